@@ -1,1 +1,1 @@
-"""What is measured, each against a baseline in the same run. `python -m benchmarks` runs all."""
+"""Benchmarks. Each measures Wharf against a baseline in the same run. `python -m benchmarks` runs all of them."""

@@ -1,8 +1,8 @@
-"""Runs the benchmarks: every module of this package that has `measure() -> Figures`.
+"""Runs benchmarks, which are the modules of this package with a function `measure() -> Figures`.
 
-python -m benchmarks                        all: a table, and JSON in benchmarks/results/
-python -m benchmarks engines_sqlite         those that are named
-python -m benchmarks --json FILE            JSON in this file
+python -m benchmarks                        run all; print a table and write JSON to benchmarks/results/
+python -m benchmarks engines_sqlite         run the named benchmarks
+python -m benchmarks --json FILE            write JSON to this file
 """
 
 import argparse
@@ -22,31 +22,33 @@ RESULTS_FOLDER = Path(__file__).parent / "results"
 
 
 def main(arguments: list[str]) -> int:
+    """Run the named benchmarks, print their figures, and write them as JSON. Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
-    parser.add_argument("modules", nargs="*", help="all when none is named")
-    parser.add_argument("--json", type=Path, default=None)
-    chosen = parser.parse_args(arguments)
-    modules = chosen.modules or [module.name for module in pkgutil.iter_modules(benchmarks.__path__)]
-    measured: dict[str, Figures] = {}
+    parser.add_argument("modules", nargs="*", help="names of benchmarks; all if omitted")
+    parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the figures to this file")
+    options = parser.parse_args(arguments)
+    modules = options.modules or [module.name for module in pkgutil.iter_modules(benchmarks.__path__)]
+    figures_by_module: dict[str, Figures] = {}
     for name in modules:
         module = importlib.import_module(f"benchmarks.{name}")
         if not hasattr(module, "measure"):
             continue
         print(f"\n{name}: {(module.__doc__ or '').strip().splitlines()[0]}")
         figures: Figures = module.measure()
-        measured[name] = figures
+        figures_by_module[name] = figures
         print_table(figures)
-    write_results(measured, chosen.json)
+    write_results(figures_by_module, options.json)
     return 0
 
 
-def write_results(measured: dict[str, Figures], path: Path | None) -> None:
+def write_results(figures_by_module: dict[str, Figures], path: Path | None) -> None:
+    """Write the figures as JSON to a file; by default to a new file in the results folder."""
     if path is None:
         RESULTS_FOLDER.mkdir(exist_ok=True)
         path = RESULTS_FOLDER / f"{time.strftime('%Y-%m-%dT%H%M%S')}.json"
     machine = {"python": platform.python_version(), "system": platform.platform()}
-    path.write_bytes(msgspec.json.format(msgspec.json.encode({"machine": machine, "figures": measured})))
-    print(f"\nwritten to {path}")
+    path.write_bytes(msgspec.json.format(msgspec.json.encode({"machine": machine, "figures": figures_by_module})))
+    print(f"\nwrote {path}")
 
 
 if __name__ == "__main__":

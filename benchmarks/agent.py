@@ -1,4 +1,4 @@
-"""The agent as a whole: how fast `wharf --help` and `wharf dev` are there, and what a running one costs at rest."""
+"""The whole agent: start times of `wharf --help` and `wharf dev`, and the CPU time and memory of an idle agent."""
 
 import os
 import re
@@ -14,44 +14,45 @@ from benchmarks.figures import Figure, Figures
 ROUND_COUNT = 5
 SETTLE_S = 3.0
 IDLE_S = 20.0
-START_WITHIN_S = 30.0
+START_TIMEOUT_S = 30.0
 
 _WHARF = (sys.executable, "-m", "wharf")
 _READY = re.compile(r"ready after [\d.]+ s")
 
 
 def measure(*, rounds: int = ROUND_COUNT, idle_s: float = IDLE_S) -> Figures:
-    bare = min(_seconds_of(sys.executable, "-c", "pass") for _ in range(rounds))
+    """Measure the start of several agents, and the idle costs of the first one."""
+    bare_s = min(_measure_run_s(sys.executable, "-c", "pass") for _ in range(rounds))
     figures: Figures = {
         "wharf --help": Figure(
-            value=min(_seconds_of(*_WHARF, "--help") for _ in range(rounds)) * 1_000,
+            value=min(_measure_run_s(*_WHARF, "--help") for _ in range(rounds)) * 1_000,
             unit="ms",
             at_most=150,
-            note=f"an empty Python program: {bare * 1_000:.0f} ms",
+            note=f"an empty Python program: {bare_s * 1_000:.0f} ms",
         )
     }
-    ready: list[float] = []
-    stop: list[float] = []
+    ready_s: list[float] = []
+    stop_s: list[float] = []
     for number in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
             dev = DevProcess(Path(folder))
-            ready.append(dev.ready_s)
+            ready_s.append(dev.ready_s)
             if number == 0:
                 figures |= dev.measure_idle(idle_s)
-            stop.append(dev.stop())
+            stop_s.append(dev.stop())
     figures["wharf dev ready"] = Figure(
-        value=min(ready), unit="s", at_most=2.0, note=f"worst of {rounds}: {max(ready):.2f} s"
+        value=min(ready_s), unit="s", at_most=2.0, note=f"worst of {rounds}: {max(ready_s):.2f} s"
     )
     figures["wharf dev stopped"] = Figure(
-        value=min(stop), unit="s", at_most=5.0, note=f"worst of {rounds}: {max(stop):.2f} s"
+        value=min(stop_s), unit="s", at_most=5.0, note=f"worst of {rounds}: {max(stop_s):.2f} s"
     )
     return figures
 
 
-def _seconds_of(*command: str) -> float:
-    began = time.monotonic()
+def _measure_run_s(*command: str) -> float:
+    started_s = time.monotonic()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return time.monotonic() - began
+    return time.monotonic() - started_s
 
 
 class DevProcess:
@@ -59,47 +60,49 @@ class DevProcess:
 
     def __init__(self, folder: Path) -> None:
         out = folder / "out"
-        began = time.monotonic()
+        started_s = time.monotonic()
         with out.open("wb") as opened:
             self._process = subprocess.Popen(
                 [*_WHARF, "dev", "--port", "0"], cwd=folder, stdout=opened, stderr=subprocess.DEVNULL
             )
         while not _READY.search(out.read_text("utf-8")):
             assert self._process.poll() is None, "wharf dev ended before it was ready"
-            assert time.monotonic() - began < START_WITHIN_S, "wharf dev was not ready in time"
+            assert time.monotonic() - started_s < START_TIMEOUT_S, "wharf dev was not ready in time"
             time.sleep(0.005)
-        self.ready_s = time.monotonic() - began
+        self.ready_s = time.monotonic() - started_s
 
     def measure_idle(self, idle_s: float) -> Figures:
+        """Measure CPU time and memory of all processes while nothing happens."""
         time.sleep(SETTLE_S)
-        pids = [self._process.pid, *_children_of(self._process.pid)]
-        before = sum(map(_cpu_s, pids))
+        pids = [self._process.pid, *_list_children(self._process.pid)]
+        before = sum(map(_read_cpu_s, pids))
         time.sleep(idle_s)
-        used = sum(map(_cpu_s, pids)) - before
+        used = sum(map(_read_cpu_s, pids)) - before
         return {
             "idle CPU, all processes": Figure(value=100 * used / idle_s, unit="% of a core", at_most=1.0),
-            "memory of its own, all processes": Figure(
-                value=sum(map(_own_mb, pids)), unit="MB", note=f"{len(pids)} processes"
+            "memory (PSS), all processes": Figure(
+                value=sum(map(_read_memory_mb, pids)), unit="MB", note=f"{len(pids)} processes"
             ),
         }
 
     def stop(self) -> float:
-        began = time.monotonic()
+        """Stop the agent. Return the seconds until its exit."""
+        started_s = time.monotonic()
         self._process.send_signal(signal.SIGINT)
         self._process.wait(timeout=60)
-        return time.monotonic() - began
+        return time.monotonic() - started_s
 
 
-def _children_of(pid: int) -> list[int]:
+def _list_children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def _cpu_s(pid: int) -> float:
+def _read_cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _own_mb(pid: int) -> float:
-    """Its share: what several processes map is divided among them."""
+def _read_memory_mb(pid: int) -> float:
+    """Return the proportional set size: memory that several processes share is divided among them."""
     line = next(line for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if line.startswith("Pss:"))
     return int(line.split()[1]) / 1_000

@@ -1,4 +1,4 @@
-"""A server of our own for benchmarks: `wharf agent` on SQLite, on a free port in a folder that goes away."""
+"""A server for benchmarks: `wharf agent` on SQLite, with a free port and a temporary folder."""
 
 import os
 import re
@@ -38,6 +38,8 @@ processes = {processes}
 
 
 class AgentProcess:
+    """A running agent with a server. Its constructor waits until the agent is ready."""
+
     def __init__(self, folder: Path, *, api_processes: int = 1, acl: bool = False, heartbeat_ttl: str = "10s") -> None:
         config, out = folder / "agent.toml", folder / "out.txt"
         text = CONFIG.format(folder=folder, processes=api_processes, acl=str(acl).lower(), heartbeat_ttl=heartbeat_ttl)
@@ -52,20 +54,20 @@ class AgentProcess:
             )
         deadline = time.monotonic() + START_TIMEOUT_S
         while not _READY.search(out.read_text("utf-8")):
-            said = out.read_text("utf-8") + (folder / "err.txt").read_text("utf-8")
-            assert self._process.poll() is None, f"the agent ended before it was ready: {said}"
-            assert time.monotonic() < deadline, f"the agent was not ready in time: {said}"
+            output = out.read_text("utf-8") + (folder / "err.txt").read_text("utf-8")
+            assert self._process.poll() is None, f"the agent ended before it was ready: {output}"
+            assert time.monotonic() < deadline, f"the agent was not ready in time: {output}"
             time.sleep(0.02)
-        found = _ADDRESS.search(out.read_text("utf-8"))
-        assert found is not None, out.read_text("utf-8")
-        self.port = int(found[1])
+        match = _ADDRESS.search(out.read_text("utf-8"))
+        assert match is not None, out.read_text("utf-8")
+        self.port = int(match[1])
         self.url = f"http://127.0.0.1:{self.port}"
 
     def list_pids(self) -> list[int]:
         return [self._process.pid, *list_children(self._process.pid)]
 
     def list_pids_of_role(self, role: str) -> list[int]:
-        return [pid for pid in self.list_pids() if _role_of(pid).partition("-")[0] == role]
+        return [pid for pid in self.list_pids() if _read_role(pid).partition("-")[0] == role]
 
     def stop(self) -> None:
         self._process.terminate()
@@ -74,7 +76,7 @@ class AgentProcess:
 
 @contextmanager
 def run_agent(*, api_processes: int = 1, acl: bool = False, heartbeat_ttl: str = "10s") -> Iterator[AgentProcess]:
-    """`heartbeat_ttl`: for how long nodes are believed that say nothing."""
+    """Run an agent. `heartbeat_ttl` is the time after which nodes without heartbeats are down."""
     with tempfile.TemporaryDirectory() as folder:
         process = AgentProcess(Path(folder), api_processes=api_processes, acl=acl, heartbeat_ttl=heartbeat_ttl)
         try:
@@ -88,7 +90,7 @@ def list_children(pid: int) -> list[int]:
 
 
 def measure_cpu_s(pids: Sequence[int]) -> float:
-    """What these processes have used of a processor since they began."""
+    """Return the CPU seconds that these processes have used since their start."""
     ticks = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -97,15 +99,15 @@ def measure_cpu_s(pids: Sequence[int]) -> float:
 
 
 def measure_memory_mb(pids: Sequence[int]) -> float:
-    """Their share: what several processes map is divided among them."""
-    return sum(map(_own_kb, pids)) / 1_000
+    """Return the proportional set size: memory that several processes share is divided among them."""
+    return sum(map(_read_memory_kb, pids)) / 1_000
 
 
-def _own_kb(pid: int) -> int:
+def _read_memory_kb(pid: int) -> int:
     line = next(line for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if line.startswith("Pss:"))
     return int(line.split()[1])
 
 
-def _role_of(pid: int) -> str:
+def _read_role(pid: int) -> str:
     arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     return arguments[-2].decode() if len(arguments) > 2 and b"wharf.agent.child" in arguments else ""

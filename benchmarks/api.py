@@ -1,6 +1,7 @@
-"""The HTTP API of a real server on SQLite: writes, reads, lists, filters, blocked queries, memory; beside a bare application.
+"""The HTTP API of a real server on SQLite: writes, reads, lists, filters, blocking queries and memory.
 
-The load generator has the same cores. Where a bare application is named, the two take turns, and medians are compared.
+The load generator uses the same cores. If the baseline is a bare application, both run alternately, and their medians are
+compared.
 """
 
 import os
@@ -27,7 +28,7 @@ IDLE_QUERY_COUNT: Final = 10_000
 IDLE_S: Final = 15.0
 SETTLE_S: Final = 4.0
 KNOWN_JOB_ID: Final = "web-1000000"
-"""The job that is read, and waited for."""
+"""The job that the benchmarks read and change."""
 
 REGISTER_SCRIPT: Final = """
 local count = 0
@@ -41,7 +42,8 @@ end
 
 
 def measure() -> Figures:
-    figures: Figures = {"load when this began": Figure(value=os.getloadavg()[0], unit="processes that want a core")}
+    """Run each part with a new server, so that no part sees the data of another one."""
+    figures: Figures = {"load average at the start": Figure(value=os.getloadavg()[0], unit="runnable processes")}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with run_agent() as server:
@@ -65,7 +67,7 @@ def measure() -> Figures:
 
 
 def make_job(name: str) -> dict[str, Any]:
-    """No two of them say the same: what recurs in jobs is held once, and theirs does not."""
+    """Return a job with a unique variable, because the replica stores equal parts of jobs only once."""
     task = {
         "Name": "web",
         "Driver": "exec",
@@ -86,19 +88,19 @@ def make_job(name: str) -> dict[str, Any]:
 
 
 def write_register_script(folder: Path, *, first: int) -> Path:
-    """A script for `wrk`: every request registers another job."""
-    body = _text(make_job("web-NUMBER"))
+    """Write a script for `wrk` in which each request registers another job. Return its path."""
+    body = _encode(make_job("web-NUMBER"))
     path = folder / "register.lua"
     path.write_text(REGISTER_SCRIPT.replace("BODY", body).replace("FIRST", str(first)), "utf-8")
     return path
 
 
-def _text(value: object) -> str:
+def _encode(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
 def register_jobs(server: AgentProcess, folder: Path) -> None:
-    """`JOBS` jobs are registered. Waits until their evaluations are through."""
+    """Register `JOB_COUNT` jobs, and wait until they are evaluated."""
     caller = HttpCaller(server.port)
     caller.send_request("PUT", "/v1/jobs", make_job(KNOWN_JOB_ID))
     first, rate = 2_000_000, 0.0
@@ -116,7 +118,7 @@ def count_jobs(caller: HttpCaller) -> int:
 
 
 def wait_until_idle(server: AgentProcess) -> None:
-    """Until it uses less than a twentieth of a core."""
+    """Wait until the server uses less than 5 % of a core, for at most two minutes."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         before = measure_cpu_s(server.list_pids())
@@ -125,10 +127,11 @@ def wait_until_idle(server: AgentProcess) -> None:
             return
 
 
-# -- what is measured --------------------------------------------------------------------------------------------------
+# -- measurements -----------------------------------------------------------------------------------------------------
 
 
 def measure_registrations(server: AgentProcess, folder: Path) -> Figures:
+    """Measure the rate of durable registrations, and the CPU time of each process for them."""
     rates = []
     before = {role: measure_cpu_s(server.list_pids_of_role(role)) for role in ("store", "api", "brain")}
     for number in range(ROUND_COUNT):
@@ -136,20 +139,21 @@ def measure_registrations(server: AgentProcess, folder: Path) -> Figures:
         rates.append(run_wrk(f"{server.url}/v1/jobs", callers=8, seconds=ROUND_S, script=script))
     jobs = sum(rates) * ROUND_S
     used = ", ".join(
-        f"{role} {(measure_cpu_s(server.list_pids_of_role(role)) - was) / jobs * 1e6:.0f}"
-        for role, was in before.items()
+        f"{role} {(measure_cpu_s(server.list_pids_of_role(role)) - before_s) / jobs * 1e6:.0f}"
+        for role, before_s in before.items()
     )
     return {
         "register a job, 8 callers, durable": Figure(
             value=statistics.median(rates),
             unit="/s",
             at_least=2_000,
-            note=f"processor time of each, µs: {used}; the peer: 730/s",
+            note=f"CPU time for each job, µs: {used}; Nomad: 730/s",
         )
     }
 
 
 def measure_memory(server: AgentProcess) -> Figures:
+    """Measure the memory of all processes after a list was read with and without compression."""
     pids = server.list_pids()
     caller = HttpCaller(server.port)
     before = measure_memory_mb(pids)
@@ -163,24 +167,26 @@ def measure_memory(server: AgentProcess) -> Figures:
             value=measure_memory_mb(pids),
             unit="MB",
             at_most=400,
-            note=f"{parts}; {before:.0f} before the first list; the peer: 1,200 MB",
+            note=f"{parts}; {before:.0f} before the first list; Nomad: 1,200 MB",
         )
     }
 
 
 def measure_reads(server: AgentProcess, folder: Path) -> Figures:
+    """Measure reads of a job and of a page of jobs."""
     return {
         "read one job": compare_with_bare(
-            server, folder, f"/v1/job/{KNOWN_JOB_ID}", at_least=0.6, note="the peer: 13,000/s"
+            server, folder, f"/v1/job/{KNOWN_JOB_ID}", at_least=0.6, note="Nomad: 13,000/s"
         ),
         "the same, stale": compare_with_bare(server, folder, f"/v1/job/{KNOWN_JOB_ID}?stale"),
         "a page of 50 jobs": compare_with_bare(
-            server, folder, "/v1/jobs?per_page=50", at_least=0.4, note="the peer: 2,600/s"
+            server, folder, "/v1/jobs?per_page=50", at_least=0.4, note="Nomad: 2,600/s"
         ),
     }  # fmt: skip
 
 
 def measure_authorized_reads(server: AgentProcess, folder: Path) -> Figures:
+    """Measure reads of a job with access control and a client token."""
     caller = HttpCaller(server.port)
     management = {"x_cluster_token": _secret(caller.send_request("PUT", "/v1/acl/bootstrap"))}
     caller.send_request("PUT", "/v1/jobs", make_job(KNOWN_JOB_ID), **management)
@@ -207,22 +213,23 @@ def _secret(reply: RecordedReply) -> str:
 def compare_with_bare(
     server: AgentProcess, folder: Path, target: str, *, headers: tuple[str, ...] = (), processes: int = 1, **figure: Any
 ) -> Figure:  # fmt: skip
-    """Requests a second, beside the bare application that sends the same bytes, turn by turn."""
-    given = {name.replace("-", "_"): value for name, _, value in (header.partition(": ") for header in headers)}
-    reply = HttpCaller(server.port).send_request("GET", target, **given)
+    """Return the requests per second. The baseline is a bare application that sends the same bytes, run alternately."""
+    header_fields = {name.replace("-", "_"): value for name, _, value in (header.partition(": ") for header in headers)}
+    reply = HttpCaller(server.port).send_request("GET", target, **header_fields)
     with run_bare(folder, {target: reply}, processes=processes) as app:
-        ours, theirs = [], []
+        rates, bare_rates = [], []
         for _ in range(ROUND_COUNT):
-            ours.append(run_wrk(server.url + target, callers=16, seconds=ROUND_S, headers=headers))
-            theirs.append(run_wrk(app.url + target, callers=16, seconds=ROUND_S, headers=headers))
-    return Figure(value=statistics.median(ours), unit="/s", baseline=statistics.median(theirs), **figure)
+            rates.append(run_wrk(server.url + target, callers=16, seconds=ROUND_S, headers=headers))
+            bare_rates.append(run_wrk(app.url + target, callers=16, seconds=ROUND_S, headers=headers))
+    return Figure(value=statistics.median(rates), unit="/s", baseline=statistics.median(bare_rates), **figure)
 
 
 def measure_lists(server: AgentProcess) -> Figures:
+    """Measure lists of all jobs: unchanged ones from the cache, and new ones after each write."""
     url = f"{server.url}/v1/jobs"
     size = len(HttpCaller(server.port).send_request("GET", "/v1/jobs").body)
     gzip = ("Accept-Encoding: gzip",)
-    plain_note = f"{size / 1e6:.1f} MB; the peer: 10.7/s"
+    plain_note = f"{size / 1e6:.1f} MB; Nomad: 10.7/s"
     figures = {
         "the list of 10,000 jobs": Figure(
             value=run_wrk(url, callers=4, seconds=ROUND_S), unit="/s", at_least=60, note=plain_note
@@ -231,7 +238,7 @@ def measure_lists(server: AgentProcess) -> Figures:
             value=run_wrk(url, callers=4, seconds=ROUND_S, headers=gzip),
             unit="/s",
             at_least=10,
-            note="the peer: 2 to 3/s",
+            note="Nomad: 2 to 3/s",
         ),
     }
     caller = HttpCaller(server.port)
@@ -239,44 +246,47 @@ def measure_lists(server: AgentProcess) -> Figures:
     for name, encoding, at_least in (("", "identity", 60), (", gzip", "gzip", 10)):
         used: list[float] = []
 
-        def after_a_write(encoding: str = encoding, used: list[float] = used) -> float:
+        def measure_after_write(encoding: str = encoding, used: list[float] = used) -> float:
+            """Change a job and list all jobs. Return the seconds that the list took."""
             changed = make_job(KNOWN_JOB_ID)
-            changed["Job"]["Meta"]["seen"] = str(time.monotonic_ns())
+            changed["Job"]["Meta"]["changed"] = str(time.monotonic_ns())
             caller.send_request("PUT", "/v1/jobs", changed)
-            began, before_s = time.perf_counter(), measure_cpu_s(api)
+            started_s, before_s = time.perf_counter(), measure_cpu_s(api)
             caller.send_request("GET", "/v1/jobs", accept_encoding=encoding)
             used.append(measure_cpu_s(api) - before_s)
-            return time.perf_counter() - began
+            return time.perf_counter() - started_s
 
-        figures[f"the list{name}, after a write each time"] = Figure(
-            value=1 / statistics.median(after_a_write() for _ in range(40)),
+        figures[f"the list of 10,000 jobs{name}, after a write each time"] = Figure(
+            value=1 / statistics.median(measure_after_write() for _ in range(40)),
             unit="/s",
             at_least=at_least,
-            note=f"one caller; {statistics.mean(used) * 1_000:.1f} ms of the api's processor time",
+            note=f"one caller; {statistics.mean(used) * 1_000:.1f} ms of CPU time of the api process",
         )
     return figures
 
 
 def measure_filters(server: AgentProcess) -> Figures:
+    """Measure lists with a new filter each time."""
     caller, api = HttpCaller(server.port), server.list_pids_of_role("api")
-    before_s, asked = measure_cpu_s(api), 40
+    before_s, request_count = measure_cpu_s(api), 40
 
-    def filtered(number: int) -> float:
-        """Another filter each time: nothing that was kept answers it."""
+    def measure_filter_ms(number: int) -> float:
+        """Send a request with a new filter, so that no cached result is used."""
         text = f'Status == "dead" and "dc1" in Datacenters and Priority != {number}'
-        began = time.perf_counter()
+        started_s = time.perf_counter()
         caller.send_request("GET", f"/v1/jobs?filter={quote(text)}")
-        return (time.perf_counter() - began) * 1_000
+        return (time.perf_counter() - started_s) * 1_000
 
-    value = statistics.median(map(filtered, range(asked)))
-    note = f"{(measure_cpu_s(api) - before_s) / asked * 1_000:.1f} ms of the api's processor time; the peer: 120 ms"
+    value = statistics.median(map(measure_filter_ms, range(request_count)))
+    note = f"{(measure_cpu_s(api) - before_s) / request_count * 1_000:.1f} ms of CPU time of the api process; Nomad: 120 ms"
     return {"a new filter with three terms over 10,000 jobs": Figure(value=value, unit="ms", at_most=15, note=note)}
 
 
 def measure_wakes(server: AgentProcess) -> Figures:
-    medians: list[float] = []
-    lasts: list[float] = []
-    writes: list[float] = []
+    """Measure the delay from a write to the replies of many blocking queries on the same job."""
+    medians_s: list[float] = []
+    maxima_s: list[float] = []
+    writes_s: list[float] = []
     caller = HttpCaller(server.port)
     for _ in range(ROUND_COUNT):
         index = caller.read_index(f"/v1/job/{KNOWN_JOB_ID}")
@@ -286,17 +296,17 @@ def measure_wakes(server: AgentProcess) -> Figures:
             wait_for_blocked(caller, BLOCKED_QUERY_COUNT)
             wait_until_idle(server)
             job = make_job(KNOWN_JOB_ID)
-            job["Job"]["Priority"] = 40 + len(medians)
-            began = time.monotonic()
+            job["Job"]["Priority"] = 40 + len(medians_s)
+            started_s = time.monotonic()
             caller.send_request("PUT", "/v1/jobs", job)
-            writes.append(time.monotonic() - began)
-            taken = sorted(at - began for at in waiters.read_answer_times())
-        medians.append(statistics.median(taken))
-        lasts.append(taken[-1])
-    note = f"last {statistics.median(lasts):.2f} s; the write itself {statistics.median(writes) * 1_000:.0f} ms; the peer: 0.77 s"
+            writes_s.append(time.monotonic() - started_s)
+            delays_s = sorted(reply_s - started_s for reply_s in waiters.read_reply_times())
+        medians_s.append(statistics.median(delays_s))
+        maxima_s.append(delays_s[-1])
+    note = f"slowest {statistics.median(maxima_s):.2f} s; the write itself {statistics.median(writes_s) * 1_000:.0f} ms; Nomad: 0.77 s"
     return {
         "8,000 blocked queries on one job woken by one write, median": Figure(
-            value=statistics.median(medians), unit="s", at_most=0.3, note=note
+            value=statistics.median(medians_s), unit="s", at_most=0.3, note=note
         )
     }
 
@@ -304,7 +314,7 @@ def measure_wakes(server: AgentProcess) -> Figures:
 def wait_for_blocked(caller: HttpCaller, count: int) -> None:
     deadline = time.monotonic() + 60
     while count_blocked(caller) < count:
-        assert time.monotonic() < deadline, f"{count_blocked(caller)} of {count} wait"
+        assert time.monotonic() < deadline, f"only {count_blocked(caller)} of {count} queries are blocked"
         time.sleep(0.2)
 
 
@@ -314,26 +324,31 @@ def count_blocked(caller: HttpCaller) -> int:
 
 
 def measure_shared_port(processes: int, folder: Path) -> Figures:
+    """Measure reads with several api processes on one port, and how the load is divided among them."""
     with run_agent(api_processes=processes) as server:
         HttpCaller(server.port).send_request("PUT", "/v1/jobs", make_job(KNOWN_JOB_ID))
         wait_until_idle(server)
         before = [measure_cpu_s([pid]) for pid in server.list_pids_of_role("api")]
         figure = compare_with_bare(server, folder, f"/v1/job/{KNOWN_JOB_ID}", processes=processes)
-        used = [measure_cpu_s([pid]) - was for pid, was in zip(server.list_pids_of_role("api"), before, strict=True)]
-    note = "processor time of each: " + ", ".join(f"{each:.1f} s" for each in used)
+        used = [
+            measure_cpu_s([pid]) - before_s
+            for pid, before_s in zip(server.list_pids_of_role("api"), before, strict=True)
+        ]
+    note = "CPU time of each: " + ", ".join(f"{cpu_s:.1f} s" for cpu_s in used)
     return {f"read one job, {processes} api processes on the port": msgspec.structs.replace(figure, note=note)}
 
 
-# -- idle callers ------------------------------------------------------------------------------------------------------
+# -- idle queries ------------------------------------------------------------------------------------------------------
 
 
 def measure_idle_queries(folder: Path) -> Figures:
+    """Measure the memory and CPU time of many idle blocking queries."""
     with run_agent() as server:
         caller = HttpCaller(server.port)
         caller.send_request("PUT", "/v1/jobs", make_job(KNOWN_JOB_ID))
         wait_until_idle(server)
         index = caller.read_index(f"/v1/job/{KNOWN_JOB_ID}")
-        ours, cpu, whole = measure_waiters(
+        added_mb, cpu, total_mb = measure_waiters(
             server.port,
             server.list_pids_of_role("api"),
             f"/v1/job/{KNOWN_JOB_ID}?index={index}&wait=10m",
@@ -341,28 +356,32 @@ def measure_idle_queries(folder: Path) -> Figures:
         )
     reply = RecordedReply([(b"content-type", b"application/json"), (b"content-length", b"2")], b"{}")
     with run_bare(folder, {"/": reply, "/wait": reply}) as app:
-        theirs, _, theirs_whole = measure_waiters(app.port, [app.process.pid], "/wait", lambda: None)
+        bare_added_mb, _, bare_total_mb = measure_waiters(app.port, [app.process.pid], "/wait", lambda: None)
     return {
-        "10,000 idle blocked queries, memory of their own": Figure(
-            value=ours, unit="MB", baseline=theirs, at_most=1.8, note=f"{ours / IDLE_QUERY_COUNT * 1_000:.1f} kB each"
+        "10,000 idle blocked queries, added memory": Figure(
+            value=added_mb,
+            unit="MB",
+            baseline=bare_added_mb,
+            at_most=1.8,
+            note=f"{added_mb / IDLE_QUERY_COUNT * 1_000:.1f} kB each",
         ),
-        "10,000 idle blocked queries, the whole process": Figure(
-            value=whole, unit="MB", baseline=theirs_whole, at_most=1.8
+        "10,000 idle blocked queries, memory of the process": Figure(
+            value=total_mb, unit="MB", baseline=bare_total_mb, at_most=1.8
         ),
         "10,000 idle blocked queries, CPU of the api process": Figure(value=cpu, unit="% of a core", at_most=2.0),
     }
 
 
 def measure_waiters(
-    port: int, pids: list[int], target: str, all_wait: Callable[[], None]
+    port: int, pids: list[int], target: str, wait_until_blocked: Callable[[], None]
 ) -> tuple[float, float, float]:
-    """How much memory the waiters cost, what of a core they use, and the memory of the whole."""
+    """Return the memory in MB that idle queries add, their CPU in percent of a core, and the total memory in MB."""
     before = measure_memory_mb(pids)
     with WaiterProcess(port, IDLE_QUERY_COUNT, target):
-        all_wait()
+        wait_until_blocked()
         time.sleep(SETTLE_S)
         used = measure_cpu_s(pids)
         time.sleep(IDLE_S)
         used = measure_cpu_s(pids) - used
-        whole = measure_memory_mb(pids)
-    return whole - before, 100 * used / IDLE_S, whole
+        total_mb = measure_memory_mb(pids)
+    return total_mb - before, 100 * used / IDLE_S, total_mb

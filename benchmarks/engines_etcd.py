@@ -1,4 +1,4 @@
-"""The log in etcd, one member: commits and barriers through the engine, beside a bare loop of the same client stubs."""
+"""The log in etcd with one member: commits and barriers. The baseline is a bare loop with the same client stubs."""
 
 import asyncio
 import http.client
@@ -41,6 +41,7 @@ def measure() -> Figures:
 
 
 async def measure_all(etcd: EtcdCluster) -> Figures:
+    """Measure single commits, batches, a follower, barriers and a load, with bare writes as baseline."""
     settings = EtcdSettings(endpoints=etcd.endpoints)
     engine = EtcdEngine(settings, _world)
     await engine.open()
@@ -60,32 +61,38 @@ async def measure_all(etcd: EtcdCluster) -> Figures:
     async def put_batch(_number: int) -> int:
         return await put_bare(bare, [f"/bare/allocations/{_world.new_id()}" for _ in range(BARE_BATCH_CHANGES)], data)
 
-    ones, bare_ones, batches, bare_batches = [], [], [], []
+    single_rates, bare_single_rates, batch_rates, bare_batch_rates = [], [], [], []
     try:
         await commit_one(0)
-        for _ in range(ROUND_COUNT):  # Turn by turn, so that a slow disk is slow for all.
-            bare_ones.append(await measure_rate(put_one, callers=CALLER_COUNT))
-            ones.append(await measure_rate(commit_one, callers=CALLER_COUNT))
-            bare_batches.append(await measure_rate(put_batch, callers=MAX_PARALLEL_BATCHES))
-            batches.append(await measure_rate(commit_batch, callers=MAX_PARALLEL_BATCHES))
-        followed = await measure_followed_rate(engine, commit_one)
+        for _ in range(ROUND_COUNT):  # Run alternately, so that a slow disk affects all of them.
+            bare_single_rates.append(await measure_rate(put_one, callers=CALLER_COUNT))
+            single_rates.append(await measure_rate(commit_one, callers=CALLER_COUNT))
+            bare_batch_rates.append(await measure_rate(put_batch, callers=MAX_PARALLEL_BATCHES))
+            batch_rates.append(await measure_rate(commit_batch, callers=MAX_PARALLEL_BATCHES))
+        followed_rate = await measure_followed_rate(engine, commit_one)
         barrier_ms, reads = await measure_barriers(engine, etcd)
-        loaded = await measure_load_rate(engine)
+        load_rate = await measure_load_rate(engine)
     finally:
         await bare.channel.close()
         await engine.close()
     return {
         f"{CALLER_COUNT} callers, one record each": Figure(
-            value=statistics.median(ones), unit="commits/s", baseline=statistics.median(bare_ones), at_least=0.5
+            value=statistics.median(single_rates),
+            unit="commits/s",
+            baseline=statistics.median(bare_single_rates),
+            at_least=0.5,
         ),
         f"batches of {width} (bare: {BARE_BATCH_CHANGES})": Figure(
-            value=statistics.median(batches), unit="changes/s", baseline=statistics.median(bare_batches), at_least=0.5
+            value=statistics.median(batch_rates),
+            unit="changes/s",
+            baseline=statistics.median(bare_batch_rates),
+            at_least=0.5,
         ),
-        f"{CALLER_COUNT} callers, one follower in the same process": Figure(value=followed, unit="commits/s"),
+        f"{CALLER_COUNT} callers, one follower in the same process": Figure(value=followed_rate, unit="commits/s"),
         f"{BARRIER_COUNT:,} barriers at once": Figure(
-            value=barrier_ms, unit="ms", at_most=10, note=f"the most reads of etcd in a round: {reads}"
+            value=barrier_ms, unit="ms", at_most=10, note=f"at most {reads} reads of etcd in a round"
         ),
-        "loading rows": Figure(value=loaded, unit="rows/s"),
+        "loading rows": Figure(value=load_rate, unit="rows/s"),
     }
 
 
@@ -96,27 +103,29 @@ async def commit(engine: EtcdEngine, changes: list[EncodedChange]) -> int:
 
 
 async def put_bare(channel: EtcdChannel, keys: list[str], data: bytes) -> int:
-    """What the stubs alone do: the same records in one transaction, nothing compared and nothing remembered."""
+    """Write the same records in one transaction with the stubs alone, without conditions and bookkeeping."""
     puts = [messages.build_put(key.encode(), data) for key in keys]
     await channel.txn(messages.build_transaction(success=puts), timeout=5)
     return len(keys)
 
 
-async def measure_rate(work: Callable[[int], Awaitable[int]], *, callers: int) -> float:
-    until = time.perf_counter() + ROUND_S
+async def measure_rate(operation: Callable[[int], Awaitable[int]], *, callers: int) -> float:
+    """Return the sum of the results of `operation` per second, with parallel callers."""
+    end_s = time.perf_counter() + ROUND_S
 
     async def call() -> int:
-        done = 0
-        while time.perf_counter() < until:
-            done += await work(done)
-        return done
+        count = 0
+        while time.perf_counter() < end_s:
+            count += await operation(count)
+        return count
 
-    began = time.perf_counter()
+    started_s = time.perf_counter()
     counts = await asyncio.gather(*(call() for _ in range(callers)))
-    return sum(counts) / (time.perf_counter() - began)
+    return sum(counts) / (time.perf_counter() - started_s)
 
 
-async def measure_followed_rate(engine: EtcdEngine, work: Callable[[int], Awaitable[int]]) -> float:
+async def measure_followed_rate(engine: EtcdEngine, operation: Callable[[int], Awaitable[int]]) -> float:
+    """Return the rate of `operation` while one follower receives all batches."""
     after = await engine.barrier()
 
     async def follow() -> None:
@@ -124,44 +133,46 @@ async def measure_followed_rate(engine: EtcdEngine, work: Callable[[int], Awaita
             pass
 
     following = _world.start_task(follow(), name="follower")
-    measured = await measure_rate(work, callers=CALLER_COUNT)
+    rate = await measure_rate(operation, callers=CALLER_COUNT)
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
-    return measured
+    return rate
 
 
 async def measure_barriers(engine: EtcdEngine, etcd: EtcdCluster) -> tuple[float, int]:
+    """Return the median milliseconds of many simultaneous barriers, and the maximum of etcd transactions for them."""
     rounds_ms = []
     reads = 0
     for _ in range(20):
         before = count_transactions(etcd)
-        began = time.perf_counter()
+        started_s = time.perf_counter()
         await asyncio.gather(*(engine.barrier() for _ in range(BARRIER_COUNT)))
-        rounds_ms.append((time.perf_counter() - began) * 1_000)
+        rounds_ms.append((time.perf_counter() - started_s) * 1_000)
         reads = max(reads, count_transactions(etcd) - before)
     return statistics.median(rounds_ms), reads
 
 
 def count_transactions(etcd: EtcdCluster) -> int:
-    """How many transactions etcd has answered, by its own count."""
+    """Return the number of transactions that etcd has handled, from its own metrics."""
     host, port = etcd.endpoints[0].split(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=5)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
     connection.close()
-    found = re.search(
+    match = re.search(
         r'^grpc_server_handled_total\{grpc_code="OK",grpc_method="Txn",[^}]*\} (\S+)$', text, re.MULTILINE
     )
-    return int(float(found.group(1))) if found else 0
+    return int(float(match.group(1))) if match else 0
 
 
 async def measure_load_rate(engine: EtcdEngine) -> float:
-    began = time.perf_counter()
+    """Return the rows per second of a complete load."""
+    started_s = time.perf_counter()
     rows = 0
     loading = engine.load()
-    async for some in loading.iter_slices():
-        rows += len(some)
-    return rows / (time.perf_counter() - began)
+    async for records in loading.iter_slices():
+        rows += len(records)
+    return rows / (time.perf_counter() - started_s)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""A figure: what was measured, in which unit, against what it is to reach."""
+"""A figure: a measured value with its unit, its baseline and its target."""
 
 import msgspec
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`baseline`: the same without us, in the same run; then `at_least` and `at_most` are fractions of it."""
+    """A measured value. `baseline` is that of a simpler program in the same run.
+
+    `at_least` and `at_most` are the target. With a baseline, they are fractions of it.
+    """
 
     value: float
     unit: str
@@ -14,13 +17,13 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     note: str = ""
 
     def compute_relative_value(self) -> float:
-        """What is compared with the bound."""
+        """Return the value that is compared with the target."""
         return self.value if self.baseline is None else self.value / self.baseline
 
-    def is_reached(self) -> bool:
-        measured = self.compute_relative_value()
-        return (self.at_least is None or measured >= self.at_least) and (
-            self.at_most is None or measured <= self.at_most
+    def meets_target(self) -> bool:
+        relative_value = self.compute_relative_value()
+        return (self.at_least is None or relative_value >= self.at_least) and (
+            self.at_most is None or relative_value <= self.at_most
         )
 
 
@@ -34,10 +37,11 @@ def print_table(figures: Figures) -> None:
 
 
 def format_row(figure: Figure) -> str:
+    """Return a line such as `3,140 commits/s; 0.45 of baseline 6,900; target: at least 0.6  MISSED`."""
     parts = [f"{figure.value:>12,.6g} {figure.unit}"]
     if figure.baseline is not None:
-        parts.append(f"{figure.compute_relative_value():.2f} of {figure.baseline:,.6g} bare")
+        parts.append(f"{figure.compute_relative_value():.2f} of baseline {figure.baseline:,.6g}")
     for bound, words in ((figure.at_least, "at least"), (figure.at_most, "at most")):
         if bound is not None:
-            parts.append(f"to reach: {words} {bound:,.6g}" + ("" if figure.is_reached() else "  MISSED"))
+            parts.append(f"target: {words} {bound:,.6g}" + ("" if figure.meets_target() else "  MISSED"))
     return "; ".join(part for part in (*parts, figure.note) if part)

@@ -1,7 +1,7 @@
-"""A bare ASGI application on uvicorn that sends the bytes that it is told: what the HTTP API is measured beside.
+"""A bare ASGI application on uvicorn that sends recorded replies: the baseline of the HTTP API.
 
-python -m benchmarks.http_bare REPLIES PROCESSES: `REPLIES` is a file with headers and body by target. It prints its port.
-Whoever starts it ends its whole process group. `/wait` is never answered.
+`python -m benchmarks.http_bare REPLIES PROCESSES` prints its port. `REPLIES` is a file with the headers and the body of
+each target. It never replies to `/wait`. The caller must kill its whole process group.
 """
 
 import asyncio
@@ -17,11 +17,15 @@ import uvloop
 
 
 class RecordedReply(msgspec.Struct, frozen=True):
+    """The headers and the body that the application sends for a target."""
+
     headers: list[tuple[bytes, bytes]]
     body: bytes
 
 
 class BareApp:
+    """An ASGI application that sends recorded replies."""
+
     def __init__(self, replies: dict[str, RecordedReply]) -> None:
         self._replies = {target.encode(): reply for target, reply in replies.items()}
         self._never = asyncio.Event()
@@ -38,17 +42,18 @@ class BareApp:
 
 
 def main(replies: Path, processes: int) -> None:
-    listening = socket.socket()
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listening.bind(("127.0.0.1", 0))
-    listening.listen(4_096)
-    print(listening.getsockname()[1], flush=True)
+    """Serve the recorded replies with this number of processes on one port."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(4_096)
+    print(listener.getsockname()[1], flush=True)
     for _ in range(processes - 1):
         if not os.fork():
             break
     app = BareApp(msgspec.msgpack.decode(replies.read_bytes(), type=dict[str, RecordedReply]))
     config = uvicorn.Config(app, http="httptools", lifespan="off", log_config=None, access_log=False)
-    uvloop.run(uvicorn.Server(config).serve(sockets=[listening]))
+    uvloop.run(uvicorn.Server(config).serve(sockets=[listener]))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Load on an HTTP port: `wrk` for throughput, processes of waiters for blocked queries, and one caller for latencies."""
+"""Load for an HTTP port: `wrk` for throughput, `http_waiters` for blocking queries, and one client for latencies."""
 
 import http.client
 import json
@@ -18,67 +18,70 @@ import msgspec
 
 from benchmarks.http_bare import RecordedReply
 
-CONNECTION_TRUST_S = 2.0
-"""How long a silent connection is trusted to be open."""
+MAX_IDLE_S = 2.0
+"""A connection that was idle for longer is replaced, because the server may close it."""
 
 _RATE = re.compile(r"Requests/sec:\s+([\d.]+)")
-_WRONG = re.compile(r"Non-2xx or 3xx responses: (\d+)|Socket errors: (.*)")
+_ERRORS = re.compile(r"Non-2xx or 3xx responses: (\d+)|Socket errors: (.*)")
 
 
 def run_wrk(
     url: str, *, callers: int, seconds: float, headers: tuple[str, ...] = (), script: Path | None = None
 ) -> float:  # fmt: skip
-    """Requests a second. Anything but good answers is a failure of the benchmark."""
+    """Return the requests per second. An error or a status other than 2xx fails the benchmark."""
     assert shutil.which("wrk"), "install wrk (Debian: apt-get install wrk)"
     options = ["-t1", f"-c{callers}", f"-d{seconds:g}s", "--timeout", "30s"]
     options += [part for header in headers for part in ("-H", header)]
     if script is not None:
         options += ["-s", str(script)]
-    told = subprocess.run(["wrk", *options, url], check=True, capture_output=True, text=True).stdout
-    wrong, rate = _WRONG.search(told), _RATE.search(told)
-    assert wrong is None, told
-    assert rate is not None, told
+    output = subprocess.run(["wrk", *options, url], check=True, capture_output=True, text=True).stdout
+    errors, rate = _ERRORS.search(output), _RATE.search(output)
+    assert errors is None, output
+    assert rate is not None, output
     return float(rate[1])
 
 
 class HttpCaller:
-    """One connection that is kept, for latencies."""
+    """A client with one persistent connection."""
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        self._asked_at_s = time.monotonic()
+        self._last_request_s = time.monotonic()
 
     def send_request(self, method: str, target: str, body: object = None, **headers: str) -> RecordedReply:
-        if time.monotonic() - self._asked_at_s > CONNECTION_TRUST_S:
-            self._connection.close()  # The server may close it at any moment; the next request opens another.
-        self._asked_at_s = time.monotonic()
+        """Send a request and return its reply, which must have status 200. `_` in names of headers means `-`."""
+        if time.monotonic() - self._last_request_s > MAX_IDLE_S:
+            self._connection.close()  # The next request opens a new one.
+        self._last_request_s = time.monotonic()
         data = None if body is None else json.dumps(body)
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        self._connection.request(method, target, data, named)
+        sent_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        self._connection.request(method, target, data, sent_headers)
         reply = self._connection.getresponse()
-        read = reply.read()
-        assert reply.status == 200, f"{method} {target}: {reply.status} {read[:300]!r}"
-        told = [(name.lower().encode(), value.encode()) for name, value in reply.getheaders() if name.lower() != "date"]
-        return RecordedReply(told, read)
+        content = reply.read()
+        assert reply.status == 200, f"{method} {target}: {reply.status} {content[:300]!r}"
+        reply_headers = [
+            (name.lower().encode(), value.encode()) for name, value in reply.getheaders() if name.lower() != "date"
+        ]
+        return RecordedReply(reply_headers, content)
 
     def read_index(self, target: str) -> int:
         return int(dict(self.send_request("GET", target).headers)[b"x-cluster-index"])
 
 
 class WaiterProcess:
-    """Callers of `http_waiters`, all of whom have asked."""
+    """A process of `http_waiters`. Its constructor returns when all requests are sent."""
 
     def __init__(self, port: int, count: int, target: str) -> None:
         command = [sys.executable, "-m", "benchmarks.http_waiters", str(port), str(count), target]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self._out = self._process.stdout
-        assert self._out.readline() == "asked\n", "the waiters could not ask"
+        assert self._out.readline() == "sent\n", "the waiters could not send their requests"
 
-    def read_answer_times(self) -> list[float]:
-        """When each was answered, on the monotonic clock. Waits for the last."""
-        answered: list[float] = json.loads(self._out.readline())
-        return answered
+    def read_reply_times(self) -> list[float]:
+        """Wait for all replies. Return the time of each on the monotonic clock, in seconds."""
+        reply_times_s: list[float] = json.loads(self._out.readline())
+        return reply_times_s
 
     def __enter__(self) -> "WaiterProcess":
         return self
@@ -89,7 +92,7 @@ class WaiterProcess:
 
 
 class BareProcess:
-    """The bare application with these replies, on a port of its own."""
+    """A process of the bare application, on a free port."""
 
     def __init__(self, folder: Path, replies: dict[str, RecordedReply], *, processes: int = 1) -> None:
         path = folder / "replies"
@@ -105,7 +108,7 @@ class BareProcess:
                 HttpCaller(self.port).send_request("GET", next(iter(replies)))
                 return
             except ConnectionError:
-                assert time.monotonic() < deadline, "the bare application does not answer"
+                assert time.monotonic() < deadline, "the bare application does not reply"
                 time.sleep(0.05)
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""The log and the state together: batches through store and replica, and the start of a server with a million records."""
+"""The log and the replica together: batches through store and replica, and a start with a million records."""
 
 import asyncio
 import multiprocessing
@@ -36,68 +36,72 @@ def measure(allocations: int = ALLOCATION_COUNT) -> Figures:
 
 async def _measure(folder: Path, allocations: int) -> Figures:
     store = start_store(folder)
-    figures = await _through(folder)
+    figures = await _measure_batches(folder)
     await _fill(folder, allocations - BATCH_COUNT * 1_000)
     stop_process(store)
-    return figures | await _start(folder, allocations)
+    return figures | await _measure_start(folder, allocations)
 
 
-async def _through(folder: Path) -> Figures:
-    """Commit, and have it in a replica of the same process: what the brain does with its plans."""
+async def _measure_batches(folder: Path) -> Figures:
+    """Commit batches and apply them to a replica in the same process, as the brain does with its plans."""
     world = RealWorld()
     engine = await _open(world, folder)
     follower = Follower(world, engine, Replica(ALL_TABLES))
     following = asyncio.ensure_future(follower.run())
     await follower.loaded_event.wait()
-    made = AllocationSource()
-    batches = [made.make_placed_batch() for _ in range(BATCH_COUNT)]
-    began = time.perf_counter()
+    source = AllocationSource()
+    batches = [source.make_placed_batch() for _ in range(BATCH_COUNT)]
+    started_s = time.perf_counter()
     index = 0
-    for first in range(
-        0, BATCH_COUNT, 2
-    ):  # Two on their way, as a leader that decides the next while one is committed.
+    # Two commits are in flight, as for a leader that plans while the log commits.
+    for first in range(0, BATCH_COUNT, 2):
         index = max(await asyncio.gather(*(_commit(world, engine, batch) for batch in batches[first : first + 2])))
     await follower.wait_until_applied(index)
-    took_s = time.perf_counter() - began
+    duration_s = time.perf_counter() - started_s
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
     await engine.close()
     changes = BATCH_COUNT * 1_000
     return {
         "batches of 1,000 through store and replica": Figure(
-            value=changes / took_s, unit="changes/s", at_least=40_000, note="whole allocations of 1.2 kB, three indexes"
+            value=changes / duration_s,
+            unit="changes/s",
+            at_least=40_000,
+            note="complete allocations of 1.2 kB, three indexes",
         )
     }
 
 
 async def _fill(folder: Path, allocations: int) -> None:
+    """Commit this number of new allocations."""
     world = RealWorld()
     engine = await _open(world, folder)
-    made = AllocationSource(salt=1)
+    source = AllocationSource(salt=1)
     for _ in range(allocations // 1_000):
-        await _commit(world, engine, made.make_placed_batch())
+        await _commit(world, engine, source.make_placed_batch())
     await engine.close()
 
 
-async def _start(folder: Path, allocations: int) -> Figures:
-    """From nothing to a replica that can serve: the store's process and one serving process, both new."""
-    began = time.perf_counter()
+async def _measure_start(folder: Path, allocations: int) -> Figures:
+    """Measure the start of a store process and a serving process, until the replica is loaded."""
+    started_s = time.perf_counter()
     store = start_store(folder)
     loop = asyncio.get_running_loop()
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        served = loop.run_in_executor(None, pool.apply, _serve, (str(folder), allocations))
-        serving_mb = await served
-        took_s = time.perf_counter() - began
+        serving = loop.run_in_executor(None, pool.apply, _serve, (str(folder), allocations))
+        serving_mb = await serving
+        duration_s = time.perf_counter() - started_s
     store_mb = measure_resident_mb(store)
     stop_process(store)
     return {
-        f"start with {allocations:,} allocations": Figure(value=took_s, unit="s", at_most=15),
+        f"start with {allocations:,} allocations": Figure(value=duration_s, unit="s", at_most=15),
         "memory of the serving process": Figure(value=serving_mb, unit="MB", at_most=1_200),
         "memory of the store": Figure(value=store_mb, unit="MB", at_most=1_200),
     }
 
 
 def _serve(folder: str, allocations: int) -> float:
+    """Load the replica in a new process. Return the peak memory of the process in MB."""
     tune_garbage_collector()
     uvloop.run(_load(Path(folder), allocations))
     freeze_loaded_state()
@@ -105,6 +109,7 @@ def _serve(folder: str, allocations: int) -> float:
 
 
 async def _load(folder: Path, allocations: int) -> None:
+    """Load a replica from the store, and check its number of allocations."""
     world = RealWorld()
     engine = await _open(world, folder)
     replica = Replica(ALL_TABLES)

@@ -1,6 +1,6 @@
-"""A whole server with a fleet, for benchmarks of placing: SQLite, one api process, nodes that are registered and say no more.
+"""A whole server with many nodes, for benchmarks of placement: SQLite, and one api process.
 
-What is measured so is placing, not running. Nodes are believed while they say nothing.
+The nodes only register. They run nothing, so that only placement is measured; a long heartbeat interval keeps them ready.
 """
 
 import http.client
@@ -20,35 +20,42 @@ ROLES: Final = ("brain", "store", "api")
 
 
 class PlacingCluster:
-    """A server, a connection to it, and words for what is placed there."""
+    """A server with a client that registers nodes and jobs and counts allocations."""
 
     def __init__(self, server: AgentProcess) -> None:
         self.server = server
         self.caller = ServerCaller(server)
-        self._used_s = self._cpu_s()
+        self._used_s = self._read_cpu_s()
 
     def register_nodes(self, first: int, last: int) -> None:
+        """Register the nodes `first` to `last - 1`, and send an empty report of each."""
         for number in range(first, last):
             name = make_node_id(number)
-            self.caller.put(f"/v1/node/{name}/register", _registration(number))
+            self.caller.put(f"/v1/node/{name}/register", _make_registration(number))
             secret = {"X-Cluster-Node-Secret": name}
             self.caller.put(f"/v1/node/{name}/report", {"ReportID": name, "IsWhole": True}, secret)
 
     def place_jobs(self, jobs: list[dict[str, Any]], *, count: int) -> tuple[float, list[float]]:
-        """Seconds from the first registration until so many allocations are committed in all, and how long reads took."""
-        began = time.perf_counter()
+        """Register jobs, and wait until `count` allocations exist in all.
+
+        Return the seconds from the first registration on, and the milliseconds of each read meanwhile.
+        """
+        started_s = time.perf_counter()
         for job in jobs:
             self.caller.put("/v1/jobs", {"Job": job})
         reads_ms = self.wait_for_allocations(count, read=f"/v1/job/{jobs[0]['ID']}")
-        return time.perf_counter() - began, reads_ms
+        return time.perf_counter() - started_s, reads_ms
 
     def wait_for_allocations(self, count: int, *, read: str) -> list[float]:
-        began, reads_ms = time.perf_counter(), []
+        """Wait until `count` allocations exist, and read a path meanwhile. Return the milliseconds of each read."""
+        started_s, reads_ms = time.perf_counter(), []
         while self.count_allocations() < count:
-            asked = time.perf_counter()
+            sent_s = time.perf_counter()
             self.caller.get(read)
-            reads_ms.append((time.perf_counter() - asked) * 1_000)
-            assert time.perf_counter() - began < PLACEMENT_TIMEOUT_S, "not everything was placed in time"
+            reads_ms.append((time.perf_counter() - sent_s) * 1_000)
+            assert time.perf_counter() - started_s < PLACEMENT_TIMEOUT_S, (
+                f"less than {count} allocations were placed in {PLACEMENT_TIMEOUT_S:.0f} s"
+            )
             time.sleep(0.05)
         return reads_ms
 
@@ -57,31 +64,32 @@ class PlacingCluster:
         return tables.get("allocations", 0)
 
     def reset_cpu_usage(self) -> None:
-        """What is used of processors is told from now on."""
-        self._used_s = self._cpu_s()
+        """Count CPU time from now on."""
+        self._used_s = self._read_cpu_s()
 
     def format_cpu_usage(self, allocations: int) -> str:
-        """Of processors, for each allocation, by process: neighbours on the machine change this less than they change time."""
-        now_s = self._cpu_s()
+        """Return the CPU time of each process per allocation. It depends less on other load than the duration does."""
+        now_s = self._read_cpu_s()
         return (
             ", ".join(f"{role} {(now_s[role] - self._used_s[role]) / allocations * 1e6:.0f}" for role in ROLES) + " us"
         )
 
-    def _cpu_s(self) -> dict[str, float]:
+    def _read_cpu_s(self) -> dict[str, float]:
         return {role: measure_cpu_s(self.server.list_pids_of_role(role)) for role in ROLES}
 
 
 @contextmanager
 def run_placing_cluster(nodes: int) -> Iterator[PlacingCluster]:
+    """Run a server with this number of nodes."""
     with run_agent(heartbeat_ttl="4h") as server:
         cluster = PlacingCluster(server)
         cluster.register_nodes(0, nodes)
         yield cluster
 
 
-def make_job(name: str, count: int, *, kind: str = "batch", **wishes: Any) -> dict[str, Any]:
+def make_job(name: str, count: int, *, kind: str = "batch", **fields: Any) -> dict[str, Any]:
     task = {"Name": "task", "Driver": "mock", "Resources": {"CPU": 10, "MemoryMB": 10}}
-    group = {"Name": "group", "Count": count, "Tasks": [task], **wishes}
+    group = {"Name": "group", "Count": count, "Tasks": [task], **fields}
     return {"ID": name, "Type": kind, "TaskGroups": [group]}
 
 
@@ -89,7 +97,8 @@ def make_node_id(number: int) -> str:
     return f"{number:08x}-0000-4000-8000-{number:012x}"
 
 
-def _registration(number: int) -> dict[str, Any]:
+def _make_registration(number: int) -> dict[str, Any]:
+    """Return the registration of a node with 16 cores, in one of 50 racks."""
     node = {
         "ID": make_node_id(number),
         "Name": f"node-{number}",
@@ -106,16 +115,18 @@ def _registration(number: int) -> dict[str, Any]:
 
 
 class ServerCaller:
+    """A client with one connection to a server. Replies must have status 200."""
+
     def __init__(self, server: AgentProcess) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
 
     def put(self, path: str, body: object, headers: Mapping[str, str] = NO_HEADERS) -> Any:
-        return self._ask("PUT", path, json.dumps(body), headers)
+        return self._send("PUT", path, json.dumps(body), headers)
 
     def get(self, path: str) -> Any:
-        return self._ask("GET", path, None, NO_HEADERS)
+        return self._send("GET", path, None, NO_HEADERS)
 
-    def _ask(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> Any:
+    def _send(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> Any:
         self._connection.request(method, path, body=body, headers=dict(headers))
         reply = self._connection.getresponse()
         text = reply.read().decode()

@@ -1,6 +1,6 @@
-"""What placing costs as fleets and work grow: plan, check and taking in, in one process, for each count of nodes and work.
+"""The cost of placement for growing numbers of nodes and allocations: plan, check and apply, in one process.
 
-`python -m benchmarks.placing_growth PICTURE.svg` draws it.
+`python -m benchmarks.placing_growth CHART.svg` also draws a chart.
 """
 
 import sys
@@ -21,46 +21,46 @@ ALLOCATIONS_PER_JOB: Final = 1_000
 
 
 def measure() -> Figures:
+    """Measure each number of allocations on each number of nodes."""
     return {
         f"{allocations:,} allocations on {nodes:,} nodes": Figure(
-            value=took_s, unit="s", note=f"{took_s / allocations * 1e6:.0f} us an allocation"
+            value=cpu_s, unit="s", note=f"{cpu_s / allocations * 1e6:.0f} us per allocation"
         )
         for nodes in NODE_COUNTS
-        for allocations, took_s in _grown(nodes)
+        for allocations, cpu_s in _measure_growth(nodes)
     }
 
 
-def _grown(nodes: int) -> list[tuple[int, float]]:
-    """Seconds of a processor until so many were placed, job after job, on one fleet."""
+def _measure_growth(nodes: int) -> list[tuple[int, float]]:
+    """Place job after job. Return the CPU seconds that each number of `ALLOCATION_COUNTS` took, as (count, seconds)."""
     cluster = SchedulingCluster(nodes)
-    cluster.place_job(replace(make_job(1, JobType.BATCH), id="first"))  # What is found out once is found out.
-    taken: list[tuple[int, float]] = []
-    took_s, placed = 0.0, 0
+    cluster.place_job(replace(make_job(1, JobType.BATCH), id="first"))  # Fill the caches.
+    durations: list[tuple[int, float]] = []
+    cpu_s, placed = 0.0, 0
     for number in range(max(ALLOCATION_COUNTS) // ALLOCATIONS_PER_JOB):
         job = replace(make_job(ALLOCATIONS_PER_JOB, JobType.BATCH), id=f"job-{number}")
-        began = time.process_time()
+        started_s = time.process_time()
         cluster.place_job(job)
-        took_s, placed = took_s + time.process_time() - began, placed + ALLOCATIONS_PER_JOB
+        cpu_s, placed = cpu_s + time.process_time() - started_s, placed + ALLOCATIONS_PER_JOB
         if placed in ALLOCATION_COUNTS:
-            taken.append((placed, took_s))
-    return taken
+            durations.append((placed, cpu_s))
+    return durations
 
 
 def write_chart(figures: Figures, file: Path) -> None:
+    """Write a chart with one line for each number of nodes."""
     lines = []
     for nodes in NODE_COUNTS:
         points = [
             (float(count), figures[f"{count:,} allocations on {nodes:,} nodes"].value) for count in ALLOCATION_COUNTS
         ]
         lines.append(ChartLine(f"{nodes:,} nodes", points))
-    file.write_text(
-        render_log_log_chart("Placing, in one process", lines, x="allocations", y="seconds of a processor"), "utf-8"
-    )
+    file.write_text(render_log_log_chart("Placement in one process", lines, x="allocations", y="CPU seconds"), "utf-8")
 
 
 if __name__ == "__main__":
-    measured = measure()
-    for name, figure in measured.items():
+    figures = measure()
+    for name, figure in figures.items():
         print(f"{name}: {figure.value:.2f} {figure.unit} ({figure.note})")
     if len(sys.argv) > 1:
-        write_chart(measured, Path(sys.argv[1]))
+        write_chart(figures, Path(sys.argv[1]))

@@ -1,6 +1,6 @@
-"""The whole server at work: batch jobs of 1,000 from register to committed, on 5,000 nodes in 50 racks, durable on SQLite.
+"""A whole server places batch jobs of 1,000 allocations on 5,000 nodes, from the registration to the durable commit.
 
-Evaluations, summaries and one API replica are in the run. `python -m benchmarks.placing_whole 1000` places a million.
+This includes evaluations, job summaries and one api replica. `python -m benchmarks.placing_whole 1000` places a million.
 """
 
 import sys
@@ -16,6 +16,7 @@ ALLOCATIONS_PER_JOB: Final = 1_000
 
 
 def measure(nodes: int = NODE_COUNT, jobs: int = JOB_COUNT) -> Figures:
+    """Register the jobs, and measure the rate of allocations, the latency of reads, and the memory."""
     allocations = jobs * ALLOCATIONS_PER_JOB
     with run_placing_cluster(nodes) as cluster:
         cluster.reset_cpu_usage()
@@ -26,11 +27,11 @@ def measure(nodes: int = NODE_COUNT, jobs: int = JOB_COUNT) -> Figures:
         memory_mb = measure_memory_mb(cluster.server.list_pids())
     reads_ms.sort()
     return {
-        f"batch jobs of {ALLOCATIONS_PER_JOB:,}, {nodes:,} nodes: register to committed": Figure(
+        f"batch jobs of {ALLOCATIONS_PER_JOB:,}, {nodes:,} nodes: registration to commit": Figure(
             value=allocations / placed_s, unit="allocations/s", at_least=16_000,
-            note=f"{allocations:,} allocations in {placed_s:.1f} s; processors: {used}; the peer places 600/s",
+            note=f"{allocations:,} allocations in {placed_s:.1f} s; CPU time per allocation: {used}; Nomad: 600/s",
         ),
-        "reads meanwhile, 99th percentile": Figure(
+        "reads during placement, 99th percentile": Figure(
             value=reads_ms[int(len(reads_ms) * 0.99)] if reads_ms else 0.0, unit="ms", at_most=20.0,
             note=f"one job, default consistency, {len(reads_ms)} reads",
         ),

@@ -1,7 +1,7 @@
-"""The replica: changes applied a second and the longest pause, a load of a million allocations, a crowd of waiters.
+"""The replica: the rate of applied changes, the longest pauses, a load of a million allocations, and many waiters.
 
-Each part runs in a process of its own, with the collector set as a serving process sets it, so that none inherits
-another's memory.
+Each part runs in a separate process, so that its memory is measured alone. Garbage collection is set up as in a server
+process.
 """
 
 import asyncio
@@ -52,6 +52,7 @@ CAUSE: Final = Cause(CauseKind.EVALUATION, "bench")
 
 
 def measure(loaded: int = LOADED_ALLOCATIONS) -> Figures:
+    """Run each part in a separate process."""
     figures: Figures = {}
     for part in (measure_apply, measure_apply_watched, measure_growth, measure_waking):
         figures |= run_in_process(part)
@@ -62,27 +63,27 @@ def measure(loaded: int = LOADED_ALLOCATIONS) -> Figures:
 
 def run_in_process(part: Callable[..., Figures], *arguments: object) -> Figures:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_part, (part, *arguments))
+        return pool.apply(_run_part, (part, *arguments))
 
 
-def _part(part: Callable[..., Figures], *arguments: object) -> Figures:
+def _run_part(part: Callable[..., Figures], *arguments: object) -> Figures:
     tune_garbage_collector()
     return part(*arguments)
 
 
-# -- what is measured ----------------------------------------------------------------------------------------------
+# -- measurements -------------------------------------------------------------------------------------------------
 
 
 def measure_apply() -> Figures:
-    return _measure_apply("apply", watched=False)
+    return _measure_create_and_update("apply", watched=False)
 
 
 def measure_apply_watched() -> Figures:
-    return _measure_apply("apply, watched", watched=True)
+    return _measure_create_and_update("apply, watched", watched=True)
 
 
-def _measure_apply(name: str, *, watched: bool) -> Figures:
-    """AllocationSource with four indexes are created, then updated by their nodes, in batches of 1,000."""
+def _measure_create_and_update(name: str, *, watched: bool) -> Figures:
+    """Create allocations in batches of 1,000, then update them as reports of their nodes do."""
     allocations = AllocationSource()
     created = [
         Batch(2 + number, "w", "plan", CAUSE, allocations.make_placed_batch())
@@ -96,104 +97,109 @@ def _measure_apply(name: str, *, watched: bool) -> Figures:
     crowd = WaiterCrowd(replica, allocations) if watched else None
     freeze_loaded_state()
     figures: Figures = {}
-    for what, batches in (("create", created), ("update", updated)):
-        figures |= _applied(f"{name}: {what}", replica, batches, crowd)
+    for operation, batches in (("create", created), ("update", updated)):
+        figures |= _measure_batches(f"{name}: {operation}", replica, batches, crowd)
     return figures
 
 
-def _applied(name: str, replica: Replica, batches: Iterable[Batch], crowd: "WaiterCrowd | None" = None) -> Figures:
-    """As the follower takes batches in: others get their turn between two steps, so a step is what holds a loop."""
+def _measure_batches(
+    name: str, replica: Replica, batches: Iterable[Batch], crowd: "WaiterCrowd | None" = None
+) -> Figures:
+    """Apply batches in steps, as the follower does. Each step blocks the event loop."""
     steps: list[LoopPause] = []
     count = 0
     for batch in batches:
         count += 1
-        applying = BatchApplication(replica, batch)
-        steps += _steps(applying.decode_in_steps())
-        began = Stopwatch()
-        applying.apply_changes()
-        waking = applying.wake_in_steps()
-        next(waking, None)  # The follower does both in the same turn.
-        steps.append(began.stop())
-        steps += _steps(waking)
+        application = BatchApplication(replica, batch)
+        steps += _measure_steps(application.decode_in_steps())
+        stopwatch = Stopwatch()
+        application.apply_changes()
+        waking = application.wake_in_steps()
+        next(waking, None)  # The follower does both in one step.
+        steps.append(stopwatch.stop())
+        steps += _measure_steps(waking)
         if crowd is not None:
             crowd.rearm()
     changes = count * BATCH_CHANGES
-    processor_s = sum(step.processor_ms for step in steps) / 1_000
-    holds = sorted(step.wall_ms for step in steps)
+    cpu_s = sum(step.cpu_ms for step in steps) / 1_000
+    durations_ms = sorted(step.wall_ms for step in steps)
     return {
         name: Figure(
-            value=changes / sum(holds) * 1_000,
+            value=changes / sum(durations_ms) * 1_000,
             unit="changes/s",
             at_least=150_000,
-            note=f"{changes / processor_s:,.0f} a second of the processor's time",
+            note=f"{changes / cpu_s:,.0f} per CPU second",
         ),
-        f"{name}, longest hold": find_longest_pause(steps, note=f"median {holds[len(holds) // 2]:.1f} ms"),
+        f"{name}, longest pause": find_longest_pause(
+            steps, note=f"median {durations_ms[len(durations_ms) // 2]:.1f} ms"
+        ),
     }
 
 
-def _steps(steps: Iterator[None]) -> list["LoopPause"]:
-    pauses, is_over = [], False
-    while not is_over:
-        began = Stopwatch()
-        is_over = next(steps, steps) is steps
-        pauses.append(began.stop())
+def _measure_steps(steps: Iterator[None]) -> list["LoopPause"]:
+    """Run all steps. Return the duration of each."""
+    pauses, is_done = [], False
+    while not is_done:
+        stopwatch = Stopwatch()
+        is_done = next(steps, steps) is steps
+        pauses.append(stopwatch.stop())
     return pauses
 
 
 def measure_growth() -> Figures:
-    """Allocations come, batch by batch, until there are a million: dicts grow on the way."""
+    """Create allocations batch by batch until a million exist, so that dicts grow."""
     allocations = AllocationSource(salt=2)
     batches = (
         Batch(2 + number, "w", "plan", CAUSE, allocations.make_placed_batch())
         for number in range(GROWN_ALLOCATIONS // BATCH_CHANGES)
     )
-    return _applied(f"grow to {GROWN_ALLOCATIONS:,}", Replica(ALL_TABLES), batches)
+    return _measure_batches(f"grow to {GROWN_ALLOCATIONS:,}", Replica(ALL_TABLES), batches)
 
 
 def measure_load(count: int, with_states: bool) -> Figures:
-    """A start: a million allocations come as rows. Then the state is loaded again over itself."""
+    """Load allocations as rows, as a server does at its start. Then list them, and create more."""
     name = f"load {count:,}" + (" with task states" if with_states else "")
     replica = Replica(ALL_TABLES)
     before_mb = measure_resident_mb()
-    began = time.perf_counter()
+    started_s = time.perf_counter()
     slices, steps = _load(replica, count, with_states)
-    all_s = time.perf_counter() - began
+    total_s = time.perf_counter() - started_s
     freeze_loaded_state()
-    resident = measure_resident_mb()
+    resident_mb = measure_resident_mb()
     load_s = sum(pause.wall_ms for pause in (*slices, *steps)) / 1_000
-    processor_s = sum(pause.processor_ms for pause in (*slices, *steps)) / 1_000
-    began = time.perf_counter()
-    newest = list(replica.iter_by_creation(ALLOCATIONS, reverse=True))
-    listed_ms = (time.perf_counter() - began) * 1_000
-    assert len(newest) == count
-    del newest
+    cpu_s = sum(pause.cpu_ms for pause in (*slices, *steps)) / 1_000
+    started_s = time.perf_counter()
+    allocations_by_age = list(replica.iter_by_creation(ALLOCATIONS, reverse=True))
+    list_ms = (time.perf_counter() - started_s) * 1_000
+    assert len(allocations_by_age) == count
+    del allocations_by_age
     allocations = AllocationSource(salt=1)
-    more = [
+    batches = [
         Batch(replica.index + 1 + number, "w", "plan", CAUSE, allocations.make_placed_batch()) for number in range(100)
     ]
     return {
         f"{name}: the replica's part": Figure(
             value=load_s,
             unit="s",
-            note=f"of the processor {processor_s:.1f} s; making the rows, not counted, {all_s - load_s:.1f} s",
+            note=f"CPU time {cpu_s:.1f} s; encoding the rows took another {total_s - load_s:.1f} s",
         ),
-        f"{name}: longest slice of {ROWS_PER_STEP}": find_longest_pause(slices),
+        f"{name}: longest slice of {ROWS_PER_STEP} rows": find_longest_pause(slices),
         f"{name}: longest step to finish": find_longest_pause(steps),
-        f"{name}: memory": Figure(value=resident, unit="MB", at_most=1_200, note=f"{before_mb:.0f} MB before"),
-        f"{name}: references to all, in order": Figure(value=listed_ms, unit="ms"),
-        **_applied(f"{name}: then create", replica, more),
+        f"{name}: memory": Figure(value=resident_mb, unit="MB", at_most=1_200, note=f"{before_mb:.0f} MB before"),
+        f"{name}: list all in order of creation": Figure(value=list_ms, unit="ms"),
+        **_measure_batches(f"{name}: then create", replica, batches),
     }
 
 
 def _load(replica: Replica, count: int, with_states: bool) -> tuple[list["LoopPause"], list["LoopPause"]]:
-    """The pauses of the slices, and those of the steps to finish."""
+    """Load rows. Return the durations of the slices, and of the final steps."""
     slices = []
-    loading = ReplicaLoad(replica)
+    load = ReplicaLoad(replica)
     for rows in AllocationSource().iterate_rows(count, with_states):
-        began = Stopwatch()
-        loading.add_records(rows)
-        slices.append(began.stop())
-    return slices, _steps(loading.finish_in_steps(LogPosition(count, {ALLOCATIONS.name: count})))
+        stopwatch = Stopwatch()
+        load.add_records(rows)
+        slices.append(stopwatch.stop())
+    return slices, _measure_steps(load.finish_in_steps(LogPosition(count, {ALLOCATIONS.name: count})))
 
 
 def measure_waking() -> Figures:
@@ -201,6 +207,7 @@ def measure_waking() -> Figures:
 
 
 async def _measure_waking() -> Figures:
+    """Measure waiters on one record, and waiters on a job of which many allocations change."""
     replica = Replica(ALL_TABLES)
     allocations = AllocationSource()
     placed = allocations.make_placed_batch()
@@ -208,57 +215,59 @@ async def _measure_waking() -> Figures:
     key, job = placed[0].key, allocations.jobs[0]
     name = f"wake {WAITER_COUNT:,} waiters"
     return {
-        f"{name} on one key": await _woken(
+        f"{name} on one key": await _measure_wake(
             replica, watch_key(ALLOCATIONS, key), Batch(2, "w", "report", CAUSE, placed[:1])
         ),
-        f"{name} on one job, of which {len(placed):,} allocations change": await _woken(
+        f"{name} on one job, of which {len(placed):,} allocations change": await _measure_wake(
             replica, watch_index(ALLOCATIONS_OF_JOB, "default", job), Batch(3, "w", "report", CAUSE, placed)
         ),
     }
 
 
-async def _woken(replica: Replica, watched: WatchTarget, batch: Batch) -> Figure:
-    """From the beginning of `apply` until the last of the waiters runs again."""
+async def _measure_wake(replica: Replica, watched: WatchTarget, batch: Batch) -> Figure:
+    """Measure the time from the begin of `apply_batch` until the last waiter runs again."""
     loop = asyncio.get_running_loop()
 
     async def wait() -> float:
         changed: asyncio.Future[None] = loop.create_future()
         subscription = replica.watches.subscribe([watched], lambda: changed.set_result(None))
         await changed
-        woken_at = time.perf_counter()
+        woken_s = time.perf_counter()
         subscription.close()
-        return woken_at
+        return woken_s
 
     waiters = [loop.create_task(wait()) for _ in range(WAITER_COUNT)]
-    await asyncio.sleep(0)  # Each begins, and waits.
+    await asyncio.sleep(0)  # All waiters start and subscribe.
     assert replica.watches.subscription_count == WAITER_COUNT
     freeze_loaded_state()
-    began = time.perf_counter()
+    started_s = time.perf_counter()
     replica.apply_batch(batch)
-    applied_ms = (time.perf_counter() - began) * 1_000
+    applied_ms = (time.perf_counter() - started_s) * 1_000
     last = max(await asyncio.gather(*waiters))
-    return Figure(value=(last - began) * 1_000, unit="ms", at_most=50, note=f"of this in apply {applied_ms:.1f} ms")
+    return Figure(
+        value=(last - started_s) * 1_000, unit="ms", at_most=50, note=f"of which {applied_ms:.1f} ms in apply_batch"
+    )
 
 
-# -- what it is measured with --------------------------------------------------------------------------------------
+# -- test data ----------------------------------------------------------------------------------------------------
 
 
 class AllocationSource:
-    """Allocations as a cluster has them: jobs of 1,000, each placed by one evaluation on nodes by chance."""
+    """A source of realistic allocations: jobs of 1,000, each placed by one evaluation on random nodes."""
 
     def __init__(self, *, salt: int = 0) -> None:
-        """Another salt, other ids."""
+        """Sources with different salts create different ids."""
         self._random = Random(SEED + salt)
-        self.nodes = [self._id() for _ in range(NODE_COUNT)]
+        self.nodes = [self._make_id() for _ in range(NODE_COUNT)]
         self.jobs: list[str] = []
 
-    def _id(self) -> str:
+    def _make_id(self) -> str:
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
 
     def iterate_allocations(self, *, is_running: bool, created: int = WRITE_INDEX) -> Iterator[Allocation]:
-        """The allocations of one job, without end."""
+        """Yield allocations of a new job, without end. `created` is their create index."""
         number = len(self.jobs)
-        job, evaluation, deployment = f"job-{number:05}", self._id(), self._id()
+        job, evaluation, deployment = f"job-{number:05}", self._make_id(), self._make_id()
         self.jobs.append(job)
         task = AllocatedTaskResources(cpu=AllocatedCpu(cpu_shares=100), memory=AllocatedMemory(memory_mb=128))
         shared = AllocatedSharedResources(disk_mb=300)
@@ -270,13 +279,13 @@ class AllocationSource:
             score_meta_data=scores,
             allocation_time=number,
         )
-        for place in itertools.count():
+        for position in itertools.count():
             node = self._random.randrange(NODE_COUNT)
             yield Allocation(
-                id=self._id(),
+                id=self._make_id(),
                 namespace="default",
                 eval_id=evaluation,
-                name=f"{job}.web[{place}]",
+                name=f"{job}.web[{position}]",
                 node_id=self.nodes[node],
                 node_name=f"node-{node:05}",
                 job_id=job,
@@ -287,21 +296,21 @@ class AllocationSource:
                 metrics=metrics,
                 desired_status=DesiredStatus.RUN,
                 client_status=ClientStatus.RUNNING if is_running else ClientStatus.PENDING,
-                task_states={"server": make_running_task(place)} if is_running else None,
+                task_states={"server": make_running_task(position)} if is_running else None,
                 deployment_id=deployment,
                 create_index=created,
                 alloc_modify_index=created,
-                create_time=1_767_225_600_000_000_000 + place,
-                modify_time=1_767_225_600_000_000_000 + place,
+                create_time=1_767_225_600_000_000_000 + position,
+                modify_time=1_767_225_600_000_000_000 + position,
             )
 
     def make_placed_batch(self) -> list[EncodedChange]:
-        """A batch of new ones."""
+        """Return the changes that create the allocations of a new job."""
         records = islice(self.iterate_allocations(is_running=False), BATCH_CHANGES)
         return [EncodedChange(ALLOCATIONS.name, record.id, encode_record(ALLOCATIONS, record)) for record in records]
 
     def make_started_batch(self, batch: Batch) -> list[EncodedChange]:
-        """Their nodes report that they run."""
+        """Return the changes of a report: all allocations of the batch run."""
         decode = msgspec.msgpack.Decoder(Allocation).decode
         changes = []
         for number, change in enumerate(batch.changes):
@@ -317,7 +326,7 @@ class AllocationSource:
         return changes
 
     def iterate_rows(self, count: int, with_states: bool) -> Iterator[list[StoredRecord]]:
-        """In order of key, as SQLite and etcd give them: neighbours are of different jobs. Made as they are asked for."""
+        """Yield rows in the order of their keys, as SQLite and etcd do, so that neighbors belong to different jobs."""
         jobs = [
             self.iterate_allocations(is_running=with_states, created=1 + job) for job in range(count // BATCH_CHANGES)
         ]
@@ -334,32 +343,33 @@ class AllocationSource:
 
 
 def make_running_task(number: int) -> TaskState:
-    """No two have their times in common."""
+    """Return the state of a running task, with unique times."""
     kinds = (TaskEventType.RECEIVED, TaskEventType.SETUP, TaskEventType.STARTED)
     events = tuple(
-        TaskEvent(type=kind, time=1_767_225_600_000_000_000 + 1_000 * number + at) for at, kind in enumerate(kinds)
+        TaskEvent(type=kind, time=1_767_225_600_000_000_000 + 1_000 * number + offset)
+        for offset, kind in enumerate(kinds)
     )
     return TaskState(state=TaskStatus.RUNNING, events=events)
 
 
 class WaiterCrowd:
-    """Waiters as a busy cluster has them: every node, every job, many single records, a few tables and prefixes."""
+    """The waiters of a busy cluster: each node, each job, many records, two prefixes and a table."""
 
     def __init__(self, replica: Replica, allocations: AllocationSource) -> None:
         self._subscriptions: list[Subscription] = []
         self._woken: list[Subscription] = []
         self._replica = replica
         for node in allocations.nodes:
-            self._join(watch_index(ALLOCATIONS_ON_NODE, node))
+            self._subscribe(watch_index(ALLOCATIONS_ON_NODE, node))
         for job in allocations.jobs:
-            self._join(watch_index(ALLOCATIONS_OF_JOB, "default", job))
+            self._subscribe(watch_index(ALLOCATIONS_OF_JOB, "default", job))
         for number in range(1_000):
-            self._join(watch_key(ALLOCATIONS, f"waiter-{number}"))
+            self._subscribe(watch_key(ALLOCATIONS, f"waiter-{number}"))
         for prefix in ("00", "abcd"):
-            self._join(watch_prefix(ALLOCATIONS, prefix))
-        self._join(watch_table(ALLOCATIONS))
+            self._subscribe(watch_prefix(ALLOCATIONS, prefix))
+        self._subscribe(watch_table(ALLOCATIONS))
 
-    def _join(self, watched: WatchTarget) -> None:
+    def _subscribe(self, watched: WatchTarget) -> None:
         holder: list[Subscription] = []
         holder.append(self._replica.watches.subscribe([watched], lambda: self._woken.append(holder[0])))
         self._subscriptions.append(holder[0])
@@ -371,26 +381,29 @@ class WaiterCrowd:
 
 
 class LoopPause(NamedTuple):
-    """How long a loop stood still. The processor's time leaves out what others on the same core took."""
+    """How long an event loop was blocked, as wall time and as CPU time of its thread."""
 
     wall_ms: float
-    processor_ms: float
+    cpu_ms: float
 
 
 class Stopwatch:
+    """Measures wall time and CPU time since its creation."""
+
     def __init__(self) -> None:
-        self._processor_s = time.thread_time()
-        self._wall_s = time.perf_counter()
+        self._start_cpu_s = time.thread_time()
+        self._start_wall_s = time.perf_counter()
 
     def stop(self) -> LoopPause:
-        wall_s = time.perf_counter() - self._wall_s
-        return LoopPause(wall_s * 1_000, (time.thread_time() - self._processor_s) * 1_000)
+        wall_s = time.perf_counter() - self._start_wall_s
+        return LoopPause(wall_s * 1_000, (time.thread_time() - self._start_cpu_s) * 1_000)
 
 
 def find_longest_pause(pauses: Sequence[LoopPause], *, note: str = "") -> Figure:
-    over = sum(pause.processor_ms > MAX_PAUSE_MS for pause in pauses)
-    processor = f"longest by the processor's time {max(pause.processor_ms for pause in pauses):.1f} ms"
-    notes = (processor, f"{over} of {len(pauses)} longer than {MAX_PAUSE_MS:.0f} ms by it", note)
+    """Return the longest pause as a figure, with the number of pauses over the limit as a note."""
+    over_count = sum(pause.cpu_ms > MAX_PAUSE_MS for pause in pauses)
+    longest_cpu = f"longest by CPU time {max(pause.cpu_ms for pause in pauses):.1f} ms"
+    notes = (longest_cpu, f"{over_count} of {len(pauses)} longer than {MAX_PAUSE_MS:.0f} ms of CPU time", note)
     return Figure(
         value=max(pause.wall_ms for pause in pauses),
         unit="ms",

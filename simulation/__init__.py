@@ -1,5 +1,5 @@
-"""Whole clusters in one thread, on a virtual clock, from one seed.
+"""Simulation of whole clusters in one thread, on a virtual clock, determined by one seed.
 
-The real server, API, client and node code runs here; only what lies beyond the ports is played: time, chance, the
-network, the log in memory, the machines. Nothing here is a second model of the product.
+The product's own server, API, client and node code runs here. Only time, random numbers, the network, the log and the
+machines are simulated.
 """

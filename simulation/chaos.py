@@ -234,6 +234,7 @@ class Chaos:
         self._repair_later(delay_range_s, lambda: self._resume(host))
 
     def _resume(self, host: ServerProcess | NodeHost) -> None:
+        """Resume a paused process, and record the end of its pause."""
         if host.process is not None and host.process.is_paused and not host.process.is_dead:
             self._cluster.loop.resume(host.process)
             if isinstance(host, NodeHost) and host.machine is not None:
@@ -253,6 +254,7 @@ class Chaos:
             self._pause(server, (0.5, 20.0))
 
     def _disconnect_from_log(self) -> None:
+        """Disconnect a server process from the log for a while."""
         server = self._choose_server()
         if server is None or server.engine is None:
             return
@@ -284,6 +286,7 @@ class Chaos:
         node.start()
 
     def _cut_power(self) -> None:
+        """End all processes and programs of a node, and lose its unsynced data."""
         node = self._choose_node()
         if node is not None and node.machine is not None:
             self._record_fault(POWER_LOST, node.name)
@@ -317,6 +320,7 @@ class Chaos:
             self._pause(node, (1.0, 60.0))
 
     def _disconnect_node(self) -> None:
+        """Disconnect a node from all servers for a while."""
         node = self._choose_node()
         if node is None:
             return
@@ -358,6 +362,7 @@ class Chaos:
         self._repair_later((0.5, 20.0), restore)
 
     def _raise_fault_rate(self) -> None:
+        """Raise the rate of message faults for a while."""
         self._record_fault(FAULT_RATE_RAISED)
         self._cluster.fault_source.fault_rate = HIGH_FAULT_RATE
 

@@ -1,7 +1,7 @@
-"""A whole cluster: three servers of two processes each, their doors to one log, and twenty nodes.
+"""A whole cluster: three servers with two processes each, their connections to one log, and twenty nodes.
 
-It builds, kills, holds and restarts; what happens when is decided by the chaos and the workload. The processes run the
-product's own parts, put together as the agent does it.
+The cluster starts and kills processes; `chaos` and `workload` decide when. The processes run the product's own parts,
+connected as the agent connects them.
 """
 
 import asyncio
@@ -47,14 +47,14 @@ from wharf.world import SimulatedWorld
 SERVER_COUNT: Final = 3
 NODE_COUNT: Final = 20
 NODES_PER_FAKE_NODE: Final = 4
-"""Every so many of them is a fake one."""
-# A leader that is new waits this long for nodes to find it; the product's five minutes would make every run an hour.
+"""One node of this number is a fake node."""
+# A new leader waits 40 s for the nodes to reach it. The five minutes of the product would make each run too long.
 HEARTBEAT_SETTINGS: Final = HeartbeatSettings(min_ttl_s=10.0, grace_s=5.0, failover_ttl_s=40.0)
 DATACENTERS: Final = ("dc1", "dc2")
 
 
 class ServerProcess:
-    """One of a server's two processes, through all its lives."""
+    """The api or the brain process of a server, across its restarts."""
 
     def __init__(self, cluster: "Cluster", member: "SimulatedServer", role: str) -> None:
         self.cluster = cluster
@@ -65,8 +65,8 @@ class ServerProcess:
         self.engine: MemoryEngine | None = None
         self.server: Server | None = None
         self.applied_indexes: list[tuple[int, float]] = []
-        """When its replica had come how far: (index, moment), in order."""
-        self.paused_until_s = 0.0  # The last moment at which it was held.
+        """When the replica had applied which index, as (index, time in seconds), in order."""
+        self.paused_until_s = 0.0  # The end of its last pause.
 
     @property
     def name(self) -> str:
@@ -77,7 +77,7 @@ class ServerProcess:
         return self.process is not None and not self.process.is_dead
 
     def start(self) -> None:
-        assert not self.is_alive, f"{self.name} runs already"
+        assert not self.is_alive, f"{self.name} is running already"
         cluster = self.cluster
         self.start_count += 1
         world = cluster.make_world(f"{self.name}#{self.start_count}", machine=self.member.name)
@@ -90,10 +90,11 @@ class ServerProcess:
         process.start(self._run(process, self.engine, self.server), name=self.name)
 
     async def _run(self, process: Process, engine: MemoryEngine, server: Server) -> None:
-        # As the agent does it, before anything is loaded: what a brain is made of listens to that too.
+        """Connect to the log, load the replica, and run the api or the brain."""
+        # The agent also creates the brain before the replica loads, because its parts listen to the load.
         brain = self._make_brain(server) if self.role == "brain" else None
-        server.follower.batch_listeners.append(lambda batch: self._note(batch.index))
-        server.follower.load_listeners.append(lambda: self._note(server.replica.index))
+        server.follower.batch_listeners.append(lambda batch: self._record_applied(batch.index))
+        server.follower.load_listeners.append(lambda: self._record_applied(server.replica.index))
         self.cluster.on_started(self, server)
         while True:
             try:
@@ -103,12 +104,13 @@ class ServerProcess:
                 await asyncio.sleep(1.0)
         process.start(server.follower.run(), name="follower")
         await server.follower.loaded_event.wait()
-        await (self._be_brain(process, server, *brain) if brain is not None else self._be_api(process, server))
+        await (self._run_brain(process, server, *brain) if brain is not None else self._run_api(process, server))
 
-    def _note(self, index: int) -> None:
+    def _record_applied(self, index: int) -> None:
         self.applied_indexes.append((index, self.cluster.loop.time()))
 
     def _make_brain(self, server: Server) -> tuple[Brain, Election]:
+        """Create the brain with its duties, as the agent does."""
         election = build_election(server, folder=self.member.name)
         brain = Brain(
             server.world,
@@ -125,22 +127,24 @@ class ServerProcess:
         QuotaDuty(brain)
         return brain, election
 
-    async def _be_brain(self, process: Process, server: Server, brain: Brain, election: Election) -> None:
-        await self._found(server)
+    async def _run_brain(self, process: Process, server: Server, brain: Brain, election: Election) -> None:
+        """Bootstrap the cluster if necessary, accept calls of other processes, and take part in elections."""
+        await self._bootstrap(server)
         self.cluster.network.listen(
             make_brain_address(self.member.address), process, make_brain_app(RpcDispatcher(brain))
         )
         process.start(election.maintain_membership(), name="membership")
         await brain.run()
 
-    async def _found(self, server: Server) -> None:
+    async def _bootstrap(self, server: Server) -> None:
         while True:
             try:
                 return await server.bootstrap_cluster()
             except (Refusal, LogUnavailable):
                 await asyncio.sleep(1.0)
 
-    async def _be_api(self, process: Process, server: Server) -> None:
+    async def _run_api(self, process: Process, server: Server) -> None:
+        """Serve the HTTP API, with connections to the own brain and to other servers."""
         network = self.cluster.network
         own = SimulatedRpcTransport(network, process, make_brain_address(self.member.address))
         peers = HttpPeerTransports(
@@ -152,7 +156,7 @@ class ServerProcess:
 
 
 class SimulatedServer:
-    """A server: a machine with an api and a brain."""
+    """A machine with the api and the brain process of one server."""
 
     def __init__(self, cluster: "Cluster", number: int) -> None:
         self.name = f"server-{number}"
@@ -169,9 +173,9 @@ class SimulatedServer:
 
 
 class NodeHost:
-    """A machine with a node on it, through all the lives of its agent. The node's id and secret stay the same.
+    """A machine with a node, across the restarts of its agent. The id and the secret of the node stay the same.
 
-    Most run the product's own core; some are fake nodes, as `wharf dev` has them, and have no `ground`.
+    Most nodes run the product's own core. Fake nodes, which `wharf dev` also uses, have no `machine`.
     """
 
     def __init__(self, cluster: "Cluster", number: int) -> None:
@@ -197,17 +201,17 @@ class NodeHost:
         return self.process is not None and not self.process.is_dead
 
     def start(self) -> None:
-        assert not self.is_alive, f"{self.name} runs already"
+        assert not self.is_alive, f"{self.name} is running already"
         cluster = self.cluster
         self.start_count += 1
-        # The first two ids that a node draws are its own and its secret: the same world gives the same again.
+        # A new world with the same name draws the same id and secret for the node.
         world = cluster.make_world(self.name, machine=self.name)
         identity = NodeCredentials(world.new_id(), world.new_secret())
         world.random = Random(f"{cluster.seed}/{self.name}#{self.start_count}")
         process = Process(f"{self.name}#{self.start_count}", self.name, world)
         self.process = process
-        exchange = SimulatedTransport(cluster.network, process, cluster.make_server_chooser(self.name))
-        client = AsyncClient(world, [exchange], retry_policy=NO_RETRIES)
+        transport = SimulatedTransport(cluster.network, process, cluster.make_server_chooser(self.name))
+        client = AsyncClient(world, [transport], retry_policy=NO_RETRIES)
         if self.machine is None:
             node: FakeNode | CoreNode = FakeNode(world, client, self.node_profile, identity=identity)
         else:
@@ -220,20 +224,19 @@ class NodeHost:
 
 
 class Cluster:
-    """`hooks` are where the chaos and the invariants take part."""
+    """The servers, nodes, network and log of a run. Chaos and invariants replace its callbacks."""
 
     def __init__(
         self, seed: int, loop: SimulatedLoop, log: ObservedLog, fault_source: FaultSource, task_runs: TaskRunLog
     ) -> None:
-        RecordDecoder.should_verify_adopted = (
-            True  # What a writer takes in without decoding it is compared with what others decode.
-        )
+        # A writer adopts its own records without decoding them. Compare them with the decoded ones.
+        RecordDecoder.should_verify_adopted = True
         self.seed = seed
         self.loop = loop
         self.log = log
         self.fault_source = fault_source
         self.log_world = SimulatedWorld(seed, loop.time, member="outside")
-        """Of no machine: what the chaos and the workload start belongs here."""
+        """The world of chaos and workload, which belong to no machine."""
         self.task_runs = task_runs
         self.network = Network(loop, fault_source)
         self.heartbeat_settings = HEARTBEAT_SETTINGS
@@ -252,20 +255,21 @@ class Cluster:
         return [process for member in self.members for process in member.processes]
 
     def make_world(self, name: str, *, machine: str) -> SimulatedWorld:
+        """Return a world whose clock has the offset of the machine, also after later steps."""
         world = SimulatedWorld(self.seed, self.loop.time, member=name)
         world.clock_offset_ns = self.clock_offsets_ns.get(machine, 0)
         self._worlds.append((machine, world))
         return world
 
     def step_clock(self, machine: str, offset_ns: int) -> None:
-        """The machine's wall clock jumps; its monotonic clock does not."""
+        """Set the wall clock of a machine to this offset. Its monotonic clock does not change."""
         self.clock_offsets_ns[machine] = offset_ns
-        for clock_of, world in self._worlds:
-            if clock_of == machine:
+        for world_machine, world in self._worlds:
+            if world_machine == machine:
                 world.clock_offset_ns = offset_ns
 
     def make_server_chooser(self, name: str) -> Callable[[], str]:
-        """Mostly the same server, now and then another."""
+        """Return a function that mostly returns the address of the same server, and changes it in 10 % of the calls."""
         random = Random(f"{self.seed}/chooser/{name}")
         current = random.choice(self.members)
 
@@ -283,16 +287,17 @@ class Cluster:
         for node in self.nodes:
             node.start()
 
-    def kill(self, one: ServerProcess | NodeHost) -> None:
-        process = one.process
-        assert process is not None, f"{one.name} never ran"
-        assert not process.is_dead, f"{one.name} is dead already"
-        if isinstance(one, ServerProcess) and one.engine is not None:
-            one.engine.crash()
+    def kill(self, host: ServerProcess | NodeHost) -> None:
+        """Kill the current process of a server or node."""
+        process = host.process
+        assert process is not None, f"{host.name} was never started"
+        assert not process.is_dead, f"{host.name} is dead already"
+        if isinstance(host, ServerProcess) and host.engine is not None:
+            host.engine.crash()
         self.loop.kill(process)
         self.network.on_process_death(process)
 
 
 def make_log(loop: SimulatedLoop, seed: int) -> ObservedLog:
-    """A log that plays etcd, with etcd's bounds."""
+    """Return a log in memory with the limits of etcd."""
     return ObservedLog(SimulatedWorld(seed, loop.time, member="log"), ETCD_WRITE_LIMITS)

@@ -1,7 +1,7 @@
-"""A node of the simulation that is the product's own: its core, what drives it, its journal, its talk with servers.
+"""A node of the simulation that consists of the product's own core, journal and server session.
 
-Played are its disk, its supervisor and its programs (`machine`), that it has folders, and what goes on around tasks. It is put together as
-`wharf.node.agent.node_agent` does it.
+Its disk, its supervisor and its programs are simulated (`machine`); it has no folders, and its tasks need no preparation.
+`wharf.node.agent.node_agent` connects the same parts in the same way.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ MAX_KILL_TIMEOUT_S: Final = 30.0
 
 
 class SimulatedFolders(AllocationFolders):
-    """Nothing is on any disk."""
+    """The folders of allocations. None of them exists on a disk."""
 
     def __init__(self) -> None:
         self._root = Path("/nowhere")
@@ -58,7 +58,7 @@ class SimulatedFolders(AllocationFolders):
 
 
 class SimulatedTaskHooks:
-    """Tasks here need nothing, and no service is checked."""
+    """Hooks that do nothing: simulated tasks need no preparation and register no services."""
 
     async def prepare_task(self, *_: object) -> None:
         return
@@ -78,10 +78,10 @@ class SimulatedTaskHooks:
     def find_device_reservation(self, *_: str) -> Reserved:
         return NOTHING_RESERVED
 
-    def on_record_changed(self, _work: object) -> None:
+    def on_record_changed(self, _allocation: object) -> None:
         return
 
-    def list_services(self, _work: object) -> tuple[ServiceRegistration, ...]:
+    def list_services(self, _allocation: object) -> tuple[ServiceRegistration, ...]:
         return ()
 
     def release(self, *_: object) -> None:
@@ -89,7 +89,7 @@ class SimulatedTaskHooks:
 
 
 class SimulatedDriver:
-    """The driver of all tasks: what is said to the supervisor takes a while, keeps its order, and may never arrive."""
+    """The driver of all tasks. Messages to the supervisor are delayed, stay in order, and may be lost."""
 
     name = "mock"
     view = View.OWN
@@ -100,57 +100,59 @@ class SimulatedDriver:
         self._node = node
         self._random = random
         self._loop = asyncio.get_running_loop()
-        self._link = 0
-        self._is_told = asyncio.Event()
-        self._is_lost = asyncio.Event()
-        self._known: dict[str, RunReport] = {}
-        self._said_s = self._heard_s = 0.0
+        self._connection_number = 0
+        self._is_connected = asyncio.Event()
+        self._is_disconnected = asyncio.Event()
+        self._reports: dict[str, RunReport] = {}
+        self._last_send_s = self._last_report_s = 0.0
 
-    # -- the way to the supervisor
+    # -- the connection to the supervisor
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Connect to the supervisor again after each disconnection, until cancelled."""
         while True:
             await asyncio.sleep(self._random.uniform(0.01, 0.3))
-            self._is_lost.clear()
-            self._link, told = self._machine.connect(self)
+            self._is_disconnected.clear()
+            self._connection_number, reports = self._machine.connect(self)
             await asyncio.sleep(self._random.uniform(0.001, 0.02))
-            self._known = {each.run: each for each in told} | self._known
-            self._is_told.set()
+            self._reports = {report.run: report for report in reports} | self._reports
+            self._is_connected.set()
             await self._node.on_supervisor_connected()
-            await self._is_lost.wait()
-            self._is_told.clear()
-            self._known = {}
+            await self._is_disconnected.wait()
+            self._is_connected.clear()
+            self._reports = {}
 
-    def _say(self, deed: Callable[[str], None], run: str) -> None:
-        link, machine = self._link, self._machine
-        self._said_s = max(self._said_s + 0.000_001, self._loop.time() + self._random.uniform(0.000_1, 0.003))
-        machine.deliver_at(self._said_s, link, lambda: deed(run))
+    def _send(self, request: Callable[[str], None], run: str) -> None:
+        connection_number, machine = self._connection_number, self._machine
+        self._last_send_s = max(self._last_send_s + 0.000_001, self._loop.time() + self._random.uniform(0.000_1, 0.003))
+        machine.deliver_at(self._last_send_s, connection_number, lambda: request(run))
 
     def receive_report(self, report: RunReport) -> None:
-        self._heard_s = max(self._heard_s + 0.000_001, self._loop.time() + self._random.uniform(0.000_1, 0.003))
-        self._process.run(self._loop.call_at, self._heard_s, self._take, self._link, report)
+        self._last_report_s = max(
+            self._last_report_s + 0.000_001, self._loop.time() + self._random.uniform(0.000_1, 0.003)
+        )
+        self._process.run(self._loop.call_at, self._last_report_s, self._on_report, self._connection_number, report)
 
     def on_disconnected(self) -> None:
-        self._process.run(self._loop.call_soon, self._is_lost.set)
+        self._process.run(self._loop.call_soon, self._is_disconnected.set)
 
-    def _take(self, link: int, told: RunReport) -> None:
-        if link != self._link or self._is_lost.is_set():
+    def _on_report(self, connection_number: int, report: RunReport) -> None:
+        if connection_number != self._connection_number or self._is_disconnected.is_set():
             return
-        self._known[told.run] = told
-        if self._is_told.is_set():
-            self._pass_on(told)
+        self._reports[report.run] = report
+        if self._is_connected.is_set():
+            self._notify_node(report)
 
-    def _pass_on(self, told: RunReport) -> None:
-        if told.outcome is not None:
-            self._node.run_events.on_ended(told.run, told.outcome)
-        elif told.has_begun:
-            self._node.run_events.on_begun(told.run)
+    def _notify_node(self, report: RunReport) -> None:
+        if report.outcome is not None:
+            self._node.run_events.on_ended(report.run, report.outcome)
+        elif report.has_started:
+            self._node.run_events.on_begun(report.run)
 
     def list_runs(self) -> list[str]:
-        return list(self._known)
+        return list(self._reports)
 
-    # -- the port `Driver`
+    # -- the methods of a `Driver`
 
     async def probe(self) -> Health:
         return Health(is_healthy=True)
@@ -158,38 +160,38 @@ class SimulatedDriver:
     async def start(self, order: TaskOrder) -> None:
         if order.config.get("start_error"):
             raise CannotStart(str(order.config["start_error"]))
-        work = self._node.allocations.find(order.allocation_id)
-        assert work is not None, "what is started is known"
-        group = work.job.find_group(work.assignment.allocation.task_group)
-        assert group is not None, "and is of a group"
-        ordered = TaskStart(order.run, order.allocation_id, order.task, group, order.config)
-        self._say(lambda _run: self._machine.start(ordered), order.run)
+        allocation = self._node.allocations.find(order.allocation_id)
+        assert allocation is not None, "only tasks of known allocations are started"
+        group = allocation.job.find_group(allocation.assignment.allocation.task_group)
+        assert group is not None, "the job of an allocation has its group"
+        task_start = TaskStart(order.run, order.allocation_id, order.task, group, order.config)
+        self._send(lambda _run: self._machine.start(task_start), order.run)
 
     async def recover(self, runs: Collection[str]) -> None:
-        await self._is_told.wait()
+        await self._is_connected.wait()
         for run in runs:
-            told = self._known.get(run)
-            if told is None:
+            report = self._reports.get(run)
+            if report is None:
                 self._node.run_events.on_ended(run, UNKNOWN)
             else:
-                self._pass_on(told)
+                self._notify_node(report)
 
     def signal(self, run: str, _name: str) -> None:
-        self._say(self._machine.signal, run)
+        self._send(self._machine.signal, run)
 
     def give_up(self, run: str) -> None:
-        """It begins in a moment, and is told to end then."""
+        """Do nothing: the run starts soon, and the core stops it then."""
 
     def kill(self, run: str) -> None:
-        self._say(self._machine.kill, run)
+        self._send(self._machine.kill, run)
 
     def forget(self, run: str) -> None:
-        self._known.pop(run, None)
-        self._say(self._machine.forget, run)
+        self._reports.pop(run, None)
+        self._send(self._machine.delete_run, run)
 
 
 class CoreNode:
-    """One life of the node's agent."""
+    """The agent of a node, from one start to its end."""
 
     def __init__(
         self, world: World, client: AsyncClient, node_profile: FakeMachine, identity: NodeCredentials, machine: SimulatedMachine,
@@ -197,37 +199,37 @@ class CoreNode:
     ) -> None:  # fmt: skip
         self.id = identity.id
         self._world = world
-        self._looks = node_profile
+        self._node_profile = node_profile
         self._journal = NodeJournal(machine.disk, machine.boot_id)
         self._driver = SimulatedDriver(process, machine, self, random)
-        place = TaskHost(node_profile.datacenter, REGION, "10.0.0.1", node_id=identity.id, node_name=node_profile.name)
+        host = TaskHost(node_profile.datacenter, REGION, "10.0.0.1", node_id=identity.id, node_name=node_profile.name)
         self.allocations, folders, hooks = AllocationTable(self._journal), SimulatedFolders(), SimulatedTaskHooks()
         self._manager = AllocationManager(
-            world, self._journal, self.allocations, folders, {"mock": self._driver}, host=place,
+            world, self._journal, self.allocations, folders, {"mock": self._driver}, host=host,
             reference_values=build_reference_values(self.build_node(), region=REGION), task_hooks=hooks,
             on_change=self._on_change, max_kill_timeout_s=MAX_KILL_TIMEOUT_S,
         )  # fmt: skip
-        self.run_events = RunEvents(self._manager, self._forget_when_stored)
+        self.run_events = RunEvents(self._manager, self._delete_when_stored)
         files = EndedAllocationFiles(self.allocations, folders)
         handler = LocalAssignmentHandler(self._manager, self._journal, files, hooks)
-        self._talk = ServerSession(world, client, identity, handler, self._describe, log_name=node_profile.name)
+        self._session = ServerSession(world, client, identity, handler, self._describe, log_name=node_profile.name)
 
     async def run(self) -> None:
-        """Until cancelled, or killed."""
+        """Restore the journal, and run the parts of the agent until cancelled or killed."""
         self._manager.restore(self._journal.load(), has_rebooted=self._journal.has_rebooted)
-        parts = (self._driver.run(), self._manager.run_deadlines(), self._talk.run(), self._mend_journal())
-        await asyncio.gather(*[self._world.start_task(part, name=f"{self._looks.name} part") for part in parts])
+        parts = (self._driver.run(), self._manager.run_deadlines(), self._session.run(), self._retry_journal_writes())
+        await asyncio.gather(*[self._world.start_task(part, name=f"{self._node_profile.name} part") for part in parts])
 
     def build_node(self) -> Node:
-        return build_fake_node(self.id, self._looks, self._world.now_ns())
+        return build_fake_node(self.id, self._node_profile, self._world.now_ns())
 
     async def _describe(self) -> Node:
         return self.build_node()
 
     def _on_change(self, allocation_id: str) -> None:
-        self._talk.mark_changed(allocation_id)
+        self._session.mark_changed(allocation_id)
 
-    async def _mend_journal(self) -> None:
+    async def _retry_journal_writes(self) -> None:
         while True:
             await asyncio.sleep(JOURNAL_RETRY_INTERVAL_S)
             self._journal.retry_write()
@@ -237,7 +239,7 @@ class CoreNode:
         for run in self._driver.list_runs():
             if not self.allocations.is_current_run(run):
                 self._driver.kill(run)
-                self._forget_when_stored(run)
+                self._delete_when_stored(run)
 
-    def _forget_when_stored(self, run: str) -> None:
+    def _delete_when_stored(self, run: str) -> None:
         self._manager.tasks.run_when_stored(partial(self._driver.forget, run))

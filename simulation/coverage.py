@@ -1,7 +1,7 @@
-"""What a run of many seeds must have met: every kind of fault, and every step of every table of states that can be.
+"""The coverage of a run of many seeds: every kind of fault and every possible state transition must have happened.
 
-`NOT_YET` names the steps that no part of the product takes so far, each with what it waits for. A step that is taken
-all the same must leave the list.
+`UNREACHED_STEPS` lists the state transitions that the product cannot take yet, with the reason. If such a transition
+happens, it must be removed from the list.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,16 +15,18 @@ from simulation.run import SeedResult
 from wharf.contract.model.state_machines.transitions import STATE_MACHINES, TASK_STATES
 
 MIN_SEEDS_FOR_COVERAGE: Final = 300
-"""Fewer seeds need not meet everything."""
+"""Runs of fewer seeds need no complete coverage."""
 
-# Machine and either end of a step, or both: what waits for a part that is not built.
+# By state machine, or state machine and one or both states: the reason.
 UNREACHED_STEPS: Final[Mapping[str, str]] = {
-    TASK_STATES.name: "these steps are the node's, finer and in a table of its own",
-    "evaluation failed": "limits of deliveries: the scheduling issue",
+    TASK_STATES.name: "the node takes these steps, in a more detailed state machine",
+    "evaluation failed": "limits of deliveries are not implemented",
 }
 
 
 class Coverage(msgspec.Struct, frozen=True):
+    """How often each fault and each state transition happened in a run."""
+
     faults: dict[str, int]
     transitions: dict[Transition, int]
 
@@ -34,20 +36,23 @@ class Coverage(msgspec.Struct, frozen=True):
 
     @property
     def missing_steps(self) -> list[str]:
-        """Steps that can be, and were not taken."""
-        return [_told(step) for step in _all_steps() if step not in self.transitions and _why_not_yet(step) == ""]
+        """Return the possible state transitions that never happened."""
+        return [
+            _format_step(step) for step in _list_steps() if step not in self.transitions and _find_reason(step) == ""
+        ]
 
     @property
     def pending_steps(self) -> list[str]:
-        return [f"{_told(step)} ({why})" for step in _all_steps() if (why := _why_not_yet(step))]
+        return [f"{_format_step(step)} ({reason})" for step in _list_steps() if (reason := _find_reason(step))]
 
     @property
     def unexpected_steps(self) -> list[str]:
-        """Steps that were taken although they stand among those that cannot be yet."""
-        return [_told(step) for step in self.transitions if _why_not_yet(step)]
+        """Return the state transitions that happened although `UNREACHED_STEPS` lists them."""
+        return [_format_step(step) for step in self.transitions if _find_reason(step)]
 
 
 def measure_coverage(results: Iterable[SeedResult]) -> Coverage:
+    """Return the sums of the faults and state transitions of all results."""
     faults: dict[str, int] = {}
     transitions: dict[Transition, int] = {}
     for result in results:
@@ -58,7 +63,8 @@ def measure_coverage(results: Iterable[SeedResult]) -> Coverage:
     return Coverage(faults, transitions)
 
 
-def _all_steps() -> list[Transition]:
+def _list_steps() -> list[Transition]:
+    """Return the state transitions of all state machines, except those of optional features."""
     return [
         (machine.name, step.source.value if step.source is not None else None, step.target.value)
         for machine in STATE_MACHINES
@@ -67,7 +73,8 @@ def _all_steps() -> list[Transition]:
     ]
 
 
-def _why_not_yet(step: Transition) -> str:
+def _find_reason(step: Transition) -> str:
+    """Return why the product cannot take this step yet, or an empty string if it can."""
     machine, source, target = step
     for name in (machine, f"{machine} {source}", f"{machine} {target}", f"{machine} {source}>{target}"):
         if name in UNREACHED_STEPS:
@@ -75,6 +82,6 @@ def _why_not_yet(step: Transition) -> str:
     return ""
 
 
-def _told(step: Transition) -> str:
+def _format_step(step: Transition) -> str:
     machine, source, target = step
     return f"{machine}: {source or 'new'} -> {target}"

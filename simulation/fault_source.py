@@ -1,6 +1,6 @@
-"""What befalls messages: how long they take, which are lost, which come twice. All of it drawn from the seed.
+"""Draws the faults and delays of messages from the seed, and counts all faults.
 
-It decides and counts; the network and the doors to the log carry it out.
+The network and the connections to the log apply them.
 """
 
 from random import Random
@@ -21,7 +21,7 @@ NETWORK_FAULTS: Final = (LONG_DELAY, LOST_REQUEST, LOST_REPLY, REPEATED_REQUEST,
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """What befalls one request and its reply."""
+    """The delays and faults of one request and its reply."""
 
     request_s: float = 0.0
     reply_s: float = 0.0
@@ -32,7 +32,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class FaultSource:
-    """`roughness` scales how often faults strike: 0 in a calm, 1 as a rule, more in a storm."""
+    """Draws faults. `fault_rate` scales their frequency: 0 disables them, 1 is normal."""
 
     def __init__(self, seed: int, *, name: str = "network") -> None:
         self.fault_rate = NORMAL_FAULT_RATE
@@ -40,7 +40,7 @@ class FaultSource:
         self._random = Random(f"{seed}/weather/{name}")
 
     def draw_fault(self, fault: str, *, once_in: int) -> bool:
-        """Whether this fault happens now, on average once in so many chances; counted if it does."""
+        """Return whether this fault happens now, on average once in `once_in` calls. If it does, count it."""
         if self._random.random() * once_in >= self.fault_rate:
             return False
         self.count_fault(fault)
@@ -50,7 +50,7 @@ class FaultSource:
         self.counts[fault] = self.counts.get(fault, 0) + 1
 
     def draw_delay_s(self) -> float:
-        """Mostly a fraction of a millisecond, at times many of them."""
+        """Return a delay: mostly below 2 ms, sometimes up to 50 ms."""
         draw = self._random
         return draw.uniform(0.000_1, 0.002) if draw.random() < 0.95 else draw.uniform(0.002, 0.05)
 
@@ -58,10 +58,11 @@ class FaultSource:
         return self._random.uniform(0.1, 4.0)
 
     def draw_detection_delay_s(self) -> float:
-        """How long a caller waits until its machine tells that the line is dead."""
+        """Return the time until a caller's machine detects that a connection is broken."""
         return self._random.uniform(0.01, 0.5) if self._random.random() < 0.5 else self._random.uniform(1.0, 15.0)
 
     def draw_delivery(self) -> Delivery:
+        """Return the delays and faults of the next request and its reply."""
         request_s, reply_s = self.draw_delay_s(), self.draw_delay_s()
         if self.draw_fault(LONG_DELAY, once_in=150):
             if self._random.random() < 0.5:

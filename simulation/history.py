@@ -1,6 +1,6 @@
-"""What clients asked and what they were told: the material of the checker, and of stories about failures.
+"""Records the calls of clients with their replies, for the check of linearizability.
 
-A recorder only takes note. Times are virtual; a call whose outcome is unknown has no end.
+Times are virtual. A call with an unknown outcome has no end.
 """
 
 import enum
@@ -17,20 +17,22 @@ NOT_ENDED: Final = float("inf")
 
 
 class CallOutcome(enum.Enum):
+    """What is known about the effect of a call."""
+
     OPEN = "open"
     OK = "ok"
-    FAILED = "failed"  # Surely nothing happened.
-    UNKNOWN = "unknown"  # It may have happened, or may still happen.
+    FAILED = "failed"  # The call had no effect.
+    UNKNOWN = "unknown"  # The call may have had an effect, or may have one later.
 
 
 class RecordedCall(msgspec.Struct, Generic[RequestT, ResponseT], eq=False):
-    """One operation of one client on one key. The orders are places in time: no two moments are the same."""
+    """One operation of a client on a key. No two begins and ends of calls have the same position."""
 
     number: int
     client: str
     key: str
     request: RequestT
-    began_s: float
+    started_s: float
     begin_position: int
     ended_s: float = NOT_ENDED
     end_position: float = NOT_ENDED
@@ -39,21 +41,21 @@ class RecordedCall(msgspec.Struct, Generic[RequestT, ResponseT], eq=False):
 
     def describe(self) -> str:
         end = "" if self.ended_s == NOT_ENDED else f" at {self.ended_s:.4f} s"
-        answer = f": {self.response}" if self.outcome is CallOutcome.OK else ""
-        return (
-            f"{self.began_s:.4f} s {self.client} asked {self.request} of {self.key}; {self.outcome.value}{end}{answer}"
-        )
+        response = f": {self.response}" if self.outcome is CallOutcome.OK else ""
+        return f"{self.started_s:.4f} s {self.client} sent {self.request} for {self.key}: {self.outcome.value}{end}{response}"
 
 
 class CallHistory(Generic[RequestT, ResponseT]):
+    """The calls of all clients, in the order of their begin."""
+
     def __init__(self, loop: SimulatedLoop) -> None:
         self.calls: list[RecordedCall[RequestT, ResponseT]] = []
         self._loop = loop
-        self._moments = 0
+        self._last_position = 0
 
     def begin_call(self, client: str, key: str, request: RequestT) -> RecordedCall[RequestT, ResponseT]:
         call: RecordedCall[RequestT, ResponseT] = RecordedCall(
-            len(self.calls), client, key, request, self._loop.time(), self._moment()
+            len(self.calls), client, key, request, self._loop.time(), self._next_position()
         )
         self.calls.append(call)
         return call
@@ -66,15 +68,15 @@ class CallHistory(Generic[RequestT, ResponseT]):
         self._end(call, CallOutcome.FAILED)
 
     def leave_call_undecided(self, call: RecordedCall[RequestT, ResponseT]) -> None:
-        """The caller stopped waiting; the operation may take effect now, later or never."""
+        """Record an unknown outcome: the caller stopped waiting, and the operation may take effect now, later or never."""
         call.outcome = CallOutcome.UNKNOWN
 
     def _end(self, call: RecordedCall[RequestT, ResponseT], outcome: CallOutcome) -> None:
-        assert call.outcome is CallOutcome.OPEN, f"this call has ended before: {call.describe()}"
+        assert call.outcome is CallOutcome.OPEN, f"this call has already ended: {call.describe()}"
         call.outcome = outcome
         call.ended_s = self._loop.time()
-        call.end_position = self._moment()
+        call.end_position = self._next_position()
 
-    def _moment(self) -> int:
-        self._moments += 1
-        return self._moments
+    def _next_position(self) -> int:
+        self._last_position += 1
+        return self._last_position

@@ -1,7 +1,7 @@
-"""What must hold whatever happens: checked on what each batch changed, and in full now and then.
+"""Invariants of single batches and of the whole state.
 
-Every check is computed plainly from the records, apart from the product's own arithmetic, so that both cannot be wrong
-in the same way.
+Each check is computed directly from the records, and not with the product's own functions, so that both cannot be wrong in
+the same way.
 """
 
 from collections.abc import Callable
@@ -50,20 +50,20 @@ STATE_MACHINES_BY_TABLE: Final[dict[str, tuple[tuple[AnyStateMachine, str], ...]
 
 LEADER_WRITE_CAUSES: Final = frozenset({CauseKind.EVALUATION, CauseKind.NODE})
 LEADER_WRITE_KINDS: Final = frozenset({"jobs-settled", "evaluations-unblocked"})
-"""What only a leader writes: by its cause, or by its kind."""
+"""Writes that only a leader commits have one of these causes or one of these kinds."""
 
 UPDATE_STOP_DESCRIPTION: Final = "alloc is being updated due to job update"
-"""How a stop is described that only makes room for the next version."""
+"""The description of an allocation that was stopped to be replaced by the next version."""
 
 Transition = tuple[str, str | None, str]
 
 
 class BatchInvariants:
-    """The checks on each batch. `transitions` counts the steps that were taken."""
+    """The checks of each batch. `transitions` counts the state transitions that happened."""
 
     def __init__(self, history: RecordHistory) -> None:
         self.transitions: dict[Transition, int] = {}
-        self._witness = history
+        self._history = history
         self._write_ids: dict[str, int] = {}
         history.write_checks.append(self.check_leader_condition)
         history.batch_checks += [
@@ -77,35 +77,39 @@ class BatchInvariants:
 
     @property
     def _replica(self) -> Replica:
-        return self._witness.replica
+        return self._history.replica
 
     def check_leader_condition(self, write: EncodedWrite, process: Process | None) -> None:
-        if _is_the_leaders(write) and not any(condition.table == LEADER.name for condition in write.conditions):
-            name = process.name if process is not None else "nobody"
-            raise InvariantViolation(f"{name} asked for {write.kind} without the leader's condition", name)
+        """Require that each leader write has a condition on the leader record."""
+        if _is_leader_write(write) and not any(condition.table == LEADER.name for condition in write.conditions):
+            name = process.name if process is not None else "an unknown process"
+            raise InvariantViolation(f"{name} requested {write.kind} without the condition on the leader record", name)
 
-    def check_unique_write_id(self, taken: ObservedBatch) -> None:
-        batch = taken.batch
+    def check_unique_write_id(self, observed: ObservedBatch) -> None:
+        """Require that each write is committed once."""
+        batch = observed.batch
         if batch.id and batch.id in self._write_ids:
             raise InvariantViolation(
-                f"write {batch.id} happened at {self._write_ids[batch.id]} and again at {batch.index}"
+                f"write {batch.id} was committed at {self._write_ids[batch.id]} and again at {batch.index}"
             )
         self._write_ids[batch.id] = batch.index
 
-    def check_leader_commit(self, taken: ObservedBatch) -> None:
-        if taken.write is None or taken.process is None or not _is_the_leaders(taken.write):
+    def check_leader_commit(self, observed: ObservedBatch) -> None:
+        """Require that only the elected leader commits leader writes."""
+        if observed.write is None or observed.process is None or not _is_leader_write(observed.write):
             return
         leader = self._replica.get(LEADER)
-        writer = taken.process.machine
+        writer = observed.process.machine
         if leader is None or leader.member_id != writer:
             raise InvariantViolation(
-                f"{taken.process.name} committed {taken.batch.kind} at {taken.batch.index} as leader; the leader is "
-                f"{leader.member_id if leader is not None else 'nobody'}",
-                taken.process.name,
+                f"{observed.process.name} committed {observed.batch.kind} at {observed.batch.index} as leader; the leader is "
+                f"{leader.member_id if leader is not None else 'not elected'}",
+                observed.process.name,
             )
 
-    def check_state_transitions(self, taken: ObservedBatch) -> None:
-        for changed in taken.changes:
+    def check_state_transitions(self, observed: ObservedBatch) -> None:
+        """Require that records change their state only as their state machines allow."""
+        for changed in observed.changes:
             if changed.new is None:
                 continue
             for machine, field in STATE_MACHINES_BY_TABLE.get(changed.table, ()):
@@ -113,16 +117,17 @@ class BatchInvariants:
                 new = getattr(changed.new, field)
                 if not machine.allows(old, new):
                     raise InvariantViolation(
-                        f"{machine.name} {_short(changed)} went from {old} to {new} at {taken.batch.index}",
-                        *_names(changed),
+                        f"{machine.name} {_format_key(changed)} went from {old} to {new} at {observed.batch.index}",
+                        *_split_key(changed),
                     )
                 if old is not new:
                     step = (machine.name, old.value if old is not None else None, new.value)
                     self.transitions[step] = self.transitions.get(step, 0) + 1
 
-    def check_node_capacity(self, taken: ObservedBatch) -> None:
+    def check_node_capacity(self, observed: ObservedBatch) -> None:
+        """Require that the allocations of each changed node fit on it."""
         nodes: dict[str, None] = {}
-        for changed in taken.changes:
+        for changed in observed.changes:
             if changed.new is None:
                 continue
             if changed.table == ALLOCATIONS.name:
@@ -130,88 +135,91 @@ class BatchInvariants:
             elif changed.table == NODES.name:
                 nodes[changed.key] = None
         for node_id in nodes:
-            require_capacity(self._replica, node_id, taken.batch.index)
+            require_capacity(self._replica, node_id, observed.batch.index)
 
-    def check_job_versions(self, taken: ObservedBatch) -> None:
-        for changed in taken.changes:
+    def check_job_versions(self, observed: ObservedBatch) -> None:
+        """Require that versions of jobs grow in steps of one, and change together with `JobModifyIndex`."""
+        for changed in observed.changes:
             if changed.table != JOBS.name or changed.new is None:
                 continue
             job: Job = changed.new
-            require_job_version(self._replica, job, taken.batch.index)
+            require_job_version(self._replica, job, observed.batch.index)
             old: Job | None = changed.old
             if old is not None and not old.version <= job.version <= old.version + 1:
                 raise InvariantViolation(f"job {job.id} went from version {old.version} to {job.version}", job.id)
             if old is not None and old.version == job.version and old.job_modify_index != job.job_modify_index:
                 raise InvariantViolation(
-                    f"job {job.id} has another JobModifyIndex and the same version {job.version}", job.id
+                    f"job {job.id} changed its JobModifyIndex, but not its version {job.version}", job.id
                 )
 
-    def check_unique_placements(self, taken: ObservedBatch) -> None:
-        for changed in taken.changes:
+    def check_unique_placements(self, observed: ObservedBatch) -> None:
+        for changed in observed.changes:
             if changed.table == ALLOCATIONS.name and changed.old is None and changed.new is not None:
                 require_unique_slot(self._replica, changed.new)
 
 
-def _is_the_leaders(write: EncodedWrite) -> bool:
+def _is_leader_write(write: EncodedWrite) -> bool:
     return write.cause.kind in LEADER_WRITE_CAUSES or write.kind in LEADER_WRITE_KINDS
 
 
-def _short(changed: ObservedChange) -> str:
-    return "/".join(_names(changed))
+def _format_key(changed: ObservedChange) -> str:
+    return "/".join(_split_key(changed))
 
 
-def _names(changed: ObservedChange) -> list[str]:
+def _split_key(changed: ObservedChange) -> list[str]:
     return changed.key.split("\0")
 
 
-# -- one record's surroundings -------------------------------------------------------------------------------------
+# -- one record ----------------------------------------------------------------------------------------------------
 
 
 def require_capacity(replica: Replica, node_id: str, index: int) -> None:
-    """What is on a node fits in it: shares, memory, disk; no port and no core has two owners."""
+    """Require that the allocations of a node fit on it, and that no port, core or device has two owners."""
     node: Node | None = replica.get(NODES, node_id)
     if node is None or node.node_resources is None:
         return
-    here = [a for a in replica.list_by_index(ALLOCATIONS_ON_NODE, node_id) if is_using_resources(a)]
+    allocations = [a for a in replica.list_by_index(ALLOCATIONS_ON_NODE, node_id) if is_using_resources(a)]
     cpu = memory = disk = 0
     owned: dict[tuple[str, object], str] = {}
-    for allocation in here:
+    for allocation in allocations:
         resources = allocation.allocated_resources
         if resources is None:
             continue
         disk += resources.shared.disk_mb
-        things: list[tuple[str, object]] = [
+        exclusive: list[tuple[str, object]] = [
             ("port", (port.host_ip, port.value)) for port in resources.shared.ports or () if not port.ignore_collision
         ]
         cpu += compute_peak_usage(resources, lambda task: task.cpu.cpu_shares)
         memory += compute_peak_usage(resources, lambda task: task.memory.memory_mb)
         for task in (resources.tasks or {}).values():
-            things += [("core", core) for core in task.cpu.reserved_cores or ()]
-            things += [("device", one) for device in task.devices or () for one in device.device_ids or ()]
-        for thing in things:
-            if thing in owned:
+            exclusive += [("core", core) for core in task.cpu.reserved_cores or ()]
+            exclusive += [
+                ("device", device_id) for device in task.devices or () for device_id in device.device_ids or ()
+            ]
+        for item in exclusive:
+            if item in owned:
                 raise InvariantViolation(
-                    f"{thing[0]} {thing[1]} of node {node_id} has two owners at {index}: {owned[thing]} and "
+                    f"{item[0]} {item[1]} of node {node_id} has two owners at {index}: {owned[item]} and "
                     f"{allocation.id}",
-                    node_id, owned[thing], allocation.id,
+                    node_id, owned[item], allocation.id,
                 )  # fmt: skip
-            owned[thing] = allocation.id
-    has, kept = node.node_resources, node.reserved_resources
-    for what, used, room in (
-        ("MHz", cpu, has.cpu.cpu_shares - (kept.cpu.cpu_shares if kept is not None else 0)),
-        ("MB of memory", memory, has.memory.memory_mb - (kept.memory.memory_mb if kept is not None else 0)),
-        ("MB of disk", disk, has.disk.disk_mb - (kept.disk.disk_mb if kept is not None else 0)),
+            owned[item] = allocation.id
+    total, reserved = node.node_resources, node.reserved_resources
+    for unit, used, capacity in (
+        ("MHz", cpu, total.cpu.cpu_shares - (reserved.cpu.cpu_shares if reserved is not None else 0)),
+        ("MB of memory", memory, total.memory.memory_mb - (reserved.memory.memory_mb if reserved is not None else 0)),
+        ("MB of disk", disk, total.disk.disk_mb - (reserved.disk.disk_mb if reserved is not None else 0)),
     ):
-        if used > room:
+        if used > capacity:
             raise InvariantViolation(
-                f"node {node_id} ({node.name}) is over-committed at {index}: {used} of {room} {what} by {len(here)} "
+                f"node {node_id} ({node.name}) is over-committed at {index}: {used} of {capacity} {unit} by {len(allocations)} "
                 "allocations",
-                node_id, *(allocation.id for allocation in here),
+                node_id, *(allocation.id for allocation in allocations),
             )  # fmt: skip
 
 
 def compute_peak_usage(resources: AllocatedResources, get_amount: Callable[[AllocatedTaskResources], int]) -> int:
-    """Of what its tasks have, that of those which run at the same time: before the main ones, with them, after them."""
+    """Return the largest amount that tasks use at the same time: before, beside or after the main tasks."""
     before = beside = after = 0
     for name, task in (resources.tasks or {}).items():
         lifecycle = (resources.task_lifecycles or {}).get(name)
@@ -228,67 +236,65 @@ def compute_peak_usage(resources: AllocatedResources, get_amount: Callable[[Allo
 
 
 def is_using_resources(allocation: Allocation) -> bool:
-    """Until it is over on the node's side, whatever servers want of it."""
+    """Return whether the allocation may still run on its node, also if its desired status is stop."""
     return allocation.client_status not in (ClientStatus.COMPLETE, ClientStatus.FAILED, ClientStatus.LOST)
 
 
 def require_job_version(replica: Replica, job: Job, index: int) -> None:
-    """The version of a job is kept, and says the same, also in its indexes; its summary is there."""
+    """Require that the current version of a job is stored with the same content and indexes, and that a summary exists."""
     version = replica.get(JOB_VERSIONS, job.namespace, job.id, f"{job.version:020d}")
     if version is None:
-        raise InvariantViolation(f"version {job.version} of job {job.id} is not kept at {index}", job.id)
+        raise InvariantViolation(f"version {job.version} of job {job.id} is not stored at {index}", job.id)
     is_same = (version.create_index, version.job_modify_index) == (job.create_index, job.job_modify_index)
     if not is_same or version.meta != job.meta or version.stop != job.stop:
-        raise InvariantViolation(
-            f"version {job.version} of job {job.id} says something else than the job at {index}", job.id
-        )
+        raise InvariantViolation(f"version {job.version} of job {job.id} differs from the job at {index}", job.id)
     if replica.get(JOB_SUMMARIES, job.namespace, job.id) is None:
         raise InvariantViolation(f"job {job.id} has no summary at {index}", job.id)
 
 
 def find_canary_deployment_id(replica: Replica, allocation: Allocation) -> str:
-    """The deployment that it was a canary of; empty: of none."""
+    """Return the id of the deployment whose canary the allocation was, or an empty string."""
     deployment = replica.get(DEPLOYMENTS, allocation.deployment_id)
     groups = (deployment.task_groups or {}).values() if deployment is not None else ()
     status = allocation.deployment_status
-    # In the write that places it the deployment may not list it yet.
+    # The write that places a canary may not update the deployment yet.
     is_canary = status is not None and status.canary
     is_listed = any(allocation.id in (group.placed_canaries or ()) for group in groups)
     return allocation.deployment_id if is_canary or is_listed else ""
 
 
 def is_awaiting_promotion(replica: Replica, canary: Allocation) -> bool:
-    """Whether its deployment still waits for a promotion."""
+    """Return whether the deployment of the canary still waits for a promotion."""
     deployment = replica.get(DEPLOYMENTS, canary.deployment_id)
     return deployment is not None and deployment.is_active and deployment.is_awaiting_promotion
 
 
 def require_unique_slot(replica: Replica, placed: Allocation) -> None:
-    """A slot of a job is filled once; a canary has the name of one that it is to replace, until that is stopped."""
-    trial = find_canary_deployment_id(replica, placed)
-    per_node = _type_of(replica, placed) in (JobType.SYSTEM, JobType.SYSBATCH)
-    for other in replica.list_by_index(ALLOCATIONS_OF_JOB, placed.namespace, placed.job_id):
-        if other.id == placed.id or other.name != placed.name or not is_desired_running(other):
+    """Require that no other running allocation has the name of a placed one, except for canaries and replacements."""
+    canary_deployment_id = find_canary_deployment_id(replica, placed)
+    per_node = _get_job_type(replica, placed) in (JobType.SYSTEM, JobType.SYSBATCH)
+    for existing in replica.list_by_index(ALLOCATIONS_OF_JOB, placed.namespace, placed.job_id):
+        if existing.id == placed.id or existing.name != placed.name or not is_desired_running(existing):
             continue
-        if per_node and other.node_id != placed.node_id:
+        if per_node and existing.node_id != placed.node_id:
             continue
         if (
-            find_canary_deployment_id(replica, other) != trial
-            or _takes_over(replica, placed)
-            or _stands_in(replica, placed, other)
+            find_canary_deployment_id(replica, existing) != canary_deployment_id
+            or _replaces_same_name(replica, placed)
+            or _replaces_unknown(replica, placed, existing)
         ):
             continue
         raise InvariantViolation(
-            f"{placed.name} is placed twice: {other.id} on {other.node_name} and {placed.id} on {placed.node_name}",
-            placed.job_id, other.id, placed.id,
+            f"{placed.name} is placed twice: {existing.id} on {existing.node_name} and {placed.id} on {placed.node_name}",
+            placed.job_id, existing.id, placed.id,
         )  # fmt: skip
 
 
-def _takes_over(replica: Replica, placed: Allocation) -> bool:
-    """It stands where another stood that was stopped for it, so there are no more of its name than there were.
+def _replaces_same_name(replica: Replica, placed: Allocation) -> bool:
+    """Return whether `placed` replaces a stopped allocation of the same name, so that their number stays the same.
 
-    There may be two of one name: a canary was promoted, and before the one whose name it has was stopped, the job moved
-    on. They get names of their own as they are exchanged.
+    Two allocations may have one name: a canary was promoted, and the job changed again before the older allocation was
+    stopped. Their replacements get different names later.
     """
     previous = replica.get(ALLOCATIONS, placed.previous_allocation)
     return (
@@ -298,22 +304,22 @@ def _takes_over(replica: Replica, placed: Allocation) -> bool:
     )
 
 
-def _stands_in(replica: Replica, placed: Allocation, other: Allocation) -> bool:
-    """Return whether `placed` follows `other` in any number of steps, and contact with `other` is lost.
+def _replaces_unknown(replica: Replica, placed: Allocation, existing: Allocation) -> bool:
+    """Return whether `placed` follows `existing` in any number of steps, and contact with `existing` is lost.
 
-    When the node of `other` reconnects, the scheduler stops one of the two.
+    When the node of `existing` reconnects, the scheduler stops one of the two.
     """
-    if other.client_status is not ClientStatus.UNKNOWN:
+    if existing.client_status is not ClientStatus.UNKNOWN:
         return False
     before: Allocation | None = placed
     while before is not None:
-        if other.next_allocation == before.id:
+        if existing.next_allocation == before.id:
             return True
         before = replica.get(ALLOCATIONS, before.previous_allocation)
     return False
 
 
-def _type_of(replica: Replica, allocation: Allocation) -> str:
+def _get_job_type(replica: Replica, allocation: Allocation) -> str:
     version = replica.get(JOB_VERSIONS, allocation.namespace, allocation.job_id, f"{allocation.job_version:020d}")
     return version.type if version is not None else ""
 
@@ -326,7 +332,7 @@ def is_desired_running(allocation: Allocation) -> bool:
 
 
 def require_consistent_state(history: RecordHistory) -> None:
-    """All that holds of one state at any moment, over all records."""
+    """Check all records of the newest state, each on its own."""
     replica = history.replica
     for node in replica.iter_all(NODES):
         require_capacity(replica, node.id, replica.index)
@@ -337,34 +343,34 @@ def require_consistent_state(history: RecordHistory) -> None:
             for machine, field in machines:
                 state = getattr(record, field)
                 if state not in machine.terminal_states and machine.find_ownership(state) is None:
-                    raise InvariantViolation(f"{machine.name} is {state}, and nobody moves it on from there")
+                    raise InvariantViolation(f"{machine.name} is {state}, and no component may change that state")
 
 
 def require_same_records(history: RecordHistory, replica: Replica, name: str, *, is_deep: bool) -> None:
-    """A replica shows what stood in the log at its index."""
+    """Require that a replica has exactly the records of the log at its index. `is_deep`: compare whole records."""
     index = replica.index
     for table in replica.tables.values():
         rows = replica.get_table_records(table)
-        seen = 0
+        record_count = 0
         for key in history.list_keys(table):
             expected, actual = history.get_record(table, key, index), rows.records.get(key)
-            seen += actual is not None
-            same = expected == actual if is_deep else _version(expected) == _version(actual)
-            if not same:
+            record_count += actual is not None
+            is_same = expected == actual if is_deep else _get_version(expected) == _get_version(actual)
+            if not is_same:
                 raise InvariantViolation(
-                    f"{name} at {index} holds {table.name} {key!r} of {_version(actual)}; the log has "
-                    f"{_version(expected)}",
+                    f"{name} at {index} has version {_get_version(actual)} of {table.name} {key!r}; the log has "
+                    f"version {_get_version(expected)}",
                     name, *key.split("\0"),
                 )  # fmt: skip
-        if seen != len(rows.records):
-            raise InvariantViolation(f"{name} at {index} holds records of {table.name} that the log never had", name)
+        if record_count != len(rows.records):
+            raise InvariantViolation(f"{name} at {index} has records of {table.name} that were never in the log", name)
         if index and rows.last_change != history.find_last_table_change(table, index):
             raise InvariantViolation(
-                f"{name} at {index} says that {table.name} changed last at {rows.last_change}; it was "
-                f"{history.find_last_table_change(table, index)}",
+                f"{name} at {index} reports that {table.name} changed last at {rows.last_change}; in the log it changed "
+                f"last at {history.find_last_table_change(table, index)}",
                 name,
             )
 
 
-def _version(record: Any) -> int:
+def _get_version(record: Any) -> int:
     return record.modify_index if record is not None else 0

@@ -1,7 +1,7 @@
-"""What the jobs of the simulated people look like: which there are, and how each looks with each of its values.
+"""The jobs of the simulated users, and their specification for each value.
 
-A value decides everything that a change of the job may change. What a job is (its type, whether it is a template for
-dispatches) never changes.
+The value determines everything that a change of the job may change. The type of a job, and whether it is parameterized,
+never change.
 """
 
 from random import Random
@@ -28,11 +28,11 @@ JOB_TYPES: Final = (
     *[JobType.SERVICE] * 20, *[JobType.BATCH] * 6, *[JobType.SYSTEM] * 2, *[JobType.SYSBATCH] * 2
 )  # fmt: skip
 MAX_RUNNING_BY_TEMPLATE: Final = {24: 2, 25: 0}
-"""The numbers of those that people dispatch, and how many of their children may run at the same time; 0: any number."""
+"""The numbers of the parameterized jobs, with the maximum number of running children; 0: no limit."""
 
 
 class SimulatedJob:
-    """One of the jobs, whichever value it has."""
+    """One of the jobs, with any value."""
 
     def __init__(self, number: int, random: Random) -> None:
         self.id = f"job-{number}"
@@ -42,10 +42,11 @@ class SimulatedJob:
         self.cpu = random.choice([50, 100, 300, 700, 1_500])
 
     def make_job(self, value: int) -> Job:
+        """Return the specification of the job for this value."""
         draw = Random(f"{self.id}/{value}")
         per_node = self.type in (JobType.SYSTEM, JobType.SYSBATCH)
         config: dict[str, object] = {}
-        # What fails is tried again at once, for ever, so it must not fail too fast.
+        # Failed allocations are replaced at once, without end, so they must not fail too fast.
         if self.type in (JobType.BATCH, JobType.SYSBATCH):
             config["exit_code"] = draw.choice([0, 0, 0, 0, 1])
             config["run_for"] = (draw.randint(20, 60) if config["exit_code"] else draw.randint(1, 40)) * SECOND
@@ -60,8 +61,8 @@ class SimulatedJob:
             attempts=draw.choice([0, 0, 1, 2]), interval=1_800 * SECOND, delay=draw.randint(1, 3) * SECOND,
         )  # fmt: skip
         group = TaskGroup(
-            name="group", count=1 if per_node else draw.randint(1, 5), tasks=(task, *self._beside(draw)),
-            restart_policy=restart, update=self._update(draw), migrate=self._migrate(draw), disconnect=self._disconnect(draw),
+            name="group", count=1 if per_node else draw.randint(1, 5), tasks=(task, *self._make_side_tasks(draw)),
+            restart_policy=restart, update=self._make_update_policy(draw), migrate=self._make_migrate_policy(draw), disconnect=self._make_disconnect_policy(draw),
         )  # fmt: skip
         datacenters = draw.choice([("*",), ("dc1",), ("dc1", "dc2")])
         return Job(
@@ -70,8 +71,8 @@ class SimulatedJob:
             parameterized_job=Parameterized(max_running=self.max_running) if self.is_parameterized else None,
         )  # fmt: skip
 
-    def _beside(self, draw: Random) -> list[Task]:
-        """Tasks before, beside and after the main one: some jobs have some."""
+    def _make_side_tasks(self, draw: Random) -> list[Task]:
+        """Return tasks that run before, beside or after the main one; mostly none."""
         if self.type in (JobType.SYSTEM, JobType.SYSBATCH) or draw.random() < 0.75:
             return []
         hooks = draw.sample(HOOKS, draw.randint(1, 2))
@@ -84,13 +85,13 @@ class SimulatedJob:
             for hook, is_sidecar in hooks
         ]  # fmt: skip
 
-    def _update(self, draw: Random) -> UpdatePolicy | None:
-        """How it is rolled out: mostly with a deployment, within times that fit a seed."""
+    def _make_update_policy(self, draw: Random) -> UpdatePolicy | None:
+        """Return a policy that mostly creates deployments, with times that fit a seed."""
         if self.type not in (JobType.SERVICE, JobType.SYSTEM):
             return None
         if draw.random() < 0.3:
             return UpdatePolicy(max_parallel=0)
-        # Of a system job it is a part of its nodes, in percent.
+        # For a system job, the number of canaries is a percentage of its nodes.
         canary = draw.choice([0, 0, 1, 2] if self.type == JobType.SERVICE else [0, 0, 10, 50])
         return UpdatePolicy(
             max_parallel=draw.randint(1, 3), canary=canary, auto_promote=bool(canary),
@@ -98,14 +99,14 @@ class SimulatedJob:
             min_healthy_time=2 * SECOND, healthy_deadline=20 * SECOND, progress_deadline=40 * SECOND,
         )  # fmt: skip
 
-    def _migrate(self, draw: Random) -> MigratePolicy | None:
-        """How it leaves a node that is drained."""
+    def _make_migrate_policy(self, draw: Random) -> MigratePolicy | None:
+        """Return the policy for drains."""
         if self.type != JobType.SERVICE:
             return None
         return MigratePolicy(max_parallel=draw.randint(1, 2), min_healthy_time=2 * SECOND, healthy_deadline=20 * SECOND)
 
-    def _disconnect(self, draw: Random) -> DisconnectPolicy | None:
-        """What happens to it where contact is lost; most jobs are given up at once."""
+    def _make_disconnect_policy(self, draw: Random) -> DisconnectPolicy | None:
+        """Return the policy for disconnected nodes. Most jobs have none, so their allocations are lost at once."""
         if self.type != JobType.SERVICE or draw.random() < 0.6:
             return None
         return DisconnectPolicy(
@@ -115,9 +116,10 @@ class SimulatedJob:
 
 
 def read_value(job: Job) -> tuple[int, bool]:
+    """Return the value of a job (-1 if it has none), and whether the job is stopped."""
     return int((job.meta or {}).get("value", "-1")), job.stop
 
 
 def is_failing(job: Job) -> bool:
-    """Whether its tasks end badly, again and again."""
+    """Return whether a task of the job always fails."""
     return any((task.config or {}).get("exit_code") for group in job.groups for task in group.tasks or ())

@@ -1,4 +1,4 @@
-"""The objects that histories are checked against: a register, and a record with versions as the API tells them."""
+"""The models that histories are checked against: a register, and a record with versions as in the API."""
 
 from collections.abc import Hashable
 from typing import Final
@@ -6,53 +6,53 @@ from typing import Final
 import msgspec
 
 UNKNOWN_VERSION: Final = -1
-"""The version that a write of unknown outcome gave; the first answer that shows it tells which it is."""
+"""The version after a write without a reply. The first reply that shows the record sets it."""
 
 
 class ReadRecord(msgspec.Struct, frozen=True):
-    """Answered with `Seen`."""
+    """A read. The response is a `RecordState`."""
 
 
 class PutRecordValue(msgspec.Struct, frozen=True):
-    """Answered with `Seen`: what stands there now."""
+    """A write of a value. The response is the new `RecordState`, or `UnchangedRecord`."""
 
     value: Hashable
 
 
 class StopJob(msgspec.Struct, frozen=True):
-    """Of a job: its value becomes `(value, True)`. Answered with the version, or with version 0 where nothing is."""
+    """A stop of a job: its value becomes `(value, True)`. The response has its version; 0 if there is no job."""
 
 
 class PurgeJob(msgspec.Struct, frozen=True):
-    """Of a job: nothing is left. Answered as `Stop` is."""
+    """A deletion of a job. The response is that of `StopJob`."""
 
 
 class PutIfVersion(msgspec.Struct, frozen=True):
-    """Puts if the version is this one (0: nothing is there). Answered with `Seen`, or with `Refused`."""
+    """A write on the condition that the record has this version (0: does not exist). It may fail with `VersionConflict`."""
 
     version: int
     value: Hashable
 
 
 class RestoreRecord(msgspec.Struct, frozen=True):
-    """An older state was put in place of all. Answered with `Seen`: what stands there from then on."""
+    """A restore of the whole log. The response is the state of the record after it."""
 
 
 class RecordState(msgspec.Struct, frozen=True):
-    """A value and its version; a version of 0 and no value where nothing is."""
+    """A value and its version. A missing record has no value and version 0."""
 
     value: Hashable
     version: int
 
 
 class UnchangedRecord(msgspec.Struct, frozen=True):
-    """The value stood there already, and nothing was changed."""
+    """The response of a write that changed nothing, because the record had this value already."""
 
     value: Hashable
 
 
 class VersionConflict(msgspec.Struct, frozen=True):
-    """The version was another one."""
+    """The response of a conditional write if the record has another version."""
 
 
 RecordRequest = ReadRecord | PutRecordValue | PutIfVersion | StopJob | PurgeJob | RestoreRecord
@@ -62,14 +62,14 @@ NO_RECORD: Final = RecordState(None, 0)
 
 
 class VersionedRecordModel:
-    """One record. A put of the value that stands there may leave the version as it is, as registering a job does."""
+    """A record with versions. A write of the current value may keep the version, as the registration of a job does."""
 
     initial = NO_RECORD
 
     def apply(self, state: RecordState, request: RecordRequest, response: RecordResponse | None) -> RecordState | None:
         match request:
             case ReadRecord():
-                return _agreed(state, response)
+                return _match_state(state, response)
             case PutRecordValue(value):
                 return self._put(state, value, response)
             case PutIfVersion(version, value):
@@ -79,54 +79,57 @@ class VersionedRecordModel:
             case PurgeJob():
                 return NO_RECORD if response is None or (response == NO_RECORD) == (state == NO_RECORD) else None
             case RestoreRecord():
-                assert isinstance(response, RecordState), "who restores knows what stands there then"
+                assert isinstance(response, RecordState), "a restore has the state after it as its response"
                 return response
 
     def is_read_only(self, request: RecordRequest, response: RecordResponse | None) -> bool:
         return isinstance(request, ReadRecord) or isinstance(response, VersionConflict)
 
-    def _put(self, state: RecordState, value: Hashable, answer: RecordResponse | None) -> RecordState | None:
-        if answer is None:
+    def _put(self, state: RecordState, value: Hashable, response: RecordResponse | None) -> RecordState | None:
+        """Return the state after a write with this response, or `None` if it cannot have this response."""
+        if response is None:
             return RecordState(value, UNKNOWN_VERSION)
-        if isinstance(answer, UnchangedRecord):
-            return state if state.value == value == answer.value else None
-        if not isinstance(answer, RecordState) or answer.value != value:
+        if isinstance(response, UnchangedRecord):
+            return state if state.value == value == response.value else None
+        if not isinstance(response, RecordState) or response.value != value:
             return None
-        if state.value == value and _agreed(state, answer) is not None:
-            return answer
-        return answer if answer.version > state.version else None
+        if state.value == value and _match_state(state, response) is not None:
+            return response
+        return response if response.version > state.version else None
 
-    def _stop(self, state: RecordState, answer: RecordResponse | None) -> RecordState | None:
+    def _stop(self, state: RecordState, response: RecordResponse | None) -> RecordState | None:
+        """Return the state after a stop with this response, or `None` if it cannot have this response."""
         if state == NO_RECORD:
-            return state if answer in (None, NO_RECORD) else None
+            return state if response in (None, NO_RECORD) else None
         assert isinstance(state.value, tuple), "only jobs are stopped, and their values are pairs"
         stopped = (state.value[0], True)
-        if answer is None:
+        if response is None:
             return RecordState(stopped, UNKNOWN_VERSION)
-        if not isinstance(answer, RecordState) or answer.version <= state.version:
+        if not isinstance(response, RecordState) or response.version <= state.version:
             return None
-        return RecordState(stopped, answer.version)
+        return RecordState(stopped, response.version)
 
     def _put_if(
-        self, state: RecordState, version: int, value: Hashable, answer: RecordResponse | None
+        self, state: RecordState, version: int, value: Hashable, response: RecordResponse | None
     ) -> RecordState | None:
+        """Return the state after a conditional write with this response, or `None` if it cannot have this response."""
         could_match = state.version in (version, UNKNOWN_VERSION)
-        if answer is None:
+        if response is None:
             return RecordState(value, UNKNOWN_VERSION) if could_match else None
-        if isinstance(answer, VersionConflict):
+        if isinstance(response, VersionConflict):
             return state if state.version != version else None
-        return self._put(state, value, answer) if could_match else None
+        return self._put(state, value, response) if could_match else None
 
 
 class RegisterModel:
-    """A value that is read and put, and nothing else: `Seen` and `Kept` tell the value, versions do not count."""
+    """A value that is only read and written. Versions are ignored."""
 
     def __init__(self, initial: Hashable) -> None:
         self.initial = RecordState(initial, 0)
 
     def apply(self, state: RecordState, request: RecordRequest, response: RecordResponse | None) -> RecordState | None:
         if isinstance(request, RestoreRecord):
-            assert isinstance(response, RecordState), "who restores knows what stands there then"
+            assert isinstance(response, RecordState), "a restore has the state after it as its response"
             return response
         if isinstance(request, PutRecordValue):
             return (
@@ -142,10 +145,10 @@ class RegisterModel:
         return isinstance(request, ReadRecord) or isinstance(response, UnchangedRecord)
 
 
-def _agreed(state: RecordState, answer: RecordResponse | None) -> RecordState | None:
-    """The state, its version learnt from the answer where it was unknown; None where they contradict each other."""
-    if answer is None:
+def _match_state(state: RecordState, response: RecordResponse | None) -> RecordState | None:
+    """Return the state with its version from the response, or `None` if the response contradicts the state."""
+    if response is None:
         return state
-    if not isinstance(answer, RecordState) or answer.value != state.value:
+    if not isinstance(response, RecordState) or response.value != state.value:
         return None
-    return answer if state.version in (answer.version, UNKNOWN_VERSION) else None
+    return response if state.version in (response.version, UNKNOWN_VERSION) else None

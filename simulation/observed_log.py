@@ -1,7 +1,6 @@
-"""The log in memory with an eye on it: every batch is seen the moment it is in, with the process that wrote it.
+"""The product's log in memory, with an observer that receives every batch at once, with the process that wrote it.
 
-What the log does is the engine's own; here it is only watched, and, in a run with a planted bug, tampered with at the
-door.
+A planted bug may change the writes before they reach the log.
 """
 
 from collections.abc import Callable
@@ -14,19 +13,20 @@ from wharf.world import World
 
 
 class LogObserver(Protocol):
-    """Told of every write that is asked for, of every batch that came of it (`write` is None when a lease ended), and of
-    every restore: from the index `since` on the log says what these rows say.
+    """Receives every requested write, every batch, and every restore.
+
+    The write of a batch is `None` if a lease ended. After a restore, the log has these rows from the index `since` on.
     """
 
     def on_write_requested(self, write: EncodedWrite, process: Process | None) -> None: ...
 
     def on_batch(self, batch: Batch, write: EncodedWrite | None, process: Process | None) -> None: ...
 
-    def on_restored(self, rows: list[StoredRecord], standing: LogPosition, since: int) -> None: ...
+    def on_restored(self, rows: list[StoredRecord], position: LogPosition, since: int) -> None: ...
 
 
 class ObservedLog(MemoryLog):
-    """`eye` and `after_commit` are set by those who watch; `tamper` by a planted bug."""
+    """The log. The record history sets `observer`, chaos sets `after_commit`, and a planted bug sets `alter_write`."""
 
     observer: LogObserver
     after_commit: Callable[[Process], None]
@@ -34,20 +34,21 @@ class ObservedLog(MemoryLog):
     def __init__(self, world: World, limits: WriteLimits) -> None:
         super().__init__(world, limits=limits)
         self.alter_write: Callable[[EncodedWrite], list[EncodedWrite]] = lambda write: [write]
-        self._writing: tuple[EncodedWrite, Process | None] | None = None
+        self._current_write: tuple[EncodedWrite, Process | None] | None = None
 
     def commit(self, write: EncodedWrite) -> WriteOutcome:
+        """Commit a write, or the writes that a planted bug makes of it, for the current process."""
         process = current_process()
         self.observer.on_write_requested(write, process)
         outcome: WriteOutcome | None = None
         for part in self.alter_write(write):
-            self._writing = (part, process)
+            self._current_write = (part, process)
             try:
-                done = super().commit(part)
+                part_outcome = super().commit(part)
             finally:
-                self._writing = None
-            outcome = outcome if outcome is not None else done
-        assert outcome is not None, "a planted bug left nothing of a write"
+                self._current_write = None
+            outcome = outcome if outcome is not None else part_outcome
+        assert outcome is not None, "a planted bug must not remove a whole write"
         if process is not None:
             self.after_commit(process)
         return outcome
@@ -58,7 +59,7 @@ class ObservedLog(MemoryLog):
         self.observer.on_restored(self.list_records(), self.get_position(), since)
 
     def _append(self, batch: Batch) -> None:
-        """Where the log itself takes in a batch, one that a lease's end makes too."""
-        write, process = self._writing if self._writing is not None and batch.id else (None, None)
+        """Pass each new batch to the observer, also the batch that a lease creates when it ends."""
+        write, process = self._current_write if self._current_write is not None and batch.id else (None, None)
         self.observer.on_batch(batch, write, process)
         super()._append(batch)

@@ -72,6 +72,7 @@ class Operator(SimulatedUser):
     # -- deployments -------------------------------------------------------------------------------------------------
 
     async def _control_deployment(self) -> None:
+        """Pause, resume, promote or fail a random active deployment."""
         active = await self._try_call(self._list_active_deployments())
         if not active:
             return

@@ -1,7 +1,7 @@
-"""Bugs to plant, one flag each: the simulation must catch every one of them, or it proves nothing.
+"""Bugs that can be planted to test the simulation itself. It must detect each of them.
 
-They sit at seams of the simulation, never in the product: at the door to the log, around a replica's watches, around
-what a door tells of a full read, under the disk of a node, at its supervisor.
+They change the simulated log, the watches of a replica, the disk of a node, or its supervisor. They never change the
+product.
 """
 
 import enum
@@ -19,6 +19,8 @@ from wharf.cluster.state.tables import JOBS, LEADER
 
 
 class PlantedBug(enum.StrEnum):
+    """The bugs, by the names of the option `--plant`."""
+
     DROPPED_CONDITION = "dropped-condition"
     MISSED_WAKE = "missed-wake"
     LOST_LEADER_CHECK = "lost-leader-check"
@@ -33,25 +35,25 @@ def plant_bug(bug: PlantedBug, cluster: Cluster) -> None:
 
 
 def _drop_condition(cluster: Cluster) -> None:
-    """Writes no longer say which version of the job they rest on."""
-    cluster.log.alter_write = lambda write: [_without(write, JOBS.name)]
+    """Remove the condition on the version of the job from all writes."""
+    cluster.log.alter_write = lambda write: [_remove_conditions(write, JOBS.name)]
 
 
 def _lose_leader_check(cluster: Cluster) -> None:
-    """A leader's write no longer says that it rests on the election."""
-    cluster.log.alter_write = lambda write: [_without(write, LEADER.name) if _is_no_election(write) else write]
+    """Remove the condition on the leader record from all writes except those of the election."""
+    cluster.log.alter_write = lambda write: [write if _is_election(write) else _remove_conditions(write, LEADER.name)]
 
 
-def _is_no_election(write: EncodedWrite) -> bool:
-    return not any(change.table == LEADER.name for change in write.changes)
+def _is_election(write: EncodedWrite) -> bool:
+    return any(change.table == LEADER.name for change in write.changes)
 
 
-def _without(write: EncodedWrite, table: str) -> EncodedWrite:
+def _remove_conditions(write: EncodedWrite, table: str) -> EncodedWrite:
     return replace(write, conditions=[condition for condition in write.conditions if condition.table != table])
 
 
 def _split_batch(cluster: Cluster) -> None:
-    """Every now and then a write is stored as two."""
+    """Store 5 % of the writes with several changes as two batches."""
     draw = Random(f"{cluster.seed}/plant")
 
     def split(write: EncodedWrite) -> list[EncodedWrite]:
@@ -65,43 +67,43 @@ def _split_batch(cluster: Cluster) -> None:
 
 
 def _miss_wakes(cluster: Cluster) -> None:
-    """Now and then a subscriber is not told."""
+    """Do not wake 20 % of the subscribers."""
     draw = Random(f"{cluster.seed}/plant")
-    started = cluster.on_started
+    old_on_started = cluster.on_started
 
     def on_started(process: ServerProcess, server: Server) -> None:
-        started(process, server)
+        old_on_started(process, server)
         watches = server.replica.watches
         subscribe = watches.subscribe
 
-        def deaf(watched: list[WatchTarget], wake: Callable[[], None]) -> Subscription:
+        def subscribe_unreliably(watched: list[WatchTarget], wake: Callable[[], None]) -> Subscription:
             return subscribe(watched, (lambda: None) if draw.random() < 0.2 else wake)
 
-        watches.subscribe = deaf  # type: ignore[method-assign,assignment]  # that is the bug
+        watches.subscribe = subscribe_unreliably  # type: ignore[method-assign,assignment]  # the planted bug
 
     cluster.on_started = on_started
 
 
 def _send_index_back(cluster: Cluster) -> None:
-    """A full read forgets when tables changed last, so that a replica that loads again tells lower indexes."""
+    """Return no last changes of tables from a full read, so that a replica that loads again has lower indexes."""
     log = cluster.log
-    standing = log.get_position
+    get_position = log.get_position
 
-    def forgetful() -> LogPosition:
-        return replace(standing(), last_changes={})
+    def get_position_without_changes() -> LogPosition:
+        return replace(get_position(), last_changes={})
 
-    log.get_position = forgetful  # type: ignore[method-assign]  # that is the bug
+    log.get_position = get_position_without_changes  # type: ignore[method-assign]  # the planted bug
 
 
-def _forget_what_was_synced(cluster: Cluster) -> None:
-    """The disks of nodes say that all is on them, and nothing is when the power fails."""
+def _lose_synced_data(cluster: Cluster) -> None:
+    """Let the disks of nodes confirm each sync and store nothing."""
     for host in cluster.nodes:
         if host.machine is not None:
             host.machine.disk.is_losing_all = True
 
 
 def _guess_outcomes(cluster: Cluster) -> None:
-    """Supervisors tell of every program that it ended well."""
+    """Let supervisors report success for every program that ended."""
     for host in cluster.nodes:
         if host.machine is not None:
             host.machine.is_guessing_outcomes = True
@@ -113,6 +115,6 @@ BUG_PLANTERS: Final[dict[PlantedBug, Callable[[Cluster], None]]] = {
     PlantedBug.LOST_LEADER_CHECK: _lose_leader_check,
     PlantedBug.SPLIT_BATCH: _split_batch,
     PlantedBug.INDEX_BACK: _send_index_back,
-    PlantedBug.FORGETFUL_DISK: _forget_what_was_synced,
+    PlantedBug.FORGETFUL_DISK: _lose_synced_data,
     PlantedBug.GUESSED_OUTCOMES: _guess_outcomes,
 }

@@ -1,7 +1,7 @@
-"""A simulated process: a name, a world, and all that it ever started.
+"""A simulated process: a name, a world, and all tasks and callbacks that it has started.
 
-What a process starts carries its name along (in the context that tasks and callbacks inherit), so that the loop can
-kill it at once, without a last word, or hold it still for a while, as the machine's own signals would.
+Tasks and callbacks inherit the process in their context. So the loop can kill all of them at once, without their `finally`
+blocks, or pause them, as the signals of an operating system do.
 """
 
 from collections.abc import Callable, Coroutine
@@ -20,7 +20,7 @@ PROCESS: Final[ContextVar["Process | None"]] = ContextVar("process", default=Non
 
 
 class Process:
-    """`machine` is where it runs: partitions lie between machines, and a machine's clock is one for all on it."""
+    """A process on a machine. Network partitions separate machines; all processes of a machine share its clock."""
 
     def __init__(self, name: str, machine: str, world: SimulatedWorld) -> None:
         self.name = name
@@ -34,14 +34,15 @@ class Process:
     def __repr__(self) -> str:
         return f"<process {self.name}>"
 
-    def start(self, work: Coroutine[Any, Any, T], *, name: str) -> "asyncio.Task[T]":
-        """Begin a task that belongs to this process, whoever asks for it."""
-        return self._context.run(self.world.start_task, work, name=name)
+    def start(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> "asyncio.Task[T]":
+        """Start a task that belongs to this process, also if another process calls this."""
+        return self._context.run(self.world.start_task, coroutine, name=name)
 
     def run(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """Call a function as this process."""
+        """Call a function in the context of this process."""
         return self._context.run(function, *args, **options)
 
 
 def current_process() -> Process | None:
+    """Return the process to which the running code belongs, or `None` outside of all processes."""
     return PROCESS.get()

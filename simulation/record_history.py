@@ -1,7 +1,7 @@
-"""One who sees every batch the moment it is in, and remembers every version of every record.
+"""Records every version of every record, directly from the log.
 
-It holds a replica of its own, fed straight from the log, and can tell what stood where at any index. Checks of what a
-batch changed are called with the old and the new records.
+`RecordHistory` has its own replica, and returns the content of a record at any index. It calls the checks of each batch
+with the old and the new records.
 """
 
 from bisect import bisect_right
@@ -29,7 +29,7 @@ class ObservedChange(msgspec.Struct, frozen=True):
 
 
 class ObservedBatch(msgspec.Struct, frozen=True):
-    """One batch, as the witness took it in."""
+    """A committed batch with its write (`None` if a lease ended), its writer, and the changed records."""
 
     batch: Batch
     write: EncodedWrite | None
@@ -38,30 +38,33 @@ class ObservedBatch(msgspec.Struct, frozen=True):
 
 
 class RecordHistory:
+    """All versions of all records, and the checks that run on each batch. A check that raises fails the run."""
+
     def __init__(self, timeline: Timeline, fail: Callable[[Exception], None]) -> None:
         self.replica = Replica(ALL_TABLES)
         self.batch_checks: list[Callable[[ObservedBatch], None]] = []
         self.write_checks: list[Callable[[EncodedWrite, Process | None], None]] = []
         self.on_new_epoch: list[Callable[[], None]] = []
-        """The first index of the epoch that the log is in."""
+        """Called after each restore."""
         self.table_changes: dict[str, list[int]] = {table.name: [1] for table in ALL_TABLES}
         self._versions: dict[tuple[str, str], list[tuple[int, Any]]] = {}
         self._keys: dict[str, dict[str, None]] = {table.name: {} for table in ALL_TABLES}
-        self._story = timeline
+        self._timeline = timeline
         self._fail = fail
 
-    # -- taking in -------------------------------------------------------------------------------------------------
+    # -- recording -------------------------------------------------------------------------------------------------
 
     def on_write_requested(self, write: EncodedWrite, process: Process | None) -> None:
         for check in self.write_checks:
-            self._guard(check, write, process)
+            self._run_check(check, write, process)
 
     def on_batch(self, batch: Batch, write: EncodedWrite | None, process: Process | None) -> None:
+        """Apply a batch to the replica, record its changes, and run all checks of batches."""
         replica = self.replica
-        olds = [replica.get(replica.tables[change.table], change.key) for change in batch.changes]
+        old_records = [replica.get(replica.tables[change.table], change.key) for change in batch.changes]
         replica.apply_batch(batch)
         changes = []
-        for change, old in zip(batch.changes, olds, strict=True):
+        for change, old in zip(batch.changes, old_records, strict=True):
             new = replica.get(replica.tables[change.table], change.key)
             changes.append(ObservedChange(change.table, change.key, old, new))
             self._versions.setdefault((change.table, change.key), []).append((batch.index, new))
@@ -69,18 +72,18 @@ class RecordHistory:
             table_changes = self.table_changes[change.table]
             if table_changes[-1] != batch.index:
                 table_changes.append(batch.index)
-        who = process.name if process is not None else "the log"
-        keys = [_readable(change.key) for change in changes]
-        about = [part for change in changes for part in change.key.split("\0")]
-        self._story.add_event(f"[{batch.index}] {who}: {batch.kind} {' '.join(keys[:6])}", *about, who)
-        taken = ObservedBatch(batch, write, process, changes)
+        writer = process.name if process is not None else "the log"
+        keys = [_shorten_key(change.key) for change in changes]
+        subjects = [part for change in changes for part in change.key.split("\0")]
+        self._timeline.add_event(f"[{batch.index}] {writer}: {batch.kind} {' '.join(keys[:6])}", *subjects, writer)
+        observed = ObservedBatch(batch, write, process, changes)
         for check in self.batch_checks:
-            self._guard(check, taken)
+            self._run_check(check, observed)
 
-    def on_restored(self, rows: list[StoredRecord], standing: LogPosition, since: int) -> None:
-        """An older state stands in place of all: every record is as it is there, from the index `since` on."""
+    def on_restored(self, rows: list[StoredRecord], position: LogPosition, since: int) -> None:
+        """Record that an older state replaced all records, from the index `since` on."""
         replica = self.replica
-        replica.load_state(rows, standing)
+        replica.load_state(rows, position)
         for table in replica.tables.values():
             records = replica.get_table_records(table).records
             keys = self._keys[table.name]
@@ -88,31 +91,31 @@ class RecordHistory:
             for key in keys:
                 self._versions.setdefault((table.name, key), []).append((since, records.get(key)))
             self.table_changes[table.name].append(replica.get_last_change(table))
-        self._story.add_event(f"the log was restored: it stands at {standing.index}, in epoch {standing.epoch}")
-        for heard in self.on_new_epoch:
-            heard()
+        self._timeline.add_event(f"the log was restored to index {position.index}, epoch {position.epoch}")
+        for callback in self.on_new_epoch:
+            callback()
 
-    def _guard(self, check: Callable[..., None], *given: object) -> None:
-        """A check that fails must not fail what it watches: the run ends at the next step."""
+    def _run_check(self, check: Callable[..., None], *arguments: object) -> None:
+        """Run a check. If it fails, the run ends at its next step, and not in the middle of the commit."""
         try:
-            check(*given)
-        except AssertionError as broken:
-            self._fail(broken)
+            check(*arguments)
+        except AssertionError as violation:
+            self._fail(violation)
 
-    # -- looking back ----------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------------
 
     def list_versions(self, table: Table[Any], key: str) -> list[tuple[int, Any]]:
-        """(index, record or None), in order."""
+        """Return all versions of a record as (index, record or `None`), in order."""
         return self._versions.get((table.name, key), [])
 
     def get_record(self, table: Table[Any], key: str, index: int) -> Any:
-        """The record that stood there at this index."""
+        """Return the record at this index, or `None` if it did not exist."""
         versions = self.list_versions(table, key)
         position = bisect_right(versions, index, key=lambda version: version[0])
         return versions[position - 1][1] if position else None
 
     def find_next_change(self, table: Table[Any], key: str, after: int) -> int:
-        """The first index above `after` at which the record changed; NEVER: it did not."""
+        """Return the first index above `after` at which the record changed, or `NO_LATER_INDEX`."""
         versions = self.list_versions(table, key)
         position = bisect_right(versions, after, key=lambda version: version[0])
         return versions[position][0] if position < len(versions) else NO_LATER_INDEX
@@ -127,9 +130,9 @@ class RecordHistory:
         return changes[bisect_right(changes, index) - 1]
 
     def list_keys(self, table: Table[Any]) -> Iterator[str]:
-        """Every key that was ever used."""
+        """Return every key that the table has ever had."""
         return iter(self._keys[table.name])
 
 
-def _readable(key: str) -> str:
+def _shorten_key(key: str) -> str:
     return "/".join(part[:8] if len(part) == 36 else part for part in key.split("\0"))

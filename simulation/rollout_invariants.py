@@ -102,9 +102,9 @@ class RolloutInvariants:
             deployment = self._replica.get(DEPLOYMENTS, placed.deployment_id)
             group = (deployment.task_groups or {}).get(placed.task_group) if deployment is not None else None
             canaries = [
-                other
-                for other in self._list_allocations_of_deployment(placed)
-                if _is_canary(other) and _is_active(other)
+                canary
+                for canary in self._list_allocations_of_deployment(placed)
+                if _is_canary(canary) and _is_active(canary)
             ]
             if group is None or len(canaries) > group.desired_canaries:
                 raise InvariantViolation(
@@ -187,10 +187,10 @@ class RolloutInvariants:
         job = self._replica.get(JOBS, allocation.namespace, allocation.job_id)
         return job is not None and job.type == JobType.SYSTEM
 
-    def _is_same_slot(self, allocation_id: str, other: Allocation) -> bool:
-        found = self._replica.get(ALLOCATIONS, allocation_id)
-        slot = (other.job_id, other.name, other.node_id)
-        return found is not None and (found.job_id, found.name, found.node_id) == slot
+    def _is_same_slot(self, allocation_id: str, allocation: Allocation) -> bool:
+        existing = self._replica.get(ALLOCATIONS, allocation_id)
+        slot = (allocation.job_id, allocation.name, allocation.node_id)
+        return existing is not None and (existing.job_id, existing.name, existing.node_id) == slot
 
     def _find_first(self, allocation: Allocation) -> Allocation:
         """Return the first allocation in the chain of predecessors that still exist."""
@@ -222,14 +222,18 @@ class RolloutInvariants:
             job = self._replica.get(JOBS, placed.namespace, placed.job_id)
             if job is None or not job.is_finite:
                 continue
-            for other in self._replica.list_by_index(ALLOCATIONS_OF_JOB, placed.namespace, placed.job_id):
-                same = (other.name, other.job_version) == (placed.name, placed.job_version)
-                same = same and other.job_create_index == placed.job_create_index
-                same = same and (job.type == JobType.BATCH or other.node_id == placed.node_id)
-                if same and other.client_status is ClientStatus.COMPLETE and other.desired_status is DesiredStatus.RUN:
+            for existing in self._replica.list_by_index(ALLOCATIONS_OF_JOB, placed.namespace, placed.job_id):
+                is_same = (existing.name, existing.job_version) == (placed.name, placed.job_version)
+                is_same = is_same and existing.job_create_index == placed.job_create_index
+                is_same = is_same and (job.type == JobType.BATCH or existing.node_id == placed.node_id)
+                if (
+                    is_same
+                    and existing.client_status is ClientStatus.COMPLETE
+                    and existing.desired_status is DesiredStatus.RUN
+                ):
                     raise InvariantViolation(
-                        f"{placed.name} was completed by {other.id} and is placed again as {placed.id} at {batch.batch.index}",
-                        placed.job_id, placed.id, other.id,
+                        f"{placed.name} was completed by {existing.id} and is placed again as {placed.id} at {batch.batch.index}",
+                        placed.job_id, placed.id, existing.id,
                     )  # fmt: skip
 
     def check_eligible_nodes(self, batch: ObservedBatch) -> None:
@@ -284,7 +288,9 @@ class RolloutInvariants:
         }
 
     def _has_active_allocation(self, namespace: str, job_id: str) -> bool:
-        return any(_is_active(each) for each in self._replica.list_by_index(ALLOCATIONS_OF_JOB, namespace, job_id))
+        return any(
+            _is_active(allocation) for allocation in self._replica.list_by_index(ALLOCATIONS_OF_JOB, namespace, job_id)
+        )
 
     def check_quota(self, batch: ObservedBatch) -> None:
         """No batch increases the use of a namespace beyond its quota.
@@ -297,8 +303,8 @@ class RolloutInvariants:
         if self._now_s() < self._quota_changed_s + CHANGE_NOTICE_S:
             return
         for namespace in dict.fromkeys(placed.namespace for placed in _list_placements(batch)):
-            found = self._replica.get(NAMESPACES, namespace)
-            quota = self._replica.get(QUOTAS, found.quota) if found is not None and found.quota else None
+            record = self._replica.get(NAMESPACES, namespace)
+            quota = self._replica.get(QUOTAS, record.quota) if record is not None and record.quota else None
             for limit in quota.limits or () if quota is not None else ():
                 region_limit = limit.region_limit
                 changes = [change for change in batch.changes if change.table == ALLOCATIONS.name]
@@ -319,12 +325,12 @@ class RolloutInvariants:
     # -- lookups -----------------------------------------------------------------------------------------------
 
     def _list_allocations_of_deployment(self, allocation: Allocation) -> list[Allocation]:
-        of_job = self._replica.list_by_index(ALLOCATIONS_OF_JOB, allocation.namespace, allocation.job_id)
-        return [other for other in of_job if other.deployment_id == allocation.deployment_id]
+        allocations = self._replica.list_by_index(ALLOCATIONS_OF_JOB, allocation.namespace, allocation.job_id)
+        return [sibling for sibling in allocations if sibling.deployment_id == allocation.deployment_id]
 
     def _find_active_deployment(self, allocation: Allocation) -> Deployment | None:
-        of_job = self._replica.list_by_index(DEPLOYMENTS_OF_JOB, allocation.namespace, allocation.job_id)
-        return next((deployment for deployment in of_job if deployment.is_active), None)
+        deployments = self._replica.list_by_index(DEPLOYMENTS_OF_JOB, allocation.namespace, allocation.job_id)
+        return next((deployment for deployment in deployments if deployment.is_active), None)
 
 
 def _list_placements(batch: ObservedBatch) -> list[Allocation]:

@@ -1,6 +1,6 @@
-"""The way from one process of a server to the brain beside it: what is a Unix socket in the product.
+"""The connection from the api process of a server to its brain, over the simulated network.
 
-The brain answers as the product does (`server.asking.Answers`); only the carriage is played.
+The product uses a Unix socket here. The brain replies with the product's own `RpcDispatcher`.
 """
 
 import asyncio
@@ -21,33 +21,39 @@ _decode = msgspec.msgpack.Decoder(RpcReply).decode
 
 
 def make_brain_app(dispatcher: RpcDispatcher) -> AsgiApp:
-    """What listens at a brain."""
+    """Return the app that serves the calls to a brain."""
 
     async def app(scope: Any, receive: Receive, send: Send) -> None:
-        question = (await receive())["body"]
-        answered = await dispatcher.call(scope["path"].removeprefix("/"), question)
+        request_body = (await receive())["body"]
+        reply = await dispatcher.call(scope["path"].removeprefix("/"), request_body)
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": _encode(answered)})
+        await send({"type": "http.response.body", "body": _encode(reply)})
 
     return app
 
 
 class SimulatedRpcTransport:
+    """Sends calls to the brain at one address."""
+
     def __init__(self, network: Network, source: Process, address: str) -> None:
         self._network = network
         self._source = source
         self._address = address
 
     async def call(self, name: str, body: bytes) -> RpcReply:
+        """Call a method of the brain.
+
+        Raises `Refusal` with `UNAVAILABLE` if the call was not sent, and with `OUTCOME_UNKNOWN` if the reply was lost.
+        """
         try:
             async with asyncio.timeout(RPC_TIMEOUT_S):
                 request = SimulatedRequest("POST", f"/{name}", (), body)
                 reply = await self._network.exchange(self._source, self._address, request, can_repeat=False)
                 return _decode(await reply.read_body())
         except RequestNotSent as error:
-            raise Refusal(RefusalCode.UNAVAILABLE, f"the brain cannot be reached: {error}") from error
+            raise Refusal(RefusalCode.UNAVAILABLE, f"cannot reach the brain: {error}") from error
         except (OutcomeLost, TimeoutError) as error:
-            raise Refusal(RefusalCode.OUTCOME_UNKNOWN, f"the brain's answer was lost: {error}") from error
+            raise Refusal(RefusalCode.OUTCOME_UNKNOWN, f"the reply of the brain was lost: {error}") from error
 
 
 def make_brain_address(http_address: str) -> str:

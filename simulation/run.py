@@ -1,4 +1,4 @@
-"""One seed: a cluster is built, works while everything goes wrong, is left in peace, and is judged."""
+"""Runs one seed: a cluster works while faults happen, becomes steady after their repair, and is checked."""
 
 import asyncio
 import logging
@@ -51,16 +51,18 @@ EVENTS_PER_FULL_CHECK: Final = 200
 MAX_STEPS: Final = 1_500_000
 MAX_SETTLE_S: Final = 400.0
 RESERVATION_WAIT_S: Final = 200.0
-"""Then whatever waits for room has waited so long that a node is to be kept for it."""
+"""After this time, each evaluation that still waits for capacity must have a reserved node."""
 
 
 class SeedFailure(msgspec.Struct, frozen=True):
+    """The error that ended a seed, and the timeline before it."""
+
     text: str
     timeline: Sequence[str]
 
 
 class SeedResult(msgspec.Struct, frozen=True):
-    """What a seed came to."""
+    """The result of a seed, with the figures of its coverage."""
 
     seed: int
     fingerprint: str
@@ -77,6 +79,8 @@ class SeedResult(msgspec.Struct, frozen=True):
 
 
 class SeedRun:
+    """A simulated cluster with its clients, faults and checks."""
+
     def __init__(self, seed: int, *, bug: PlantedBug | None = None, is_shuffled: bool = True) -> None:
         self.seed = seed
         self.loop = SimulatedLoop(seed, is_shuffled=is_shuffled, max_steps=MAX_STEPS)
@@ -91,7 +95,7 @@ class SeedRun:
         self.log.observer = self.record_history
         self.batch_invariants = BatchInvariants(self.record_history)
         self.rollout_invariants = RolloutInvariants(self.record_history, self.loop.time)
-        self.record_history.batch_checks += [self._count_leases, self._check_in_full_now_and_then]
+        self.record_history.batch_checks += [self._count_leases, self._check_periodically]
         self.read_checker = ReadChecker(self.record_history)
         self.chaos = Chaos(self.cluster, self.timeline)
         self.client_records = ClientRecords(self.cluster, self.read_checker, self.timeline)
@@ -99,113 +103,119 @@ class SeedRun:
         self.record_history.batch_checks.append(self.client_records.on_batch)
         self.record_history.on_new_epoch.append(lambda: self.client_records.on_restored(self.record_history.replica))
         self.full_check_count = 0
-        self._checked_at = 0
+        self._checked_at_event = 0
         self.cluster.wrap_app = lambda process, app: check_responses(app, process.name, self.loop.fail)
         if bug is not None:
             plant_bug(bug, self.cluster)
 
-    # -- the course of it ------------------------------------------------------------------------------------------
+    # -- phases ----------------------------------------------------------------------------------------------------
 
     def run(self) -> SeedResult:
-        began_s = time.perf_counter()
+        """Run all phases and final checks. Return a failure instead of raising it."""
+        started_s = time.perf_counter()
         handlers = (TimelineLogHandler(self.timeline), ErrorLogHandler(self.loop.fail))
         logger = logging.getLogger("wharf")
-        before = logger.level, logger.propagate
+        old_level, old_propagate = logger.level, logger.propagate
         for handler in handlers:
             logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         logger.propagate = False
         failure = None
         try:
-            self.loop.run_until_complete(self._course())
+            self.loop.run_until_complete(self._run_phases())
             self._require_acknowledged()
             self._require_linearizable()
-        except InvariantViolation as broken:
-            failure = self._failure(str(broken), broken.about)
+        except InvariantViolation as violation:
+            failure = self._make_failure(str(violation), violation.subjects)
         except (RunFailed, SimulationStuck) as error:
-            failure = self._failure(str(error), ())
-        except Exception as error:  # The top of a run: whatever it is, it is this seed's.
-            failure = self._failure("".join(traceback.format_exception(error)), ())
+            failure = self._make_failure(str(error), ())
+        except Exception as error:  # Any other error also fails this seed only.
+            failure = self._make_failure("".join(traceback.format_exception(error)), ())
         finally:
             for handler in handlers:
                 logger.removeHandler(handler)
-            logger.setLevel(before[0])
-            logger.propagate = before[1]
+            logger.setLevel(old_level)
+            logger.propagate = old_propagate
             self.loop.abandon()
         return SeedResult(
             seed=self.seed, fingerprint=self.loop.fingerprint, events=self.timeline.event_count, steps=self.loop.steps,
-            virtual_s=self.loop.time(), real_s=time.perf_counter() - began_s, faults=dict(self.fault_source.counts),
+            virtual_s=self.loop.time(), real_s=time.perf_counter() - started_s, faults=dict(self.fault_source.counts),
             transitions=dict(self.batch_invariants.transitions), calls=len(self.client_records.history.calls) + len(self.client_records.eligibility_history.calls),
             reads_checked=self.read_checker.checked_count, full_checks=self.full_check_count, failure=failure,
         )  # fmt: skip
 
-    async def _course(self) -> None:
+    async def _run_phases(self) -> None:
+        """Start the cluster, run clients and faults, repair the faults, and wait for a steady cluster."""
         self.cluster.start()
         await asyncio.sleep(8.0)
         self.workload.start()
-        raging = self.cluster.log_world.start_task(self.chaos.run(), name="chaos")
-        began_s = self.loop.time()
-        while not self._has_seen_enough(began_s):
+        chaos_task = self.cluster.log_world.start_task(self.chaos.run(), name="chaos")
+        started_s = self.loop.time()
+        while not self._has_enough_load(started_s):
             await asyncio.sleep(1.0)
-            if raging.done():
-                raging.result()
-        raging.cancel()
-        await asyncio.gather(raging, return_exceptions=True)
+            if chaos_task.done():
+                chaos_task.result()
+        chaos_task.cancel()
+        await asyncio.gather(chaos_task, return_exceptions=True)
         await self.workload.stop()
         await self.chaos.repair_all()
         await asyncio.sleep(30.0)
         await self.workload.tidy_up()
-        await self._come_to_rest()
+        await self._wait_until_steady()
         if has_reservation_due(self.record_history.replica):
             await asyncio.sleep(RESERVATION_WAIT_S)
-            await self._come_to_rest()
-        self._check_in_full(deep=True)
+            await self._wait_until_steady()
+        self._check_whole_state(deep=True)
 
-    def _has_seen_enough(self, began_s: float) -> bool:
-        worked_s = self.loop.time() - began_s
-        enough = self.timeline.event_count >= MIN_EVENTS and sum(self.fault_source.counts.values()) >= MIN_FAULTS
-        return (enough and worked_s >= MIN_LOAD_S) or worked_s > MAX_LOAD_S
+    def _has_enough_load(self, started_s: float) -> bool:
+        """Return whether enough events and faults happened, or the time limit has passed."""
+        duration_s = self.loop.time() - started_s
+        has_enough = self.timeline.event_count >= MIN_EVENTS and sum(self.fault_source.counts.values()) >= MIN_FAULTS
+        return (has_enough and duration_s >= MIN_LOAD_S) or duration_s > MAX_LOAD_S
 
-    async def _come_to_rest(self) -> None:
-        """Until everything is done that can be done; what is still not so at the end is told."""
-        until_s = self.loop.time() + MAX_SETTLE_S
+    async def _wait_until_steady(self) -> None:
+        """Wait until the cluster is steady. Raise the last `InvariantViolation` at the time limit."""
+        deadline_s = self.loop.time() + MAX_SETTLE_S
         while True:
             await asyncio.sleep(10.0)
             try:
-                require_steady_state(self.record_history, self._leaders_clock_ns())
+                require_steady_state(self.record_history, self._read_leader_clock_ns())
                 self.task_invariants.check_running_tasks()
                 self._require_caught_up()
                 return
             except InvariantViolation:
-                if self.loop.time() > until_s:
+                if self.loop.time() > deadline_s:
                     raise
 
-    def _leaders_clock_ns(self) -> int:
-        """Clocks that were stepped stay so; by the leader's it is told who has waited long enough."""
+    def _read_leader_clock_ns(self) -> int:
+        """Return the time of the leader's clock, which decides how long evaluations have waited. Steps of clocks remain."""
         leader = self.record_history.replica.get(LEADER)
         offset_ns = self.cluster.clock_offsets_ns.get(leader.member_id, 0) if leader is not None else 0
         return self.cluster.log_world.now_ns() + offset_ns
 
     def _require_caught_up(self) -> None:
+        """Require that every replica has applied the whole log."""
         for process in self.cluster.server_processes:
-            at = process.server.replica.index if process.server is not None else 0
-            if at < self.log.last_write_index:
+            applied_index = process.server.replica.index if process.server is not None else 0
+            if applied_index < self.log.last_write_index:
                 raise InvariantViolation(
-                    f"{process.name} stands at {at}; the log at {self.log.last_write_index}", process.name
+                    f"{process.name} has applied index {applied_index}; the log ends at {self.log.last_write_index}",
+                    process.name,
                 )
 
-    # -- judging ---------------------------------------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------------------------------
 
-    def _count_leases(self, taken: ObservedBatch) -> None:
-        if taken.batch.kind == LEASE_ENDED_KIND:
+    def _count_leases(self, observed: ObservedBatch) -> None:
+        if observed.batch.kind == LEASE_ENDED_KIND:
             self.fault_source.count_fault(LEASE_EXPIRED)
 
-    def _check_in_full_now_and_then(self, _taken: ObservedBatch) -> None:
-        if self.timeline.event_count - self._checked_at >= EVENTS_PER_FULL_CHECK:
-            self._checked_at = self.timeline.event_count
-            self._check_in_full(deep=False)
+    def _check_periodically(self, _observed: ObservedBatch) -> None:
+        if self.timeline.event_count - self._checked_at_event >= EVENTS_PER_FULL_CHECK:
+            self._checked_at_event = self.timeline.event_count
+            self._check_whole_state(deep=False)
 
-    def _check_in_full(self, *, deep: bool) -> None:
+    def _check_whole_state(self, *, deep: bool) -> None:
+        """Check the newest state, all replicas, and tasks that should have stopped."""
         self.full_check_count += 1
         require_consistent_state(self.record_history)
         self.task_invariants.check_stopping_tasks()
@@ -214,48 +224,51 @@ class SeedRun:
                 require_same_records(self.record_history, process.server.replica, process.name, is_deep=deep)
 
     def _require_acknowledged(self) -> None:
-        """Every write that was acknowledged is in the log, at the index told, as it was asked for."""
+        """Require that each acknowledged write is in the log, at the index in its reply and with the requested value."""
         for call in self.client_records.history.calls:
-            answer = call.response
+            reply = call.response
             if (
                 isinstance(call.request, ReadRecord | RestoreRecord)
-                or not isinstance(answer, RecordState)
-                or answer == NO_RECORD
+                or not isinstance(reply, RecordState)
+                or reply == NO_RECORD
             ):
                 continue
-            job = self.record_history.get_record(JOBS, join_key("default", call.key), answer.version)
+            job = self.record_history.get_record(JOBS, join_key("default", call.key), reply.version)
             if isinstance(call.request, PurgeJob):
                 if job is not None:
-                    raise InvariantViolation(f"a purged job stands in the log: {call.describe()}", call.key)
+                    raise InvariantViolation(f"a purged job is still in the log: {call.describe()}", call.key)
                 continue
-            if job is None or job.modify_index != answer.version:
+            if job is None or job.modify_index != reply.version:
                 raise InvariantViolation(f"an acknowledged write is not in the log: {call.describe()}", call.key)
-            if answer.value is not None and read_value(job) != answer.value:
+            if reply.value is not None and read_value(job) != reply.value:
                 raise InvariantViolation(
                     f"the log has {read_value(job)} in place of an acknowledged write: {call.describe()}", call.key
                 )
 
         for job_id, index in self.client_records.dispatched.items():
             if self.record_history.get_record(JOBS, join_key("default", job_id), index) is None:
-                raise InvariantViolation(f"{job_id} was dispatched and is not in the log at {index}", job_id)
+                raise InvariantViolation(f"dispatched job {job_id} is not in the log at {index}", job_id)
 
     def _require_linearizable(self) -> None:
-        _require_explained(self.client_records.history, VersionedRecordModel())
-        _require_explained(self.client_records.eligibility_history, RegisterModel(True))
+        _require_linearizable_calls(self.client_records.history, VersionedRecordModel())
+        _require_linearizable_calls(self.client_records.eligibility_history, RegisterModel(True))
 
-    def _failure(self, text: str, about: Sequence[str]) -> SeedFailure:
-        return SeedFailure(text, [str(line) for line in self.timeline.select_entries(about)])
+    def _make_failure(self, text: str, subjects: Sequence[str]) -> SeedFailure:
+        return SeedFailure(text, [str(line) for line in self.timeline.select_entries(subjects)])
 
 
-def _require_explained(
+def _require_linearizable_calls(
     history: CallHistory[RecordRequest, RecordResponse], model: Model[Any, RecordRequest, RecordResponse]
 ) -> None:
+    """Check the calls of each key. Raise `InvariantViolation` for a key without a possible order."""
     for key, verdict in check_all_keys(history.calls, model).items():
         if not verdict.is_linearizable:
-            told = "\n".join(f"  {call.describe()}" for call in history.calls if call.key == key)
-            stuck = "\n".join(f"  {call.describe()}" for call in verdict.blocked_calls)
+            all_calls = "\n".join(f"  {call.describe()}" for call in history.calls if call.key == key)
+            blocked_calls = "\n".join(f"  {call.describe()}" for call in verdict.blocked_calls)
             raise InvariantViolation(
-                f"no order of these calls explains their answers; stuck at\n{stuck}\nof\n{told}", key
+                f"no order of these calls explains their replies; the first ones without a position:\n{blocked_calls}\n"
+                f"all calls:\n{all_calls}",
+                key,
             )
 
 

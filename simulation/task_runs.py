@@ -1,5 +1,7 @@
-"""What programs really did on the simulated machines, and what must hold of it: checked when one begins, when a node's
-report is in the log, now and then, and when all has come to rest.
+"""The record of what programs really did on the simulated machines.
+
+Its rules are checked when a program starts and when a node's report is committed. Rules about whole machines are in
+`task_invariants`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,31 +22,31 @@ TERMINAL_STATUSES: Final = (ClientStatus.COMPLETE, ClientStatus.FAILED)
 ExitDetails = tuple[str | None, str | None]
 UNKNOWN_EXIT: Final = (str(UNKNOWN.exit_code), str(UNKNOWN.signal))
 LONG_INTERVAL_NS: Final = 1_800_000_000_000
-"""Within an interval of this length all the starts of one allocation of a seed lie."""
+"""An interval that is longer than a seed runs: all restarts of an allocation count against its policy."""
 
 
 class TaskRun(msgspec.Struct):
-    """One start of one task: what became of it."""
+    """One start of one task, and how it ended."""
 
     run: str
     allocation_id: str
     task: str
     group: TaskGroup
     config: Mapping[str, Any]
-    began_s: float | None = None
+    started_s: float | None = None
     ended_s: float | None = None
     outcome: Outcome | None = None
-    """How it ended, as far as anybody can know."""
+    """The outcome that the supervisor has; unknown if the shim or the power failed."""
     lost_outcome: Outcome | None = None
-    """How it ended, where the power took that from its folder: its agent may have heard and written it down before."""
+    """The true outcome, if a power failure deleted it from the folder. The agent may have stored it before."""
     is_ignoring_signals: bool = False
     is_signalled: bool = False
     is_kill_requested: bool = False
-    is_shim_gone: bool = False
+    is_shim_killed: bool = False
 
     @property
     def possible_outcomes(self) -> list[Outcome]:
-        """What may be told of its end."""
+        """The outcomes that a node may report."""
         return [outcome for outcome in (self.outcome, self.lost_outcome) if outcome is not None]
 
     @property
@@ -57,159 +59,184 @@ class TaskRun(msgspec.Struct):
 
     @property
     def is_alive(self) -> bool:
-        return self.began_s is not None and self.ended_s is None
+        return self.started_s is not None and self.ended_s is None
 
 
 class TaskRunLog:
+    """All task runs of a seed, and the checks of their starts and of the reports about them."""
+
     def __init__(self, history: RecordHistory, timeline: Timeline, fail: Callable[[Exception], None]) -> None:
-        self._witness = history
-        self._story = timeline
+        self._history = history
+        self._timeline = timeline
         self._fail = fail
-        self._plays: dict[str, dict[str, list[TaskRun]]] = {}
-        """Those that began, by allocation and task, in order."""
-        self._doubtful: dict[str, None] = {}
-        """Allocations that are gone from the log: a restore may bring them back, and they begin anew then."""
+        self._runs: dict[str, dict[str, list[TaskRun]]] = {}
+        """The runs that started, by allocation and task, in order."""
+        self._deleted_allocations: dict[str, None] = {}
+        """Allocations that were deleted from the log. A restore may return them, and then they start again."""
         self._power_losses: dict[str, int] = {}
-        """By machine."""
+        """The number of power failures, by machine."""
         history.batch_checks.append(self.check_node_reports)
         history.on_new_epoch.append(self._on_restored)
 
     def _on_restored(self) -> None:
-        rows = self._witness.replica.get_table_records(ALLOCATIONS).records
-        self._doubtful |= {id: None for id in self._witness.list_keys(ALLOCATIONS) if id not in rows}
+        rows = self._history.replica.get_table_records(ALLOCATIONS).records
+        self._deleted_allocations |= {id: None for id in self._history.list_keys(ALLOCATIONS) if id not in rows}
 
     def record_power_loss(self, machine: str) -> None:
         self._power_losses[machine] = self._power_losses.get(machine, 0) + 1
 
     def record_start(self, task_run: TaskRun) -> None:
-        """Called from the middle of the machine: what is wrong ends the run at the next step."""
-        self._story.add_note(f"{task_run.run} of {task_run.task} begins", task_run.allocation_id)
+        """Record and check the start of a task. A violation ends the simulation at its next step."""
+        self._timeline.add_note(f"{task_run.run} of {task_run.task} starts", task_run.allocation_id)
         try:
-            self._require_begin(task_run)
-        except InvariantViolation as broken:
-            self._fail(broken)
-        self._plays.setdefault(task_run.allocation_id, {}).setdefault(task_run.task, []).append(task_run)
+            self._require_valid_start(task_run)
+        except InvariantViolation as violation:
+            self._fail(violation)
+        self._runs.setdefault(task_run.allocation_id, {}).setdefault(task_run.task, []).append(task_run)
 
     def list_task_runs(self, allocation_id: str, task: str) -> list[TaskRun]:
-        return self._plays.get(allocation_id, {}).get(task, [])
+        return self._runs.get(allocation_id, {}).get(task, [])
 
-    def _require_begin(self, play: TaskRun) -> None:
-        before = self.list_task_runs(play.allocation_id, play.task)
-        about = play.allocation_id
-        if about in self._doubtful:
+    def _require_valid_start(self, task_run: TaskRun) -> None:
+        """Require a new run, no other live run of the task, and a restart that its policy allows."""
+        earlier = self.list_task_runs(task_run.allocation_id, task_run.task)
+        allocation_id = task_run.allocation_id
+        if allocation_id in self._deleted_allocations:
             return
-        if any(each.run == play.run for each in before):
-            raise InvariantViolation(f"{play.run} of {play.task} is started a second time", about)
-        if any(each.is_alive for each in before):
-            raise InvariantViolation(f"{play.run} of {play.task} begins, and an earlier start still runs", about)
-        known: Allocation | None = self._witness.replica.get(ALLOCATIONS, about)
-        if known is not None and known.client_status in TERMINAL_STATUSES:
+        if any(run.run == task_run.run for run in earlier):
+            raise InvariantViolation(f"{task_run.run} of {task_run.task} is started a second time", allocation_id)
+        if any(run.is_alive for run in earlier):
             raise InvariantViolation(
-                f"{play.run} of {play.task} begins after it was told as {known.client_status}", about
+                f"{task_run.run} of {task_run.task} starts while an earlier start still runs", allocation_id
             )
-        task = next(each for each in play.group.tasks or () if each.name == play.task)
-        policy = task.restart_policy or play.group.restart_policy or RestartPolicy()
+        current: Allocation | None = self._history.replica.get(ALLOCATIONS, allocation_id)
+        if current is not None and current.client_status in TERMINAL_STATUSES:
+            raise InvariantViolation(
+                f"{task_run.run} of {task_run.task} starts after its end was reported as {current.client_status}",
+                allocation_id,
+            )
+        task = next(task for task in task_run.group.tasks or () if task.name == task_run.task)
+        policy = task.restart_policy or task_run.group.restart_policy or RestartPolicy()
         is_counted = policy.mode == RestartMode.FAIL and policy.interval >= LONG_INTERVAL_NS
-        if is_counted and len(before) + 1 > policy.attempts + 1:
+        if is_counted and len(earlier) + 1 > policy.attempts + 1:
             raise InvariantViolation(
-                f"{play.task} of {about} is started {len(before) + 1} times; {policy.attempts} restarts may be", about
+                f"{task_run.task} of {allocation_id} is started {len(earlier) + 1} times; its policy allows {policy.attempts} restarts",
+                allocation_id,
             )
-        self._require_turn(play, task)
+        self._require_lifecycle_order(task_run, task)
 
-    def _require_turn(self, play: TaskRun, task: Task) -> None:
-        hook, about = get_hook(task), play.allocation_id
-        for other in play.group.tasks or ():
-            plays, theirs = self.list_task_runs(about, other.name), get_hook(other)
-            if other.name == task.name:
+    def _require_lifecycle_order(self, task_run: TaskRun, task: Task) -> None:
+        """Require that the other tasks of the allocation are in a state in which this one may start."""
+        hook, allocation_id = get_hook(task), task_run.allocation_id
+        for other_task in task_run.group.tasks or ():
+            runs, other_hook = self.list_task_runs(allocation_id, other_task.name), get_hook(other_task)
+            if other_task.name == task.name:
                 continue
-            if theirs == LifecycleHook.POSTSTOP and plays and hook != LifecycleHook.POSTSTOP:
+            if other_hook == LifecycleHook.POSTSTOP and runs and hook != LifecycleHook.POSTSTOP:
                 raise InvariantViolation(
-                    f"{play.task} of {about} begins after {other.name}, which is for the end", about
+                    f"{task_run.task} of {allocation_id} starts after the poststop task {other_task.name}",
+                    allocation_id,
                 )
-            if not hook and theirs == LifecycleHook.PRESTART:
-                is_done = bool(plays) and (is_sidecar(other) or plays[-1].is_successful)
+            if not hook and other_hook == LifecycleHook.PRESTART:
+                is_done = bool(runs) and (is_sidecar(other_task) or runs[-1].is_successful)
                 if not is_done:
-                    raise InvariantViolation(f"{play.task} of {about} begins before {other.name} is done", about)
-            if hook == LifecycleHook.POSTSTART and not theirs and not plays:
-                raise InvariantViolation(f"{play.task} of {about} begins before {other.name}", about)
-            if hook == LifecycleHook.POSTSTOP and theirs != LifecycleHook.POSTSTOP and plays and plays[-1].is_alive:
-                raise InvariantViolation(f"{play.task} of {about} begins while {other.name} runs", about)
+                    raise InvariantViolation(
+                        f"{task_run.task} of {allocation_id} starts before the prestart task {other_task.name} is done",
+                        allocation_id,
+                    )
+            if hook == LifecycleHook.POSTSTART and not other_hook and not runs:
+                raise InvariantViolation(
+                    f"{task_run.task} of {allocation_id} starts before {other_task.name}", allocation_id
+                )
+            if hook == LifecycleHook.POSTSTOP and other_hook != LifecycleHook.POSTSTOP and runs and runs[-1].is_alive:
+                raise InvariantViolation(
+                    f"{task_run.task} of {allocation_id} starts while {other_task.name} runs", allocation_id
+                )
 
-    # -- what is reported
+    # -- reports of nodes
 
-    def check_node_reports(self, taken: ObservedBatch) -> None:
-        for changed in taken.changes:
+    def check_node_reports(self, batch: ObservedBatch) -> None:
+        """Require that the reports in a batch agree with what the programs really did."""
+        for changed in batch.changes:
             if changed.table != ALLOCATIONS.name:
                 continue
             if changed.new is None:
-                self._doubtful[changed.key] = None
+                self._deleted_allocations[changed.key] = None
                 continue
             new: Allocation = changed.new
             if (
-                new.id not in self._plays
-                or new.id in self._doubtful
+                new.id not in self._runs
+                or new.id in self._deleted_allocations
                 or (changed.old is not None and changed.old.task_states is new.task_states)
             ):
                 continue
-            is_news = changed.old is None or changed.old.client_status is not new.client_status
-            if is_news and new.client_status in TERMINAL_STATUSES:
-                self._require_over(new, taken.batch.index)
+            has_new_status = changed.old is None or changed.old.client_status is not new.client_status
+            if has_new_status and new.client_status in TERMINAL_STATUSES:
+                self._require_true_end(new, batch.batch.index)
             for name, state in (new.task_states or {}).items():
-                self._require_true(new, name, state, taken.batch.index)
+                self._require_true_exits(new, name, state, batch.batch.index)
 
-    def _require_over(self, told: Allocation, index: int) -> None:
-        plays = [play for plays in self._plays[told.id].values() for play in plays]
-        for play in plays:
-            if play.is_alive:
+    def _require_true_end(self, allocation: Allocation, index: int) -> None:
+        """Require that no program of an ended allocation runs, and that a complete one succeeded."""
+        runs = [task_run for runs in self._runs[allocation.id].values() for task_run in runs]
+        for task_run in runs:
+            if task_run.is_alive:
                 raise InvariantViolation(
-                    f"{told.id} is told as {told.client_status} at {index}, and {play.run} runs", told.id
+                    f"{allocation.id} is reported as {allocation.client_status} at {index}, but {task_run.run} runs",
+                    allocation.id,
                 )
-        if told.client_status is ClientStatus.COMPLETE and told.desired_status is DesiredStatus.RUN:
-            ill = [
-                each[-1].run
-                for each in self._plays[told.id].values()
-                if each[-1].outcome and not each[-1].is_successful
-            ]
-            is_excused = self._was_to_stop(told.id) or any(p.is_signalled or p.is_kill_requested for p in plays)
-            if ill and not is_excused:
+        if allocation.client_status is ClientStatus.COMPLETE and allocation.desired_status is DesiredStatus.RUN:
+            last_runs = [runs[-1] for runs in self._runs[allocation.id].values()]
+            failed = [run.run for run in last_runs if run.outcome and not run.is_successful]
+            was_stopped = self._was_stop_requested(allocation.id) or any(
+                run.is_signalled or run.is_kill_requested for run in runs
+            )
+            if failed and not was_stopped:
                 raise InvariantViolation(
-                    f"{told.id} is told as complete at {index}; {' '.join(ill)} did not end well", told.id
+                    f"{allocation.id} is reported as complete at {index}, but these runs failed: {' '.join(failed)}",
+                    allocation.id,
                 )
 
-    def _was_to_stop(self, allocation_id: str) -> bool:
-        """A restore may have taken back that it was, and its node has done so: also between two tries of its task."""
-        versions = self._witness.list_versions(ALLOCATIONS, allocation_id)
+    def _was_stop_requested(self, allocation_id: str) -> bool:
+        """Return whether any version of the allocation required a stop.
+
+        A node may have stopped the allocation before a restore undid the request, also between two attempts of a task.
+        """
+        versions = self._history.list_versions(ALLOCATIONS, allocation_id)
         return any(record is not None and record.desired_status is not DesiredStatus.RUN for _, record in versions)
 
-    def _require_true(self, told: Allocation, task: str, state: TaskState, index: int) -> None:
-        """Of each start that ended is told how, once and in order; of many the first are dropped."""
+    def _require_true_exits(self, allocation: Allocation, task: str, state: TaskState, index: int) -> None:
+        """Require that each ended run is reported once, in order. Nodes drop the oldest events of a long list."""
         events = state.events or ()
         reported = [
             ((event.details or {}).get("exit_code"), (event.details or {}).get("signal"))
             for event in events
             if event.type == TaskEventType.TERMINATED
         ]
-        ended = [play for play in self.list_task_runs(told.id, task) if play.outcome is not None]
-        happened = [[(str(end.exit_code), str(end.signal)) for end in play.possible_outcomes] for play in ended]
-        traceless = self._power_losses.get(told.node_name, 0)
-        dropped = len(happened) if len(events) >= MAX_TASK_EVENTS else 0
-        if not any(_agree(reported, happened[at:], traceless) for at in range(dropped + 1)):
+        ended = [task_run for task_run in self.list_task_runs(allocation.id, task) if task_run.outcome is not None]
+        actual = [[(str(end.exit_code), str(end.signal)) for end in task_run.possible_outcomes] for task_run in ended]
+        max_unknown = self._power_losses.get(allocation.node_name, 0)
+        max_dropped = len(actual) if len(events) >= MAX_TASK_EVENTS else 0
+        if not any(_matches(reported, actual[first:], max_unknown) for first in range(max_dropped + 1)):
             raise InvariantViolation(
-                f"{task} of {told.id} is told to have ended as {reported} at {index}; it was "
-                f"{[ends[0] for ends in happened]}",
-                told.id,
+                f"{task} of {allocation.id} is reported to have ended as {reported} at {index}; it really ended as "
+                f"{[ends[0] for ends in actual]}",
+                allocation.id,
             )  # fmt: skip
 
 
-def _agree(reported: Sequence[ExitDetails], happened: Sequence[Sequence[ExitDetails]], traceless: int) -> bool:
-    """Whether what is told begins what happened: of each start one of the ends that may be told. A start of which the
-    power took every trace may have begun or not: so often nodes tell of an unknown end that nobody saw."""
-    at = 0
-    for each in reported:
-        if at < len(happened) and each in happened[at]:
-            at += 1
-        elif each == UNKNOWN_EXIT and traceless:
-            traceless -= 1
+def _matches(reported: Sequence[ExitDetails], actual: Sequence[Sequence[ExitDetails]], max_unknown: int) -> bool:
+    """Return whether the reported exits are the first actual ones, in order.
+
+    `actual` has, for each run, all exits that may be reported. A power failure may delete every trace of a start. So a
+    node may report up to `max_unknown` further runs with an unknown exit, one for each power failure.
+    """
+    position = 0
+    for exit_details in reported:
+        if position < len(actual) and exit_details in actual[position]:
+            position += 1
+        elif exit_details == UNKNOWN_EXIT and max_unknown:
+            max_unknown -= 1
         else:
             return False
     return True

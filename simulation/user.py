@@ -105,6 +105,7 @@ class SimulatedUser:
         )
 
     async def _put(self, job: Job, enforce_index: int | None) -> RecordResponse:
+        """Register a job. Return the response for the history."""
         try:
             reply = await self._client.jobs.register(job, enforce_index=enforce_index)
         except Refusal as refusal:
@@ -185,6 +186,7 @@ class SimulatedUser:
     # -- reads -----------------------------------------------------------------------------------------------------
 
     async def _read_job(self) -> None:
+        """Read a job, by a stale read in 25 % of the cases. The history contains only default reads."""
         key = self._choose_job().id
         is_stale = self._random.random() < 0.25
         call = None if is_stale else self._records.history.begin_call(self.name, key, ReadRecord())
@@ -258,7 +260,7 @@ class SimulatedUser:
     ) -> CheckedRead:
         return CheckedRead(
             client=self.name, subject=subject, tables=tables, key=key, is_stale=stale, index=index,
-            began_s=self._cluster.loop.time(), log_head=self._cluster.log.last_write_index,
+            started_s=self._cluster.loop.time(), log_head=self._cluster.log.last_write_index,
         )  # fmt: skip
 
     async def _send_read(self, read: CheckedRead, send: Callable[[], Awaitable[Response[Any]]]) -> Any:
@@ -296,7 +298,8 @@ class SimulatedUser:
             await self._follow(self._random.randint(2, 8))
 
     async def _follow(self, replies: int) -> None:
-        what = self._random.choice(["job", "job", "node", "jobs", "nodes", "allocations"])
+        """Send blocking queries for one record or list, each from the index of the last reply."""
+        subject = self._random.choice(["job", "job", "node", "jobs", "nodes", "allocations"])
         job_id, host = self._choose_job().id, self._random.choice(self._cluster.nodes)
         index = 0
         for _ in range(replies):
@@ -306,18 +309,18 @@ class SimulatedUser:
             if self._random.random() < 0.3:
                 self._choose_member()
             try:
-                if what == "job":
+                if subject == "job":
                     job = await self._read_checked_job(job_id, **options)
                     index = job.modify_index if job is not None else 0
-                elif what == "node":
+                elif subject == "node":
                     if host.node is None:
                         return
                     node = await self._read_checked_node(host.name, host.node.id, **options)
                     index = node.modify_index if node is not None else 0
                 else:
-                    index = await self._list(what, **options)
+                    index = await self._list(subject, **options)
             except (Refusal, Unreachable) as error:
-                self._log(f"blocking query of {what} failed: {error}")
+                self._log(f"blocking query of {subject} failed: {error}")
                 return
             if not index:
                 return

@@ -1,4 +1,4 @@
-"""The definition of linearizability, written out: try every order of every choice. For small histories only."""
+"""The definition of linearizability: try every order of every choice. Only for small histories."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, combinations, permutations
@@ -9,25 +9,26 @@ from simulation.linearizability import Model
 
 
 def is_linearizable(calls: Sequence[RecordedCall[Any, Any]], model: Model[Any, Any, Any]) -> bool:
+    """Return whether any possible order of the calls explains all responses."""
     answered = [call for call in calls if call.outcome is CallOutcome.OK]
     unknown = [call for call in calls if call.outcome in (CallOutcome.UNKNOWN, CallOutcome.OPEN)]
     return any(
-        _keeps_time(order) and _is_possible(order, model)
-        for chosen in _choices(unknown)
+        _respects_time(order) and _is_possible(order, model)
+        for chosen in _list_choices(unknown)
         for order in permutations([*answered, *chosen])
     )
 
 
-def _choices(calls: Sequence[RecordedCall[Any, Any]]) -> Iterator[tuple[RecordedCall[Any, Any], ...]]:
+def _list_choices(calls: Sequence[RecordedCall[Any, Any]]) -> Iterator[tuple[RecordedCall[Any, Any], ...]]:
     return chain.from_iterable(combinations(calls, count) for count in range(len(calls) + 1))
 
 
-def _keeps_time(order: Sequence[RecordedCall[Any, Any]]) -> bool:
-    """Whatever was answered before another was asked comes before it."""
+def _respects_time(order: Sequence[RecordedCall[Any, Any]]) -> bool:
+    """Return whether each call comes before all calls that began after its reply."""
     return not any(
         later.end_position < earlier.begin_position
-        for place, earlier in enumerate(order)
-        for later in order[place + 1 :]
+        for position, earlier in enumerate(order)
+        for later in order[position + 1 :]
     )
 
 

@@ -1,4 +1,4 @@
-"""The invariants, each shown what it must not let pass."""
+"""The invariants of batches: each detects its violation."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ NOW_NS = 1_000_000_000_000
 
 def a_watched_log() -> SmallLog:
     log = SmallLog()
-    BatchInvariants(log.witness)
+    BatchInvariants(log.history)
     return log
 
 
@@ -42,10 +42,10 @@ def an_allocation(id: str, *, cpu: int = 100, port: int = 0, **fields: Any) -> A
         tasks={"task": AllocatedTaskResources(cpu=AllocatedCpu(cpu_shares=cpu))},
         shared=AllocatedSharedResources(ports=(AllocatedPort(label="http", value=port),) if port else None),
     )
-    given = {
+    all_fields = {
         "desired_status": DesiredStatus.RUN, "client_status": ClientStatus.PENDING, "node_id": "n1", "node_name": "first", "job_id": "shop", "name": f"shop.web[{id}]", **fields,
     }  # fmt: skip
-    return Allocation(id=id, allocated_resources=resources, **given)
+    return Allocation(id=id, allocated_resources=resources, **all_fields)
 
 
 def an_evaluation(status: EvaluationStatus) -> Evaluation:
@@ -108,10 +108,10 @@ def test_an_allocation_name_that_is_placed_twice_is_a_violation() -> None:
 def test_the_replacement_of_a_canary_may_share_its_name_with_the_old_allocation() -> None:
     log = a_watched_log()
     canary = AllocDeploymentStatus(canary=True)
-    tried = an_allocation("b", name="shop.web[0]", deployment_id="d1", deployment_status=canary)
-    log.put((ALLOCATIONS, an_allocation("a", name="shop.web[0]")), (ALLOCATIONS, tried))
-    gone = replace(tried, deployment_status=None, desired_status=DesiredStatus.STOP, next_allocation="c")
-    log.put((ALLOCATIONS, replace(gone, desired_description=UPDATE_STOP_DESCRIPTION)))
+    canary_allocation = an_allocation("b", name="shop.web[0]", deployment_id="d1", deployment_status=canary)
+    log.put((ALLOCATIONS, an_allocation("a", name="shop.web[0]")), (ALLOCATIONS, canary_allocation))
+    stopped = replace(canary_allocation, deployment_status=None, desired_status=DesiredStatus.STOP, next_allocation="c")
+    log.put((ALLOCATIONS, replace(stopped, desired_description=UPDATE_STOP_DESCRIPTION)))
 
     log.put((ALLOCATIONS, an_allocation("c", name="shop.web[0]", previous_allocation="b")))
 
@@ -120,10 +120,10 @@ def test_the_replacement_of_a_canary_may_share_its_name_with_the_old_allocation(
 
 def test_the_replacement_of_an_unknown_allocation_has_its_name() -> None:
     log = a_watched_log()
-    silent = an_allocation("a", client_status=ClientStatus.UNKNOWN, name="shop.web[0]", next_allocation="b")
-    log.put((ALLOCATIONS, replace(silent, client_status=ClientStatus.PENDING)))
-    log.put((ALLOCATIONS, replace(silent, client_status=ClientStatus.RUNNING)))
-    log.put((ALLOCATIONS, silent), (ALLOCATIONS, an_allocation("b", name="shop.web[0]", previous_allocation="a")))
+    unknown = an_allocation("a", client_status=ClientStatus.UNKNOWN, name="shop.web[0]", next_allocation="b")
+    log.put((ALLOCATIONS, replace(unknown, client_status=ClientStatus.PENDING)))
+    log.put((ALLOCATIONS, replace(unknown, client_status=ClientStatus.RUNNING)))
+    log.put((ALLOCATIONS, unknown), (ALLOCATIONS, an_allocation("b", name="shop.web[0]", previous_allocation="a")))
     assert log.failures == []
 
     log.put((ALLOCATIONS, an_allocation("c", name="shop.web[0]", previous_allocation="a")))
@@ -149,12 +149,12 @@ def test_after_a_restore_every_record_counts_from_the_first_index_of_the_new_epo
     log = a_watched_log()
     log.put((NODES, a_node()))
     log.put((ALLOCATIONS, an_allocation("a", cpu=600)))
-    witness = log.witness
-    kept = StoredRecord(NODES.name, "n1", 4, encode_record(NODES, a_node()))
+    history = log.history
+    restored = StoredRecord(NODES.name, "n1", 4, encode_record(NODES, a_node()))
 
-    witness.on_restored([kept], LogPosition(4, {NODES.name: 4}, 1, 3), 3)
+    history.on_restored([restored], LogPosition(4, {NODES.name: 4}, 1, 3), 3)
 
-    assert witness.get_record(ALLOCATIONS, "a", 2) is not None
-    assert witness.get_record(ALLOCATIONS, "a", 3) is None
-    assert witness.get_record(NODES, "n1", 3).modify_index == 4
-    assert (witness.find_last_table_change(NODES, 4), witness.find_last_table_change(ALLOCATIONS, 4)) == (4, 3)
+    assert history.get_record(ALLOCATIONS, "a", 2) is not None
+    assert history.get_record(ALLOCATIONS, "a", 3) is None
+    assert history.get_record(NODES, "n1", 3).modify_index == 4
+    assert (history.find_last_table_change(NODES, 4), history.find_last_table_change(ALLOCATIONS, 4)) == (4, 3)

@@ -1,4 +1,4 @@
-"""The checker of histories: small ones by name, random ones against the definition, long ones in few tries."""
+"""The check of linearizability: known small histories, random ones against the definition, and long ones."""
 
 from random import Random
 from typing import Any
@@ -31,12 +31,12 @@ from tests.simulation.brute_force import is_linearizable
 RECORD = VersionedRecordModel()
 
 
-def a_history(*moments: tuple[str, str, Any]) -> list[RecordedCall[RecordRequest, RecordResponse]]:
-    """Moments in order: ("begin", client, what is asked), ("ok", client, answer), ("failed" or "lost", client, None)."""
+def a_history(*steps: tuple[str, str, Any]) -> list[RecordedCall[RecordRequest, RecordResponse]]:
+    """Return a history of steps: ("begin", client, request), ("ok", client, response), ("failed" or "lost", client, None)."""
     history: CallHistory[RecordRequest, RecordResponse] = CallHistory(SimulatedLoop(1))
     open_calls: dict[str, RecordedCall[RecordRequest, RecordResponse]] = {}
-    for what, client, value in moments:
-        match what:
+    for kind, client, value in steps:
+        match kind:
             case "begin":
                 open_calls[client] = history.begin_call(client, "key", value)
             case "ok":
@@ -64,17 +64,17 @@ def test_a_read_after_an_acknowledged_write_must_see_it() -> None:
 
 def test_a_read_beside_a_write_may_see_it_or_not() -> None:
     for seen in (NO_RECORD, RecordState("x", 5)):
-        beside = a_history(
+        concurrent = a_history(
             ("begin", "a", PutRecordValue("x")),
             ("begin", "b", ReadRecord()),
             ("ok", "b", seen),
             ("ok", "a", RecordState("x", 5)),
         )
-        assert check_calls(beside, RECORD).is_linearizable
+        assert check_calls(concurrent, RECORD).is_linearizable
 
 
 def test_a_later_read_must_return_what_an_earlier_read_returned() -> None:
-    flicker = a_history(
+    history = a_history(
         ("begin", "a", PutRecordValue("x")),
         ("begin", "b", ReadRecord()),
         ("ok", "b", RecordState("x", 5)),
@@ -83,15 +83,15 @@ def test_a_later_read_must_return_what_an_earlier_read_returned() -> None:
         ("ok", "a", RecordState("x", 5)),
     )
 
-    assert not check_calls(flicker, RECORD).is_linearizable
+    assert not check_calls(history, RECORD).is_linearizable
 
 
 def test_writes_undone_by_a_restore_must_not_be_read_again() -> None:
     written = [("begin", "a", PutRecordValue("x")), ("ok", "a", RecordState("x", 5))]
     restored = [*written, ("begin", "the restore", RestoreRecord()), ("ok", "the restore", NO_RECORD)]
-    for seen, is_so in ((NO_RECORD, True), (RecordState("x", 5), False)):
+    for seen, is_linearizable_now in ((NO_RECORD, True), (RecordState("x", 5), False)):
         history = a_history(*restored, ("begin", "b", ReadRecord()), ("ok", "b", seen))
-        assert check_calls(history, RECORD).is_linearizable is is_so
+        assert check_calls(history, RECORD).is_linearizable is is_linearizable_now
 
 
 def test_an_unknown_write_may_take_effect_much_later_but_only_once() -> None:
@@ -140,47 +140,47 @@ def test_one_of_two_conditional_writes_on_the_same_version_succeeds() -> None:
 
 
 def test_a_stopped_job_keeps_its_value_and_a_missing_one_stays_missing() -> None:
-    good = a_history(
+    correct = a_history(
         ("begin", "a", StopJob()), ("ok", "a", NO_RECORD),
         ("begin", "a", PutRecordValue(("x", False))), ("ok", "a", RecordState(("x", False), 3)),
         ("begin", "b", StopJob()), ("lost", "b", None),
         ("begin", "a", ReadRecord()), ("ok", "a", RecordState(("x", True), 7)),
     )  # fmt: skip
-    blind = a_history(
+    wrong = a_history(
         ("begin", "a", PutRecordValue(("x", False))), ("ok", "a", RecordState(("x", False), 3)), ("begin", "b", StopJob()), ("ok", "b", NO_RECORD)
     )  # fmt: skip
 
-    assert check_calls(good, RECORD).is_linearizable
-    assert not check_calls(blind, RECORD).is_linearizable
+    assert check_calls(correct, RECORD).is_linearizable
+    assert not check_calls(wrong, RECORD).is_linearizable
 
 
 def test_only_an_existing_job_can_be_purged_and_nothing_of_it_remains() -> None:
-    gone = [
+    purged = [
         ("begin", "a", PutRecordValue("x")),
         ("ok", "a", RecordState("x", 5)),
         ("begin", "a", PurgeJob()),
         ("ok", "a", RecordState(None, 6)),
     ]
 
-    assert check_calls(a_history(*gone, ("begin", "b", ReadRecord()), ("ok", "b", NO_RECORD)), RECORD).is_linearizable
+    assert check_calls(a_history(*purged, ("begin", "b", ReadRecord()), ("ok", "b", NO_RECORD)), RECORD).is_linearizable
     assert not check_calls(
-        a_history(*gone, ("begin", "b", ReadRecord()), ("ok", "b", RecordState("x", 5))), RECORD
+        a_history(*purged, ("begin", "b", ReadRecord()), ("ok", "b", RecordState("x", 5))), RECORD
     ).is_linearizable
-    assert not check_calls(a_history(*gone[2:]), RECORD).is_linearizable
+    assert not check_calls(a_history(*purged[2:]), RECORD).is_linearizable
 
 
 def test_only_a_put_of_the_current_value_may_leave_the_record_unchanged() -> None:
-    def putting(value: str) -> list[RecordedCall[RecordRequest, RecordResponse]]:
+    def put_twice(value: str) -> list[RecordedCall[RecordRequest, RecordResponse]]:
         return a_history(
             ("begin", "a", PutRecordValue("x")), ("ok", "a", RecordState("x", 3)), ("begin", "a", PutRecordValue(value)), ("ok", "a", UnchangedRecord(value))
         )  # fmt: skip
 
-    assert check_calls(putting("x"), RECORD).is_linearizable
-    assert not check_calls(putting("y"), RECORD).is_linearizable
+    assert check_calls(put_twice("x"), RECORD).is_linearizable
+    assert not check_calls(put_twice("y"), RECORD).is_linearizable
 
 
 def test_an_eligibility_reported_as_unchanged_must_have_been_set_before() -> None:
-    kept = a_history(("begin", "a", PutRecordValue(False)), ("ok", "a", UnchangedRecord(False)))
+    never_put = a_history(("begin", "a", PutRecordValue(False)), ("ok", "a", UnchangedRecord(False)))
     put = a_history(
         ("begin", "a", PutRecordValue(False)),
         ("ok", "a", RecordState(False, 0)),
@@ -188,27 +188,27 @@ def test_an_eligibility_reported_as_unchanged_must_have_been_set_before() -> Non
         ("ok", "a", UnchangedRecord(False)),
     )
 
-    assert not check_calls(kept, RegisterModel(True)).is_linearizable
+    assert not check_calls(never_put, RegisterModel(True)).is_linearizable
     assert check_calls(put, RegisterModel(True)).is_linearizable
 
 
 def test_versions_never_go_back() -> None:
-    back = a_history(
+    decreasing = a_history(
         ("begin", "a", PutRecordValue("x")),
         ("ok", "a", RecordState("x", 5)),
         ("begin", "a", PutRecordValue("y")),
         ("ok", "a", RecordState("y", 4)),
     )
 
-    assert not check_calls(back, RECORD).is_linearizable
+    assert not check_calls(decreasing, RECORD).is_linearizable
 
 
 values = st.sampled_from(["x", "y"])
 versions = st.integers(0, 3)
-asked_ones: st.SearchStrategy[RecordRequest] = st.one_of(
+requests: st.SearchStrategy[RecordRequest] = st.one_of(
     st.just(ReadRecord()), st.builds(PutRecordValue, values), st.builds(PutIfVersion, versions, values)
 )
-answers: st.SearchStrategy[RecordResponse] = st.one_of(
+responses: st.SearchStrategy[RecordResponse] = st.one_of(
     st.just(NO_RECORD), st.builds(RecordState, values, st.integers(1, 3)), st.just(VersionConflict())
 )
 outcomes = st.sampled_from([CallOutcome.OK, CallOutcome.OK, CallOutcome.OK, CallOutcome.UNKNOWN, CallOutcome.FAILED])
@@ -216,18 +216,18 @@ outcomes = st.sampled_from([CallOutcome.OK, CallOutcome.OK, CallOutcome.OK, Call
 
 @st.composite
 def small_histories(draw: st.DrawFn) -> list[RecordedCall[RecordRequest, RecordResponse]]:
-    """Calls at arbitrary moments with arbitrary answers: mostly wrong ones."""
+    """Draw calls at arbitrary times with arbitrary responses. Most of these histories are wrong."""
     count = draw(st.integers(0, 5))
-    moments = draw(st.permutations(range(2 * count)))
+    positions = draw(st.permutations(range(2 * count)))
     calls: list[RecordedCall[RecordRequest, RecordResponse]] = []
     for number in range(count):
-        began, ended = sorted(moments[2 * number : 2 * number + 2])
+        began, ended = sorted(positions[2 * number : 2 * number + 2])
         outcome = draw(outcomes)
         calls.append(
             RecordedCall(
-                number, "c", "key", draw(asked_ones), float(began), began,
+                number, "c", "key", draw(requests), float(began), began,
                 end_position=float(ended) if outcome is not CallOutcome.UNKNOWN else NOT_ENDED,
-                outcome=outcome, response=draw(answers) if outcome is CallOutcome.OK else None,
+                outcome=outcome, response=draw(responses) if outcome is CallOutcome.OK else None,
             )
         )  # fmt: skip
     return calls
@@ -240,46 +240,47 @@ def test_the_checker_agrees_with_the_definition_on_arbitrary_histories(
     assert check_calls(calls, RECORD).is_linearizable == is_linearizable(calls, RECORD)
 
 
-def a_true_history(
-    random: Random, *, count: int, clients: int, lost_one_in: int = 15
+def a_correct_history(
+    random: Random, *, count: int, clients: int, loss_interval: int = 15
 ) -> list[RecordedCall[RecordRequest, RecordResponse]]:
-    """What a record would tell that does each operation at some moment between call and answer."""
+    """Return the history of a record that does each operation at a random time between its call and its reply."""
     calls: list[RecordedCall[RecordRequest, RecordResponse]] = []
-    state, moment = NO_RECORD, 0
+    state, position = NO_RECORD, 0
     busy: dict[
         int, tuple[RecordedCall[RecordRequest, RecordResponse], bool]
     ] = {}  # The call, and whether it has happened.
     while len(calls) < count or busy:
-        moment += 1
+        position += 1
         client = random.randrange(clients)
         if client not in busy:
             if len(calls) == count:
                 continue
-            asked: RecordRequest = random.choice(
+            request: RecordRequest = random.choice(
                 (ReadRecord(), PutRecordValue(random.randrange(9)), PutIfVersion(state.version, random.randrange(9)))
             )
             call: RecordedCall[RecordRequest, RecordResponse] = RecordedCall(
-                len(calls), f"c{client}", "key", asked, float(moment), moment
+                len(calls), f"c{client}", "key", request, float(position), position
             )
             calls.append(call)
             busy[client] = (call, False)
             continue
         call, happened = busy[client]
         if not happened:
-            if random.randrange(lost_one_in):
-                call.response, state = _happen(state, call.request, moment)
+            if random.randrange(loss_interval):
+                call.response, state = _apply(state, call.request, position)
             busy[client] = (call, True)
             continue
         del busy[client]
-        if call.response is None or random.randrange(lost_one_in) == 0:
+        if call.response is None or random.randrange(loss_interval) == 0:
             call.outcome, call.response = CallOutcome.UNKNOWN, None
         else:
-            call.outcome, call.end_position = CallOutcome.OK, float(moment)
+            call.outcome, call.end_position = CallOutcome.OK, float(position)
     return calls
 
 
-def _happen(state: RecordState, asked: RecordRequest, version: int) -> tuple[RecordResponse, RecordState]:
-    match asked:
+def _apply(state: RecordState, request: RecordRequest, version: int) -> tuple[RecordResponse, RecordState]:
+    """Return the response and the new state of a record for this request."""
+    match request:
         case ReadRecord():
             return state, state
         case PutRecordValue(value):
@@ -289,7 +290,7 @@ def _happen(state: RecordState, asked: RecordRequest, version: int) -> tuple[Rec
                 return VersionConflict(), state
             return RecordState(value, version), RecordState(value, version)
         case StopJob() | PurgeJob() | RestoreRecord():
-            raise AssertionError("this record is no job, and nobody restores it")
+            raise AssertionError("the history of a record has no operations of jobs, and no restores")
 
 
 @given(st.integers(0, 2**32))
@@ -297,7 +298,7 @@ def test_a_correct_history_is_linearizable_and_one_with_a_wrong_reply_is_judged_
     seed: int,
 ) -> None:
     random = Random(seed)
-    calls = a_true_history(random, count=6, clients=3, lost_one_in=5)
+    calls = a_correct_history(random, count=6, clients=3, loss_interval=5)
     assert check_calls(calls, RECORD).is_linearizable
     answered = [call for call in calls if call.outcome is CallOutcome.OK]
     if answered:
@@ -310,7 +311,7 @@ def test_a_correct_history_is_linearizable_and_one_with_a_wrong_reply_is_judged_
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_long_history_of_many_clients_is_checked_in_few_tries(seed: int) -> None:
-    calls = a_true_history(Random(seed), count=2_000, clients=8, lost_one_in=200)
+    calls = a_correct_history(Random(seed), count=2_000, clients=8, loss_interval=200)
 
     verdict = check_calls(calls, RECORD)
 
@@ -319,7 +320,7 @@ def test_a_long_history_of_many_clients_is_checked_in_few_tries(seed: int) -> No
 
 
 def test_one_wrong_reply_in_a_long_history_is_found() -> None:
-    calls = a_true_history(Random(3), count=600, clients=5, lost_one_in=60)
+    calls = a_correct_history(Random(3), count=600, clients=5, loss_interval=60)
     reads = [call for call in calls if isinstance(call.request, ReadRecord) and call.outcome is CallOutcome.OK]
     reads[len(reads) // 2].response = NO_RECORD
 

@@ -1,4 +1,4 @@
-"""The loop of the simulation: what asyncio promises holds, time is virtual, one seed is one run, nothing is real."""
+"""The event loop of the simulation: it behaves as asyncio documents, with virtual time and an order from the seed."""
 
 import asyncio
 import subprocess
@@ -29,7 +29,9 @@ def a_process(loop: SimulatedLoop, name: str) -> Process:
     return Process(name, name, SimulatedWorld(1, loop.time, member=name))
 
 
-async def three_who_count(order: list[str]) -> float:
+async def run_three_counters(order: list[str]) -> float:
+    """Run three tasks that record their steps in `order`, then sleep. Return the time of the loop."""
+
     async def count(name: str) -> None:
         for step in range(4):
             await asyncio.sleep(0)
@@ -61,10 +63,10 @@ def test_a_timeout_ends_at_its_virtual_time() -> None:
 
 
 def test_queues_events_and_groups_work_as_on_a_real_loop() -> None:
-    async def pass_on() -> list[int]:
+    async def pass_numbers() -> list[int]:
         queue: asyncio.Queue[int] = asyncio.Queue(maxsize=2)
         done = asyncio.Event()
-        got: list[int] = []
+        received: list[int] = []
 
         async def produce() -> None:
             for number in range(6):
@@ -73,51 +75,51 @@ def test_queues_events_and_groups_work_as_on_a_real_loop() -> None:
 
         async def consume() -> None:
             while not (done.is_set() and queue.empty()):
-                got.append(await queue.get())
+                received.append(await queue.get())
                 await asyncio.sleep(0.5)
 
         async with asyncio.TaskGroup() as group:
             group.create_task(produce())
             group.create_task(consume())
-        return got
+        return received
 
-    assert run(pass_on()) == [0, 1, 2, 3, 4, 5]
+    assert run(pass_numbers()) == [0, 1, 2, 3, 4, 5]
 
 
 def test_an_asynchronous_generator_that_is_dropped_is_closed() -> None:
     async def drop() -> list[str]:
-        said: list[str] = []
+        recorded: list[str] = []
 
         async def numbers() -> Any:
             try:
                 for number in range(5):
                     yield number
             finally:
-                said.append("closed")
+                recorded.append("closed")
 
         async for _ in numbers():
             break
         await asyncio.sleep(1)
-        return said
+        return recorded
 
     assert run(drop()) == ["closed"]
 
 
 def test_the_same_seed_takes_the_same_steps() -> None:
-    def one_run() -> tuple[list[str], str]:
+    def run_once() -> tuple[list[str], str]:
         loop, order = SimulatedLoop(11), list[str]()
-        loop.run_until_complete(three_who_count(order))
+        loop.run_until_complete(run_three_counters(order))
         loop.close()
         return order, loop.fingerprint
 
-    assert one_run() == one_run()
+    assert run_once() == run_once()
 
 
 def test_another_seed_takes_another_order() -> None:
     orders = set()
     for seed in range(20):
         order: list[str] = []
-        run(three_who_count(order), seed=seed)
+        run(run_three_counters(order), seed=seed)
         orders.add(tuple(order))
 
     assert len(orders) > 10
@@ -126,36 +128,36 @@ def test_another_seed_takes_another_order() -> None:
 def test_the_same_seed_takes_the_same_steps_in_another_process() -> None:
     program = (
         "from tests.simulation.test_loop import *\n"
-        "loop = SimulatedLoop(11); loop.run_until_complete(three_who_count([])); print(loop.fingerprint)"
+        "loop = SimulatedLoop(11); loop.run_until_complete(run_three_counters([])); print(loop.fingerprint)"
     )
-    here = SimulatedLoop(11)
-    here.run_until_complete(three_who_count([]))
+    local_loop = SimulatedLoop(11)
+    local_loop.run_until_complete(run_three_counters([]))
 
-    there = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    child = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
 
-    assert there.stdout.strip() == here.fingerprint
+    assert child.stdout.strip() == local_loop.fingerprint
 
 
 def test_without_shuffling_the_order_is_that_of_a_real_loop() -> None:
-    ours: list[str] = []
-    theirs: list[str] = []
-    SimulatedLoop(1, is_shuffled=False).run_until_complete(three_who_count(ours))
+    simulated: list[str] = []
+    real: list[str] = []
+    SimulatedLoop(1, is_shuffled=False).run_until_complete(run_three_counters(simulated))
 
     async def on_a_real_loop() -> None:
         async def count(name: str) -> None:
             for step in range(4):
                 await asyncio.sleep(0)
-                theirs.append(f"{name}{step}")
+                real.append(f"{name}{step}")
 
         await asyncio.gather(count("a"), count("b"), count("c"))
 
     asyncio.run(on_a_real_loop())
 
-    assert ours == theirs
+    assert simulated == real
 
 
 def test_callbacks_of_one_task_keep_their_order() -> None:
-    async def ask() -> list[int]:
+    async def call() -> list[int]:
         order: list[int] = []
         loop = asyncio.get_running_loop()
         for number in range(50):
@@ -163,7 +165,7 @@ def test_callbacks_of_one_task_keep_their_order() -> None:
         await asyncio.sleep(1)
         return order
 
-    assert run(ask()) == list(range(50))
+    assert run(call()) == list(range(50))
 
 
 def test_the_order_of_a_set_of_tasks_does_not_depend_on_memory_addresses() -> None:
@@ -183,7 +185,7 @@ def test_the_order_of_a_set_of_tasks_does_not_depend_on_memory_addresses() -> No
 
 
 @pytest.mark.parametrize(
-    "ask",
+    "use_resource",
     [
         lambda loop: loop.run_in_executor(None, print),
         lambda loop: loop.create_connection(None, "localhost", 80),
@@ -192,23 +194,23 @@ def test_the_order_of_a_set_of_tasks_does_not_depend_on_memory_addresses() -> No
         lambda loop: loop.add_reader(0, print),
     ],
 )
-def test_real_clocks_and_sockets_are_not_available(ask: Any) -> None:
+def test_real_clocks_and_sockets_are_not_available(use_resource: Any) -> None:
     with pytest.raises(RealResourceRequested, match="a simulation has no real resources"):
-        ask(SimulatedLoop(1))
+        use_resource(SimulatedLoop(1))
 
 
 def test_an_unhandled_exception_fails_the_run() -> None:
     async def fail() -> None:
-        raise ValueError("nobody catches me")
+        raise ValueError("uncaught error")
 
-    async def start_and_forget() -> None:
-        kept = asyncio.get_running_loop().create_task(fail(), name="the careless one")
+    async def start_and_drop() -> None:
+        task = asyncio.get_running_loop().create_task(fail(), name="unawaited task")
         await asyncio.sleep(1)
-        del kept
+        del task
         await asyncio.sleep(1)
 
-    with pytest.raises(RunFailed, match=r"(?s)the careless one.*nobody catches me"):
-        run(start_and_forget())
+    with pytest.raises(RunFailed, match=r"(?s)unawaited task.*uncaught error"):
+        run(start_and_drop())
 
 
 def test_an_exception_in_a_callback_fails_the_run_at_once() -> None:
@@ -225,10 +227,10 @@ def test_a_task_that_was_not_awaited_fails_the_run_with_its_location() -> None:
         await asyncio.Event().wait()
 
     async def leave() -> None:
-        asyncio.get_running_loop().create_task(wait_for_nothing(), name="the forgotten one")
+        asyncio.get_running_loop().create_task(wait_for_nothing(), name="waiting task")
         await asyncio.sleep(1)
 
-    with pytest.raises(RunFailed, match=r"the forgotten one, in .*wait_for_nothing:\d+ > Event.wait"):
+    with pytest.raises(RunFailed, match=r"waiting task, in .*wait_for_nothing:\d+ > Event.wait"):
         run(leave())
 
 
@@ -255,51 +257,51 @@ def test_a_run_whose_time_does_not_advance_is_stopped(monkeypatch: pytest.Monkey
 
 def test_a_killed_process_runs_nothing_more_not_even_its_finally_blocks() -> None:
     loop = SimulatedLoop(1)
-    doomed, said = a_process(loop, "doomed"), list[str]()
+    doomed, recorded = a_process(loop, "doomed"), list[str]()
 
     async def live() -> None:
         try:
-            said.append("began")
+            recorded.append("started")
             await asyncio.sleep(1)
-            said.append("went on")
+            recorded.append("continued")
         finally:
-            said.append("tidied up")
+            recorded.append("cleaned up")
 
     async def have_children() -> None:
         doomed.world.start_task(live(), name="child")
-        asyncio.get_running_loop().call_later(2, said.append, "timer")
+        asyncio.get_running_loop().call_later(2, recorded.append, "timer")
         await asyncio.sleep(3)
 
-    async def story() -> None:
+    async def scenario() -> None:
         doomed.start(have_children(), name="parent")
         await asyncio.sleep(0.5)
         loop.kill(doomed)
         await asyncio.sleep(10)
 
-    loop.run_until_complete(story())
+    loop.run_until_complete(scenario())
 
-    assert said == ["began"]
+    assert recorded == ["started"]
     loop.close()
 
 
 def test_a_paused_process_runs_its_due_timers_when_it_resumes() -> None:
     loop = SimulatedLoop(1)
-    sleepy, said = a_process(loop, "sleepy"), list[tuple[float, int]]()
+    paused, recorded = a_process(loop, "paused"), list[tuple[float, int]]()
 
     async def tick() -> None:
         for number in range(4):
             await asyncio.sleep(1)
-            said.append((loop.time(), number))
+            recorded.append((loop.time(), number))
 
-    async def story() -> None:
-        ticking = sleepy.start(tick(), name="ticking")
+    async def scenario() -> None:
+        ticking = paused.start(tick(), name="ticking")
         await asyncio.sleep(1.5)
-        loop.pause(sleepy)
+        loop.pause(paused)
         await asyncio.sleep(5)
-        loop.resume(sleepy)
+        loop.resume(paused)
         await ticking
 
-    loop.run_until_complete(story())
+    loop.run_until_complete(scenario())
     loop.close()
 
-    assert said == [(1.0, 0), (6.5, 1), (7.5, 2), (8.5, 3)]
+    assert recorded == [(1.0, 0), (6.5, 1), (7.5, 2), (8.5, 3)]

@@ -1,4 +1,4 @@
-"""The network of the simulation, tried with small apps: what arrives, what is lost, who hears of it."""
+"""The simulated network with small apps: which messages arrive, and which errors their senders get."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -22,29 +22,29 @@ from simulation.process import Process
 from wharf.world import SimulatedWorld
 
 
-class FixedWeather(FaultSource):
-    """Every exchange has the same fate."""
+class FixedFaultSource(FaultSource):
+    """Returns the same delivery for every exchange."""
 
-    def __init__(self, fate: Delivery) -> None:
+    def __init__(self, delivery: Delivery) -> None:
         super().__init__(1)
         self.fault_rate = NO_FAULTS
-        self._fate = fate
+        self._delivery = delivery
 
     def draw_delivery(self) -> Delivery:
-        return self._fate
+        return self._delivery
 
 
-class Place:
+class ClientAndServer:
     """A client and a server on a network."""
 
-    def __init__(self, app: AsgiApp, fate: Delivery = Delivery(request_s=0.25, reply_s=0.5)) -> None:  # noqa: B008  # frozen
+    def __init__(self, app: AsgiApp, delivery: Delivery = Delivery(request_s=0.25, reply_s=0.5)) -> None:  # noqa: B008  # frozen
         self.loop = SimulatedLoop(1)
-        self.network = Network(self.loop, FixedWeather(fate))
-        self.client = self.process("client")
-        self.server = self.process("server")
+        self.network = Network(self.loop, FixedFaultSource(delivery))
+        self.client = self.make_process("client")
+        self.server = self.make_process("server")
         self.network.listen("server:1", self.server, app)
 
-    def process(self, name: str) -> Process:
+    def make_process(self, name: str) -> Process:
         return Process(name, name, SimulatedWorld(1, self.loop.time, member=name))
 
     async def get(self, target: str = "/", body: bytes = b"") -> SimulatedReply:
@@ -52,15 +52,15 @@ class Place:
             self.client, "server:1", SimulatedRequest("PUT", target, [("X-One", "1")], body)
         )
 
-    def run(self, story: Callable[["Place"], Coroutine[Any, Any, None]]) -> None:
-        async def as_the_client() -> None:
-            await self.client.start(story(self), name="story")
+    def run(self, scenario: Callable[["ClientAndServer"], Coroutine[Any, Any, None]]) -> None:
+        async def run_as_client() -> None:
+            await self.client.start(scenario(self), name="scenario")
 
-        self.loop.run_until_complete(as_the_client())
+        self.loop.run_until_complete(run_as_client())
         self.loop.close()
 
 
-async def answer(send: Send, *parts: bytes, status: int = 200) -> None:
+async def send_reply(send: Send, *parts: bytes, status: int = 200) -> None:
     await send({"type": "http.response.start", "status": status, "headers": [(b"x-two", b"2")]})
     for part in parts[:-1]:
         await send({"type": "http.response.body", "body": part, "more_body": True})
@@ -70,58 +70,60 @@ async def answer(send: Send, *parts: bytes, status: int = 200) -> None:
 async def echo(scope: Any, receive: Receive, send: Send) -> None:
     request = await receive()
     headers = dict(scope["headers"])
-    await answer(send, scope["path"].encode(), b" ", scope["query_string"], b" ", request["body"], headers[b"x-one"])
+    await send_reply(
+        send, scope["path"].encode(), b" ", scope["query_string"], b" ", request["body"], headers[b"x-one"]
+    )
 
 
 def test_a_request_and_its_complete_reply_each_take_the_latency_of_the_network() -> None:
-    async def story(place: Place) -> None:
-        reply = await place.get("/a%20b?c=d", b"body")
+    async def scenario(peers: ClientAndServer) -> None:
+        reply = await peers.get("/a%20b?c=d", b"body")
         assert (reply.status, dict(reply.headers)) == (200, {"x-two": "2"})
         assert await reply.read_body() == b"/a b c=d body1"
-        assert place.loop.time() == 0.75
+        assert peers.loop.time() == 0.75
 
-    Place(echo).run(story)
+    ClientAndServer(echo).run(scenario)
 
 
 def test_a_request_to_a_closed_port_is_unsent() -> None:
-    async def story(place: Place) -> None:
+    async def scenario(peers: ClientAndServer) -> None:
         with pytest.raises(RequestNotSent):
-            await place.network.exchange(place.client, "elsewhere:1", SimulatedRequest("GET", "/"))
+            await peers.network.exchange(peers.client, "elsewhere:1", SimulatedRequest("GET", "/"))
 
-    Place(echo).run(story)
+    ClientAndServer(echo).run(scenario)
 
 
 def test_no_data_passes_between_partitioned_machines() -> None:
-    async def story(place: Place) -> None:
-        place.network.partition("client", "server")
+    async def scenario(peers: ClientAndServer) -> None:
+        peers.network.partition("client", "server")
         with pytest.raises(RequestNotSent):
-            await place.get()
-        place.network.heal("server", "client")
-        assert (await place.get()).status == 200
+            await peers.get()
+        peers.network.heal("server", "client")
+        assert (await peers.get()).status == 200
 
-    Place(echo).run(story)
+    ClientAndServer(echo).run(scenario)
 
 
-def counting(served: list[str], do: Callable[[Receive, Send], Awaitable[None]]) -> AsgiApp:
+def make_recording_app(served: list[str], handle: Callable[[Receive, Send], Awaitable[None]]) -> AsgiApp:
     async def app(scope: Any, receive: Receive, send: Send) -> None:
         served.append(scope["path"])
-        await do(receive, send)
+        await handle(receive, send)
 
     return app
 
 
-async def say_ok(_receive: Receive, send: Send) -> None:
-    await answer(send, b"ok")
+async def reply_ok(_receive: Receive, send: Send) -> None:
+    await send_reply(send, b"ok")
 
 
 def test_a_lost_request_never_reaches_the_app_and_its_outcome_is_unknown() -> None:
     served: list[str] = []
 
-    async def story(place: Place) -> None:
+    async def scenario(peers: ClientAndServer) -> None:
         with pytest.raises(OutcomeLost):
-            await place.get()
+            await peers.get()
 
-    Place(counting(served, say_ok), Delivery(is_request_lost=True)).run(story)
+    ClientAndServer(make_recording_app(served, reply_ok), Delivery(is_request_lost=True)).run(scenario)
 
     assert served == []
 
@@ -129,11 +131,11 @@ def test_a_lost_request_never_reaches_the_app_and_its_outcome_is_unknown() -> No
 def test_a_lost_reply_does_not_undo_the_request() -> None:
     served: list[str] = []
 
-    async def story(place: Place) -> None:
+    async def scenario(peers: ClientAndServer) -> None:
         with pytest.raises(OutcomeLost):
-            await place.get()
+            await peers.get()
 
-    Place(counting(served, say_ok), Delivery(is_reply_lost=True)).run(story)
+    ClientAndServer(make_recording_app(served, reply_ok), Delivery(is_reply_lost=True)).run(scenario)
 
     assert served == ["/"]
 
@@ -142,49 +144,49 @@ def test_a_repeated_request_is_served_twice_and_answered_once() -> None:
     served: list[str] = []
     repeated: list[SimulatedRequest] = []
 
-    async def story(place: Place) -> None:
-        place.network.on_repeated = repeated.append
-        assert await (await place.get()).read_body() == b"ok"
+    async def scenario(peers: ClientAndServer) -> None:
+        peers.network.on_repeated = repeated.append
+        assert await (await peers.get()).read_body() == b"ok"
         await asyncio.sleep(5)
 
-    Place(counting(served, say_ok), Delivery(is_repeated=True)).run(story)
+    ClientAndServer(make_recording_app(served, reply_ok), Delivery(is_repeated=True)).run(scenario)
 
     assert served == ["/", "/"]
     assert [request.target for request in repeated] == ["/"]
 
 
 def test_the_app_is_notified_when_a_client_disconnects() -> None:
-    heard: list[str] = []
+    received: list[str] = []
 
-    async def wait_for_the_end(receive: Receive, _send: Send) -> None:
+    async def wait_for_disconnect(receive: Receive, _send: Send) -> None:
         await receive()
-        heard.append((await receive())["type"])
+        received.append((await receive())["type"])
 
-    async def story(place: Place) -> None:
+    async def scenario(peers: ClientAndServer) -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(10):
-                await place.get()
+                await peers.get()
         await asyncio.sleep(1)
 
-    Place(counting([], wait_for_the_end)).run(story)
+    ClientAndServer(make_recording_app([], wait_for_disconnect)).run(scenario)
 
-    assert heard == ["http.disconnect"]
+    assert received == ["http.disconnect"]
 
 
 def test_a_sender_waits_for_a_slow_reader() -> None:
     sent: list[float] = []
 
-    async def send_much(_receive: Receive, send: Send) -> None:
+    async def send_large_body(_receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for _ in range(4):
             await send({"type": "http.response.body", "body": bytes(65_536), "more_body": True})
             sent.append(asyncio.get_running_loop().time())
         await send({"type": "http.response.body", "body": b""})
 
-    async def story(place: Place) -> None:
-        assert len(await (await place.get()).read_body()) == 4 * 65_536
+    async def scenario(peers: ClientAndServer) -> None:
+        assert len(await (await peers.get()).read_body()) == 4 * 65_536
 
-    Place(counting([], send_much), Delivery(read_s=3)).run(story)
+    ClientAndServer(make_recording_app([], send_large_body), Delivery(read_s=3)).run(scenario)
 
     assert sent == [3, 6, 9, 12]
 
@@ -194,42 +196,42 @@ def test_the_death_of_a_server_breaks_its_connections() -> None:
         await receive()
         await asyncio.sleep(1_000)
 
-    async def story(place: Place) -> None:
-        asking = place.client.start(place.get(), name="asking")
+    async def scenario(peers: ClientAndServer) -> None:
+        request = peers.client.start(peers.get(), name="request")
         await asyncio.sleep(1)
-        place.loop.kill(place.server)
-        place.network.on_process_death(place.server)
+        peers.loop.kill(peers.server)
+        peers.network.on_process_death(peers.server)
         with pytest.raises(OutcomeLost, match="server was killed"):
-            await asking
+            await request
         with pytest.raises(RequestNotSent):
-            await place.get()
+            await peers.get()
 
-    Place(counting([], wait)).run(story)
+    ClientAndServer(make_recording_app([], wait)).run(scenario)
 
 
 def test_an_app_that_raises_fails_the_run() -> None:
     async def fail(_receive: Receive, _send: Send) -> None:
         raise ValueError("a bug of the app")
 
-    async def story(place: Place) -> None:
-        await place.get()
+    async def scenario(peers: ClientAndServer) -> None:
+        await peers.get()
 
     with pytest.raises(RunFailed, match="a bug of the app"):
-        Place(counting([], fail)).run(story)
+        ClientAndServer(make_recording_app([], fail)).run(scenario)
 
 
 def test_an_app_that_does_not_finish_its_reply_fails_the_run() -> None:
     async def begin(_receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
-    async def story(place: Place) -> None:
-        await (await place.get()).read_body()
+    async def scenario(peers: ClientAndServer) -> None:
+        await (await peers.get()).read_body()
 
     with pytest.raises(RunFailed, match="before its reply was complete"):
-        Place(counting([], begin)).run(story)
+        ClientAndServer(make_recording_app([], begin)).run(scenario)
 
 
-def test_the_weather_is_the_same_for_the_same_seed_and_brings_every_fault() -> None:
+def test_a_seed_determines_all_faults_and_every_fault_happens() -> None:
     first, second = FaultSource(7), FaultSource(7)
 
     assert [first.draw_delivery() for _ in range(2_000)] == [second.draw_delivery() for _ in range(2_000)]
@@ -237,9 +239,9 @@ def test_the_weather_is_the_same_for_the_same_seed_and_brings_every_fault() -> N
     assert {LOST_REPLY, LOST_REQUEST, REPEATED_REQUEST} <= set(first.counts)
 
 
-def test_in_a_calm_nothing_is_lost() -> None:
-    weather = FaultSource(7)
-    weather.fault_rate = NO_FAULTS
+def test_without_faults_nothing_is_lost() -> None:
+    fault_source = FaultSource(7)
+    fault_source.fault_rate = NO_FAULTS
 
-    assert not any(weather.draw_delivery().is_request_lost for _ in range(2_000))
-    assert weather.counts == {}
+    assert not any(fault_source.draw_delivery().is_request_lost for _ in range(2_000))
+    assert fault_source.counts == {}

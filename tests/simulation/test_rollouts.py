@@ -1,4 +1,4 @@
-"""The invariants of versions that take each other's place, each shown what it must not let pass."""
+"""The invariants of rollouts: each detects its violation."""
 
 from functools import partial
 from typing import Any
@@ -19,15 +19,14 @@ from wharf.contract.model.namespaces import Namespace
 from wharf.contract.model.nodes.node import NodeStatus, SchedulingEligibility
 from wharf.contract.model.quotas import Quota, QuotaLimit, RegionLimit
 
-WELL = AllocDeploymentStatus(healthy=True)
+HEALTHY = AllocDeploymentStatus(healthy=True)
 CANARY = AllocDeploymentStatus(canary=True)
-OF_TRY = {"deployment_id": "d1", "task_group": "web"}
 
 
 def a_watched_log(*, at_s: float = CHANGE_NOTICE_S + 1.0) -> SmallLog:
     log = SmallLog()
     log.put((NODES, replace(a_node(), status=NodeStatus.READY)))
-    RolloutInvariants(log.witness, lambda: at_s)
+    RolloutInvariants(log.history, lambda: at_s)
     return log
 
 
@@ -49,7 +48,7 @@ def running(id: str, **fields: Any) -> Any:
     return an_allocation(id, client_status=ClientStatus.RUNNING, task_group="web", namespace="default", **fields)
 
 
-def taken_down(id: str, **fields: Any) -> Any:
+def stopped_for_update(id: str, **fields: Any) -> Any:
     return replace(
         running(id, **fields), desired_status=DesiredStatus.STOP, desired_description=UPDATE_STOP_DESCRIPTION
     )
@@ -60,8 +59,8 @@ def test_a_placement_on_an_ineligible_node_is_a_violation() -> None:
     log.put((ALLOCATIONS, an_allocation("a")))
     assert log.failures == []
 
-    closed = replace(a_node(), status=NodeStatus.READY, scheduling_eligibility=SchedulingEligibility.INELIGIBLE)
-    log.put((NODES, closed))
+    ineligible = replace(a_node(), status=NodeStatus.READY, scheduling_eligibility=SchedulingEligibility.INELIGIBLE)
+    log.put((NODES, ineligible))
     log.put((ALLOCATIONS, an_allocation("b")))
 
     assert "which is not eligible" in log.failures[0]
@@ -95,64 +94,66 @@ def test_more_allocations_down_than_max_parallel_are_a_violation() -> None:
     log = a_watched_log()
     log.put((JOBS, a_version()), (JOB_VERSIONS, a_version()), (DEPLOYMENTS, a_deployment()))
     log.put((ALLOCATIONS, running("a")), (ALLOCATIONS, running("b")), (ALLOCATIONS, running("c")))
-    log.put((ALLOCATIONS, taken_down("a")))
-    log.put((ALLOCATIONS, running("a2", deployment_id="d1", previous_allocation="a", deployment_status=WELL)))
-    log.put((ALLOCATIONS, taken_down("b")))
+    log.put((ALLOCATIONS, stopped_for_update("a")))
+    log.put((ALLOCATIONS, running("a2", deployment_id="d1", previous_allocation="a", deployment_status=HEALTHY)))
+    log.put((ALLOCATIONS, stopped_for_update("b")))
     assert log.failures == []
 
-    log.put((ALLOCATIONS, taken_down("c")))
+    log.put((ALLOCATIONS, stopped_for_update("c")))
 
     assert "shop may have 1 down for an update and has 2 at 7: b c" in log.failures[0]
 
 
 def test_a_late_replacement_without_predecessor_counts_for_one_that_is_down() -> None:
-    """Two went down: one is followed, one had no room. What is placed when room came says not whom it follows."""
+    """Two allocations are stopped. One is replaced at once, and one later, without a predecessor."""
     log = a_watched_log()
     version = replace(a_version(), task_groups=(a_group("web", update=UpdatePolicy(max_parallel=2)),))
     log.put((JOBS, version), (JOB_VERSIONS, version), (DEPLOYMENTS, a_deployment()))
     log.put(*((ALLOCATIONS, running(key)) for key in ("a", "b", "c")))
-    follower = running("a2", deployment_id="d1", previous_allocation="a")
+    replacement = running("a2", deployment_id="d1", previous_allocation="a")
     log.put(
-        (ALLOCATIONS, taken_down("a", next_allocation="a2")), (ALLOCATIONS, taken_down("b")), (ALLOCATIONS, follower)
+        (ALLOCATIONS, stopped_for_update("a", next_allocation="a2")),
+        (ALLOCATIONS, stopped_for_update("b")),
+        (ALLOCATIONS, replacement),
     )
-    log.put((ALLOCATIONS, running("b2", deployment_id="d1", deployment_status=WELL)))
-    log.put((ALLOCATIONS, replace(follower, deployment_status=WELL)))
+    log.put((ALLOCATIONS, running("b2", deployment_id="d1", deployment_status=HEALTHY)))
+    log.put((ALLOCATIONS, replace(replacement, deployment_status=HEALTHY)))
 
-    log.put((ALLOCATIONS, taken_down("c")))
+    log.put((ALLOCATIONS, stopped_for_update("c")))
     assert log.failures == []
 
     log.put((ALLOCATIONS, running("d")), (ALLOCATIONS, running("e")))
-    log.put((ALLOCATIONS, taken_down("d")), (ALLOCATIONS, taken_down("e")))
+    log.put((ALLOCATIONS, stopped_for_update("d")), (ALLOCATIONS, stopped_for_update("e")))
     assert "shop may have 2 down for an update and has 3 at 9: c d e" in log.failures[0]
 
 
 def test_the_replacement_of_a_lost_late_replacement_counts_for_the_same_one() -> None:
-    """One went down and had no room; what was placed later was lost with its node, and another one came after that."""
+    """A stopped allocation is replaced late. The replacement is lost with its node, and is replaced too."""
     log = a_watched_log()
     log.put((JOBS, a_version()), (JOB_VERSIONS, a_version()), (DEPLOYMENTS, a_deployment()))
     log.put((ALLOCATIONS, running("a")), (ALLOCATIONS, running("b")), (ALLOCATIONS, running("c")))
-    log.put((ALLOCATIONS, taken_down("a")))
+    log.put((ALLOCATIONS, stopped_for_update("a")))
     lost = replace(running("a2", deployment_id="d1", next_allocation="a3"), client_status=ClientStatus.LOST)
     log.put((ALLOCATIONS, replace(lost, desired_status=DesiredStatus.STOP)))
-    log.put((ALLOCATIONS, running("a3", deployment_id="d1", previous_allocation="a2", deployment_status=WELL)))
+    log.put((ALLOCATIONS, running("a3", deployment_id="d1", previous_allocation="a2", deployment_status=HEALTHY)))
 
-    log.put((ALLOCATIONS, taken_down("b")))
+    log.put((ALLOCATIONS, stopped_for_update("b")))
     assert log.failures == []
 
-    log.put((ALLOCATIONS, taken_down("c")))
+    log.put((ALLOCATIONS, stopped_for_update("c")))
     assert "shop may have 1 down for an update and has 2 at 8: b c" in log.failures[0]
 
 
 def test_a_revert_to_another_version_than_the_newest_stable_one_is_a_violation() -> None:
-    for value, told in (("b", []), ("a", ["shop was reverted at 3, but not to 1"])):
+    for value, failures in (("b", []), ("a", ["shop was reverted at 3, but not to 1"])):
         log = a_watched_log()
         stable = [(JOB_VERSIONS, a_version(n, value=v, stable=True)) for n, v in ((0, "a"), (1, "b"))]
         log.put(*stable, (JOBS, a_version(2, value="c")), (JOB_VERSIONS, a_version(2, value="c")))
 
-        back = a_version(3, value=value)
-        log.put((JOBS, back), (JOB_VERSIONS, back), kind="deployment-failed")
+        reverted = a_version(3, value=value)
+        log.put((JOBS, reverted), (JOB_VERSIONS, reverted), kind="deployment-failed")
 
-        assert log.failures == told
+        assert log.failures == failures
 
 
 def test_more_nodes_down_than_max_parallel_are_a_violation_for_a_system_job_except_ineligible_ones() -> None:
@@ -161,12 +162,12 @@ def test_more_nodes_down_than_max_parallel_are_a_violation_for_a_system_job_exce
     nodes = [replace(a_node(), id=key, status=NodeStatus.READY) for key in ("n1", "n2", "n3")]
     log.put(*((NODES, node) for node in nodes), (JOBS, version), (JOB_VERSIONS, version))
     log.put((DEPLOYMENTS, a_deployment()), *((ALLOCATIONS, running(f"a{n}", node_id=f"n{n}")) for n in (1, 2, 3)))
-    log.put((ALLOCATIONS, taken_down("a1", node_id="n1")))
+    log.put((ALLOCATIONS, stopped_for_update("a1", node_id="n1")))
     log.put((NODES, replace(nodes[0], scheduling_eligibility=SchedulingEligibility.INELIGIBLE)))
-    log.put((ALLOCATIONS, taken_down("a2", node_id="n2")))
+    log.put((ALLOCATIONS, stopped_for_update("a2", node_id="n2")))
     assert log.failures == []
 
-    log.put((ALLOCATIONS, taken_down("a3", node_id="n3")))
+    log.put((ALLOCATIONS, stopped_for_update("a3", node_id="n3")))
 
     assert "shop may have 1 down for an update and has 2 at 7: a2 a3" in log.failures[0]
 
@@ -184,26 +185,26 @@ def a_system_log() -> SmallLog:
 def test_a_node_of_a_system_job_is_up_when_any_version_is_healthy_on_it() -> None:
     log = a_system_log()
     slot = {"name": "shop.web[0]", "node_id": "n1"}
-    log.put((ALLOCATIONS, taken_down("a1", **slot)))
+    log.put((ALLOCATIONS, stopped_for_update("a1", **slot)))
     log.put((ALLOCATIONS, running("b1", deployment_id="d0", **slot)))
-    log.put((ALLOCATIONS, taken_down("b1", deployment_id="d0", **slot)))
-    log.put((ALLOCATIONS, running("c1", deployment_id="d0", deployment_status=WELL, **slot)))
+    log.put((ALLOCATIONS, stopped_for_update("b1", deployment_id="d0", **slot)))
+    log.put((ALLOCATIONS, running("c1", deployment_id="d0", deployment_status=HEALTHY, **slot)))
 
-    log.put((ALLOCATIONS, taken_down("a2", name="shop.web[0]", node_id="n2")))
+    log.put((ALLOCATIONS, stopped_for_update("a2", name="shop.web[0]", node_id="n2")))
     assert log.failures == []
 
-    log.put((ALLOCATIONS, taken_down("c1", deployment_id="d0", **slot)))
+    log.put((ALLOCATIONS, stopped_for_update("c1", deployment_id="d0", **slot)))
     assert "shop may have 1 down for an update and has 2 at 10: a2 c1" in log.failures[0]
 
 
 def test_a_node_on_which_a_system_job_starts_is_not_up_for_another_node() -> None:
     log = a_system_log()
-    joined = running("a3", name="shop.web[0]", node_id="n3", deployment_id="d1", deployment_status=WELL)
-    log.put((ALLOCATIONS, taken_down("a1", name="shop.web[0]", node_id="n1")))
+    joined = running("a3", name="shop.web[0]", node_id="n3", deployment_id="d1", deployment_status=HEALTHY)
+    log.put((ALLOCATIONS, stopped_for_update("a1", name="shop.web[0]", node_id="n1")))
     log.put((ALLOCATIONS, joined))
     assert log.failures == []
 
-    log.put((ALLOCATIONS, taken_down("a2", name="shop.web[0]", node_id="n2")))
+    log.put((ALLOCATIONS, stopped_for_update("a2", name="shop.web[0]", node_id="n2")))
     assert "shop may have 1 down for an update and has 2 at 7: a1 a2" in log.failures[0]
 
 
@@ -212,25 +213,25 @@ def test_a_healthy_replacement_of_the_previous_version_counts_as_up() -> None:
     version = a_version()
     log.put((JOBS, version), (JOB_VERSIONS, version), (DEPLOYMENTS, a_deployment()))
     log.put(*((ALLOCATIONS, running(key)) for key in ("a1", "a2", "a3")))
-    log.put((ALLOCATIONS, taken_down("a1", next_allocation="b1")))
-    back = running("b1", previous_allocation="a1", deployment_id="d0", deployment_status=WELL)
+    log.put((ALLOCATIONS, stopped_for_update("a1", next_allocation="b1")))
+    back = running("b1", previous_allocation="a1", deployment_id="d0", deployment_status=HEALTHY)
     log.put((ALLOCATIONS, replace(back, deployment_status=None)))
     log.put((ALLOCATIONS, back))
 
-    log.put((ALLOCATIONS, taken_down("a2")))
+    log.put((ALLOCATIONS, stopped_for_update("a2")))
     assert log.failures == []
-    log.put((ALLOCATIONS, taken_down("a3")))
+    log.put((ALLOCATIONS, stopped_for_update("a3")))
 
     assert "shop may have 1 down for an update and has 2 at 8: a2 a3" in log.failures[0]
 
 
 def test_more_running_children_than_allowed_are_a_violation() -> None:
-    for later_s, told in (
+    for later_s, failures in (
         (CHANGE_NOTICE_S - 1.0, []),
         (CHANGE_NOTICE_S, ["c starts at 4, and 2 children of p run; max_running is 1"]),
     ):
         log, times_s = SmallLog(), [100.0]
-        RolloutInvariants(log.witness, partial(times_s.__getitem__, -1))
+        RolloutInvariants(log.history, partial(times_s.__getitem__, -1))
         log.put((NODES, replace(a_node(), status=NodeStatus.READY)))
         parent = a_version(type=JobType.BATCH, parameterized_job=Parameterized(max_running=1))
         children = [(JOBS, replace(a_version(type=JobType.BATCH), id=key, parent_id="p")) for key in ("b", "c")]
@@ -239,7 +240,7 @@ def test_more_running_children_than_allowed_are_a_violation() -> None:
         times_s.append(100.0 + later_s)
         log.put((ALLOCATIONS, running("a2", job_id="c")))
 
-        assert log.failures == told
+        assert log.failures == failures
 
 
 def test_placements_beyond_a_quota_are_a_violation() -> None:
@@ -247,7 +248,7 @@ def test_placements_beyond_a_quota_are_a_violation() -> None:
     limit = QuotaLimit(region="global", region_limit=RegionLimit(cpu=150))
     log.put((QUOTAS, Quota(name="team", limits=(limit,))), (NAMESPACES, Namespace(name="default", quota="team")))
     late = a_watched_log(at_s=2 * CHANGE_NOTICE_S)
-    late.witness.replica = log.witness.replica
+    late.history.replica = log.history.replica
     late.index = log.index
     late.put((ALLOCATIONS, running("a", cpu=100)))
     assert late.failures == []

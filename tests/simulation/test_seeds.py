@@ -1,6 +1,6 @@
-"""Fixed seeds of the whole cluster (with those of `test_seeds_more`: forty), and what a run of seeds tells.
+"""Fixed seeds of the whole cluster (forty, with those of `test_seeds_more`), and the output of the command.
 
-`make simulate` runs hundreds of fresh ones.
+`make simulate` runs hundreds of new seeds.
 """
 
 import os
@@ -28,10 +28,10 @@ def test_a_seed_is_the_same_run_in_every_process_and_is_long_enough() -> None:
     first, second = simulate("--seed", "3"), simulate("--seed", "3")
 
     assert first.stdout == second.stdout
-    told = re.search(r"seed 3: (\d+) events, (\d+) faults", first.stdout)
-    assert told is not None, first.stdout + first.stderr
-    assert int(told[1]) >= 2_000
-    assert int(told[2]) >= 10
+    counts = re.search(r"seed 3: (\d+) events, (\d+) faults", first.stdout)
+    assert counts is not None, first.stdout + first.stderr
+    assert int(counts[1]) >= 2_000
+    assert int(counts[2]) >= 10
 
 
 def test_a_failure_prints_its_seed_timeline_and_the_command_to_repeat_it() -> None:
@@ -45,10 +45,10 @@ def test_a_failure_prints_its_seed_timeline_and_the_command_to_repeat_it() -> No
 
 
 def test_a_failure_happens_again_when_its_seed_is_run_again(tmp_path: Path) -> None:
-    story = tmp_path / "story.txt"
-    done = simulate("--seed", "1", "--plant", "split-batch", "--story", str(story))
+    timeline_file = tmp_path / "story.txt"
+    done = simulate("--seed", "1", "--plant", "split-batch", "--story", str(timeline_file))
     again = simulate("--seed", "1", "--plant", "split-batch")
 
     assert done.returncode == again.returncode == 1
     assert done.stdout == again.stdout
-    assert "founded" in story.read_text("utf-8")
+    assert "founded" in timeline_file.read_text("utf-8")

@@ -1,4 +1,4 @@
-"""The second half of the forty fixed seeds: a file of its own, so that both halves run at the same time."""
+"""The second half of the forty fixed seeds, in a separate file so that both halves run in parallel."""
 
 from tests.simulation.test_seeds import simulate
 
