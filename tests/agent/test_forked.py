@@ -103,7 +103,7 @@ async def test_a_failed_call_reports_its_traceback_and_the_others_succeed() -> N
 async def test_a_worker_that_hangs_is_killed_and_the_next_call_succeeds() -> None:
     sideline = ForkedWorker(WORLD, timeout_s=0.3)
 
-    with pytest.raises(Refusal, match=r"could not be thought through within 0\.3 s") as refused:
+    with pytest.raises(Refusal, match=r"the worker process did not reply within 0\.3 s") as refused:
         await sideline.run(hang)
 
     assert refused.value.code is RefusalCode.UNAVAILABLE

@@ -65,3 +65,12 @@ def test_a_missing_folder_is_an_error_of_the_system(tmp_path: Path, name: str) -
     with pytest.raises(OSError, match=r"No such file|path too long"):
         bind_private_socket(tmp_path / name / "a.sock")
     assert count_open_files() == before
+
+
+def test_a_missing_deep_folder_is_reported_as_missing(tmp_path: Path) -> None:
+    path = tmp_path / ("a" * 150) / "a.sock"
+
+    with pytest.raises(FileNotFoundError), shorten_socket_path(path):
+        pass
+    with pytest.raises(FileNotFoundError):
+        bind_private_socket(path)

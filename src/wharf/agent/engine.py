@@ -91,9 +91,10 @@ def _build_etcd_engine(etcd: EtcdStateSettings, world: World) -> LogEngine:
 
 def _is_served(path: Path) -> bool:
     """Return whether a process listens on this socket."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, shorten_socket_path(path) as name:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
-            probe.connect(name)
+            with shorten_socket_path(path) as name:
+                probe.connect(name)
         except OSError:
             return False
     return True

@@ -86,15 +86,15 @@ class ForkedWorker:
         try:
             reading, pid = _fork([call.function for call in batch], timeout_s=self._timeout_s)
         except OSError as error:
-            _fail_calls(batch, f"this server cannot think it through just now: {error.strerror}")
+            _fail_calls(batch, f"cannot start a worker process: {error.strerror}; retry in a few seconds")
             return
         try:
             async with asyncio.timeout(self._timeout_s):
                 await _read_results(reading, batch)
         except TimeoutError:
-            _fail_calls(batch, f"it could not be thought through within {self._timeout_s:g} s; ask again later")
+            _fail_calls(batch, f"the worker process did not reply within {self._timeout_s:g} s; retry later")
         except asyncio.IncompleteReadError:
-            _fail_calls(batch, "the process that thought it through ended before it was done; ask again")
+            _fail_calls(batch, "the worker process ended before its reply; retry")
         finally:
             # The fork is not reaped yet, so its process id cannot belong to another process.
             with contextlib.suppress(ProcessLookupError):
@@ -177,14 +177,14 @@ def _run_in_fork(functions: Sequence[WorkerFunction], writing: int, *, timeout_s
         os._exit(0)
 
 
-def _close_all_but(exception: int) -> None:
-    """Close all descriptors except the standard streams and `exception`.
+def _close_all_but(kept_descriptor: int) -> None:
+    """Close all descriptors except the standard streams and `kept_descriptor`.
 
     If the fork kept the brain's connections open, their other ends would not notice that the brain died.
     """
     for name in os.listdir("/dev/fd"):
         descriptor = int(name)
-        if descriptor >= _FIRST_OWN_DESCRIPTOR and descriptor != exception:
+        if descriptor >= _FIRST_OWN_DESCRIPTOR and descriptor != kept_descriptor:
             with contextlib.suppress(OSError):  # The descriptor of the listing itself is closed already.
                 os.close(descriptor)
 

@@ -177,11 +177,11 @@ class AgentInspection:
     async def follow_log(self, level: str, *, as_json: bool) -> AsyncGenerator[str, None]:
         """Yield log lines of this level and above from all processes of the agent, as they are written."""
         inbox: MessageDecoder[FollowedLogLines] = MessageDecoder(FollowedLogLines)
-        with shorten_socket_path(self._folder / CONTROL_SOCKET) as name:
-            try:
+        try:
+            with shorten_socket_path(self._folder / CONTROL_SOCKET) as name:
                 reader, writer = await asyncio.open_unix_connection(name)
-            except OSError as error:
-                raise _build_unavailable_refusal(error) from error
+        except OSError as error:
+            raise _build_unavailable_refusal(error) from error
         try:
             writer.write(encode_frame(ControlLogRequest(get_level_number(level))))
             while data := await reader.read(READ_CHUNK_BYTES):

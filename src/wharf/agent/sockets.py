@@ -40,7 +40,11 @@ def listen_tcp(address: str, port: int) -> socket.socket:
 def listen_unix(path: Path, *, backlog: int = LISTEN_BACKLOG) -> socket.socket:
     """Return a listening Unix socket that only this user may connect to. An old socket file is replaced."""
     listening = bind_private_socket(path)
-    listening.listen(backlog)
+    try:
+        listening.listen(backlog)
+    except BaseException:
+        listening.close()
+        raise
     return listening
 
 

@@ -64,7 +64,7 @@ class LazyGroup(click.Group):
         if name and name not in self.entries and name not in self.aliases and not name.startswith("-"):
             from wharf.languages.suggestions import find_nearest_name
 
-            nearest = find_nearest_name(name, self.entries)
+            nearest = find_nearest_name(name, self.entries, min_similarity=0.6)
             if self.default_command and not nearest:
                 return super().resolve_command(context, [self.default_command, *arguments])
             hint = (

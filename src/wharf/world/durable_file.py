@@ -43,7 +43,8 @@ def open_private_file(file: Path) -> BinaryIO:
     """Create or empty a file and open it for writing. Its mode is 0600, also if it existed. Raises `OSError`."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        os.fchmod(descriptor, 0o600)
+        if os.fstat(descriptor).st_mode & 0o077:  # File systems without modes refuse a change.
+            os.fchmod(descriptor, 0o600)
     except OSError:
         os.close(descriptor)
         raise

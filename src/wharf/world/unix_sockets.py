@@ -18,16 +18,13 @@ MAX_SOCKET_PATH_BYTES: Final = 100
 def shorten_socket_path(path: Path) -> Iterator[str]:
     """Yield a path to the socket that fits into a socket address. It is valid inside the `with` block.
 
-    A long path is replaced by `/proc/self/fd/N/NAME`, where N is a descriptor of the folder.
+    A long path is replaced by `/proc/self/fd/N/NAME`, where N is a descriptor of the folder. Raises `OSError` if that folder
+    cannot be opened, such as `FileNotFoundError` if it does not exist.
     """
     if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES or not Path("/proc/self/fd").exists():
         yield str(path)
         return
-    try:
-        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        yield str(path)  # The folder is missing: the caller gets the error of a missing socket.
-        return
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
     finally:

@@ -85,7 +85,7 @@ class HttpServer:
         return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
     async def serve(self, stop: asyncio.Event) -> None:
-        """Serve stop `stop` is set, then shut down: accept no connections, wait for open requests, abort slow ones.
+        """Serve until `stop` is set, then shut down: accept no connections, wait for open requests, abort slow ones.
 
         Handlers of websockets observe the same event and close their websockets.
         """

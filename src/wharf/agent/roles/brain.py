@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 
 def start_replication(context: ProcessContext, server: Server, brain: Brain) -> "AsyncClient | None":
-    """Start to copy access control data from the replication_client region, and return the client for it.
+    """Start to copy access control data from the authoritative region, and return the client for it.
 
-    Return `None` if this region is the replication_client one or access control is off.
+    Return `None` if this region is the authoritative one or access control is off.
     """
     settings = context.order.settings
     region = settings.server.authoritative_region

@@ -56,5 +56,5 @@ def compute_wait_s(interval_s: float, *, now_ns: int, newest_ns: int | None) -> 
 
 
 def select_surplus(files: Sequence[Path], *, keep_count: int) -> Sequence[Path]:
-    """Return the oldest files beyond `keep_count`. 0 keeps all files."""
-    return files[:-keep_count] if keep_count else files
+    """Return the oldest files beyond `keep_count`, which is at least 1. `files` are sorted, the oldest first."""
+    return files[:-keep_count]

@@ -74,13 +74,11 @@ def send_control_request(folder: Path, request: ControlRequest, *, timeout_s: fl
 
     Raises `CommandError` if the agent runs but does not reply.
     """
-    with (
-        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel,
-        shorten_socket_path(folder / CONTROL_SOCKET) as name,
-    ):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
         channel.settimeout(timeout_s)
         try:
-            channel.connect(name)
+            with shorten_socket_path(folder / CONTROL_SOCKET) as name:
+                channel.connect(name)
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
             return None
         except PermissionError as error:

@@ -128,7 +128,7 @@ def _check_days(folder: Path, authority: CertificateAndKey, *, now_ns: int, days
         )
     if now + datetime.timedelta(days=days) > ends_at:
         raise CommandError(
-            f"--days {days}: the certificate must not outlive its authority, which ends_at on {ends_at.date()}: choose "
+            f"--days {days}: the certificate must not outlive its authority, which ends on {ends_at.date()}: choose "
             f"--days {left_days} or fewer"
         )
 

@@ -5,6 +5,7 @@ By default through the API of the servers; with `--data-dir` or `--config`, dire
 
 import asyncio
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +15,7 @@ from wharf.cli.common.errors import CliError, report_startup_errors
 from wharf.cli.common.server_commands import QuietServerCommand, Session
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 from wharf.cli.operator.agent_options import agent_options, read_agent_configuration
-from wharf.world.durable_file import open_private_file, rename_durably, sync_file
+from wharf.world.durable_file import open_private_file, sync_file, sync_folder
 
 if TYPE_CHECKING:
     from wharf.agent.snapshots.commands import SnapshotInfo
@@ -68,7 +69,9 @@ def _download_snapshot(session: Session, path: Path) -> "SnapshotInfo":
                 target.write(chunk)
             sync_file(target)
         info = commands.inspect_snapshot_file(draft)
-        rename_durably(draft, path)
+        draft.replace(path)
+        with suppress(OSError):  # The snapshot is in place, also if the folder cannot be synced.
+            sync_folder(path.parent)
     except OSError as error:
         raise CliError(f"cannot write {path}: {error.strerror}") from error
     finally:

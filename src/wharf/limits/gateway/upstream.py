@@ -207,6 +207,7 @@ class UpstreamConnection(asyncio.Protocol):
         assert head is not None
         assert request is not None
         self.handler = None
+        self.request = None  # An idle connection keeps no credentials and no body.
         self._head = None
         self._chunks = None
         can_reuse = head.is_reusable and is_clean and request.is_body_read
@@ -248,6 +249,7 @@ class UpstreamConnection(asyncio.Protocol):
     def abandon(self) -> None:
         """Abort the connection; its handler is not called any more."""
         self.handler = None
+        self.request = None
         self.abort()
 
     def abort(self) -> None:

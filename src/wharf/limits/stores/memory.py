@@ -14,7 +14,7 @@ from wharf.limits.stores.change_log import ChangeLog, TrackedCounters
 from wharf.limits.stores.port import RefundReason
 from wharf.limits.stores.snapshot import InvalidSnapshot, generate_frames, read_frames
 from wharf.world import World
-from wharf.world.durable_file import open_private_file, sync_file
+from wharf.world.durable_file import open_private_file, rename_durably, sync_file
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,8 @@ class MemoryStore:
                 file.write(frame)
                 await asyncio.sleep(0)
             await asyncio.to_thread(sync_file, file)
-        new.replace(self._path)
+        # The new file must be durable under its name before the changes that it contains are deleted.
+        await asyncio.to_thread(rename_durably, new, self._path)
         if self._changes is not None and number is not None:
             self._changes.delete_before(number)
 

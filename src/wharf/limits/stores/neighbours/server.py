@@ -52,9 +52,10 @@ class CounterServer:
     async def open(self) -> None:
         """Listen. Raises `UnsuitableStore` if another process already listens on the socket."""
         if self._path.exists():
-            with socket.socket(socket.AF_UNIX) as probe, shorten_socket_path(self._path) as name:
+            with socket.socket(socket.AF_UNIX) as probe:
                 try:
-                    probe.connect(name)
+                    with shorten_socket_path(self._path) as name:
+                        probe.connect(name)
                 except OSError:
                     pass  # The socket belongs to a process that was killed.
                 else:
