@@ -1,5 +1,8 @@
 """Canaries of system jobs: a new version starts on a part of the nodes (scheduling.md 5.11)."""
 
+from collections.abc import Iterable
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -12,12 +15,12 @@ from wharf.cluster.operations.jobs import registration
 from wharf.cluster.scheduling.reconcile.input import UPDATING_TEXT
 from wharf.cluster.scheduling.reconcile.system_group import count_canaries
 from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, NODES
-from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus
+from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus, DesiredTransition
 from wharf.contract.model.deployments import DeploymentStatus
 from wharf.contract.model.evaluations import EvaluationTrigger
 from wharf.contract.model.jobs.group_policies import UpdatePolicy
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.model.nodes.node import NodeStatus
+from wharf.contract.model.nodes.node import NodeStatus, SchedulingEligibility
 
 
 def make_version(
@@ -162,6 +165,124 @@ def test_a_node_that_joins_during_the_canary_phase_gets_the_older_version() -> N
     assert [each.job_version for each in cluster.list_active() if each.node_id == "joins"] == [0]
 
 
+def make_canary_phase(*, canary: int = 20, max_parallel: int = 1, auto_promote: bool = False) -> SimulatedCluster:
+    """Return a cluster of five nodes with version 0, on which the canaries of version 1 were just placed."""
+    cluster = make_cluster_with_version_0(canary=canary, max_parallel=max_parallel)
+    cluster.register(make_version(1, canary=canary, max_parallel=max_parallel, auto_promote=auto_promote))
+    cluster.process_pending()
+    return cluster
+
+
+def make_healthy(cluster: SimulatedCluster, allocation: Allocation) -> None:
+    cluster.report(allocation, ClientStatus.RUNNING, healthy=True)
+    cluster.process_pending()
+
+
+def lose_nodes(cluster: SimulatedCluster, node_ids: Iterable[str]) -> None:
+    for node_id in list(node_ids):
+        cluster.lose_node(node_id)
+        cluster.process_pending()
+
+
+def drain_node(cluster: SimulatedCluster, node_id: str) -> None:
+    """Mark the node's allocations for migration, as a drain does. Do not evaluate the job."""
+    ineligible = SchedulingEligibility.INELIGIBLE
+    cluster.put(NODES.build_put(replace(cluster.node(node_id), scheduling_eligibility=ineligible)))
+    for each in list_on_node(cluster, node_id):
+        cluster.put_led(ALLOCATIONS.build_put(replace(each, desired_transition=DesiredTransition(migrate=True))))
+
+
+def test_a_rollout_ends_if_a_node_that_lost_a_healthy_canary_returns_and_no_allocation_can_be_replaced() -> None:
+    cluster = make_canary_phase(canary=60, max_parallel=2, auto_promote=True)
+    first, second = list_version(cluster, 1)
+    lose_nodes(cluster, {each.node_id for each in list_version(cluster, 0)})
+    make_healthy(cluster, first)
+    lose_nodes(cluster, [first.node_id])
+    make_healthy(cluster, second)
+    for node in cluster.replica.iter_all(NODES):
+        cluster.reconnect_node(node.id)
+    cluster.evaluate_job(trigger=EvaluationTrigger.NODE_UPDATE)
+    canaries, others = list_version(cluster, 1), list_version(cluster, 0)
+    cluster.settle()
+
+    assert (len(canaries), len(others)) == (2, 3)
+    assert (len(list_version(cluster, 1)), len(list_version(cluster, 0)), cluster.deployment().status) == (
+        5,
+        0,
+        "successful",
+    )
+
+
+@pytest.mark.parametrize("is_canary_lost_first", [True, False])
+def test_one_returning_node_gets_the_missing_canary_and_the_others_the_older_version(
+    *, is_canary_lost_first: bool
+) -> None:
+    cluster = make_canary_phase()
+    (canary,) = list_version(cluster, 1)
+    make_healthy(cluster, canary)
+    others = [each.node_id for each in list_version(cluster, 0)]
+    # Without other nodes, a lost canary has no allocation to replace.
+    lose_nodes(cluster, others[1:])
+    if is_canary_lost_first:
+        cluster.lose_node(canary.node_id)
+        cluster.lose_node(others[0])
+        cluster.process_pending()
+    else:
+        lose_nodes(cluster, [others[0], canary.node_id])
+    placed = []
+    for node_id in [others[1], canary.node_id, others[0]]:
+        cluster.reconnect_node(node_id)
+        cluster.evaluate_job(trigger=EvaluationTrigger.NODE_UPDATE)
+        placed.append([(each.node_id, each.job_version) for each in cluster.list_active()][-1])
+
+    assert placed == [(others[1], 1), (canary.node_id, 0), (others[0], 0)]
+    assert len(cluster.list_active()) == 3
+
+
+def test_a_node_that_joins_gets_a_missing_canary_if_no_allocation_can_be_replaced() -> None:
+    cluster = make_canary_phase()
+    (canary,) = list_version(cluster, 1)
+    make_healthy(cluster, canary)
+    lose_nodes(cluster, [*(each.node_id for each in list_version(cluster, 0)), canary.node_id])
+    cluster.with_node("joins first")
+    cluster.with_node("joins second")
+    cluster.evaluate_job(trigger=EvaluationTrigger.NODE_UPDATE)
+
+    assert sorted(each.job_version for each in cluster.list_active()) == [0, 1]
+
+
+def test_a_canary_replaces_an_allocation_rather_than_wait_for_a_free_node_without_capacity() -> None:
+    cluster = make_cluster_with_version_0(canary=20, max_parallel=1)
+    cluster.with_node("full", cpu=1)
+    cluster.register(make_version(1, canary=20, max_parallel=1))
+    cluster.settle()
+
+    assert (len(list_version(cluster, 1)), len(list_version(cluster, 0))) == (1, 4)
+    assert list_on_node(cluster, "full") == []
+
+
+@pytest.mark.parametrize("is_healthy", [True, False])
+@pytest.mark.parametrize("is_drained", [True, False])
+def test_another_node_gets_a_canary_when_the_node_of_a_canary_is_lost_or_drained(
+    *, is_healthy: bool, is_drained: bool
+) -> None:
+    cluster = make_canary_phase()
+    (canary,) = list_version(cluster, 1)
+    if is_healthy:
+        make_healthy(cluster, canary)
+    if is_drained:
+        drain_node(cluster, canary.node_id)
+        cluster.evaluate_job(trigger=EvaluationTrigger.NODE_DRAIN)
+    else:
+        lose_nodes(cluster, [canary.node_id])
+    (successor,) = list_version(cluster, 1)
+
+    assert successor.node_id != canary.node_id
+    assert successor.deployment_status is not None
+    assert successor.deployment_status.canary
+    assert len(list_version(cluster, 0)) == 3
+
+
 def test_after_a_failed_canary_phase_its_nodes_get_the_older_version_back() -> None:
     cluster = make_cluster_with_version_0()
     cluster.register(make_version(1))
@@ -295,7 +416,7 @@ class DownNodes:
         self._before = self.current()
 
     def current(self) -> set[str]:
-        """The ready nodes on which an allocation was stopped for the update and none has been healthy since."""
+        """The nodes that accept placements, on which an allocation was stopped for the update and none has been healthy since."""
         down: set[str] = set()
         for allocation in self._cluster.list_allocations():
             status = allocation.deployment_status
@@ -303,11 +424,15 @@ class DownNodes:
                 down.add(allocation.node_id)
             elif status is not None and status.healthy:
                 down.discard(allocation.node_id)
-        return {node_id for node_id in down if self._cluster.node(node_id).status is NodeStatus.READY}
+        return {node_id for node_id in down if self._cluster.node(node_id).is_ready_for_placements}
 
 
 EVENTS = st.lists(
-    st.tuples(st.sampled_from(["lost", "back", "failed", "healthy", "preempted"]), st.integers(0, 2)), max_size=40
+    st.tuples(
+        st.sampled_from(["lost", "back", "failed", "healthy", "preempted", "joined", "drained", "evaluated"]),
+        st.integers(0, 2),
+    ),
+    max_size=40,
 )
 
 
@@ -317,15 +442,21 @@ def test_an_update_takes_down_at_most_max_parallel_nodes_and_ends_despite_node_e
 ) -> None:
     cluster = make_cluster_with_version_0(canary=canary, max_parallel=max_count)
     down = DownNodes(cluster, max_count)
+    max_canaries = count_canaries(5, UpdatePolicy(max_parallel=max_count, canary=canary))
+    cluster.checks.append(lambda: assert_at_most(count_unpromoted_canaries(cluster), max_canaries))
     cluster.register(make_version(1, canary=canary, max_parallel=max_count, auto_promote=canary > 0))
     cluster.process_pending()
     for event, position in events:
         apply_event(cluster, event, position)
         down.refresh()
         cluster.process_pending()
-        cluster.evaluate_job(trigger=EvaluationTrigger.NODE_UPDATE)
-        cluster.process_pending()
+        if event != "lost":
+            # A lost node causes only the evaluation that stops its allocations.
+            cluster.evaluate_job(trigger=EvaluationTrigger.NODE_UPDATE)
+            cluster.process_pending()
     for node in cluster.replica.iter_all(NODES):
+        eligible = replace(node, scheduling_eligibility=SchedulingEligibility.ELIGIBLE)
+        cluster.put(NODES.build_put(eligible))
         cluster.reconnect_node(node.id)
     down.refresh()
     cluster.evaluate_job(trigger=EvaluationTrigger.NODE_UPDATE)
@@ -334,13 +465,20 @@ def test_an_update_takes_down_at_most_max_parallel_nodes_and_ends_despite_node_e
     assert cluster.deployment().status is not DeploymentStatus.RUNNING
 
 
+def count_unpromoted_canaries(cluster: SimulatedCluster) -> int:
+    statuses = [each.deployment_status for each in cluster.list_active()]
+    return sum(status is not None and status.canary for status in statuses)
+
+
 def apply_event(cluster: SimulatedCluster, event: str, position: int) -> None:
     """`position` counts the lost nodes, or the active allocations on ready nodes, the newest first."""
     lost = [each.id for each in cluster.replica.iter_all(NODES) if each.status is NodeStatus.DOWN]
     active = [each for each in reversed(cluster.list_active()) if each.node_id not in lost]
-    if event == "back" and lost:
+    if event == "joined":
+        cluster.with_node(f"joined{len(list(cluster.replica.iter_all(NODES)))}")
+    elif event == "back" and lost:
         cluster.reconnect_node(lost[position % len(lost)])
-    elif event != "back" and active:
+    elif event not in ("back", "evaluated") and active:
         chosen = active[position % len(active)]
         match event:
             case "lost":
@@ -349,6 +487,8 @@ def apply_event(cluster: SimulatedCluster, event: str, position: int) -> None:
                 cluster.report(chosen, ClientStatus.FAILED)
             case "healthy":
                 cluster.report(chosen, ClientStatus.RUNNING, healthy=True)
+            case "drained":
+                drain_node(cluster, chosen.node_id)
             case _:
                 evicted = replace(chosen, desired_status=DesiredStatus.EVICT, client_status=ClientStatus.COMPLETE)
                 cluster.put_led(ALLOCATIONS.build_put(evicted))

@@ -1,12 +1,13 @@
 """Reconciles one group of a system or sysbatch job, which runs on every feasible node (scheduling.md 5.11, 5.12).
 
 Includes canaries: a new version runs on some nodes first. `canary` is a percentage of the nodes here, not a count.
-Until promotion the other nodes, and new nodes, keep the older version. If the deployment fails, canary nodes get the
-older version back.
+Until promotion the other nodes, and new nodes, keep the older version. A free node gets a canary only if canaries are
+missing and no running allocation can be replaced by one. If the deployment fails, canary nodes get the older version
+back.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -154,14 +155,15 @@ class _SystemGroupReconciler:
         has_older_version = phase.is_active or phase.has_failed
         stable_version = self._input.find_stable_version(self._group.name) if has_older_version else None
         down_slots = _find_down_slots(self._deployment, allocations)
-        missing_canaries = phase.count_missing(allocations) if phase.is_active and not self._is_halted else 0
-        missing_canaries = self._request_missing(stable_version, down_slots, missing_canaries)
+        remaining = self._exclude_stopping_canaries(allocations, phase)
+        missing_canaries = phase.count_missing(remaining) if phase.is_active and not self._is_halted else 0
+        canary_slots = self._request_missing(stable_version, down_slots, missing_canaries, len(replaceable))
 
-        allowed_count = self._count_allowed_replacements(allocations, replaceable, down_slots)
+        allowed_count = self._count_allowed_replacements(remaining, replaceable, down_slots, canary_slots)
         # Replacing an allocation on a node that is already down takes no further node down.
         replaced = sorted(replaceable, key=lambda allocation: _get_slot(allocation) not in down_slots)[:allowed_count]
         if phase.is_active:
-            replaced = replaced[:missing_canaries]
+            replaced = replaced[: missing_canaries - len(canary_slots)]
             self._counts["canary"] += len(replaced)
         else:
             self._counts["destructive_update"] = len(replaced)
@@ -272,29 +274,45 @@ class _SystemGroupReconciler:
 
     # -- placements --------------------------------------------------------------------------------------------------
 
+    def _exclude_stopping_canaries(self, allocations: Sequence[Allocation], phase: CanaryPhase) -> Sequence[Allocation]:
+        """Return the allocations without the canaries that this evaluation stops, such as those on a lost node.
+
+        A stopping canary counts as missing at once, because the loss of a node may cause no other evaluation.
+        """
+        if not phase.is_active:
+            return allocations
+        stopping = {stop.allocation.id for stop in self._outcome.stops}.intersection(phase.canary_ids)
+        return [allocation for allocation in allocations if allocation.id not in stopping]
+
     def _request_missing(
-        self, stable_version: tuple[Job, str] | None, down_slots: Mapping[Slot, Allocation], missing_canaries: int
-    ) -> int:
-        """Request an allocation for each free slot of the eligible nodes. Return how many canaries are missing."""
+        self,
+        stable_version: tuple[Job, str] | None,
+        down_slots: Mapping[Slot, Allocation],
+        missing_canaries: int,
+        replaceable_count: int,
+    ) -> set[Slot]:
+        """Request an allocation for each free slot of the eligible nodes. Return the slots that get a canary."""
         outcome = self._outcome
+        free_slots: dict[Slot, Node] = {}
         for node in self._eligible.values():
-            for name in self._names:
-                if (node.id, name) in self._occupied_slots:
-                    continue
-                if not self._can_run(node):
-                    outcome.infeasible_count += 1
-                    continue
-                previous = down_slots.get((node.id, name))
-                # The rollout already took this node down, so it gets a canary before another node loses its allocation.
-                if previous is not None and missing_canaries > 0:
-                    request = PlacementRequest(name, self._job, self._group, previous, is_canary=True, node=node)
-                    missing_canaries -= 1
-                    self._counts["canary"] += 1
-                else:
-                    request = self._make_request(name, node, previous, stable_version)
-                outcome.placements.append(request)
+            names = [name for name in self._names if (node.id, name) not in self._occupied_slots]
+            if not names:
+                continue
+            if self._can_run(node):
+                free_slots.update({(node.id, name): node for name in names})
+            else:
+                outcome.infeasible_count += len(names)
+        canary_slots = _select_canary_slots(free_slots, down_slots, missing_canaries, replaceable_count)
+        for slot, node in free_slots.items():
+            name, previous = slot[1], down_slots.get(slot)
+            if slot in canary_slots:
+                request = PlacementRequest(name, self._job, self._group, previous, is_canary=True, node=node)
+            else:
+                request = self._make_request(name, node, previous, stable_version)
+            outcome.placements.append(request)
+        self._counts["canary"] += len(canary_slots)
         self._counts["place"] = len(outcome.placements)
-        return missing_canaries
+        return canary_slots
 
     def _make_request(
         self, name: str, node: Node, previous: Allocation | None, stable_version: tuple[Job, str] | None
@@ -308,15 +326,23 @@ class _SystemGroupReconciler:
         return PlacementRequest(name, self._job, self._group, previous, node=node)
 
     def _count_allowed_replacements(
-        self, allocations: Iterable[Allocation], replaceable: Sequence[Allocation], down_slots: Mapping[Slot, object]
+        self,
+        allocations: Iterable[Allocation],
+        replaceable: Sequence[Allocation],
+        down_slots: Mapping[Slot, object],
+        canary_slots: Collection[Slot],
     ) -> int:
-        """Return how many of `replaceable` may be replaced now, if slots that are already down come first."""
+        """Return how many of `replaceable` may be replaced now, if slots that are already down come first.
+
+        `canary_slots` are the free slots that get a canary now.
+        """
         update, deployment, outcome = self._group.update, self._deployment, self._outcome
         if update is None or update.max_parallel <= 0:
             return len(replaceable)
         placed_slots = ((request.node.id, request.name) for request in outcome.placements if request.node is not None)
         updated_slots = map(_get_slot, (*replaceable, *outcome.in_place_updates))
         undecided_slots = {slot for slot in (*placed_slots, *updated_slots) if slot in down_slots}
+        undecided_slots.update(canary_slots)
         already_down = sum(_get_slot(allocation) in down_slots for allocation in replaceable)
         if deployment is not None:
             active = (allocation for allocation in allocations if not allocation.is_terminal)
@@ -358,6 +384,21 @@ class _SystemGroupReconciler:
 
 def _get_slot(allocation: Allocation) -> Slot:
     return allocation.node_id, allocation.name
+
+
+def _select_canary_slots(
+    free_slots: Iterable[Slot], down_slots: Mapping[Slot, object], missing_canaries: int, replaceable_count: int
+) -> set[Slot]:
+    """Return the free slots that get a canary.
+
+    Slots that the rollout already took down come first, so that no other node loses its allocation. The other missing
+    canaries replace running allocations. A slot may be free because its node has no capacity, so the other free slots
+    get a canary only if there are too few allocations to replace. They get it now, because this may be the last
+    evaluation before the progress deadline.
+    """
+    down = [slot for slot in free_slots if slot in down_slots][:missing_canaries]
+    unassigned_count = max(0, missing_canaries - len(down) - replaceable_count)
+    return {*down, *[slot for slot in free_slots if slot not in down_slots][:unassigned_count]}
 
 
 def _find_down_slots(deployment: Deployment | None, allocations: Iterable[Allocation]) -> dict[Slot, Allocation]:
