@@ -114,7 +114,7 @@ async def test_a_worker_that_hangs_is_killed_and_the_next_call_succeeds() -> Non
 async def test_a_killed_worker_is_reported_and_leaves_no_process() -> None:
     sideline = ForkedWorker(WORLD)
 
-    with pytest.raises(Refusal, match="ended before it was done"):
+    with pytest.raises(Refusal, match="ended before its reply"):
         await sideline.run(end)
 
     assert await sideline.run(lambda: b"next") == b"next"

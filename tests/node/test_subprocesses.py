@@ -44,6 +44,13 @@ def test_a_program_and_its_children_are_killed_after_the_timeout(tmp_path: Path)
     wait_killed(tmp_path / "pid")
 
 
+def test_a_child_that_holds_the_output_is_killed_after_the_timeout_although_the_program_ended(tmp_path: Path) -> None:
+    with pytest.raises(TimeoutError):
+        run_script(f"sleep 100 & echo $! >{tmp_path}/pid; exit 0", timeout_s=0.5)
+
+    wait_killed(tmp_path / "pid")
+
+
 def test_a_program_is_killed_if_a_check_fails(tmp_path: Path) -> None:
     async def fail() -> None:
         raise ValueError("too large")

@@ -69,13 +69,22 @@ async def run_program(
                 await asyncio.wait([ending], timeout=CHECK_INTERVAL_S)
                 await check()
             output, errors, exit_code = await ending
+    except BaseException:
+        # Also if the program has ended: a child of it may still hold the pipes.
+        _kill_group(process.pid)
+        raise
     finally:
         ending.cancel()
-        if process.returncode is None or is_group_killed:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+        if is_group_killed:
+            _kill_group(process.pid)
         await process.wait()
     return ProgramResult(exit_code, output, errors)
+
+
+def _kill_group(group_id: int) -> None:
+    """Kill all processes of a group, if it has any."""
+    with suppress(ProcessLookupError):
+        os.killpg(group_id, signal.SIGKILL)
 
 
 def _create_input_file(data: bytes) -> int:

@@ -1,7 +1,7 @@
 """`wharf alloc fs`: lists and prints the files of an allocation, which any server fetches from the node."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -102,13 +102,3 @@ def _format_modified(session: Session, entry: "AllocFileInfo") -> str:
         return session.format_time(parse_time(entry.mod_time))
     except ValueError:
         return entry.mod_time
-
-
-def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a stream without their line ends; also an incomplete last line."""
-    rest = b""
-    for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield from lines
-    if rest:
-        yield rest

@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Set
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
@@ -26,26 +26,6 @@ REQUIRED_COLUMNS: Final = frozenset({"Desired", "Running", "Healthy"})
 
 OPTIONAL_COLUMNS: Final = ("Complete", "Old", "Pending")
 """Columns that a narrow terminal does not show."""
-
-
-class ProgressView(Protocol):
-    """A display of a job's progress."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def update(self, progress: "JobProgress", elapsed_ns: int) -> None: ...
-
-    def stop(self) -> None:
-        """Stop updating in place, before other text is printed."""
-        ...
-
-    def report_outcome(self, is_success: bool, text: str) -> None:
-        """Print how the job ended."""
-        ...
 
 
 class LiveProgressView:

@@ -18,6 +18,7 @@ import click
 
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.options import RenamedOption
+from wharf.world.unix_sockets import shorten_socket_path
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,7 +56,8 @@ class _UnixConnection(http.client.HTTPConnection):
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(RESPONSE_TIMEOUT_S)
-        self.sock.connect(str(self._path))
+        with shorten_socket_path(self._path) as address:
+            self.sock.connect(address)
 
 
 def socket_option(command: F) -> F:

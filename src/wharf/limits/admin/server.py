@@ -8,9 +8,9 @@ import asyncio
 import contextlib
 import hmac
 import logging
-import os
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
@@ -26,6 +26,7 @@ from wharf.limits.gateway.gateway import Gateway
 from wharf.limits.gateway.heads import BadHead, read_request_head
 from wharf.limits.rate_limiter import RateLimiter
 from wharf.world import World
+from wharf.world.unix_sockets import bind_private_socket, shorten_socket_path
 
 log = logging.getLogger(__name__)
 
@@ -82,19 +83,11 @@ class AdminServer:
 
     async def open(self) -> None:
         """Listen. Raises `OSError` if another process listens on the socket or a port."""
-        if self._path.exists():
-            if _is_listening(str(self._path)):
-                raise OSError(
-                    f"another limiter listens at {self._path}: configure another data folder or `admin_socket`"
-                )
-            self._path.unlink()  # It belongs to a process that was killed.
-        previous_umask = os.umask(0o177)
-        try:
-            self._socket_server = await asyncio.start_unix_server(
-                self._serve_socket, str(self._path), limit=MAX_HEAD_BYTES
-            )
-        finally:
-            os.umask(previous_umask)
+        if self._path.exists() and _is_listening(self._path):
+            raise OSError(f"another limiter listens at {self._path}: configure another data folder or `admin_socket`")
+        self._socket_server = await asyncio.start_unix_server(
+            self._serve_socket, sock=bind_private_socket(self._path), limit=MAX_HEAD_BYTES
+        )
         settings = self._limiter.settings
         if settings.admin_host:
             self._port_server = await asyncio.start_server(
@@ -255,11 +248,12 @@ def _build_error(status: int, text: str) -> _Reply:
     return _Reply(status, JSON_TYPE, msgspec.json.encode({"message": text}))
 
 
-def _is_listening(path: str) -> bool:
+def _is_listening(path: Path) -> bool:
     """Return whether a process listens on a Unix socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
-            probe.connect(path)
+            with shorten_socket_path(path) as address:
+                probe.connect(address)
         except OSError:
             return False
         return True

@@ -20,7 +20,6 @@ COMMAND_MARK_VARIABLE: Final = "WHARF_COMMAND"
 """Environment variable by which the processes of a command are found and killed."""
 READ_BYTES: Final = 16 << 10
 """Bytes read at a time; small enough to fit into one message of the exec stream."""
-MAX_INPUT_BYTES: Final = 256 << 10
 SIGNAL_EXIT_CODE_BASE: Final = 128
 MAX_KILL_PASSES: Final = 20
 """How often to scan for marked processes; a process can fork while it is being killed."""

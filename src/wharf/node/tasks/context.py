@@ -11,9 +11,6 @@ from wharf.node.drivers.port import View
 from wharf.node.tasks.folders import TaskFolders
 from wharf.node.tasks.interpolation import ReferenceValues, resolve_text
 
-CONTAINER_FOLDERS = {"alloc": "/alloc", "local": "/local", "secrets": "/secrets"}
-"""Where a task with a root file system of its own finds its folders."""
-
 
 class TaskSetupError(Exception):
     """A task cannot be prepared; the text is for its owner."""

@@ -38,9 +38,6 @@ class LogLineIndex:
         keys = self._places_by_table.get(table)
         return 0 if keys is None else keys.get(key, 0) >> _SHIFT
 
-    def count_keys(self) -> int:
-        return sum(map(len, self._places_by_table.values()))
-
     def get_position(self) -> LogPosition:
         return LogPosition(self.index, dict(self.last_changes), self.epoch, self.epoch_since)
 

@@ -118,16 +118,6 @@ class RestoreEnd(StoreMessage, frozen=True, gc=False, tag="end"):
     is_whole: bool
 
 
-NumberedRequest = (
-    CommitRequest
-    | BarrierRequest
-    | FindWriteRequest
-    | GrantLeaseRequest
-    | RevokeLeaseRequest
-    | CompactRequest
-    | LogHealthRequest
-)
-
 StoreRequest = (
     StoreHello
     | CommitRequest

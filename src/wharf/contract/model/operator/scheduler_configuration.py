@@ -4,9 +4,6 @@ import enum
 
 from wharf.contract.model.record import Record
 
-DEFAULT_FEASIBILITY_CHECK_LIMIT = 100
-"""The limit that applies if the configured limit of feasibility checks is 0."""
-
 
 class SchedulerAlgorithm(enum.StrEnum):
     INHERITED = ""  # Only in a node pool: use the cluster's algorithm.
