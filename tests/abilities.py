@@ -1,9 +1,9 @@
-"""What tests need of the machine: system programs, and abilities such as writing cgroups.
+"""System programs and machine abilities (such as writing cgroups) that tests require.
 
     @pytest.mark.needs_program("etcd")      the test starts this program
     @pytest.mark.needs("cgroups")           the machine must be able to do this; the probes are below
 
-A missing program is ours to install: the test is skipped by name, and in CI (CI=true) it fails. A missing ability is
+A missing program can be installed: its tests are skipped by name, and in CI (CI=true) they fail. A missing ability is
 probed, printed and counted as `unavailable`; that is allowed only for tests that `tests/unavailable.toml` names with the
 probe that fails, and is a failure for all others. A test that is named there runs wherever its probe finds the ability.
 In CI no test may be skipped for any other reason.
@@ -22,9 +22,9 @@ import pytest
 
 from wharf.node.networks.namespaces import find_bridge_error
 
-Probe = Callable[[], str | None]  # The reason why not, or None where the machine is able.
+Probe = Callable[[], str | None]  # Returns why the ability is missing, or None if the machine has it.
 
-# The distribution's packages, for the sentence that says what to install.
+# The package of each program in the distribution, for the message that names what to install.
 PACKAGES = {
     "etcd": "etcd-server",
     "etcdctl": "etcd-client",
@@ -71,7 +71,7 @@ def probe_namespaces() -> str | None:
 
 
 def probe_containers() -> str | None:
-    """Run a program in a container, as an engine of the test's own would: with Podman, from an empty root."""
+    """Run a program in a container with Podman, from an empty root folder."""
     podman, busybox = shutil.which("podman"), shutil.which("busybox")
     if podman is None or busybox is None:
         return None  # What is missing can be installed: needs_program says so.
@@ -108,7 +108,7 @@ def probe_memory_bounds() -> str | None:
 
 
 def probe_bridges() -> str | None:
-    """Make a bridge, and look at the rules of its ports, in a network of the probe's own."""
+    """Create a bridge and list its iptables rules, in a separate network namespace."""
     iptables = shutil.which("iptables")
     if iptables is None:
         return None  # What is missing can be installed: needs_program says so.
@@ -123,7 +123,7 @@ def probe_bridges() -> str | None:
 
 
 def probe_mounts() -> str | None:
-    """Mount a little memory, and unmount it."""
+    """Mount a small tmpfs and unmount it."""
     with tempfile.TemporaryDirectory(prefix="wm-") as folder:
         try:
             done = subprocess.run(
@@ -138,7 +138,7 @@ def probe_mounts() -> str | None:
 
 
 def probe_breaking_disks() -> str | None:
-    """Mount a file as a disk whose kernel can be told that it is broken."""
+    """Mount a file as an ext4 disk and check that the kernel can simulate errors of it."""
     make = shutil.which("mkfs.ext4", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if make is None:
         return None  # What is missing can be installed: needs_program says so.
@@ -186,12 +186,12 @@ def is_ci(environment: Mapping[str, str]) -> bool:
 
 UNAVAILABLE = pytest.StashKey[str]()
 
-# What a worker hands over at its end: what its probes said, and why it would not have run at all.
+# Keys of a worker's output: the results of its probes, and the errors that reject the run.
 ANSWERS, REFUSALS = "abilities", "refusals"
 
 
 class AbilityRules:
-    """The pytest plugin that keeps the rules told at the head of this module."""
+    """The pytest plugin that enforces the rules in the docstring of this module."""
 
     def __init__(self, *, probes: Mapping[str, Probe], allowed: Iterable[Allowed], in_ci: bool) -> None:
         self._probes = probes
@@ -281,7 +281,7 @@ class AbilityRules:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: object) -> None:
-        """Where workers run the tests (pytest-xdist), these collect and probe, and the process that tells is another."""
+        """Collect the results of a pytest-xdist worker: workers probe, and the controller prints the summary."""
         output = getattr(node, "workeroutput", {})
         self._answers.update(output.get(ANSWERS, {}))
         self._refusals.extend(text for text in output.get(REFUSALS, []) if text not in self._refusals)
@@ -298,7 +298,7 @@ class AbilityRules:
             terminalreporter.write_line(f"SKIPPED {nodeid}: {end}")
 
     def _refuse(self, config: pytest.Config, text: str) -> None:
-        """End the run here. A worker must not end before its tests were run: it hands over the text instead."""
+        """End the run with this error. A worker must run its tests first, so it passes the text to the controller."""
         if _workers_output(config) is None:
             raise pytest.UsageError(text)
         self._refusals.append(text)
@@ -314,13 +314,13 @@ def _needed(item: pytest.Item, marker: str) -> list[str]:
 
 
 def _workers_output(config: pytest.Config) -> dict[str, object] | None:
-    """What this process hands over at its end, if it is a worker of pytest-xdist."""
+    """Return the output that this process passes to the controller, if it is a pytest-xdist worker."""
     output: dict[str, object] | None = getattr(config, "workeroutput", None)
     return output
 
 
 def _plain_id(item: pytest.Item) -> str:
-    """The id of a test without its parameters: all of its cases share one entry."""
+    """Return the id of a test without its parameters: all of its cases share one entry."""
     return item.nodeid.partition("[")[0]
 
 

@@ -1,4 +1,4 @@
-"""Small words for tests that need a job: each is valid by default, and every field can be told otherwise.
+"""Builders of jobs and their parts for tests: each is valid by default, and every field can be overridden.
 
 They make what a user submits. `admitted(a_job())` is what the server stores: canonical, with its implied constraints.
 """
@@ -25,32 +25,32 @@ def a_task(name: str = "server", **fields: Any) -> Task:
 
 
 def some_resources(cpu: int = 100, memory_mb: int = 64, **fields: Any) -> Resources:
-    """What a small task asks for."""
+    """Return the resources of a small task."""
     return Resources(cpu=cpu, memory_mb=memory_mb, **fields)
 
 
 def a_group(name: str = "web", *tasks: Task, count: int = 1, **fields: Any) -> TaskGroup:
-    """A group, of one task unless told."""
+    """Return a group, by default with one task."""
     return TaskGroup(name=name, count=count, tasks=tasks or (a_task(),), **fields)
 
 
 def a_job(id: str = "shop", *groups: TaskGroup, **fields: Any) -> Job:
-    """A service with one group, unless told."""
+    """Return a service job, by default with one group."""
     return Job(id=id, task_groups=groups or (a_group(),), **fields)
 
 
 def a_batch_job(id: str = "nightly", *groups: TaskGroup, **fields: Any) -> Job:
-    """Work that ends."""
+    """Return a batch job."""
     return a_job(id, *groups, type=JobType.BATCH, **fields)
 
 
 def a_system_job(id: str = "agent", *groups: TaskGroup, **fields: Any) -> Job:
-    """Something on every node."""
+    """Return a system job, which runs on every node."""
     return a_job(id, *groups, type=JobType.SYSTEM, **fields)
 
 
 def a_periodic_job(id: str = "nightly", *groups: TaskGroup, spec: str = "0 3 * * *", **fields: Any) -> Job:
-    """A batch job with a time table."""
+    """Return a batch job with a schedule."""
     return a_batch_job(id, *groups, periodic=Periodic(specs=(spec,)), **fields)
 
 
@@ -76,16 +76,16 @@ def admitted(job: Job, settings: JobSettings | None = None) -> Job:
 
 
 def a_constraint(left: str, right: str = "", operand: str = "=") -> Constraint:
-    """Nodes of which this is not true are not used."""
+    """Return a constraint: nodes that do not match are excluded."""
     return Constraint(l_target=left, r_target=right, operand=operand)
 
 
 def an_affinity(left: str, right: str, operand: str = "=", weight: int = 50) -> Affinity:
-    """Nodes of which this is true are preferred."""
+    """Return an affinity: nodes that match are preferred."""
     return Affinity(l_target=left, r_target=right, operand=operand, weight=weight)
 
 
 def a_spread(attribute: str, weight: int = 50, **percents: int) -> Spread:
-    """Evenly, or by percent a value."""
+    """Return a spread: even, or with a percentage for each value."""
     targets = tuple(SpreadTarget(value=value, percent=percent) for value, percent in percents.items())
     return Spread(attribute=attribute, weight=weight, spread_target=targets or None)

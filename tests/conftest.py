@@ -1,4 +1,4 @@
-"""What holds for all tests: the rules about the machine's abilities, and how hard property tests try."""
+"""Settings of all tests: the rules for machine abilities, and the Hypothesis profiles."""
 
 import gc
 import os
@@ -12,7 +12,7 @@ from tests.abilities import PROBES, AbilityRules, is_ci, read_allowed
 from tests.failures import pytest_runtest_makereport as pytest_runtest_makereport
 from wharf.cluster.state.codec import RecordDecoder
 
-# Cores are shared: how long an example takes says nothing. Tests leave `max_examples` to the profile, so that
+# No deadline: cores are shared, so the duration of an example means nothing. Tests leave `max_examples` to the profile, so
 # `make fuzz` can raise it for all of them.
 settings.register_profile("local", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True, database=None, print_blob=True)
@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart() -> None:
-    """Whatever a writer takes in without decoding it is compared with what others decode, in every test."""
+    """Verify in every test that adopted records equal the records that others decode."""
     RecordDecoder.should_verify_adopted = True
     # A shell that starts the tests behind it has them ignore these, and with them all that they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -50,12 +50,12 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """At the end of a file: what its tests left in caches made each later test in virtual time ten times as long."""
+    """Freeze the garbage collector's objects after each file: caches would make later virtual-time tests ten times slower."""
     if nextitem is None or nextitem.path != item.path:
         _let_stay()
 
 
 def _let_stay() -> None:
-    """What is there now stays: tests in virtual time collect garbage at their end, and need not look through all of it."""
+    """Exempt all current objects from garbage collection, which each test in virtual time runs at its end."""
     gc.collect()
     gc.freeze()

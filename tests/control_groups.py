@@ -1,4 +1,4 @@
-"""What a node that was killed leaves of its control groups: it cannot take them away any more."""
+"""Removal of the control groups that a killed node leaves behind."""
 
 import json
 from contextlib import suppress
@@ -10,7 +10,7 @@ NODES: Final = ("node/node.json", "*/node/node.json", "*/*/node/node.json")
 
 
 def remove_groups_of(node: str) -> None:
-    """In all trees of the first version, and in the one of the second. Those that hold a process stay."""
+    """Remove the node's empty control groups, in all hierarchies of cgroup v1 and in that of v2."""
     for folder in (ROOT / "wharf" / node, *ROOT.glob(f"*/wharf/{node}")):
         for group in (*folder.glob("*/"), folder):
             with suppress(OSError):
@@ -18,7 +18,7 @@ def remove_groups_of(node: str) -> None:
 
 
 def remove_groups_below(folder: Path) -> None:
-    """Of the nodes whose data are in a test's folder."""
+    """Remove the control groups of all nodes whose data is in a test's folder."""
     for pattern in NODES:
         for file in folder.glob(pattern):
             with suppress(ValueError, KeyError):

@@ -15,7 +15,7 @@ import pytest
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """No garbage is collected while a report is made: what it says about itself it says afterwards."""
+    """Disable garbage collection while a report is made, so that no warning is formatted during a parse."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

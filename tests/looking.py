@@ -1,4 +1,4 @@
-"""Looking for files and folders below a place where others come and go. What goes while it looks is not there."""
+"""Searching for files and folders while others are created and deleted. Entries deleted during the search are omitted."""
 
 import fnmatch
 import os

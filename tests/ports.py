@@ -19,8 +19,10 @@ _given: set[int] = set()
 
 
 def free_ports(count: int, *, first: int | None = None) -> list[int]:
-    """Ports that nobody uses, and that are given to nobody else as long as this process lives."""
-    start = PORTS.index(first) if first is not None else os.getpid() * 37 % len(PORTS)  # Runs look in places apart.
+    """Return unused ports, reserved until this process ends."""
+    start = (
+        PORTS.index(first) if first is not None else os.getpid() * 37 % len(PORTS)
+    )  # Concurrent test runs start at different ports.
     found: list[int] = []
     for port in (*PORTS[start:], *PORTS[:start]):
         if len(found) == count:
@@ -37,13 +39,13 @@ def _claim(port: int) -> bool:
     try:
         fcntl.lockf(_claims(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
     except OSError:
-        return False  # Another process has it.
+        return False  # Another process has claimed it.
     return True
 
 
 @functools.cache
 def _claims() -> int:
-    """The file of claims, open for as long as this process lives: its locks end when it is closed."""
+    """Return the file of claims. It stays open until the process ends, because closing it releases the locks."""
     return os.open(Path(tempfile.gettempdir()) / f"wharf-test-ports-{os.getuid()}", os.O_RDWR | os.O_CREAT, 0o600)
 
 

@@ -1,4 +1,4 @@
-"""The rules about the machine's abilities, each tried on a small pytest run of its own."""
+"""The rules for machine abilities, each in a separate pytest run."""
 
 from pathlib import Path
 
@@ -136,7 +136,7 @@ def test_no_test_may_be_skipped_in_ci_for_any_reason(pytester: pytest.Pytester) 
 
 
 def in_two_processes(pytester: pytest.Pytester, test: str, *, allowed: str = "") -> pytest.RunResult:
-    """A process of its own for each worker, as in `make test`: what they found is told by the one that started them."""
+    """Run a test with two pytest-xdist workers, as `make test` does; the controller prints what they found."""
     pytester.makeini("[pytest]\ntestpaths = .")
     pytester.makeconftest(
         f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{CONFTEST.format(allowed=allowed, in_ci=True)}"

@@ -1,4 +1,4 @@
-"""A failing test shows its reason, whatever it leaves behind."""
+"""The report of a failing test shows its reason, even if the test leaves garbage behind."""
 
 import pytest
 

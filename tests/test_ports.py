@@ -1,4 +1,4 @@
-"""No two servers of tests are sent to the same port."""
+"""Each free port is returned only once."""
 
 import socket
 import subprocess
@@ -12,7 +12,7 @@ FIRST = 17_000
 
 
 def asking(count: int) -> subprocess.Popen[str]:
-    """Another process that asks for ports, tells them and keeps them until its input ends."""
+    """Start a process that reserves ports, prints them and holds them until its input ends."""
     program = "import sys; from tests.ports import free_ports; "
     program += f"print(*free_ports({count}, first={FIRST}), flush=True); sys.stdin.read()"
     return subprocess.Popen(

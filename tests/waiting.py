@@ -1,4 +1,4 @@
-"""Waiting in tests, for a state and with a deadline: the one place where tests let time pass."""
+"""Waiting for a state with a deadline. Tests let real time pass only here."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 PAUSE_S = 0.01
 WITHIN_S = 60.0
-"""A bound against hanging that only a failure reaches: the machine may be slow, and busy with other things."""
+"""Limit against hanging that only a failure reaches: the machine may be slow and shared."""
 
 
 def wait_until(state: Callable[[], T | None], *, what: str, within_s: float = WITHIN_S) -> T:
@@ -22,7 +22,7 @@ def wait_until(state: Callable[[], T | None], *, what: str, within_s: float = WI
 
 
 async def wait_on_loop_until(state: Callable[[], T | None], *, what: str, within_s: float = WITHIN_S) -> T:
-    """Do the same while the event loop goes on."""
+    """Do the same as `wait_until` without blocking the event loop."""
     deadline = time.monotonic() + within_s
     while not (answer := state()):
         assert time.monotonic() < deadline, f"after {within_s} s still not so: {what}"

@@ -60,9 +60,17 @@ CHECKS = (
         "use what the line names, or list the exception in tools/allowed.toml",
     ),
     Check("tidy", build_module_command("tools.tidy"), "remove the text from the file"),
-    Check("wording", build_module_command("tools.wording"), "write the plain word, or list the reason in tools/allowed.toml"),
+    Check(
+        "wording",
+        build_module_command("tools.wording"),
+        "write the plain word, or list the reason in tools/allowed.toml",
+    ),
     Check("modules", build_module_command("tools.modules"), "rename or join, or list the reason in tools/allowed.toml"),
-    Check("logs", build_module_command("tools.log_lines"), "edit docs/logs.toml, then run python -m tools.log_lines --write"),
+    Check(
+        "logs",
+        build_module_command("tools.log_lines"),
+        "edit docs/logs.toml, then run python -m tools.log_lines --write",
+    ),
     Check("requirements", build_module_command("tools.requirements"), "make the files agree, then run `make lock`"),
     Check(
         "changes", build_module_command("tools.changelog"), "changelog.d/README.md describes the format of a fragment"

@@ -1,4 +1,4 @@
-"""Real agents for tests: started on a free port in a folder of the test, ended by process id, with a look at what is left."""
+"""Real agents for tests: started in a folder of the test on a free port, and ended by process id with all they started."""
 
 import json
 import os
@@ -16,9 +16,9 @@ from tests.mounts import unmount_below
 from tests.waiting import wait_until
 
 READY_WITHIN_S = 120.0
-"""A bound against hanging, not a promise: the machine is shared. How fast it is, `benchmarks/agent.py` tells."""
+"""Limit for a start. Only a hanging agent reaches it; `benchmarks/agent.py` measures how long a start takes."""
 ANSWERED_WITHIN_S = 60.0
-"""Of the same kind, for a request and for an end."""
+"""Limit for a request, and for the end of a process."""
 
 _ADDRESS = re.compile(r"https?://[\d.]+:\d+")
 
@@ -28,7 +28,7 @@ class RunningAgent:
         self.process = process
         self.folder = folder
         self.seen: set[int] = set()
-        """All children that were ever looked at: those of a parent that was killed are found here only."""
+        """All children that were ever listed. After the parent was killed, its children are only known from here."""
         self._out = out
         self._err = err
 
@@ -47,7 +47,11 @@ class RunningAgent:
         return found[0]
 
     def wait_ready(self) -> None:
-        wait_until(lambda: self.is_ready() or self.process.poll() is not None, what="ready", within_s=READY_WITHIN_S)
+        wait_until(
+            lambda: self.is_ready() or self.process.poll() is not None,
+            what="the agent is ready or has ended",
+            within_s=READY_WITHIN_S,
+        )
         assert self.is_ready(), self.out + self.err
 
     def is_ready(self) -> bool:
@@ -59,7 +63,7 @@ class RunningAgent:
         return now
 
     def child(self, role: str) -> int | None:
-        """The process id of a part of the tree."""
+        """Return the process id of the child with this role."""
         return next((pid for pid in self.children() if role_of(pid) == role), None)
 
     def get(self, path: str) -> object:
@@ -72,7 +76,7 @@ class RunningAgent:
             return json.load(reply)
 
     def do(self, path: str) -> int:
-        """A write without a body; the status of its reply."""
+        """Send a PUT without a body and return the status of the reply."""
         with urllib.request.urlopen(
             urllib.request.Request(self.address + path, method="PUT"), timeout=ANSWERED_WITHIN_S
         ) as reply:
@@ -119,7 +123,7 @@ def sockets_in(folder: Path) -> list[str]:
 
 @contextmanager
 def running(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> Iterator[RunningAgent]:
-    """`wharf ARGUMENTS` with `folder` as the current folder."""
+    """Run `wharf ARGUMENTS` with `folder` as the current folder, and end everything that it started."""
     folder.mkdir(exist_ok=True)
     out, err = folder / "out.txt", folder / "err.txt"
     with out.open("wb") as stdout, err.open("wb") as stderr:
@@ -156,7 +160,7 @@ def end_all_of(folder: Path) -> None:
 
 
 def _kill_all_of(folder: Path) -> list[int]:
-    """They are known by the folder, which is in their words or in their environment."""
+    """Kill processes whose command line or environment contains the folder. Return their process ids."""
     name, found = os.fsencode(folder), []
     for process in Path("/proc").iterdir():
         if not process.name.isdecimal() or int(process.name) == os.getpid():
@@ -170,7 +174,7 @@ def _kill_all_of(folder: Path) -> list[int]:
 
 
 def run(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """A command that ends by itself."""
+    """Run a command that ends by itself."""
     return subprocess.run(
         [sys.executable, "-m", "wharf", *arguments],
         cwd=folder,

@@ -1,4 +1,4 @@
-"""A real agent with access control on: its first token, its audit log, its keyring's file."""
+"""A real agent with access control enabled: bootstrap token, audit log and keyring file."""
 
 import json
 import stat
@@ -48,7 +48,7 @@ def test_an_agent_with_access_control_requires_a_token_and_audits_its_accessor(t
         kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
         assert (put[0], variable[0]) == (200, 200)
         assert [entry["accessor_id"] for entry in told] == [token["AccessorID"]]
-        # Neither the state, nor the logs, nor the audit log know a secret.
+        # Neither the state, nor the logs, nor the audit log contain a secret.
         assert b"tiger-tiger" not in kept
         assert token["SecretID"].encode() not in kept
 
@@ -117,14 +117,15 @@ def test_a_new_node_joins_only_with_an_introduction_token(tmp_path: Path) -> Non
         def nodes() -> str:
             return ask(agent, "GET", "/v1/nodes", token=token)[1]
 
-        wait_until(lambda: '"ready"' in nodes(), what="the node is there")
+        wait_until(lambda: '"ready"' in nodes(), what="the node is ready")
         agent.process.terminate()
         agent.wait_end()
 
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
         wait_until(
-            lambda: '"ready"' in ask(agent, "GET", "/v1/nodes", token=token)[1], what="it is known by its secret"
+            lambda: '"ready"' in ask(agent, "GET", "/v1/nodes", token=token)[1],
+            what="the node is ready after it restarted with its secret",
         )
 
 
@@ -139,7 +140,7 @@ def test_dev_admits_its_own_nodes_and_prints_that_access_control_is_on(tmp_path:
         def ready() -> int:
             return ask(agent, "GET", "/v1/nodes", token=token)[1].count('"Status":"ready"')
 
-        wait_until(lambda: ready() == 3, what="the node of the machine and both fake ones are there")
+        wait_until(lambda: ready() == 3, what="the machine's node and both fake nodes are ready")
         node_id = json.loads(ask(agent, "GET", "/v1/nodes", token=token)[1])[0]["ID"]
         stranger = {"Node": {"ID": node_id, "Name": "x"}, "SecretID": "y"}
 

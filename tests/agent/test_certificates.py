@@ -1,4 +1,4 @@
-"""Certificates: an authority, and what it signs, used by a real TLS handshake."""
+"""A certificate authority and the certificates that it signs, in real TLS handshakes."""
 
 import ssl
 import stat
@@ -39,7 +39,7 @@ def a_folder(path: Path) -> Path:
 
 
 def handshake(folder: Path, *, client: str | None, name: str) -> None:
-    """Both ends in memory. Raises ssl.SSLError as a real one would."""
+    """Perform a TLS handshake with both ends in memory. Raises `ssl.SSLError` if either end rejects the other."""
     server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server_side.load_cert_chain(*get_files(folder, "server"))
     server_side.load_verify_locations(get_files(folder, AUTHORITY_FILES_NAME)[0])
@@ -126,7 +126,7 @@ def test_a_key_that_is_not_the_authoritys_is_refused(tmp_path: Path) -> None:
         read_authority(tmp_path)
 
 
-# -- what is asked for
+# -- the names and lifetimes of certificates
 
 
 def ask(folder: Path, **given: Any) -> None:

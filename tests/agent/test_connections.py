@@ -1,4 +1,4 @@
-"""Connections at the port: how many an address may have, and how large a request's head may be."""
+"""Limits of the HTTP port: connections per client address, and the size of a request head."""
 
 import asyncio
 
@@ -53,7 +53,7 @@ async def test_a_hundred_excess_connections_get_a_reply_and_then_ten_a_second() 
 
 
 class Wire(asyncio.Transport):
-    """What a connection writes, and whether it was closed."""
+    """A transport that records the bytes written to it, and whether it was closed."""
 
     def __init__(self, address: str) -> None:
         super().__init__({"peername": (address, 40_000), "sockname": ("127.0.0.1", 4646)})

@@ -1,4 +1,4 @@
-"""The control socket: how commands on the same machine speak to a running agent."""
+"""The control socket: requests of commands on the same machine to a running agent."""
 
 import os
 import socket

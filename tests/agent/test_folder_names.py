@@ -1,4 +1,4 @@
-"""The name of a data folder: the same at every start, and another for a copy."""
+"""The id of a data folder: the same at every start, and different for a copy."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The end of the HTTP port, for those who talk over a websocket: each is told, and nobody holds it up."""
+"""Websockets when the HTTP port stops: each is closed with a reason, and none delays the stop."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ LONG_GRACE = msgspec.structs.replace(AgentSettings(), api=ApiSettings(shutdown_g
 
 
 class Port:
-    """Talks until it is closing: over `/flood` without an end, else not at all."""
+    """An application for websockets: sends endlessly on `/flood` and nothing elsewhere, until the server stops."""
 
     def __init__(self) -> None:
         self.world = RealWorld()
@@ -52,7 +52,7 @@ class Port:
 
 @asynccontextmanager
 async def a_port_that_ends() -> AsyncIterator[Port]:
-    """It is told to end where the block ends, and has ended then."""
+    """Serve a port that is asked to stop at the end of the block, and wait until it has stopped."""
     port = Port()
     await port.http.open()
     serving = port.world.start_task(port.http.serve(port.closing), name="serving")
@@ -100,5 +100,5 @@ async def _stalled(port: Port) -> asyncio.StreamWriter:
         known, before = before, port.sent
         return port.sent > 0 and port.sent == known
 
-    await wait_on_loop_until(is_stuck, what="what nobody reads has no room any more")
+    await wait_on_loop_until(is_stuck, what="the send buffer is full")
     return writer

@@ -1,4 +1,4 @@
-"""The file with the key that wraps the keyring: made once, read by every server, and told of when it does not fit."""
+"""The file with the key that wraps the keyring: created once, read by every server, reported if it is the wrong key."""
 
 import base64
 import stat

@@ -1,4 +1,4 @@
-"""Limits around the API of a real agent: off by default, and where they are on, machines and those who wait go through."""
+"""Rate limits of a real agent's API: off by default; heartbeats and waiting requests are exempt."""
 
 import json
 import urllib.error
@@ -55,7 +55,7 @@ def with_rules(folder: Path, rules: str, more: str = "", limiter: str = "") -> P
     return an_agent(folder, f'{more}\n[limits]\nenabled = true\nfile = "{folder}/limits.toml"\n')
 
 
-def look(agent: RunningAgent, target: str) -> Any:  # JSON of many shapes.
+def look(agent: RunningAgent, target: str) -> Any:  # Replies have different types.
     return admin_client.query_limiter(agent.folder / "data" / "limits-api.sock", target)
 
 
@@ -80,10 +80,10 @@ def test_an_api_without_limits_sends_no_limit_headers(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
-    """With small limits, and access control, so that one token's use is not another's."""
+    """An agent with small limits, and with access control so that each token has its own buckets."""
     folder = tmp_path_factory.mktemp("limited") / "a"
     file = with_rules(folder, SMALL, "[acl]\nenabled = true")
-    # A node would be let in by nobody here, and ask again and again from the address of the tests.
+    # A node would be rejected here, and its retries would count for the address of the tests.
     file.write_text(file.read_text().replace("[client]\nenabled = true", "[client]\nenabled = false"))
     with running(folder, "agent", "--config", str(file)) as agent:
         agent.wait_ready()
@@ -107,7 +107,7 @@ def put(agent: RunningAgent, path: str, body: object, token: str) -> dict[str, s
 
 
 def a_token(agent: RunningAgent, by: str, name: str) -> str:
-    """A management token of its own, so that each test has whole buckets."""
+    """Create a management token, so that each test starts with full buckets. `by` is the token that creates it."""
     act(agent, "/off", for_ms=60_000)
     made = put(agent, "/v1/acl/token", {"Name": name, "Type": "management"}, by)
     act(agent, "/off", for_ms=0)
@@ -149,7 +149,7 @@ def test_waiting_requests_do_not_count_as_concurrent(limited: RunningAgent, mana
 
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(ask, limited, wait, token=token) for _ in range(3)]
-        wait_until(lambda: metric(limited, "wharf_limits_running ") == 3, what="three wait")
+        wait_until(lambda: metric(limited, "wharf_limits_running ") == 3, what="three requests are waiting")
         beside = ask(limited, "/v1/jobs", token=token)
         one_too_many = ask(limited, wait, token=token)
         put(limited, "/v1/jobs", A_JOB, token)
@@ -158,7 +158,7 @@ def test_waiting_requests_do_not_count_as_concurrent(limited: RunningAgent, mana
     assert beside[0] == 200
     assert (one_too_many[0], json.loads(one_too_many[2])["limit"]["name"]) == (429, "waiting")
     assert [status for status, _, _ in told] == [200, 200, 200]
-    wait_until(lambda: metric(limited, "wharf_limits_running ") == 0, what="their places are free")
+    wait_until(lambda: metric(limited, "wharf_limits_running ") == 0, what="no request is running")
 
 
 def test_time_spent_waiting_is_not_counted_as_cpu_time(limited: RunningAgent, management: str) -> None:
@@ -255,17 +255,22 @@ def test_settings_that_only_a_gateway_has_are_rejected(tmp_path: Path) -> None:
 
 
 def test_several_api_processes_share_their_counters(tmp_path: Path) -> None:
-    """Connections are spread over processes by the kernel: so many are made that both have some."""
+    """The kernel spreads connections over the processes, so the test opens enough that both serve some."""
     folder = tmp_path / "a"
     file = with_rules(
         folder, SMALL.replace("none = 4", "none = 60"), "[api]\nprocesses = 2", "[store]\nwait_ms = 20000\n"
     )
     with running(folder, "agent", "--config", str(file)) as agent:
         agent.wait_ready()
-        wait_until(lambda: admin_client.list_admin_addresses(folder / "data")[1:], what="both listen for operators")
+        wait_until(
+            lambda: admin_client.list_admin_addresses(folder / "data")[1:], what="both processes listen for operators"
+        )
         second = folder / "data" / "limits-api-2.sock"
-        wait_until(lambda: "store_away 0" in admin_client.query_text(second, "/metrics"), what="it asks the first")
-        wait_until(lambda: ask(agent, "/v1/jobs")[0] == 200, what="the log is followed")
+        wait_until(
+            lambda: "store_away 0" in admin_client.query_text(second, "/metrics"),
+            what="the second process uses the counters of the first",
+        )
+        wait_until(lambda: ask(agent, "/v1/jobs")[0] == 200, what="the API answers")
         told = [ask(agent, "/v1/jobs") for _ in range(20)]
         refused = [ask(agent, "/v1/jobs")[0] for _ in range(60)]
         seen = [
@@ -273,7 +278,9 @@ def test_several_api_processes_share_their_counters(tmp_path: Path) -> None:
             for answer in admin_client.query_all_limiters(folder / "data", "/top?minutes=5")
         ]
 
-    used = [int(headers["x-ratelimit-used"]) for status, headers, _ in told if status == 200]  # A 5xx costs nothing.
+    used = [
+        int(headers["x-ratelimit-used"]) for status, headers, _ in told if status == 200
+    ]  # A 5xx reply is not counted.
     assert used == sorted(set(used))
     assert used[-1] > 10
     assert refused[-1] == 429

@@ -1,4 +1,4 @@
-"""Which engine an agent uses."""
+"""The log engine that an agent opens for its settings."""
 
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def test_a_command_opens_the_file_itself_when_no_agent_runs(tmp_path: Path) -> N
     assert isinstance(build_command_engine(settings(tmp_path), WORLD, can_create=False), SqliteEngine)
 
 
-def test_a_command_makes_no_data_folder_by_a_slip_of_the_pen(tmp_path: Path) -> None:
+def test_a_command_does_not_create_a_missing_data_folder(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="there is no data folder"):
         build_command_engine(settings(tmp_path / "gone"), WORLD, can_create=False)
 

@@ -1,4 +1,4 @@
-"""Following the log of an agent: what each follower gets, and what a slow one misses."""
+"""Following an agent's log: the lines that a follower receives, and those that a slow follower misses."""
 
 import logging
 import selectors
@@ -17,7 +17,7 @@ from wharf.config.settings import LogLevel
 
 
 class Followed:
-    """One follower at the other end of a socket."""
+    """A log with followers that are connected by sockets."""
 
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
@@ -103,7 +103,7 @@ def test_forwarding_never_blocks_and_counts_dropped_lines() -> None:
     for number in range(MAX_QUEUED_LINES + 500):
         teller.put(logging.INFO, f"line {number}")
     go_on.set()
-    wait_until(lambda: sum(map(sum, told)) == MAX_QUEUED_LINES + 500, what="every line is told or counted")
+    wait_until(lambda: sum(map(sum, told)) == MAX_QUEUED_LINES + 500, what="every line is sent or counted as missed")
 
     assert sum(missed for _, missed in told) > 0
 

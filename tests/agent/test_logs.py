@@ -1,4 +1,4 @@
-"""Lines of the log: their form, their levels, the request they belong to, and what never stands in one."""
+"""Log lines: format, levels, request ids, and redaction of secrets."""
 
 import io
 import json

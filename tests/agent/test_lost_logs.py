@@ -1,4 +1,4 @@
-"""A log that is gone although its server lives: the engine `memory` forgets everything when its store is killed."""
+"""A log that is lost while its server runs: the engine `memory` loses everything when its store is killed."""
 
 import os
 import signal
@@ -17,12 +17,12 @@ def test_a_server_accepts_jobs_again_after_its_log_was_emptied(tmp_path: Path) -
     )
     with running(tmp_path, "agent", "--config", str(file)) as agent:
         agent.wait_ready()
-        wait_until(lambda: "elected leader" in agent.err, what="it leads")
+        wait_until(lambda: "elected leader" in agent.err, what="the server leads")
         (store,) = [pid for pid in agent.children() if role_of(pid) == "store"]
 
         os.kill(store, signal.SIGKILL)
 
         founded = "bootstrapped cluster"
-        wait_until(lambda: agent.err.count(founded) == 2, what="it is founded again")
+        wait_until(lambda: agent.err.count(founded) == 2, what="the cluster is bootstrapped again")
         agent.put("/v1/jobs", A_JOB)
         wait_until(lambda: agent.get("/v1/job/hello/allocations"), what="the job is placed")

@@ -1,4 +1,4 @@
-"""Several processes answer HTTP, and one of them holds a node's channel: whoever is asked, the node answers."""
+"""Several API processes, one of which holds the channel to a node: requests to all of them reach the node."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -37,11 +37,11 @@ async def ask_often(address: str) -> list[tuple[int, str]]:
         try:
             answers: list[tuple[int, str]] = []
             while len(answers) < 20:
-                # A connection of its own each time, so that both processes are asked.
+                # A new connection each time, so that both processes get requests.
                 async with httpx2.AsyncClient(base_url=address) as fresh:
                     reply = await fresh.get("/v1/client/stats", params={"node_id": NODE})
                 if reply.status_code == 404 and not answers:
-                    continue  # The leader has not heard of the connection yet.
+                    continue  # The leader does not know the channel yet.
                 answers.append((reply.status_code, reply.text))
             return answers
         finally:

@@ -1,4 +1,4 @@
-"""A node process that is started again is the same nodes as before."""
+"""Stored identities of nodes: a restarted node process has the same nodes as before."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""An agent that is a node only, and the servers it is told of."""
+"""An agent that is only a node, with a list of servers."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A server may have as many connections open as the machine's owner allows, not as the shell happens to say."""
+"""Server processes raise their soft limit of open files to the hard limit of the machine."""
 
 import resource
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ LOW = 512
 
 @pytest.fixture
 def hard_limit() -> Iterator[int]:
-    """What is started now begins with few open files allowed, and may take this many."""
+    """Lower the soft limit of open files for processes started from now on. Returns the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (LOW, hard))
     yield min(hard, 1_048_576) if hard != resource.RLIM_INFINITY else 1_048_576

@@ -1,4 +1,4 @@
-"""The process tree as people meet it: real processes, real signals, and what is left afterwards."""
+"""The process tree of an agent: real processes, real signals, and what they leave behind."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ DEV = ("dev", "--port", "0")
 
 @pytest.fixture(scope="module")
 def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
-    """One agent for all tests that leave it running, even those that end a part of it."""
+    """One agent for all tests that leave it running, including those that kill one of its children."""
     with running(tmp_path_factory.mktemp("dev") / "a", *DEV) as agent:
         agent.wait_ready()
         yield agent
@@ -62,7 +62,7 @@ A_JOB = {"Job": {"ID": "hello", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": 
 def test_a_job_is_placed_and_its_registration_is_in_the_audit_log(dev: RunningAgent) -> None:
     dev.put("/v1/jobs", A_JOB)
 
-    placed = wait_until(lambda: dev.get("/v1/job/hello/allocations"), what="it is placed")
+    placed = wait_until(lambda: dev.get("/v1/job/hello/allocations"), what="the job is placed")
     assert isinstance(placed, list)
     assert len(placed) == 1
     audit = [json.loads(line) for line in lines((dev.folder / ".wharf" / "audit.log").read_text())]
@@ -122,7 +122,7 @@ def test_a_part_that_dies_is_started_again_alone(dev: RunningAgent, role: str) -
 
 
 def is_another(agent: RunningAgent, role: str, pid: int | None) -> bool:
-    """Whether the part of the tree runs, and is not the process that it was."""
+    """Return whether the child with this role runs in another process than `pid`."""
     return agent.child(role) not in (None, pid)
 
 
@@ -151,9 +151,9 @@ def test_requests_wait_while_the_api_is_started_again(dev: RunningAgent) -> None
     pid = dev.child("api")
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not is_alive(pid), what="the api is gone")
+    wait_until(lambda: not is_alive(pid), what="the api process has ended")
 
-    # Connecting succeeds though nobody accepts yet: the parent holds the socket.
+    # Connecting succeeds before the new process accepts, because the parent holds the socket.
     assert isinstance(dev.get("/v1/nodes"), list)
 
 
@@ -315,7 +315,7 @@ def test_a_reload_applies_live_settings_and_names_those_that_need_a_restart(tmp_
         an_agent(tmp_path / "a", 'log_level = "debug"\ndatacenter = "dc2"')
         agent.signal(signal.SIGHUP)
 
-        wait_until(lambda: "configuration reloaded" in agent.err, what="reloaded")
+        wait_until(lambda: "configuration reloaded" in agent.err, what="the reload is logged")
         (line,) = [line for line in lines(agent.err) if "configuration reloaded" in line]
         assert 'applied=["log_level"]' in line
         assert 'needs_restart=["datacenter"]' in line
@@ -328,7 +328,7 @@ def test_a_reload_with_an_error_changes_nothing_and_is_logged(tmp_path: Path) ->
         an_agent(tmp_path / "a", "log_levle = 3")
         agent.signal(signal.SIGHUP)
 
-        wait_until(lambda: "the configuration was not reloaded" in agent.err, what="told")
+        wait_until(lambda: "the configuration was not reloaded" in agent.err, what="the rejected reload is logged")
         assert "did you mean log_level?" in agent.err
         assert len(agent.children()) == 4
 

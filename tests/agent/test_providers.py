@@ -1,4 +1,4 @@
-"""A login over real sockets: the provider is served on a port of its own, and asked by the adapter that agents use."""
+"""A login over real sockets, with an identity provider on its own port."""
 
 import asyncio
 import json

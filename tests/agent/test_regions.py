@@ -1,4 +1,4 @@
-"""Two real agents, each a region: what is global is made in one of them and counts in both."""
+"""Two real agents in two regions: global records are written in one region and replicated to the other."""
 
 import json
 from pathlib import Path
@@ -52,23 +52,24 @@ def test_global_tokens_and_namespaces_are_replicated_to_the_other_region_and_aga
         )
         with running(tmp_path / "west", "agent", "--config", str(west_file)) as west:
             west.wait_ready()
-            wait_until(lambda: knows(west, root), what="the first token counts in west")
+            wait_until(lambda: knows(west, root), what="the west region accepts the first token")
 
-            # Written in the west, made in the east, and back in the west.
+            # Requested in the west, written in the east, and replicated back to the west.
             status, made = ask(west, "PUT", "/v1/acl/token", {"Type": "management", "Global": True}, token=root)
             assert status == 200, made
             secret = json.loads(made)["SecretID"]
             assert knows(east, secret)
-            wait_until(lambda: knows(west, secret), what="the new token counts in west")
+            wait_until(lambda: knows(west, secret), what="the west region accepts the new token")
 
             assert ask(east, "PUT", "/v1/namespace", {"Name": "shop"}, token=secret)[0] == 200
             wait_until(
-                lambda: ask(west, "GET", "/v1/namespace/shop", token=secret)[0] == 200, what="the namespace is in west"
+                lambda: ask(west, "GET", "/v1/namespace/shop", token=secret)[0] == 200,
+                what="the namespace exists in the west region",
             )
 
             ask(east, "DELETE", f"/v1/acl/token/{json.loads(made)['AccessorID']}", token=root)
-            wait_until(lambda: not knows(west, secret), what="the deleted token counts no more")
-            # Read while the agent runs: the log of its database has what was written, too.
+            wait_until(lambda: not knows(west, secret), what="the west region rejects the deleted token")
+            # Read while the agent runs, so that the write-ahead log is included.
             kept = b"".join(path.read_bytes() for path in (tmp_path / "west" / "data").rglob("*") if path.is_file())
             assert (secret.encode() in kept, root.encode() in kept) == (False, False)
             assert root not in west.err

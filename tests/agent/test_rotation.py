@@ -1,4 +1,4 @@
-"""Files that several processes append to and that begin anew."""
+"""Log files that several processes append to, and their rotation."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""Several agents on one etcd: one leads, all answer, and when the leader falls silent another takes over."""
+"""Several agents on one etcd: one leads, all serve requests, and another takes over if the leader stops responding."""
 
 import os
 import shutil
@@ -44,19 +44,19 @@ def test_a_second_server_takes_over_when_the_first_falls_silent(tmp_path: Path, 
         wait_until(lambda: "elected leader" in first.err, what="the first leads")
         with running(tmp_path / "two", "agent", "--config", str(second_file)) as second:
             second.wait_ready()
-            wait_until(lambda: nodes_of(second) == 2, what="both nodes are there")
-            # Asked of the second, decided by the first.
+            wait_until(lambda: nodes_of(second) == 2, what="both nodes are registered")
+            # Sent to the second server, decided by the first.
             second.put("/v1/jobs", A_JOB)
-            wait_until(lambda: second.get("/v1/job/hello/allocations"), what="it is placed")
+            wait_until(lambda: second.get("/v1/job/hello/allocations"), what="the job is placed")
             assert "elected leader" not in second.err
 
-            # Silent, and unable to give anything up: its lease has to run out.
+            # A stopped process cannot resign, so its lease has to expire.
             for pid in [first.process.pid, *first.children()]:
                 os.kill(pid, signal.SIGSTOP)
 
             wait_until(lambda: "elected leader" in second.err, what="the second leads", within_s=60.0)
             second.put("/v1/jobs", {"Job": A_JOB["Job"] | {"ID": "again"}})
-            wait_until(lambda: second.get("/v1/job/again/allocations"), what="it is placed too", within_s=60.0)
+            wait_until(lambda: second.get("/v1/job/again/allocations"), what="the second job is placed", within_s=60.0)
 
 
 def test_a_leader_that_is_stopped_in_order_leaves_no_gap(tmp_path: Path, endpoint: str) -> None:
@@ -69,7 +69,7 @@ def test_a_leader_that_is_stopped_in_order_leaves_no_gap(tmp_path: Path, endpoin
             second.wait_ready()
             first.signal(signal.SIGTERM)
 
-            # Well before the lease of the first would have run out.
+            # Long before the lease of the first would have expired.
             wait_until(lambda: "elected leader" in second.err, what="the second leads", within_s=6.0)
 
 
@@ -86,25 +86,27 @@ def test_the_leadership_moves_to_the_server_that_is_named_and_back(tmp_path: Pat
             assert isinstance(peers, list)
             (other,) = [peer for peer in peers if peer != leader]
 
-            # Asked of the one that does not lead: it asks the leader, and answers when it leads itself.
+            # Sent to the follower, which forwards it to the leader and replies when it leads itself.
             assert second.do(f"/v1/operator/raft/transfer-leadership?address={other}") == 200
-            # Who leads is told without a barrier: another server hears of it in a moment.
-            wait_until(lambda: first.get("/v1/status/leader") == other, what="the first knows")
+            # The leader's address is read without a barrier, so the other server may be a moment behind.
+            wait_until(lambda: first.get("/v1/status/leader") == other, what="the first server reports the new leader")
             first.put("/v1/jobs", A_JOB)
-            wait_until(lambda: first.get("/v1/job/hello/allocations"), what="it is placed")
+            wait_until(lambda: first.get("/v1/job/hello/allocations"), what="the job is placed")
 
             assert first.do(f"/v1/operator/raft/transfer-leadership?address={leader}") == 200
-            wait_until(lambda: second.get("/v1/status/leader") == leader, what="the second knows")
+            wait_until(
+                lambda: second.get("/v1/status/leader") == leader, what="the second server reports the new leader"
+            )
 
             def stands() -> bool:
-                """A server that is slow for a moment counts as unhealthy for that moment."""
+                """Check that both servers are healthy; a slow server is unhealthy for a moment."""
                 try:
                     health: Any = second.get("/v1/operator/autopilot/health")
                 except urllib.error.HTTPError:
                     return False
                 return (health["Healthy"], health["FailureTolerance"], len(health["Servers"])) == (True, 1, 2)
 
-            wait_until(stands, what="both are healthy")
+            wait_until(stands, what="both servers are healthy")
 
 
 @pytest.mark.parametrize("advertised", ["", "10.0.0.1:4646"], ids=["addresses of their own", "the same address"])
@@ -128,14 +130,14 @@ def test_a_copied_data_folder_is_rejected_and_the_first_server_continues(
 
         assert [member["Name"] for member in members_of(first)] == ["one.global"]
         first.put("/v1/jobs", A_JOB)
-        wait_until(lambda: first.get("/v1/job/hello/allocations"), what="it is placed")
+        wait_until(lambda: first.get("/v1/job/hello/allocations"), what="the job is placed")
 
 
 def test_an_agent_waits_for_an_etcd_that_cannot_be_reached_and_logs_it_once(tmp_path: Path) -> None:
     file = configure(tmp_path / "one", "one", "127.0.0.1:1")
     with running(tmp_path / "one", "agent", "--config", str(file)) as agent:
         line = "log cannot be reached; retrying error=etcd at 127.0.0.1:1"
-        wait_until(lambda: agent.err.count(line) >= 2, what="logged by api and brain")
+        wait_until(lambda: agent.err.count(line) >= 2, what="api and brain have logged the error")
         agent.signal(signal.SIGTERM)
 
         assert agent.wait_end() == 0
@@ -159,11 +161,11 @@ def test_a_leader_on_etcd_stays_leader_during_many_dry_runs(tmp_path: Path, endp
     file = configure(tmp_path / "one", "one", endpoint)
     with running(tmp_path / "one", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
-        wait_until(lambda: nodes_of(agent) == 1, what="its node is there")
+        wait_until(lambda: nodes_of(agent) == 1, what="the node is registered")
         agent.put("/v1/jobs", A_JOB)
         before = agent.children()
 
-        # Each is thought through in a copy of the brain, which holds the connections to etcd too.
+        # Each dry run forks the brain, and the fork inherits the connections to etcd.
         for number in range(30):
             job = {"Job": A_JOB["Job"] | {"ID": f"job-{number}"}}
             planned: Any = agent.put(f"/v1/job/job-{number}/plan", job)
@@ -172,7 +174,7 @@ def test_a_leader_on_etcd_stays_leader_during_many_dry_runs(tmp_path: Path, endp
             explained: Any = agent.get("/v1/job/hello/explain")
             assert explained["JobID"] == "hello"
 
-        wait_until(lambda: agent.get("/v1/job/job-29/allocations"), what="the last is placed")
+        wait_until(lambda: agent.get("/v1/job/job-29/allocations"), what="the last job is placed")
         assert agent.err.count("elected leader") == 1
         assert "fork" not in agent.err
         assert agent.children() == before

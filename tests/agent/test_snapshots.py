@@ -1,4 +1,4 @@
-"""When the agent saves snapshots by itself, and which it keeps."""
+"""Scheduled snapshots: when the agent saves them, and how many it retains."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from wharf.contract.model.times import SECOND
 NOON_NS = 1_767_268_800 * SECOND
 
 
-def test_a_snapshot_is_named_for_its_moment_and_found_again(tmp_path: Path) -> None:
+def test_a_snapshot_is_named_after_its_time_and_listed(tmp_path: Path) -> None:
     for seconds in (60, 0, 30):
         (tmp_path / build_snapshot_name(NOON_NS + seconds * SECOND)).touch()
     (tmp_path / "mine.snap").touch()
@@ -34,7 +34,7 @@ def test_a_snapshot_is_named_for_its_moment_and_found_again(tmp_path: Path) -> N
     assert get_newest_time_ns(tmp_path) == NOON_NS + 60 * SECOND
 
 
-def test_in_a_folder_that_is_not_there_nothing_is_found(tmp_path: Path) -> None:
+def test_a_missing_folder_has_no_snapshots(tmp_path: Path) -> None:
     assert get_newest_time_ns(tmp_path / "gone") is None
 
 
@@ -58,16 +58,16 @@ def test_the_oldest_snapshots_are_deleted_beyond_the_retained_number() -> None:
     assert select_surplus(files, keep_count=9) == []
 
 
-def test_a_running_agent_saves_snapshots_and_keeps_only_so_many(tmp_path: Path) -> None:
+def test_a_running_agent_saves_snapshots_and_retains_a_limited_number(tmp_path: Path) -> None:
     file = an_agent(tmp_path / "a", '[snapshots]\ninterval = "1s"\nkeep = 2')
     folder = tmp_path / "a" / "data" / "snapshots"
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
-        wait_until(lambda: agent.get("/v1/namespaces"), what="the first namespace is there")
-        first = wait_until(lambda: list_scheduled_snapshots(folder)[:1], what="a first snapshot")[0]
-        wait_until(lambda: not first.exists(), what="the first has been removed")
+        wait_until(lambda: agent.get("/v1/namespaces"), what="the default namespace exists")
+        first = wait_until(lambda: list_scheduled_snapshots(folder)[:1], what="the first snapshot is saved")[0]
+        wait_until(lambda: not first.exists(), what="the first snapshot is deleted")
 
-        wait_until(lambda: len(list_scheduled_snapshots(folder)) == 2, what="two are kept")
+        wait_until(lambda: len(list_scheduled_snapshots(folder)) == 2, what="two snapshots are retained")
         assert inspect_snapshot_file(list_scheduled_snapshots(folder)[-1]).trailer.rows["namespaces"] == 1
 
 
@@ -77,5 +77,5 @@ def test_a_failed_snapshot_is_logged_and_the_agent_continues(tmp_path: Path) -> 
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
 
-        wait_until(lambda: "no snapshot was saved" in agent.err, what="it was logged")
+        wait_until(lambda: "no snapshot was saved" in agent.err, what="the error is logged")
         assert isinstance(agent.get("/v1/nodes"), list)

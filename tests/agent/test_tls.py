@@ -1,4 +1,4 @@
-"""An agent that speaks HTTPS, with a node that believes it, and a certificate that is renewed while it runs."""
+"""An agent that serves HTTPS: node connections, certificate renewal at a reload, and mutual TLS."""
 
 import signal
 import socket
@@ -46,7 +46,7 @@ def test_an_agent_speaks_https_and_takes_a_new_certificate_at_a_reload(tmp_path:
             ) as reply:
                 return bytes(reply.read())
 
-        # The node, which calls over HTTPS too, has registered.
+        # The node, which also connects over HTTPS, has registered.
         wait_until(lambda: b'"ID"' in nodes(), what="the node is there")
 
         before = ssl.get_server_certificate((host, int(port)))
@@ -55,7 +55,10 @@ def test_an_agent_speaks_https_and_takes_a_new_certificate_at_a_reload(tmp_path:
             (folder / "tls" / f"new{end}.pem").replace(folder / "tls" / f"server-global{end}.pem")
         agent.signal(signal.SIGHUP)
 
-        wait_until(lambda: ssl.get_server_certificate((host, int(port))) != before, what="a new certificate")
+        wait_until(
+            lambda: ssl.get_server_certificate((host, int(port))) != before,
+            what="the agent presents the new certificate",
+        )
         assert b'"ID"' in nodes()
 
 
@@ -89,7 +92,7 @@ def test_an_agent_with_an_unusable_tls_file_ends_with_an_error_that_names_it(tmp
 
 @pytest.fixture(scope="module")
 def right(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files that can be used, and a second pair."""
+    """Return a folder with valid TLS files and a second certificate with its key."""
     folder = tmp_path_factory.mktemp("tls")
     for name in ("server", "other"):
         create_certificates(
@@ -128,7 +131,7 @@ def test_a_tls_file_that_cannot_be_used_is_named(right: Path, given: dict[str, s
         assert str(refused.value) == sentence.format(right)
 
 
-def test_where_the_new_files_cannot_be_used_the_old_ones_are_still_shown(right: Path) -> None:
+def test_the_old_certificate_stays_in_use_if_the_new_files_are_invalid(right: Path) -> None:
     tls = TlsSettings(http=True, cert_file=str(right / "server.pem"), key_file=str(right / "server-key.pem"))
     context = build_server_tls_context(tls)
 
@@ -158,7 +161,7 @@ def test_with_mutual_tls_only_clients_with_a_certificate_of_the_authority_are_ac
     )
 
     def nodes_as(authority: str) -> bytes:
-        """Asked by whoever has a certificate of this authority; of none where it is empty."""
+        """List the nodes with a certificate of this authority, or without a certificate if it is empty."""
         context = ssl.create_default_context(cafile=str(folder / "tls" / "wharf-ca.pem"))
         if authority:
             own = folder / authority
@@ -168,13 +171,13 @@ def test_with_mutual_tls_only_clients_with_a_certificate_of_the_authority_are_ac
 
     with running(folder, "agent", "--config", str(file)) as agent:
         agent.wait_ready()
-        # The agent's own node shows its certificate too.
+        # The agent's own node also presents its certificate.
         wait_until(lambda: b'"ID"' in nodes_as("tls"), what="the node is there")
         for stranger in ("", "others"):
             with pytest.raises((ssl.SSLError, OSError)):
                 nodes_as(stranger)
 
-        # A new authority is believed after a reload, without a restart.
+        # A new authority is trusted after a reload, without a restart.
         authorities = (folder / "tls" / "wharf-ca.pem").read_text()
         (folder / "tls" / "wharf-ca.pem").write_text(authorities + (folder / "others" / "wharf-ca.pem").read_text())
         agent.signal(signal.SIGHUP)
@@ -184,11 +187,11 @@ def test_with_mutual_tls_only_clients_with_a_certificate_of_the_authority_are_ac
                 return b'"ID"' in nodes_as("others")
             return False
 
-        wait_until(is_let_in, what="the new authority is believed")
+        wait_until(is_let_in, what="the agent trusts the new authority")
 
 
 def shown_by(calling: ssl.SSLContext, files: Path) -> bytes | None:
-    """The certificate that a caller shows to a server that asks for one."""
+    """Return the certificate that a client presents to a server that requests one."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files / "server.pem", files / "server-key.pem")
     context.load_verify_locations(files / "wharf-ca.pem")

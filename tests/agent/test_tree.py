@@ -1,4 +1,4 @@
-"""Which processes should run: events in, effects out."""
+"""The process tree: which processes run after each event."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -218,7 +218,7 @@ def test_a_silent_part_has_only_its_grace_period_to_stop() -> None:
 
 
 class AnyHistory(RuleBasedStateMachine):
-    """A little world of processes that does what it is told, and ends whenever it likes."""
+    """Simulated processes that obey the effects of the tree and may end at any time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -291,7 +291,7 @@ class AnyHistory(RuleBasedStateMachine):
             assert self.tree.next_deadline_s() is not None
 
     def teardown(self) -> None:
-        """Whatever happened before: asked to stop, and every process obeying, it finishes."""
+        """Check that the tree finishes after a stop request once every process has ended."""
         if not self.finishes:
             self.do(self.tree.handle_event(StopRequested(), self.now_s))
         for _ in range(len(PARTS)):

@@ -1,4 +1,4 @@
-"""What the page about the client shows is what happens: its examples run, in their order, against a real server."""
+"""The examples of docs/client.md run in their order against a real server."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the page about faults says is tested is tested."""
+"""Every test that docs/faults.md names exists."""
 
 import re
 from pathlib import Path

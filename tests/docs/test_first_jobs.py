@@ -1,4 +1,4 @@
-"""The page about first jobs is true: two agents, programs and containers."""
+"""The commands of the page about first jobs, with two agents, programs and containers."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def test_the_commands_of_the_page_print_what_the_page_shows(tmp_path: Path) -> N
             agent.wait_ready()
             (second / "second.toml").write_text(SECOND.format(folder=second, address=agent.address))
             with running(second, "agent", "--config", "second.toml"):
-                wait_until(lambda: len(agent.get("/v1/nodes")) == 2, what="two nodes")  # type: ignore[arg-type]  # A list.
+                wait_until(lambda: len(agent.get("/v1/nodes")) == 2, what="two nodes are registered")  # type: ignore[arg-type]  # A list.
                 walk = Walk(agent, nodes="(vm|second)")
                 typed = 0
                 for step in steps(PAGES / "docs/first-jobs.md"):

@@ -1,4 +1,4 @@
-"""The page on limits is true: its files are written, its commands typed, and what it shows is what comes."""
+"""The files and commands of docs/limits.md work, and the commands print what the page shows."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The page about looking into tasks is true, with a real node."""
+"""The commands of docs/looking-in.md print what the page shows, with a real node."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the README shows is what happens: its tour is typed at a real agent, and links of all pages lead somewhere."""
+"""The commands of the README print what it shows, with a real agent; links of all pages lead to files."""
 
 import re
 from pathlib import Path

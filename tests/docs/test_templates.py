@@ -1,4 +1,4 @@
-"""docs/templates.md: every function is told, and none that is not there."""
+"""docs/templates.md lists exactly the functions that exist."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Pages that are walks are true, each at a real agent."""
+"""The commands of the walkthrough pages print what the pages show, with a real agent."""
 
 from pathlib import Path
 

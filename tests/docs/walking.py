@@ -1,4 +1,4 @@
-"""Pages that are walks: every command that a page shows is typed again at a real agent, and must print what is shown.
+"""Walkthrough pages: every command of a page is run with a real agent and must print what the page shows.
 
 What differs every time is masked on both sides: ids, times, indexes, addresses, names of nodes. `…` in a page stands for
 anything. A file is a block of YAML, HCL or JSON under a line that ends with its name in code marks and a colon.
@@ -25,7 +25,7 @@ READS = re.compile(
     r"curl '?http|"
     r"wharf (job (status|history|explain|plan)|deployment (status|list)|node status|status|job logs|alloc (logs|fs)|(namespace|quota) (list|status))\b"
 )
-"""What only looks is typed until it shows what the page shows: the cluster may need a moment."""
+"""Commands that only read. They are repeated until they print what the page shows, because the cluster may need time."""
 WITHIN_S = 60.0
 MASKS = (
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|\b[0-9a-f]{8}\b"), "ID"),
@@ -34,7 +34,7 @@ MASKS = (
     (re.compile(r"127\.0\.0\.1:\d+"), "ADDRESS"),
 )
 PROGRESS = re.compile(r" +\d+m?s  ")
-"""A line of what is followed: how many there are depends on the machine."""
+"""A progress line; the number of these lines depends on the machine."""
 FILE = re.compile(r"`([\w.-]+\.(?:yaml|hcl|json))`:$")
 
 
@@ -49,7 +49,7 @@ class Written(NamedTuple):
 
 
 def steps(page: Path) -> Iterator[Typed | Written]:
-    """In the order of the page. Blocks of other kinds are no steps."""
+    """Yield the commands and files of a page in order. Other blocks are skipped."""
     name, kind, lines = "", "", list[str]()
     for line in page.read_text().splitlines():
         if not kind and line:
@@ -73,7 +73,7 @@ def _typed(lines: list[str]) -> Iterator[Typed]:
 
 
 class Walk:
-    """Somebody who types what a page shows. `nodes`: how the page's nodes are called."""
+    """Runs the steps of a page. `nodes` is a pattern of the node names on the page."""
 
     def __init__(self, agent: RunningAgent, *, nodes: str) -> None:
         self._agent = agent
@@ -87,7 +87,7 @@ class Walk:
         }
 
     def take(self, step: Typed | Written) -> None:
-        """Raises AssertionError where it is not as shown."""
+        """Run a step. Raises AssertionError if its output differs from the page."""
         if isinstance(step, Written):
             (self._agent.folder / step.file).write_text(step.text)
             return
@@ -96,29 +96,29 @@ class Walk:
             self._environment[name] = "\n".join(self._type(f'echo "{value}"'))
             return
         shown = masked(step.shown, self._nodes_shown)
-        said: list[str] = []
+        printed: list[str] = []
 
         def is_so() -> bool:
             typed = self._type(step.command)
-            said[:] = masked(typed, self._real_nodes())
-            if not fits(shown, said):
+            printed[:] = masked(typed, self._real_nodes())
+            if not fits(shown, printed):
                 self._real = None  # More nodes may have come since they were looked at.
-                said[:] = masked(typed, self._real_nodes())
-            return fits(shown, said)
+                printed[:] = masked(typed, self._real_nodes())
+            return fits(shown, printed)
 
         if READS.match(step.command):
             with suppress(AssertionError):  # What was said at last tells more.
                 wait_until(is_so, what=step.command, within_s=WITHIN_S)
         else:
             is_so()
-        assert fits(shown, said), "\n".join([f"{step.command} shows", *shown, "and here it says", *said])
+        assert fits(shown, printed), "\n".join([f"{step.command} shows", *shown, "and here it says", *printed])
 
     def _real_nodes(self) -> re.Pattern[str]:
-        """How they are called here. Who may not ask does not see any either."""
+        """Return a pattern of the agent's node names, which matches nothing if they cannot be read."""
         if self._real is not None:
             return self._real
-        told = self._type("wharf node status -t '{{range .}}{{.Name}} {{end}}'")
-        names = [] if not told or told[0].startswith("wharf: ") else told[0].split()
+        output = self._type("wharf node status -t '{{range .}}{{.Name}} {{end}}'")
+        names = [] if not output or output[0].startswith("wharf: ") else output[0].split()
         if not names:
             return re.compile(r"(?!)")
         longest_first = sorted(names, key=len, reverse=True)
@@ -145,7 +145,7 @@ class Walk:
 
     @staticmethod
     def _call(words: list[str]) -> list[str]:
-        """What curl would print: the program may not be here."""
+        """Return what curl would print, because curl may not be installed."""
         url = next(word for word in words if word.startswith("http"))
         method = words[words.index("-X") + 1] if "-X" in words else "GET"
         body = words[words.index("-d") + 1] if "-d" in words else ""
@@ -154,7 +154,7 @@ class Walk:
 
 
 def masked(lines: list[str], nodes: re.Pattern[str]) -> list[str]:
-    """Without what differs every time, and without how wide that makes columns."""
+    """Mask values that differ between runs, and collapse column widths."""
     found: list[str] = []
     for line in lines:
         if PROGRESS.match(line):
@@ -166,9 +166,10 @@ def masked(lines: list[str], nodes: re.Pattern[str]) -> list[str]:
     return found
 
 
-def fits(shown: list[str], said: list[str]) -> bool:
-    if len(shown) != len(said):
+def fits(shown: list[str], printed: list[str]) -> bool:
+    if len(shown) != len(printed):
         return False
     return all(
-        re.fullmatch(".*".join(map(re.escape, line.split("…"))), text) for line, text in zip(shown, said, strict=True)
+        re.fullmatch(".*".join(map(re.escape, line.split("…"))), text)
+        for line, text in zip(shown, printed, strict=True)
     )

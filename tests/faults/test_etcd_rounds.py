@@ -1,4 +1,4 @@
-"""The long proof of etcd: three members ill treated for many rounds, in an order out of a seed, under load."""
+"""The long fault test of etcd: many rounds of faults in three members under load, in a seeded order."""
 
 import asyncio
 import os
@@ -44,7 +44,7 @@ async def ill_treat(
             except LogUnavailable:
                 return
         case "close":
-            # The last door belongs to a follower alone, which must find its way again.
+            # The last engine serves only a follower, which must recover.
             await doors[-1].close()
             await workload.until_written(20, within_s=60.0)
             await doors[-1].open()

@@ -1,6 +1,6 @@
-"""Two servers on etcd; the leader is killed while it places: nothing twice, nothing missing, nothing over-committed.
+"""The leader of two servers on etcd is killed while it places: nothing is placed twice, lost or over-committed.
 
-At full size it is one of the long proofs; a small one of the same form runs with the tests.
+The full size runs with `make faults`; a small size runs with the other tests.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ MEMORY_MB: Final = 10
 
 
 def configured(folder: Path, name: str, endpoint: str) -> Path:
-    """Nodes that say nothing are believed, by a new leader too: who is killed here is the leader alone."""
+    """Configure long heartbeat limits, because the nodes of this test send no heartbeats."""
     folder.mkdir()
     file = folder / "wharf.toml"
     file.write_text(
@@ -39,7 +39,7 @@ def configured(folder: Path, name: str, endpoint: str) -> Path:
 
 
 class Caller:
-    """One connection to one server, kept."""
+    """A client with one persistent connection to one server."""
 
     def __init__(self) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", timeout=120)
@@ -54,7 +54,7 @@ class Caller:
     def get(self, path: str) -> Any:
         try:
             return self._ask("GET", path, None, {})
-        except http.client.RemoteDisconnected:  # Servers close what is idle for long.
+        except http.client.RemoteDisconnected:  # Servers close idle connections.
             self._connection.close()
             return self._ask("GET", path, None, {})
 
@@ -116,12 +116,12 @@ def endpoint(tmp_path: Path) -> Iterator[str]:
 def test_killing_the_leader_during_placement_loses_repeats_and_overcommits_nothing(
     jobs: int, count: int, nodes: int, tmp_path: Path, endpoint: str
 ) -> None:
-    room_for = jobs * count // nodes + 1  # Room is tight: over-committing one node would be the easy way.
+    room_for = jobs * count // nodes + 1  # Capacity is tight, so that over-commitment would show.
     first_file = configured(tmp_path / "one", "one", endpoint)
     second_file = configured(tmp_path / "two", "two", endpoint)
     with running(tmp_path / "one", "agent", "--config", str(first_file)) as first:
         first.wait_ready()
-        wait_until(lambda: "elected leader" in first.err, what="the first leads")
+        wait_until(lambda: "elected leader" in first.err, what="the first server leads")
         with (
             running(tmp_path / "two", "agent", "--config", str(second_file)) as second,
             contextlib.closing(Caller()) as caller,
@@ -131,14 +131,18 @@ def test_killing_the_leader_during_placement_loses_repeats_and_overcommits_nothi
             with_nodes(caller, nodes, room_for=room_for)
             for number in range(jobs):
                 caller.put("/v1/jobs", {"Job": a_job(number, count)})
-            wait_until(lambda: caller.placed() > jobs * count // 4, what="a quarter is placed", within_s=300.0)
+            wait_until(
+                lambda: caller.placed() > jobs * count // 4,
+                what="a quarter of the allocations is placed",
+                within_s=300.0,
+            )
 
             for pid in [*first.children(), first.process.pid]:
                 os.kill(pid, signal.SIGKILL)
             placed_by_first = caller.placed()
-            wait_until(lambda: "elected leader" in second.err, what="the second leads", within_s=90.0)
-            wait_until(lambda: caller.placed() >= jobs * count, what="all is placed", within_s=600.0)
-            wait_until(lambda: open_evaluations(caller) == 0, what="nothing is left to decide")
+            wait_until(lambda: "elected leader" in second.err, what="the second server leads", within_s=90.0)
+            wait_until(lambda: caller.placed() >= jobs * count, what="all allocations are placed", within_s=600.0)
+            wait_until(lambda: open_evaluations(caller) == 0, what="all evaluations are complete")
 
             assert placed_by_first < jobs * count
             assert_all_placed_once(caller, jobs, count)

@@ -13,6 +13,6 @@ from tests.cluster.engines.killing import run_rounds
 def test_30_kills_of_the_store_lose_no_acknowledged_write_and_leave_no_partial_one(tmp_path: Path, seed: int) -> None:
     tally = asyncio.run(run_rounds(tmp_path / "log", rounds=30, seed=seed))
 
-    print(tally)  # What `make faults ARGS=-s` tells.
+    print(tally)  # Shown by `make faults ARGS=-s`.
     assert tally.acknowledged > 300
     assert tally.unknown_that_happened + tally.unknown_that_did_not > 0

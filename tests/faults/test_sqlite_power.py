@@ -16,7 +16,7 @@ def test_a_power_cut_loses_no_acknowledged_write_and_leaves_no_partial_one(tmp_p
     ]
 
     for tally in tallies:
-        print(tally)  # What `make faults ARGS=-s` tells.
+        print(tally)  # Shown by `make faults ARGS=-s`.
     assert sum(tally.restored for tally in tallies) > 0
     assert sum(tally.acknowledged for tally in tallies) > 1_000
     assert sum(tally.unknown_that_happened for tally in tallies) > 0

@@ -1,4 +1,4 @@
-"""What a server is given before it is shot at: records of every kind with known ids, and tokens with known secrets."""
+"""Preparation of a fuzzed server: records of every kind with known ids, and tokens with known secrets."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ def jobs() -> list[Job]:
 
 
 class Asker:
-    """Says what is needed over HTTP, as anybody would."""
+    """An HTTP client that creates the records."""
 
     def __init__(self, port: int, token: str) -> None:
         self._port = port
@@ -55,7 +55,7 @@ class Asker:
         return await asyncio.to_thread(self._ask, method, path, body, headers)
 
     def all_placed(self) -> list[dict[str, Any]]:
-        """The allocations of all jobs, or nothing yet. Waits for the answer."""
+        """Return the allocations once all jobs are placed, else an empty list. Blocks until the reply."""
         found: list[dict[str, Any]] = self._ask("GET", "/v1/allocations", None, {})
         return found if len(found) >= 4 else []
 
@@ -72,7 +72,7 @@ class Asker:
 
 
 def samples() -> dict[str, tuple[bytes, ...]]:
-    """Bodies that are right, by the row that takes them."""
+    """Return valid bodies by the name of their endpoint."""
     whole = tuple(msgspec.json.encode({"Job": job}) for job in jobs())
     return {
         "job.register": whole, "job.update": whole, "job.validate": whole, "job.plan": whole,
@@ -101,7 +101,7 @@ def samples() -> dict[str, tuple[bytes, ...]]:
 
 
 async def equip(port: int, bootstrap: str) -> Ammunition:
-    """Make the records, and tell what there is. `bootstrap`: the secret of the first token; "": access control is off."""
+    """Create the records and return their ids. `bootstrap`: the secret of the first token; "" if access control is off."""
     asker, tokens = Asker(port, ""), [""]
     ids: dict[str, tuple[str, ...]] = {}
     introduction: dict[str, str] = {}

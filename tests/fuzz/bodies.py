@@ -1,6 +1,6 @@
-"""Bodies of requests, made from the types that the endpoint table declares, and then spoiled.
+"""Request bodies, generated from the types in the endpoint table and then made invalid.
 
-All chance comes from the generator that is passed in, so that the same seed makes the same body.
+The caller passes the random generator, so that the same seed gives the same body.
 """
 
 import json
@@ -36,7 +36,7 @@ RAW: Final = (
 
 
 def body_for(chance: Random, kind: Any, samples: tuple[bytes, ...] = ()) -> bytes:
-    """A body for an endpoint that takes this type; None: it takes none. `samples`: bodies that are right."""
+    """Return a body for an endpoint with this body type (`None`: no body). `samples` are valid bodies."""
     draw = chance.random()
     if kind is None:
         return b"" if draw < 0.8 else chance.choice(RAW)
@@ -86,7 +86,7 @@ def _struct(chance: Random, kind: inspect.StructType, depth: int) -> dict[str, A
 
 
 def _cased(chance: Random, name: str) -> str:
-    """Names of fields are matched without regard to case."""
+    """Return a field name, sometimes in another case, because names match in any case."""
     draw = chance.random()
     if draw < 0.03:
         return name.lower()
@@ -94,7 +94,7 @@ def _cased(chance: Random, name: str) -> str:
 
 
 def _spoiled(chance: Random, value: Any) -> Any:
-    """The value with one place in it changed to something that does not belong there, or taken out."""
+    """Return the value with one part replaced by an unexpected value or removed."""
     if isinstance(value, dict) and value and chance.random() < 0.9:
         key = chance.choice(list(value))
         changed = dict(value)
@@ -114,7 +114,7 @@ def _spoiled(chance: Random, value: Any) -> Any:
 
 
 def spoiled_bytes(chance: Random, data: bytes) -> bytes:
-    """Cut, with a piece twice, or with bytes changed."""
+    """Return the data truncated, with a repeated part, or with changed bytes."""
     if not data:
         return chance.randbytes(3)
     place = chance.randrange(len(data))

@@ -1,4 +1,4 @@
-"""Many shots, one after another, and what is looked at after each: the reply, the state, and what is still held."""
+"""Sends many requests in sequence and checks the reply, the state and held resources after each."""
 
 import os
 from collections import Counter
@@ -16,7 +16,7 @@ from wharf.contract.wire.errors import CODE_HEADER
 SEED: Final = int(os.environ.get("FUZZ_SEED", "1"))
 IS_WHOLE_PROOF: Final = os.environ.get("HYPOTHESIS_PROFILE") == "fuzz"
 DECLARED: Final = frozenset((RefusalCode.NO_LEADER.value, RefusalCode.NOT_IMPLEMENTED.value))
-"""Refusals with a 5xx that the documents promise: the leader is not known, and what we leave out."""
+"""Documented refusals with a 5xx status: no known leader, and unsupported endpoints."""
 BEHIND: Final = b"behind requested index"
 """A stale read with an index that this server has not reached."""
 
@@ -30,7 +30,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Came(msgspec.Struct):
-    """What a run came to."""
+    """The result of a run."""
 
     statuses: Counter[int]
     failures: list[Failure]
@@ -41,11 +41,11 @@ class Came(msgspec.Struct):
 
 
 TOLD_BY_STATUS: Final = frozenset(("agent.health",))
-"""Its status is its answer: 500 is said of an agent that is not well."""
+"""Endpoints whose status is their result: 500 means that the agent is unhealthy."""
 
 
 def wrong_with(made: Shot, answer: Answer) -> str:
-    """Why the reply is none that may be; "" where it may."""
+    """Return why the reply is not allowed, or "" if it is."""
     if answer.status < 500 or (answer.status == 500 and made.endpoint in TOLD_BY_STATUS):
         return ""
     code = answer.headers.get(CODE_HEADER, "")
@@ -55,7 +55,7 @@ def wrong_with(made: Shot, answer: Answer) -> str:
 
 
 def must_leave_alone(made: Shot, answer: Answer) -> bool:
-    """Whether the state must be as before: it was refused, or it asked for nothing to be done, or was cut off."""
+    """Return whether the request must not change the state: it was refused, only reads, or was cut off."""
     is_read = (
         ENDPOINT_BY_NAME[made.endpoint].kind is EndpointKind.READ
         and made.method in ("GET", "HEAD")
@@ -69,7 +69,7 @@ async def run(target: Target, *, count: int, first: int = 0, seed: int = SEED) -
     one = target.one
     for number in range(first, first + count):
         made = shot(seed, number, target.ammunition)
-        one.election.again()  # Whoever takes the leadership away gets another leader.
+        one.election.again()  # A request may have ended the leadership.
         before, errors = one.engine.log.last_write_index, len(target.log.errors)
         try:
             answer = await fire(made, target.port)

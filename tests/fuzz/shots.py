@@ -1,5 +1,5 @@
-"""Requests, right and wrong, derived from the endpoint table: each from the seed and its number alone, so that one can be
-made again without those before it."""
+"""Valid and invalid requests from the endpoint table. Each depends only on the seed and its number, so that one can be
+generated again without the earlier ones."""
 
 import enum
 import shlex
@@ -29,20 +29,20 @@ class Manner(enum.Enum):
 class Shot(msgspec.Struct, frozen=True):
     number: int
     endpoint: str
-    """The row that it was derived from."""
+    """The endpoint that it was derived from."""
     method: str
     target: bytes
     headers: tuple[tuple[str, str], ...]
     body: bytes
     manner: Manner
     data: bytes
-    """All of what goes over the wire."""
+    """The bytes that are sent."""
     pieces: int = 1
     is_garbled: bool = False
-    """Whether the bytes are no longer what method, target, headers and body say."""
+    """Whether the bytes were changed, so that they differ from method, target, headers and body."""
 
     def as_command(self, port: int) -> str:
-        """The one command line that sends it again."""
+        """Return a command line that sends the request again."""
         if self.is_garbled or self.manner is not Manner.WHOLE:
             escaped = "".join(f"\\x{byte:02x}" for byte in self.data)
             return f"printf '{escaped}' | nc -q 5 {HOST} {port}  # {self.manner.value}"
@@ -58,15 +58,15 @@ class Shot(msgspec.Struct, frozen=True):
 
 
 class Ammunition(msgspec.Struct, frozen=True):
-    """What shots are made of: ids that are there, tokens by how often they are used, and bodies that are right."""
+    """The material of requests: existing ids, tokens by frequency, and valid bodies."""
 
     ids: Mapping[str, tuple[str, ...]]
-    """By the name of the part of a path; "" for any."""
+    """Ids by the name of a path parameter; "" holds ids for any parameter."""
     tokens: tuple[str, ...]
-    """The first one may do everything; "" is no token."""
+    """The first is a management token; "" stands for no token."""
     samples: Mapping[str, tuple[bytes, ...]]
     without: frozenset[str] = frozenset()
-    """Rows that are not shot at."""
+    """Endpoints that are not requested."""
 
 
 METHODS: Final = ("GET", "PUT", "POST", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE", "BREW", "get")
@@ -122,7 +122,7 @@ def shot(seed: int, number: int, ammunition: Ammunition) -> Shot:
     chance = Random(f"{seed}/{number}")
     rows = [row for row in ENDPOINTS if row.name not in ammunition.without]
     row = chance.choice(rows)
-    if row.unsupported_reason and chance.random() < 0.8:  # They all say the same.
+    if row.unsupported_reason and chance.random() < 0.8:  # Their replies are all the same.
         row = chance.choice(rows)
     method = row.method if chance.random() < 0.93 else chance.choice(METHODS)
     if method == "PUT" and chance.random() < 0.2:

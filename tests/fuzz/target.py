@@ -1,4 +1,4 @@
-"""A server to shoot at, in this process: real sockets, the real application, a log in memory that can be looked into."""
+"""The fuzzed server in this process: real sockets, the real application, and a log in memory that tests can read."""
 
 import asyncio
 import logging
@@ -24,16 +24,16 @@ from wharf.config.settings import AgentSettings
 from wharf.contract.model.log import CauseKind
 
 ASKED_FOR = frozenset((CauseKind.REQUEST, CauseKind.NODE, CauseKind.OPERATOR))
-"""What is written because somebody asked; the rest the leader does by itself, whenever it gets to it."""
+"""Causes of writes that a request made. The leader makes all other writes by itself, at any time."""
 
 DUTIES_WATCH = 8
-"""So many subscriptions the leader's own duties may have at once; requests would leave hundreds behind."""
+"""Maximum subscriptions of the leader's own loops. Leaked requests would add hundreds."""
 FOLLOWS = frozenset(("sealed-anew",))
-"""What was asked for once and is done step by step afterwards."""
+"""Operations that one request starts and the leader completes in steps."""
 
 
 class Log(logging.Handler):
-    """All that is said."""
+    """Records all log lines."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -42,7 +42,7 @@ class Log(logging.Handler):
         self.errors: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = f"{self.format(record)} {record.__dict__}"  # With what a line carries beside its text.
+        line = f"{self.format(record)} {record.__dict__}"  # Including the fields beside the text.
         self.lines.append(line)
         if record.levelno == logging.WARNING:
             self.warnings.append(line)
@@ -59,18 +59,18 @@ class Target:
         self.batches: list[Batch] = []
         self.ammunition = Ammunition({}, (), {})
         self.faults: list[str] = []
-        """What the loop told of tasks that failed with nobody listening."""
+        """Unhandled task failures that the event loop reported."""
 
     @property
     def open_connections(self) -> int:
-        state = self.http._server.server_state  # The server's own books; it has no other way to tell.
+        state = self.http._server.server_state  # uvicorn offers no public access.
         return len(state.connections) + len(state.tasks)
 
     async def is_quiet(self) -> None:
-        """Whoever hung up is gone from the server's books. Fails where one is not."""
+        """Wait until the server has dropped all closed connections. Fails if one remains."""
         if not self.open_connections:
             return
-        await wait_on_loop_until(lambda: not self.open_connections, what="the connection is let go")
+        await wait_on_loop_until(lambda: not self.open_connections, what="all connections are closed")
 
     async def asked_for(self, since: int) -> list[Batch]:
         """What was written since this index because somebody asked for it. A key of idempotence is claimed and let go
@@ -87,7 +87,7 @@ class Target:
 
     @property
     def held(self) -> dict[str, int]:
-        """What requests hold while they are answered."""
+        """Return the number of resources that requests hold, by kind."""
         server = self.one.server
         return {
             "connections": self.open_connections,
@@ -97,7 +97,7 @@ class Target:
         }
 
     async def state_from_the_log(self) -> dict[str, list[Any]]:
-        """What a server that starts now makes of the log."""
+        """Return the state that a newly started server loads from the log."""
         engine = MemoryEngine(self.one.world, self.one.engine.log, is_single_server=False)
         fresh = Server(self.one.world, engine, ServerIdentity("fresh", "fresh"))
         await engine.open()
@@ -123,7 +123,7 @@ async def a_target(*, access: bool = True) -> AsyncIterator[Target]:
     await one.follow()
     await one.server.bootstrap_cluster()
     tasks = [cluster.start(one.brain.run(), name="leads")]
-    await wait_on_loop_until(lambda: one.brain.is_leading, what="it leads")
+    await wait_on_loop_until(lambda: one.brain.is_leading, what="the server leads")
 
     api = Api(
         one.server,

@@ -1,4 +1,4 @@
-"""Requests made from the document that describes the API: it tells the truth, and none of them makes a server fail."""
+"""Requests generated from the OpenAPI document: replies match the document, and none is a server error."""
 
 import asyncio
 import warnings
@@ -30,11 +30,11 @@ TOLD: Final = [
     checks.response_headers_conformance,
     checks.response_schema_conformance,
 ]
-"""What a reply must hold of what the document says."""
+"""The checks of a reply against the document."""
 ENDLESS: Final = ("/v1/event/stream", "/v1/agent/monitor", "/v1/agent/pprof/profile", "/v1/agent/pprof/{profile}")
-"""Streams, and what takes as long as it is told to."""
+"""Streams, and endpoints with a requested duration."""
 LAST: Final = ("/v1/agent/force-leave", "/v1/operator/raft/peer", "/v1/operator/raft/transfer-leadership")
-"""What takes the leader away."""
+"""Endpoints that end the leadership."""
 ASKED_WITHIN_S: Final = 60.0
 
 
@@ -96,7 +96,7 @@ def look_at(case: Any, address: str, session: requests.Session) -> None:
 
 
 def said_by(error: BaseException) -> str:
-    """With the one request that shows it again."""
+    """Return the error text with the request that reproduces it."""
     if isinstance(error, FailureGroup):
         return "\n".join(str(each) for each in error.exceptions)
     return f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""Sending the bytes of a shot over a socket, and reading what comes back: nothing in between corrects anything."""
+"""Sends the bytes of a generated request over a socket and reads the reply, without an HTTP library that corrects them."""
 
 import asyncio
 import contextlib
@@ -9,9 +9,9 @@ import msgspec
 from tests.fuzz.shots import HOST, Manner, Shot
 
 ANSWER_WITHIN_S: Final = 60.0
-"""For requests that are whole and wait for nothing. A bound against hanging, not a promise."""
+"""Limit for complete requests that do not block. Only a hanging server reaches it."""
 LISTEN_S: Final = 0.05
-"""For those that may well get no answer, and for streams."""
+"""Limit for requests that may get no reply, and for streams."""
 PAUSE_S: Final = 0.02
 STREAMS: Final = frozenset(
     ("event.stream", "agent.monitor", "agent.monitor_export", "client.fs_stream", "client.fs_logs")
@@ -20,7 +20,7 @@ UNSURE: Final = frozenset(("content-length", "transfer-encoding", "expect", "upg
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """`status` 0: none came."""
+    """The reply to a request; `status` 0 means that none arrived."""
 
     status: int = 0
     headers: dict[str, str] = {}
@@ -28,7 +28,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def is_whole(shot: Shot) -> bool:
-    """Whether its bytes are a request as HTTP has it, so that an answer is owed."""
+    """Return whether the bytes are a complete HTTP request, which must get a reply."""
     own_length = str(len(shot.body)) if shot.body else None
     for name, value in shot.headers:
         if name.lower() in UNSURE and not (name == "Content-Length" and value == own_length):
@@ -39,7 +39,7 @@ def is_whole(shot: Shot) -> bool:
 
 
 def may_have_been_heard(shot: Shot) -> bool:
-    """Whether the server may have had enough of it to act. Of one that was cut off it had not."""
+    """Return whether the server may have received enough to act on the request."""
     return not (shot.manner in (Manner.CUT, Manner.HALF) and is_whole(shot))
 
 

@@ -1,4 +1,4 @@
-"""Tokens for tests: written into the log as they are, so that no endpoint of tokens is needed."""
+"""Tokens for tests, written directly to the log without the token endpoints."""
 
 from msgspec.structs import replace
 
@@ -15,7 +15,7 @@ CAUSE = Cause(CauseKind.REQUEST, "test")
 
 
 def enable_acl(server: OneServer) -> None:
-    """From now on the server asks who is calling."""
+    """Enable access control on the server from now on."""
     server.api = Api(server.server, authenticator=CallerAuthenticator(server.world, is_enabled=True))
     server.exchange.api = server.api
 
@@ -39,7 +39,7 @@ async def a_token(server: OneServer, rules: str = "", *, management: bool = Fals
 
 
 async def change_rules(server: OneServer, headers: dict[str, str], rules: str) -> None:
-    """The token's policy says something else from now on."""
+    """Replace the rules of the token's policy."""
     (token,) = [
         t for t in server.replica.iter_all(ACL_TOKENS) if t.secret_digest == hash_secret(headers["x-cluster-token"])
     ]

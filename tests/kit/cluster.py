@@ -1,4 +1,4 @@
-"""Small words for tests that need a server: real parts only, over a log in memory, in virtual time."""
+"""Servers and fake nodes for tests: real components over a log in memory, in virtual time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -88,7 +88,7 @@ class OneServer:
 
 
 class ACluster:
-    """`async with ACluster() as cluster`: whatever was started in it has ended at its end."""
+    """A cluster in memory, used as an async context manager: everything started in it ends with the block."""
 
     def __init__(self, *, bounds: WriteLimits | None = None, seed: int = SEED) -> None:
         self._seed = seed
@@ -106,7 +106,7 @@ class ACluster:
         return task
 
     def expect_failure(self, task_name: str) -> None:
-        """The task of this name ends with an error, as it should."""
+        """Accept that the task with this name fails."""
         self._may_fail.append(task_name)
 
     async def __aenter__(self) -> "ACluster":
@@ -151,7 +151,7 @@ class ACluster:
         return ANode(self, server, FakeMachine(name=name, **machine))
 
     async def ready_nodes(self, server: OneServer, count: int, **machine: Any) -> list["ANode"]:
-        """So many fake nodes, ready for work."""
+        """Start this number of fake nodes and wait until they are ready."""
         nodes = [self.a_fake_node(server, f"node-{number}", **machine) for number in range(1, count + 1)]
         for node in nodes:
             await node.is_ready()
@@ -164,7 +164,7 @@ class ACluster:
 
 
 class ANode:
-    """A fake node that runs, on an exchange of its own."""
+    """A running fake node with its own connection to the server."""
 
     def __init__(self, cluster: ACluster, server: OneServer, machine: FakeMachine) -> None:
         self.exchange = InMemory(server.api)
@@ -193,7 +193,7 @@ class ANode:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def return_to(self, cluster: ACluster) -> None:
-        """It runs again, and knows what it knew."""
+        """Start the node again with the state that it had."""
         self._task = cluster.start(self.node.run(), name=f"{self.id} is back")
 
 

@@ -1,4 +1,4 @@
-"""An election that tests can steer: whoever campaigns takes over at once, and is told by the test when it is over."""
+"""An election that tests control: a campaign succeeds at once, and the test ends the term."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ class Held(Leadership):
         self._lost.set()
 
     async def transfer(self, heir: str) -> bool:
-        """The heir is told to campaign by the test."""
+        """End the term; the test starts the campaign of the heir."""
         self.heir = heir
         self._lost.set()
         return True

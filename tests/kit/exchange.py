@@ -1,4 +1,4 @@
-"""The client's port over a call in memory: a request goes straight into the ASGI application."""
+"""The client's transport in memory: a request is a direct call of the ASGI application."""
 
 import asyncio
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from wharf.contract.client import ClientReply, ClientRequest, Unreachable
 
 
 class InMemory:
-    """`is_away` plays a server that does not answer. Every request is kept in `sent`, as (method, path, body)."""
+    """A transport to one API. `is_away` simulates an unreachable server; `sent` records (method, path, body) of each request."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
@@ -45,7 +45,7 @@ class InMemory:
 
 
 class OpenedInMemory:
-    """A reply that comes piece by piece. The application runs beside whoever reads it, until one of them ends."""
+    """A streamed reply. The application runs concurrently with the reader until either ends."""
 
     def __init__(self, api: Api, request: ClientRequest) -> None:
         self.status = 0
@@ -112,7 +112,7 @@ async def ask(
     body: bytes = b"",
     gone: asyncio.Event | None = None,
 ) -> ClientReply:
-    """One raw request. `gone`: when it is set, the caller has hung up."""
+    """Send one raw request and return its reply. Setting `gone` simulates a disconnect of the caller."""
     sent: list[Any] = []
     gone = gone or asyncio.Event()
     is_read = False

@@ -1,6 +1,6 @@
-"""The port for passing requests on, over a call in memory: straight into another server's application.
+"""The relay in memory: a forwarded request is a direct call of another server's application.
 
-Parts pass one by one through queues of one place, so a slow reader slows whoever writes, as over a socket.
+Parts of a reply pass through a queue of length one, so a slow reader slows the sender, as over a socket.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ App = Callable[..., Any]
 
 
 class InMemoryPassage:
-    """`app` None plays a server that does not answer. `open_count`: how many requests are on their way just now."""
+    """A relay to one application, or to an unreachable server if `app` is None. `open_count` counts the requests in flight."""
 
     def __init__(self, app: App | None) -> None:
         self.app = app

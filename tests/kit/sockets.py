@@ -1,4 +1,4 @@
-"""The port for websockets, over a call in memory: straight into a server's application."""
+"""The websocket transport in memory: a direct call of a server's application."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -13,7 +13,7 @@ App = Callable[..., Any]
 
 
 class InMemorySockets:
-    """`app` None plays a server that does not answer."""
+    """Websockets to one application, or to an unreachable server if `app` is None."""
 
     def __init__(self, app: App | None) -> None:
         self.app = app
@@ -77,7 +77,7 @@ class _Joined:
         self._says.put_nowait({"type": "websocket.disconnect", "code": code})
 
     def cut(self) -> None:
-        """The connection breaks off: neither end says a word."""
+        """Break the connection without a close message from either end."""
         self._says.put_nowait({"type": "websocket.disconnect", "code": 1006})
         self._hears.put_nowait({"type": "websocket.close", "code": 1006})
 

@@ -46,11 +46,11 @@ SECRET = "a secret of a node"
 
 
 class Refused(Exception):
-    """The log did not take the write."""
+    """The log rejected the write."""
 
 
 class AState:
-    """A founded log and its replica. `now_ns` is where the test says it is."""
+    """The log of a bootstrapped cluster and its replica. The test sets the clock `now_ns`."""
 
     def __init__(self, *, bounds: WriteLimits | None = None) -> None:
         self.world = SimulatedWorld(7)
@@ -84,13 +84,13 @@ class AState:
         return self.commit(Write("test", CAUSE, changes))
 
     def do(self, decision: Decision[T]) -> T:
-        """Commit a decision, as somebody who is not the leader."""
+        """Commit a decision without the leader's follow-up changes."""
         if decision.write is None:
             return decision.build_reply(self.replica.index)
         return decision.build_reply(self.commit(decision.write))
 
     def lead(self, decision: Decision[T]) -> T:
-        """Commit a decision with all that follows from it, as the leader does."""
+        """Commit a decision with its follow-up changes, as the leader does."""
         if decision.write is None:
             return decision.build_reply(self.replica.index)
         return decision.build_reply(self.commit(add_derived_changes(self.replica, decision.write)))
@@ -129,7 +129,7 @@ class AState:
         return self.replica.get(JOB_SUMMARIES, "default", job_id)
 
     def put_led(self, *changes: Any) -> int:
-        """Changes with all that follows from them."""
+        """Commit changes with their follow-up changes."""
         return self.commit(add_derived_changes(self.replica, Write("test", CAUSE, changes)))
 
     def with_allocation(self, job: Job, allocation_id: str = "a1", **fields: Any) -> Allocation:
@@ -140,7 +140,7 @@ class AState:
         self.put_led(ALLOCATIONS.build_put(replace(self.allocation(allocation_id), client_status=status)))
 
     def end_evaluations(self, job_id: str = "shop", **fields: Any) -> None:
-        """Every open evaluation of the job has been processed."""
+        """Mark every open evaluation of the job as processed."""
         ended = {"status": EvaluationStatus.COMPLETE, **fields}
         self.put_led(*(EVALUATIONS.build_put(replace(e, **ended)) for e in self.open_evaluations(job_id)))
 

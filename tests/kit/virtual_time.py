@@ -1,4 +1,4 @@
-"""Tests whose time is virtual: what waits takes none, and the same seed gives the same run."""
+"""Tests in virtual time: waiting takes no real time, and the same seed gives the same run."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -15,7 +15,7 @@ LOOK_S = 0.005
 
 
 def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run the test on the simulated loop. A task that is left behind, or an exception that nobody took, fails it."""
+    """Run the test on the simulated loop. Leftover tasks and unhandled exceptions fail it."""
 
     @wraps(test)
     def run(*args: P.args, **options: P.kwargs) -> None:
@@ -23,7 +23,7 @@ def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P,
         try:
             loop.run_until_complete(test(*args, **options))
         except BaseException:
-            loop.abandon()  # What a failed test leaves behind says nothing more, in no other test either.
+            loop.abandon()  # Leftovers of a failed test must not fail other tests.
             raise
         loop.close()
 
@@ -35,13 +35,13 @@ def now_s() -> float:
 
 
 async def pass_time(seconds: float) -> None:
-    """Let virtual time go on: it costs none. Refused on a real loop."""
+    """Advance virtual time. Raises AssertionError on a real loop."""
     assert isinstance(asyncio.get_running_loop(), SimulatedLoop), "time passes by itself only where it is virtual"
     await asyncio.sleep(seconds)
 
 
 async def until(state: Callable[[], T | None], *, what: str, within_s: float = 30.0) -> T:
-    """The first answer of `state` that is true. Fails, naming `what`, when the virtual deadline passes before."""
+    """Return the first true value of `state`. Fails with `what` if the virtual deadline passes first."""
     deadline_s = now_s() + within_s
     while not (answer := state()):
         assert now_s() < deadline_s, f"after {within_s} s still not so: {what}"
@@ -52,7 +52,7 @@ async def until(state: Callable[[], T | None], *, what: str, within_s: float = 3
 async def seen(
     look: Callable[[], Coroutine[Any, Any, T]], wanted: Callable[[T], object], *, what: str, within_s: float = 30.0
 ) -> T:
-    """The first thing that `look` finds and that is as wanted."""
+    """Return the first value of `look` that `wanted` accepts. Fails with `what` at the virtual deadline."""
     deadline_s = now_s() + within_s
     while not wanted(found := await look()):
         assert now_s() < deadline_s, f"after {within_s} s still not so: {what}; last seen: {found}"

@@ -1,4 +1,4 @@
-"""Callers by the thousand over plain sockets: some that wait, some that misbehave, and one that says how it fares."""
+"""Thousands of clients over plain sockets: waiting ones, misbehaving ones, and one that measures latency."""
 
 import asyncio
 import contextlib
@@ -12,19 +12,19 @@ from typing import Any, Final
 
 HOST: Final = "127.0.0.1"
 AT_ONCE: Final = 200
-"""Callers that connect together, so that nobody's backlog runs over."""
+"""Clients that connect at once, so that no listen backlog overflows."""
 FILES: Final = 20_000
 
 
 def allow_sockets(count: int) -> None:
-    """This process may have so many open, as far as the machine lets it."""
+    """Raise the limit of open files of this process for `count` sockets, up to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < count:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(count, hard), hard))
 
 
 class Answered:
-    """What came back on one connection, as far as it came."""
+    """A reply read from one connection, possibly truncated."""
 
     def __init__(self, data: bytes) -> None:
         head, _, self.body = data.partition(b"\r\n\r\n")
@@ -42,7 +42,7 @@ class Answered:
 
 
 async def ask(port: int, target: str, *, method: str = "GET", body: bytes = b"", within_s: float = 30.0) -> Answered:
-    """One request on a connection of its own. What was cut off comes back as far as it came."""
+    """Send one request on a new connection and return its possibly truncated reply."""
     data = b""
     async with asyncio.timeout(within_s):
         reader, writer = await asyncio.open_connection(HOST, port)
@@ -63,7 +63,7 @@ async def read(port: int, target: str) -> Any:
 
 
 async def blocked_queries(port: int) -> int:
-    """How many wait at the server, as it tells itself."""
+    """Return the number of waiting blocking queries from the server's metrics."""
     told = await read(port, "/v1/agent/self")
     return _find(told, "blocked_queries")
 
@@ -84,7 +84,7 @@ async def all_wait(port: int, count: int, *, within_s: float = 120.0) -> None:
 
 
 async def in_groups(count: int, call: Any) -> list[Any]:
-    """`call(number)` for all numbers, some at once."""
+    """Run `call(number)` for all numbers, at most `AT_ONCE` at a time."""
     made = []
     for start in range(0, count, AT_ONCE):
         made += await asyncio.gather(*(call(number) for number in range(start, min(count, start + AT_ONCE))))
@@ -92,7 +92,7 @@ async def in_groups(count: int, call: Any) -> list[Any]:
 
 
 class Waiter(asyncio.Protocol):
-    """One blocking query. `ended` gives what came, and when, once the connection is closed."""
+    """One blocking query. `ended` has the reply and its time once the connection is closed."""
 
     def __init__(self, target: str) -> None:
         self._request = f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
@@ -128,7 +128,7 @@ async def wait_at(port: int, target: str) -> Waiter:
 
 
 def memory_mb(pid: int) -> float:
-    """What the process holds itself."""
+    """Return the private memory of the process in MB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
@@ -145,11 +145,11 @@ def _links(pid: int) -> Iterator[str]:
             yield os.readlink(entry)
 
 
-# -- how others fare -------------------------------------------------------------------------------------------------
+# -- latency of others -----------------------------------------------------------------------------------------------
 
 
 class Pulse:
-    """Asks for a small thing again and again, on new connections, and notes how long each answer took."""
+    """Repeats a small request on new connections and records the latency of each reply."""
 
     def __init__(self, port: int, target: str = "/v1/job/small") -> None:
         self._port = port

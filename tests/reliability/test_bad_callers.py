@@ -1,4 +1,4 @@
-"""Callers that hold a server up: requests that are never ended, replies and streams that are never read.
+"""Clients that could block a server: incomplete requests, and unread replies and streams.
 
 The server's memory stays bounded, others are answered as before, and once the callers are gone nothing is left of them.
 How long others waited is printed; it is judged only against standing still.
@@ -17,7 +17,7 @@ from tests.reliability.callers import FILES, HOST, Pulse, allow_sockets, ask, in
 from tests.waiting import wait_on_loop_until
 
 OTHERS_WITHIN_MS = 30_000.0
-"""For the slowest of the others. A bound against standing still: cores are shared."""
+"""Maximum latency of other clients. Only a blocked server reaches it, because cores are shared."""
 RECEIVES_BYTES = 4_096
 BIG_BYTES = 200_000
 
@@ -27,7 +27,7 @@ A_BODY_CUT = b"PUT /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r
 
 
 class Caller:
-    """A connection that reads only when it is told to, with a buffer as small as the machine allows."""
+    """A connection that never reads on its own, with the smallest possible receive buffer."""
 
     def __init__(self) -> None:
         self.socket = socket.socket()
@@ -66,7 +66,7 @@ async def prepare(port: int) -> None:
 
 
 async def change(port: int, times: int) -> None:
-    """Events, each with a record of some size in it."""
+    """Cause events that each contain a large record."""
     groups = [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "mock"}]}]
     for number in range(times):
         body = {"Job": {"ID": "big", "TaskGroups": groups, "Meta": {"text": f"{number}" + "x" * BIG_BYTES}}}
@@ -85,7 +85,7 @@ async def harm(
     memory_mb_most: float,
     meanwhile: Meanwhile | None = None,
 ) -> None:
-    """So many callers do it, and others are asked how they fare."""
+    """Open `count` misbehaving connections and measure memory of the server and latency of other clients."""
     port, pid = int(agent.address.rpartition(":")[2]), agent.child("api")
     assert pid is not None, "the api runs"
     await prepare(port)
@@ -110,7 +110,7 @@ async def harm(
     assert pulse.wrong == []
     assert max(pulse.took_ms) < OTHERS_WITHIN_MS
     assert more_mb < memory_mb_most
-    await wait_on_loop_until(lambda: open_sockets(pid) <= sockets + 2, what="their connections are gone")
+    await wait_on_loop_until(lambda: open_sockets(pid) <= sockets + 2, what="the connections are closed")
     assert agent.child("api") == pid
 
 

@@ -1,4 +1,4 @@
-"""Blocked queries while servers restart: every client goes on from its last index, and misses nothing.
+"""Blocking queries while servers restart: every client continues from its last index and misses nothing.
 
 Each client waits for one record, through many rounds. In a round every record is written once, and the next round begins
 when every client has seen it: so one wake that is missed, or one answer that is lost, stops the whole, and is found.
@@ -27,7 +27,7 @@ RECORDS = 20
 
 
 class Client:
-    """Waits for one record, at whichever server answers, always from the last index that it has seen."""
+    """Follows one record at any server that replies, from the last index that it has seen."""
 
     def __init__(self, number: int, ports: list[int]) -> None:
         self.path = f"/v1/var/n{number % RECORDS}"
@@ -70,7 +70,7 @@ class Client:
 
 
 async def write(port_of: Callable[[], int], number: int, told: int) -> None:
-    """Until it is acknowledged, by whichever server is there."""
+    """Write a record, repeatedly until a server acknowledges it."""
     body = json.dumps({"Items": {"round": str(told)}}).encode()
     while True:
         with contextlib.suppress(OSError, TimeoutError):
@@ -80,7 +80,7 @@ async def write(port_of: Callable[[], int], number: int, told: int) -> None:
 
 
 class Servers:
-    """Agents on ports that stay theirs, which can be stopped, killed and started again."""
+    """Agents on fixed ports that can be stopped, killed and restarted."""
 
     def __init__(self, start: Callable[[int], AbstractContextManager[RunningAgent]], ports: list[int]) -> None:
         self._start = start
@@ -101,7 +101,7 @@ class Servers:
         agent.children()
         agent.signal(how)
         agent.wait_end(within_s=60.0)
-        self._stacks[number].close()  # What a killed parent leaves behind goes, too.
+        self._stacks[number].close()  # Also ends the children of a killed parent.
         self._stacks[number] = ExitStack()
         self.agents[number] = None
 

@@ -1,4 +1,4 @@
-"""A server that is stopped while thousands wait answers them first, and ends within seconds."""
+"""A server that stops while thousands of queries wait: it replies to them first and ends within seconds."""
 
 import asyncio
 import signal
@@ -11,7 +11,7 @@ from tests.agent.processes import RunningAgent, running
 from tests.reliability.callers import FILES, Waiter, all_wait, allow_sockets, in_groups, read, wait_at
 
 ENDS_WITHIN_S = 60.0
-"""A bound against hanging; what it took is printed, and told in docs/reliability.md."""
+"""Limit against hanging. The duration is printed; docs/reliability.md lists measured values."""
 
 
 def stop_with_waiters(folder: Path, count: int) -> None:
@@ -27,7 +27,7 @@ async def _story(agent: RunningAgent, count: int) -> None:
     seen = await read(port, "/v1/operator/state")
 
     async def wait(number: int) -> Waiter:
-        # Half of them for the same, half each for something of its own.
+        # Half of them query the same record, the others one record each.
         name = "namespaces" if number % 2 else f"job/absent-{number}/allocations"
         return await wait_at(port, f"/v1/{name}?index={seen['Index'] + 1_000_000}&wait=10m&stale")
 

@@ -1,6 +1,6 @@
 """The rules of the specification of the HTTP API, by section, each with a short name. Every one is named by a test here.
 
-What a section does not show, and what only describes (which noun means what), is no rule.
+Definitions of terms are not rules.
 """
 
 from collections.abc import Callable
@@ -115,7 +115,7 @@ RULES = {
 
 
 def rule(section: str, *names: str) -> Callable[[F], F]:
-    """Says which rules a test shows."""
+    """Declare which rules a test covers."""
     unknown = [name for name in names if name not in RULES[section]]
     assert not unknown, f"section {section} has no rule {unknown}"
 

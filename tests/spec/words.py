@@ -1,4 +1,4 @@
-"""Words for the tests of the specification: a server, what is asked of it, what it says."""
+"""Helpers for tests of the specification: short requests and records."""
 
 import json
 from typing import Any

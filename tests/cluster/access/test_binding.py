@@ -52,10 +52,10 @@ def bound(state: AState, *rules: BindingRule) -> TokenBindings:
 
 
 def refusal(state: AState, *rules: BindingRule) -> str:
-    with pytest.raises(Refusal) as told:
+    with pytest.raises(Refusal) as caught:
         bound(state, *rules)
-    assert told.value.code is RefusalCode.INVALID
-    return told.value.text
+    assert caught.value.code is RefusalCode.INVALID
+    return caught.value.text
 
 
 # -- rules ---------------------------------------------------------------------------------------------------------
@@ -100,9 +100,9 @@ def test_missing_roles_and_policies_are_ignored(state: AState) -> None:
 
 def test_an_unknown_auth_method_is_an_error(state: AState) -> None:
     assert METHOD.name == find_auth_method(state.replica, "sso").name
-    with pytest.raises(Refusal, match='auth-method "x" not found') as told:
+    with pytest.raises(Refusal, match='auth-method "x" not found') as caught:
         find_auth_method(state.replica, "x")
-    assert told.value.code is RefusalCode.INVALID
+    assert caught.value.code is RefusalCode.INVALID
 
 
 @pytest.mark.parametrize(

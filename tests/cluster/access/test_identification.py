@@ -1,4 +1,4 @@
-"""Who is calling: every row of the reference's 5.1 that is about deciding, and 5.3 as far as callers go."""
+"""Authentication of callers: every decision of the reference's 5.1, and the parts of 5.3 about callers."""
 
 import datetime
 import sys

@@ -1,4 +1,4 @@
-"""Which label is about a name: held against a slow, obvious way to say it (reference 5.4, rule 3)."""
+"""The label that applies to a name, compared with a slow and simple implementation (reference 5.4, rule 3)."""
 
 from collections.abc import Mapping
 

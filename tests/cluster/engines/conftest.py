@@ -1,4 +1,4 @@
-"""Tests of engines may be `async def`: each runs in an event loop of its own, and one that hangs fails."""
+"""Runs each `async def` test of engines in a separate event loop, with a time limit."""
 
 import asyncio
 import inspect

@@ -31,15 +31,15 @@ class FreshLog(Protocol):
     """A log that was empty when the test began."""
 
     async def door(self) -> LogEngine:
-        """A door of another member, opened. All doors are closed when the test ends; closing one twice is no error."""
+        """Return an open engine of another member. All engines are closed when the test ends; closing twice is allowed."""
         ...
 
     async def reopen(self) -> LogEngine:
-        """Close every door, end and start again what serves the log where the test owns it, and open a door."""
+        """Close every engine, restart the server of the log if the test owns it, and open an engine."""
         ...
 
     async def write_elsewhere(self) -> None:
-        """Where others can write keys of their own beside ours: one such write. Elsewhere nothing."""
+        """Write a key of another program if the log's storage is shared; else do nothing."""
         ...
 
 
@@ -56,7 +56,7 @@ class EngineKind(Protocol):
 
 
 def kinds(*, with_many_doors: bool = False) -> list[ParameterSet]:
-    """Every engine that joined, as parameters of a test."""
+    """Return every engine kind as parameters of a test."""
     found = sorted(Path(__file__).parent.glob("kind_*.py"))
     joined: list[EngineKind] = [importlib.import_module(f"tests.cluster.engines.{file.stem}").KIND for file in found]
     return [
@@ -80,7 +80,7 @@ def drop(key: str, *, table: str = "jobs") -> EncodedChange:
 
 
 def unchanged(key: str, version: int, *, table: str = "jobs") -> Condition:
-    """The condition that the record is still of this version; 0: that there is none."""
+    """Return the condition that the record still has this version (0: does not exist)."""
     return Condition(table, key, version)
 
 
@@ -97,25 +97,25 @@ def index_of(outcome: WriteOutcome) -> int:
 
 
 async def commit(door: LogEngine, *changes: EncodedChange, conditions: Sequence[Condition] = (), lease: int = 0) -> int:
-    """Commit, which must succeed, and tell the index."""
+    """Commit changes, which must succeed, and return the index."""
     return index_of(await door.commit(a_write(*changes, conditions=conditions, lease=lease)))
 
 
 async def load(door: LogEngine) -> tuple[dict[Place, tuple[int, bytes]], LogPosition]:
-    """A full read: version and data of every record, and where the read stands."""
+    """Load the log: version and data of every record, and the position of the load."""
     loading = door.load()
     rows = {(row.table, row.key): (row.version, row.data) async for slice in loading.iter_slices() for row in slice}
     return rows, await loading.get_position()
 
 
 async def written(door: LogEngine) -> dict[Place, int]:
-    """When each record was written, whatever befell the log since."""
+    """Return the index at which each record was written, also after restores."""
     loading = door.load()
     return {(row.table, row.key): row.write_index async for slice in loading.iter_slices() for row in slice}
 
 
 async def records(door: LogEngine) -> dict[Place, bytes]:
-    """What every place holds."""
+    """Return the data of every record."""
     rows, _ = await load(door)
     return {place: data for place, (_, data) in rows.items()}
 
@@ -130,7 +130,7 @@ async def follow_to(door: LogEngine, *, after: int, index: int) -> list[Batch]:
 
 
 def replay(batches: Sequence[Batch], onto: Mapping[Place, tuple[int, bytes]]) -> dict[Place, tuple[int, bytes]]:
-    """The records after these batches."""
+    """Return the records after these batches are applied."""
     rows = dict(onto)
     for batch in batches:
         for change in batch.changes:
@@ -142,5 +142,5 @@ def replay(batches: Sequence[Batch], onto: Mapping[Place, tuple[int, bytes]]) ->
 
 
 def in_order(changes: Sequence[EncodedChange]) -> list[EncodedChange]:
-    """The changes of a batch stand in no order; to compare them, they need one."""
+    """Return the changes of a batch sorted, for comparison."""
     return sorted(changes, key=lambda change: (change.table, change.key))

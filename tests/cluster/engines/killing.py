@@ -30,7 +30,7 @@ LINES = 50  # Each caller writes its lines over again.
 
 @dataclass
 class Caller:
-    """One who writes, and what he was told."""
+    """A writer and its acknowledged writes."""
 
     name: str
     count: int = 0
@@ -38,7 +38,7 @@ class Caller:
     told: dict[str, int] = field(default_factory=dict)
     """The index of every write that was acknowledged, or found later."""
     never: set[str] = field(default_factory=set)
-    """Writes that were never sent, or that `find` said were not there."""
+    """Writes that were not sent, or that `find` did not find."""
     open_question: EncodedWrite | None = None
 
     def next_write(self) -> EncodedWrite:
@@ -60,7 +60,7 @@ class Caller:
         self.version = index
 
     async def write_on(self, engine: RemoteEngine) -> None:
-        """Until the store is gone."""
+        """Write until the store is unavailable."""
         while True:
             write = self.next_write()
             try:
@@ -75,7 +75,7 @@ class Caller:
             self.was_told(write, outcome.index)
 
     async def settle(self, engine: RemoteEngine) -> None:
-        """A write whose reply was lost is looked for."""
+        """Search for the write whose reply was lost."""
         if self.open_question is None:
             return
         write, self.open_question = self.open_question, None
@@ -89,7 +89,7 @@ class Caller:
 
 @dataclass
 class Tally:
-    """So that a run can assert that it met what it was made for."""
+    """Counts of the situations that a run met, so that tests can assert that they occurred."""
 
     acknowledged: int = 0
     unknown_that_happened: int = 0
@@ -145,7 +145,7 @@ async def settle_all(callers: list[Caller], engine: RemoteEngine, tally: Tally) 
 
 
 async def check(callers: list[Caller], engine: RemoteEngine, *, after: int) -> int:
-    """All that was acknowledged is there, once, whole; nothing else is. Returns the index up to which it is so."""
+    """Check that the log contains exactly the acknowledged writes, each once and complete. Returns the last checked index."""
     rows, standing = await load(engine)
     expected = {("counters", caller.name): b"%d" % caller.count for caller in callers if caller.count}
     expected |= {

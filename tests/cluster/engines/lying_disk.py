@@ -1,4 +1,4 @@
-"""A disk for SQLite that forgets what was not synced, and one that fails when it is told to.
+"""A disk for SQLite that loses unsynced data at a power cut, and one that fails on request.
 
 Both are file systems of SQLite (VFS) over the machine's: the files lie in a real folder, so that connections share them as
 they do in production. `PowerCutDisk` keeps beside them what is surely on the disk, and what may or may not be.
@@ -29,7 +29,7 @@ class Contents:
 
 
 class PowerCutDisk(apsw.VFS):
-    """Counts writes and syncs; at the one numbered `cut_at` the power goes.
+    """Counts writes and syncs; at the operation with number `cut_at` the power is cut.
 
     What the disk then holds is put into `survivors`; the program runs on, and whatever it is told from then on, nobody
     hears. Of what was not synced every sector is kept or lost by chance, as a disk with a cache does it.
@@ -53,7 +53,7 @@ class PowerCutDisk(apsw.VFS):
         return self.survivors is not None
 
     def begin(self, files: dict[str, bytes], *, cut_at: int) -> None:
-        """The power is on again, with these files."""
+        """Turn the power on again, with these files."""
         self._files = {path: Contents(bytearray(data), name_is_synced=True) for path, data in files.items()}
         self._deleted, self._moved = {}, None
         self.operations, self.cut_at, self.survivors = 0, cut_at, None
@@ -101,7 +101,7 @@ class PowerCutDisk(apsw.VFS):
             self._count()
 
     def cut(self) -> None:
-        """The power goes now, if it has not yet."""
+        """Cut the power, if it is still on."""
         with self._lock:
             if self.survivors is None:
                 self.survivors = {
@@ -158,7 +158,7 @@ class WatchedFile(apsw.VFSFile):
 
 
 class FailingDisk(apsw.VFS):
-    """Does what it is asked until `fail` is set: then that decides, by operation and path, what is raised."""
+    """A disk that works until `fail` is set, which returns the error to raise for an operation and path."""
 
     def __init__(self, name: str) -> None:
         self.vfs_name = name

@@ -1,4 +1,4 @@
-"""Lives of a log on a disk that loses power: write, be cut off, open again, and see what is there."""
+"""Runs of a log on a disk that loses power: write, cut the power, open again and check the content."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -73,7 +73,7 @@ class Expected:
 
 
 class WatchedFolder(LogDatabase):
-    """Tells the disk what happens to names."""
+    """Reports renames and folder syncs to the disk."""
 
     def __init__(self, folder: Path, disk: PowerCutDisk) -> None:
         super().__init__(folder, vfs=disk.vfs_name)
@@ -89,7 +89,7 @@ class WatchedFolder(LogDatabase):
 
 
 class BlindDisk(PowerCutDisk):
-    """Takes a sync for nothing."""
+    """Ignores syncs."""
 
     def was_synced(self, path: str) -> None:
         pass
@@ -126,7 +126,7 @@ def run_lives(folder: Path, *, seed: int, lives: int, syncs_count: bool = True) 
 def live(
     folder: Path, disk: PowerCutDisk, random: Random, numbers: Iterator[int], expected: Expected, tally: Tally
 ) -> None:
-    """One life: until the power goes, or until enough was written."""
+    """Write until the power is cut, or until enough is written."""
     store = open_store(folder, disk)
     if disk.is_off():
         tally.cut_while_opening += 1
@@ -140,7 +140,7 @@ def live(
         writes = [a_write(random, next(numbers)) for _ in range(random.choice((1, 1, 2, 8)))]
         group = store.commit_group(writes)
         if disk.is_off():
-            # Nobody heard the outcome.
+            # The outcome is unknown.
             expected.unknown += writes
             break
         was_told(expected, tally, writes, group.outcomes)
@@ -154,7 +154,7 @@ def live(
 def restore(
     store: SqliteStore, disk: PowerCutDisk, random: Random, number: int, expected: Expected, tally: Tally
 ) -> None:
-    """Other records take the place of all, in one step, or nothing happens."""
+    """Restore other records in place of all; either all are replaced or none."""
     keys = random.sample(range(KEYS), random.choice((0, 3, KEYS)))
     rows = [StoredRecord("t", f"k{key}", 1, b"%d-" % number * random.choice((10, 2_000))) for key in keys]
     index = store.index + 1
@@ -191,7 +191,7 @@ def was_told(
 
 
 def settle(store: SqliteStore, expected: Expected, tally: Tally) -> None:
-    """What was unknown is looked for; then everything must be there, once, whole, and nothing else."""
+    """Resolve writes with unknown outcome, then check that the log contains exactly the expected batches."""
     unknown, expected.unknown = expected.unknown, []
     for write in unknown:
         index = store.reader.find_write(write.id, since=0)

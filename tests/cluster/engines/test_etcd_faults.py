@@ -1,4 +1,4 @@
-"""etcd ill treated, quickly: killed, compacted, restored, filled up. The long proofs stand in `tests/faults`."""
+"""Short fault tests of etcd: killed, compacted, restored and full. The long tests are in `tests/faults`."""
 
 import asyncio
 import signal

@@ -53,7 +53,7 @@ class Stage:
 
 
 def play(scene: Callable[[Stage], Awaitable[None]], *, seed: int = 1) -> str:
-    """Play a scene in virtual time and tell the fingerprint of the run."""
+    """Run a scenario in virtual time and return the fingerprint of the run."""
     loop = SimulatedLoop(seed)
 
     async def whole() -> None:

@@ -1,4 +1,4 @@
-"""Who waits for whom beside one file: what is large is written beside the loop, and holds up nobody who only asks."""
+"""Scheduling of the SQLite engine: large writes run in a thread and do not delay barriers."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from wharf.cluster.engines.sqlite.store import SqliteStore
 
 
 class Held(Executor):
-    """A thread that works when it is told to."""
+    """An executor that runs its work when the test calls `go`."""
 
     def __init__(self) -> None:
         self.given: list[tuple[Future[Any], Callable[[], Any]]] = []

@@ -1,4 +1,4 @@
-"""The store process from outside: its life, its socket, who comes back and who does not keep up."""
+"""The store process: start and end, its socket, reconnecting engines and slow followers."""
 
 import asyncio
 import os

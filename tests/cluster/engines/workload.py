@@ -1,4 +1,4 @@
-"""Writers and followers that go on while a log is ill treated, and the proof that nothing was lost or doubled."""
+"""Writers and followers that continue during faults of a log, and the check that no write was lost or repeated."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What goes into a snapshot, and what a restored one does not bring along."""
+"""Saving and restoring snapshots: the tables they contain, and those that a restore omits."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -27,7 +27,7 @@ WORLD = RealWorld()
 
 
 def with_log(work: Callable[[LogEngine], Awaitable[None]], *changes: EncodedChange) -> None:
-    """`work` on a log that holds what `changes` put."""
+    """Run `work` on a log that contains these changes."""
 
     async def run() -> None:
         engine = MemoryEngine(WORLD, MemoryLog(WORLD))
@@ -65,7 +65,7 @@ def test_a_restored_snapshot_brings_no_leader_along_that_would_never_end(tmp_pat
     path = tmp_path / "a.snap"
 
     async def work(engine: LogEngine) -> None:
-        # As a program would have saved it that does not leave them out.
+        # As an older program saved it, which did not omit them.
         await save_snapshot(engine, path, world=WORLD, program="another")
         await commands.restore_snapshot(engine, path)
 
@@ -106,7 +106,7 @@ def test_a_snapshot_that_this_program_cannot_read_changes_nothing(
 
 @pytest.mark.parametrize("kind", kinds())
 def test_references_to_a_record_are_valid_after_a_restore(tmp_path: Path, kind: EngineKind) -> None:
-    """A job that nothing wrote a second time is still in the life that its allocations say."""
+    """A job that was written once keeps the create index that its allocations refer to."""
     path, replica = tmp_path / "a.snap", Replica(ALL_TABLES)
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""The sideline as a copy of the process: what it sees, what it leaves behind, and that it never keeps anybody waiting."""
+"""The forked worker process: the state it reads, its isolation from its parent, and its time limit."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ def on_a_real_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[]
         async def bounded() -> None:
             async with asyncio.timeout(WITHIN_S):
                 await test()
-                await wait_on_loop_until(lambda: children() == set(), what="no copy is left")
+                await wait_on_loop_until(lambda: children() == set(), what="all worker processes have ended")
 
         asyncio.run(bounded())
 
@@ -35,7 +35,7 @@ def on_a_real_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[]
 
 
 def children() -> set[int]:
-    """Also those that have ended and that nobody has waited for."""
+    """Return the process ids of all children, including zombies."""
     tasks = Path("/proc/self/task")
     return {int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()}
 
@@ -139,7 +139,7 @@ async def test_a_worker_keeps_no_connection_of_its_parent_open() -> None:
     here, there = socket.socketpair()
     sideline = ForkedWorker(WORLD, timeout_s=2 * WITHIN_S)
     hanging = WORLD.start_task(sideline.run(hang), name="hanging")
-    await wait_on_loop_until(lambda: children() != set(), what="a copy hangs")
+    await wait_on_loop_until(lambda: children() != set(), what="the worker process has started")
 
     here.close()
     there.settimeout(WITHIN_S / 2)

@@ -1,4 +1,4 @@
-"""What an agent tells of itself over HTTP, with real processes: its log, its stacks, its figures, its snapshots."""
+"""Diagnostics of an agent over HTTP: log streams, stacks, metrics and snapshots, with real processes."""
 
 import base64
 import io
@@ -55,13 +55,13 @@ def test_lines_of_all_processes_are_streamed_below_the_level_that_is_shown(agent
         seen: set[str] = set()
 
         def has_come() -> bool:
-            # A reload makes every process say something at the level of debugging, and the agent at that of information.
+            # A reload makes every process log a debug line, and the agent an info line.
             fetch(agent, "/v1/agent/reload", method="PUT")
             line = json.loads(lines.readline())
             seen.add(line["process"])
             return "agent" in seen
 
-        wait_until(has_come, what="the agent's line")
+        wait_until(has_come, what="the lines of all processes have arrived")
 
 
 def test_a_follower_of_frames_gets_each_line_as_base64(agent: RunningAgent) -> None:
@@ -72,14 +72,14 @@ def test_a_follower_of_frames_gets_each_line_as_base64(agent: RunningAgent) -> N
         lines: list[bytes] = []
 
         def has_come() -> bool:
-            # Each frame ends with its brace: what base64 holds has none.
+            # Each frame ends with a brace, which base64 never contains.
             frame = b""
             while not frame.endswith(b"}"):
                 frame += frames.read(1)
             lines.append(base64.b64decode(json.loads(frame).get("Data", "")))
             return b"configuration reloaded" in lines[-1]
 
-        wait_until(has_come, what="the line of the reload")
+        wait_until(has_come, what="the line about the reload has arrived")
 
     assert all(line.endswith(b"\n") for line in lines if line)
 
@@ -113,7 +113,7 @@ def test_no_snapshot_leaves_a_file_behind(agent: RunningAgent) -> None:
     fetch(agent, "/v1/operator/snapshot", method="PUT", body=b"damaged")
 
     left = agent.folder / "data"
-    wait_until(lambda: not list(left.glob("passing-*")), what="nothing is left behind")
+    wait_until(lambda: not list(left.glob("passing-*")), what="the temporary files are deleted")
 
 
 def test_stacks_of_all_processes_are_returned(agent: RunningAgent) -> None:
@@ -170,10 +170,10 @@ def test_figures_are_real_in_both_forms(agent: RunningAgent) -> None:
     assert "# TYPE wharf_broker_total_ready gauge" in text
 
 
-def test_a_plan_and_an_explanation_are_thought_through_beside_the_brain(agent: RunningAgent) -> None:
+def test_a_plan_and_an_explanation_are_computed_outside_the_brain(agent: RunningAgent) -> None:
     task = {"Name": "t", "Driver": "mock", "Resources": {"CPU": 100, "MemoryMB": 90_000_000}}
     job = {"ID": "huge", "TaskGroups": [{"Name": "g", "Tasks": [task]}]}
-    wait_until(lambda: agent.get("/v1/nodes"), what="a node is there")
+    wait_until(lambda: agent.get("/v1/nodes"), what="a node is registered")
 
     status, planned = fetch(agent, "/v1/job/huge/plan", method="PUT", body=json.dumps({"Job": job}).encode())
     agent.put("/v1/jobs", {"Job": job})
@@ -183,7 +183,7 @@ def test_a_plan_and_an_explanation_are_thought_through_beside_the_brain(agent: R
         return [short["Dimension"] for group in told["Groups"] for short in group["Exhausted"] or ()]
 
     assert (status, json.loads(planned)["FailedTGAllocs"]["g"]["DimensionExhausted"]) == (200, {"memory": 1})
-    assert wait_until(lacks, what="it is explained") == ["memory"]
+    assert wait_until(lacks, what="the explanation names the missing resources") == ["memory"]
 
 
 def test_a_snapshot_saved_over_http_is_restored_over_http(agent: RunningAgent) -> None:
@@ -204,10 +204,10 @@ def test_a_snapshot_saved_over_http_is_restored_over_http(agent: RunningAgent) -
     )
 
     assert fetch(agent, "/v1/operator/snapshot", method="PUT", body=archive) == (200, b"")
-    wait_until(lambda: fetch(agent, "/v1/job/kept")[0] == 200, what="it reads again")
+    wait_until(lambda: fetch(agent, "/v1/job/kept")[0] == 200, what="the job is readable again")
     assert fetch(agent, "/v1/job/later")[0] == 404
-    # The cluster goes on: somebody leads again, and writes are taken.
-    wait_until(lambda: fetch(agent, "/v1/agent/health")[0] == 200, what="it is well")
+    # The cluster continues: a server leads again and accepts writes.
+    wait_until(lambda: fetch(agent, "/v1/agent/health")[0] == 200, what="the agent is healthy")
     agent.put("/v1/jobs", {"Job": A_JOB["Job"] | {"ID": "after"}})
 
 

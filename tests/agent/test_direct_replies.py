@@ -1,4 +1,4 @@
-"""Replies in one step: the same bytes as the server's own way, and its own way where anything is special."""
+"""Replies written in one step: the bytes equal those of uvicorn, and special requests are left to uvicorn."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -74,7 +74,7 @@ async def exchanged(app: App, *requests: bytes) -> Wire:
 
 
 def lines(reply: bytes) -> tuple[Sequence[bytes], bytes]:
-    """Headers in any order, and the body."""
+    """Return the sorted header lines and the body of a reply."""
     head, _, body = reply.partition(b"\r\n\r\n")
     return sorted(head.split(b"\r\n")), body
 

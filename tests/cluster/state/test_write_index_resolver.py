@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from tests.cluster.state.inventory import CRATES, PARCELS, Seal, make_crate, make_parcel, make_stored_record, plain
-from tests.cluster.state.test_taking_in import CRATES_NOW, IN_EVERY_FORMAT
+from tests.cluster.state.test_apply_and_load import CRATES_NOW, IN_EVERY_FORMAT
 from wharf.cluster.state import Replica
 from wharf.cluster.state.codec import WriteIndexResolver
 from wharf.contract.model.log import WRITE_INDEX, LogPosition, StoredRecord
