@@ -77,6 +77,8 @@ async def run_program(
         ending.cancel()
         if is_group_killed:
             _kill_group(process.pid)
+        # Close the pipes: a process outside the group may hold their other ends. asyncio has no public method for it.
+        process._transport.close()  # type: ignore[attr-defined]
         await process.wait()
     return ProgramResult(exit_code, output, errors)
 

@@ -181,7 +181,7 @@ def test_a_plugin_creates_and_deletes_volumes(node: ANode) -> None:
     assert (4096, f"{volume['ID']}-ours") == (volume["CapacityBytes"], Path(volume["HostPath"]).name)
     assert (
         400,
-        "volume no cannot be made: plugin folders failed to create with exit code 3: the disk is full",
+        "volume no not created: plugin folders failed to create with exit code 3: the disk is full",
     ) == full_disk
     assert (400, 'no node can create the volume: without the plugin "broken" (1)') == broken
     assert {"folders": "2.1", "mkdir": "1.0.0"} == {
