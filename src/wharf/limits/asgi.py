@@ -22,6 +22,7 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 CLOSE_POLICY_VIOLATION: Final = 1008
+"""The close code of a refused websocket."""
 MAX_SHARED_PATHS: Final = 4_096
 """Paths in the cache of decoded paths; limits memory."""
 MAX_SHARED_PATH_BYTES: Final = 256
@@ -55,6 +56,7 @@ class LimitsMiddleware:
         self._paths: dict[bytes, str] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI connection: admit or refuse an HTTP request, and pass an admitted one to the application."""
         if scope["type"] != "http":
             await self._serve_other(scope, receive, send)
             return
@@ -107,7 +109,7 @@ class LimitsMiddleware:
         return has_page
 
     async def _serve_other(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a connection that is not an HTTP request."""
+        """Serve an ASGI connection that is not an HTTP request: a websocket, the lifespan, or any other."""
         if scope["type"] == "websocket":
             await self._serve_websocket(scope, receive, send)
         elif scope["type"] == "lifespan" and self._limits is not None:
@@ -120,6 +122,7 @@ class LimitsMiddleware:
         is_open = False
 
         async def receive_and_open() -> Message:
+            """Receive a message for the application; open the limiter before the message that starts the application."""
             nonlocal is_open
             message = await receive()
             if message["type"] == "lifespan.startup":
@@ -134,7 +137,10 @@ class LimitsMiddleware:
                 await limits.close()
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Charge one request for the handshake, and hold a slot of the websocket class until the websocket closes."""
+        """Serve a websocket: charge one request for the handshake, and hold a concurrency slot until the websocket closes.
+
+        A refused handshake does not reach the application.
+        """
         decision_service = self._decision_service
         incoming = read_incoming_request(scope, connection=ConnectionClass.WEBSOCKET)
         if _is_machine(scope):
@@ -149,6 +155,7 @@ class LimitsMiddleware:
         result.pause_work(decision_service.world.monotonic_s())
 
         async def send_with_headers(message: Message) -> None:
+            """Send a message of the application; add the rate limit headers, and end the request when it closes."""
             if message["type"] in ("websocket.accept", "websocket.http.response.start"):
                 rate_headers = decision_service.build_header_pairs(result)
                 message = {**message, "headers": [*message.get("headers", ()), *rate_headers]}
@@ -157,6 +164,7 @@ class LimitsMiddleware:
             await send(message)
 
         async def receive_until_disconnect() -> Message:
+            """Receive a message for the application; end the request when the caller has disconnected."""
             message = await receive()
             if message["type"] == "websocket.disconnect":
                 await decision_service.end_request(result)
@@ -169,7 +177,10 @@ class LimitsMiddleware:
 
 
 class _ApplicationCall:
-    """One admitted request that the application handles: adds headers to its reply, and measures its work."""
+    """One admitted request that the application handles: adds rate limit headers to its reply, and measures its work.
+
+    `receive` and `send` are passed to the application.
+    """
 
     __slots__ = (
         *("_admitted", "_decision_service", "_disconnect_task", "_incoming", "_is_body_read", "_is_receiving"),
@@ -217,18 +228,20 @@ class _ApplicationCall:
         return message
 
     def _watch_disconnect(self) -> None:
-        """Wait for the caller's disconnect, because many applications with a long request do not."""
+        """Start to wait for the caller's disconnect, because many applications do not while they handle a long request."""
         if self._is_body_read and not self._is_receiving and self._disconnect_task is None:
             self._disconnect_task = self._decision_service.world.start_task(
                 self._receive_disconnect(), name="limits: wait for the caller's disconnect"
             )
 
     async def _receive_disconnect(self) -> Message:
+        """Wait for the message that the caller has disconnected, end the request, and return the message."""
         message = await self._receive()
         await self._decision_service.end_request(self._admitted)
         return message
 
     def stop(self) -> None:
+        """Stop waiting for the caller's disconnect."""
         if self._disconnect_task is not None:
             self._disconnect_task.cancel()
 
@@ -258,7 +271,10 @@ class _ApplicationCall:
             await decision_service.end_request(admitted)
 
     def _build_headers(self, message: Message) -> tuple[list[HeaderPair], bool]:
-        """Return the headers of the reply with the limiter's own, and whether the application created content."""
+        """Return a pair: the headers of the reply with the limiter's own, and whether the application created content.
+
+        The CPU time that the application reports is stored in the admitted request.
+        """
         admitted = self._admitted
         headers, marks = filter_reply_headers(message.get("headers", ()), replaces_limits=admitted.decision is not None)
         if marks.measured_ms is not None:
@@ -341,13 +357,13 @@ def _decode_path(scope: Scope, paths: dict[bytes, str] | None) -> str:
 
 
 def _is_machine(scope: Scope) -> bool:
-    """Return whether a machine of the cluster sent the request, as the application around the middleware says."""
+    """Return whether the scope describes the request as one of a node agent or server of the cluster."""
     description = scope.get(SCOPE_KEY)
     return description is not None and description["kind"] == "machine"
 
 
 async def _read_body(receive: Receive) -> tuple[bytes, Receive]:
-    """Return the body, or its first part if it exceeds MAX_BODY_BYTES, and a `receive` that returns it again."""
+    """Return a pair: the body, or its first part if it exceeds `MAX_BODY_BYTES`, and a `receive` that returns it again."""
     messages: list[Message] = []
     body = b""
     while len(body) <= MAX_BODY_BYTES:
@@ -358,12 +374,14 @@ async def _read_body(receive: Receive) -> tuple[bytes, Receive]:
             break
 
     async def receive_again() -> Message:
+        """Return the next message that was read already; receive one if there are no more of them."""
         return messages.pop(0) if messages else await receive()
 
     return body, receive_again
 
 
 async def _send_local_reply(reply: LocalReply, send: Send, incoming: IncomingRequest) -> None:
+    """Send a reply of the limiter instead of the application; without the body for a HEAD request."""
     headers = _encode_headers(reply)
     if incoming.has_origin:
         headers.append((b"access-control-expose-headers", EXPOSED_HEADERS.encode()))
@@ -382,6 +400,7 @@ async def _refuse_websocket(reply: LocalReply, scope: Scope, send: Send) -> None
 
 
 def _encode_headers(reply: LocalReply) -> list[HeaderPair]:
+    """Return the headers of a reply of the limiter as bytes, with the length of its body."""
     headers = [(name.encode(), value.encode("latin-1")) for name, value in reply.headers]
     headers.append((b"content-length", b"%d" % len(reply.body)))
     return headers

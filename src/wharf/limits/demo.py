@@ -19,6 +19,7 @@ from wharf.limits.rate_limiter import RateLimiter, load_settings
 from wharf.world import World
 
 REPORT_INTERVAL_S: Final = 5.0
+"""How often the table of callers is printed."""
 USER_TOKEN: Final = "ghp_ada0of0the0demonstration0000000000000"
 INSTALLATION_TOKEN: Final = "ghs_bot0of0the0demonstration0000000000000"
 
@@ -54,7 +55,7 @@ installations = [{{ id = 71, on = "acme", tokens = [{{ sha256 = "{hash_secret(IN
 
 
 class _DemoCaller(msgspec.Struct):
-    """A caller that sends the same request again and again, with counts of the replies."""
+    """A caller of the demonstration, which sends the same request again and again, with counts of the replies."""
 
     name: str
     description: str
@@ -69,6 +70,7 @@ class _DemoCaller(msgspec.Struct):
     remaining: str = "-"
     """The last value of `x-ratelimit-remaining`."""
     last_reply: str = ""
+    """Status and wait of the last reply, for the table."""
 
     def record_reply(self, status: int, headers: dict[str, str]) -> float:
         """Count a reply. Return the seconds until the next request."""
@@ -85,6 +87,7 @@ class _DemoCaller(msgspec.Struct):
 
 
 def _make_callers() -> list[_DemoCaller]:
+    """Return the callers of the demonstration."""
     issues, site, search = "/repos/acme/site/issues", "/repos/acme/site", "/search/issues?q=limits"
     return [
         _DemoCaller("ada", "a user with a token, who obeys retry-after", issues, 0.2, USER_TOKEN),
@@ -145,6 +148,7 @@ async def run_demo(
 def _print_introduction(
     print_line: Callable[[str], object], port: int, folder: Path, callers: Sequence[_DemoCaller]
 ) -> None:
+    """Print what the demonstration shows, and commands to try."""
     print_line(f"A small service runs behind a gateway at http://127.0.0.1:{port}. Its callers are:\n")
     for caller in callers:
         print_line(f"  {caller.name:<9} {caller.description}")
@@ -181,7 +185,7 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 async def _send_requests(caller: _DemoCaller, port: int, folder: Path, print_line: Callable[[str], object]) -> None:
-    """Send the caller's request again and again. Print its first refusal in full."""
+    """Send the caller's request again and again, and count the replies. Print the first refusal in full."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     credential = f"Authorization: Bearer {caller.token}\r\n" if caller.token is not None else ""
     request = f"GET {caller.path} HTTP/1.1\r\nHost: demo\r\n{credential}\r\n".encode()

@@ -37,7 +37,7 @@ class LimiterStartError(Exception):
 
 
 def load_settings(path: Path) -> LimiterSettings:
-    """Return the settings of a file. Raises `LimiterStartError`."""
+    """Return the limiter settings in a file. Raises `LimiterStartError` if it cannot be read or is invalid."""
     try:
         return read_settings(_read_text(path), str(path), folder=path.parent)
     except InvalidFile as error:
@@ -45,7 +45,7 @@ def load_settings(path: Path) -> LimiterSettings:
 
 
 def _read_text(path: Path) -> str:
-    """Return the text of a file. Raises `LimiterStartError`."""
+    """Return the text of a file. Raises `LimiterStartError` if it cannot be read or is not UTF-8."""
     try:
         return path.read_text("utf-8")
     except UnicodeDecodeError as problem:
@@ -55,10 +55,13 @@ def _read_text(path: Path) -> str:
 
 
 class RateLimiter:
-    """The limiter of one process. Gateway and middleware pass requests to `decision_service`."""
+    """The limiter of one process, built from its settings. Gateway and middleware pass requests to `decision_service`."""
 
     def __init__(self, settings: LimiterSettings, world: World, *, directory: Directory | None = None) -> None:
-        """`directory` provides the accounts if the settings name no directory file."""
+        """Read rules and accounts. `directory` provides the accounts instead of the directory file.
+
+        Raises `LimiterStartError` if a file cannot be read or is invalid.
+        """
         self.settings: Final = settings
         self._world = world
         try:
@@ -78,7 +81,10 @@ class RateLimiter:
         self.watcher: Final = FileWatcher(world, list(self._list_watched_files()))
 
     def _connect_shared_state(self) -> None:
-        """Share overrides of operators, and records for them, with the other processes of the store."""
+        """Connect the decision service to the parts of the store that processes share.
+
+        These are the overrides of operators and, on Redis, the records of decisions and activity.
+        """
         self.decision_service.overrides.shared_overrides = self.stores.overrides
         remote, decisions = self.stores.remote, self.settings.decisions
         if remote is not None and isinstance(remote.store, RedisStore) and decisions.is_kept:
@@ -93,7 +99,7 @@ class RateLimiter:
         return self._world.now_ns() // 1_000_000
 
     def _read_rules(self) -> RuleSet:
-        """Return the rules of the rules file, or of the profile. Raises `InvalidFile`."""
+        """Return the rules of the rules file, or of the built-in profile. Raises `InvalidFile` or `LimiterStartError`."""
         path = self.settings.rules_file
         if path is None:
             return read_profile(self.settings.profile)
@@ -102,6 +108,7 @@ class RateLimiter:
         return rules
 
     def _read_directory(self) -> MemoryDirectory:
+        """Return the accounts of the directory file, or an empty directory without one. Raises `InvalidFile`."""
         path = self.settings.directory_file
         return MemoryDirectory() if path is None else read_directory(_read_text(path), str(path))
 
@@ -115,13 +122,13 @@ class RateLimiter:
         return files
 
     async def _apply_rules(self, text: str) -> None:
-        """Use the rules of a changed file. Raises `InvalidFile`."""
+        """Replace the rules by those in the text of the changed rules file. Raises `InvalidFile` if they are rejected."""
         path = str(self.settings.rules_file)
         _raise_lint_errors(read_rules(text, path))
         await self.decision_service.set_rules(text, path)
 
     async def _apply_directory(self, text: str) -> None:
-        """Use the accounts of a changed file. Raises `InvalidFile`."""
+        """Replace the accounts by those in the text of the changed directory file. Raises `InvalidFile` if it is rejected."""
         self.decision_service.caller_resolver.set_directory(read_directory(text, str(self.settings.directory_file)))
 
     async def open(self) -> None:
@@ -147,7 +154,7 @@ class RateLimiter:
 
 
 def _raise_lint_errors(rules: RuleSet) -> None:
-    """Reject rules with lint errors like rules that cannot be read."""
+    """Raise `InvalidFile` if `lint` finds errors in the rules; warnings are accepted."""
     errors = [finding for finding in lint_rules(rules) if finding.severity is Severity.ERROR]
     if errors:
         raise InvalidFile(

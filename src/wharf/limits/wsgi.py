@@ -71,7 +71,7 @@ class LimitsMiddleware:
         self._limiter = limiter
 
     def close(self) -> None:
-        """Free all slots, save the counters, and end the thread."""
+        """Close the limiter, which ends all requests and saves the counters, and stop its thread."""
         if self._limiter is None or self._loop is None or self._thread is None:
             return
         asyncio.run_coroutine_threadsafe(self._limiter.close(), self._loop).result(OPEN_TIMEOUT_S)
@@ -86,6 +86,7 @@ class LimitsMiddleware:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """Serve one WSGI request: admit or refuse it, and pass an admitted one to the application."""
         decision_service = self._get_decision_service()
         incoming = _read_incoming_request(environ)
         body = _read_body(environ) if decision_service.needs_body(incoming.method, incoming.path) else None
@@ -109,7 +110,7 @@ class LimitsMiddleware:
     async def _admit(
         self, decision_service: DecisionService, incoming: IncomingRequest, body: bytes | None
     ) -> AdmittedRequest | LocalReply:
-        """Decide a request, and reply with the limiter's own page if it has one at this path."""
+        """Return the request as admitted, or the reply of the limiter: a refusal, or its own page at this path."""
         admitted = await decision_service.admit(incoming, body)
         if isinstance(admitted, LocalReply) or not self._has_pages:
             return admitted
@@ -122,9 +123,10 @@ class LimitsMiddleware:
     def build_headers(
         self, decision_service: DecisionService, admitted: AdmittedRequest, status: int, *, is_content: bool
     ) -> list[HeaderPair]:
-        """Refund or charge what depends on the reply, and return the limiter's headers for it."""
+        """Refund a 304 or 5xx reply, charge created content, and return the rate limit headers for the reply."""
 
         async def charge_and_build() -> list[HeaderPair]:
+            """Refund and charge what depends on the reply, then build the headers. Runs in the limiter's thread."""
             await decision_service.on_status(admitted, status)
             if is_content:
                 await decision_service.on_content_created(admitted)
@@ -135,6 +137,7 @@ class LimitsMiddleware:
         return decision_service.build_header_pairs(admitted)
 
     def end_request(self, decision_service: DecisionService, admitted: AdmittedRequest) -> None:
+        """End a request in the limiter's thread, without waiting. Does nothing before the limiter is open."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(decision_service.end_request_later, admitted)
 
@@ -214,7 +217,10 @@ def _read_incoming_request(environ: Environ) -> IncomingRequest:
 
 
 def _read_body(environ: Environ) -> bytes:
-    """Return the body, or its first part if it exceeds MAX_BODY_BYTES. The application reads it again from the start."""
+    """Return the body, or its first part if it exceeds `MAX_BODY_BYTES`.
+
+    The input in `environ` is replaced, so that the application reads the body again from the start.
+    """
     text = environ.get("CONTENT_LENGTH") or ""
     is_length = text.isascii() and text.isdigit() and len(text) <= MAX_LENGTH_DIGITS
     length = int(text) if is_length else 0
@@ -225,7 +231,7 @@ def _read_body(environ: Environ) -> bytes:
 
 
 class _ReplayedBody(io.RawIOBase):
-    """A body of which the first part was read already: returns that part, and then the rest from the server."""
+    """A request body whose first part was read already: reading returns that part, and then the rest from the server."""
 
     def __init__(self, first_part: bytes, rest: Any, rest_bytes: int) -> None:  # `rest`: any object with `read`.
         self._first_part = io.BytesIO(first_part)
@@ -236,6 +242,7 @@ class _ReplayedBody(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:  # `buffer`: any writable buffer, as in the base class.
+        """Read up to the length of `buffer` into it. Return the number of bytes; 0 at the end of the body."""
         data: bytes = self._first_part.read(len(buffer))
         if not data and self._rest_bytes:
             data = self._rest.read(min(len(buffer), self._rest_bytes))

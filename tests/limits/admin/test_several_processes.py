@@ -151,7 +151,7 @@ def test_any_process_shows_the_decisions_and_activity_of_the_others(tmp_path: Pa
             await second.send()
         await first.send()
         service = second.running.decision_service
-        service.activity.fold_counts(service.now_ms())
+        service.activity.add_admissions_to_rows(service.now_ms())
         await service.decision_log.write(service.now_ms())
         await service.shared_records.write(service.now_ms(), is_last=True)
         refused = next(iter(service.decision_log.list_recent())).id

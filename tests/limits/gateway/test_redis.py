@@ -59,7 +59,7 @@ def test_on_redis_an_unchanged_reply_costs_nothing_and_its_slot_is_freed(tmp_pat
                 (await caller.request("/x", ADA_SENDS, 'If-None-Match: "1"')).headers["x-ratelimit-used"] for _ in "123"
             ]
             await wait_on_loop_until(lambda: not decision_service.running_requests, what="all requests have ended")
-            decision_service.activity.fold_counts(decision_service.now_ms())
+            decision_service.activity.add_admissions_to_rows(decision_service.now_ms())
             ada = decision_service.activity.last_callers["user:ada"]
             rulebook = decision_service.evaluator.limiter.rulebook
             rule = rulebook.rules_by_name["concurrent"]

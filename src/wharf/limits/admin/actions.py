@@ -18,16 +18,19 @@ EXPORT_FORMAT: Final = 1
 
 
 class _ExportedState(msgspec.Struct, frozen=True):
-    """The result of an export; `form` is the format version."""
+    """The exported state of a limiter, as an import reads it."""
 
     form: int
+    """The version of the format."""
     grants: list[Grant] = []
     bans: dict[str, BanRecord] = {}
+    """By subject: an app, a token or an address."""
     counters: dict[str, dict[str, tuple[int, ...]]] = {}
+    """By rule name and counter key, the numbers of each counter."""
 
 
 class OperatorActions:
-    """The actions of operators. Each raises `ActionError` if it is not possible."""
+    """The changes that operators can make to a running limiter. Each raises `ActionError` if it is not possible."""
 
     def __init__(self, limiter: RateLimiter, world: World) -> None:
         self._limiter = limiter
@@ -38,7 +41,10 @@ class OperatorActions:
     async def add_grant(
         self, name: str, *, resource: str, amount: int, for_ms: int = 0, until_ms: int = 0, by: str, reason: str
     ) -> dict[str, Any]:
-        """Raise a caller's limit by an amount, for a duration or until a time. Return the grant."""
+        """Increase the ceiling of a caller's bucket `resource` by an amount, for a duration or until a time.
+
+        Return the grant as a JSON object. Raises `ActionError` for invalid values and while the store is unavailable.
+        """
         owner = find_caller(self._service, name).owner
         resources = {rule.resource for rule in self._service.evaluator.rules.rules if rule.resource is not None}
         if resource not in resources:
@@ -57,7 +63,10 @@ class OperatorActions:
         return facts
 
     async def revoke_grants(self, name: str, *, resource: str | None, by: str, reason: str) -> list[dict[str, Any]]:
-        """End a caller's grants for one resource, or for all. Return them."""
+        """End a caller's grants for one bucket, or all if `resource` is `None`. Return them as JSON objects.
+
+        Raises `ActionError` if there is none and while the store is unavailable.
+        """
         try:
             ended = await self._service.overrides.revoke_grants(find_caller(self._service, name).owner, resource)
         except StoreUnavailable as problem:
@@ -71,7 +80,10 @@ class OperatorActions:
         return [msgspec.to_builtins(grant) for grant in ended]
 
     async def reset_counters(self, name: str, *, rule: str | None, by: str, reason: str) -> list[str]:
-        """Set a caller's counters to 0: of one rule or resource, or all. Return the names of the rules."""
+        """Set a caller's counters to 0: those of one rule or bucket, or all if `rule` is `None`. Return the names of the rules.
+
+        Raises `ActionError` if no such limit applies to the caller and while the store is unavailable.
+        """
         caller, book = find_caller(self._service, name), self._service.evaluator.limiter.rulebook
         charges = [
             *book.list_primary_charges(caller),
@@ -91,9 +103,12 @@ class OperatorActions:
         return names
 
     async def set_ban(self, subject: str, *, for_ms: int, by: str, reason: str) -> dict[str, Any]:
-        """Ban an app, a token or an address for a duration; 0 ends the ban."""
-        kind = subject.partition(":")[0]
-        if kind not in ("app", "token", "address"):
+        """Ban an app, a token or an address for a duration; 0 ends the ban. Return subject and end of the ban.
+
+        Raises `ActionError` for any other subject and while the store is unavailable.
+        """
+        subject_type = subject.partition(":")[0]
+        if subject_type not in ("app", "token", "address"):
             raise ActionError(
                 f"{subject} cannot be banned: only app:…, token:… and address:… can, but not a user. "
                 "`wharf limits show` shows the ban subject of a caller."
@@ -109,7 +124,10 @@ class OperatorActions:
         return {"subject": subject, "until_ms": until_ms}
 
     async def set_off(self, *, for_ms: int, by: str, reason: str) -> dict[str, Any]:
-        """Switch all limits off for a duration; 0 switches them on."""
+        """Turn all limits off for a duration; 0 turns them on. Return until when they are off.
+
+        Raises `ActionError` while the store is unavailable.
+        """
         try:
             await self._service.overrides.set_off_until(self._service.now_ms() + for_ms if for_ms > 0 else 0)
         except StoreUnavailable as problem:
@@ -120,11 +138,14 @@ class OperatorActions:
         return {"off_until_ms": self._service.overrides.off_until_ms}
 
     async def reload_files(self) -> None:
-        """Read the rules file and the directory file again. The watcher stores the problems of rejected files."""
+        """Read the rules file and the directory file again. Problems of a rejected file are stored in its `WatchedFile`."""
         await self._limiter.watcher.reload_all()
 
     def start_drill(self, drill_name: str, *, for_ms: int, by: str, reason: str) -> dict[str, Any]:
-        """Simulate an outage of the store for a duration, to test what the rules do then."""
+        """Simulate an outage of the store for a duration, to test what the rules do then. Return name and duration.
+
+        Raises `ActionError` for an unknown drill, during another drill, and if the store is in this process.
+        """
         remote = self._limiter.stores.remote
         if drill_name != STORE_DOWN_DRILL:
             raise ActionError(f"{drill_name!r} is not a drill: use {STORE_DOWN_DRILL}")
@@ -147,7 +168,11 @@ class OperatorActions:
         return {"drill": drill_name, "for_ms": for_ms}
 
     async def import_state(self, exported: dict[str, Any], *, by: str, reason: str) -> dict[str, int]:
-        """Add exported grants, and replace counters and bans of the same name. Return how many of each."""
+        """Add exported grants, and replace counters and bans by exported ones. Return how many of each were in the export.
+
+        Raises `ActionError` for an invalid export, while the store is unavailable, and for counters if they are not in
+        this process.
+        """
         try:
             state = msgspec.convert(exported, _ExportedState)
         except msgspec.ValidationError as problem:

@@ -25,7 +25,7 @@ def find_caller(service: DecisionService, name: str) -> Caller:
     owner = name if name.partition(":")[0] in OWNER_KINDS and ":" in name else f"user:{name}"
     last_caller = service.activity.last_callers.get(owner)
     if last_caller is None:
-        service.activity.fold_counts(service.now_ms())
+        service.activity.add_admissions_to_rows(service.now_ms())
         last_caller = service.activity.last_callers.get(owner)
     caller = last_caller or _build_caller(owner, service.caller_resolver.directory)
     if caller is None:
@@ -38,9 +38,9 @@ def find_caller(service: DecisionService, name: str) -> Caller:
 
 
 def _build_caller(owner: str, directory: Directory) -> Caller | None:
-    """Return the caller with this owner as the directory describes it; `None` if the directory does not know it."""
-    kind, _, name = owner.partition(":")
-    match kind:
+    """Return the caller with this owner, such as `user:ada`, as the directory describes it; `None` if it is unknown."""
+    owner_type, _, name = owner.partition(":")
+    match owner_type:
         case "address":
             return Caller(
                 kind=CredentialKind.NONE, caller_class=CallerClass.NONE, owner=owner, address=owner, display_name=name
@@ -79,7 +79,7 @@ def _build_caller(owner: str, directory: Directory) -> Caller | None:
 
 
 def _build_installation(owner: str, installation_id: int, directory: Directory) -> Caller | None:
-    """Return the caller of an app installation; `None` if the directory does not know it."""
+    """Return the caller for an app installation, as the directory describes it; `None` if it is unknown."""
     installation = directory.find_installation(installation_id)
     if installation is None:
         return None
@@ -101,9 +101,12 @@ def _is_number(text: str) -> bool:
 
 
 def list_endpoint_charges(service: DecisionService, caller: Caller) -> list[Charge]:
-    """Return a charge for each counter per endpoint, for the endpoints that the caller requested in the last hour."""
+    """Return the charges of the limits that have a counter for each endpoint, for the caller's endpoints of the last hour.
+
+    At most `MAX_ENDPOINTS` endpoints are included.
+    """
     now_ms = service.now_ms()
-    service.activity.fold_counts(now_ms)
+    service.activity.add_admissions_to_rows(now_ms)
     rows = service.activity.list_rows(since_ms=now_ms - 60 * MINUTE_MS)
     endpoints = list(dict.fromkeys(row.endpoint for row in rows if row.caller.owner == caller.owner))[:MAX_ENDPOINTS]
     rules = [

@@ -12,4 +12,5 @@ class ActionError(Exception):
 
 
 def build_outage_error(problem: StoreUnavailable) -> ActionError:
+    """Return the error with status 503 for an action that failed because the store is unavailable."""
     return ActionError(f"the store is unavailable: {problem}", 503)

@@ -11,30 +11,35 @@ from wharf.limits.stores.redis import RedisStore
 
 
 class Metric(NamedTuple):
-    """One line. Names that end with `_total` are counters, others are gauges."""
+    """One line of the metrics. Names that end with `_total` are counters, others are gauges."""
 
     name: str
     description: str
     value: float
     labels: str = ""
+    """The labels without braces, such as `rule="core",outcome="refused"`."""
 
 
 def render_metrics(limiter: RateLimiter, gateway: Gateway | None) -> bytes:
-    """Return all metrics. Lines with one name follow each other; the first has its description before it."""
+    """Return all metrics in the Prometheus text format.
+
+    A description and the type come before the first line of each name.
+    """
     lines: list[str] = []
     described_names: set[str] = set()
     for metric in _list_metrics(limiter, gateway):
         name = f"wharf_limits_{metric.name}"
         if name not in described_names:
             described_names.add(name)
-            kind = "counter" if name.endswith("_total") else "gauge"
-            lines += [f"# HELP {name} {metric.description}", f"# TYPE {name} {kind}"]
+            metric_type = "counter" if name.endswith("_total") else "gauge"
+            lines += [f"# HELP {name} {metric.description}", f"# TYPE {name} {metric_type}"]
         labels = f"{{{metric.labels}}}" if metric.labels else ""
         lines.append(f"{name}{labels} {metric.value:g}")
     return "".join(f"{line}\n" for line in lines).encode()
 
 
 def _list_metrics(limiter: RateLimiter, gateway: Gateway | None) -> Iterator[Metric]:
+    """Yield all metrics; those of a remote store and of a gateway only if the process has one."""
     yield from _list_decision_metrics(limiter)
     yield from _list_service_metrics(limiter)
     if limiter.stores.remote is not None:
@@ -47,7 +52,7 @@ def _list_decision_metrics(limiter: RateLimiter) -> Iterator[Metric]:
     """Yield the numbers of decisions by verdict and by rule."""
     service = limiter.decision_service
     activity = service.activity
-    activity.fold_counts(service.now_ms())
+    activity.add_admissions_to_rows(service.now_ms())
     description = "Requests by decision."
     yield Metric("decisions_total", description, activity.admitted, 'verdict="admitted"')
     for verdict in Verdict:
@@ -127,8 +132,8 @@ def _list_store_metrics(remote: RemoteLayers) -> Iterator[Metric]:
 
 def _list_gateway_metrics(gateway: Gateway) -> Iterator[Metric]:
     """Yield the numbers of requests, replies and connections of the gateway."""
-    for kind, count in sorted(gateway.counts.replies.items()):
-        yield Metric("gateway_replies_total", "Replies by class of their status.", count, f'status="{kind}xx"')
+    for status_class, count in sorted(gateway.counts.replies.items()):
+        yield Metric("gateway_replies_total", "Replies by class of their status.", count, f'status="{status_class}xx"')
     yield Metric("gateway_requests_total", "Requests whose head was read.", gateway.counts.requests)
     yield Metric(
         "gateway_failures_total", "Replies of the service that could not be forwarded.", gateway.counts.failures

@@ -18,20 +18,26 @@ MAX_TOP_CALLERS: Final = 1_000
 
 
 class OperatorQueries:
-    """The queries of operators. Replies are plain values for JSON. Nothing is changed."""
+    """The queries of operators about a running limiter. Replies are JSON objects. Nothing is charged or changed."""
 
     def __init__(self, limiter: RateLimiter) -> None:
         self._limiter = limiter
         self._service = limiter.decision_service
 
     async def read_activity(self, since_ms: int, until_ms: int | None = None) -> dict[str, list[ActivityRow]]:
-        """Return the activity of a time range by process, of all processes that share the store."""
+        """Return by process id the activity rows of a time range, of all processes that share the store.
+
+        A row is the number of requests of one caller at one endpoint in one minute.
+        """
         return await self._service.shared_records.read_activity(
             now_ms=self._service.now_ms(), since_ms=since_ms, until_ms=until_ms
         )
 
     async def list_top_callers(self, minutes: int = 1) -> dict[str, Any]:
-        """Return the callers of the last minutes with most requests first, for each process."""
+        """Return the id of this process, and for each process its busiest callers of the last `minutes`, busiest first.
+
+        At most `MAX_TOP_CALLERS` callers of each process are included.
+        """
         rows_by_process = await self.read_activity(self._service.now_ms() - minutes * MINUTE_MS)
         return {
             "process": self._service.shared_records.process_id,
@@ -39,7 +45,7 @@ class OperatorQueries:
         }
 
     async def describe_caller(self, name: str) -> dict[str, Any]:
-        """Return the counters, grants and ban of a caller. Raises `ActionError`."""
+        """Return the counters, grants and ban of a caller. Raises `ActionError` if the caller is unknown."""
         service, now_ms = self._service, self._service.now_ms()
         limiter = service.evaluator.limiter
         caller = find_caller(service, name)
@@ -72,7 +78,10 @@ class OperatorQueries:
         }
 
     async def _get_ban_s(self, subject: str, now_ms: int) -> int | None:
-        """Return how many seconds a ban lasts from now; `None` if there is none. Raises `ActionError`."""
+        """Return how many more seconds a subject is banned; `None` if it is not banned.
+
+        Raises `ActionError` while the store is unavailable.
+        """
         try:
             left_ms = await self._service.evaluator.store.get_ban_end_ms(subject) - now_ms
         except StoreUnavailable as problem:
@@ -80,7 +89,10 @@ class OperatorQueries:
         return -(-left_ms // 1_000) if left_ms > 0 else None
 
     async def explain_decision(self, request_id: str) -> dict[str, Any]:
-        """Return the logged decision about a request, of this or another process. Raises `ActionError`."""
+        """Return the logged decision about a request, of this or another process.
+
+        Raises `ActionError` if it is not found, or if other processes cannot be queried.
+        """
         decision = self._service.decision_log.find(request_id)
         if decision is None:
             try:
@@ -99,7 +111,7 @@ class OperatorQueries:
         return decision
 
     def describe_rules(self) -> dict[str, Any]:
-        """Return the rules in force with their location, lint findings, and watched files that were rejected."""
+        """Return the rules in force with file and line, their likely mistakes, and the files that were rejected."""
         rules = self._service.evaluator.rules
         return {
             "hash": self._service.evaluator.limiter.rulebook.hash,
@@ -125,7 +137,10 @@ class OperatorQueries:
         }
 
     def _describe_outage_limits(self) -> dict[str, Any] | None:
-        """Return what all processes together admit per rule and window during an outage; `None` with local counters."""
+        """Return the number of requests that all processes together admit during an outage, by rule and class of callers.
+
+        Return `None` if the counters are in this process.
+        """
         remote = self._limiter.stores.remote
         if remote is None:
             return None
@@ -154,7 +169,7 @@ class OperatorQueries:
 
 
 def _sum_by_caller(rows: Iterable[ActivityRow]) -> list[dict[str, Any]]:
-    """Return requests, refusals and the busiest endpoint of each caller, most requests first."""
+    """Return number of requests, refusals and busiest endpoint of each caller, those with the most requests first."""
     by_owner: dict[str, dict[str, Any]] = {}
     for row in rows:
         entry = by_owner.setdefault(

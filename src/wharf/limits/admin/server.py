@@ -41,24 +41,34 @@ METRICS_TYPE: Final = "text/plain; version=0.0.4"
 
 
 class ActionRequest(msgspec.Struct, frozen=True):
-    """The body of an action. Each action uses some of the fields."""
+    """The JSON body of an action. Each action uses some of the fields."""
 
     caller: str = ""
+    """The caller that a grant or reset applies to, such as `user:ada`."""
     subject: str = ""
+    """What a ban applies to, such as `app:7`."""
     resource: str | None = None
+    """The bucket of a grant, such as `core`."""
     rule: str | None = None
+    """The rule or bucket whose counters are reset."""
     amount: int = 0
+    """How much a grant adds to the ceiling."""
     for_ms: int = 0
+    """How long the action has an effect."""
     until_ms: int = 0
     """The end of a grant; if it is 0, `for_ms` is its duration."""
     what: str = ""
     """The name of a drill."""
     by: str = ""
+    """The operator."""
     reason: str = ""
-    told: dict[str, Any] = {}  # An export; `import_state` checks its content.
+    told: dict[str, Any] = {}
+    """The exported state to import; its content is checked then."""
 
 
 class _Reply(NamedTuple):
+    """A reply of the admin endpoint."""
+
     status: int
     content_type: str
     body: bytes
@@ -82,7 +92,10 @@ class AdminServer:
         self._metrics_server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        """Listen. Raises `OSError` if another process listens on the socket or a port."""
+        """Start to listen on the Unix socket and on the configured ports.
+
+        Raises `OSError` if another process listens on one of them.
+        """
         if self._path.exists() and _is_listening(self._path):
             raise OSError(f"another limiter listens at {self._path}: configure another data folder or `admin_socket`")
         self._socket_server = await asyncio.start_unix_server(
@@ -128,7 +141,10 @@ class AdminServer:
         is_metrics_only: bool = False,
         needs_token: bool = False,
     ) -> None:
-        """Read one request, reply and close the connection."""
+        """Read one request, send the reply and close the connection.
+
+        With `needs_token`, the request must have the admin token; with `is_metrics_only`, it must be for the metrics.
+        """
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
                 head_bytes = await reader.readuntil(b"\r\n\r\n")
@@ -164,7 +180,7 @@ class AdminServer:
         return hmac.compare_digest(authorization or b"", f"Bearer {self._limiter.settings.admin_token}".encode())
 
     async def _handle(self, method: str, target: str, body: bytes) -> _Reply:
-        """Run the query or action at the target and return its reply."""
+        """Run the query (GET) or action at the path of `target`, and return its result or error as the reply."""
         path, _, query_text = target.partition("?")
         if method == "GET" and path == "/metrics":
             return _Reply(200, METRICS_TYPE, render_metrics(self._limiter, self._gateway))
@@ -182,7 +198,7 @@ class AdminServer:
         return _Reply(200, JSON_TYPE, msgspec.json.encode(result))
 
     async def _run_query(self, path: str, query: Mapping[str, str]) -> Any:
-        """Return the result of a query. Raises `ActionError` and `InvalidInsightsQuery`."""
+        """Return the result of the query at a path. Raises `ActionError` or `InvalidInsightsQuery` if it is not possible."""
         parts = [unquote(part) for part in path.strip("/").split("/")]
         match parts:
             case ["top"]:
@@ -205,7 +221,10 @@ class AdminServer:
                 raise ActionError(f"unknown query path {path}", 404)
 
     async def _run_action(self, path: str, body: bytes) -> Any:
-        """Return the result of an action. Raises `ActionError` and `msgspec.DecodeError`."""
+        """Run the action at a path and return its result.
+
+        Raises `ActionError` if it is not possible, and `msgspec.DecodeError` if the body is invalid.
+        """
         request = msgspec.json.decode(body or b"{}", type=ActionRequest)
         actions, by, reason = self.actions, request.by or "unknown", request.reason
         match path:

@@ -28,7 +28,7 @@ from wharf.world import RealWorld, World
 
 
 class _Settings:
-    """The settings that both transports have in common."""
+    """The settings of a transport: policy, wait callback, clock and response cache, with defaults."""
 
     def __init__(
         self,
@@ -44,10 +44,10 @@ class _Settings:
 
 
 class _Exchange:
-    """One request of the caller: what it costs, its steps, and the cached response for it."""
+    """One request of the application: what it costs, its steps, and the cached response for it."""
 
     def __init__(self, settings: _Settings, request: httpx2.Request) -> None:
-        """Make the request conditional if a response for it is cached."""
+        """Estimate the cost of a request and create its steps; make it conditional if a response for it is cached."""
         self._cache = settings.cache
         try:
             body: bytes | None = request.content
@@ -68,11 +68,11 @@ class _Exchange:
             headers["if-none-match"] = self._cached.tag
 
     def is_unchanged(self, response: httpx2.Response) -> bool:
-        """Return whether the cached response is still valid and is the response for the caller."""
+        """Return whether the response is a 304 which confirms that the cached response is still valid."""
         return response.status_code == 304 and self._cached is not None
 
     def build_cached_response(self, not_modified: httpx2.Response) -> httpx2.Response:
-        """Return the cached response, with the limits that the 304 response reports."""
+        """Return the cached response, with the rate limit headers of the 304 response that confirmed it."""
         assert self._cached is not None
         headers = httpx2.Headers(list(self._cached.headers))
         headers.update(select_limit_headers(not_modified.headers.items()))
@@ -85,7 +85,10 @@ class _Exchange:
         )
 
     def make_recorder(self, response: httpx2.Response) -> "_BodyRecorder":
-        """Return a recorder that caches the response after its body was read, if it may be cached."""
+        """Return a recorder for the body of a response, which caches the response after its body was read completely.
+
+        If the response may not be cached, the recorder does nothing.
+        """
         cache, key = self._cache, self._key
         if cache is None or key is None or not is_cacheable(response.status_code, response.headers):
             return _BodyRecorder(None)
@@ -105,17 +108,19 @@ class _BodyRecorder:
         self._length = 0
 
     def add(self, piece: bytes) -> None:
+        """Add a piece of the body."""
         self._length += len(piece)
         if self._on_complete is not None and self._length <= MAX_CACHED_BODY_BYTES:
             self._pieces.append(piece)
 
     def complete(self) -> None:
+        """Pass the body to the function, unless it was too long to be collected."""
         if self._on_complete is not None and self._length <= MAX_CACHED_BODY_BYTES:
             self._on_complete(b"".join(self._pieces))
 
 
 def _build_received_response(response: httpx2.Response, raw_body: bytes | None) -> ReceivedResponse:
-    """Return what the steps need of a response. A body that cannot be decoded counts as empty."""
+    """Return a response in the form that `generate_steps` reads. A body that cannot be decoded counts as empty."""
     body = b""
     if raw_body is not None:
         try:
@@ -126,7 +131,7 @@ def _build_received_response(response: httpx2.Response, raw_body: bytes | None) 
 
 
 def _replace_body(response: httpx2.Response, raw_body: bytes) -> httpx2.Response:
-    """Return the response with a body that was read already."""
+    """Return a copy of a response whose body is `raw_body`, which was already read from the network."""
     return httpx2.Response(
         response.status_code,
         headers=response.headers,
@@ -136,7 +141,7 @@ def _replace_body(response: httpx2.Response, raw_body: bytes) -> httpx2.Response
 
 
 class LimitedTransport(httpx2.BaseTransport):
-    """A transport that delays requests so that the host does not refuse them.
+    """An httpx2 transport that delays requests so that the host does not refuse them.
 
     Transports with the same `state_store` share their limits. `on_wait` is called before each wait that a limit requires.
     """
@@ -157,12 +162,15 @@ class LimitedTransport(httpx2.BaseTransport):
         self._runner = StepRunner(state_store or MemoryStateStore(), sleep)
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request when the limits allow it. Raises `LimitError`, and what the inner transport raises."""
+        """Send a request when the limits allow it, and return the response, from the cache if it is unchanged.
+
+        Raises `LimitError`, and what the inner transport raises.
+        """
         exchange = _Exchange(self._settings, request)
         last_response: list[httpx2.Response] = []
 
         def send(step: SendStep) -> ReceivedResponse:
-            """Send the request once. Return what the steps need of the response."""
+            """Send the request once, store the response, and return it in the form that `generate_steps` reads."""
             response = self._inner.handle_request(request)
             raw_body = None
             if step.needs_body(response.status_code):
@@ -190,6 +198,7 @@ class LimitedTransport(httpx2.BaseTransport):
 
 
 def _read_body(response: httpx2.Response) -> bytes:
+    """Return the body of a response as received, possibly compressed, and close its stream."""
     assert isinstance(response.stream, httpx2.SyncByteStream)
     try:
         return b"".join(response.stream)
@@ -198,7 +207,7 @@ def _read_body(response: httpx2.Response) -> bytes:
 
 
 class _LimitedStream(httpx2.SyncByteStream):
-    """A body that is recorded while it is read. `on_end` is called once, when it is closed."""
+    """The body of a response, recorded while it is read. `on_end` is called once, when it is closed."""
 
     def __init__(self, inner: httpx2.SyncByteStream, on_end: Callable[[], object], recorder: _BodyRecorder) -> None:
         self._inner = inner
@@ -206,12 +215,14 @@ class _LimitedStream(httpx2.SyncByteStream):
         self._recorder = recorder
 
     def __iter__(self) -> Iterator[bytes]:
+        """Yield the pieces of the body, and pass them to the recorder."""
         for piece in self._inner:
             self._recorder.add(piece)
             yield piece
         self._recorder.complete()
 
     def close(self) -> None:
+        """Close the body, then call `on_end` the first time."""
         try:
             self._inner.close()
         finally:
@@ -221,7 +232,11 @@ class _LimitedStream(httpx2.SyncByteStream):
 
 
 class AsyncLimitedTransport(httpx2.AsyncBaseTransport):
-    """Like `LimitedTransport`, for asynchronous clients of one event loop."""
+    """An httpx2 transport for asynchronous clients that delays requests so that the host does not refuse them.
+
+    It is for one event loop. Transports with the same `state_store` share their limits. `on_wait` is called before each
+    wait that a limit requires.
+    """
 
     def __init__(
         self,
@@ -239,12 +254,15 @@ class AsyncLimitedTransport(httpx2.AsyncBaseTransport):
         self._runner = AsyncStepRunner(state_store or MemoryStateStore(), self._settings.world, sleep)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request when the limits allow it. Raises `LimitError`, and what the inner transport raises."""
+        """Send a request when the limits allow it, and return the response, from the cache if it is unchanged.
+
+        Raises `LimitError`, and what the inner transport raises.
+        """
         exchange = _Exchange(self._settings, request)
         last_response: list[httpx2.Response] = []
 
         async def send(step: SendStep) -> ReceivedResponse:
-            """Send the request once. Return what the steps need of the response."""
+            """Send the request once, store the response, and return it in the form that `generate_steps` reads."""
             response = await self._inner.handle_async_request(request)
             raw_body = None
             if step.needs_body(response.status_code):
@@ -257,6 +275,7 @@ class AsyncLimitedTransport(httpx2.AsyncBaseTransport):
         response = last_response[0]
 
         async def end() -> None:
+            """Release the permit of the request after its body was read."""
             await self._runner.update_state(exchange.account, final_update)
 
         if exchange.is_unchanged(response):
@@ -275,6 +294,7 @@ class AsyncLimitedTransport(httpx2.AsyncBaseTransport):
 
 
 async def _read_body_async(response: httpx2.Response) -> bytes:
+    """Return the body of a response as received, possibly compressed, and close its stream."""
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     try:
         return b"".join([piece async for piece in response.stream])
@@ -283,7 +303,7 @@ async def _read_body_async(response: httpx2.Response) -> bytes:
 
 
 class _AsyncLimitedStream(httpx2.AsyncByteStream):
-    """Like `_LimitedStream`, for asynchronous clients."""
+    """The body of an asynchronous response, recorded while it is read. `on_end` is called once, when it is closed."""
 
     def __init__(
         self, inner: httpx2.AsyncByteStream, on_end: Callable[[], Awaitable[None]], recorder: _BodyRecorder
@@ -293,12 +313,14 @@ class _AsyncLimitedStream(httpx2.AsyncByteStream):
         self._recorder = recorder
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Yield the pieces of the body, and pass them to the recorder."""
         async for piece in self._inner:
             self._recorder.add(piece)
             yield piece
         self._recorder.complete()
 
     async def aclose(self) -> None:
+        """Close the body, then call `on_end` the first time."""
         try:
             await self._inner.aclose()
         finally:

@@ -25,25 +25,29 @@ CLOCK_TOLERANCE_NS: Final = 2 * SECOND_NS
 
 
 class RequestCost(NamedTuple):
-    """What a request counts against the limits."""
+    """How much a request counts against the limits, and for which endpoint."""
 
     endpoint: str
+    """Method and path without ids, such as `GET /users/{name}`."""
     points: int
+    """Points that secondary limits charge."""
     is_graphql: bool
     is_content: bool
     """Whether the request creates content."""
 
 
 class GrantedPermit(NamedTuple):
-    """The request may be sent. It counts as concurrent until the permit is released."""
+    """The answer to a permit request: the HTTP request may be sent. It counts as concurrent until the permit is released."""
 
     permit: str
+    """The id of the permit."""
 
 
 class RequiredWait(NamedTuple):
-    """The request must wait until `until_ns` and then ask for a permit again."""
+    """The answer to a permit request: wait until a time, and then request a permit again."""
 
     until_ns: int
+    """By the clock of this machine."""
     reason: str
     is_limit: bool
     """Whether a limit ends at this time. Otherwise the wait ends with another request."""
@@ -55,6 +59,7 @@ class Bucket(msgspec.Struct):
     limit: int
     used: int
     reset_ns: int
+    """When its window ends, by the clock of this machine."""
     last_start_ns: int = 0
     """When the last request was sent."""
     blocked_until_ns: int = 0
@@ -62,10 +67,12 @@ class Bucket(msgspec.Struct):
 
 
 class Permit(msgspec.Struct):
-    """A request that was sent and has not ended."""
+    """The permit of a request that was sent and has not ended."""
 
     resource: str
+    """The bucket that it counts against, if known."""
     start_ns: int
+    """When the permit was granted."""
     is_counted: bool = False
     """Whether `used` of the bucket includes this request: its response has arrived, but its body is still being read."""
 
@@ -98,7 +105,10 @@ class LimitState(msgspec.Struct):
 def request_permit(
     state: LimitState, cost: RequestCost, now_ns: int, policy: ClientPolicy, *, new_permit: str
 ) -> GrantedPermit | RequiredWait:
-    """Return a permit with the id `new_permit`, and charge the request; or return the wait that is required first."""
+    """Grant a permit with the id `new_permit` and charge the request, or return the wait that is required first.
+
+    The state is changed in place.
+    """
     state.touched_ns = now_ns
     _delete_expired(state, now_ns)
     wait = _find_wait(state, cost, now_ns, policy)
@@ -124,10 +134,10 @@ def record_response(
     now_ns: int,
     policy: ClientPolicy,
 ) -> RequiredWait | None:
-    """Record what a response reports about limits; `None` means that there was no response.
+    """Record in the state what a response reports about limits; `None` means that there was no response.
 
-    Return the wait before a retry if a limit refused the request. If none did, the permit stays until the body was
-    read (`release_permit`).
+    If a limit refused the request, release its permit and return the wait before a retry. Otherwise return `None`; the
+    permit must be released after the body was read. Without a response it is released at once.
     """
     held_permit = state.permits.get(permit)
     if response is None or response.exceeded_kind is not None:
@@ -156,12 +166,12 @@ def record_response(
 
 
 def release_permit(state: LimitState, permit: str) -> None:
-    """End a request. A second call does nothing."""
+    """Delete a permit, because its request has ended. A second call does nothing."""
     state.permits.pop(permit, None)
 
 
 def _compute_wait(state: LimitState, response: ResponseLimits, now_ns: int, policy: ClientPolicy) -> RequiredWait:
-    """Return the wait after a refusal, in the order that hosts request.
+    """Return how long to wait before a refused request is sent again.
 
     It is the time in `retry-after`; else, if nothing remains, the time until the reset; else a minute. The wait doubles
     with each further refusal.
@@ -177,13 +187,13 @@ def _compute_wait(state: LimitState, response: ResponseLimits, now_ns: int, poli
     if state.refusals > 1:
         wait_ns = until_ns - now_ns
         until_ns = now_ns + min(wait_ns << min(state.refusals - 1, 20), max(MAX_BACKOFF_NS, wait_ns))
-    kind = response.exceeded_kind or LimitKind.SECONDARY
-    name = f" of {response.resource}" if kind is LimitKind.PRIMARY and response.resource else ""
-    return RequiredWait(until_ns, f"the {kind.value} rate limit{name} is exceeded", True)
+    limit_kind = response.exceeded_kind or LimitKind.SECONDARY
+    name = f" of {response.resource}" if limit_kind is LimitKind.PRIMARY and response.resource else ""
+    return RequiredWait(until_ns, f"the {limit_kind.value} rate limit{name} is exceeded", True)
 
 
 def _update_bucket(state: LimitState, response: ResponseLimits) -> None:
-    """Update the bucket that a response reports. Responses of an earlier window are ignored."""
+    """Update the bucket that a response reports, if it reports one. A response of an earlier window is ignored."""
     if response.limit is None or response.used is None or response.reset_ns is None:
         return
     used = response.limit if response.exceeded_kind is LimitKind.PRIMARY else response.used
@@ -230,7 +240,7 @@ def _find_wait(state: LimitState, cost: RequestCost, now_ns: int, policy: Client
 def _find_bucket_wait(
     state: LimitState, resource: str, bucket: Bucket, now_ns: int, policy: ClientPolicy
 ) -> RequiredWait | None:
-    """Return the wait that a primary limit requires.
+    """Return the wait that a primary limit requires; `None` if the request may be sent now.
 
     Requests without a response yet are subtracted from what the host reported as left. When less than `slow_below` is
     left, requests are spread until the reset.
@@ -258,7 +268,7 @@ def _find_bucket_wait(
 
 
 def _find_points_wait(state: LimitState, cost: RequestCost, now_ns: int, policy: ClientPolicy) -> RequiredWait | None:
-    """Return the wait that the points per minute of the endpoint require."""
+    """Return the wait that the maximum of points per minute and endpoint requires; `None` if it requires none."""
     max_points = policy.graphql_points_max if cost.is_graphql else policy.rest_points_max
     points = state.points.get(cost.endpoint, {})
     return _find_window_wait(
@@ -267,7 +277,7 @@ def _find_points_wait(state: LimitState, cost: RequestCost, now_ns: int, policy:
 
 
 def _find_content_wait(state: LimitState, now_ns: int, policy: ClientPolicy) -> RequiredWait | None:
-    """Return the wait that the limits on created content require."""
+    """Return the wait that the limits on content-creating requests require; `None` if they require none."""
     per_minute, per_hour = policy.content_minute_max, policy.content_hour_max
     return _find_window_wait(
         state.content, 1, per_minute, 60, now_ns, f"at most {per_minute} content-creating requests per minute"
@@ -279,9 +289,9 @@ def _find_content_wait(state: LimitState, now_ns: int, policy: ClientPolicy) -> 
 def _find_window_wait(
     spent: dict[int, int], cost: int, ceiling: int, window_s: int, now_ns: int, reason: str
 ) -> RequiredWait | None:
-    """Return the wait that a sliding window requires; `spent` holds its amounts by second.
+    """Return the wait until `cost` fits into a sliding window; `None` if it fits now.
 
-    A second counts until its last moment has left the window, so the count is never below that of the host.
+    `spent` has the amounts that were spent, by second. A second counts until its last moment has left the window, so the count is never below that of the host.
     """
     first_second = now_ns // SECOND_NS - window_s
     amounts = sorted((second, amount) for second, amount in spent.items() if second >= first_second)
@@ -296,7 +306,7 @@ def _find_window_wait(
 
 
 def _delete_expired(state: LimitState, now_ns: int) -> None:
-    """Delete points, content and permits that are too old to count."""
+    """Delete points, content and permits that are too old to count, and the oldest endpoints beyond `MAX_ENDPOINTS`."""
     minute_ago, hour_ago = now_ns // SECOND_NS - 60, now_ns // SECOND_NS - 3_600
     for endpoint, points in [*state.points.items()]:
         for second in [second for second in points if second < minute_ago]:

@@ -4,10 +4,10 @@ import msgspec
 
 
 class ClientPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits and waits of a client. The defaults are the limits that GitHub publishes."""
+    """The limits that a client respects, and how it waits. The defaults are the limits that GitHub publishes."""
 
     concurrent_max: int = 100
-    """Requests at the same time."""
+    """The maximum number of requests that run at the same time."""
     rest_points_max: int = 900
     """Points per minute for one endpoint."""
     graphql_points_max: int = 2_000
@@ -15,6 +15,7 @@ class ClientPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     content_minute_max: int = 80
     """Requests per minute that create content."""
     content_hour_max: int = 500
+    """Requests per hour that create content."""
     slow_below: float = 0.1
     """A fraction of the limit. If less than this remains, requests are spread over the time until the reset."""
     retries_max: int = 5
@@ -25,7 +26,7 @@ class ClientPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The wait after a refusal that does not say how long to wait; at least 60."""
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for values that could send nothing, or too much."""
+        """Check the values. Raises `ValueError` if they would allow no request at all, or too many."""
         counts = ("concurrent_max", "rest_points_max", "graphql_points_max", "content_minute_max", "content_hour_max")
         for name in counts:
             if getattr(self, name) < 1:

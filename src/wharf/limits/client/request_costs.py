@@ -22,7 +22,10 @@ _MUTATION: Final = re.compile(rb"(?:^|[}\s\"\\n])mutation(?=[\s({@]|\\n)")
 
 
 def estimate_cost(method: str, url: str, body: bytes) -> RequestCost:
-    """Return the cost of a request."""
+    """Return the endpoint and the points of a request, and whether it creates content.
+
+    The endpoint is method and path, with ids and names replaced: `GET /repos/{owner}/{name}/issues/{id}`.
+    """
     parts = urlsplit(url)
     path = _ID.sub("/{id}", parts.path)
     path = _NAMED_PATH.sub(r"/\1/{name}", _OWNED_PATH.sub(r"/\1/{owner}/{name}", path)) or "/"
@@ -36,7 +39,7 @@ def estimate_cost(method: str, url: str, body: bytes) -> RequestCost:
 
 
 def build_account_key(url: str, authorization: str) -> str:
-    """Return the key of the limit state: the host, and a digest of the credential."""
+    """Return the key under which the limit state is stored: the host, and a hash of the credential."""
     parts = urlsplit(url)
     credential = hashlib.sha256(authorization.encode()).hexdigest()[:16] if authorization else "none"
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2].lower()} {credential}"

@@ -28,7 +28,7 @@ from wharf.world import RealWorld, World
 
 
 class LimitedAdapter(HTTPAdapter):
-    """An adapter that delays requests so that the host does not refuse them.
+    """An adapter for `requests` sessions that delays requests so that the host does not refuse them.
 
     Adapters with the same `state_store` share their limits. `on_wait` is called before each wait that a limit requires.
     """
@@ -53,7 +53,10 @@ class LimitedAdapter(HTTPAdapter):
     def send(
         self, request: requests.PreparedRequest, stream: bool = False, *args: Any, **options: Any
     ) -> requests.Response:  # The other arguments are those of the base class.
-        """Send a request when the limits allow it. Raises `LimitError`, and what requests raises."""
+        """Send a request when the limits allow it, and return the response, from the cache if it is unchanged.
+
+        Raises `LimitError`, and what `requests` raises.
+        """
         url, body = request.url or "", request.body
         encoded_body = body.encode() if isinstance(body, str) else body
         account = build_account_key(url, _get_header(request, "authorization"))
@@ -67,7 +70,7 @@ class LimitedAdapter(HTTPAdapter):
         last_response: list[requests.Response] = []
 
         def exchange(step: SendStep) -> ReceivedResponse:
-            """Send the request once. Return what the steps need of the response."""
+            """Send the request once, store the response, and return it in the form that `generate_steps` reads."""
             response = super(LimitedAdapter, self).send(request, stream, *args, **options)
             last_response[:] = [response]
             headers = {name.lower(): value for name, value in response.headers.items()}
@@ -99,10 +102,11 @@ class LimitedAdapter(HTTPAdapter):
 
     @staticmethod
     def _call_at_close(response: requests.Response, on_close: Callable[[], object]) -> None:
-        """Call a function once, when the response is closed."""
+        """Replace the `close` method of a response, so that `on_close` is called once, when the response is closed."""
         close, is_closed = response.close, False
 
         def close_and_call() -> None:
+            """Close the response, and call `on_close` the first time."""
             nonlocal is_closed
             close()
             if not is_closed:
@@ -118,7 +122,7 @@ def _get_header(request: requests.PreparedRequest, name: str) -> str:
 
 
 def _build_cached_response(cached: CachedResponse, not_modified: requests.Response) -> requests.Response:
-    """Return the cached response, with the limits that the 304 response reports."""
+    """Return the cached response, with the rate limit headers of the 304 response that confirmed it."""
     response = requests.Response()
     response.status_code, response.reason, response.url = cached.status, "OK", not_modified.url
     response.request, response.elapsed = not_modified.request, not_modified.elapsed

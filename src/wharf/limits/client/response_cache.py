@@ -16,9 +16,10 @@ _UNCACHED_REQUEST_HEADERS: Final = ("range", "if-none-match", "if-modified-since
 
 
 class CachedResponse(NamedTuple):
-    """A response with its ETag."""
+    """A cached response."""
 
     tag: str
+    """Its ETag."""
     status: int
     headers: Sequence[tuple[bytes, bytes]]
     body: bytes
@@ -26,9 +27,10 @@ class CachedResponse(NamedTuple):
 
 
 class CacheKey(NamedTuple):
-    """What a cached response is valid for."""
+    """The key of a cached response: the requests that it is valid for."""
 
     account: str
+    """Host and hash of the credential."""
     url: str
     vary_values: tuple[str, ...]
     """The values of the request headers that select a variant of the response."""
@@ -58,13 +60,17 @@ class ResponseCache:
         self._lock = threading.Lock()
 
     def find(self, key: CacheKey) -> CachedResponse | None:
+        """Return the cached response, which becomes the most recently used one; `None` if there is none."""
         with self._lock:
             if key in self._responses:
                 self._responses.move_to_end(key)
             return self._responses.get(key)
 
     def store(self, key: CacheKey, response: CachedResponse) -> None:
-        """Store a response, and evict the least recently used ones beyond the maximum size."""
+        """Store a response, and evict the least recently used ones beyond the maximum size.
+
+        A response with a long body is not stored.
+        """
         if len(response.body) > MAX_CACHED_BODY_BYTES:
             return
         with self._lock:

@@ -35,7 +35,7 @@ class ResponseLimits(NamedTuple):
     reset_ns: int | None
     """By the clock of this machine, so that a host whose clock is wrong does not get requests too early."""
     retry_after_ns: int | None
-    """A duration."""
+    """How long to wait before the request is sent again."""
 
 
 class _ErrorEntry(msgspec.Struct):
@@ -45,7 +45,7 @@ class _ErrorEntry(msgspec.Struct):
 
 
 class _ResponseBody(msgspec.Struct):
-    """The fields of GitHub's error bodies that matter for limits."""
+    """The fields of an error body of GitHub that show which limit refused a request."""
 
     message: str = ""
     documentation_url: str = ""
@@ -53,7 +53,7 @@ class _ResponseBody(msgspec.Struct):
 
 
 def needs_body(status: int, *, is_graphql: bool) -> bool:
-    """Return whether only the body shows if a limit refused the request."""
+    """Return whether the body is needed to find out if a limit refused the request."""
     return status in LIMITED_STATUSES or (is_graphql and status == 200)
 
 
@@ -101,7 +101,7 @@ def _find_exceeded_kind(
 
 
 def _parse_body(body: bytes) -> _ResponseBody:
-    """Return the body; one without fields if it is not valid JSON of this type."""
+    """Return the parsed body; all fields are empty if it is not JSON of this form."""
     try:
         return msgspec.json.decode(body[:MAX_BODY_BYTES], type=_ResponseBody)
     except (msgspec.MsgspecError, RecursionError):
@@ -109,12 +109,16 @@ def _parse_body(body: bytes) -> _ResponseBody:
 
 
 def _read_number(headers: Mapping[str, str], name: str) -> int | None:
+    """Return the value of a header as a number; `None` if it is missing or not a number."""
     text = headers.get(name, "").strip()
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 18 else None
 
 
 def _read_reset_ns(headers: Mapping[str, str], now_ns: int) -> int | None:
-    """Return the time of the reset by the clock of this machine."""
+    """Return when the limit is reset, by the clock of this machine; `None` if the host does not report it.
+
+    The difference between both clocks is computed from the `date` header.
+    """
     reset_s = _read_number(headers, "x-ratelimit-reset")
     if reset_s is None or reset_s > 1 << 40:
         return None
@@ -135,7 +139,7 @@ def _read_retry_after_ns(text: str, host_now_ns: int) -> int | None:
 
 
 def _read_date_ns(text: str) -> int | None:
-    """Return the time of an HTTP date; `None` if the text is not a date."""
+    """Return an HTTP date in Unix nanoseconds; `None` if the text is not a date."""
     if not text:
         return None
     try:

@@ -30,13 +30,13 @@ MAX_UPDATE_TRIES: Final = 1_000
 
 
 class LimitStateStore(Protocol):
-    """Where limit states are stored, by account."""
+    """A store of limit states, one for each account: a credential at a host."""
 
     can_block: bool
     """Whether an update may wait for a network or another process; asynchronous callers then run it in a thread."""
 
     def update(self, account: str, apply: Callable[[LimitState], T]) -> T:
-        """Apply a function to the state atomically and return its result.
+        """Apply a function to the state of an account, which it changes in place, atomically; return its result.
 
         The function may be called more than once; only its last call counts. It must be fast and must not raise.
         """
@@ -44,11 +44,11 @@ class LimitStateStore(Protocol):
 
 
 class StateStoreBusy(Exception):
-    """The update failed in all tries, because other clients changed the state at the same time."""
+    """An update of a limit state failed in all tries, because other clients changed the state at the same time."""
 
 
 class MemoryStateStore:
-    """Shared by the tasks and threads of a process."""
+    """A store of limit states in memory, shared by the tasks and threads of a process."""
 
     can_block = False
 
@@ -57,6 +57,7 @@ class MemoryStateStore:
         self._states: dict[str, LimitState] = {}
 
     def update(self, account: str, apply: Callable[[LimitState], T]) -> T:
+        """Apply a function to the state of an account, and return its result. Expired states are deleted."""
         with self._lock:
             result = apply(self._states.setdefault(account, LimitState()))
             _delete_expired(self._states, account)
@@ -73,7 +74,10 @@ def _delete_expired(states: dict[str, LimitState], account: str) -> None:
 
 
 class FileStateStore:
-    """Shared by the processes of a machine. The file is locked while it is changed, and readable by its owner only."""
+    """A store of limit states in a file, shared by the processes of a machine.
+
+    The file is locked while it is changed, and readable by its owner only.
+    """
 
     # A process that is stopped while it holds the file's lock makes the others wait.
     can_block = True
@@ -83,6 +87,10 @@ class FileStateStore:
         self._lock = threading.Lock()  # The lock on the file does not exclude other threads of the process.
 
     def update(self, account: str, apply: Callable[[LimitState], T]) -> T:
+        """Apply a function to the state of an account while the file is locked, and return its result.
+
+        Expired states are deleted.
+        """
         with self._lock:
             handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -108,7 +116,7 @@ class FileStateStore:
 
 
 class RedisStateStore:
-    """Shared by many machines, whose clocks should agree to a second."""
+    """A store of limit states in Redis, shared by many machines, whose clocks should agree to a second."""
 
     can_block = True
 
@@ -143,7 +151,10 @@ class RedisStateStore:
 
 
 class AsyncRedisStateStore:
-    """Like `RedisStateStore`, with an asynchronous connection in one event loop. Both may share a Redis."""
+    """A store of limit states in Redis for asynchronous clients of one event loop.
+
+    It can share a Redis with `RedisStateStore`.
+    """
 
     def __init__(self, redis: "AsyncRedis", *, prefix: str = "wharf:client:") -> None:
         self._redis = redis
@@ -155,6 +166,7 @@ class AsyncRedisStateStore:
             return await self._change(f"{self._prefix}{account}", account, apply)
 
     async def _change(self, key: str, account: str, apply: Callable[[LimitState], T]) -> T:
+        """Update the state under a key; retry if another client changed it meanwhile. Raises `StateStoreBusy`."""
         from redis.exceptions import WatchError
 
         for _ in range(MAX_UPDATE_TRIES):

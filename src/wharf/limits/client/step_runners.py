@@ -13,10 +13,11 @@ from wharf.limits.client.steps import QueueStep, ReceivedResponse, RequestSteps,
 from wharf.world import World
 
 FinalUpdate = Callable[[LimitState], None]
+"""The update of the limit state to apply after the body of the response was read."""
 
 
 class StepRunner:
-    """Runs steps in the calling thread, which it blocks."""
+    """Runs the steps of requests in the calling thread, which it blocks."""
 
     def __init__(self, state_store: LimitStateStore, sleep: Callable[[float], object] | None = None) -> None:
         self._state_store: Final = state_store
@@ -27,7 +28,10 @@ class StepRunner:
     def run_steps(
         self, steps: RequestSteps, account: str, queue_name: str, send: Callable[[SendStep], ReceivedResponse]
     ) -> FinalUpdate:
-        """Run all steps. Return the update to apply after the body was read. Requests with one queue name wait in order."""
+        """Run all steps of a request. Return the update of the limit state to apply after the body was read.
+
+        `send` sends the request once. Requests with the same account and queue name wait for their permits in order.
+        """
         with self._guard:
             lock = self._locks.setdefault(f"{account} {queue_name}", threading.Lock())
         try:
@@ -56,11 +60,12 @@ class StepRunner:
             return final_update
 
     def update_state(self, account: str, update: Callable[[LimitState], Any]) -> Any:
+        """Apply a function to the limit state of an account and return its result."""
         return self._state_store.update(account, update)
 
 
 class AsyncStepRunner:
-    """Runs steps in one event loop."""
+    """Runs the steps of requests in one event loop."""
 
     def __init__(
         self,
@@ -80,7 +85,10 @@ class AsyncStepRunner:
         queue_name: str,
         send: Callable[[SendStep], Awaitable[ReceivedResponse]],
     ) -> FinalUpdate:
-        """Run all steps. Return the update to apply after the body was read. Requests with one queue name wait in order."""
+        """Run all steps of a request. Return the update of the limit state to apply after the body was read.
+
+        `send` sends the request once. Requests with the same account and queue name wait for their permits in order.
+        """
         lock = self._locks.setdefault(f"{account} {queue_name}", asyncio.Lock())
         try:
             step = next(steps)
@@ -108,7 +116,7 @@ class AsyncStepRunner:
             return final_update
 
     async def update_state(self, account: str, update: Callable[[LimitState], Any]) -> Any:
-        """Apply a function to the state of an account and return its result."""
+        """Apply a function to the limit state of an account, and return its result, without blocking the event loop."""
         state_store = self._state_store
         if isinstance(state_store, AsyncRedisStateStore):
             return await self._finish_despite_cancel(state_store.update_async(account, update))

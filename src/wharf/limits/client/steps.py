@@ -48,30 +48,32 @@ class WaitNotice(NamedTuple):
     url: str
     reason: str
     until_ns: int
+    """The end of the wait, by the clock of this machine."""
     wait_s: float
+    """The length of the wait."""
 
 
 class UpdateStep(NamedTuple):
-    """Apply the function to the limit state, and send its result into the generator."""
+    """A step: apply the function to the limit state, and send its result into the generator."""
 
     update: Callable[[LimitState], Any]
 
 
 class SleepStep(NamedTuple):
-    """Wait for this time."""
+    """A step: wait for this time."""
 
     wait_s: float
 
 
 class SendStep(NamedTuple):
-    """Send the request, and send a `ReceivedResponse` into the generator. If that fails, throw the error into it."""
+    """A step: send the request, and send a `ReceivedResponse` into the generator; on failure, throw the error into it."""
 
     needs_body: Callable[[int], bool]
-    """Return whether the steps need the body of a response with this status."""
+    """A function that returns whether the body of a response with this status is needed."""
 
 
 class ReceivedResponse(NamedTuple):
-    """A response, with what the steps need of it."""
+    """A response, with the parts that show what it reports about limits."""
 
     status: int
     headers: Mapping[str, str]
@@ -81,7 +83,7 @@ class ReceivedResponse(NamedTuple):
 
 
 class QueueStep(NamedTuple):
-    """Enter (true) or leave (false) the queue of requests that wait for the same endpoint, in order."""
+    """A step: enter (true) or leave (false) the queue of requests to one endpoint, which wait for their permits in order."""
 
     is_entering: bool
 
@@ -137,7 +139,10 @@ def _wait_for_permit(
     wait_budget_s: float | None,
     on_wait: Callable[[WaitNotice], None] | None,
 ) -> Generator[Step, Any, float | None]:
-    """Wait until the request gets its permit. Return the rest of the time that it may wait; `None` for no maximum."""
+    """Yield steps until the request has a permit. Return the rest of the time that it may wait; `None` for no maximum.
+
+    Raises `WaitTooLong` if the required wait is longer than that.
+    """
     yield QueueStep(True)
     try:
         while True:

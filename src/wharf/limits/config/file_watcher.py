@@ -19,11 +19,11 @@ POLL_INTERVAL_S: Final = 0.5
 """How soon a change is noticed."""
 
 Stamp = tuple[int, int, int]
-"""Inode, modification time and size of a file."""
+"""Inode, modification time in nanoseconds, and size of a file. It changes whenever the file does."""
 
 
 def read_stamp(path: Path) -> Stamp | None:
-    """Return the stamp of a file, or `None` if it cannot be read."""
+    """Return inode, modification time and size of a file, or `None` if they cannot be read."""
     try:
         status = path.stat()
     except OSError:
@@ -32,7 +32,10 @@ def read_stamp(path: Path) -> Stamp | None:
 
 
 class WatchedFile:
-    """One file. `apply` receives the new text; it raises `InvalidFile` for an invalid text and then changes nothing."""
+    """A watched file. `apply` receives its new text; it raises `InvalidFile` if it rejects the text.
+
+    `purpose` is the name of the file in the log, such as `rules`.
+    """
 
     def __init__(self, path: Path, purpose: str, apply: Callable[[str], Awaitable[None]]) -> None:
         self.path: Final = path
@@ -43,7 +46,10 @@ class WatchedFile:
         self._last_stamp = read_stamp(path)
 
     async def check(self, *, is_forced: bool = False) -> bool:
-        """Apply the file if it changed, or in any case if `is_forced`. Return whether it was applied."""
+        """Apply the file if it changed, or in any case if `is_forced`. Return whether it was applied.
+
+        If it cannot be read or is rejected, `problem` is set to the reason and a warning is logged.
+        """
         stamp = read_stamp(self.path)
         if stamp is None or (stamp == self._last_stamp and not is_forced):
             return False
@@ -68,7 +74,7 @@ class WatchedFile:
 
 
 class FileWatcher:
-    """Checks some files periodically."""
+    """Checks files periodically, and applies those that changed."""
 
     def __init__(self, world: World, files: list[WatchedFile]) -> None:
         self.files: Final = files
@@ -91,7 +97,7 @@ class FileWatcher:
             await file.check(is_forced=True)
 
     async def _keep_polling(self) -> None:
-        """Check all files periodically."""
+        """Check all files every `POLL_INTERVAL_S` seconds, until the task is cancelled."""
         while True:
             await asyncio.sleep(POLL_INTERVAL_S)
             for file in self.files:

@@ -26,7 +26,7 @@ class StoreKind(Enum):
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The store and its guard."""
+    """The settings of the counters: which store, and how long requests wait for it."""
 
     kind: StoreKind = StoreKind.MEMORY
     is_saved: bool = True
@@ -36,6 +36,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     redis: RedisSettings = RedisSettings()
     guard: GuardSettings = GuardSettings()
     leases: QuotaSettings | None = None
+    """How much of a limit processes take from Redis in advance; `None` if they do not."""
 
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +71,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     key_file: Path | None = None
     upstream_ca_file: Path | None = None
     connect_ms: int = 5_000
+    """The timeout for connecting to the service."""
     upstream_ms: int = 60_000
     """The longest time without data from the service during a reply."""
     head_ms: int = 10_000
@@ -90,11 +92,15 @@ class DecisionLogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How many decisions are logged, and for how long."""
 
     is_kept: bool = True
+    """Whether decisions are written to a file."""
     one_in: int = 100
     """Log one in this many admitted requests. All refusals are logged."""
     bytes_most: int = 100 * MEBIBYTE
+    """The maximum size of the files."""
     kept_ms: int = 24 * 3_600_000
+    """How long decisions are retained."""
     cuts_addresses: bool = False
+    """Whether IP addresses are shortened to their network."""
     shared_most: int = 20_000
     """The maximum number of decisions on a shared store, for queries to other processes; 0 for none."""
 

@@ -61,7 +61,10 @@ class InvalidUpstream(ValueError):
 
 
 def read_settings(text: str, file: str = "limits.toml", *, folder: Path = Path()) -> LimiterSettings:
-    """Return the settings of a file. Raises `InvalidFile` with all problems. Relative paths start from `folder`."""
+    """Return the limiter settings in a text. `file` is the name of the file, for messages.
+
+    Relative paths in it start from `folder`. Raises `InvalidFile` with all problems of the text.
+    """
     document = TomlDocument(text, file)
     names = {table.name for table in TABLES if table.name}
     document.check_names({key.name for key in ROOT.keys} | names | {META})
@@ -72,7 +75,7 @@ def read_settings(text: str, file: str = "limits.toml", *, folder: Path = Path()
 
 
 def read_upstream(text: str) -> Upstream:
-    """Return the service that a URL names. Raises `InvalidUpstream`."""
+    """Return host, port and path of the service at a URL. Raises `InvalidUpstream` if the URL cannot be used."""
     error = InvalidUpstream(f"{text!r} is not the URL of a service: write a URL such as http://127.0.0.1:3000")
     try:
         parts = urlsplit(text)
@@ -97,14 +100,14 @@ def _is_ipv6(host: str) -> bool:
 
 
 class _SettingsReader:
-    """Reads the tables of one file and collects its problems."""
+    """Reads the tables of one settings file, and records its problems in the document."""
 
     def __init__(self, document: TomlDocument, folder: Path) -> None:
         self._document = document
         self._folder = folder
 
     def read(self) -> LimiterSettings:
-        """Read all tables and return the settings."""
+        """Return the settings in all tables of the file. Problems are recorded in the document, not raised."""
         names = {key.name for key in ROOT.keys}
         raw = {name: value for name, value in self._document.raw.items() if name in names}
         top = self._document.read_entry(ROOT, raw, (), set())
@@ -141,7 +144,7 @@ class _SettingsReader:
         )
 
     def _resolve_path(self, values: Any, name: str) -> Path | None:
-        """Return a path of the file, relative to its folder, or `None` if it is not set."""
+        """Return the path that the key `name` sets, relative to the folder of the file; `None` if it is not set."""
         return self._folder / str(values[name]) if name in values else None
 
     def _add_problem(self, entry: TableEntry, key: str, message: str) -> None:
@@ -149,14 +152,17 @@ class _SettingsReader:
         self._document.add_problem(entry.locations.get(key, entry.location), key_name, message)
 
     def _read_request_id_header(self, top: TableEntry) -> str:
-        """Return the name of the request id header in lowercase."""
+        """Return the name of the request id header in lowercase. An invalid name is recorded as a problem."""
         name = str(top.values["request_id_header"])
         if not name.isascii() or not name.replace("-", "").isalnum():
             self._add_problem(top, "request_id_header", f"{name!r} is not a header name: use letters, digits and `-`")
         return name.lower()
 
     def _read_admin_address(self, top: TableEntry) -> dict[str, Any]:
-        """Return the fields of the TCP address for operators; it must be on this machine."""
+        """Return the settings `admin_host`, `admin_port` and `admin_token`; empty if the address or the token file is invalid.
+
+        The address must be on this machine. Problems are recorded in the document.
+        """
         values = top.values
         if ("admin_listen" in values) is not ("admin_token_file" in values):
             key = "admin_listen" if "admin_listen" in values else "admin_token_file"
@@ -173,7 +179,10 @@ class _SettingsReader:
         return {"admin_host": parts.host, "admin_port": parts.port, "admin_token": self._read_admin_token(top)}
 
     def _read_admin_token(self, top: TableEntry) -> str:
-        """Return the admin token. Its file must be readable by its owner only."""
+        """Return the admin token from its file; empty if the file cannot be read.
+
+        A token that is too short, and a file that other users can access, are recorded as problems.
+        """
         path = self._folder / str(top.values["admin_token_file"])
         try:
             with path.open("rb") as file:
@@ -193,7 +202,7 @@ class _SettingsReader:
         return token
 
     def _read_proxies(self) -> ProxySettings:
-        """Return the proxy settings."""
+        """Return the settings of the proxies in front of the service. A contradiction is recorded as a problem."""
         entry = self._document.read_table(ADDRESSES, "addresses")
         values = entry.values
         try:
@@ -207,7 +216,7 @@ class _SettingsReader:
             return ProxySettings()
 
     def _read_store(self) -> StoreSettings:
-        """Return the store settings. Keys that the kind of store does not use are problems."""
+        """Return the store settings. Keys that the selected store does not use are recorded as problems."""
         entry = self._document.read_table(STORE, "store")
         values = entry.values
         kind = values.get("kind", StoreKind.MEMORY)
@@ -241,7 +250,7 @@ class _SettingsReader:
         )
 
     def _read_password(self, entry: TableEntry) -> str | None:
-        """Return the content of the password file."""
+        """Return the content of the Redis password file; `None` and a recorded problem if it cannot be read."""
         path = self._folder / str(entry.values["password_file"])
         try:
             return path.read_text("utf-8").strip()
@@ -250,7 +259,7 @@ class _SettingsReader:
             return None
 
     def _read_gateway(self) -> GatewaySettings:
-        """Return the gateway settings."""
+        """Return the gateway settings. Invalid addresses and incomplete pairs of keys are recorded as problems."""
         entry = self._document.read_table(GATEWAY, "gateway")
         values = entry.values
         fields: dict[str, Any] = {field: values[name] for name, field in _TIMEOUT_FIELDS.items() if name in values}
@@ -281,7 +290,7 @@ class _SettingsReader:
         return GatewaySettings(**fields)
 
     def _read_webhook(self) -> str:
-        """Return the URL of the webhook, or an empty text."""
+        """Return the URL of the webhook, or an empty text if it is not set. An invalid URL is recorded as a problem."""
         entry = self._document.read_table(WEBHOOK, "webhook")
         url = str(entry.values.get("url", ""))
         if url and not (url.startswith(("http://", "https://")) and urlsplit(url).netloc):

@@ -14,41 +14,47 @@ from wharf.limits.core.store_calls import TakeResult
 
 
 class Verdict(Enum):
-    """The outcome of a decision. The values appear in replies and logs."""
+    """The outcome of a decision about a request: admitted, or why it was refused. The values appear in replies and logs."""
 
     ADMITTED = "admitted"
     BANNED = "banned"
+    """The caller is banned, because it continued to send requests while it was refused."""
     PRIMARY = "primary"
-    """A primary limit is exceeded."""
+    """Refused: a primary limit is exceeded."""
     SECONDARY = "secondary"
-    """A secondary limit is exceeded."""
-    NEVER = "never"
-    """The request costs more than the whole ceiling, so waiting does not help."""
+    """Refused: a secondary limit is exceeded."""
+    EXCEEDS_CEILING = "never"
+    """Refused: the request costs more than the whole ceiling, so waiting does not help."""
     TOO_MANY_OBJECTS = "too_many_objects"
-    """A large-file batch has more objects than a request may have."""
+    """Refused: a large-file batch has more objects than a request may have."""
     TOO_COMPLEX = "too_complex"
-    """A query is larger than the limits on query size."""
+    """Refused: a GraphQL query is larger than the limits on query size."""
 
 
 class EvaluatedLimit(msgspec.Struct, frozen=True, gc=False):
     """One limit in a decision with its count before and after, for `wharf limits explain` and the decision log."""
 
     rule: str
+    """The name of the rule."""
     key: str
+    """The key of the counter, such as `user:ada`."""
     before: int
     after: int
     ceiling: int
     cost: int
     is_hit: bool
+    """Whether the request exceeded the ceiling."""
     is_enforced: bool
+    """`False` in shadow mode: the limit is counted but refuses nothing."""
     free_at_ms: int | None
-    """For a limit that was hit, when the request would fit again; else `None`."""
+    """For a limit that was exceeded, when the request would fit again; else `None`."""
     file: str
+    """The file and line of the rule."""
     line: int
 
 
 class LimitDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """The decision about one request."""
+    """The decision about one request, with every limit that was evaluated."""
 
     request_id: str
     verdict: Verdict
@@ -56,12 +62,12 @@ class LimitDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
     charges: tuple[Charge, ...]
     result: TakeResult
     refusing_index: int | None = None
-    """The index of the charge that a refusal names.
+    """The index in `charges` of the limit that a refusal names; `None` if no single limit refused.
 
     It is a primary charge if one was hit, else a secondary one; of several, the one that ends last.
     """
     problem: str = ""
-    """What is wrong with a request that no limit refused."""
+    """What is wrong with the content of a request that no limit refused, such as too many objects."""
 
     @property
     def is_admitted(self) -> bool:
@@ -69,11 +75,12 @@ class LimitDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def bucket_charge(self) -> Charge:
-        """The primary bucket of the request, with the ceiling of this caller."""
+        """The charge of the primary bucket, with the ceiling of this caller."""
         return self.plan.bucket_charge if self.plan.is_free else self.charges[0]
 
     @property
     def limit(self) -> int:
+        """The ceiling of the primary bucket."""
         return self.bucket_charge.ceiling
 
     @property
@@ -86,20 +93,22 @@ class LimitDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def remaining(self) -> int:
+        """What is left of the primary bucket after this request."""
         return self.limit - self.used
 
     @property
     def reset_s(self) -> int:
+        """When the window of the primary bucket ends, in Unix seconds, rounded up."""
         return -(-self.result.bucket_end_ms // 1_000)
 
     @property
     def refusing_charge(self) -> Charge | None:
-        """The limit that a refusal names."""
+        """The charge that a refusal names; `None` if no single limit refused."""
         return None if self.refusing_index is None else self.charges[self.refusing_index]
 
     @property
     def retry_after_s(self) -> int | None:
-        """How long to wait, at least 1 second; `None` if admitted or if waiting does not help."""
+        """How many seconds a refused caller must wait, at least 1; `None` if admitted or if waiting does not help."""
         if self.verdict is Verdict.BANNED:
             until_ms = max(self.result.banned_until_ms, *self._list_enforced_ends_ms(), 0)
         elif self.verdict in (Verdict.PRIMARY, Verdict.SECONDARY):
@@ -109,7 +118,7 @@ class LimitDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
         return max(1, -(-(until_ms - self.result.now_ms) // 1_000))
 
     def _list_enforced_ends_ms(self) -> list[int]:
-        """Return when each enforced limit that was hit would admit the request."""
+        """Return when each enforced limit that was exceeded would admit the request, in Unix milliseconds."""
         return [
             free_ms
             for index, free_ms in zip(self.result.hit_indexes, self.result.free_at_ms, strict=True)
@@ -118,7 +127,7 @@ class LimitDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     def list_limits(self) -> Iterator[EvaluatedLimit]:
         """Yield every limit that was evaluated, in order."""
-        free = dict(zip(self.result.hit_indexes, self.result.free_at_ms, strict=True))
+        free_at_ms = dict(zip(self.result.hit_indexes, self.result.free_at_ms, strict=True))
         for index, (charge, before) in enumerate(zip(self.charges, self.result.counts_before, strict=False)):
             yield EvaluatedLimit(
                 rule=charge.name,
@@ -127,22 +136,23 @@ class LimitDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
                 after=before + charge.cost * self.is_admitted,
                 ceiling=charge.ceiling,
                 cost=charge.cost,
-                is_hit=index in free,
+                is_hit=index in free_at_ms,
                 is_enforced=charge.is_enforced,
-                free_at_ms=free.get(index),
+                free_at_ms=free_at_ms.get(index),
                 file=charge.rule.file,
                 line=charge.rule.line,
             )
 
     def list_hit_rules(self, *, is_enforced: bool) -> list[str]:
-        """Return the names of the rules that were hit: the enforced ones, or the ones in shadow mode."""
+        """Return the names of the rules whose ceiling was exceeded: the enforced ones, or those in shadow mode."""
         return [self.charges[i].name for i in self.result.hit_indexes if self.charges[i].is_enforced is is_enforced]
 
 
 def build_decision(request_id: str, plan: ChargePlan, charges: tuple[Charge, ...], result: TakeResult) -> LimitDecision:
-    """Return the decision that a store's result means.
+    """Return the decision that follows from the result of a store call.
 
-    A ban takes precedence, then the primary limit, then secondary ones.
+    Of several reasons for a refusal, the decision names a ban first, then a limit that can never admit the request, then
+    the primary limit, then a secondary one.
     """
     if result.is_admitted:
         return LimitDecision(request_id, Verdict.ADMITTED, plan, charges, result)
@@ -155,14 +165,14 @@ def build_decision(request_id: str, plan: ChargePlan, charges: tuple[Charge, ...
         return LimitDecision(request_id, Verdict.BANNED, plan, charges, result)
     impossible = [index for index, _ in hit if charges[index].required > charges[index].ceiling]
     if impossible:
-        return LimitDecision(request_id, Verdict.NEVER, plan, charges, result, refusing_index=impossible[0])
+        return LimitDecision(request_id, Verdict.EXCEEDS_CEILING, plan, charges, result, refusing_index=impossible[0])
     primary = [(free_ms, index) for index, free_ms in hit if charges[index].rule.is_primary]
-    kind = Verdict.PRIMARY if primary else Verdict.SECONDARY
+    verdict = Verdict.PRIMARY if primary else Verdict.SECONDARY
     candidates = primary or [(free_ms, index) for index, free_ms in hit]
     # If several end at the same time, the refusal names the first one in the rules.
     last_ms = max(free_ms for free_ms, _ in candidates)
     refusing_index = min(index for free_ms, index in candidates if free_ms == last_ms)
-    return LimitDecision(request_id, kind, plan, charges, result, refusing_index=refusing_index)
+    return LimitDecision(request_id, verdict, plan, charges, result, refusing_index=refusing_index)
 
 
 def is_unlimited(charge: Charge) -> bool:

@@ -31,7 +31,7 @@ from wharf.limits.core.rule import GraphqlRules
 MAX_PAGE_NODES: Final = 100
 """The largest page size, which is also assumed for missing or invalid ones."""
 REQUESTS_PER_POINT: Final = 100
-"""Requests to fill connections that cost one point."""
+"""The number of requests, needed to fill connections, that cost one point."""
 MAX_BODY_BYTES: Final = 1 << 20
 """Longer bodies are refused before they are parsed."""
 
@@ -61,11 +61,12 @@ class _GraphqlBody(msgspec.Struct):
 
 
 class _SelectionSize(msgspec.Struct, frozen=True, gc=False):
-    """The size of a selection, for one object that it is applied to."""
+    """The size of a GraphQL selection, for one object that it is applied to."""
 
     requests: int = 0
     """Requests that fill all connections in it."""
     nodes: int = 0
+    """Objects that it can return."""
 
     def __add__(self, other: "_SelectionSize") -> "_SelectionSize":
         return _SelectionSize(self.requests + other.requests, self.nodes + other.nodes)
@@ -77,7 +78,7 @@ _VARIABLES: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 class QueryCostCalculator:
-    """Computes the cost of queries and caches it, because clients send few query texts many times.
+    """Computes the cost of GraphQL queries and caches it, because clients send few query texts many times.
 
     The cost depends on the text and on the variables that are page sizes. These are the key of the cache.
     """
@@ -89,9 +90,10 @@ class QueryCostCalculator:
         self._facts: dict[tuple[str, str | None, tuple[int | None, ...]], QueryFacts] = {}
 
     def compute_body_cost(self, body: bytes) -> QueryFacts:
-        """Return the cost of all queries in a body. Raises `QueryTooComplex`.
+        """Return the cost of all GraphQL queries in a request body.
 
-        A text that is not a query costs 1; the service refuses it.
+        A text that is not a query costs 1; the service refuses it. Raises `QueryTooComplex` if the body is too long or
+        not JSON, or if a query exceeds the limits on query size.
         """
         if len(body) > MAX_BODY_BYTES:
             raise QueryTooComplex(f"The body is longer than {MAX_BODY_BYTES} bytes. Send a smaller one.")
@@ -118,7 +120,7 @@ class QueryCostCalculator:
     def compute_query_cost(
         self, text: str, variables: Mapping[str, Any] = _NO_VARIABLES, operation_name: str | None = None
     ) -> QueryFacts:
-        """Return the cost of one query. Raises `QueryTooComplex`."""
+        """Return the cost of one GraphQL query. Raises `QueryTooComplex` if it exceeds the limits on query size."""
         page_variables = self._page_variables.get(text)
         if page_variables is not None:
             cached = self._facts.get((text, operation_name, _list_page_sizes(variables, page_variables)))
@@ -149,7 +151,7 @@ def _parse_variables(variables: dict[str, Any] | str | None) -> Mapping[str, Any
 
 
 def _list_page_sizes(variables: Mapping[str, Any], names: Sequence[str]) -> tuple[int | None, ...]:
-    """Return the page size that each of these variables sets, or `None` if it is not set."""
+    """Return the page size that each of the named variables sets, or `None` for a variable that is not set."""
     return tuple(_clamp_page_size(variables.get(name)) if name in variables else None for name in names)
 
 
@@ -166,7 +168,10 @@ def _clamp_page_size(value: object) -> int:
 def _compute_facts(
     text: str, variables: Mapping[str, Any], operation_name: str | None, rules: GraphqlRules
 ) -> tuple[QueryFacts, tuple[str, ...]]:
-    """Return the cost of a query, and the names of the variables that it depends on."""
+    """Return the cost of a query, and the names of the variables that set page sizes, on which the cost depends.
+
+    Raises `QueryTooComplex` if the query exceeds the limits on query size.
+    """
     try:
         _check_query_size(text, rules)
         document = parse(text, no_location=True)
@@ -188,7 +193,10 @@ def _compute_facts(
 
 
 def _check_query_size(text: str, rules: GraphqlRules) -> None:
-    """Count tokens and nesting before anything recursive runs. Raises `QueryTooComplex`."""
+    """Check the number of tokens and the nesting of a query, before it is parsed recursively.
+
+    Raises `QueryTooComplex` if it has too many tokens or levels.
+    """
     lexer = Lexer(Source(text))
     tokens = depth = 0
     while (token := lexer.advance()).kind is not TokenKind.EOF:
@@ -215,7 +223,7 @@ class _CostReader:
         """Names of the variables that set page sizes."""
 
     def compute_facts(self, operation: OperationDefinitionNode, variables: Mapping[str, Any]) -> QueryFacts:
-        """Return the cost of one operation."""
+        """Return the cost of one operation of the query. Raises `QueryTooComplex` if it may return too many nodes."""
         self._variables = {**_read_default_values(operation), **variables}
         self._sizes.clear()
         size = self._measure_selections(operation.selection_set)
@@ -233,7 +241,7 @@ class _CostReader:
         )
 
     def _measure_selections(self, selections: SelectionSetNode | None) -> _SelectionSize:
-        """Return the size of a selection set."""
+        """Return how many requests and nodes a selection set needs, with its fields, fragments and nested selections."""
         size = _EMPTY_SIZE
         for node in selections.selections if selections is not None else ():
             match node:
@@ -248,7 +256,10 @@ class _CostReader:
         return size
 
     def _measure_field(self, field: FieldNode) -> _SelectionSize:
-        """Return the size of a field; a connection multiplies what is inside it."""
+        """Return how many requests and nodes a field needs.
+
+        A connection with page size n needs one request and n nodes, and n times what its own selections need.
+        """
         field_size = self._measure_selections(field.selection_set)
         page_size = self._read_page_size(field)
         if page_size is None:
@@ -256,7 +267,10 @@ class _CostReader:
         return _SelectionSize(1 + page_size * field_size.requests, page_size + page_size * field_size.nodes)
 
     def _measure_fragment(self, name: str) -> _SelectionSize:
-        """Return the size of a fragment. Each is measured once, else nested spreads would take exponential time."""
+        """Return how many requests and nodes a fragment needs; nothing if it is unknown or contains itself.
+
+        Each fragment is measured once: measuring nested spreads again would take exponential time.
+        """
         if name in self._sizes:
             return self._sizes[name]
         fragment = self._fragments.get(name)
@@ -279,7 +293,10 @@ class _CostReader:
         return max(page_sizes) if page_sizes else None
 
     def _read_page_argument(self, value: object) -> int:
-        """Return the page size that an argument of `first` or `last` sets."""
+        """Return the page size that the value of a `first` or `last` argument sets, at most `MAX_PAGE_NODES`.
+
+        If the value is a variable, its name is added to `page_variables`.
+        """
         if isinstance(value, IntValueNode):
             # Numbers with more digits than the maximum are not converted: that could take long.
             return _clamp_page_size(
@@ -291,7 +308,10 @@ class _CostReader:
         return MAX_PAGE_NODES
 
     def _count_content(self, selections: SelectionSetNode | None, depth: int = 0) -> int:
-        """Return how many of the mutations create content. Mutations in fragments count once per spread."""
+        """Return how many of the mutations in these selections create content.
+
+        A mutation in a fragment counts once for each use of the fragment. Fragments are followed two levels deep.
+        """
         count = 0
         for node in _list_selections(selections):
             if isinstance(node, FieldNode):
@@ -305,11 +325,12 @@ class _CostReader:
 
 
 def _list_selections(selections: SelectionSetNode | None) -> Sequence[object]:
+    """Return the nodes of a selection set; empty for `None`."""
     return selections.selections if selections is not None else ()
 
 
 def _read_default_values(operation: OperationDefinitionNode) -> dict[str, int]:
-    """Return the default values of variables that could be page sizes."""
+    """Return the default values of the variables that could be page sizes: integers of at most three digits."""
     values = {}
     for variable in operation.variable_definitions or ():
         if isinstance(variable.default_value, IntValueNode) and len(variable.default_value.value) <= 3:

@@ -13,6 +13,8 @@ class UnreadableBatch(Exception):
 
 
 class _Batch(msgspec.Struct):
+    """The body of a Git LFS batch request. Its objects are counted and not decoded."""
+
     objects: list[msgspec.Raw] = []
 
 
@@ -20,7 +22,10 @@ _BATCH: Final = msgspec.json.Decoder(_Batch)
 
 
 def count_objects(body: bytes) -> int:
-    """Return the number of objects in a batch. Raises `UnreadableBatch`."""
+    """Return the number of objects in the body of a large-file batch.
+
+    Raises `UnreadableBatch` if the body is too long or not a JSON object with a list `objects`.
+    """
     if len(body) > MAX_BODY_BYTES:
         raise UnreadableBatch(f"The batch is longer than {MAX_BODY_BYTES} bytes. Send fewer objects at a time.")
     try:

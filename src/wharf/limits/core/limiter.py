@@ -18,11 +18,14 @@ from wharf.limits.core.store_calls import CounterReading, StoreCall, TakeResult
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """A temporary increase of a ceiling for one owner and one resource. It ends at `until_ms`."""
+    """A temporary increase of the ceiling of one bucket of one owner, until `until_ms`."""
 
     owner: str
+    """The owner of the counter, such as `user:ada`."""
     resource: str
+    """The bucket, such as `core`."""
     amount: int
+    """How much is added to the ceiling."""
     until_ms: int
     by: str
     """The operator who created it."""
@@ -30,7 +33,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limiter:
-    """Builds store calls from requests, and decisions from results, by one set of rules."""
+    """Builds the store call for a request, and the decision from the result of that call, by one set of rules."""
 
     def __init__(self, rules: RuleSet, grants: Iterable[Grant] = ()) -> None:
         self.rulebook: Final = Rulebook(rules)
@@ -38,7 +41,7 @@ class Limiter:
         self.set_grants(grants)
 
     def copy_with_rules(self, rules: RuleSet) -> "Limiter":
-        """Return a limiter with these rules and the same grants."""
+        """Return another limiter with these rules and the grants of this one."""
         return Limiter(rules, (grant for grants in self._grants.values() for grant in grants))
 
     def set_grants(self, grants: Iterable[Grant]) -> None:
@@ -70,7 +73,7 @@ class Limiter:
         return charges if bucket_charge is charges[0] else (bucket_charge, *charges[1:])
 
     def apply_grants(self, charge: Charge, now_ms: int) -> Charge:
-        """Return the charge with the ceiling that active grants give it."""
+        """Return the charge with its ceiling raised by the grants that are active at `now_ms`; the charge itself if none are."""
         grants = self._grants.get((charge.owner, charge.rule.resource or ""), ())
         amount = sum(grant.amount for grant in grants if now_ms < grant.until_ms)
         if not amount or charge.ceiling >= UNLIMITED:
@@ -78,19 +81,23 @@ class Limiter:
         return msgspec.structs.replace(charge, ceiling=charge.ceiling + amount)
 
     def decide(self, call: StoreCall, result: TakeResult) -> LimitDecision:
-        """Return the decision that a store's result means."""
+        """Return the decision that follows from the result of a store call."""
         return build_decision(call.id, call.plan, call.charges, result)
 
     def build_unread_refusal(
         self, call: StoreCall, bucket_reading: CounterReading, now_ms: int, *, verdict: Verdict, problem: str
     ) -> LimitDecision:
-        """Return a refusal for the content of a request, such as a query that is too complex. Nothing is charged."""
+        """Return a refusal because of the content of a request, such as a query that is too complex.
+
+        The store has charged nothing; `bucket_reading` is the primary bucket that the headers report. `problem` is the
+        message for the caller.
+        """
         result = TakeResult(False, now_ms, (), (), (), (), bucket_reading.used, bucket_reading.end_ms)
         return LimitDecision(call.id, verdict, call.plan, call.charges, result, problem=problem)
 
 
 def find_objects_problem(plan: ChargePlan, objects: int | None) -> str:
-    """Return what is wrong with the number of objects in a batch, or an empty text."""
+    """Return the message for a large-file batch with too many objects; an empty text if the number is allowed or `None`."""
     if objects is None or plan.max_objects is None or objects <= plan.max_objects:
         return ""
     return (

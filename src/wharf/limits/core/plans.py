@@ -1,4 +1,4 @@
-"""The plan of a request: which limits it meets, under which keys, with which ceilings and costs.
+"""The charge plan of a request: which limits it meets, under which keys, with which ceilings and costs.
 
 A plan holds no counts and no time: the same rules, caller and endpoint give the same plan. Plans of callers of one
 class differ in little but their keys, so the first plan becomes a template for the others.
@@ -11,43 +11,46 @@ import msgspec
 
 from wharf.limits.core.callers.caller import Caller, CallerClass
 from wharf.limits.core.request import QueryFacts
-from wharf.limits.core.route import OTHER
+from wharf.limits.core.route import OTHER_NAME
 from wharf.limits.core.rule import Algorithm, BanRules, ConnectionClass, CountedUnit, Interface, Rule
 
 
 def get_key_owner(key: str) -> str:
-    """Return the owner, which is the first member of a key. Scope values hold no spaces."""
+    """Return the owner of a counter: the text before the first space of its key, such as `user:ada`."""
     return key.partition(" ")[0]
 
 
 def build_shared_key(owner: str) -> str:
     """Return the key under which an owner is counted when it already has the maximum number of counters."""
-    return f"{owner} {OTHER}"
+    return f"{owner} {OTHER_NAME}"
 
 
 class Charge(msgspec.Struct, frozen=True, gc=False):
-    """One limit that a request meets, with its counter key and cost."""
+    """One limit that applies to a request, with the counter that it charges and what it charges."""
 
     rule: Rule
     name: str
     """The name of the rule. Rule name and `key` identify the counter, never the ceiling or the window."""
     key: str
+    """The counter of the rule: the owner, such as `user:ada`, and further members of the rule's scope."""
     ceiling: int
     cost: int
     """What an admitted request adds to the counter."""
     required: int
     """How much must be left below the ceiling. For a meter it is 1, because a meter is charged afterwards."""
     is_enforced: bool
+    """`False` in shadow mode: the limit is counted but refuses nothing."""
     overflow_key: str
     """The key to count under when there are too many keys; empty if the number of keys is not limited."""
     owner: str
-    """The owner of the counter. A rule with several counters per owner limits their number by owner."""
+    """The owner of the counter, such as `user:ada`. A rule with several counters per owner limits their number by owner."""
 
 
 class ChargePlan(msgspec.Struct, frozen=True, eq=False):
-    """All charges of a request, as values that a store can evaluate."""
+    """The charge plan of a request: every limit that applies to it, with counter, ceiling and cost."""
 
     endpoint: str
+    """The name of the endpoint, such as `GET /users/{name}`."""
     interface: Interface
     resource: str
     """The primary bucket that the headers report."""
@@ -60,26 +63,35 @@ class ChargePlan(msgspec.Struct, frozen=True, eq=False):
     lease_indexes: tuple[int, ...]
     """Indexes of the charges that hold a concurrency slot while the request runs."""
     ban_subject: str
+    """What a ban of this caller applies to: an app, a token or an address."""
     is_ban_shadow: bool
+    """Whether a ban is only recorded, not enforced."""
     is_free: bool
-    bounded_indexes: tuple[int, ...]
+    """Whether the request charges no primary limit."""
+    overflow_key_indexes: tuple[int, ...]
     """Indexes of the charges that have an overflow key."""
     max_objects: int | None
+    """The maximum number of objects in a large-file batch; `None` for no maximum."""
     is_cost_hidden: bool
+    """Whether replies must not disclose the cost of the endpoint."""
 
 
 CORE_RESOURCE: Final = "core"
 
 
 class EndpointCost(msgspec.Struct, frozen=True, eq=False):
-    """An endpoint with its costs and rules, for all callers."""
+    """An endpoint with what its requests cost, and the rules that match them, whichever caller sends them."""
 
     name: str
     points: int
+    """Points that the secondary limits on points charge."""
     content: int
+    """1 if the endpoint creates content, else 0."""
     interface: Interface
     is_free: bool
+    """Whether its requests charge no primary limit."""
     is_cost_hidden: bool
+    """Whether replies must not disclose its cost."""
     primary_rules: tuple[Rule, ...]
     """In order; the first rule that applies to the caller is its bucket."""
     secondary_rules: tuple[Rule, ...]
@@ -93,7 +105,10 @@ def is_query_cost_rule(rule: Rule) -> bool:
 def get_secondary_cost(
     rule: Rule, endpoint: EndpointCost, query: QueryFacts | None, connection: ConnectionClass
 ) -> int | None:
-    """Return what a secondary rule charges the request, or `None` if the rule does not apply to it."""
+    """Return how much a secondary rule charges the request, or `None` if the rule does not apply to it.
+
+    CPU time is charged after the request, so its cost is 0 here.
+    """
     match rule.counts:
         case CountedUnit.POINTS:
             return endpoint.points if query is None else query.points
@@ -135,14 +150,17 @@ def build_charge(rule: Rule, caller: Caller, *, endpoint: str, cost: int) -> Cha
 
 
 def _choose_overflow_key(rule: Rule, caller: Caller, owner: str, parts: list[str]) -> str:
-    """Return the key to count under when the rule has too many keys; empty if it has no maximum."""
+    """Return the key to count under when the rule has too many counters; empty if it has no maximum.
+
+    `parts` are the members of the counter key after the owner.
+    """
     if parts:
         return build_shared_key(owner) if rule.keys_most else ""
     return caller.network if caller.is_anonymous and owner == caller.address else ""
 
 
 def is_enforced_for(owner: str, percent: int) -> bool:
-    """Return whether the owner is in the enforced share of owners.
+    """Return whether the limit is enforced for this owner, if it is enforced for `percent` of all owners.
 
     The result depends only on the owner's name, so it is the same in every process.
     """
@@ -160,7 +178,7 @@ def build_plan(
     is_free: bool = False,
     is_cost_hidden: bool = False,
 ) -> ChargePlan:
-    """Return the plan that these charges make together."""
+    """Return the charge plan of these charges, with the values derived from them, such as the indexes of leases."""
     return ChargePlan(
         endpoint=endpoint,
         interface=interface,
@@ -172,7 +190,7 @@ def build_plan(
         ban_subject=caller.ban_subject,
         is_ban_shadow=is_ban_shadow(caller, ban),
         is_free=is_free,
-        bounded_indexes=tuple(index for index, charge in enumerate(charges) if charge.overflow_key),
+        overflow_key_indexes=tuple(index for index, charge in enumerate(charges) if charge.overflow_key),
         max_objects=bucket_charge.rule.objects_most,
         is_cost_hidden=is_cost_hidden,
     )
@@ -184,7 +202,7 @@ def is_ban_shadow(caller: Caller, ban: BanRules) -> bool:
 
 
 class PlanTemplate(msgspec.Struct, frozen=True, eq=False):
-    """The plan of one caller, used to build the plans of other callers of the same class."""
+    """The charge plan of one caller, from which the plans of other callers of the same class are copied."""
 
     plan: ChargePlan
     is_shared: tuple[bool, ...]
@@ -194,7 +212,7 @@ class PlanTemplate(msgspec.Struct, frozen=True, eq=False):
 
 
 def build_template(plan: ChargePlan, caller: Caller) -> PlanTemplate:
-    """Return a template of the plan of this caller."""
+    """Return the template for the class of this caller, made from its charge plan."""
     return PlanTemplate(
         plan=plan,
         is_shared=tuple(_has_common_charge(charge.rule, caller.caller_class) for charge in plan.charges),
@@ -203,13 +221,16 @@ def build_template(plan: ChargePlan, caller: Caller) -> PlanTemplate:
 
 
 def _has_common_charge(rule: Rule, caller_class: CallerClass) -> bool:
-    """Return whether the charges of all callers of a class differ only in their key."""
+    """Return whether the charges of a rule for all callers of a class differ only in owner and key."""
     is_scaled = rule.scale is not None and caller_class is CallerClass.INSTALLATION
     return rule.scope == ("caller",) and not rule.per_endpoint and rule.enforce_percent >= 100 and not is_scaled
 
 
 def apply_template(template: PlanTemplate, caller: Caller, ban: BanRules) -> ChargePlan:
-    """Return the plan of another caller of the same class, for the same endpoint and query cost."""
+    """Return the charge plan of a caller of the template's class, for the same endpoint and query cost.
+
+    A charge that differs only in owner and key is copied with the new owner, which is faster than applying the rule.
+    """
     base = template.plan
     owner = caller.owner
     overflow_key = caller.network if caller.is_anonymous and owner == caller.address else ""
@@ -235,7 +256,7 @@ def apply_template(template: PlanTemplate, caller: Caller, ban: BanRules) -> Cha
         ban_subject=caller.ban_subject,
         is_ban_shadow=is_ban_shadow(caller, ban),
         is_free=base.is_free,
-        bounded_indexes=base.bounded_indexes,
+        overflow_key_indexes=base.overflow_key_indexes,
         max_objects=base.max_objects,
         is_cost_hidden=base.is_cost_hidden,
     )

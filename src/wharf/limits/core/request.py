@@ -18,7 +18,7 @@ class QueryFacts(msgspec.Struct, frozen=True, gc=False):
 
 
 class RequestFacts(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """One request, with its caller."""
+    """One request, with everything that a decision depends on."""
 
     id: str
     """The server generates it and never accepts one from the caller, because each id is charged only once."""

@@ -17,9 +17,11 @@ from wharf.limits.core.store_calls import CounterReading
 
 Headers = tuple[tuple[str, str], ...]
 
-REST_STATUS: Final = 403
-LARGE_FILES_STATUS: Final = 429
-GRAPHQL_PRIMARY_STATUS: Final = 200
+DEFAULT_REFUSAL_STATUS: Final = 403
+"""The HTTP status of a refusal, unless the rule or the interface has another one."""
+LARGE_FILES_REFUSAL_STATUS: Final = 429
+GRAPHQL_PRIMARY_REFUSAL_STATUS: Final = 200
+"""The status if a primary limit refuses a GraphQL request. GraphQL clients read errors from a reply with status 200."""
 JSON_TYPE: Final = "application/json; charset=utf-8"
 LARGE_FILES_JSON_TYPE: Final = "application/vnd.git-lfs+json"
 
@@ -36,12 +38,12 @@ class RefusalResponse(msgspec.Struct, frozen=True):
 
 
 def build_headers(decision: LimitDecision, rules: RuleSet) -> Headers:
-    """Return the rate limit headers of a reply, for admitted and refused requests."""
-    fields = tuple(_iter_standard_fields(decision, rules))
+    """Return the rate limit headers of a reply to an admitted or refused request: `x-ratelimit-*`, `ratelimit` and others."""
+    limit_values = tuple(_iter_ratelimit_values(decision, rules))
     headers = [
         *_build_x_ratelimit_headers(decision.bucket_charge, decision.limit, decision.used, decision.reset_s),
-        ("ratelimit-policy", ", ".join(policy for policy, _ in fields)),
-        ("ratelimit", ", ".join(remaining for _, remaining in fields if remaining)),
+        ("ratelimit-policy", ", ".join(policy for policy, _ in limit_values)),
+        ("ratelimit", ", ".join(remaining for _, remaining in limit_values if remaining)),
     ]
     if (retry_after_s := decision.retry_after_s) is not None:
         headers.append(("retry-after", str(retry_after_s)))
@@ -49,9 +51,9 @@ def build_headers(decision: LimitDecision, rules: RuleSet) -> Headers:
 
 
 def build_bucket_headers(charge: Charge, reading: CounterReading, now_ms: int) -> Headers:
-    """Return the headers for a reply without a decision: the bucket as it is, with nothing charged."""
+    """Return the rate limit headers for a reply without a decision: the bucket as it was read, with nothing charged."""
     used = min(charge.ceiling, reading.used)
-    policy, remaining = _format_standard_fields(charge, used, reading.end_ms, now_ms)
+    policy, remaining = _format_ratelimit_values(charge, used, reading.end_ms, now_ms)
     return (
         *_build_x_ratelimit_headers(charge, charge.ceiling, used, -(-reading.end_ms // 1_000)),
         ("ratelimit-policy", policy),
@@ -60,7 +62,7 @@ def build_bucket_headers(charge: Charge, reading: CounterReading, now_ms: int) -
 
 
 def _build_x_ratelimit_headers(charge: Charge, limit: int, used: int, reset_s: int) -> Headers:
-    """Return the five `x-ratelimit-*` headers."""
+    """Return the five `x-ratelimit-*` headers of a bucket. `reset_s` is in Unix seconds."""
     return (
         ("x-ratelimit-limit", str(limit)),
         ("x-ratelimit-remaining", str(limit - used)),
@@ -70,23 +72,27 @@ def _build_x_ratelimit_headers(charge: Charge, limit: int, used: int, reset_s: i
     )
 
 
-def _iter_standard_fields(decision: LimitDecision, rules: RuleSet) -> Iterator[tuple[str, str]]:
-    """Yield the standard fields: always for the primary bucket, for secondary limits only if they may be disclosed."""
+def _iter_ratelimit_values(decision: LimitDecision, rules: RuleSet) -> Iterator[tuple[str, str]]:
+    """Yield for each limit its value in the header `RateLimit-Policy` and its value in `RateLimit`.
+
+    The primary bucket comes first. A secondary limit follows only if it is not hidden, and if it refused the request or
+    the rules disclose secondary limits. The second value is empty if it must stay secret.
+    """
     now_ms = decision.result.now_ms
-    yield _format_standard_fields(decision.bucket_charge, decision.used, decision.result.bucket_end_ms, now_ms)
+    yield _format_ratelimit_values(decision.bucket_charge, decision.used, decision.result.bucket_end_ms, now_ms)
     free_at_ms = dict(zip(decision.result.hit_indexes, decision.result.free_at_ms, strict=True))
     for index, (charge, before) in enumerate(zip(decision.charges, decision.result.counts_before, strict=False)):
-        is_answering = decision.refusing_index == index
-        if charge is decision.bucket_charge or charge.rule.hidden or not (is_answering or rules.disclose_secondary):
+        is_refusing = decision.refusing_index == index
+        if charge is decision.bucket_charge or charge.rule.hidden or not (is_refusing or rules.disclose_secondary):
             continue
         used = min(charge.ceiling, before + charge.cost * decision.is_admitted)
         end_ms = free_at_ms.get(index, now_ms + charge.rule.window_ms)
-        policy, remaining = _format_standard_fields(charge, charge.ceiling if is_answering else used, end_ms, now_ms)
+        policy, remaining = _format_ratelimit_values(charge, charge.ceiling if is_refusing else used, end_ms, now_ms)
         yield policy, "" if should_hide_remaining(charge, decision, rules) else remaining
 
 
 def should_hide_remaining(charge: Charge, decision: LimitDecision, rules: RuleSet) -> bool:
-    """Return whether the remaining points would disclose the hidden cost of an endpoint."""
+    """Return whether the remaining points of a limit would disclose the cost of an endpoint that is hidden."""
     if charge.rule.counts is not CountedUnit.POINTS:
         return False
     if charge.rule.per_endpoint:
@@ -94,8 +100,12 @@ def should_hide_remaining(charge: Charge, decision: LimitDecision, rules: RuleSe
     return any(endpoint.hidden for endpoint in rules.endpoints)
 
 
-def _format_standard_fields(charge: Charge, used: int, end_ms: int, now_ms: int) -> tuple[str, str]:
-    """Return one limit in the standard fields: its policy, and what remains for how long."""
+def _format_ratelimit_values(charge: Charge, used: int, end_ms: int, now_ms: int) -> tuple[str, str]:
+    """Return the values of one limit in the headers `RateLimit-Policy` and `RateLimit`.
+
+    Example: `"core";q=5000;w=3600` (quota and window in seconds) and `"core";r=4999;t=1800` (remaining, and the seconds
+    until `end_ms`).
+    """
     name = f'"{charge.name}"'
     left_s = max(0, -(-(end_ms - now_ms) // 1_000))
     if is_concurrency_limit(charge):
@@ -106,7 +116,7 @@ def _format_standard_fields(charge: Charge, used: int, end_ms: int, now_ms: int)
 
 
 def build_refusal(decision: LimitDecision, caller: Caller, rules: RuleSet) -> RefusalResponse:
-    """Return the status, headers and body of a refusal. The decision must be a refusal."""
+    """Return the status, headers and body of the reply to a refused request. The decision must be a refusal."""
     assert not decision.is_admitted, decision.request_id
     status = _choose_status(decision)
     is_large_files = decision.plan.interface is Interface.LARGE_FILES
@@ -116,32 +126,32 @@ def build_refusal(decision: LimitDecision, caller: Caller, rules: RuleSet) -> Re
 
 
 def _choose_status(decision: LimitDecision) -> int:
-    """Return the HTTP status of a refusal."""
+    """Return the HTTP status of a refusal: by its verdict, else as the rule sets it, else the default of the interface."""
     match decision.verdict:
         case Verdict.TOO_MANY_OBJECTS:
             return 413
         case Verdict.TOO_COMPLEX:
             return 400
-        case Verdict.NEVER:
-            return REST_STATUS
+        case Verdict.EXCEEDS_CEILING:
+            return DEFAULT_REFUSAL_STATUS
         case _:
             pass
     if decision.refusing_charge is not None and decision.refusing_charge.rule.status is not None:
         return decision.refusing_charge.rule.status
     match decision.plan.interface:
         case Interface.LARGE_FILES:
-            return LARGE_FILES_STATUS
+            return LARGE_FILES_REFUSAL_STATUS
         case Interface.GRAPHQL if decision.verdict is Verdict.PRIMARY:
-            return GRAPHQL_PRIMARY_STATUS
+            return GRAPHQL_PRIMARY_REFUSAL_STATUS
         case _:
-            return REST_STATUS
+            return DEFAULT_REFUSAL_STATUS
 
 
 def _build_body(decision: LimitDecision, caller: Caller, rules: RuleSet, status: int) -> dict[str, Any]:
     """Return the JSON body of a refusal, in the format of the endpoint's interface."""
     message = _format_message(decision, caller)
     cause = _build_cause(decision)
-    if status == GRAPHQL_PRIMARY_STATUS:
+    if status == GRAPHQL_PRIMARY_REFUSAL_STATUS:
         # Existing clients check only this type in a reply with status 200.
         return {"errors": [{"type": "RATE_LIMITED", "message": message, "extensions": cause}]}
     is_secondary = decision.verdict in (Verdict.SECONDARY, Verdict.BANNED)
@@ -153,15 +163,15 @@ def _build_body(decision: LimitDecision, caller: Caller, rules: RuleSet, status:
 
 
 def _format_message(decision: LimitDecision, caller: Caller) -> str:
-    """Return the message of a refusal."""
+    """Return the message of a refusal for the caller, with how long to wait if waiting helps."""
     unit = "second" if decision.retry_after_s == 1 else "seconds"
     wait = f"Wait {decision.retry_after_s} {unit} before you try again. Request ID {decision.request_id}."
     match decision.verdict:
         case Verdict.PRIMARY:
             hint = " Requests with a credential have a higher limit." if caller.is_anonymous else ""
             return f"API rate limit exceeded for {caller.display_name}.{hint} {wait}"
-        case Verdict.NEVER:
-            return _format_never_message(decision, caller)
+        case Verdict.EXCEEDS_CEILING:
+            return _format_exceeds_ceiling_message(decision, caller)
         case Verdict.BANNED:
             return (
                 "You have exceeded a secondary rate limit: you continued to send requests while you were limited, "
@@ -174,7 +184,7 @@ def _format_message(decision: LimitDecision, caller: Caller) -> str:
 
 
 def _format_secondary_message(decision: LimitDecision) -> str:
-    """Return the sentence that names the kind of secondary limit, unless the limit is hidden."""
+    """Return the sentence that names what the secondary limit counts; without a name if the limit is hidden."""
     charge = decision.refusing_charge
     counts = None if charge is None or charge.rule.hidden else charge.rule.counts
     if counts is CountedUnit.FAILED_LOGINS:
@@ -184,8 +194,8 @@ def _format_secondary_message(decision: LimitDecision) -> str:
     return "You have exceeded a secondary rate limit."
 
 
-def _format_never_message(decision: LimitDecision, caller: Caller) -> str:
-    """Return the message for a request that is refused however long the caller waits."""
+def _format_exceeds_ceiling_message(decision: LimitDecision, caller: Caller) -> str:
+    """Return the message for a request that costs more than the whole ceiling, so that waiting does not help."""
     charge = decision.refusing_charge
     assert charge is not None, decision.request_id
     if charge.ceiling == 0:
@@ -196,7 +206,10 @@ def _format_never_message(decision: LimitDecision, caller: Caller) -> str:
 
 
 def _build_cause(decision: LimitDecision) -> dict[str, Any]:
-    """Return the cause in a form for programs, in addition to the members that existing clients read."""
+    """Return the members `cause`, `limit` and `violated` of a refusal's body, which programs can read.
+
+    Hidden limits are not named.
+    """
     cause: dict[str, Any] = {"cause": decision.verdict.value}
     refusing = decision.refusing_charge
     if refusing is None or refusing.rule.hidden:
@@ -212,12 +225,12 @@ def _build_cause(decision: LimitDecision) -> dict[str, Any]:
     if decision.retry_after_s is not None:
         cause["limit"]["resets_in_seconds"] = decision.retry_after_s
     # All limits of the same kind that were hit. A secondary limit is named only in a refusal of its own.
-    same_kind = [
+    hit_charges = [
         decision.charges[index]
         for index in decision.result.hit_indexes
         if decision.charges[index].is_enforced and decision.charges[index].rule.is_primary is refusing.rule.is_primary
     ]
-    cause["violated"] = [charge.name for charge in same_kind if not charge.rule.hidden]
+    cause["violated"] = [charge.name for charge in hit_charges if not charge.rule.hidden]
     return cause
 
 
@@ -226,7 +239,7 @@ def build_status_body(
     primaries: Sequence[tuple[Charge, CounterReading]],
     secondaries: Sequence[tuple[Charge, CounterReading]] = (),
 ) -> bytes:
-    """Return the JSON body of the status endpoint. Idle buckets are full; reading opens no window.
+    """Return the JSON body of the rate limit status page: the limit, used and remaining number of each bucket.
 
     `primaries` are in the order of the rules. `rate` repeats the core bucket, for old clients.
     """
@@ -241,13 +254,13 @@ def build_status_body(
         hides_points = any(endpoint.hidden for endpoint in rules.endpoints)
         for charge, reading in secondaries:
             if not charge.rule.hidden:
-                is_fed_by_hidden = hides_points and charge.rule.counts is CountedUnit.POINTS
-                resources.setdefault(charge.name, _build_bucket(charge, reading, hides_remaining=is_fed_by_hidden))
+                hides_remaining = hides_points and charge.rule.counts is CountedUnit.POINTS
+                resources.setdefault(charge.name, _build_bucket(charge, reading, hides_remaining=hides_remaining))
     return msgspec.json.encode({"resources": resources, "rate": core_bucket})
 
 
 def _build_bucket(charge: Charge, reading: CounterReading, *, hides_remaining: bool = False) -> dict[str, Any]:
-    """Return one bucket of the status endpoint."""
+    """Return one bucket of the rate limit status page. `hides_remaining` omits the used and remaining numbers."""
     used = min(charge.ceiling, reading.used)
     bucket: dict[str, Any] = {"limit": charge.ceiling}
     if not hides_remaining:

@@ -16,8 +16,8 @@ from wharf.limits.core.rule import READ_METHODS
 T = TypeVar("T")
 
 KNOWN_METHODS: Final = READ_METHODS | {"POST", "PUT", "PATCH", "DELETE"}
-OTHER: Final = "other"
-"""Stands for unknown methods in endpoint names, and for shared counters in keys."""
+OTHER_NAME: Final = "other"
+"""The text for all unknown methods in endpoint names, and for the shared counter of an owner in counter keys."""
 
 _PATTERN: Final = re.compile(r"(\*|[A-Z]+(?:,[A-Z]+)*) (/\S*)")
 _SEGMENT: Final = re.compile(r"(\{[a-z_]+\})?([^{}*]*)")
@@ -34,13 +34,15 @@ class BadPattern(ValueError):
 
 
 class RoutePattern(msgspec.Struct, frozen=True):
-    """A parsed pattern."""
+    """A parsed pattern of method and path, such as `GET /search/*`."""
 
     text: str
     methods: frozenset[str]
     """Empty for all methods."""
     segments: tuple[str, ...]
+    """The segments of its path, without a last `*`."""
     has_wildcard: bool
+    """Whether the path ends in `*`, which matches one or more segments."""
 
     @property
     def is_template(self) -> bool:
@@ -48,6 +50,7 @@ class RoutePattern(msgspec.Struct, frozen=True):
         return not self.has_wildcard and bool(self.methods)
 
     def matches_method(self, method: str) -> bool:
+        """Return whether the pattern is for this method. A pattern for GET is also for HEAD."""
         return not self.methods or method in self.methods or (method == "HEAD" and "GET" in self.methods)
 
     def matches_path(self, segments: Sequence[str]) -> bool:
@@ -79,7 +82,7 @@ class RoutePattern(msgspec.Struct, frozen=True):
 
 
 def _segment_matches(pattern: str, segment: str) -> bool:
-    """Return whether a segment of a path matches a segment of a pattern."""
+    """Return whether a segment of a path matches a segment of a pattern: a literal, `{name}`, or `{name}` with a suffix."""
     if not pattern.startswith("{"):
         return pattern == segment
     suffix = pattern.partition("}")[2]
@@ -97,7 +100,7 @@ def _suffix_covers(suffix: str, segment: str) -> bool:
 
 
 def parse_pattern(text: str) -> RoutePattern:
-    """Return the parsed pattern. Raises `BadPattern`."""
+    """Return the parsed form of a pattern such as `GET /search/*`. Raises `BadPattern` if the text is not a pattern."""
     match = _PATTERN.fullmatch(text)
     if match is None:
         raise BadPattern(
@@ -144,17 +147,17 @@ def normalize_path(path: str) -> str:
 def derive_endpoint_name(method: str, path: str) -> str:
     """Return the endpoint name of a path that matches no template: segments that look like ids become `*`."""
     segments = ("*" if _IDENTIFIER.fullmatch(segment) else segment for segment in split_path(path))
-    return f"{method if method in KNOWN_METHODS else OTHER} /{'/'.join(segments)}"
+    return f"{method if method in KNOWN_METHODS else OTHER_NAME} /{'/'.join(segments)}"
 
 
 class _RouteNode(Generic[T]):
-    """A node of the route tree: one position in a path."""
+    """A node of the route tree: the patterns that begin with the same segments."""
 
     __slots__ = ("by_literal", "by_suffix", "exact_entries", "wildcard_entries")
 
     def __init__(self) -> None:
         self.by_literal: dict[str, _RouteNode[T]] = {}
-        self.by_suffix: dict[str, _RouteNode[T]] = {}  # By the suffix after `{name}`.
+        self.by_suffix: dict[str, _RouteNode[T]] = {}  # By the text after `{name}`, which may be empty.
         self.exact_entries: list[tuple[RoutePattern, T]] = []
         self.wildcard_entries: list[tuple[RoutePattern, T]] = []
 
@@ -168,7 +171,7 @@ class RouteTree(Generic[T]):
         self._root: _RouteNode[T] = _RouteNode()
 
     def add(self, pattern: RoutePattern, value: T) -> None:
-        """Add a pattern with its value."""
+        """Add a pattern with the value that lookups return for it."""
         node = self._root
         for segment in pattern.segments:
             is_value = segment.startswith("{")
@@ -177,7 +180,10 @@ class RouteTree(Generic[T]):
         (node.wildcard_entries if pattern.has_wildcard else node.exact_entries).append((pattern, value))
 
     def find_matches(self, method: str, path: str) -> list[tuple[RoutePattern, T]]:
-        """Return all patterns that match, the most specific first: literals before `{name}`, full paths before `*`."""
+        """Return all patterns that match a request, with their values, the most specific first.
+
+        Literal segments come before `{name}`, and complete paths before `*`.
+        """
         found: list[tuple[RoutePattern, T]] = []
         _collect_matches(self._root, split_path(path), 0, found)
         return [pair for pair in found if pair[0].matches_method(method)]
@@ -192,7 +198,10 @@ class RouteTree(Generic[T]):
 def _collect_matches(
     node: _RouteNode[T], segments: Sequence[str], depth: int, found: list[tuple[RoutePattern, T]]
 ) -> None:
-    """Append the entries below this node that match the path, the most specific first."""
+    """Append to `found` the entries below this node that match the path, the most specific first.
+
+    `depth` is the number of segments that the path to this node has matched.
+    """
     if depth == len(segments):
         found += node.exact_entries
         return
@@ -208,7 +217,10 @@ def _collect_matches(
 def _collect_covering(
     node: _RouteNode[T], narrow: RoutePattern, depth: int, found: list[tuple[RoutePattern, T]]
 ) -> None:
-    """Append the entries below this node whose path may cover the narrow pattern."""
+    """Append to `found` the entries below this node whose path may match everything that the narrow pattern matches.
+
+    `depth` is the number of segments on the path to this node.
+    """
     if depth == len(narrow.segments):
         found += node.wildcard_entries if narrow.has_wildcard else node.exact_entries
         return

@@ -22,7 +22,7 @@ MINUTE_MS: Final = 60_000
 
 
 class Algorithm(Enum):
-    """How a rule counts."""
+    """The algorithm by which a rule counts."""
 
     WINDOW = "window"
     """A fixed window that the first admitted request opens, with a stored end."""
@@ -35,7 +35,7 @@ class Algorithm(Enum):
 
 
 class CountedUnit(Enum):
-    """What a rule counts."""
+    """What a rule counts: requests, or points or time of requests."""
 
     REQUESTS = "requests"
     QUERY_COST = "query_cost"
@@ -45,7 +45,9 @@ class CountedUnit(Enum):
     CONTENT = "content"
     """Requests that create content, over all interfaces."""
     CPU_MS = "cpu_ms"
+    """Milliseconds of CPU time, charged after the request."""
     CONNECTIONS = "connections"
+    """Requests that run at the same time."""
     FAILED_LOGINS = "failed_logins"
 
 
@@ -65,6 +67,7 @@ class ConnectionClass(Enum):
     """How a request occupies the service. Each class has its own concurrency limit."""
 
     PLAIN = "plain"
+    """A request that is answered as soon as it is processed."""
     WEBSOCKET = "websocket"
     WAITING = "waiting"
     """Blocking queries and streams, which use no CPU time while they wait."""
@@ -74,15 +77,18 @@ class StoreOutagePolicy(Enum):
     """What a rule does while its store is unavailable: admit, refuse, or count in this process."""
 
     OPEN = "open"
+    """Admit every request."""
     CLOSED = "closed"
+    """Refuse every request."""
     LOCAL = "local"
+    """Count in this process, which may use its share of the limit."""
 
 
 class PerItem(Enum):
     """Which items raise the ceiling of an installation."""
 
     ALL = "all"
-    """If there are more than the threshold, all items."""
+    """All items, once there are more than the threshold."""
     BEYOND = "beyond"
     """Only the items above the threshold."""
 
@@ -91,9 +97,13 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How the ceiling of an installation grows with its repositories and users."""
 
     per_repository: int = 0
+    """What each repository adds to the ceiling."""
     per_user: int = 0
+    """What each user adds to the ceiling."""
     above: int = 20
+    """The threshold: up to this number of repositories (or users) nothing is added."""
     most: int = UNLIMITED
+    """The maximum of the increased ceiling."""
     per_item: PerItem = PerItem.ALL
 
     def compute_ceiling(self, base: int, *, repositories: int, users: int) -> int:
@@ -102,7 +112,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return max(base, min(scaled, self.most))
 
     def _count_items(self, count: int) -> int:
-        """Return how many of the items raise the ceiling."""
+        """Return how many of `count` repositories or users raise the ceiling: none up to the threshold."""
         if count <= self.above:
             return 0
         return count if self.per_item is PerItem.ALL else count - self.above
@@ -131,19 +141,26 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     counts: CountedUnit = CountedUnit.REQUESTS
     algorithm: Algorithm = Algorithm.WINDOW
     scope: tuple[str, ...] = ("caller",)
+    """What identifies a counter, in order: `caller` or members such as `user`, `app` and `address`; the first is the owner."""
     per_endpoint: bool = False
+    """Whether each endpoint has its own counter."""
     window_ms: int = 60 * MINUTE_MS
     slices: int = DEFAULT_SLICES
     ceilings: Mapping[CallerClass, int] = {}
+    """The ceiling by class of caller; the rule does not apply to other classes."""
     scale: Scale | None = None
     connection: ConnectionClass = ConnectionClass.PLAIN
+    """The kind of requests that a concurrency limit counts."""
     keys_most: int = 256
     """The maximum number of counters of one owner (for endpoints or addresses); others share one. 0: no maximum."""
     objects_most: int | None = None
     """The maximum number of objects in a large-file batch; larger batches are refused with 413."""
     hidden: bool = False
+    """Whether replies never name this limit."""
     shadow: bool = False
+    """Whether the rule is only counted and logged, and refuses nothing."""
     enforce_percent: int = 100
+    """The share of owners for whom the rule is enforced; for the others it is in shadow mode."""
     on_store_loss: StoreOutagePolicy = StoreOutagePolicy.LOCAL
     status: int | None = None
     """The HTTP status of its refusals; `None` selects 403, or 429 for large files."""
@@ -161,7 +178,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return self.per_endpoint or len(self.scope) > 1
 
     def applies_to(self, caller_class: CallerClass) -> bool:
-        """Return whether the rule has a ceiling for this class of callers."""
+        """Return whether the rule has a ceiling for this class of callers, or for its class without the enterprise tier."""
         return caller_class in self.ceilings or ORDINARY_CLASSES.get(caller_class) in self.ceilings
 
     def get_ceiling(self, caller: Caller) -> int:
@@ -198,6 +215,7 @@ class MethodPoints(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     write: int = 5
 
     def get_points(self, method: str) -> int:
+        """Return the points of a request with this method."""
         return self.read if method in READ_METHODS else self.write
 
 
@@ -221,20 +239,23 @@ class BanRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """When callers are banned that continue to send requests while they are limited."""
 
     refusals_least: int = 60
-    """Refusals a minute that never lead to a ban."""
+    """The number of refusals in a minute that is always tolerated."""
     percent: int = 10
-    """The same as a share of the ceiling that refuses, in per cent; the larger of the two numbers applies."""
+    """The tolerated refusals in a minute as a percentage of the ceiling that refused; the larger of both numbers applies."""
     minutes: int = 3
     """The number of consecutive minutes with too many refusals that leads to a ban."""
     grace_ms: int = 2_000
-    """A refusal is counted only if the previous refusal was sent at least this long before."""
+    """A refusal is counted only if the refusal that started the current wait was sent at least this long before."""
     first_ms: int = 10 * MINUTE_MS
     """The length of the first ban; each further ban is twice as long."""
     most_ms: int = 24 * 60 * MINUTE_MS
+    """The maximum length of a ban."""
     forget_ms: int = 24 * 60 * MINUTE_MS
     """After this time without a counted refusal, the next ban is a first ban again."""
     shadow: bool = False
+    """Whether bans are only recorded, not enforced."""
     addresses_shadow: bool = True
+    """Whether bans of addresses are only recorded, because several users can share an address."""
 
 
 class RuleSet(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The rules in a form that is fast to evaluate: from method, path and caller to the plan of a request.
+"""The rules in a form that is fast to evaluate: from method, path and caller to the charge plan of a request.
 
 A rulebook never changes; a reload builds another one. It caches endpoints and plans, because to build a plan costs
 more than to count it.
@@ -29,9 +29,9 @@ from wharf.limits.core.rule import ConnectionClass, CountedUnit, EndpointRule, I
 MAX_CACHED_PATHS: Final = 32_768
 """Limits the memory of the endpoint caches, in entries; a full cache is cleared."""
 MAX_CACHED_PLANS: Final = 16_384
-"""Limits the memory of the plan cache."""
+"""Limits the memory of the cache of charge plans; a full cache is cleared."""
 MAX_CACHED_TEMPLATES: Final = 8_192
-"""Limits the memory of the template cache."""
+"""Limits the memory of the cache of plan templates; a full cache is cleared."""
 MAX_CACHED_PATH_CHARACTERS: Final = 256
 """Longer paths are not cached, so that callers cannot fill the memory with them."""
 
@@ -40,7 +40,7 @@ UNITS_OF_FREE_ENDPOINTS: Final = frozenset({CountedUnit.POINTS, CountedUnit.CONN
 
 
 class Rulebook:
-    """The compiled rules, with caches of endpoints and plans."""
+    """The rules, indexed for fast lookups, with caches of endpoints and charge plans."""
 
     def __init__(self, rules: RuleSet) -> None:
         self.rules = rules
@@ -58,7 +58,7 @@ class Rulebook:
         self._plans: dict[tuple[Caller, EndpointCost, QueryFacts | None], ChargePlan] = {}
 
     def get_endpoint(self, method: str, path: str) -> EndpointCost:
-        """Return the endpoint of a request, with its costs and rules."""
+        """Return the endpoint of a request, with its costs and rules, from the cache if possible."""
         endpoint = self._endpoints.get((method, path))
         if endpoint is None:
             endpoint = self._make_endpoint(method, normalize_path(path))
@@ -69,7 +69,10 @@ class Rulebook:
         return endpoint
 
     def get_plan(self, request: RequestFacts) -> ChargePlan:
-        """Return the plan of a request."""
+        """Return the charge plan of a request, from the cache if possible.
+
+        Plans of websockets and blocking queries are not cached.
+        """
         caller = request.caller
         endpoint = self._endpoints.get((request.method, request.path)) or self.get_endpoint(
             request.method, request.path
@@ -85,19 +88,22 @@ class Rulebook:
         return plan
 
     def _plan_from_template(self, caller: Caller, endpoint: EndpointCost, query: QueryFacts | None) -> ChargePlan:
-        """Return the plan of a caller. The first plan of a caller class becomes the template for the others."""
-        kind = (endpoint, caller.caller_class, query)
-        template = self._templates.get(kind)
+        """Return the charge plan of a caller at an endpoint.
+
+        The first plan of a caller class is built from the rules and becomes the template for the others.
+        """
+        template_key = (endpoint, caller.caller_class, query)
+        template = self._templates.get(template_key)
         if template is not None:
             return apply_template(template, caller, self.rules.ban)
         plan = self._make_plan(caller, endpoint, query, ConnectionClass.PLAIN)
         if len(self._templates) >= MAX_CACHED_TEMPLATES:
             self._templates.clear()
-        self._templates[kind] = build_template(plan, caller)
+        self._templates[template_key] = build_template(plan, caller)
         return plan
 
     def list_primary_charges(self, caller: Caller) -> tuple[Charge, ...]:
-        """Return every primary bucket of this caller in the order of the rules, for the status endpoint."""
+        """Return the charge of every primary bucket of this caller, in the order of the rules, for the status page."""
         return tuple(
             build_charge(rule, caller, endpoint="", cost=1)
             for rule in self.rules.rules
@@ -105,7 +111,10 @@ class Rulebook:
         )
 
     def list_secondary_charges(self, caller: Caller) -> tuple[Charge, ...]:
-        """Return the secondary limits that have one counter for this caller, so not those by endpoint."""
+        """Return the charges of the secondary limits that the status page can show to this caller.
+
+        Hidden limits and limits with a counter for each endpoint are left out.
+        """
         return tuple(
             build_charge(rule, caller, endpoint="", cost=1)
             for rule in self.rules.rules
@@ -116,11 +125,11 @@ class Rulebook:
         )
 
     def build_core_charge(self, caller: Caller) -> Charge:
-        """Return the `core` bucket of a caller, for replies that are not about a request of theirs."""
+        """Return the charge of the `core` bucket of a caller, for replies without a decision."""
         return build_charge(self._find_core_rule(caller), caller, endpoint="", cost=1)
 
     def list_content_charges(self, caller: Caller) -> tuple[Charge, ...]:
-        """Return the content limits of a caller, which are charged if a reply reports that content was created."""
+        """Return the charges of the content limits of a caller, for a reply that reports created content."""
         return tuple(
             build_charge(rule, caller, endpoint="", cost=1)
             for rule in self.rules.rules
@@ -128,9 +137,10 @@ class Rulebook:
         )
 
     def build_failed_login_plan(self, caller: Caller) -> ChargePlan:
-        """Return the plan of a request with a wrong credential.
+        """Return the charge plan of a request with a wrong credential.
 
-        `caller` is the anonymous caller of the address. `core` is reported and not charged.
+        `caller` is the anonymous caller of the address. The limits on failed logins are charged; the
+        `core` bucket is reported and not charged.
         """
         return build_plan(
             "failed login",
@@ -153,7 +163,10 @@ class Rulebook:
         raise AssertionError("a caller has no core rule, although `read_rules` rejects such rules")
 
     def _make_endpoint(self, method: str, path: str) -> EndpointCost:
-        """Find the rules that match a request and return its endpoint."""
+        """Return the endpoint of a request, with its name, costs and the rules that match the request.
+
+        Requests with the same name and rules share one endpoint object.
+        """
         names = set(self._rules_without_patterns)
         template_name: str | None = None
         endpoint_rule: EndpointRule | None = None
@@ -201,7 +214,7 @@ class Rulebook:
     def _make_plan(
         self, caller: Caller, endpoint: EndpointCost, query: QueryFacts | None, connection: ConnectionClass
     ) -> ChargePlan:
-        """Return a plan that is built from the rules, without a template."""
+        """Return a charge plan that is built from the rules, without a template."""
         primary_rule = next((rule for rule in endpoint.primary_rules if rule.applies_to(caller.caller_class)), None)
         bucket_charge = build_charge(
             primary_rule or self._find_core_rule(caller),

@@ -11,25 +11,34 @@ from wharf.limits.core.rule import BanRules
 
 
 class StoreCall(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """Check all charges, then apply all of them or none. The same id is never charged twice."""
+    """A call to a store for one request: check all charges, then apply all of them or none.
+
+    The same id is never charged twice.
+    """
 
     id: str
+    """The id of the request."""
     plan: ChargePlan
     charges: tuple[Charge, ...]
-    """The charges of the plan, with the ceilings that grants raise."""
+    """The charges of the charge plan, with the ceilings that grants raise."""
     ban_rules: BanRules
 
 
 class TakeResult(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """The counts that a store found. `counts_before` and `keys` are in the order of the call's charges."""
+    """The result of a store call: whether the request was admitted, and the counts that the store found.
+
+    `counts_before` and `keys` are in the order of the call's charges.
+    """
 
     is_admitted: bool
     now_ms: int
+    """The time of the store, in Unix milliseconds."""
     counts_before: tuple[int, ...]
+    """The count of each charge's counter before this request."""
     hit_indexes: tuple[int, ...]
     """Indexes of the charges that exceed their ceiling, including charges of shadow rules."""
     free_at_ms: tuple[int, ...]
-    """For each hit, when the charge would fit again."""
+    """For each of these charges, when it would fit, in Unix milliseconds."""
     keys: tuple[str, ...]
     """The key under which each charge was counted, if an overflow key was used; else empty."""
     bucket_count_before: int
@@ -47,3 +56,4 @@ class CounterReading(msgspec.Struct, frozen=True, gc=False):
 
     used: int
     end_ms: int
+    """When its window ends; for an idle counter, when a window that opened now would end."""

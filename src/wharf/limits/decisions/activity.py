@@ -1,7 +1,7 @@
-"""Activity counts: how many requests were admitted and refused, for metrics, for `top` and for insights of organizations.
+"""Activity: how many requests each caller sent, admitted and refused, for metrics, `top` and insights of organizations.
 
-An admission increments one counter of its charge plan. `fold_counts` adds these counters to rows and rules once a
-second. The number of entries of every kind is limited.
+An admission only increments one counter of its charge plan, which is fast. `add_admissions_to_rows` adds these counters
+to the activity rows and to the counts of the rules once a second. All tables are limited in size.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,39 +24,45 @@ UNREADABLE_VERDICTS: Final = frozenset({Verdict.TOO_MANY_OBJECTS, Verdict.TOO_CO
 """No limit refused these requests: their body is too large or too complex to evaluate."""
 
 
-class _PlanCount(msgspec.Struct, eq=False):
-    """Admitted requests of one charge plan since the last `fold_counts`."""
+class _PlanAdmissions(msgspec.Struct, eq=False):
+    """The number of admitted requests with one charge plan that are not yet in the activity rows."""
 
     caller: Caller
     admitted: int = 0
+    """Admitted requests since the last call of `add_admissions_to_rows`."""
 
 
 class ActivityRow(msgspec.Struct, gc=False):
-    """Requests of one caller at one endpoint in one minute."""
+    """The number of requests of one caller at one endpoint in one minute."""
 
     minute: int
+    """The minute since the Unix epoch."""
     caller: Caller
     endpoint: str
     total: int = 0
+    """All requests, admitted and refused."""
     primary: int = 0
     """Refused by a primary limit."""
     secondary: int = 0
     """Refused by a secondary limit or a ban."""
     last_ms: int = 0
+    """When the last request was counted."""
     last_limited_ms: int = 0
+    """When a limit last refused a request; 0 if none did."""
 
 
 class RuleCounts(msgspec.Struct):
     """Requests that one rule counted. The field names are label values of the metrics."""
 
     within: int = 0
+    """Admitted requests."""
     refused: int = 0
     shadowed: int = 0
-    """Requests that hit the rule but were admitted, because the rule is in shadow mode."""
+    """Requests that exceeded the ceiling but were admitted, because the rule is in shadow mode."""
 
 
 class ActivityCounts:
-    """The activity counts of this process."""
+    """The number of admitted and refused requests in this process: in total, by rule, and in activity rows by caller."""
 
     def __init__(self) -> None:
         self.admitted = 0
@@ -67,17 +73,20 @@ class ActivityCounts:
         self.rules: dict[str, RuleCounts] = {}
         self.last_callers: dict[str, Caller] = {}
         """The last caller of each owner, so that operators can look up a caller by its owner."""
-        self._plan_counts: dict[ChargePlan, _PlanCount] = {}
+        self._plan_counts: dict[ChargePlan, _PlanAdmissions] = {}
         self._rows: dict[tuple[int, Caller, str], ActivityRow] = {}
         self.dropped_rows = 0
 
     def record_admission(self, decision: LimitDecision, caller: Caller) -> None:
-        """Count an admitted request."""
+        """Count an admitted request, and the rules in shadow mode whose ceiling it exceeded.
+
+        The activity row is updated later, by `add_admissions_to_rows`.
+        """
         self.admitted += 1
         plan = decision.plan
         plan_count = self._plan_counts.get(plan)
         if plan_count is None:
-            plan_count = self._plan_counts[plan] = _PlanCount(caller)
+            plan_count = self._plan_counts[plan] = _PlanAdmissions(caller)
         plan_count.admitted += 1
         result = decision.result
         bucket = plan.bucket_charge if plan.is_free else decision.charges[0]
@@ -94,7 +103,7 @@ class ActivityCounts:
             self._get_rule_counts(name).within += 1
 
     def record_refusal(self, decision: LimitDecision, caller: Caller, now_ms: int) -> None:
-        """Count a refused request."""
+        """Count a refused request by verdict, by the rules that refused it, and in the activity row of its caller."""
         self.verdicts[decision.verdict] += 1
         for name in decision.list_hit_rules(is_enforced=True):
             self._get_rule_counts(name).refused += 1
@@ -107,12 +116,12 @@ class ActivityCounts:
                 row.primary += 1
             else:
                 row.secondary += 1
-        self._note_caller(caller)
+        self._remember_last_caller(caller)
 
     def _get_rule_counts(self, name: str) -> RuleCounts:
         return self.rules.setdefault(name, RuleCounts())
 
-    def _note_caller(self, caller: Caller) -> None:
+    def _remember_last_caller(self, caller: Caller) -> None:
         """Store the last caller of an owner; the owner that was stored longest ago is evicted first."""
         self.last_callers.pop(caller.owner, None)
         if len(self.last_callers) >= MAX_LAST_CALLERS:
@@ -130,7 +139,7 @@ class ActivityCounts:
             row = self._rows[key] = ActivityRow(minute, caller, endpoint)
         return row
 
-    def fold_counts(self, now_ms: int) -> None:
+    def add_admissions_to_rows(self, now_ms: int) -> None:
         """Add the admissions since the last call to the rows of the current minute and to the rules' counts.
 
         Rows older than the retention time are deleted.
@@ -138,7 +147,7 @@ class ActivityCounts:
         plan_counts, self._plan_counts = self._plan_counts, {}
         minute = now_ms // MINUTE_MS
         for plan, plan_count in plan_counts.items():
-            self._note_caller(plan_count.caller)
+            self._remember_last_caller(plan_count.caller)
             row = self._get_row(minute, plan_count.caller, plan.endpoint)
             row.total += plan_count.admitted
             row.last_ms = now_ms

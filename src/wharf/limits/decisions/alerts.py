@@ -21,10 +21,12 @@ MAX_REMEMBERED_ALERTS: Final = 50_000
 
 
 class Alert(msgspec.Struct, frozen=True):
-    """One alert, as the webhook receives it."""
+    """An alert that a caller is near a limit, as the webhook receives it."""
 
     caller: str
+    """The owner of the bucket, such as `user:ada`."""
     resource: str
+    """The bucket, such as `core`."""
     percent: int
     """The level that was reached: 80 or 95."""
     used: int
@@ -34,7 +36,7 @@ class Alert(msgspec.Struct, frozen=True):
 
 
 class AlertQueue:
-    """Alerts that are not sent yet, and the levels for which alerts exist already."""
+    """The alerts that are not sent yet, and the highest level that was reported for each window."""
 
     def __init__(self) -> None:
         self.dropped_alerts = 0
@@ -42,7 +44,10 @@ class AlertQueue:
         self._reported_levels: dict[tuple[str, str, int], int] = {}
 
     def check_usage(self, decision: LimitDecision, caller: Caller) -> None:
-        """Add an alert if the primary bucket of an admitted request has reached a level for the first time."""
+        """Add an alert if the primary bucket has reached a level for the first time in its window.
+
+        If too many alerts wait, the alert is dropped and counted.
+        """
         limit, used = decision.limit, decision.used
         level = next((percent for percent in ALERT_LEVELS_PERCENT if used * 100 >= limit * percent), 0)
         if not level:
@@ -70,7 +75,7 @@ SEND_TIMEOUT_S: Final = 5.0
 
 
 class Webhook:
-    """Sends alerts to a URL."""
+    """Sends alerts to the URL that an operator configured."""
 
     def __init__(self, url: str) -> None:
         self.failures = 0

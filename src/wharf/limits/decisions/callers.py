@@ -39,7 +39,7 @@ class CallerResolver:
         return len(self._cached_callers)
 
     def resolve_caller(self, incoming: IncomingRequest, now_ms: int) -> Caller | UnrecognizedCredential:
-        """Return the caller of a request, or why its credential is not accepted."""
+        """Return the caller of a request, from the cache if possible, or `UnrecognizedCredential` with the reason for a 401."""
         key: CallerKey | None
         key = (
             self._build_key(incoming)
@@ -80,7 +80,7 @@ class CallerResolver:
         return make_anonymous_caller(self._find_address(incoming))
 
     def _find_address(self, incoming: IncomingRequest) -> Address:
-        """Return the client's address: the socket's, or the one that trusted proxies forward."""
+        """Return the address of the caller: that of the socket, or the one that trusted proxies report in a header."""
         peer = (
             incoming.peer if parse_address(incoming.peer) is not None else LOOPBACK_ADDRESS
         )  # A Unix socket has no address.

@@ -20,7 +20,7 @@ from wharf.limits.core.plans import ChargePlan
 from wharf.limits.core.store_calls import TakeResult
 
 MAX_RECENT_DECISIONS: Final = 10_000
-"""Decisions in memory."""
+"""Decisions in memory; the oldest are dropped."""
 MAX_UNWRITTEN_DECISIONS: Final = 50_000
 """Decisions that wait to be written; more are dropped and counted."""
 WRITE_BATCH_DECISIONS: Final = 256
@@ -42,7 +42,7 @@ class LoggedDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 class _CompactDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """An ordinary admission: the plan, and its numbers packed into one bytes object.
+    """A logged admission that exceeded no limit: the charge plan, and the counts packed into one bytes object.
 
     Thousands of these are in memory. Storing every part as its own object would cost more time than the decision itself,
     because of cache misses.
@@ -54,9 +54,10 @@ class _CompactDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
     plan: ChargePlan
     caller: Caller
     numbers: bytes
+    """64-bit integers: the count before each charge, then four numbers as `_get_number_format` lists them."""
 
     def expand(self) -> LoggedDecision:
-        """Return the complete decision."""
+        """Return the log entry with the complete decision, which is rebuilt from the charge plan and the counts."""
         number_format = _get_number_format(len(self.numbers) // 8 - 4)
         *counts_before, at_ms, now_ms, bucket_count_before, bucket_end_ms = number_format.unpack(self.numbers)
         result = TakeResult(True, now_ms, tuple(counts_before), (), (), (), bucket_count_before, bucket_end_ms)
@@ -64,15 +65,15 @@ class _CompactDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
         return LoggedDecision(self.id, at_ms, self.method, self.path, decision, self.caller)
 
 
-def _get_number_format(count: int) -> struct.Struct:
-    """Return the format of the numbers of a decision with `count` charges.
+def _get_number_format(charge_count: int) -> struct.Struct:
+    """Return the binary format of the numbers in a compact log entry with this number of charges.
 
     They are the counts before each charge, the times of the log entry and of the decision, and the count and end of the
     primary bucket.
     """
-    number_format = _NUMBER_FORMATS.get(count)
+    number_format = _NUMBER_FORMATS.get(charge_count)
     if number_format is None:
-        number_format = _NUMBER_FORMATS[count] = struct.Struct(f"{count + 4}q")
+        number_format = _NUMBER_FORMATS[charge_count] = struct.Struct(f"{charge_count + 4}q")
     return number_format
 
 
@@ -96,7 +97,7 @@ class DecisionLog:
         self._file_started_ms = 0
 
     def record(self, entry: LoggedDecision) -> None:
-        """Log a decision. Refusals are always written to the file; of admissions, one in `settings.one_in`."""
+        """Store a decision in memory, and queue it for the file: every refusal, and one of `settings.one_in` admissions."""
         if len(entry.path) > MAX_PATH_CHARACTERS:
             entry = msgspec.structs.replace(entry, path=entry.path[:MAX_PATH_CHARACTERS])
         self._recent.append(entry)
@@ -109,7 +110,11 @@ class DecisionLog:
     def record_admission(
         self, request_id: str, at_ms: int, method: str, path: str, decision: LimitDecision, caller: Caller
     ) -> None:
-        """Log an admission like `record`, but store it in compact form if no limit was hit and no grant was used."""
+        """Store an admission in memory, and queue one of `settings.one_in` admissions for the file.
+
+        The entry in memory is compact, unless a limit in shadow mode was exceeded, or a grant, an overflow key or a ban
+        must be logged too.
+        """
         plan, result = decision.plan, decision.result
         if result.hit_indexes or result.keys or result.banned_until_ms or decision.charges is not plan.charges:
             self.record(LoggedDecision(request_id, at_ms, method, path, decision, caller))
@@ -126,7 +131,10 @@ class DecisionLog:
             self._queue_entry(LoggedDecision(request_id, at_ms, method, path, decision, caller))
 
     def _queue_entry(self, logged: LoggedDecision) -> None:
-        """Queue a decision for the next write. If the queue is full, the oldest entry is dropped and counted."""
+        """Queue a decision for the next write. If the queue is full, the oldest entry is dropped and counted.
+
+        Does nothing if the log has no file.
+        """
         if self._path is None:
             return
         if len(self._unwritten) >= MAX_UNWRITTEN_DECISIONS:
@@ -164,7 +172,7 @@ class DecisionLog:
             self._file_started_ms = now_ms
 
     def render_entry(self, entry: LoggedDecision) -> dict[str, Any]:
-        """Return a decision as operators read it: with each evaluated limit and its counter before and after."""
+        """Return a decision as a JSON object for operators, with each evaluated limit and its count before and after."""
         decision, caller = entry.decision, entry.caller
         address = caller.address.removeprefix("address:")
         if self._settings.cuts_addresses:

@@ -1,4 +1,4 @@
-"""Evaluates requests: builds the store call, sends it to the store, and derives the decision from the result.
+"""Evaluates requests against the limits: builds the store call, sends it to the store, and derives the decision from the result.
 
 Holds the rules in force. It waits only for the store. The logic of decisions is in `wharf.limits.core`.
 """
@@ -21,7 +21,7 @@ from wharf.limits.stores.port import RefundReason, Store
 
 
 class LimitEvaluator:
-    """A limiter with a store.
+    """Decides requests by the rules in force, with the counts of a store.
 
     `clock` returns milliseconds and decides which grants are valid; counters use the time of the store.
     """
@@ -39,7 +39,10 @@ class LimitEvaluator:
         return self.limiter.rulebook.rules
 
     async def reload_rules(self, text: str, file: str) -> None:
-        """Replace the rules. If the text is invalid, an error is raised and the rules in force stay the same."""
+        """Replace the rules by those in `text`, the content of the file `file`, in this process and in the store.
+
+        If the text is invalid, `read_rules` raises an error and the rules in force stay the same.
+        """
         rules = read_rules(text, file)
         limiter = self.limiter.copy_with_rules(rules)
         await self.store.set_rules(rules)
@@ -47,7 +50,10 @@ class LimitEvaluator:
         self.query_costs = QueryCostCalculator(rules.graphql)
 
     async def evaluate(self, request: RequestFacts) -> LimitDecision:
-        """Charge a request and return the decision. Batches with too many objects are refused without a charge."""
+        """Check and charge a request by the counters of the store, and return the decision.
+
+        A large-file batch with too many objects is refused without a charge.
+        """
         limiter = self.limiter
         now_ms = self._clock()
         call = limiter.build_call(request, now_ms)
@@ -57,14 +63,17 @@ class LimitEvaluator:
         return limiter.decide(call, await self.store.take(call))
 
     def evaluate_locally(self, request: RequestFacts, now_ms: int) -> LimitDecision:
-        """Do the same as `evaluate` without awaiting, by counters in this process. Does not check objects of batches."""
+        """Check and charge a request by the counters of this process, and return the decision, without awaiting.
+
+        The number of objects in a large-file batch is not checked.
+        """
         assert self.local_counters is not None, "evaluate_locally needs counters in this process"
         limiter = self.limiter
         call = limiter.build_call(request, now_ms)
         return limiter.decide(call, self.local_counters.take(call, now_ms))
 
     async def refuse_unreadable_body(self, request: RequestFacts, problem: str) -> LimitDecision:
-        """Refuse a query that is too complex, without charging it."""
+        """Return a refusal of a request whose body is too complex or cannot be read. Nothing is charged."""
         return await self._refuse_unevaluated(self.limiter, request, Verdict.TOO_COMPLEX, problem)
 
     async def _refuse_unevaluated(
@@ -80,7 +89,8 @@ class LimitEvaluator:
     async def charge_failed_login(self, request_id: str, caller: Caller) -> LimitDecision:
         """Charge a wrong credential to the caller's address.
 
-        If the decision is an admission, the caller gets status 401; otherwise the refusal. No slot stays occupied.
+        If the decision is an admission, reply with status 401; otherwise with the refusal. The request ends here, so it
+        occupies no concurrency slot.
         """
         call = self.limiter.build_failed_login_call(request_id, caller)
         result = await self.store.take(call)
@@ -92,7 +102,10 @@ class LimitEvaluator:
         await self.store.release(request_id)
 
     async def refund(self, decision: LimitDecision, reason: RefundReason) -> LimitDecision:
-        """Return the primary charge to its window, before the headers are sent. Return the decision for the headers."""
+        """Return the primary charge of a request to its window, and return the decision with the count after the refund.
+
+        Call this before the headers are rendered. If the store refunds nothing, the decision is returned unchanged.
+        """
         if not await self.store.refund(decision.request_id, reason):
             return decision
         (reading,) = await self.store.peek([decision.bucket_charge])
@@ -112,7 +125,7 @@ class LimitEvaluator:
             await self.store.add_usage(self.limiter.rulebook.list_content_charges(caller), 1)
 
     async def render_status(self, caller: Caller) -> bytes:
-        """Return the body of the status endpoint for a caller."""
+        """Return the JSON body of the rate limit status page for a caller. Nothing is charged."""
         book, now_ms = self.limiter.rulebook, self._clock()
         primaries = [self.limiter.apply_grants(charge, now_ms) for charge in book.list_primary_charges(caller)]
         secondaries: tuple[Charge, ...] = book.list_secondary_charges(caller) if self.rules.disclose_secondary else ()
@@ -122,7 +135,7 @@ class LimitEvaluator:
         return build_status_body(self.rules, primary_readings, secondary_readings)
 
     async def render_address_headers(self, caller: Caller) -> Headers:
-        """Return the headers of a reply to an unknown caller: the bucket of the address, with nothing charged."""
+        """Return the rate limit headers of a reply without a decision: the `core` bucket of the caller, with nothing charged."""
         charge = self.limiter.rulebook.build_core_charge(caller)
         (reading,) = await self.store.peek([charge])
         return build_bucket_headers(charge, reading, self._clock())

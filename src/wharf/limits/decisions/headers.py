@@ -38,7 +38,7 @@ REPLACED_HEADERS: Final = frozenset(
 SCOPES_HEADER: Final = "x-oauth-scopes"
 EXPIRY_HEADER: Final = "github-authentication-token-expiration"
 MARK_PREFIX: Final = b"x-wharf-"
-"""Headers with this prefix are between service and limiter; they are never forwarded."""
+"""A mark is a reply header with this prefix, by which the service reports usage to the limiter; it is never forwarded."""
 CPU_MARK_HEADER: Final = b"x-wharf-cpu-ms"
 CONTENT_MARK_HEADER: Final = b"x-wharf-content"
 MAX_CPU_DIGITS: Final = 9
@@ -46,17 +46,19 @@ MAX_CPU_DIGITS: Final = 9
 
 
 class _HeaderTemplate(msgspec.Struct, frozen=True, gc=False):
-    """The constant parts of the headers of one bucket. `block` and `remaining` are format strings for the numbers."""
+    """The rate limit headers of one bucket with placeholders for the numbers that change with each request."""
 
     block: bytes
+    """All headers as lines, with `%d` for each number."""
     limit: HeaderPair
     resource: HeaderPair
     policy: HeaderPair
     remaining: bytes
+    """The value of the `ratelimit` header, with `%d` for each number."""
 
 
 class HeaderWriter:
-    """Renders headers under one set of rules."""
+    """Renders the rate limit headers of admitted requests under one set of rules, from cached templates."""
 
     def __init__(self, rules: RuleSet, id_header: str) -> None:
         self.rules: Final = rules
@@ -75,7 +77,7 @@ class HeaderWriter:
         return template
 
     def render_block(self, request_id: str, decision: LimitDecision) -> bytes:
-        """Return the headers of a reply to an admitted request as lines of an HTTP/1.1 head."""
+        """Return the rate limit headers and the request id of an admitted request, as lines of an HTTP/1.1 head."""
         if self._has_secondary:
             return encode_headers([*build_headers(decision, self.rules), (self._id_name.decode(), request_id)])
         used, remaining, reset_s, wait_s = _compute_numbers(decision)
@@ -89,7 +91,7 @@ class HeaderWriter:
         )
 
     def render_pairs(self, request_id: str, decision: LimitDecision) -> list[HeaderPair]:
-        """Return the headers of a reply to an admitted request as pairs of name and value."""
+        """Return the rate limit headers and the request id of an admitted request, as pairs of name and value."""
         if self._has_secondary:
             headers = [(name.encode(), value.encode()) for name, value in build_headers(decision, self.rules)]
             return [*headers, (self._id_name, request_id.encode())]
@@ -109,7 +111,7 @@ class HeaderWriter:
 
 
 def _compute_numbers(decision: LimitDecision) -> tuple[int, int, int, int]:
-    """Return the used and remaining requests, the reset as epoch second, and the seconds until the reset."""
+    """Return four numbers of the primary bucket: used, remaining, its end in Unix seconds, and the seconds until then."""
     plan, result = decision.plan, decision.result
     used, end_ms = result.bucket_count_before, result.bucket_end_ms
     if plan.is_free:
@@ -125,7 +127,7 @@ def _compute_numbers(decision: LimitDecision) -> tuple[int, int, int, int]:
 
 
 def _build_template(charge: Charge, id_name: bytes) -> _HeaderTemplate:
-    """Return the header template of the bucket of this charge."""
+    """Return the header template of the bucket of this charge. `id_name` is the name of the request id header."""
     name, limit = charge.name.encode(), charge.ceiling
     unit = b"" if charge.rule.counts.value == "requests" else b';qu="%s"' % charge.rule.counts.value.encode()
     resource = (charge.rule.resource or "").encode()
@@ -159,6 +161,7 @@ def build_token_headers(caller: Caller) -> Headers:
 
 
 def encode_headers(headers: Headers | list[tuple[str, str]]) -> bytes:
+    """Return headers as lines of an HTTP/1.1 head."""
     return "".join(f"{name}: {value}\r\n" for name, value in headers).encode("latin-1")
 
 
@@ -175,7 +178,10 @@ NO_MARKS: Final = ReplyMarks()
 
 
 def read_mark(marks: ReplyMarks, name: bytes, value: bytes) -> ReplyMarks:
-    """Return the marks with one more header applied. `name` is in lower case. Unknown and malformed marks are ignored."""
+    """Return `marks`, what the service has reported so far, with one more `x-wharf-*` header of its reply applied.
+
+    `name` is in lower case. Unknown and malformed headers are ignored.
+    """
     if name == CPU_MARK_HEADER and value.isdigit() and len(value) <= MAX_CPU_DIGITS:
         return msgspec.structs.replace(marks, measured_ms=int(value))
     if name == CONTENT_MARK_HEADER:
@@ -186,7 +192,9 @@ def read_mark(marks: ReplyMarks, name: bytes, value: bytes) -> ReplyMarks:
 def filter_reply_headers(
     headers: Iterable[HeaderPair], *, replaces_limits: bool
 ) -> tuple[list[HeaderPair], ReplyMarks]:
-    """Return the headers of a reply that are passed on to the caller, and the marks among the others.
+    """Return a pair: the headers of the service's reply that are passed on to the caller, and the marks in the others.
+
+    A mark is an `x-wharf-*` header by which the service reports CPU time or created content.
 
     With `replaces_limits`, the limiter adds its own headers, so those in REPLACED_HEADERS are left out.
     """

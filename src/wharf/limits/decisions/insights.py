@@ -22,6 +22,7 @@ ACTOR_TYPES: Final = {
     CredentialKind.WORKFLOW_TOKEN: "installation",
 }
 MAX_PAGE_ROWS: Final = 100
+"""The maximum of the parameter `per_page`."""
 
 
 class InvalidInsightsQuery(ValueError):
@@ -29,7 +30,10 @@ class InvalidInsightsQuery(ValueError):
 
 
 def read_time_range(query: Mapping[str, str]) -> tuple[int, int | None]:
-    """Return the start and the optional end of the requested time range, in ms. Raises InvalidInsightsQuery."""
+    """Return the requested time range as a pair: its start and its end in Unix milliseconds; the end is `None` if not set.
+
+    Raises `InvalidInsightsQuery` if a time is invalid or the start is missing.
+    """
     return _read_time_ms(query, "min_timestamp", is_required=True), _read_time_ms(query, "max_timestamp") or None
 
 
@@ -38,13 +42,14 @@ def compute_insights(
 ) -> Any:  # JSON: an object, or a list of them.
     """Return the reply to one of the paths below `/orgs/{organization}/insights/api/`.
 
-    `activity_rows` are the rows of the requested time range. Raises InvalidInsightsQuery.
+    `activity_rows` are the rows of the requested time range, of all callers. `path` is the part after the prefix, such as
+    `route-stats/users/ada`. Raises `InvalidInsightsQuery` if path or query is invalid.
     """
     is_actor_of = _build_actor_test(directory, organization)
     rows = [row for row in activity_rows if is_actor_of(row.caller)]
-    kind, *rest = path.strip("/").split("/")
-    rows = _filter_by_actor(rows, rest)
-    match kind:
+    report_name, *actor_path = path.strip("/").split("/")
+    rows = _filter_by_actor(rows, actor_path)
+    match report_name:
         case "summary-stats":
             return _sum_counts(rows)
         case "time-stats":
@@ -62,17 +67,18 @@ def compute_insights(
             return _select_page(_group_rows(rows, _build_actor_key, _describe_actor), query)
         case _:
             raise InvalidInsightsQuery(
-                f"unknown insights {kind!r}: request summary-stats, time-stats, route-stats, subject-stats or user-stats"
+                f"unknown insights {report_name!r}: request summary-stats, time-stats, route-stats, subject-stats or user-stats"
             )
 
 
 def _build_actor_test(directory: Directory, organization: str) -> Callable[[Caller], bool]:
-    """Return a predicate: whether a caller's requests belong to the organization. It caches its results."""
+    """Return a function that returns whether the requests of a caller belong to the organization. It caches its results."""
     record = directory.find_organization(organization)
     members = record.members if record is not None else frozenset()
     results: dict[str, bool] = {}
 
-    def check(caller: Caller) -> bool:
+    def belongs_to_organization(caller: Caller) -> bool:
+        """Return whether the requests of a caller belong to the organization, from the directory."""
         if caller.installation is not None:
             installation = directory.find_installation(int(caller.installation.partition(":")[2]))
             return installation is not None and installation.account == organization
@@ -84,26 +90,30 @@ def _build_actor_test(directory: Directory, organization: str) -> Callable[[Call
         return app is not None and app.owner == organization
 
     def is_actor_of(caller: Caller) -> bool:
+        """Return whether the requests of a caller belong to the organization; each result is computed once."""
         key = f"{caller.owner} {caller.app} {caller.token}"
         if key not in results:
-            results[key] = check(caller)
+            results[key] = belongs_to_organization(caller)
         return results[key]
 
     return is_actor_of
 
 
-def _filter_by_actor(rows: list[ActivityRow], rest: list[str]) -> list[ActivityRow]:
-    """Return the rows of the actor that the rest of the path names, or all rows if it names none."""
-    if len(rest) == 2 and rest[0] == "users":
-        return [row for row in rows if row.caller.user == f"user:{rest[1]}"]
-    if len(rest) == 2:
-        actor_type, actor = rest
+def _filter_by_actor(rows: list[ActivityRow], actor_path: list[str]) -> list[ActivityRow]:
+    """Return the rows of one actor, or all rows if the path names no actor.
+
+    `actor_path` is `["users", login]`, `[actor type, actor id]`, `[login]` or empty.
+    """
+    if len(actor_path) == 2 and actor_path[0] == "users":
+        return [row for row in rows if row.caller.user == f"user:{actor_path[1]}"]
+    if len(actor_path) == 2:
+        actor_type, actor = actor_path
         return [
             row
             for row in rows
             if ACTOR_TYPES.get(row.caller.kind) == actor_type and actor in _list_actor_ids(row.caller)
         ]
-    return [row for row in rows if row.caller.user == f"user:{rest[0]}"] if len(rest) == 1 else rows
+    return [row for row in rows if row.caller.user == f"user:{actor_path[0]}"] if len(actor_path) == 1 else rows
 
 
 def _list_actor_ids(caller: Caller) -> set[str]:
@@ -114,7 +124,7 @@ def _list_actor_ids(caller: Caller) -> set[str]:
 
 
 def _sum_counts(rows: Iterable[ActivityRow]) -> dict[str, int]:
-    """Return the total counts of these rows."""
+    """Return the numbers of all requests in these rows, of refused ones, and of those that a secondary limit refused."""
     rows = list(rows)
     return {
         "total_request_count": sum(row.total for row in rows),
@@ -124,7 +134,7 @@ def _sum_counts(rows: Iterable[ActivityRow]) -> dict[str, int]:
 
 
 def _find_last_times(rows: list[ActivityRow]) -> dict[str, str | None]:
-    """Return the times of the last request and the last refusal in these rows."""
+    """Return the reply's fields with the times of the last request and of the last refusal in these rows."""
     limited_ms = max(row.last_limited_ms for row in rows)
     return {
         "last_rate_limited_timestamp": _format_time(limited_ms) if limited_ms else None,
@@ -137,7 +147,7 @@ def _group_rows(
     key: Callable[[ActivityRow], Hashable],
     describe_group: Callable[[list[ActivityRow]], dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Group rows by key, and return the description and the counts of each group."""
+    """Group rows by `key`, and return for each group the fields of `describe_group` and its numbers of requests."""
     groups: dict[Hashable, list[ActivityRow]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
@@ -145,27 +155,30 @@ def _group_rows(
 
 
 def _describe_time(step_ms: int) -> Callable[[list[ActivityRow]], dict[str, Any]]:
+    """Return a function that describes the rows of one time step by the start of the step."""
     return lambda rows: {"timestamp": _format_time(rows[0].minute * MINUTE_MS // step_ms * step_ms)}
 
 
 def _describe_route(rows: list[ActivityRow]) -> dict[str, Any]:
+    """Return the reply's fields about the endpoint of these rows, which all have the same one."""
     method, _, route = rows[0].endpoint.partition(" ")
     return {"http_method": method, "api_route": route, **_find_last_times(rows)}
 
 
 def _describe_subject(rows: list[ActivityRow]) -> dict[str, Any]:
-    kind, _, name = rows[0].caller.owner.partition(":")
-    return {"subject_type": kind, "subject_name": name, "subject_id": name, **_find_last_times(rows)}
+    """Return the reply's fields about the owner of the counters, such as a user; it is the same in all rows."""
+    subject_type, _, name = rows[0].caller.owner.partition(":")
+    return {"subject_type": subject_type, "subject_name": name, "subject_id": name, **_find_last_times(rows)}
 
 
 def _build_actor_key(row: ActivityRow) -> Hashable:
-    """Return the key that rows of the same actor share."""
+    """Return a key that is equal for rows of the same actor: credential kind, and installation, app, token or owner."""
     caller = row.caller
     return (caller.kind.value, caller.installation or caller.app or caller.token or caller.owner)
 
 
 def _describe_actor(rows: list[ActivityRow]) -> dict[str, Any]:
-    """Return the fields of one actor, from the rows of that actor."""
+    """Return the reply's fields about the actor of these rows, which all have the same one."""
     caller = rows[0].caller
     actor = caller.installation or caller.app or caller.token or caller.owner
     is_oauth = ACTOR_TYPES.get(caller.kind) == "oauth_app"
@@ -181,7 +194,10 @@ def _describe_actor(rows: list[ActivityRow]) -> dict[str, Any]:
 
 
 def _select_page(rows: list[dict[str, Any]], query: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Sort the rows and return the requested page. Raises InvalidInsightsQuery."""
+    """Sort the rows of the reply in place, and return the page that the query requests.
+
+    Raises `InvalidInsightsQuery` if the sort field or a number is invalid.
+    """
     sort = query.get("sort", "timestamp" if rows and "timestamp" in rows[0] else "total_request_count")
     if rows and sort not in rows[0]:
         raise InvalidInsightsQuery(f"{sort!r} is not a field to sort by: use one of {', '.join(rows[0])}")
@@ -192,7 +208,10 @@ def _select_page(rows: list[dict[str, Any]], query: Mapping[str, str]) -> list[d
 
 
 def _read_number(query: Mapping[str, str], name: str, default: int) -> int:
-    """Return a parameter as a number, or the default if it is missing. Raises InvalidInsightsQuery."""
+    """Return a query parameter as a number, or `default` if it is missing.
+
+    Raises `InvalidInsightsQuery` if it is not a number of at most nine digits.
+    """
     text = query.get(name)
     if text is None:
         return default
@@ -202,23 +221,26 @@ def _read_number(query: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _read_time_ms(query: Mapping[str, str], name: str, *, is_required: bool = False) -> int:
-    """Return a time parameter in ms, or 0 if it is missing and not required. Raises InvalidInsightsQuery."""
+    """Return a query parameter as a time in Unix milliseconds; 0 if it is missing and not required.
+
+    Raises `InvalidInsightsQuery` if it is not a time, or is missing and required.
+    """
     text = query.get(name)
     if text is None:
         if is_required:
             raise InvalidInsightsQuery(f"{name} is missing: give a start time such as 2027-01-31T12:00:00Z")
         return 0
     try:
-        record = datetime.datetime.fromisoformat(text)
+        time = datetime.datetime.fromisoformat(text)
     except ValueError:
         raise InvalidInsightsQuery(f"{name} is not a time: write it as 2027-01-31T12:00:00Z") from None
-    if record.tzinfo is None:
-        record = record.replace(tzinfo=datetime.UTC)
-    return int(record.timestamp() * 1_000)
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=datetime.UTC)
+    return int(time.timestamp() * 1_000)
 
 
 def _read_step_ms(text: str) -> int:
-    """Return the length of the time steps in ms. Raises InvalidInsightsQuery."""
+    """Return a duration such as `5m`, `1h` or `1d` in milliseconds. Raises `InvalidInsightsQuery` for any other text."""
     units = {"m": MINUTE_MS, "h": 60 * MINUTE_MS, "d": 24 * 60 * MINUTE_MS}
     is_number = text.isascii() and text[:-1].isdigit() and len(text) <= 6
     if not is_number or text[-1:] not in units or int(text[:-1]) == 0:

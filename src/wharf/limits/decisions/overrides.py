@@ -42,7 +42,7 @@ class GrantFile:
         self.grants: list[Grant] = []
 
     def load(self, now_ms: int) -> None:
-        """Read the grants that have not expired. Raises InvalidGrantsFile."""
+        """Read the grants that have not expired from the file, if there is one. Raises `InvalidGrantsFile`."""
         if self._path is None or not self._path.exists():
             return
         try:
@@ -54,11 +54,12 @@ class GrantFile:
         self.grants = [grant for grant in grants if now_ms < grant.until_ms]
 
     def add(self, grants: Iterable[Grant]) -> None:
+        """Add grants in memory and in the file."""
         self.grants += grants
         self._save()
 
     def replace(self, grants: Iterable[Grant]) -> None:
-        """Replace all grants by those of the override store."""
+        """Replace all grants in memory and in the file by these, if they differ."""
         shared = list(grants)
         if shared != self.grants:
             self.grants = shared
@@ -71,18 +72,19 @@ class GrantFile:
         return ended
 
     def drop_expired(self, now_ms: int) -> list[Grant]:
-        """Delete expired grants and return them."""
+        """Delete expired grants in memory and in the file, and return them."""
         ended = [grant for grant in self.grants if now_ms >= grant.until_ms]
         self._remove(ended)
         return ended
 
     def _remove(self, ended: list[Grant]) -> None:
+        """Delete these grants in memory and in the file."""
         if ended:
             self.grants = [grant for grant in self.grants if grant not in ended]
             self._save()
 
     def _save(self) -> None:
-        """Replace the file in one step, so that a crash leaves either the old or the new one."""
+        """Write all grants to the file, which is replaced atomically: a crash leaves the old or the new one."""
         if self._path is None:
             return
         replace_file(self._path, msgspec.json.encode(self.grants))
@@ -109,6 +111,7 @@ class OperatorOverrides:
         self._apply = apply
 
     def open(self) -> None:
+        """Load the grants of the file and apply them."""
         self.grant_file.load(self._now_ms())
         self._apply(self.grant_file.grants)
 
@@ -117,7 +120,7 @@ class OperatorOverrides:
         return bool(self.off_until_ms) and self._now_ms() < self.off_until_ms
 
     async def add_grants(self, grants: Iterable[Grant]) -> None:
-        """Add grants here and in the override store. Raises StoreUnavailable."""
+        """Add grants in this process and in the override store, and apply them. Raises `StoreUnavailable`."""
         new = [grant for grant in grants if grant not in self.grant_file.grants]
         if self.shared_overrides is not None:
             for grant in new:
@@ -126,7 +129,10 @@ class OperatorOverrides:
         self._apply(self.grant_file.grants)
 
     async def revoke_grants(self, owner: str, resource: str | None) -> list[Grant]:
-        """Delete the grants of an owner here and in the override store, and return them. Raises StoreUnavailable."""
+        """Delete the grants of an owner in this process and in the override store, and return them.
+
+        `resource` limits this to one bucket; `None` means all. Raises `StoreUnavailable`.
+        """
         if self.shared_overrides is not None:
             for grant in self.grant_file.grants:
                 if grant.owner == owner and resource in (None, grant.resource):
@@ -136,7 +142,7 @@ class OperatorOverrides:
         return ended
 
     async def set_off_until(self, until_ms: int) -> None:
-        """Turn all limits off until a time in ms, here and in the override store; 0 turns them on.
+        """Turn all limits off until a time in Unix milliseconds, in this process and in the override store; 0 turns them on.
 
         Raises StoreUnavailable.
         """
@@ -145,7 +151,10 @@ class OperatorOverrides:
         self.off_until_ms = until_ms
 
     async def sync_shared(self) -> None:
-        """Apply the overrides in the override store, if they changed. Raises StoreUnavailable."""
+        """Apply the overrides in the override store, if they changed since the last call. Raises `StoreUnavailable`.
+
+        If the override store has lost its data, write the overrides of this process to it instead.
+        """
         if self.shared_overrides is None:
             return
         shared = await self.shared_overrides.read_overrides(self._shared_version)
@@ -168,7 +177,10 @@ class OperatorOverrides:
         self.off_until_ms = off_until_ms if now_ms < off_until_ms else 0
 
     def drop_expired_grants(self, now_ms: int) -> list[Grant]:
-        """Delete expired grants here and return them; `remove_shared_grants` deletes them from the override store."""
+        """Delete expired grants of this process, pass the others to the limiter, and return the deleted ones.
+
+        They stay in the override store until `remove_shared_grants` is called with them.
+        """
         ended = self.grant_file.drop_expired(now_ms)
         if ended:
             self._apply(self.grant_file.grants)
@@ -182,7 +194,7 @@ class OperatorOverrides:
                     await self.shared_overrides.write_override(build_grant_name(grant), None)
 
     def end_expired_off(self, now_ms: int) -> bool:
-        """Turn limits on again if the time is over. Return whether that happened now."""
+        """Turn limits on again if the time for which they were off is over. Return whether this call turned them on."""
         if not self.off_until_ms or now_ms < self.off_until_ms:
             return False
         self.off_until_ms = 0

@@ -44,7 +44,7 @@ class Pages:
         )
 
     def render_while_off(self, path: str) -> PageResponse | None:
-        """Return the page while limits are off, or `None` if the service should reply."""
+        """Return the page at this path while limits are off, or `None` if the service should reply."""
         if path == STATUS_PATH:
             return 404, JSON_TYPE, b'{"message":"Rate limiting is not enabled."}'
         return (200, JSON_TYPE, self._meta) if path == META_PATH else None
@@ -65,7 +65,10 @@ class Pages:
     async def _render_insights(
         self, organization: str, insights_path: str, query_text: str, caller: Caller, directory: Directory, now_ms: int
     ) -> PageResponse:
-        """Return insights if the caller owns the organization, and an error page otherwise."""
+        """Return the insights of an organization as JSON, or an error page: 403, 404, or 422 for an invalid query.
+
+        Only owners of the organization may read them, with a token that has one of the required scopes.
+        """
         record = directory.find_organization(organization)
         login = caller.user.partition(":")[2] if caller.user is not None else ""
         if record is None or login not in record.members | record.owners:

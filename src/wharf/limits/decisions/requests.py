@@ -25,11 +25,14 @@ class IncomingRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
     peer: str
     """The address of the other end of the socket."""
     authorization: str | None = None
+    """The value of the `Authorization` header."""
     is_conditional: bool = False
     """Whether the request has `If-None-Match` or `If-Modified-Since`."""
     connection: ConnectionClass = ConnectionClass.PLAIN
     forwarded_for: tuple[str, ...] = ()
+    """The lines of the `X-Forwarded-For` header."""
     forwarded: tuple[str, ...] = ()
+    """The lines of the `Forwarded` header."""
     has_origin: bool = False
     """Whether the request has an `Origin` header: a browser sends it for a page of another origin."""
 
@@ -57,8 +60,9 @@ class AdmittedRequest(msgspec.Struct, eq=False, gc=False):
     caller: Caller
     is_conditional: bool
     started_s: float
+    """When it was admitted, by the monotonic clock."""
     working_since_s: float | None
-    """When the service started to work; `None` while waiting for the caller."""
+    """When the service last started to work, by the monotonic clock; `None` while waiting for the caller."""
     work_s: float = 0.0
     """The work before `working_since_s`."""
     charged_ms: int = 0
@@ -70,23 +74,24 @@ class AdmittedRequest(msgspec.Struct, eq=False, gc=False):
     """Called once when the request has run for a second."""
 
     def pause_work(self, now_s: float) -> None:
-        """Stop the measurement: the caller must act before the service can continue."""
+        """Stop measuring work: the service waits for the caller."""
         if self.working_since_s is not None:
             self.work_s += now_s - self.working_since_s
             self.working_since_s = None
 
     def resume_work(self, now_s: float) -> None:
-        """Continue the measurement: the service can continue."""
+        """Measure work again: the service no longer waits for the caller."""
         if self.working_since_s is None:
             self.working_since_s = now_s
 
     def compute_work_ms(self, now_s: float) -> float:
+        """Return how long the service has worked on the request until now, in milliseconds."""
         running_s = 0.0 if self.working_since_s is None else now_s - self.working_since_s
         return (self.work_s + running_s) * 1_000
 
 
 MIN_CHARGE_MS: Final = 10
-"""Less work than this is added up for each owner before it is charged; saves calls of the store."""
+"""Smaller amounts of work are added up for each owner until they reach this size, which saves calls of the store."""
 MIN_SLICE_MS: Final = 5_000
 """Work of a running request is charged in parts of at least this size."""
 MAX_OWNERS: Final = 65_536
@@ -94,14 +99,18 @@ MAX_OWNERS: Final = 65_536
 
 
 class CpuMeter:
-    """Computes how much work to charge, and stores the amounts of each owner that are still too small."""
+    """Computes how much work to charge as CPU time, and stores amounts that are too small to be charged yet, by owner."""
 
     def __init__(self) -> None:
+        # Work that is not charged yet, by owner: of GraphQL requests, and of all others.
         self._owed_ms: dict[str, float] = {}
         self._owed_graphql_ms: dict[str, float] = {}
 
     def take_due_ms(self, request: AdmittedRequest, decision: LimitDecision, now_s: float) -> int:
-        """Return the work in ms to charge now for a request that has ended."""
+        """Return how many milliseconds of work to charge now for a request that has ended; 0 if too few.
+
+        The amount includes what its owner owes for earlier requests. A remainder is stored for the next request.
+        """
         meters = decision.plan.meter_charges
         if not meters:
             return 0
@@ -121,7 +130,10 @@ class CpuMeter:
         return whole_ms
 
     def take_slice_ms(self, request: AdmittedRequest, now_s: float) -> int:
-        """Return the work in ms to charge now for a request that is still running."""
+        """Return how many milliseconds of work to charge now for a running request, and record them as charged.
+
+        Return 0 if fewer than `MIN_SLICE_MS` are due, or if the service measures the CPU time itself.
+        """
         decision = request.decision
         if decision is None or not decision.plan.meter_charges or request.measured_ms is not None:
             return 0

@@ -1,4 +1,4 @@
-"""The decision service: takes every request once, and returns it admitted or with a local reply.
+"""The decision service: receives every request once, and returns it as admitted or with the reply that refuses it.
 
 It combines the other modules: `CallerResolver` finds the caller, `LimitEvaluator` decides, `HeaderWriter` and
 `core.responses` render the reply, `ActivityCounts` and `DecisionLog` record it. It has no logic of limits of its own.
@@ -43,10 +43,12 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 BATCH_PATH_SUFFIX: Final = "/objects/batch"
+"""The end of the paths of large-file batches (Git LFS)."""
 MAX_BODY_BYTES: Final = 1 << 20
 """At most this much of a request body is read before the decision; limits memory."""
 RENEW_INTERVAL_S: Final = 10
 LONG_REQUEST_S: Final = 1.0
+"""A request that runs for this time is long: its `on_long_running` is called."""
 
 
 def run_immediately(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -64,7 +66,10 @@ def run_immediately(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class DecisionService:
-    """Decides requests, and runs the periodic tasks for them. `folder` holds logs and grants; `None` writes no files."""
+    """Admits or refuses requests, and runs the periodic tasks of the limiter.
+
+    `folder` is for logs and grants; with `None`, no files are written.
+    """
 
     def __init__(
         self,
@@ -110,6 +115,7 @@ class DecisionService:
     # -- beginning and end -----------------------------------------------------------------------------------------
 
     def open(self) -> None:
+        """Load the grants and start the periodic tasks."""
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
         self.overrides.open()
@@ -120,7 +126,7 @@ class DecisionService:
             self._sharing_task = self.world.start_task(self._run_sharing_loop(), name="limits: write shared records")
 
     async def close(self) -> None:
-        """End all requests, and write the decision log and the shared records."""
+        """Stop the periodic tasks, end all requests, and write the decision log and the shared records."""
         periodic_tasks = [task for task in (self._maintenance_task, self._sharing_task) if task is not None]
         for task in periodic_tasks:
             task.cancel()
@@ -129,7 +135,7 @@ class DecisionService:
         for admitted in list(self.running_requests.values()):
             await self.end_request(admitted)
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.activity.fold_counts(self.now_ms())
+        self.activity.add_admissions_to_rows(self.now_ms())
         await self.decision_log.write(self.now_ms())
         with contextlib.suppress(StoreUnavailable):
             await self.shared_records.write(self.now_ms(), is_last=True)
@@ -138,13 +144,17 @@ class DecisionService:
         return self.world.now_ns() // 1_000_000
 
     async def set_rules(self, text: str, file: str) -> None:
+        """Replace the rules by those in `text`, the content of the file `file`. Raises an error if they are invalid."""
         await self.evaluator.reload_rules(text, file)
         self.header_writer = HeaderWriter(self.evaluator.rules, self.settings.request_id_header)
 
     # -- request ids -----------------------------------------------------------------------------------------------
 
     def make_request_id(self, now_ms: int) -> str:
-        """Return a new id: five groups of hexadecimal digits, as existing clients expect. The last one is the second."""
+        """Return a new request id: five groups of hexadecimal digits, as existing clients expect.
+
+        The first three identify this process, the fourth is a number, and the last is the Unix time in seconds.
+        """
         self._id_number += 1
         second = now_ms // 1_000
         if second != self._id_second:
@@ -163,7 +173,10 @@ class DecisionService:
         )
 
     async def admit(self, incoming: IncomingRequest, body: bytes | None = None) -> AdmittedRequest | LocalReply:
-        """Decide a request. `body` is needed if `needs_body` returns true."""
+        """Return the request as admitted, or the reply that refuses it.
+
+        `body` is required if `needs_body` returns true for the request.
+        """
         if self.is_local:
             return self.admit_locally(incoming, body)
         now_ms = self.now_ms()
@@ -181,7 +194,10 @@ class DecisionService:
         return self._apply_decision(request_id, incoming, caller, decision, now_ms)
 
     def admit_locally(self, incoming: IncomingRequest, body: bytes | None = None) -> AdmittedRequest | LocalReply:
-        """Do the same as `admit` by counters in this process, without awaiting."""
+        """Return the request as admitted, or the reply that refuses it, without awaiting: the counters are in this process.
+
+        `body` is required if `needs_body` returns true for the request.
+        """
         now_ms = self.world.now_ns() // 1_000_000
         request_id = self.make_request_id(now_ms)
         if self.overrides.off_until_ms and self.overrides.is_off:
@@ -203,7 +219,7 @@ class DecisionService:
     def _read_facts(
         self, request_id: str, incoming: IncomingRequest, caller: Caller, body: bytes | None
     ) -> tuple[RequestFacts, str]:
-        """Return the facts that the decision needs, and the problem of an unreadable body (empty: no problem)."""
+        """Return a pair: the facts that the decision needs, and what is wrong with the body (empty if nothing)."""
         query: QueryFacts | None = None
         objects: int | None = None
         problem = ""
@@ -221,13 +237,16 @@ class DecisionService:
     def _apply_decision(
         self, request_id: str, incoming: IncomingRequest, caller: Caller, decision: LimitDecision, now_ms: int
     ) -> AdmittedRequest | LocalReply:
-        """Record a decision, and return the admitted request or the reply with the refusal."""
+        """Record a decision in decision log, activity and alerts, and return the admitted request or the refusing reply.
+
+        An admitted request is added to `running_requests`.
+        """
         if decision.verdict is not Verdict.ADMITTED:
             self.decision_log.record(
                 LoggedDecision(request_id, now_ms, incoming.method, incoming.path, decision, caller)
             )
             self.activity.record_refusal(decision, caller, now_ms)
-            return self._reply(request_id, build_refusal(decision, caller, self.evaluator.rules), caller)
+            return self._build_refusal_reply(request_id, build_refusal(decision, caller, self.evaluator.rules), caller)
         self.decision_log.record_admission(request_id, now_ms, incoming.method, incoming.path, decision, caller)
         self.activity.record_admission(decision, caller)
         if self.alerts is not None:
@@ -249,18 +268,23 @@ class DecisionService:
         return self._admit_without_decision(self.make_request_id(self.now_ms()), incoming)
 
     def _admit_without_decision(self, request_id: str, incoming: IncomingRequest) -> AdmittedRequest:
-        """Return an admitted request that is not counted."""
+        """Return an admitted request that charges no limit, because limits are off or a machine of the cluster sent it."""
         now_s = self.world.monotonic_s()
         return AdmittedRequest(request_id, None, self.caller_resolver.resolve_address(incoming), False, now_s, now_s)
 
-    def _reply(self, request_id: str, refusal: RefusalResponse, caller: Caller | None = None) -> LocalReply:
-        """Return a refusal as a local reply, with the request id and the headers of the caller's token."""
+    def _build_refusal_reply(
+        self, request_id: str, refusal: RefusalResponse, caller: Caller | None = None
+    ) -> LocalReply:
+        """Return the complete reply of a refusal, with the headers for the request id and the caller's token added."""
         token_headers = () if caller is None else build_token_headers(caller)
         headers = (*refusal.headers, *token_headers, (self.settings.request_id_header, request_id))
         return LocalReply(refusal.status, headers, refusal.body, is_refusal=True)
 
     async def _refuse_credential(self, request_id: str, incoming: IncomingRequest, message: str) -> LocalReply:
-        """Charge a wrong credential to the address. Reply with 401, or with a refusal after too many of them."""
+        """Charge a wrong credential to the caller's address, and return the reply.
+
+        It is 401 with `message`, or a refusal if the address has sent too many wrong credentials.
+        """
         caller = self.caller_resolver.resolve_address(incoming)
         decision = await self.evaluator.charge_failed_login(request_id, caller)
         rules, now_ms = self.evaluator.rules, self.now_ms()
@@ -270,7 +294,7 @@ class DecisionService:
                 LoggedDecision(request_id, now_ms, incoming.method, incoming.path, decision, caller)
             )
             self.activity.record_refusal(decision, caller, now_ms)
-            return self._reply(request_id, build_refusal(decision, caller, rules))
+            return self._build_refusal_reply(request_id, build_refusal(decision, caller, rules))
         body: dict[str, Any] = {"message": message, "documentation_url": rules.documentation, "status": "401"}
         headers = (*build_headers(decision, rules), ("content-type", JSON_TYPE), ("cache-control", "no-cache"))
         if (
@@ -279,7 +303,7 @@ class DecisionService:
         ):
             headers = (*headers, ("lfs-authenticate", 'Basic realm="large files"'))
             body["request_id"] = request_id
-        return self._reply(request_id, RefusalResponse(401, headers, msgspec.json.encode(body)))
+        return self._build_refusal_reply(request_id, RefusalResponse(401, headers, msgspec.json.encode(body)))
 
     async def render_error(
         self, incoming: IncomingRequest, status: int, message: str, admitted: AdmittedRequest | None = None
@@ -309,7 +333,10 @@ class DecisionService:
         )
 
     async def render_page(self, incoming: IncomingRequest, admitted: AdmittedRequest) -> LocalReply | None:
-        """Return the limiter's own page at this path, or `None` if the service must reply."""
+        """Return one of the limiter's own pages as the reply, or `None` if the service must reply.
+
+        If the page cannot be rendered, refund the request and return a reply with status 500.
+        """
         if incoming.method not in ("GET", "HEAD") or not self.pages.is_own_path(incoming.path):
             return None
         decision, caller = admitted.decision, admitted.caller
@@ -318,7 +345,7 @@ class DecisionService:
             return None if page is None else LocalReply(page[0], (("content-type", page[1]),), page[2])
         directory = self.caller_resolver.directory
         try:
-            status, kind, body = await self.pages.render_page(
+            status, content_type, body = await self.pages.render_page(
                 incoming, caller, self.evaluator, directory, self.now_ms()
             )
         except Exception:
@@ -328,7 +355,7 @@ class DecisionService:
             return await self.render_error(incoming, 500, "Server Error", admitted)
         rate_headers = build_headers(decision, self.evaluator.rules)
         page_headers = (
-            ("content-type", kind),
+            ("content-type", content_type),
             ("cache-control", "no-cache"),
             (self.settings.request_id_header, admitted.id),
         )
@@ -356,12 +383,12 @@ class DecisionService:
         await self.end_request(admitted)
 
     async def on_content_created(self, admitted: AdmittedRequest) -> None:
-        """Charge created content that the service reported."""
+        """Charge the content limits, because the service reported in its reply that the request created content."""
         if admitted.decision is not None:
             await self.evaluator.charge_content(admitted.decision, admitted.caller)
 
     def build_header_pairs(self, admitted: AdmittedRequest) -> list[tuple[bytes, bytes]]:
-        """Return the limiter's headers of the reply as pairs; none if the request was not evaluated."""
+        """Return the rate limit, request id and token headers of the reply as pairs; none if the request was not evaluated."""
         if admitted.decision is None:
             return []
         rate_headers = self.header_writer.render_pairs(admitted.id, admitted.decision)
@@ -371,7 +398,7 @@ class DecisionService:
         return rate_headers
 
     def build_header_block(self, admitted: AdmittedRequest) -> bytes:
-        """Return the limiter's headers of the reply as lines; none if the request was not evaluated."""
+        """Return the rate limit, request id and token headers of the reply as lines; none if the request was not evaluated."""
         if admitted.decision is None:
             return b""
         rate_headers = self.header_writer.render_block(admitted.id, admitted.decision)
@@ -381,7 +408,9 @@ class DecisionService:
         return rate_headers
 
     async def end_request(self, admitted: AdmittedRequest) -> None:
-        """Charge the CPU time of a request and free its slots, after its last byte or when the caller disconnected.
+        """Charge the CPU time of a request and free its concurrency slots.
+
+        Call this after the last byte of the reply, or when the caller has disconnected.
 
         A second call does nothing.
         """
@@ -405,7 +434,10 @@ class DecisionService:
         await self.evaluator.release(admitted.id)
 
     def end_request_locally(self, admitted: AdmittedRequest) -> None:
-        """Do the same as `end_request` by counters in this process, without awaiting."""
+        """Charge the CPU time of a request and free its concurrency slots without awaiting, if the counters are in this process.
+
+        A second call does nothing.
+        """
         if admitted.is_ended:
             return
         admitted.is_ended = True
@@ -423,7 +455,7 @@ class DecisionService:
         counters.release(admitted.id, now_ms, should_remember=False)
 
     def end_request_later(self, admitted: AdmittedRequest) -> None:
-        """Do the same as `end_request` from code that cannot await; starts a task if the store is remote."""
+        """End a request from code that cannot await: at once if the counters are in this process, else in a task."""
         if self.is_local:
             self.end_request_locally(admitted)
         elif not admitted.is_ended:
@@ -438,13 +470,13 @@ class DecisionService:
     # -- periodic tasks --------------------------------------------------------------------------------------------
 
     async def _run_maintenance_loop(self) -> None:
-        """Run maintenance and read shared overrides once a second."""
-        count = 0
+        """Run `run_maintenance` and read the shared overrides once a second, until the task is cancelled."""
+        round_count = 0
         while True:
             await asyncio.sleep(1.0)
-            count += 1
+            round_count += 1
             try:
-                await self.run_maintenance(should_renew=count % RENEW_INTERVAL_S == 0)
+                await self.run_maintenance(should_renew=round_count % RENEW_INTERVAL_S == 0)
                 await self.overrides.sync_shared()
             except StoreUnavailable:
                 log.debug("maintenance failed: store unavailable")
@@ -452,7 +484,7 @@ class DecisionService:
                 log.warning("writing the decision log failed error=%s", problem)
 
     async def _run_sharing_loop(self) -> None:
-        """Write shared records once a second."""
+        """Write the shared records once a second, until the task is cancelled."""
         while True:
             await asyncio.sleep(1.0)
             try:
@@ -461,9 +493,11 @@ class DecisionService:
                 log.debug("writing shared records failed: store unavailable")
 
     async def run_maintenance(self, *, should_renew: bool) -> None:
-        """Charge running requests, end expired grants, send alerts and write the decision log.
+        """Do the periodic work of one second.
 
-        With `should_renew`, also renew the slots of running requests in the store.
+        Charge the CPU time of running requests, report requests that have become long, update the activity rows, end
+        expired grants and the time without limits, send alerts, and write the decision log. With `should_renew`, also
+        renew the concurrency slots of running requests in the store.
         """
         now_ms, now_s = self.now_ms(), self.world.monotonic_s()
         for admitted in list(self.running_requests.values()):
@@ -479,7 +513,7 @@ class DecisionService:
             ]
             if leased_ids:
                 self.revived_leases += await self.evaluator.store.renew(leased_ids)
-        self.activity.fold_counts(now_ms)
+        self.activity.add_admissions_to_rows(now_ms)
         ended = self.overrides.drop_expired_grants(now_ms)
         for grant in ended:
             self.write_audit_entry(

@@ -27,7 +27,7 @@ _ID_SECOND: Final = re.compile(r"[0-9A-F:]+:([0-9A-F]{1,12})")
 
 
 class _SharedRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An activity row in its stored format."""
+    """An activity row in its stored format: the number of requests of one caller at one endpoint in one minute."""
 
     minute: int
     kind: CredentialKind
@@ -45,7 +45,7 @@ class _SharedRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     last_limited_ms: int
 
     def row(self) -> ActivityRow:
-        """Return the activity row."""
+        """Return the stored row as an `ActivityRow`, with a caller that has only the stored fields."""
         caller = Caller(
             kind=self.kind,
             caller_class=CallerClass.NONE,  # Only needed for ceilings, which these rows do not use.
@@ -74,7 +74,7 @@ _decode: Final = msgspec.msgpack.Decoder(list[_SharedRow]).decode
 
 
 class SharedRecords:
-    """Writes the records of this process to the store, and reads the records of all processes."""
+    """Writes the decisions and the activity of this process to the store, and reads those of all processes."""
 
     def __init__(self, activity: ActivityCounts, process: str, *, kept_ms: int) -> None:
         self.record_store: RecordStore | None = None
@@ -88,7 +88,10 @@ class SharedRecords:
         self._activity_written_ms = 0
 
     def record_decision(self, request_id: str, entry: bytes) -> None:
-        """Queue an encoded decision to be written. If the queue is full, the oldest one is dropped and counted."""
+        """Queue an encoded decision for the next write. If the queue is full, the oldest one is dropped and counted.
+
+        Does nothing if no other process shares the store.
+        """
         if self.record_store is None:
             return
         if len(self._decisions) >= MAX_PENDING_DECISIONS:
@@ -97,9 +100,9 @@ class SharedRecords:
         self._decisions.append((request_id, entry))
 
     async def write(self, now_ms: int, *, is_last: bool = False) -> None:
-        """Write queued decisions, and activity if it is due or `is_last`.
+        """Write the queued decisions; write the activity too if `ACTIVITY_INTERVAL_MS` have passed or `is_last` is set.
 
-        Raises StoreUnavailable. Decisions stay queued then, as far as the queue has capacity.
+        Raises `StoreUnavailable`. The decisions then stay queued; those that no longer fit are dropped and counted.
         """
         records = self.record_store
         if records is None:
@@ -124,7 +127,10 @@ class SharedRecords:
                     )
 
     async def find_decision(self, request_id: str) -> dict[str, Any] | None:
-        """Return the decision about a request from the store, whichever process wrote it. Raises StoreUnavailable."""
+        """Return the decision about a request from the store, whichever process wrote it; `None` if it is not stored.
+
+        Raises `StoreUnavailable`.
+        """
         id_match = _ID_SECOND.fullmatch(request_id)
         if self.record_store is None or id_match is None:
             return None
@@ -139,7 +145,7 @@ class SharedRecords:
 
         While the store is unavailable, only the rows of this process are returned.
         """
-        self._activity.fold_counts(now_ms)
+        self._activity.add_admissions_to_rows(now_ms)
         rows = {self.process_id: list(self._activity.list_rows(since_ms=since_ms, until_ms=until_ms))}
         if self.record_store is None:
             return rows

@@ -8,9 +8,11 @@ MAX_SIZE_LINE_BYTES: Final = 256
 MAX_TRAILER_BYTES: Final = 8_192
 """Longer trailers are refused; limits memory."""
 LAST_CHUNK: Final = b"0\r\n\r\n"
+"""The chunk that ends a chunked body."""
 _SIZE: Final = re.compile(rb"([0-9a-fA-F]{1,15})(?:[ \t]*;[\t\x20-\x7e]*)?")
 _TRAILER: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[^\r\n\0]*")
 
+# The states of a `ChunkReader`: what it expects next.
 _AT_SIZE: Final = 0
 _IN_DATA: Final = 1
 _AFTER_DATA: Final = 2
@@ -37,7 +39,10 @@ class ChunkReader:
         self._trailer_bytes = 0
 
     def feed(self, data: bytes) -> bytes:
-        """Return the body bytes that `data` completes. Raises BadChunk."""
+        """Return the body bytes in `data`, without sizes and line ends; an incomplete line is stored for the next call.
+
+        Raises `BadChunk` if the body is malformed.
+        """
         data = self._buffer + data if self._buffer else data
         self._buffer = b""
         position, parts = 0, []
@@ -72,7 +77,10 @@ class ChunkReader:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _find_line_end(self, data: bytes, start: int) -> int:
-        """Return the position of the LF that ends the line at `start`; -1 if it has not arrived."""
+        """Return the position of the LF that ends the line at `start`; -1 if it has not arrived.
+
+        Raises `BadChunk` if the line is too long or does not end with CR LF.
+        """
         end = data.find(b"\n", start)
         max_bytes = MAX_SIZE_LINE_BYTES if self._state == _AT_SIZE else MAX_TRAILER_BYTES
         if (end if end >= 0 else len(data)) - start > max_bytes:
@@ -82,7 +90,7 @@ class ChunkReader:
         return end
 
     def _read_line(self, line: bytes) -> None:
-        """Read a line with the size of a chunk, or a trailer line."""
+        """Process a line with the size of a chunk, or a trailer line after the last chunk. Raises `BadChunk`."""
         if self._state == _IN_TRAILERS:
             self._trailer_bytes += len(line) + 2
             if not line:

@@ -23,7 +23,7 @@ HEALTH_PATHS: Final = frozenset({ALIVE_PATH, READY_PATH})
 
 
 class GatewayCounts:
-    """What one gateway has counted since it was opened. The metrics page shows these numbers."""
+    """The numbers of requests, failures and replies of one gateway since it was opened, for the metrics."""
 
     __slots__ = ("failures", "rejected_connections", "replies", "requests")
 
@@ -36,12 +36,13 @@ class GatewayCounts:
         """Number of replies by the first digit of their status."""
 
     def add_reply(self, status: int) -> None:
+        """Count a reply by the first digit of its status."""
         status_class = status // 100
         self.replies[status_class] = self.replies.get(status_class, 0) + 1
 
 
 class GatewayEnvironment:
-    """The shared parts of one gateway. `is_bare` turns limits off completely, to measure their cost."""
+    """The parts that all connections of one gateway share. `is_bare` turns limits off, to measure what they cost."""
 
     def __init__(self, limits: RateLimiter, upstream: Upstream, world: World, *, is_bare: bool = False) -> None:
         self.decision_service: Final[DecisionService] = limits.decision_service
@@ -71,7 +72,10 @@ class GatewayEnvironment:
         return self._date
 
     def build_request_head(self, request: ProxiedRequest, peer: str, scheme: bytes) -> bytes:
-        """Return the head of a request as it is sent to the service. `peer` is the address of the caller's socket."""
+        """Return the head of a request as it is sent to the service, with the headers that the gateway sets.
+
+        `peer` is the address of the caller's socket, and `scheme` is `http` or `https`.
+        """
         head = request.head
         parts = [b"%b %b%b HTTP/1.1\r\n" % (head.method, self._base_path, head.target)]
         parts += head.lines
@@ -96,7 +100,10 @@ class GatewayEnvironment:
         return b"".join(parts)
 
     async def render_health_page(self, incoming: IncomingRequest) -> LocalReply:
-        """Return the page at one of HEALTH_PATHS. Requests for it are not counted."""
+        """Return the health page at `/healthz` or `/readyz`. Requests for it are not charged.
+
+        The page has warnings if a watched file was rejected. `/readyz` has status 503 while the gateway stops.
+        """
         problems = [file.problem for file in self._limits.watcher.files if file.problem]
         if incoming.path == ALIVE_PATH:
             status, body = 200, {"status": "alive"}

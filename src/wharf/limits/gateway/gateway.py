@@ -20,7 +20,7 @@ LISTEN_BACKLOG: Final = 4_096
 
 
 class Gateway:
-    """The gateway in front of one service. `is_bare` turns limits off completely, to measure their cost."""
+    """A reverse proxy in front of one service, which applies limits. `is_bare` turns limits off, to measure their cost."""
 
     def __init__(self, limits: RateLimiter, upstream: Upstream, world: World, *, is_bare: bool = False) -> None:
         self.limits: Final = limits
@@ -34,7 +34,10 @@ class Gateway:
         self._is_drained = asyncio.Event()
 
     async def open(self) -> None:
-        """Listen. Raises OSError if the port is in use, and ValueError if the certificate cannot be read."""
+        """Start to listen, and to check deadlines.
+
+        Raises `OSError` if the port is in use, and `ValueError` if the certificate cannot be read.
+        """
         settings, environment = self.environment.settings, self.environment
         tls = None
         if settings.certificate_file is not None and settings.key_file is not None:
@@ -69,6 +72,7 @@ class Gateway:
             await asyncio.gather(self._deadline_task, return_exceptions=True)
 
     async def _check_deadlines_forever(self) -> None:
+        """Handle the expired deadlines of all connections, every `DEADLINE_CHECK_INTERVAL_S` seconds."""
         while True:
             await asyncio.sleep(DEADLINE_CHECK_INTERVAL_S)
             now_s = self._world.monotonic_s()
@@ -87,12 +91,14 @@ class Gateway:
         self.connections.add(connection)
 
     def _on_closed(self, connection: CallerConnection) -> None:
+        """Stop tracking a connection; if it was the last one while the gateway stops, `close` continues."""
         self.connections.discard(connection)
         if self.environment.is_ending and not self.connections:
             self._is_drained.set()
 
 
 def _build_tls_context(certificate_file: str, key_file: str) -> ssl.SSLContext:
+    """Return the TLS settings for connections of callers, with this certificate."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate_file, key_file)
     context.set_alpn_protocols(["http/1.1"])

@@ -11,7 +11,7 @@ import msgspec
 from wharf.limits.decisions.headers import NO_MARKS, ReplyMarks, read_mark
 
 MAX_TARGET_BYTES: Final = 8_192
-"""A longer target of a request is refused; limits memory, and the length of log lines."""
+"""A request with a longer target (path and query) is refused; limits memory, and the length of log lines."""
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
 _REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb"{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])\r\n")
 _REQUEST_HEADERS: Final = re.compile(rb"(?:" + _TOKEN + rb"++:[\t\x20-\x7e]*+\r\n)*+")
@@ -33,6 +33,7 @@ HOP_BY_HOP_HEADERS: Final = frozenset(
         *(b"proxy-authorization", b"expect"),
     }
 )
+"""Headers that are for one connection only, so that the gateway does not forward them."""
 _SPECIAL_HEADERS: Final = HOP_BY_HOP_HEADERS | {
     *(b"host", b"content-length", b"authorization", b"if-none-match", b"if-modified-since", b"origin"),
     *(b"x-forwarded-for", b"x-forwarded-proto", b"forwarded"),
@@ -40,10 +41,10 @@ _SPECIAL_HEADERS: Final = HOP_BY_HOP_HEADERS | {
 
 
 class BadHead(Exception):
-    """A head is refused.
+    """A head that is refused, because it is malformed or ambiguous.
 
-    Of a request, the text is the error message for the caller, and `status` the status of the reply. Of a reply, the text
-    is only the reason.
+    For a request, the text is the error message for the caller, and `status` the status of the reply. For a reply of the
+    service, the text is only the reason.
     """
 
     def __init__(self, message: str, status: int = 400) -> None:
@@ -63,17 +64,21 @@ class RequestHead(msgspec.Struct, gc=False):
     length: int = 0
     """Length of the body in bytes, or CHUNKED."""
     host: bytes | None = None
+    """The value of the `Host` header."""
     authorization: bytes | None = None
     is_conditional: bool = False
     """Whether the request has `If-None-Match` or `If-Modified-Since`."""
     has_origin: bool = False
+    """Whether the request has an `Origin` header, which browsers send for pages of another origin."""
     has_close: bool = False
     """Whether the caller asks to close the connection after the reply."""
     has_expect_continue: bool = False
+    """Whether the caller waits for `100 Continue` before it sends the body."""
     is_websocket: bool = False
     forwarded_for: list[bytes] = []
     """The values of the `X-Forwarded-For` headers, in order."""
     forwarded: list[bytes] = []
+    """The values of the `Forwarded` headers, in order."""
 
 
 class ReplyHead(msgspec.Struct, gc=False):
@@ -89,6 +94,7 @@ class ReplyHead(msgspec.Struct, gc=False):
     is_reusable: bool
     """Whether the connection to the service can be used again."""
     marks: ReplyMarks = NO_MARKS
+    """What the service reports to the limiter in `x-wharf-*` headers."""
     has_upgrade: bool = False
     """Whether the reply has an `Upgrade` header."""
     has_limits: bool = False
@@ -97,7 +103,10 @@ class ReplyHead(msgspec.Struct, gc=False):
 
 
 def read_request_head(data: bytes, end: int, *, max_headers: int) -> RequestHead:
-    """Parse the head in `data`. `end` is the position after its empty line. Raises BadHead."""
+    """Return the head of the request at the start of `data`. `end` is the position after its empty line.
+
+    Raises `BadHead` if it is malformed, ambiguous, too long or not supported.
+    """
     line = _REQUEST_LINE.match(data, 0, end)
     if line is None:
         raise BadHead(_explain_request_line(data))
@@ -133,9 +142,10 @@ def read_request_head(data: bytes, end: int, *, max_headers: int) -> RequestHead
 
 
 def _apply_special_headers(head: RequestHead, special_headers: list[tuple[bytes, bytes, bytes]]) -> None:
-    """Set the fields of the head from headers with a meaning for the gateway. Raises BadHead.
+    """Set the fields of the head, and add the forwarded lines, from the headers that the gateway interprets.
 
-    Each header is its whole line, its name in lower case, and its value.
+    Each header is a tuple of its whole line, its name in lower case, and its value. Raises `BadHead` if they contradict
+    each other or are not supported.
     """
     forwarded_lines = head.lines
     has_length = has_encoding = False
@@ -192,14 +202,17 @@ def _apply_special_headers(head: RequestHead, special_headers: list[tuple[bytes,
 
 
 def _drop_connection_headers(forwarded_lines: list[bytes], options: list[bytes]) -> None:
-    """Remove the headers that `Connection` names, because they apply to one connection only."""
+    """Remove the lines of headers that `Connection` names (`options`), because they are for one connection only."""
     dropped_names = {option for option in options if option not in (b"close", b"keep-alive", b"upgrade", b"host", b"")}
     if dropped_names:
         forwarded_lines[:] = [line for line in forwarded_lines if line.partition(b":")[0].lower() not in dropped_names]
 
 
 def _check_request(head: RequestHead) -> None:
-    """Check target and host, and turn a target with a host into a path. Raises BadHead."""
+    """Check the target and host of a request, and replace a target such as `http://host/path` by its path and host.
+
+    Raises `BadHead` if one of them is invalid or missing.
+    """
     target = head.target
     if head.method == b"CONNECT":
         raise BadHead("CONNECT is not supported: this is a reverse proxy.", 405)
@@ -229,7 +242,10 @@ def _explain_request_line(data: bytes) -> str:
 
 
 def read_reply_head(data: bytes, end: int, *, is_head: bool) -> ReplyHead:
-    """Parse the head of the service's reply to a request, which is a HEAD request if `is_head`. Raises BadHead."""
+    """Return the head of the service's reply at the start of `data`. `end` is the position after its empty line.
+
+    `is_head` is set for the reply to a HEAD request, which has no body. Raises `BadHead` if the head is malformed.
+    """
     line = _STATUS_LINE.match(data, 0, end)
     if line is None:
         raise BadHead("it does not begin with a status line")
@@ -290,7 +306,7 @@ def read_reply_head(data: bytes, end: int, *, is_head: bool) -> ReplyHead:
 
 
 def drop_limit_headers(lines: list[bytes]) -> list[bytes]:
-    """Return the header lines without rate limit headers, which the limiter replaces by its own."""
+    """Return the header lines of the service's reply without rate limit headers, which the limiter replaces by its own."""
     return [
         line
         for line in lines

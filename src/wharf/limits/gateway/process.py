@@ -14,7 +14,7 @@ from wharf.world import World
 
 
 class GatewayStartError(Exception):
-    """The gateway cannot listen. The text is the message for the operator."""
+    """The gateway cannot start, such as because its port is in use. The text is the message for the operator."""
 
 
 async def run_gateway(
@@ -26,8 +26,12 @@ async def run_gateway(
     stop_event: asyncio.Event | None = None,
     is_bare: bool = False,
 ) -> None:
-    """Serve until SIGTERM, SIGINT or `stop_event`. SIGHUP reloads the rules and the directory."""
-    stop = stop_event or asyncio.Event()
+    """Run a gateway until SIGTERM, SIGINT or `stop_event`, then stop it after running requests. SIGHUP reloads
+    rules and directory.
+
+    Raises `GatewayStartError` or `LimiterStartError`.
+    """
+    stop_event = stop_event or asyncio.Event()
     limits = RateLimiter(settings, world)
     await limits.open()
     gateway = Gateway(limits, upstream, world, is_bare=is_bare)
@@ -44,7 +48,7 @@ async def run_gateway(
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise GatewayStartError(f"cannot listen for admin commands at {settings.socket_path}: {reason}") from None
-        _install_signal_handlers(stop, limits)
+        _install_signal_handlers(stop_event, limits)
         # Objects that exist now live until the end, and requests create few reference cycles: collect garbage rarely.
         gc.freeze()
         gc.set_threshold(20_000, 50, 50)
@@ -52,7 +56,7 @@ async def run_gateway(
         host = f"[{settings.gateway.host}]" if ":" in settings.gateway.host else settings.gateway.host
         print_line(f"Gateway listens at {scheme}://{host}:{gateway.port} and forwards to {upstream}")
         print_line(f"Admin commands connect through {settings.socket_path}")
-        await stop.wait()
+        await stop_event.wait()
     finally:
         await gateway.close()
         await admin.close()
@@ -72,8 +76,9 @@ def explain_listen_error(error: OSError, host: str, port: int) -> str:
             return f"cannot listen on {host} port {port}: {error.strerror or error}"
 
 
-def _install_signal_handlers(stop: asyncio.Event, limits: RateLimiter) -> None:
+def _install_signal_handlers(stop_event: asyncio.Event, limits: RateLimiter) -> None:
+    """Set `stop_event` on SIGTERM and SIGINT, and reload rules and directory on SIGHUP."""
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, stop_event.set)
     loop.add_signal_handler(signal.SIGHUP, lambda: limits.decision_service.start_task(limits.watcher.reload_all()))

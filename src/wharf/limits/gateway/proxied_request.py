@@ -13,7 +13,10 @@ RETRIED_METHODS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 
 
 class ProxiedRequest:
-    """The state of one request that the gateway forwards. `peer` is the address of the caller's socket."""
+    """One request of a caller in the gateway, with the progress of its body and its reply.
+
+    `peer` is the address of the caller's socket.
+    """
 
     __slots__ = (
         "admitted",
@@ -40,6 +43,7 @@ class ProxiedRequest:
         self.body_left = max(0, head.length)
         """Bytes of the body that the caller has not sent yet; 0 if the body is chunked."""
         self.is_body_read = head.length == 0
+        """Whether the whole body has arrived from the caller."""
         self.body_parts: list[bytes] | None = None
         """The parts of the body read so far, if the decision needs the body."""
         self.unsent_parts: list[bytes] = []
@@ -55,12 +59,15 @@ class ProxiedRequest:
         """Whether the caller's connection stays open after the reply."""
 
     def on_sent(self, *, was_used: bool) -> None:
-        """Record that the head was sent to the service. `was_used`: over a connection that carried requests before."""
+        """Record that the head was sent to the service. `was_used`: its connection has carried another request before."""
         self.is_sent = True
         self.may_retry = was_used and self.head.length == 0 and self.head.method in RETRIED_METHODS
 
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return the body bytes in `data`, and the bytes after the end of the body. Raises BadChunk."""
+        """Return a pair: the body bytes in `data` without chunk framing, and the bytes after the end of the body.
+
+        Raises `BadChunk` if the chunks are malformed.
+        """
         if self.chunks is not None:
             body = self.chunks.feed(data)
             self.is_body_read = self.chunks.is_done
@@ -71,7 +78,10 @@ class ProxiedRequest:
         return body, rest
 
     def collect_body(self, parts: list[bytes], part: bytes) -> bytes | None:
-        """Add a part of a body that the decision needs. Return the body once it is complete or longer than the limit."""
+        """Add `part` to `parts`, the body so far. Return the body once it is complete or too long; `None` before that.
+
+        The returned body is also stored to be sent to the service later.
+        """
         parts.append(part)
         if not self.is_body_read and sum(map(len, parts)) <= MAX_BODY_BYTES:
             return None
@@ -81,7 +91,10 @@ class ProxiedRequest:
         return body
 
     def frame_body(self, body: bytes) -> bytes:
-        """Return a part of the body as it is sent to the service, with the end mark after the last part."""
+        """Return a part of the body as it is sent to the service: as a chunk if the body is chunked, else unchanged.
+
+        After the last part of a chunked body, the chunk that ends the body is added.
+        """
         if self.chunks is None:
             return body
         return (encode_chunk(body) if body else b"") + (LAST_CHUNK if self.is_body_read else b"")

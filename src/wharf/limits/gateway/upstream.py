@@ -23,18 +23,24 @@ MAX_IDLE_CONNECTIONS: Final = 256
 
 
 class ReplyHandler(Protocol):
-    """Receives the reply to one request from the connection and the pool. Nothing is called after the end or a failure."""
+    """Receives the events of one request that is forwarded to the service: connection, reply, end or failure.
+
+    After the end or a failure no method is called.
+    """
 
     def on_upstream_ready(self, upstream: "UpstreamConnection") -> bool:
         """Send the request over this connection. Return false if the connection is no longer needed."""
 
     def on_upstream_full(self, upstream: "UpstreamConnection") -> None:
-        """Send no more of the request until `on_upstream_drained`."""
+        """Stop sending the request until `on_upstream_drained` is called: the service does not read fast enough."""
 
     def on_upstream_drained(self, upstream: "UpstreamConnection") -> None: ...
 
     def on_reply_head(self, head: ReplyHead, rest: bytes) -> None:
-        """Handle the head. Then, at once or later, pass `rest`, the first bytes of the body, to `read_body`."""
+        """Handle the head of the reply.
+
+        Then, at once or later, pass `rest`, the first bytes of the body, to `UpstreamConnection.read_body`.
+        """
 
     def on_reply_body(self, data: bytes) -> None: ...
 
@@ -51,11 +57,14 @@ class ReplyHandler(Protocol):
         """Handle the loss of the connection. `was_idle`: it was reused, and no byte of the reply has arrived."""
 
     def on_upstream_failed(self, message: str, *, status: int) -> None:
-        """Handle a failure: `message` and `status` are for the error reply to the caller."""
+        """Handle a failure to connect or to reply. `message` and `status` are for the error reply to the caller."""
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """One connection to the service. `handler` receives the reply to `request`; it is `None` while idle."""
+    """One connection to the service, which carries one request at a time.
+
+    `handler` receives the reply to `request`; it is `None` while the connection is idle.
+    """
 
     __slots__ = (
         "_buffer",
@@ -77,6 +86,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.handler: ReplyHandler | None = None
         self.request: ProxiedRequest | None = None
         self.deadline_s = 0.0
+        """When the service must have sent more, by the monotonic clock; 0 means no deadline."""
         self.is_closed = False
         self.is_tunnel = False
         """Whether the service accepted an upgrade: from then on bytes are passed on unchanged."""
@@ -95,6 +105,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are not subclasses of it.
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - The reason makes no difference.
+        """Notify the pool; end the reply, close the tunnel or report the loss to the handler, if there is one."""
         self.is_closed = True
         self.pool.on_connection_lost(self)
         handler, self.handler = self.handler, None
@@ -119,6 +130,7 @@ class UpstreamConnection(asyncio.Protocol):
             self.handler.on_upstream_drained(self)
 
     def data_received(self, data: bytes) -> None:
+        """Process bytes of a reply or tunnel: parse the head when it is complete, and pass body bytes to the handler."""
         handler = self.handler
         if handler is None:
             self.abort()  # Data without a request must not reach any caller.
@@ -143,7 +155,10 @@ class UpstreamConnection(asyncio.Protocol):
     # -- the reply -------------------------------------------------------------------------------------------------
 
     def _read_head(self, data: bytes, end: int) -> None:
-        """Parse the head of a reply and pass it to the handler."""
+        """Parse the head of a reply, which ends at `end` in `data`, and pass it to the handler.
+
+        Informational replies are skipped; 101 turns the connection into a tunnel. A malformed head fails the request.
+        """
         handler, request = self.handler, self.request
         assert handler is not None
         assert request is not None
@@ -171,7 +186,10 @@ class UpstreamConnection(asyncio.Protocol):
         handler.on_reply_head(head, data[end:])
 
     def read_body(self, data: bytes) -> None:
-        """Process bytes of the body. The handler calls this for the first bytes, after it has built the head."""
+        """Pass bytes of the body to the handler, without chunk framing, and end the reply after its last byte.
+
+        The handler calls this itself for the bytes that arrived with the head.
+        """
         handler = self.handler
         assert handler is not None
         if self._remaining == UNTIL_CLOSE:
@@ -201,7 +219,11 @@ class UpstreamConnection(asyncio.Protocol):
             self._end(is_clean=is_clean)
 
     def _end(self, *, is_clean: bool) -> None:
-        """End the reply. The connection is reused if nothing follows the reply and the request was sent completely."""
+        """End the reply: return the connection to the pool or abort it, then notify the handler.
+
+        The connection is reused if the service allows it, no bytes follow the reply (`is_clean`), and the request was
+        sent completely.
+        """
         handler, head, request = self.handler, self._head, self.request
         assert handler is not None
         assert head is not None
@@ -220,7 +242,7 @@ class UpstreamConnection(asyncio.Protocol):
         handler.on_reply_end()
 
     def _fail(self, reason: str) -> None:
-        """End the request because the reply is malformed. `reason` completes "The service's reply is malformed"."""
+        """Abort the connection and fail the request with 502, because the reply is malformed for this reason."""
         handler = self.handler
         self.abandon()
         if handler is not None:
@@ -253,11 +275,13 @@ class UpstreamConnection(asyncio.Protocol):
         self.abort()
 
     def abort(self) -> None:
+        """Close the connection at once; unsent bytes are discarded."""
         self.is_closed = True
         if self._transport is not None:
             self._transport.abort()
 
     def close(self) -> None:
+        """Close the connection after everything that was written is sent."""
         self.is_closed = True
         if self._transport is not None:
             self._transport.close()
@@ -281,11 +305,11 @@ class UpstreamPool:
         self._reply_timeout_s = settings.upstream_ms / 1_000
 
     def compute_deadline_s(self) -> float:
-        """Return the time until which the service must send the next bytes."""
+        """Return the time by the monotonic clock until which the service must send the next bytes."""
         return self._world.monotonic_s() + self._reply_timeout_s
 
     def take_idle(self) -> UpstreamConnection | None:
-        """Return an open idle connection, or `None`."""
+        """Remove an idle connection that is still open from the pool and return it; `None` if there is none."""
         while self._idle:
             connection = self._idle.pop()
             if not connection.is_closed:
@@ -306,6 +330,7 @@ class UpstreamPool:
         task.add_done_callback(self._tasks.discard)
 
     async def _connect(self, handler: ReplyHandler) -> None:
+        """Open a connection for the request of a handler; notify the handler when it is ready or has failed."""
         upstream = self.upstream
         try:
             async with asyncio.timeout(self._settings.connect_ms / 1_000):
@@ -337,7 +362,7 @@ class UpstreamPool:
             waiting_handler.on_upstream_failed(message, status=status)
 
     def return_connection(self, connection: UpstreamConnection) -> None:
-        """Give a free connection to the request that has waited longest, or keep it as idle."""
+        """Assign a free connection to the request that has waited longest; without one, keep it idle or close it."""
         while self._waiting:
             if self._waiting.popleft()[0].on_upstream_ready(connection):
                 return
@@ -348,6 +373,7 @@ class UpstreamPool:
         self._idle.append(connection)
 
     def on_connection_lost(self, connection: UpstreamConnection) -> None:
+        """Remove a closed connection, and open another one for the request that has waited longest."""
         self._connections.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
@@ -355,7 +381,7 @@ class UpstreamPool:
             self.start_connecting(self._waiting.popleft()[0])
 
     def cancel_wait(self, handler: ReplyHandler) -> None:
-        """Remove the request of this handler from the queue, if it is in it."""
+        """Remove the request of this handler from the queue of waiting requests, if it is in it."""
         for index, (waiting, _) in enumerate(self._waiting):
             if waiting is handler:
                 del self._waiting[index]
@@ -375,6 +401,7 @@ class UpstreamPool:
                 handler.on_upstream_failed("The service did not reply in time.", status=504)
 
     async def close(self) -> None:
+        """Close all connections, and stop opening others."""
         for connection in list(self._connections):
             connection.close()
         for task in list(self._tasks):
@@ -383,6 +410,7 @@ class UpstreamPool:
 
 
 def _build_tls_context(settings: GatewaySettings) -> ssl.SSLContext:
+    """Return the TLS settings for connections to the service, with the configured CA certificate."""
     path = settings.upstream_ca_file
     context = ssl.create_default_context(cafile=str(path) if path is not None else None)
     context.set_alpn_protocols(["http/1.1"])

@@ -35,7 +35,7 @@ def read_directory(text: str, file: str = "directory.toml") -> MemoryDirectory:
 
 
 class _DirectoryReader:
-    """Reads the tables of one file and collects its problems."""
+    """Reads the tables of one directory file, and records its problems in the document."""
 
     def __init__(self, document: TomlDocument) -> None:
         self._document = document
@@ -45,7 +45,7 @@ class _DirectoryReader:
         self._installations: dict[int, Installation] = {}
 
     def read(self) -> MemoryDirectory:
-        """Read all tables and return the directory."""
+        """Return the directory that the tables describe. Problems are recorded in the document, not raised."""
         organizations = dict(self._read_organizations())
         enterprises = frozenset(entry.values.get("name", "") for entry in self._read_entries(ENTERPRISE))
         for entry in self._read_entries(APP):
@@ -68,7 +68,7 @@ class _DirectoryReader:
         )
 
     def _read_users(self) -> Iterator[tuple[str, User]]:
-        """Yield users by login, and add their tokens."""
+        """Yield each user as a pair of login and user, and add its tokens to `_tokens`."""
         for entry in self._read_entries(USER):
             login = entry.values.get("login", "")
             yield login, User(login=login, id=entry.values.get("id"))
@@ -87,7 +87,7 @@ class _DirectoryReader:
         return CredentialKind.OAUTH_TOKEN if is_oauth else CredentialKind.APP_USER_TOKEN
 
     def _read_organizations(self) -> Iterator[tuple[str, Organization]]:
-        """Yield organizations by login."""
+        """Yield each organization as a pair of login and organization."""
         for entry in self._read_entries(ORGANIZATION):
             values = entry.values
             login = values.get("login", "")
@@ -102,7 +102,7 @@ class _DirectoryReader:
             )
 
     def _read_app(self, entry: TableEntry) -> None:
-        """Add an app with its installations."""
+        """Add an app to `_apps`, and its installations and their tokens to the directory."""
         values = entry.values
         app_id = values.get("id", 0)
         if app_id in self._apps:
@@ -120,7 +120,7 @@ class _DirectoryReader:
             self._read_installation(installation, app_id)
 
     def _read_installation(self, entry: TableEntry, app_id: int) -> None:
-        """Add an installation with its tokens."""
+        """Add an installation of an app to `_installations`, and its tokens to `_tokens`."""
         values = entry.values
         installation_id = values.get("id", 0)
         if installation_id in self._installations:
@@ -136,7 +136,7 @@ class _DirectoryReader:
             self._add_token(token, kind=CredentialKind.INSTALLATION_TOKEN, installation=installation_id)
 
     def _read_repositories(self) -> Iterator[tuple[str, Repository]]:
-        """Yield repositories by name, and add their tokens."""
+        """Yield each repository as a pair of name and repository, and add its tokens to `_tokens`."""
         for entry in self._read_entries(REPOSITORY):
             name = entry.values.get("name", "")
             if _REPOSITORY_NAME.fullmatch(name) is None:
@@ -157,7 +157,7 @@ class _DirectoryReader:
         installation: int | None = None,
         repository: str | None = None,
     ) -> None:
-        """Add a token of a user, an installation or a repository."""
+        """Add a token to `_tokens`. Exactly one of `user`, `installation` and `repository` is its owner."""
         values = entry.values
         sha256 = values.get("sha256", "")
         if sha256 in self._tokens:
@@ -179,7 +179,7 @@ class _DirectoryReader:
     def _check_members(
         self, organizations: Mapping[str, Organization], users: Mapping[str, User], enterprises: frozenset[str]
     ) -> None:
-        """Check that members, enterprises, approvers and owners exist.
+        """Record a problem for each member, enterprise, approving organization or app owner that does not exist.
 
         Otherwise a misspelled member would silently have the lower ceiling.
         """
@@ -210,19 +210,22 @@ class _DirectoryReader:
                 )
 
     def _read_entries(self, table: TableSchema) -> Iterator[TableEntry]:
-        """Yield the entries of a list of tables."""
+        """Yield the entries of a list of tables, such as `[[user]]`, and record their problems."""
         inner = set(INNER_LISTS.get(table.name, {}))
         return self._document.read_entries(table, self._document.raw, (), table.name, inner)
 
     def _read_entries_silently(self, table: TableSchema) -> Iterator[TableEntry]:
-        """Return the entries without reporting their problems again."""
+        """Return the entries of a list of tables without recording their problems, which an earlier read has recorded."""
         problem_count = len(self._document.problems)
         entries = list(self._read_entries(table))
         del self._document.problems[problem_count:]
         return iter(entries)
 
     def _read_inner_entries(self, entry: TableEntry, outer_name: str, name: str) -> Iterator[TableEntry]:
-        """Yield the entries of a list inside of an entry."""
+        """Yield the entries of the list `name` inside of an entry, such as the `tokens` of a user. Record their problems.
+
+        `outer_name` is the name of the table that the entry belongs to.
+        """
         table = INNER_LISTS[outer_name][name]
         inner = set(INNER_LISTS.get(table.name, {}))
         return self._document.read_entries(table, entry.raw, entry.path, name, inner)

@@ -20,18 +20,26 @@ _ERROR_LOCATION: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of d
 
 
 class TableEntry(msgspec.Struct, frozen=True):
-    """The values of one table, converted by the kinds of their keys."""
+    """One table of a TOML file, with its values checked and converted by a schema."""
 
     values: Mapping[str, Any]
+    """The converted values by key; invalid values are left out."""
     locations: Mapping[str, SourceLocation]
+    """Line and column of each valid key."""
     location: SourceLocation
+    """Line and column of the table."""
     file: str
     raw: Mapping[str, Any]
+    """The table as the TOML parser returned it."""
     path: KeyPath
+    """The keys and list indexes that lead to the table, such as `("rule", 2)`."""
 
 
 class TomlDocument:
-    """One file. Reading a table records its problems and continues; `raise_problems` raises them together."""
+    """One TOML file. Reading a table records its problems and continues; `raise_problems` raises them together.
+
+    The constructor raises `InvalidFile` if the text is not TOML or too long.
+    """
 
     def __init__(self, text: str, file: str) -> None:
         self.file = file
@@ -66,7 +74,7 @@ class TomlDocument:
         self.problems.append(FileProblem(self.file, location, key, message))
 
     def get_location(self, path: KeyPath) -> SourceLocation:
-        """Return the location of a key, or of the nearest table around it."""
+        """Return line and column of the key at this path, or of the nearest table around it."""
         while path and path not in self._locations:
             path = path[:-1]
         return self._locations.get(path, SourceLocation(1, 1))
@@ -80,7 +88,10 @@ class TomlDocument:
     def read_entries(
         self, table: TableSchema, raw: Mapping[str, Any], path: KeyPath, name: str, inner: set[str]
     ) -> Iterator[TableEntry]:
-        """Yield each entry of a list of tables."""
+        """Yield each entry of the list of tables `name` in the table `raw`, and record the problems of the entries.
+
+        `path` leads to `raw`. `inner` are the names in an entry that are read separately.
+        """
         entries = raw.get(name, [])
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             self.add_problem(self.get_location((*path, name)), name, f"must be a list of tables: write [[{name}]]")
@@ -89,7 +100,10 @@ class TomlDocument:
             yield self.read_entry(table, entry, (*path, name, index), inner)
 
     def read_entry(self, table: TableSchema, raw: Mapping[str, Any], path: KeyPath, inner: set[str]) -> TableEntry:
-        """Return the values of one table. `inner` are names in it that are read separately."""
+        """Return one table with its values checked and converted by the schema `table`, and record its problems.
+
+        `raw` is the parsed table and `path` leads to it. `inner` are the names in it that are read separately.
+        """
         values: dict[str, Any] = {}
         locations: dict[str, SourceLocation] = {}
         for name, value in raw.items():
@@ -115,7 +129,7 @@ class TomlDocument:
         return TableEntry(values, locations, self.get_location(path), self.file, raw, path)
 
     def read_table(self, table: TableSchema, name: str) -> TableEntry:
-        """Return the values of a table that may occur once; empty if it is missing."""
+        """Return a top-level table by its schema, and record its problems. A missing table is read as an empty one."""
         raw = self.raw.get(name, {})
         if not isinstance(raw, dict):
             self.add_problem(self.get_location((name,)), name, f"{format_value(raw)} is not a table: write [{name}]")
@@ -124,7 +138,7 @@ class TomlDocument:
 
 
 def suggest_name(name: str, known: set[str]) -> str:
-    """Return the end of a message: the closest known name, or all known names."""
+    """Return the end of a message about an unknown name: `; did you mean ...?`, or the list of all known names."""
     nearest = find_nearest_name(name, known)
     return f"; did you mean {nearest!r}?" if nearest else f"; known are {', '.join(sorted(known))}"
 
@@ -138,7 +152,7 @@ def format_key(path: KeyPath, name: str) -> str:
 
 
 def _build_syntax_problem(error: str, text: str, file: str) -> FileProblem:
-    """Return a syntax error of the TOML parser as a problem with a location."""
+    """Return the problem for a syntax error: the message of the TOML parser without its location, which is parsed."""
     match = _ERROR_LOCATION.search(error)
     if match is not None and match[1]:
         location = SourceLocation(int(match[1]), int(match[2]))

@@ -19,18 +19,23 @@ class Severity(Enum):
 
     ERROR = "error"
     WARNING = "warning"
+    """The rules do not do what they seem to do."""
     NOTE = "note"
+    """The rules work, but at a cost."""
 
 
 class LintFinding(msgspec.Struct, frozen=True):
-    """One finding about one rule."""
+    """A likely mistake in one rule."""
 
     severity: Severity
     code: str
+    """The kind of mistake, such as `unreachable`."""
     file: str
     line: int
     rule: str
+    """The name of the rule."""
     what: str
+    """The message, which follows the name of the rule."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.severity.value}: {self.rule}: {self.what}"
@@ -55,7 +60,10 @@ NODE_ROUTES: Final = frozenset(
 
 
 def lint_rules(rules: RuleSet, previous: RuleSet | None = None) -> list[LintFinding]:
-    """Return all findings, errors first, then by file and line. `previous` are the rules that these would replace."""
+    """Return the likely mistakes in the rules, errors first, then by file and line.
+
+    `previous` are the rules that these would replace, if a change is checked.
+    """
     found = [
         *_find_limited_machines(rules),
         *_find_unreachable(rules),
@@ -72,6 +80,7 @@ def lint_rules(rules: RuleSet, previous: RuleSet | None = None) -> list[LintFind
 
 
 def _build_finding(severity: Severity, code: str, rule: Rule, what: str) -> LintFinding:
+    """Return a finding about a rule, with the rule's name and location."""
     return LintFinding(severity, code, rule.file, rule.line, rule.name, what)
 
 
@@ -81,9 +90,9 @@ def _list_classes(rule: Rule) -> set[CallerClass]:
 
 
 class _RuleCoverage:
-    """Finds the rules that match everything that another rule matches.
+    """Finds the rules that match every request that another rule matches.
 
-    The patterns are in a tree, so that checking all rules takes time by their number, not by the number of pairs.
+    The patterns are in a tree, so that not every pair of rules must be compared.
     """
 
     def __init__(self, rules: Sequence[Rule]) -> None:
@@ -103,7 +112,10 @@ class _RuleCoverage:
                 yield rule
 
     def list_covering(self, narrow: Rule) -> Iterator[tuple[int, Rule]]:
-        """Yield the rules that cover this one, with their indexes, in order. A rule covers itself."""
+        """Yield index and rule of each rule that matches every request that the rule `narrow` matches, in the order of rules.
+
+        `narrow` itself is included.
+        """
         by_text = [set(self._tree.find_covering(parse_pattern(text))) for text in narrow.match]
         found = self._rules_for_all_requests | set.intersection(*by_text) if by_text else self._rules_for_all_requests
         for index in sorted(found):
@@ -113,7 +125,10 @@ class _RuleCoverage:
 
 
 def _find_limited_machines(rules: RuleSet) -> Iterator[LintFinding]:
-    """Find rules that could refuse a node: a refused heartbeat counts as a lost node, whose work is moved."""
+    """Yield a finding for each rule that could refuse requests of nodes.
+
+    A node whose heartbeats are refused would be treated as lost, and its allocations would be moved.
+    """
     has_machines = any(CallerClass.MACHINE in rule.ceilings for rule in rules.rules)
     for rule in rules.rules:
         ceiling = rule.ceilings.get(CallerClass.MACHINE)
@@ -129,7 +144,10 @@ def _find_limited_machines(rules: RuleSet) -> Iterator[LintFinding]:
 
 
 def _find_unreachable(rules: RuleSet) -> Iterator[LintFinding]:
-    """Find primary rules that are hidden by earlier rules, and rules that apply to no caller."""
+    """Yield a finding for each primary rule that is never reached, because earlier rules match the same requests.
+
+    Also yield one for each rule that applies to no class of callers.
+    """
     primaries = [rule for rule in rules.rules if rule.is_primary]
     coverage = _RuleCoverage(primaries)
     for index, rule in enumerate(primaries):
@@ -148,7 +166,7 @@ def _find_unreachable(rules: RuleSet) -> Iterator[LintFinding]:
 
 
 def _find_unbounded(rules: RuleSet) -> Iterator[LintFinding]:
-    """Find rules under which one owner can open any number of counters."""
+    """Yield a finding for each rule under which one owner can open any number of counters."""
     for rule in rules.rules:
         if rule.is_partitioned and rule.keys_most == 0:
             what = "one owner can open any number of counters: set `keys_most`, such as 256"
@@ -159,7 +177,7 @@ def _find_unbounded(rules: RuleSet) -> Iterator[LintFinding]:
 
 
 def _find_above_parent(rules: RuleSet) -> Iterator[LintFinding]:
-    """Find narrow limits above a wider limit of the same unit, which always refuses first."""
+    """Yield a finding for each secondary limit whose ceiling is above that of a wider limit, which refuses first."""
     secondaries = [rule for rule in rules.rules if not rule.is_primary and rule.algorithm is not Algorithm.LEASES]
     coverage = _RuleCoverage(secondaries)
     for rule in secondaries:
@@ -179,9 +197,9 @@ def _find_above_parent(rules: RuleSet) -> Iterator[LintFinding]:
 
 
 def _is_parent(parent: Rule, rule: Rule) -> bool:
-    """Return whether the parent counts everything that the rule counts, in the same or a longer window.
+    """Return whether the rule `parent` counts everything that `rule` counts, in the same or a longer window.
 
-    The parent must cover the rule.
+    The caller has checked that `parent` matches every request that `rule` matches.
     """
     if parent.counts is not rule.counts or parent.shadow or parent.enforce_percent < 100:
         return False
@@ -193,13 +211,16 @@ def _is_parent(parent: Rule, rule: Rule) -> bool:
 
 
 def _get_base_ceiling(rule: Rule, caller_class: CallerClass) -> int:
-    """Return the ceiling of a class before scaling and grants."""
+    """Return the ceiling of a class of callers before scaling and grants; the rule must apply to the class."""
     found = rule.ceilings.get(caller_class)
     return rule.ceilings[ORDINARY_CLASSES[caller_class]] if found is None else found
 
 
 def _find_second_calls(rules: RuleSet) -> Iterator[LintFinding]:
-    """Find limits that need a second call on a Redis cluster, because their owner is not the caller's bucket."""
+    """Yield a note for each limit that needs a second call on a Redis cluster.
+
+    Its counters have another owner than the caller's primary bucket, so they can be on another node.
+    """
     for rule in rules.rules:
         if rule.counts is CountedUnit.FAILED_LOGINS:
             continue  # It is checked instead of the limits of a request, in a single call.
@@ -214,7 +235,7 @@ def _find_second_calls(rules: RuleSet) -> Iterator[LintFinding]:
 
 
 def _find_never_passing(rules: RuleSet) -> Iterator[LintFinding]:
-    """Find costs in points above the whole ceiling of a rule."""
+    """Yield a finding for each method or endpoint that costs more points than the lowest ceiling of a rule."""
     points_rules = [rule for rule in rules.rules if rule.counts is CountedUnit.POINTS]
     for cost in (*_iter_method_costs(rules, points_rules), *_iter_endpoint_costs(rules, points_rules)):
         lowest = min((ceiling for ceiling in cost.rule.ceilings.values() if ceiling), default=UNLIMITED)
@@ -224,7 +245,7 @@ def _find_never_passing(rules: RuleSet) -> Iterator[LintFinding]:
 
 
 class _Cost(NamedTuple):
-    """A cost in points that a rule charges."""
+    """A number of points that a rule charges for a method or an endpoint."""
 
     rule: Rule
     points: int
@@ -235,16 +256,21 @@ class _Cost(NamedTuple):
 
 
 def _iter_method_costs(rules: RuleSet, points_rules: Sequence[Rule]) -> Iterator[_Cost]:
-    """Yield the default costs by method, for patterns without an endpoint price."""
-    priced: RouteTree[EndpointRule] = RouteTree()
+    """Yield the default points of a read and a write under each rule in `points_rules`.
+
+    Patterns for which an endpoint rule sets other points are left out.
+    """
+    patterns_with_points: RouteTree[EndpointRule] = RouteTree()
     for endpoint in rules.endpoints:
         if endpoint.points is not None:
             for text in endpoint.match:
-                priced.add(parse_pattern(text), endpoint)
+                patterns_with_points.add(parse_pattern(text), endpoint)
     for rule in points_rules:
         if rule.interface and set(rule.interface) <= {Interface.GRAPHQL}:
             continue
-        default_patterns = [pattern for pattern in map(parse_pattern, rule.match) if not priced.find_covering(pattern)]
+        default_patterns = [
+            pattern for pattern in map(parse_pattern, rule.match) if not patterns_with_points.find_covering(pattern)
+        ]
         if not rule.match or any(pattern.matches_method("GET") for pattern in default_patterns):
             yield _Cost(rule, rules.points.read, "GET", rule.file, rule.line)
         write_method = next(
@@ -255,7 +281,7 @@ def _iter_method_costs(rules: RuleSet, points_rules: Sequence[Rule]) -> Iterator
 
 
 def _iter_endpoint_costs(rules: RuleSet, points_rules: Sequence[Rule]) -> Iterator[_Cost]:
-    """Yield the costs that endpoint rules set."""
+    """Yield the costs that endpoint rules set, for each points rule that matches all requests of the endpoint."""
     coverage = _RuleCoverage(points_rules)
     for endpoint in rules.endpoints:
         for rule in coverage.list_rules_of(endpoint):
@@ -271,7 +297,7 @@ def _iter_endpoint_costs(rules: RuleSet, points_rules: Sequence[Rule]) -> Iterat
 
 
 def _iter_costs_at(endpoint: EndpointRule, rule: Rule, rules: RuleSet) -> Iterator[_Cost]:
-    """Yield the costs of one endpoint for one rule."""
+    """Yield the costs in points of one endpoint under one points rule: of query and mutation for GraphQL, else its points."""
     if endpoint.interface is Interface.GRAPHQL:
         yield _Cost(rule, rules.graphql.query_points, "a GraphQL query", rule.file, rule.line)
         yield _Cost(rule, rules.graphql.mutation_points, "a GraphQL mutation", rule.file, rule.line)
@@ -280,7 +306,7 @@ def _iter_costs_at(endpoint: EndpointRule, rule: Rule, rules: RuleSet) -> Iterat
 
 
 def _find_repeated_patterns(rules: RuleSet) -> Iterator[LintFinding]:
-    """Find endpoint patterns that occur twice: the second one has no effect."""
+    """Yield a finding for each endpoint pattern that occurs in an earlier endpoint rule, so that it has no effect."""
     described: set[str] = set()
     for endpoint in rules.endpoints:
         for text in endpoint.match:
@@ -297,7 +323,7 @@ def _find_repeated_patterns(rules: RuleSet) -> Iterator[LintFinding]:
 
 
 def _find_same_resource(rules: RuleSet) -> Iterator[LintFinding]:
-    """Find two buckets with one name, which callers cannot distinguish."""
+    """Yield a finding for each rule with the bucket name of an earlier rule for the same class of callers."""
     seen: dict[str, Rule] = {}
     for rule in rules.rules:
         if rule.resource is None:
@@ -309,7 +335,7 @@ def _find_same_resource(rules: RuleSet) -> Iterator[LintFinding]:
 
 
 def _find_lost_counters(rules: RuleSet, previous: RuleSet) -> Iterator[LintFinding]:
-    """Find rules whose counters a change would reset."""
+    """Yield a finding for each rule whose counters would be lost when `rules` replace the rules `previous`."""
     names = {rule.name for rule in rules.rules} | {rule.was for rule in rules.rules}
     known = {rule.name: rule for rule in previous.rules}
     for rule in previous.rules:

@@ -20,7 +20,7 @@ _UNITS_MS: Final = ((3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
 
 
 def render_page(page: str) -> str:
-    """Return the page with its tables generated again."""
+    """Return the text of the page with its tables generated again; the text above the marker is unchanged."""
     introduction = page.partition(MARKER)[0]
     parts = [MARKER, "", "## Keys of a rules file", "", *_render_tables(RULES_TABLES)]
     parts += ["## Keys of a directory file", "", *_render_tables(DIRECTORY_TABLES)]
@@ -47,7 +47,7 @@ def render_key_table(table: TableSchema) -> Iterator[str]:
 
 
 def _render_profile(name: str) -> Iterator[str]:
-    """Yield Markdown tables with the rules of a profile."""
+    """Yield Markdown tables with the primary and secondary limits of a built-in profile."""
     rules = read_profile(name)
     yield "Primary limits. The first one that matches a request applies:\n"
     yield "| rule | requests | in | ceiling |\n|---|---|---|---|"
@@ -63,14 +63,14 @@ def _render_profile(name: str) -> Iterator[str]:
 
 
 def _describe_requests(rule: Rule) -> str:
-    """Return which requests a rule matches."""
+    """Return which requests a rule matches, in Markdown: its patterns, else its interfaces, else `all`."""
     patterns = ", ".join(f"`{text}`" for text in rule.match)
     interfaces = " and ".join(interface.value for interface in rule.interface)
     return patterns or interfaces or "all"
 
 
 def _describe_window(rule: Rule) -> str:
-    """Return the length of the window in words."""
+    """Return the length of a rule's window in words, such as `hour` or `5 minutes`; `at once` for concurrency limits."""
     if rule.counts is CountedUnit.CONNECTIONS:
         return "at once"
     size_ms, name = next(unit for unit in _UNITS_MS if rule.window_ms % unit[0] == 0)
@@ -79,7 +79,7 @@ def _describe_window(rule: Rule) -> str:
 
 
 def _describe_ceilings(rule: Rule) -> str:
-    """Return the ceilings by class of callers."""
+    """Return the ceilings of a rule in Markdown: one number if all classes have the same, else by class of callers."""
     values = {
         caller_class: rule.ceilings[caller_class] for caller_class in CallerClass if caller_class in rule.ceilings
     }
@@ -105,7 +105,7 @@ def _format_ceiling(ceiling: int) -> str:
 
 
 def main() -> None:
-    """Rewrite the page."""
+    """Write the page `docs/limits-rules.md` with its tables generated again."""
     page = Path(PAGE)
     page.write_text(render_page(page.read_text("utf-8")), "utf-8")
 

@@ -40,7 +40,10 @@ _BAN_FIELDS: Final = {"grace": "grace_ms", "first": "first_ms", "most": "most_ms
 
 
 def read_rules(text: str, file: str = "rules.toml") -> RuleSet:
-    """Return the rules of a file, merged with its profile. Raises `InvalidFile` with all problems of the file."""
+    """Return the rules in a text, merged with the built-in profile that it names.
+
+    `file` is the name of the file, for messages. Raises `InvalidFile` with all problems of the text.
+    """
     document = TomlDocument(text, file)
     document.check_names({key.name for key in ROOT.keys} | _TABLES)
     top_values = {name: value for name, value in document.raw.items() if ROOT.find_key(name) is not None}
@@ -64,6 +67,7 @@ def read_rules(text: str, file: str = "rules.toml") -> RuleSet:
 
 
 def read_profile_text(name: str) -> str:
+    """Return the TOML text of a built-in profile."""
     return files("wharf.limits.rules").joinpath(f"profiles/{name}.toml").read_text("utf-8")
 
 
@@ -73,11 +77,15 @@ def read_profile(name: str = DEFAULT_PROFILE) -> RuleSet:
 
 
 class _FileContent:
-    """The content of one file, before it is merged with its profile."""
+    """The content of one rules file or profile, before both are merged.
+
+    The constructor reads all tables, and records their problems in the document.
+    """
 
     def __init__(self, document: TomlDocument) -> None:
         self.file = document.file
         self.rules: list[tuple[TableEntry, TableEntry | None]] = []
+        """Each rule with its `scale` table, if it has one."""
         self.endpoints: list[TableEntry] = []
         names: set[str] = set()
         for entry in document.read_entries(RULE, document.raw, (), "rule", {"scale"}):
@@ -105,9 +113,10 @@ class _FileContent:
 
 
 def _read_base_profile(top: TableEntry, document: TomlDocument) -> _FileContent | None:
-    """Return the profile that the file starts from, or `None`.
+    """Return the content of the profile that the file starts from; `None` if it uses none or names an unknown one.
 
-    A rule of the file with the name of a built-in rule may omit keys that are otherwise required.
+    An unknown name is recorded as a problem. A rule of the file with the name of a built-in rule may omit keys that are
+    otherwise required; this is set in `document`.
     """
     name = top.values.get("profile", DEFAULT_PROFILE)
     if name == "none":
@@ -132,7 +141,7 @@ def _read_base_profile(top: TableEntry, document: TomlDocument) -> _FileContent 
 
 
 def _check_rule(entry: TableEntry, document: TomlDocument) -> None:
-    """Record the problems of the patterns and the scope of a rule."""
+    """Record the problems of a rule's patterns and scope in the document."""
     _check_patterns(entry, document)
     values, locations = entry.values, entry.locations
     scope = values.get("scope", ("caller",))
@@ -150,7 +159,7 @@ def _check_rule(entry: TableEntry, document: TomlDocument) -> None:
 
 
 def _check_patterns(entry: TableEntry, document: TomlDocument) -> None:
-    """Record the patterns that cannot be parsed."""
+    """Record a problem in the document for each pattern of an entry that cannot be parsed."""
     for index, text in enumerate(entry.values.get("match", ())):
         try:
             parse_pattern(text)
@@ -161,9 +170,9 @@ def _check_patterns(entry: TableEntry, document: TomlDocument) -> None:
 
 
 def _merge_with_base(base: _FileContent, own: _FileContent) -> _FileContent:
-    """Return the rules of the file followed by those of its profile.
+    """Return `base`, the content of a profile, after adding the content `own` of a rules file to it.
 
-    A rule with the name of a profile rule changes that rule in its position.
+    New rules come before those of the profile. A rule with the name of a profile rule changes that rule in its position.
     """
     named = {entry.values["name"]: (entry, scale) for entry, scale in own.rules}
     known = {entry.values["name"] for entry, _ in base.rules}
@@ -180,7 +189,7 @@ def _merge_with_base(base: _FileContent, own: _FileContent) -> _FileContent:
 
 
 def _override_entry(entry: TableEntry, override: TableEntry) -> TableEntry:
-    """Return a profile rule with the keys that the file changes."""
+    """Return the profile rule `entry` with the keys that the rule `override` of the file changes."""
     values = {**entry.values, **override.values}
     if isinstance(override.raw.get("ceiling"), dict):
         # A table changes only the classes that it names; a number changes all.
@@ -191,7 +200,7 @@ def _override_entry(entry: TableEntry, override: TableEntry) -> TableEntry:
 
 
 def _build_rule(entry: TableEntry, scale: TableEntry | None) -> Rule:
-    """Return the rule that a table describes."""
+    """Return the rule that a table and its `scale` table describe, with the defaults that depend on what it counts."""
     values: dict[str, Any] = {_RULE_FIELDS.get(name, name): value for name, value in entry.values.items()}
     values.setdefault("algorithm", DEFAULT_ALGORITHMS[values.get("counts", CountedUnit.REQUESTS)])
     if scale is not None:
@@ -200,6 +209,7 @@ def _build_rule(entry: TableEntry, scale: TableEntry | None) -> Rule:
 
 
 def _build_endpoint_rule(entry: TableEntry) -> EndpointRule:
+    """Return the endpoint rule that a table describes."""
     return EndpointRule(**entry.values, line=entry.location.line, file=entry.file)
 
 
@@ -209,17 +219,21 @@ _METERED_UNITS: Final = frozenset({CountedUnit.CPU_MS})
 _PRIMARY_UNITS: Final = frozenset({CountedUnit.REQUESTS, CountedUnit.QUERY_COST})
 
 RuleCheck = Callable[[Rule, Mapping[str, Rule]], tuple[str, str] | None]
+"""A check of one rule, given all rules by name. It returns the wrong key and the message, or `None` if all is right."""
 
 
 def _check_bucket(rule: Rule, _: Mapping[str, Rule]) -> tuple[str, str] | None:
-    """A primary limit counts requests or query costs in a window."""
+    """Check that a primary limit counts requests or query costs in a fixed window.
+
+    Return the wrong key and the message, or `None` if the rule is right.
+    """
     if rule.is_primary and (rule.counts not in _PRIMARY_UNITS or rule.algorithm is not Algorithm.WINDOW):
         return "counts", "a primary limit must count requests or query_cost in a window, because headers report its end"
     return None
 
 
 def _check_hidden(rule: Rule, _: Mapping[str, Rule]) -> tuple[str, str] | None:
-    """A primary limit cannot be hidden."""
+    """Check that a primary limit is not hidden. Return the wrong key and the message, or `None` if the rule is right."""
     return (
         ("hidden", "a primary limit cannot be hidden: headers always report it")
         if rule.is_primary and rule.hidden
@@ -228,7 +242,10 @@ def _check_hidden(rule: Rule, _: Mapping[str, Rule]) -> tuple[str, str] | None:
 
 
 def _check_algorithm(rule: Rule, _: Mapping[str, Rule]) -> tuple[str, str] | None:
-    """Connections need leases, and CPU time needs a meter."""
+    """Check that connections, and nothing else, are counted by leases, and CPU time, and nothing else, by a meter.
+
+    Return the wrong key and the message, or `None` if the rule is right.
+    """
     if (rule.counts is CountedUnit.CONNECTIONS) is not (rule.algorithm is Algorithm.LEASES):
         return "algorithm", "connections must be counted by leases, and leases count nothing else"
     if (rule.counts in _METERED_UNITS) is not (rule.algorithm is Algorithm.METER):
@@ -237,21 +254,30 @@ def _check_algorithm(rule: Rule, _: Mapping[str, Rule]) -> tuple[str, str] | Non
 
 
 def _check_scale(rule: Rule, _: Mapping[str, Rule]) -> tuple[str, str] | None:
-    """A scaled ceiling needs a base."""
+    """Check that a rule whose ceiling grows with an installation (`scale`) has a ceiling for installations to start from.
+
+    Return the wrong key and the message, or `None` if the rule is right.
+    """
     if rule.scale is not None and CallerClass.INSTALLATION not in rule.ceilings:
         return "scale", "needs a ceiling for `installation` as its base"
     return None
 
 
 def _check_was(rule: Rule, by_name: Mapping[str, Rule]) -> tuple[str, str] | None:
-    """The previous name of a rule must not be in use."""
+    """Check that the previous name of a rule is no longer the name of a rule.
+
+    Return the wrong key and the message, or `None` if the rule is right.
+    """
     if rule.was is not None and rule.was in by_name:
         return "was", f"{rule.was!r} is still the name of a rule: a counter cannot belong to both rules"
     return None
 
 
 def _check_objects(rule: Rule, _: Mapping[str, Rule]) -> tuple[str, str] | None:
-    """Only a primary limit can limit objects."""
+    """Check that only a primary limit limits the objects of a large-file batch.
+
+    Return the wrong key and the message, or `None` if the rule is right.
+    """
     if rule.objects_most is not None and not rule.is_primary:
         return "objects_most", "is only allowed for a primary limit: set a `resource`"
     return None
@@ -268,7 +294,7 @@ _CHECKS: Final[Sequence[RuleCheck]] = (
 
 
 def _find_contradictions(rules: RuleSet, content: _FileContent, file: str) -> Iterator[FileProblem]:
-    """Yield problems that concern more than one key."""
+    """Yield the problems that concern more than one key of a rule, and classes of callers without a core bucket."""
     by_name = {rule.name: rule for rule in rules.rules}
     for rule, (entry, _) in zip(rules.rules, content.rules, strict=True):
         for check in _CHECKS:
@@ -295,5 +321,5 @@ def _find_contradictions(rules: RuleSet, content: _FileContent, file: str) -> It
 
 
 def _has_core_rule(rules: RuleSet, caller_class: CallerClass) -> bool:
-    """Return whether a primary limit applies to all requests of a class of callers."""
+    """Return whether a primary limit without patterns applies to this class of callers, so to all of its requests."""
     return any(rule.is_primary and not rule.match and rule.applies_to(caller_class) for rule in rules.rules)

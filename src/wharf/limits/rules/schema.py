@@ -27,7 +27,7 @@ from wharf.limits.rules.values import (
 
 
 class KeySchema(msgspec.Struct, frozen=True):
-    """One key of a table."""
+    """One key of a TOML table: its kind, description and default."""
 
     name: str
     kind: TomlValueKind
@@ -37,7 +37,7 @@ class KeySchema(msgspec.Struct, frozen=True):
 
 
 class TableSchema(msgspec.Struct, frozen=True):
-    """One table, or one list of tables."""
+    """The keys of one TOML table, or of each entry in a list of tables (`is_list`)."""
 
     name: str
     description: str
@@ -45,11 +45,14 @@ class TableSchema(msgspec.Struct, frozen=True):
     is_list: bool = False
 
     def find_key(self, name: str) -> KeySchema | None:
+        """Return the key with this name; `None` if the table has no such key."""
         return next((key for key in self.keys if key.name == name), None)
 
 
 REQUIRED: Final = "needed"
+"""The `default` of a key that must be set."""
 NO_DEFAULT: Final = "none"
+"""The `default` of an optional key without a default value."""
 
 ROOT: Final = TableSchema(
     "",

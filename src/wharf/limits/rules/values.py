@@ -29,22 +29,23 @@ class InvalidValue(ValueError):
 
 
 class TomlValueKind(msgspec.Struct, frozen=True):
-    """A kind of value: how it is read from TOML, and how the documentation describes it."""
+    """A kind of value in a TOML file: how it is checked and converted, and how the documentation describes it."""
 
     description: str
     """How the documentation describes it."""
-    read: Callable[[Any], Any]  # From the value in TOML to the value of the field.
+    read: Callable[[Any], Any]
+    """Returns the field's value for a TOML value. Raises `InvalidValue` if the TOML value is of another kind."""
 
 
 def _read_text(value: object) -> str:
-    """Return a text that is not empty."""
+    """Return the value if it is a text that is not empty. Raises `InvalidValue` otherwise."""
     if not isinstance(value, str) or not value:
         raise InvalidValue(f"{format_value(value)} is not a text: put it in quotation marks")
     return value
 
 
 def _read_name(value: object) -> str:
-    """Return a name of a rule or resource."""
+    """Return the value if it is a valid name of a rule or resource. Raises `InvalidValue` otherwise."""
     if _NAME.fullmatch(_read_text(value)) is None:
         raise InvalidValue(
             f"{format_value(value)} is not a name: use lowercase letters, digits and `_`, starting with a letter, at most 64 characters"
@@ -53,21 +54,21 @@ def _read_name(value: object) -> str:
 
 
 def _read_account(value: object) -> str:
-    """Return the name of an account."""
+    """Return the value if it is a valid account name. Raises `InvalidValue` otherwise."""
     if re.fullmatch(r"[^\s/]+", _read_text(value)) is None:
         raise InvalidValue(f"{format_value(value)} is not an account name: it contains a space or a slash")
     return str(value)
 
 
 def _read_flag(value: object) -> bool:
-    """Return a boolean."""
+    """Return the value if it is a boolean. Raises `InvalidValue` otherwise."""
     if not isinstance(value, bool):
         raise InvalidValue(f"{format_value(value)} is neither true nor false")
     return value
 
 
 def _read_texts(value: object) -> tuple[str, ...]:
-    """Return one or several texts as a tuple."""
+    """Return a text or a list of texts as a tuple. Raises `InvalidValue` for any other value."""
     if isinstance(value, list):
         return tuple(_read_text(entry) for entry in value)
     if isinstance(value, str) and value:
@@ -76,7 +77,7 @@ def _read_texts(value: object) -> tuple[str, ...]:
 
 
 def _read_duration(value: object) -> int:
-    """Return a duration in milliseconds."""
+    """Return a duration such as `1h30m` in milliseconds. Raises `InvalidValue` if it is malformed or too long."""
     if not isinstance(value, str) or _DURATION.fullmatch(value) is None:
         raise InvalidValue(f'{format_value(value)} is not a duration: write "30s", "1m", "1h30m" or "7d"')
     length_ms = sum(int(number) * _UNIT_MS[unit] for number, unit in _DURATION_PART.findall(value[:64]))
@@ -86,7 +87,7 @@ def _read_duration(value: object) -> int:
 
 
 def _read_ceiling(value: object) -> int:
-    """Return one ceiling."""
+    """Return a ceiling: a whole number, or `UNLIMITED` for the text `unlimited`. Raises `InvalidValue` otherwise."""
     if value == "unlimited":
         return UNLIMITED
     return _read_integer(value, 0, UNLIMITED - 1, alternative=' or "unlimited"')
@@ -105,6 +106,7 @@ def _read_ceilings(value: object) -> Mapping[CallerClass, int]:
     """Return the ceiling of each caller class.
 
     A number applies to all classes. In a table, a class name takes precedence over a group name.
+    Raises `InvalidValue` for an unknown class or an invalid number.
     """
     if not isinstance(value, dict):
         return dict.fromkeys(LIMITED_CLASSES, _read_ceiling(value))
@@ -120,14 +122,17 @@ def _read_ceilings(value: object) -> Mapping[CallerClass, int]:
 
 
 def _read_integer(value: object, minimum: int, maximum: int, alternative: str = "") -> int:
-    """Return an integer in this range. `alternative` completes the error message."""
+    """Return the value if it is an integer in this range. Raises `InvalidValue` otherwise.
+
+    `alternative` is the end of the message: what else is allowed.
+    """
     if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
         raise InvalidValue(f"{format_value(value)} is not a whole number from {minimum} to {maximum}{alternative}")
     return value
 
 
 def _read_sha256(value: object) -> str:
-    """Return a SHA-256 in hexadecimal digits."""
+    """Return the value if it is a SHA-256 in hexadecimal digits. Raises `InvalidValue` otherwise."""
     if not isinstance(value, str) or _SHA256.fullmatch(value) is None:
         # The value is not repeated: it may be the secret.
         raise InvalidValue("is not a SHA-256: write 64 hexadecimal digits in lowercase, never the secret itself")
@@ -135,7 +140,7 @@ def _read_sha256(value: object) -> str:
 
 
 def _read_timestamp(value: object) -> int:
-    """Return a time in milliseconds of Unix time."""
+    """Return a TOML time with an offset in Unix milliseconds. Raises `InvalidValue` for any other value."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise InvalidValue(
             f"{format_value(value)} is not a time: write it without quotation marks and with an offset, such as 2027-01-31T12:00:00Z"
@@ -166,12 +171,13 @@ def make_integer_kind(minimum: int, maximum: int) -> TomlValueKind:
     )
 
 
-def make_choice_kind(kind: type[E], names: Sequence[E] | None = None) -> TomlValueKind:
-    """Return the kind of a text that names a member of an enum."""
-    members = {member.value: member for member in (names or list(kind))}
+def make_choice_kind(enum: type[E], allowed_members: Sequence[E] | None = None) -> TomlValueKind:
+    """Return the kind of a text that is the value of a member of an enum; by default all members are allowed."""
+    members = {member.value: member for member in (allowed_members or list(enum))}
     choices = ", ".join(f'`"{name}"`' for name in members)
 
     def read(value: object) -> E:
+        """Return the member with this value. Raises `InvalidValue` if there is none."""
         if not isinstance(value, str) or value not in members:
             raise InvalidValue(f"{format_value(value)} is not known: known are {', '.join(members)}")
         return members[value]
@@ -179,18 +185,19 @@ def make_choice_kind(kind: type[E], names: Sequence[E] | None = None) -> TomlVal
     return TomlValueKind(f"One of {choices}.", read)
 
 
-def make_choices_kind(kind: type[E]) -> TomlValueKind:
-    """Return the kind of one or several texts that name members of an enum."""
-    choice_kind = make_choice_kind(kind)
+def make_choices_kind(enum: type[E]) -> TomlValueKind:
+    """Return the kind of a text, or a list of texts, that are values of members of an enum."""
+    choice_kind = make_choice_kind(enum)
 
     def read(value: object) -> tuple[E, ...]:
+        """Return the members with these values. Raises `InvalidValue` if one does not exist."""
         return tuple(choice_kind.read(entry) for entry in _read_texts(value))
 
     return TomlValueKind(f"One, or a list, of {choice_kind.description.removeprefix('One of ')}", read)
 
 
 def format_value(value: object) -> str:
-    """Return a value as a file has it, cut to 60 characters."""
+    """Return a value for a message, as it would be written in a TOML file, cut to 60 characters."""
     if isinstance(value, bool):
         return str(value).lower()
     text = f'"{value}"' if isinstance(value, str) else str(value)

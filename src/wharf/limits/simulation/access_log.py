@@ -39,7 +39,7 @@ class LogRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class _JsonEntry(msgspec.Struct, frozen=True):
-    """A line of JSON. The fields are those of the decision log, and some that other logs use."""
+    """A line of a log in JSON. The fields are those of the decision log, and some that other logs use."""
 
     method: str
     path: str
@@ -56,7 +56,10 @@ _JSON_DECODER: Final = msgspec.json.Decoder(_JsonEntry)
 
 
 class AccessLogReader:
-    """Reads one line after the other. It parses each time stamp of the log once, and decodes each text once."""
+    """Reads the lines of an access log in order.
+
+    Time stamps and texts that occur again are taken from a cache, which is faster than parsing them again.
+    """
 
     def __init__(self) -> None:
         self.unreadable_lines = 0
@@ -70,7 +73,7 @@ class AccessLogReader:
         self._texts: dict[bytes, str] = {}
 
     def read_line(self, line: bytes) -> LogRecord | None:
-        """Return the request of a line. Return `None` for a line of another format, and count it."""
+        """Return the request that a line logs; `None` for a line of another format, which is counted as unreadable."""
         match = _LINE.match(line)
         if match is None:
             return self._read_json(line)
@@ -89,7 +92,7 @@ class AccessLogReader:
         )
 
     def _update_time(self, stamp: bytes, zone: bytes | None) -> bool:
-        """Set the current time of the log. Return whether the stamp is valid."""
+        """Set `_at_ms` to the time of a stamp such as `21/Nov/2026:15:02:44` and a zone. Return whether they are valid."""
         if stamp == self._stamp and zone == self._zone:
             return True
         at_ms = _parse_time_ms(stamp, zone)
@@ -99,7 +102,10 @@ class AccessLogReader:
         return True
 
     def read_time_ms(self, after_user: bytes) -> int | None:
-        """Return the time of a line, given the part after host, name and user; `None` if that has another format."""
+        """Return the time of a line in Unix milliseconds; `None` if the line has another format.
+
+        `after_user` is the part of the line after host, name and user, which begins with the time in brackets.
+        """
         if self._bracketed_stamp and after_user.startswith(self._bracketed_stamp):
             return self._bracketed_ms  # Most lines have the same second as the line before.
         match = _AFTER_USER.match(after_user)
@@ -110,7 +116,7 @@ class AccessLogReader:
         return self._at_ms
 
     def _decode_path(self, target: bytes) -> str:
-        """Return the path of a target, without its query."""
+        """Return the path of a request target, without its query, and cache it."""
         path = self._decode(target.partition(b"?")[0])
         self._texts[target] = path
         return path

@@ -16,7 +16,7 @@ REFUSED_COLOUR: Final = "#c8553d"
 
 
 def render_svg(result: SimulationResult) -> str:
-    """Return the chart: for each step of time a column of admitted requests, with the refused ones on top."""
+    """Return the chart as SVG: for each step of time a column of admitted requests, with the refused ones on top."""
     max_requests = max((admitted + refused for _, admitted, refused in result.timeline), default=0) or 1
     chart_width, chart_height = WIDTH - LEFT_MARGIN - RIGHT_MARGIN, HEIGHT - TOP_MARGIN - BOTTOM_MARGIN
     column_width = chart_width / max(1, (result.ends_ms - result.begins_ms) // result.step_ms + 1)
@@ -55,15 +55,17 @@ def render_svg(result: SimulationResult) -> str:
 
 
 def _draw_bar(x: float, y: float, width: float, height: float, colour: str) -> str:
+    """Return a rectangle in SVG, half a unit narrower than `width`, so that neighbouring bars are separate."""
     return f'<rect x="{x:.2f}" y="{y:.2f}" width="{max(0.5, width - 0.5):.2f}" height="{height:.2f}" fill="{colour}"/>'
 
 
 def _draw_legend(x: int, colour: str, name: str) -> str:
+    """Return an entry of the legend in SVG: a coloured square and a name."""
     return f'<rect x="{x}" y="14" width="12" height="12" fill="{colour}"/><text x="{x + 18}" y="24">{name}</text>'
 
 
 def _format_time(time_ms: int) -> str:
-    """Return the time in UTC; a dash for 0, the time of an empty log."""
+    """Return a time in Unix milliseconds as text in UTC; a dash for 0, the time of an empty log."""
     if not time_ms:
         return "-"
     return datetime.datetime.fromtimestamp(time_ms / 1_000, tz=datetime.UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -17,8 +17,9 @@ from wharf.limits.simulation.access_log import AccessLogReader
 from wharf.limits.simulation.replay import PROGRESS_INTERVAL_LINES, Replay, SimulationResult
 
 MAX_WORKERS: Final = 16
+"""The maximum number of processes of one simulation."""
 MIN_PARALLEL_BYTES: Final = 4 << 20
-"""A smaller log is read before a second process has started."""
+"""Smaller logs are simulated in one process: they are read before a second process has started."""
 ProgressCallback = Callable[[int, int], object]
 """Called with the numbers of lines and bytes that were read."""
 
@@ -28,7 +29,7 @@ class SimulationFailed(Exception):
 
 
 def can_split_callers(rules: RuleSet) -> bool:
-    """Return whether each counter belongs to one user, or to one address without a user."""
+    """Return whether the callers can be split between processes: each counter belongs to one user, or one address."""
     return all(
         rule.scope[0] in ("caller", "user") for rule in rules.rules if rule.counts is not CountedUnit.FAILED_LOGINS
     )
@@ -44,7 +45,10 @@ def choose_worker_count(logs: Sequence[Path], rules: RuleSet) -> int:
 def simulate_logs(
     logs: Sequence[Path], rules: RuleSet, parts: int, progress: ProgressCallback | None = None
 ) -> SimulationResult:
-    """Return the result of a simulation of all lines, by `parts` processes. Raises `SimulationFailed` and `OSError`."""
+    """Return what the rules would have done with all requests in these logs, simulated by `parts` processes.
+
+    Raises `SimulationFailed` if a process ends early, and `OSError` if a log cannot be read.
+    """
     if parts == 1:
         return replay_part(_read_lines(logs), rules, 0, 1, progress).finish()
     context = multiprocessing.get_context("fork")  # Rules need not be read again. This process has one thread.
@@ -72,21 +76,22 @@ def simulate_logs(
 
 
 def _run_worker(sender: Connection, logs: Sequence[Path], rules: RuleSet, part: int, parts: int) -> None:
-    """Replay one part and send its partial result to the first process."""
+    """Simulate the callers of one part, and send the partial result to the first process. Runs in a process of its own."""
     sender.send(replay_part(_read_lines(logs), rules, part, parts, None).partial_result)
     sender.close()
 
 
 def simulate_lines(lines: Iterable[bytes], rules: RuleSet) -> SimulationResult:
-    """Return the result of a simulation of these lines, in this process."""
+    """Return what the rules would have done with the requests in these lines, simulated in this process."""
     return replay_part(lines, rules, 0, 1, None).finish()
 
 
 def replay_part(
     lines: Iterable[bytes], rules: RuleSet, part: int, parts: int, progress: ProgressCallback | None
 ) -> Replay:
-    """Replay the requests of the callers that belong to a part; requests of other callers only advance the clock.
+    """Return a simulation of the callers that belong to part number `part` of `parts`; other lines only set its clock.
 
+    A hash of user or address decides to which part a caller belongs.
     Unreadable lines are counted by the part that their caller belongs to; those without a caller, by the first part.
     """
     reader = AccessLogReader()
@@ -96,13 +101,13 @@ def replay_part(
         read_bytes += len(line)
         if progress is not None and number % PROGRESS_INTERVAL_LINES == 0:
             progress(number, read_bytes)
-        is_ours = part == 0
+        is_in_part = part == 0
         if parts > 1 and line[:1] != b"{":
             # Find the caller without parsing the whole line: host, name, user and the rest.
             words = line.split(b" ", 3)
             if len(words) == 4:
-                is_ours = zlib.crc32(words[0] if words[2] == b"-" else words[2]) % parts == part
-                if replay is not None and not is_ours:
+                is_in_part = zlib.crc32(words[0] if words[2] == b"-" else words[2]) % parts == part
+                if replay is not None and not is_in_part:
                     at_ms = reader.read_time_ms(words[3])
                     if at_ms is not None:
                         replay.advance_clock(at_ms)
@@ -110,7 +115,7 @@ def replay_part(
         unreadable_before = reader.unreadable_lines
         record = reader.read_line(line)
         if record is None:
-            unreadable += reader.unreadable_lines - unreadable_before if is_ours else 0
+            unreadable += reader.unreadable_lines - unreadable_before if is_in_part else 0
             continue
         if replay is None:
             replay = Replay(rules, has_durations=record.duration_ms is not None)
@@ -124,6 +129,7 @@ def replay_part(
 
 
 def _read_lines(logs: Sequence[Path]) -> Iterator[bytes]:
+    """Yield the lines of all logs, one log after the other."""
     for log in logs:
         with log.open("rb") as file:
             yield from file

@@ -34,10 +34,12 @@ MAX_CACHED_CALLS: Final = 200_000
 
 
 class RefusalCount(msgspec.Struct):
-    """Refusals of one caller by one rule."""
+    """The refusals of one caller by one rule."""
 
     caller: str
+    """The owner of the counter, such as `user:ada`."""
     rule: str
+    """The name of the rule; `ban` for refusals during a ban."""
     count: int = 0
     first_ms: int = 0
     last_ms: int = 0
@@ -55,6 +57,7 @@ class SimulationResult(msgspec.Struct):
     admitted: int = 0
     refused: int = 0
     begins_ms: int = 0
+    """The first and the last second of the log, in Unix milliseconds."""
     ends_ms: int = 0
     rules: dict[str, int] = {}
     """Refusals by rule."""
@@ -65,8 +68,9 @@ class SimulationResult(msgspec.Struct):
     not_judged: list[str] = []
     """What was not simulated."""
     step_ms: int = 60_000
+    """The length of a step of the timeline."""
     timeline: list[tuple[int, int, int]] = []
-    """Start, admitted and refused requests of each step."""
+    """For each step, its start in Unix milliseconds and the numbers of admitted and refused requests."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain values for JSON."""
@@ -75,7 +79,7 @@ class SimulationResult(msgspec.Struct):
 
 
 class PartialResult(msgspec.Struct):
-    """The result for some of the callers."""
+    """The result of a simulation for some of the callers."""
 
     result: SimulationResult
     seconds: dict[int, list[int]]
@@ -85,10 +89,10 @@ class PartialResult(msgspec.Struct):
 
 
 class Replay:
-    """The state of a simulation."""
+    """A running simulation: the counters of a limiter, the clock of the log, and the result so far."""
 
     def __init__(self, rules: RuleSet, *, has_durations: bool) -> None:
-        """Without durations, rules that need them are left out."""
+        """`has_durations` is set if the log has durations; otherwise rules that need them are left out."""
         self.result = SimulationResult()
         self._rules = rules
         self._has_durations = has_durations
@@ -112,13 +116,14 @@ class Replay:
         self._refusals: dict[tuple[str, str], RefusalCount] = {}
 
     def advance_clock(self, now_ms: int) -> None:
-        """Set the clock to the time of a line. It never goes back."""
+        """Set the clock to the time of a line, unless that is earlier than the current time."""
         if now_ms > self._now_ms:
             self._now_ms = now_ms
             self._current_second = self._seconds.setdefault(now_ms // 1_000, [0, 0])
 
     @property
     def partial_result(self) -> PartialResult:
+        """The result so far, which another process can add to its own."""
         return PartialResult(self.result, self._seconds, self._refusals)
 
     def merge_part(self, part: PartialResult) -> None:
@@ -138,7 +143,10 @@ class Replay:
         self._refusals |= part.refusals
 
     def replay_record(self, record: LogRecord) -> None:
-        """Decide a logged request and count the decision. A line that is out of order counts at the current time."""
+        """Admit or refuse a logged request by the rules, and count the decision.
+
+        A line that is out of order counts at the current time.
+        """
         result, counters = self.result, self._counters
         result.lines += 1
         if record.at_ms > self._now_ms:
@@ -172,7 +180,10 @@ class Replay:
         self._count_refusal(caller, rule, plan.endpoint, now_ms)
 
     def _take_with_duration(self, cached_call: StoreCall, duration_ms: int | None) -> TakeResult:
-        """Charge a request that holds its concurrency slots for its duration."""
+        """Check and charge a request, and return the result. If admitted, it holds its concurrency slots for its duration.
+
+        Without a duration, the slots are released at once.
+        """
         self._last_id += 1
         call = StoreCall(str(self._last_id), cached_call.plan, cached_call.charges, cached_call.ban_rules)
         take_result = self._counters.take(call, self._now_ms)
@@ -198,6 +209,7 @@ class Replay:
         return call
 
     def _count_refusal(self, caller: Caller, rule: str, endpoint: str, now_ms: int) -> None:
+        """Count a refusal by rule, and by caller and rule."""
         rules = self.result.rules
         rules[rule] = rules.get(rule, 0) + 1
         count = self._refusals.get((caller.owner, rule))
@@ -240,7 +252,7 @@ class Replay:
         return caller
 
     def finish(self) -> SimulationResult:
-        """Return the result with its time range, its timeline and the callers with most refusals."""
+        """Complete the result with its time range, its timeline and the callers with most refusals, and return it."""
         result = self.result
         seconds = sorted(self._seconds)
         if seconds:

@@ -1,4 +1,4 @@
-"""Where counters are stored: the port, the store in memory, and the wrappers around remote stores.
+"""Where counters are stored: the interface of a store, the store in memory, and the wrappers around remote stores.
 
 Layers, from the outside: `GuardedStore` (timeout, breaker, fallback), `DrillStore` (simulated outages),
 `QuotaLeaseStore` (optional, takes quota from Redis in advance), then `RedisStore` or `NeighbourStore`. `build` puts them

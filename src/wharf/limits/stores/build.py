@@ -23,12 +23,14 @@ COUNTERS_FILE: Final = "counters"
 
 
 class Openable(Protocol):
+    """A part of a store stack that must be opened before use and closed after it."""
+
     async def open(self) -> None: ...
     async def close(self) -> None: ...
 
 
 class RemoteLayers(NamedTuple):
-    """A remote store with the wrappers that the settings never omit."""
+    """A remote store with the two wrappers that it always has."""
 
     store: RedisStore | NeighbourStore
     drill: DrillStore
@@ -36,7 +38,7 @@ class RemoteLayers(NamedTuple):
 
 
 class StoreStack:
-    """The store of one limiter with its wrappers."""
+    """The store of one limiter with its wrappers, which are opened and closed together."""
 
     def __init__(
         self,
@@ -58,7 +60,7 @@ class StoreStack:
         self._exits = contextlib.AsyncExitStack()
 
     async def open(self) -> None:
-        """Open all layers, from the inside. If one fails, the opened ones are closed.
+        """Open all layers, the innermost first. If one fails, the opened ones are closed.
 
         Raises `StoreUnavailable`, `UnsuitableStore`, `InvalidSnapshot` or `OSError`.
         """
@@ -72,9 +74,9 @@ class StoreStack:
             self._exits = exits.pop_all()
 
     async def _open_remote(self, remote: RemoteLayers) -> None:
-        """Connect. If the store cannot be reached, begin with local decisions.
+        """Connect to the remote store. If it cannot be reached, start with local decisions.
 
-        A limiter with a rule that would refuse all requests does not begin without Redis. Raises `StoreUnavailable`.
+        Raises `StoreUnavailable` if Redis cannot be reached and a rule would then refuse all requests.
         """
         if isinstance(remote.store, NeighbourStore):
             if not await remote.store.open():
@@ -85,7 +87,7 @@ class StoreStack:
                 remote.guard.start_unavailable()
             return
         try:
-            is_connected = await remote.store.open(can_be_away=self._refusing_rule is None)
+            is_connected = await remote.store.open(can_be_unavailable=self._refusing_rule is None)
         except StoreUnavailable as error:
             raise StoreUnavailable(
                 f'{error}; rule {self._refusing_rule} has on_store_loss = "closed" and would refuse all requests'
@@ -95,12 +97,12 @@ class StoreStack:
             remote.guard.start_unavailable()
 
     async def close(self) -> None:
-        """Close all layers, from the outside."""
+        """Close all layers, the outermost first."""
         await self._exits.aclose()
 
 
 def build_store(settings: StoreSettings, rules: RuleSet, world: World, *, data_folder: Path) -> StoreStack:
-    """Return the store that the settings select, with its wrappers. It must be opened."""
+    """Return the store that the settings select, with its wrappers. The caller must open it."""
     if settings.kind is StoreKind.MEMORY:
         path = data_folder / COUNTERS_FILE if settings.is_saved else None
         memory = MemoryStore(world, rules, path=path, has_change_log=settings.socket is not None)

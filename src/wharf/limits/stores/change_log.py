@@ -1,6 +1,6 @@
 """The log of counter changes since the last snapshot, so that a killed process loses no reply that it sent.
 
-Before a reply is sent, the new values of changed counters are appended to a file. Frames hold values, not differences,
+Before a reply is sent, the new values of changed counters are appended to a file. Frames (length and msgpack value) hold values, not differences,
 so reading one twice is harmless. The data survives the process; if the machine fails, the last seconds can be lost.
 """
 
@@ -24,19 +24,23 @@ FORMAT_VERSION: Final = 1
 
 
 class TrackedCounters(Counters):
-    """Counters that record which of them changed since the last write."""
+    """Counters in memory that record which of them changed since the last write to the change log."""
 
     def __init__(self, rules: Sequence[Rule] = (), *, max_keys: int = 1_000_000) -> None:
         super().__init__(rules, max_keys=max_keys)
         self.on_change: Callable[[], object] | None = None
         """Called on the first change after a write, or after an attempt to write."""
         self.has_notified = False
+        """Whether `on_change` was called since the last write."""
         self.changed_keys: dict[str, set[str]] = {}
         """Changed keys by rule."""
         self.changed_bans: set[str] = set()
 
     def _record_change(self, charges: Iterable[Charge], keys: tuple[str, ...] = (), bans: Iterable[str] = ()) -> None:
-        """Record that these counters and bans changed. `keys` replaces the keys of the charges if it is not empty."""
+        """Record that the counters of these charges and the bans of these subjects changed; call `on_change` if it is due.
+
+        If `keys` is not empty, it has the counter key of each charge instead of the charge itself.
+        """
         if not self.has_notified and self.on_change is not None:
             self.has_notified = True
             self.on_change()
@@ -45,7 +49,7 @@ class TrackedCounters(Counters):
         self.changed_bans.update(bans)
 
     def take(self, call: StoreCall, now_ms: int) -> TakeResult:
-        """Take and record what changed."""
+        """Check all limits of a request, charge all of them or none, and record which counters and bans changed."""
         result = super().take(call, now_ms)
         if result.is_admitted:
             self._record_change(call.charges, result.keys)
@@ -54,7 +58,10 @@ class TrackedCounters(Counters):
         return result
 
     def refund(self, request_id: str, now_ms: int, *, is_fault: bool) -> bool:
-        """Refund and record what changed."""
+        """Refund the primary charge of a request, and record that its counter changed. Return whether it was refunded.
+
+        `is_fault` is set if the reason is a 5xx reply.
+        """
         entry = self._results.find(request_id)
         is_done = super().refund(request_id, now_ms, is_fault=is_fault)
         if is_done and entry is not None:
@@ -62,11 +69,13 @@ class TrackedCounters(Counters):
         return is_done
 
     def add_usage(self, charges: Iterable[Charge], amount: int, now_ms: int) -> tuple[Charge, ...]:
+        """Charge an amount that is known only after the request, and record what changed. Return the charges used."""
         charged = super().add_usage(charges, amount, now_ms)
         self._record_change(charged)
         return charged
 
     def reset(self, charges: Iterable[Charge]) -> None:
+        """Set the counters of these charges to zero, and record what changed."""
         charges = tuple(charges)
         super().reset(charges)
         self._record_change(charges)
@@ -91,14 +100,14 @@ class ChangeLog:
         self._is_failing = False
 
     def _list_files(self) -> list[tuple[int, Path]]:
-        """Return the numbers and paths of the files, in order."""
+        """Return the number and path of each file of the log, in the order of the numbers."""
         found = [
             (path.name.removeprefix(self._name_prefix), path) for path in self._folder.glob(f"{self._name_prefix}*")
         ]
         return sorted((int(number), path) for number, path in found if number.isdigit())
 
     def load_into(self, counters: Counters) -> None:
-        """Apply all files to the counters."""
+        """Load the changes in all files of the log into the counters, in the order of the files."""
         for number, path in self._list_files():
             self._number = max(self._number, number)
             with path.open("rb") as file:
@@ -106,9 +115,9 @@ class ChangeLog:
                     rows.load_into(counters)
 
     def start_file(self) -> int:
-        """Write to a new file from now on and return its number.
+        """Write changes to a new file from now on, and return its number.
 
-        After the snapshot is saved, pass that number to `delete_before`. Raises `OSError`; the previous file then
+        After the next snapshot is saved, pass that number to `delete_before`. Raises `OSError`; the previous file then
         stays in use.
         """
         number = self._number + 1
@@ -124,13 +133,16 @@ class ChangeLog:
         return number
 
     def delete_before(self, number: int) -> None:
-        """Delete the files that the latest snapshot made obsolete."""
+        """Delete the files with lower numbers, which the latest snapshot made obsolete."""
         for file_number, path in self._list_files():
             if file_number < number:
                 path.unlink()
 
     def write_changes(self, counters: TrackedCounters) -> None:
-        """Append the current values of changed counters. If the disk rejects them, they are written the next time."""
+        """Append the current values of changed counters and bans to the file.
+
+        If writing fails, log the first failure and keep the changes for the next call.
+        """
         counters.has_notified = False
         if self._file is None or not (counters.changed_keys or counters.changed_bans):
             return
@@ -164,9 +176,9 @@ class ChangeLog:
 
 
 def _append_or_undo(file: int, data: bytes, *, end: int) -> int:
-    """Append all data or nothing, because a partial frame would make later frames unreadable.
+    """Append all data to a file or nothing, and return the new length of the file. `end` is its length before.
 
-    `end` is the length of the file. Return the new length. Raises `OSError`.
+    A partial frame would make later frames unreadable, so it is cut off. Raises `OSError` if writing fails.
     """
     written = os.write(file, data)
     if written < len(data):

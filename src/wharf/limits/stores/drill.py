@@ -10,7 +10,7 @@ from wharf.limits.stores.port import RefundReason, RemoteStore, StoreUnavailable
 
 
 class DrillStore(ForwardingStore):
-    """Fails the calls for requests while `is_active` is set.
+    """A wrapper around a remote store that fails the calls for requests while `is_active` is set.
 
     Calls of operators still pass. So does `take_now`: quota that was taken in advance is valid during an outage too.
     """
@@ -20,12 +20,12 @@ class DrillStore(ForwardingStore):
         self.is_active = False
 
     def _raise_if_active(self) -> None:
-        """Raise `StoreUnavailable` during a drill."""
+        """Raise `StoreUnavailable` during a drill, which is a simulated outage."""
         if self.is_active:
             raise StoreUnavailable("a drill is active: the store is treated as unavailable")
 
     def start_take(self, call: StoreCall) -> "asyncio.Future[TakeResult]":
-        """Start a take; during a drill, return a failed future."""
+        """Start to charge a request, and return a future for the result; during a drill, return a failed future."""
         try:
             self._raise_if_active()
         except StoreUnavailable as problem:

@@ -20,14 +20,17 @@ MAX_KNOWN_BUCKETS: Final = 65_536
 
 
 class _LastReading(msgspec.Struct, frozen=True, gc=False):
-    """The last known count of a bucket."""
+    """The last count of a bucket that the store reported, and the end of its window."""
 
     count: int
     end_ms: int
 
 
 class FallbackCounters:
-    """Counters of this process for outages. `process_count` processes share each limit."""
+    """Counters of this process that decide requests while the store is unavailable.
+
+    `process_count` processes share each limit, so each of them may use that part of it.
+    """
 
     def __init__(self, rules: RuleSet, *, process_count: int) -> None:
         self._counters = Counters(rules.rules, max_keys=rules.keys_most)
@@ -38,7 +41,7 @@ class FallbackCounters:
         self._counters.set_rules(rules.rules, max_keys=rules.keys_most)
 
     def record_result(self, call: StoreCall, result: TakeResult) -> None:
-        """Remember the store's latest count of the primary bucket."""
+        """Store the count of the primary bucket that the store reported in this result."""
         if call.plan.is_free or not call.charges:
             return
         charge = call.charges[0]
@@ -51,7 +54,11 @@ class FallbackCounters:
             readings.popitem(last=False)
 
     def take(self, call: StoreCall, now_ms: int) -> TakeResult:
-        """Decide a call by the outage policies of its rules."""
+        """Return the result of a call while the store is unavailable, by the outage policies of its rules.
+
+        A rule with the policy `closed` refuses; `open` admits; `local` admits up to this process's share of the ceiling.
+        The counts in the result are scaled to the whole ceiling, because headers report that.
+        """
         charges = tuple(self._limit_to_share(charge, now_ms) for charge in call.charges)
         result = self._counters.take(msgspec.structs.replace(call, charges=charges), now_ms)
         closed_indexes = [
@@ -87,7 +94,11 @@ class FallbackCounters:
         )
 
     def _limit_to_share(self, charge: Charge, now_ms: int) -> Charge:
-        """Return the charge with the ceiling that this process may use alone."""
+        """Return the charge with the share of the ceiling that this process may use during an outage.
+
+        For a fixed window, the share is at most what was left when the store last reported the count. A rule with
+        another policy than `local` is counted but not enforced.
+        """
         if charge.ceiling >= UNLIMITED:
             return charge
         if charge.rule.on_store_loss is not StoreOutagePolicy.LOCAL:

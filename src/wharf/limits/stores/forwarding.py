@@ -12,7 +12,7 @@ from wharf.limits.stores.port import RefundReason, RemoteStore
 
 
 class ForwardingStore:
-    """Forwards every call to the wrapped store. Subclasses override the calls that they change."""
+    """A wrapper that forwards every call to another store. Subclasses override the calls that they change."""
 
     def __init__(self, store: RemoteStore) -> None:
         self._store = store

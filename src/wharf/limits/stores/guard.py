@@ -24,7 +24,7 @@ from wharf.world import World
 
 
 class BreakerState(Enum):
-    """Whether requests call the store."""
+    """The state of the circuit breaker: whether requests call the store."""
 
     CLOSED = "closed"
     """Requests call the store."""
@@ -33,12 +33,16 @@ class BreakerState(Enum):
 
 
 class Breaker(msgspec.Struct):
-    """A circuit breaker. It holds state only; `GuardedStore` runs the probes."""
+    """The circuit breaker of a remote store: it opens after several consecutive calls without a reply in time.
+
+    It has only the state; `GuardedStore` checks whether an unavailable store is back.
+    """
 
     max_losses: int = 3
-    """This number of consecutive losses opens the breaker."""
+    """This number of consecutive calls without a reply in time opens the breaker."""
     state: BreakerState = BreakerState.CLOSED
     losses: int = 0
+    """Consecutive calls without a reply in time."""
     open_count: int = 0
     """How often it has opened."""
 
@@ -46,8 +50,8 @@ class Breaker(msgspec.Struct):
     def is_open(self) -> bool:
         return self.state is BreakerState.OPEN
 
-    def record_answer(self) -> None:
-        """Record a reply in time. A late reply does not close an open breaker; only a probe does."""
+    def record_reply(self) -> None:
+        """Record that the store replied in time. This does not close an open breaker; only a probe does."""
         self.losses = 0
 
     def record_loss(self) -> bool:
@@ -72,12 +76,12 @@ MAX_PENDING_UNDOS: Final = 10_000
 
 
 class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Timeouts and limits of the guard."""
+    """How long requests wait for a remote store, and when it counts as unavailable."""
 
     wait_ms: int = 50
     """The longest time that a request waits for the store."""
     losses_most: int = 3
-    """Consecutive losses that open the breaker."""
+    """The number of consecutive calls without a reply in time that opens the breaker."""
     probe_every_ms: int = 500
     """The interval of probes while the store is unavailable."""
     check_every_ms: int = 5_000
@@ -87,24 +91,31 @@ class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GuardCounts(msgspec.Struct):
-    """Counts for the metrics."""
+    """The counts of a `GuardedStore`, for the metrics.
+
+    A late charge is one that a remote store made after the request was already decided in this process.
+    """
 
     lost_calls: int = 0
     """Calls without a reply in time."""
     local_decisions: int = 0
+    """Requests that were decided in this process, because the store was unavailable or too slow."""
     local_refusals: int = 0
+    """Those of them that were refused."""
     late_kept: int = 0
     """Late charges that were kept, because the request was admitted locally."""
     late_undone: int = 0
     """Late charges that were undone, because the request was refused locally."""
     unsettled: int = 0
-    """Charges whose outcome stays unknown, because too many were pending."""
+    """Charges and releases whose outcome at the store stays unknown."""
     outages: int = 0
+    """How often the store became unavailable."""
     is_away: bool = False
+    """Whether the store is unavailable."""
 
 
 class GuardedStore:
-    """A remote store that always replies in time, and is replaced by local decisions during an outage."""
+    """A wrapper around a remote store: limits how long requests wait for it, and decides locally during an outage."""
 
     def __init__(self, store: RemoteStore, rules: RuleSet, settings: GuardSettings, world: World) -> None:
         self.counts: Final = GuardCounts()
@@ -115,6 +126,7 @@ class GuardedStore:
         self._breaker = Breaker(max_losses=settings.losses_most)
         self._timeout_s = settings.wait_ms / 1_000
         self._locally_admitted: dict[str, bool] = {}  # Requests that were admitted locally.
+        # Calls whose result did not arrive in time, by request id, and those of them whose request has ended since.
         self._late_takes: dict[str, asyncio.Future[TakeResult]] = {}
         self._ended_early: set[str] = set()
         self._pending_undos: deque[StoreCall] = deque()
@@ -132,12 +144,12 @@ class GuardedStore:
         self._watcher = self._world.start_task(self._keep_watching(), name="limits: watch the store")
 
     def start_unavailable(self) -> None:
-        """Begin with an open breaker, because the store could not be reached at the start."""
+        """Open the breaker, because the store could not be reached at the start."""
         while not self._breaker.is_open:
             self._record_loss()
 
     async def close(self) -> None:
-        """Stop watching and wait for running calls."""
+        """Stop checking the store, and wait for running calls."""
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
@@ -161,7 +173,7 @@ class GuardedStore:
             )  # The caller disconnected before the request was admitted.
             raise
         if result is not None:
-            self._breaker.record_answer()
+            self._breaker.record_reply()
             self.fallback.record_result(call, result)
             return result
         self._record_loss()
@@ -170,11 +182,12 @@ class GuardedStore:
         return result
 
     async def _wait_for_result(self, pending: "asyncio.Future[TakeResult]") -> TakeResult | None:
-        """Return the result, or `None` if there is none in time. The call continues in any case."""
+        """Return the result of a call, or `None` if it fails or does not arrive in time. A late call continues."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
 
         def wake(_: object = None) -> None:
+            """End the wait, after the result or the timeout."""
             if not waiter.done():
                 waiter.set_result(None)
 
@@ -190,7 +203,7 @@ class GuardedStore:
         return None if isinstance(pending.exception(), StoreUnavailable) else pending.result()
 
     def _decide_locally(self, call: StoreCall) -> TakeResult:
-        """Decide a call with the fallback counters."""
+        """Return the result of a call by the fallback counters of this process, and count the decision."""
         result = self.fallback.take(call, self.now_ms())
         self.counts.local_decisions += 1
         self.counts.local_refusals += not result.is_admitted
@@ -199,10 +212,13 @@ class GuardedStore:
         return result
 
     def _settle_late_take(self, call: StoreCall, pending: "asyncio.Future[TakeResult]", *, was_admitted: bool) -> None:
-        """When a late result arrives, undo its charge unless the request was admitted."""
+        """Arrange that a late charge is undone when the store's result arrives, unless the request was admitted.
+
+        If the request was admitted and has ended by then, its slots at the store are released.
+        """
 
         def settle(finished: "asyncio.Future[TakeResult]") -> None:
-            """Handle the late result."""
+            """Keep, release or undo what the store has charged after the request was decided in this process."""
             self._late_takes.pop(call.id, None)
             has_ended = call.id in self._ended_early
             self._ended_early.discard(call.id)
@@ -224,20 +240,21 @@ class GuardedStore:
         pending.add_done_callback(settle)
 
     def _undo_later(self, call: StoreCall) -> None:
-        """Remember a charge that must be undone when the store is back."""
+        """Queue a charge that must be undone when the store is available again. If the queue is full, drop the oldest."""
         if len(self._pending_undos) >= MAX_PENDING_UNDOS:
             self._pending_undos.popleft()
             self.counts.unsettled += 1
         self._pending_undos.append(call)
 
     async def _undo(self, call: StoreCall) -> None:
-        """Undo a charge now, or later if the store is unavailable."""
+        """Undo the charges of a call at the store; queue the call if the store is unavailable."""
         try:
             await self._store.undo(call)
         except StoreUnavailable:
             self._undo_later(call)
 
     def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine in a task that `close` waits for."""
         task = self._world.start_task(work, name="limits: settle")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -257,7 +274,10 @@ class GuardedStore:
         )
 
     async def _keep_watching(self) -> None:
-        """Check the store periodically; more often while it is unavailable."""
+        """Check periodically whether the store replies, more often while it is unavailable.
+
+        After a reply, close the breaker and retry the pending undos.
+        """
         since_check_ms = 0
         while True:
             await asyncio.sleep(self._settings.probe_every_ms / 1_000)
@@ -286,7 +306,7 @@ class GuardedStore:
             await self._retry_pending_undos()
 
     async def _retry_pending_undos(self) -> None:
-        """Retry each pending undo once. Undos that fail again wait for the next check."""
+        """Undo each queued charge at the store. Those that fail again are queued for the next check."""
         for _ in range(len(self._pending_undos)):
             if self._breaker.is_open or not self._pending_undos:
                 return
@@ -295,7 +315,10 @@ class GuardedStore:
     # -- the rest of the port --------------------------------------------------------------------------------------
 
     async def _run_with_timeout(self, work: Coroutine[Any, Any, object], name: str) -> object | None:
-        """Return the result of a call, or `None` if the store is unavailable or too slow. A slow call continues."""
+        """Run a call of the store, and return its result, or `None` if the store is unavailable or too slow.
+
+        While the breaker is open, the call is not made. A slow call continues in the background.
+        """
         if self._breaker.is_open:
             work.close()
             return None
@@ -309,12 +332,13 @@ class GuardedStore:
         return task.result()
 
     def _discard_task(self, task: "asyncio.Task[object]") -> None:
+        """Stop tracking a finished task, and count it as unsettled if the store was unavailable."""
         self._tasks.discard(task)
         if not task.cancelled() and isinstance(task.exception(), StoreUnavailable):
             self.counts.unsettled += 1
 
     def _start_release(self, request_id: str) -> None:
-        """Release without waiting. If the release is lost, the leases expire."""
+        """Send the release of a request without waiting for the reply. If it is lost, the leases expire."""
         for pending in self._store.start_release(request_id):
             pending.add_done_callback(self._on_released)
 
@@ -323,7 +347,10 @@ class GuardedStore:
             self.counts.unsettled += 1
 
     async def release(self, request_id: str) -> None:
-        """End a request locally, at the store, or at both if a late charge was kept."""
+        """End a request where it was admitted: at the store, or in the fallback counters of this process.
+
+        If the store has not replied to its charge yet, the store is called after that reply.
+        """
         if self._locally_admitted.pop(request_id, False):
             self.fallback.release(request_id, self.now_ms())
             if request_id in self._late_takes:
@@ -342,7 +369,7 @@ class GuardedStore:
         await self._run_with_timeout(self._store.add_usage(charges, amount), "add usage")
 
     async def peek(self, charges: Iterable[Charge]) -> tuple[CounterReading, ...]:
-        """Read counters, or the last known values if the store is unavailable."""
+        """Return the values of counters from the store, or the last known ones if the store is unavailable."""
         charges = tuple(charges)
         readings = await self._run_with_timeout(self._store.peek(charges), "peek")
         if isinstance(readings, tuple):

@@ -25,7 +25,8 @@ SAVE_INTERVAL_S: Final = 10.0
 class MemoryStore:
     """Counters in memory.
 
-    `path` is the file that keeps them over restarts; `clock` gives milliseconds (default: the world).
+    `path` is the file in which they survive restarts. `clock` returns Unix milliseconds; the default is the clock of
+    `world`.
     """
 
     def __init__(
@@ -39,8 +40,8 @@ class MemoryStore:
     ) -> None:
         """With `has_change_log` and a `path`, no reply is lost if the process is killed."""
         self._changes = ChangeLog(path) if has_change_log and path is not None else None
-        kind = TrackedCounters if self._changes is not None else Counters
-        self.counters: Final = kind(rules.rules, max_keys=rules.keys_most)
+        counters_class = TrackedCounters if self._changes is not None else Counters
+        self.counters: Final = counters_class(rules.rules, max_keys=rules.keys_most)
         self._world = world
         self._path = path
         self._clock = clock
@@ -54,7 +55,7 @@ class MemoryStore:
         return self._clock() if self._clock is not None else self._world.now_ns() // 1_000_000
 
     async def open(self) -> None:
-        """Load the saved counters and start to save periodically."""
+        """Load the saved counters and start to save them periodically. Does nothing without a file."""
         if self._path is None:
             return
         await self.load()
@@ -63,7 +64,7 @@ class MemoryStore:
         self._saver = self._world.start_task(self._keep_saving(), name="limits: save counters")
 
     async def close(self) -> None:
-        """Save the counters again and stop."""
+        """Stop the periodic saving, save the counters, and close the change log."""
         if self._saver is not None:
             self._saver.cancel()
             await asyncio.gather(self._saver, return_exceptions=True)
@@ -74,7 +75,7 @@ class MemoryStore:
             self._changes.close()
 
     async def _keep_saving(self) -> None:
-        """Evict idle counters and save, periodically."""
+        """Evict idle counters and save all others, every `SAVE_INTERVAL_S` seconds."""
         while True:
             await asyncio.sleep(SAVE_INTERVAL_S)
             for _ in self.counters.sweep(self.now_ms()):
@@ -85,7 +86,10 @@ class MemoryStore:
                 log.error("cannot save counters path=%s error=%s", self._path, problem)
 
     async def save(self) -> None:
-        """Write all counters to a new file, then replace the old one. Other tasks run between the frames."""
+        """Write all counters to a new file that replaces the old one, and delete the change log files that it makes obsolete.
+
+        Other tasks can run between two frames. Raises `OSError` if writing fails.
+        """
         if self._path is None:
             return
         new = self._path.with_name(f"{self._path.name}.new")
@@ -106,7 +110,10 @@ class MemoryStore:
             self._changes.write_changes(self.counters)
 
     async def load(self) -> None:
-        """Load the saved counters. Raises `InvalidSnapshot` for other files and for newer formats."""
+        """Load the saved counters and the changes in the change log.
+
+        Raises `InvalidSnapshot` for a file that is damaged, has a newer format or is not a counter file.
+        """
         if self._path is not None and self._path.exists():
             with self._path.open("rb") as file:
                 for rows in read_frames(file, self._path.name):
@@ -118,7 +125,7 @@ class MemoryStore:
     # -- the port --------------------------------------------------------------------------------------------------
 
     def take_now(self, call: StoreCall) -> TakeResult:
-        """Do the same as `take` without awaiting, for callers on the same thread."""
+        """Check and charge all limits of a request without awaiting. Call it only in the thread of the event loop."""
         return self.counters.take(call, self.now_ms())
 
     async def take(self, call: StoreCall) -> TakeResult:

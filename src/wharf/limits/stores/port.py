@@ -24,7 +24,7 @@ class UnsuitableStore(Exception):
 
 
 class RefundReason(Enum):
-    """Why a primary charge is refunded."""
+    """The reason for which a primary charge is refunded."""
 
     UNCHANGED = "unchanged"
     """The reply to a conditional request with a valid credential is 304."""
@@ -35,7 +35,7 @@ class RefundReason(Enum):
 
 
 class Store(Protocol):
-    """Counters that several processes can share.
+    """The counters of the limiter, in this process or shared by several processes.
 
     A store uses its own clock unless one was passed to it. It checks all limits of a call, then charges all or none.
     The same request id is never charged twice.
@@ -47,18 +47,18 @@ class Store(Protocol):
         ...
 
     async def take(self, call: StoreCall) -> TakeResult:
-        """Check and charge.
+        """Check all limits of a request, charge all of them or none, and return the result.
 
         Raises `StoreUnavailable` if the outcome is unknown; a repeated call with the same id is safe.
         """
         ...
 
     async def release(self, request_id: str) -> None:
-        """End a request and free its slots. A second call does nothing."""
+        """End a request and free its concurrency slots. A second call does nothing."""
         ...
 
     async def renew(self, request_ids: Iterable[str]) -> int:
-        """Extend the leases of running requests. Return how many had expired."""
+        """Extend the concurrency leases of running requests. Return the number of expired ones that are active again."""
         ...
 
     async def refund(self, request_id: str, reason: RefundReason) -> bool:
@@ -73,7 +73,7 @@ class Store(Protocol):
         ...
 
     async def peek(self, charges: Iterable[Charge]) -> tuple[CounterReading, ...]:
-        """Read counters without opening or charging any."""
+        """Return the current values of these counters without charging them."""
         ...
 
     async def reset(self, charges: Iterable[Charge]) -> None:
@@ -85,11 +85,11 @@ class Store(Protocol):
         ...
 
     async def get_ban_end_ms(self, subject: str) -> int:
-        """Return when the current ban ends; 0 if there is none."""
+        """Return when the ban of a subject ends, in Unix milliseconds; 0 if it is not banned."""
         ...
 
     async def set_rules(self, rules: RuleSet) -> None:
-        """Count by these rules from now on. Counters of rules with the same name continue."""
+        """Replace the rules. The counters of rules that keep their name continue."""
         ...
 
 
@@ -97,15 +97,18 @@ class RemoteStore(Store, Protocol):
     """A store that is called over a network or socket. `GuardedStore` limits how long requests wait for it."""
 
     def take_now(self, call: StoreCall) -> TakeResult | None:
-        """Decide without a call if possible; else return `None`. Only quota leases can decide."""
+        """Return the result without a remote call, from quota that was taken in advance; `None` if that is not possible."""
         ...
 
     def start_take(self, call: StoreCall) -> "asyncio.Future[TakeResult]":
-        """Start a take that continues even if its caller is cancelled. The future fails with `StoreUnavailable`."""
+        """Start to check and charge a request, and return a future for the result.
+
+        The call continues even if the task that awaits it is cancelled. The future can fail with `StoreUnavailable`.
+        """
         ...
 
     def start_release(self, request_id: str) -> "list[asyncio.Future[Any]]":
-        """Start a release without waiting for it."""
+        """Start to release the slots of a request, and return the futures of the calls that this needs."""
         ...
 
     async def undo(self, call: StoreCall) -> None:
@@ -118,7 +121,7 @@ class RemoteStore(Store, Protocol):
 
 
 class OverrideStore(Protocol):
-    """Where operators put overrides (grants, limits off) that apply to all processes of a store."""
+    """A store of the changes that operators make for all processes: grants, and all limits off for a time."""
 
     async def read_overrides(self, known_version: int) -> tuple[int, Mapping[str, bytes]] | None:
         """Return all overrides with their version, or `None` if the version is `known_version`.
@@ -128,28 +131,34 @@ class OverrideStore(Protocol):
         ...
 
     async def write_override(self, name: str, value: bytes | None) -> None:
-        """Store an override under a name; `None` deletes it. Raises `StoreUnavailable`."""
+        """Store an override under a name; the value `None` deletes it. Raises `StoreUnavailable`."""
         ...
 
 
 class RecordStore(Protocol):
-    """Records that processes of one store share, for operators who query one of the processes.
+    """Decisions and activity that the processes of one store share, for operators who query one of the processes.
 
     The records are limited by number and age. No decision waits for them.
     """
 
     async def write_decisions(self, entries: Sequence[tuple[str, bytes]]) -> None:
-        """Append decisions with their request ids. Raises `StoreUnavailable`."""
+        """Store decisions, each as a pair of request id and JSON. Raises `StoreUnavailable`."""
         ...
 
     async def find_decision(self, request_id: str, since_ms: int) -> bytes | None:
-        """Return the decision about a request not older than `since_ms`, or `None`. Raises `StoreUnavailable`."""
+        """Return the decision about a request as JSON, or `None` if there is none from `since_ms` (Unix time) on.
+
+        Raises `StoreUnavailable`.
+        """
         ...
 
     async def write_activity(self, minute: int, process: str, rows: bytes) -> None:
-        """Replace the activity that a process recorded for a minute. Raises `StoreUnavailable`."""
+        """Store the activity rows of one process for one minute since the Unix epoch, and replace earlier ones.
+
+        `rows` are encoded: the number of requests of each caller at each endpoint. Raises `StoreUnavailable`.
+        """
         ...
 
     async def read_activity(self, minutes: Iterable[int]) -> Mapping[str, Sequence[bytes]]:
-        """Return the activity of these minutes by process. Raises `StoreUnavailable`."""
+        """Return by process id the encoded activity rows of these minutes since the Unix epoch. Raises `StoreUnavailable`."""
         ...

@@ -1,4 +1,4 @@
-"""The format of counter files: a header, then frames of rows, so that no single step takes long.
+"""The format of counter files: a header, then frames (length and msgpack value) of counters, so that no step takes long.
 
 This version reads older formats and rejects newer ones. Concurrency leases are not stored, because their requests end
 with the process.
@@ -25,19 +25,22 @@ class InvalidSnapshot(Exception):
 
 
 class CounterFileHeader(msgspec.Struct, tag="counters"):
-    """The first frame; `form` is the format version."""
+    """The first frame of a counter file."""
 
     form: int
+    """The version of the format."""
 
 
 class CounterRows(msgspec.Struct, tag="rows"):
-    """Counters of one rule, each with its key and numbers. A counter without numbers was reset."""
+    """A frame with counters of one rule."""
 
     rule: str
+    """The name of the rule."""
     rows: list[tuple[str, tuple[int, ...]]]
+    """Key and numbers of each counter; their meaning depends on the algorithm. No numbers: the counter was reset."""
 
     def load_into(self, counters: Counters) -> None:
-        """Apply the rows to the counters; rules that no longer exist are skipped."""
+        """Load the rows into the counters, and reset those without numbers. A rule that no longer exists is skipped."""
         for key, numbers in self.rows if self.rule in counters.tables else ():
             if numbers:
                 counters.load_row(self.rule, key, numbers)
@@ -46,7 +49,7 @@ class CounterRows(msgspec.Struct, tag="rows"):
 
 
 class BanRows(msgspec.Struct, tag="bans"):
-    """Ban records by subject."""
+    """A frame with ban records, each with its subject."""
 
     rows: list[tuple[str, BanRecord]]
 
@@ -58,7 +61,7 @@ _decoder: Final = msgspec.msgpack.Decoder(CounterFileHeader | CounterRows | BanR
 
 
 def generate_frames(counters: Counters) -> Iterator[bytes]:
-    """Yield frames with all counters.
+    """Yield the frames of a counter file with all counters and bans.
 
     Counters may change between two frames; each row is correct at the time it is encoded.
     """
@@ -78,8 +81,9 @@ def generate_frames(counters: Counters) -> Iterator[bytes]:
 
 
 def read_frames(file: BinaryIO, name: str, *, can_be_torn: bool = False) -> Iterator[CounterRows | BanRows]:
-    """Yield the rows of a file. Raises `InvalidSnapshot`.
+    """Yield the frames of a counter file after its header.
 
+    Raises `InvalidSnapshot` if the file is damaged, has a newer format or is not a counter file. `name` is for the message.
     With `can_be_torn`, an incomplete last frame is ignored: the writer was killed, and no reply depended on that
     frame.
     """
@@ -100,7 +104,10 @@ def read_frames(file: BinaryIO, name: str, *, can_be_torn: bool = False) -> Iter
 def _read_frame(
     file: BinaryIO, name: str, *, can_be_torn: bool = False
 ) -> CounterFileHeader | CounterRows | BanRows | None:
-    """Return the next frame, or `None` at the end of the file. Raises `InvalidSnapshot`."""
+    """Return the next frame, or `None` at the end of the file.
+
+    With `can_be_torn`, an incomplete frame is treated as the end. Raises `InvalidSnapshot` if the frame is damaged.
+    """
     length = file.read(LENGTH_BYTES)
     if not length:
         return None

@@ -8,16 +8,18 @@ from wharf.languages.source_locations import SourceLocation
 
 
 class FileProblem(msgspec.Struct, frozen=True, order=True):
-    """One problem of a file."""
+    """One problem of a TOML file."""
 
     file: str
     location: SourceLocation
+    """Line and column."""
     key: str
+    """The key, such as `rule[2].ceiling`; empty if the problem concerns the whole file."""
     message: str
 
     def __str__(self) -> str:
-        where = f"{self.file}:{self.location.line}:{self.location.column}"
-        return f"{where}: {self.key}: {self.message}" if self.key else f"{where}: {self.message}"
+        position = f"{self.file}:{self.location.line}:{self.location.column}"
+        return f"{position}: {self.key}: {self.message}" if self.key else f"{position}: {self.message}"
 
 
 class InvalidFile(Exception):

@@ -16,7 +16,7 @@ ANONYMOUS_V6_BITS: Final = 64
 NETWORK_V6_BITS: Final = 48
 """The IPv6 network that shares one counter when too many addresses are counted."""
 NETWORK_V4_BITS: Final = 24
-"""The same for IPv4."""
+"""The IPv4 network that shares one counter when too many addresses are counted."""
 
 _FOR: Final = re.compile(r'(?:^|;)\s*for\s*=\s*("[^"]*"|[^;,"\s]*)', re.IGNORECASE)
 
@@ -40,7 +40,10 @@ class ProxySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_proxies(*, trusted: Sequence[str] = (), hops: int = 0, should_read_forwarded: bool = False) -> ProxySettings:
-    """Return the proxy settings for these configured values. Raises `InvalidProxies` if they contradict each other."""
+    """Return the proxy settings for these configured values.
+
+    Raises `InvalidProxies` if they contradict each other or cannot be parsed.
+    """
     if trusted and hops:
         raise InvalidProxies(
             "`trusted` and `hops` are both set: set the networks of the proxies or their number, not both"
@@ -57,7 +60,7 @@ def read_proxies(*, trusted: Sequence[str] = (), hops: int = 0, should_read_forw
 def find_address(
     socket_address: str, proxies: ProxySettings, *, forwarded_for: Sequence[str] = (), forwarded: Sequence[str] = ()
 ) -> Address:
-    """Return the address of the caller.
+    """Return the address of the caller: that of the socket, or the one that trusted proxies report in a header.
 
     Each header argument holds the lines of that header in order. Without configured proxies the headers are ignored.
     Raises `ValueError` if `socket_address` is not an IP address.
@@ -76,7 +79,11 @@ def find_address(
 
 
 def _find_by_hops(peer: Address, entries: Sequence[str], hops: int) -> Address:
-    """Go back one header entry for each proxy. A malformed entry stops the search at the last valid address."""
+    """Return the address in the header entry that is `hops` entries from the right.
+
+    Each proxy adds one entry on the right. A malformed entry ends the search: the result is the last valid address
+    before it, at first `peer`, the address of the socket.
+    """
     found = peer
     for text in list(reversed(entries))[:hops]:
         address = parse_address(text)
@@ -87,7 +94,10 @@ def _find_by_hops(peer: Address, entries: Sequence[str], hops: int) -> Address:
 
 
 def _find_by_trusted_networks(peer: Address, entries: Sequence[str], trusted: Sequence[Network]) -> Address:
-    """Return the first address, from the right, that is not in a trusted network."""
+    """Return the first address that is not in a trusted network: `peer`, then the header entries from the right.
+
+    A malformed entry ends the search at the last valid address.
+    """
     found = peer
     for text in reversed(entries):
         if not any(found in network for network in trusted):
@@ -132,13 +142,16 @@ def parse_address(text: str) -> Address | None:
 
 
 def build_address_scope(address: Address) -> str:
-    """Return the scope value of an address: the IPv4 address, or the /64 network of an IPv6 address."""
+    """Return an address as counter keys contain it: `address:192.0.2.7`, or `address:` with the /64 network for IPv6."""
     if isinstance(address, IPv4Address):
         return f"address:{address}"
     return f"address:{ip_network((address, ANONYMOUS_V6_BITS), strict=False)}"
 
 
 def build_network_scope(address: Address) -> str:
-    """Return the scope value of the wider network, which addresses share when there are too many to count separately."""
+    """Return the wider network of an address as counter keys contain it, such as `address:192.0.2.0/24`.
+
+    Addresses share its counter when there are too many to count separately.
+    """
     bits = NETWORK_V4_BITS if isinstance(address, IPv4Address) else NETWORK_V6_BITS
     return f"address:{ip_network((address, bits), strict=False)}"

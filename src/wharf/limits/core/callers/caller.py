@@ -14,6 +14,7 @@ class CredentialKind(Enum):
     """The kinds of credential that a request can carry."""
 
     NONE = "none"
+    """The request carries no credential."""
     PERSONAL_TOKEN = "personal_token"
     OAUTH_TOKEN = "oauth_token"
     """A token of an authorized app or OAuth app that acts for a user."""
@@ -30,6 +31,7 @@ class CallerClass(Enum):
     """The classes of callers for which a rule can set a ceiling: credential kind and enterprise tier."""
 
     NONE = "none"
+    """Callers without a credential, which are counted by address."""
     USER = "user"
     USER_ENTERPRISE = "user_enterprise"
     INSTALLATION = "installation"
@@ -41,12 +43,13 @@ class CallerClass(Enum):
     MACHINE = "machine"
     """Node agents and servers. They are counted and never limited; `lint` rejects a rule that limits them."""
 
-    # Enum.__hash__ is a slow Python function, and each new plan looks up ceilings. Members are singletons, so the
+    # Enum.__hash__ is a slow Python function, and each new charge plan looks up ceilings. Members are singletons, so the
     # identity hash is sufficient.
     __hash__ = object.__hash__
 
 
 LIMITED_CLASSES: Final = tuple(caller_class for caller_class in CallerClass if caller_class is not CallerClass.MACHINE)
+"""The classes for which a rule can set a ceiling."""
 
 # The class whose ceiling is used if a rule sets no ceiling for the class itself.
 ORDINARY_CLASSES: Final = {
@@ -58,7 +61,7 @@ ORDINARY_CLASSES: Final = {
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True, gc=False, cache_hash=True):
-    """The sender of a request, at one address.
+    """The sender of a request, at one address, with what rules need to find its limits.
 
     Callers with equal fields are equal, so two objects for the same caller can be used interchangeably. `owner`,
     `user`, `app` and the other scope fields hold values such as `user:ada`; a field is `None` if the credential has no
@@ -66,6 +69,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, gc=False, cache_hash=Tru
     """
 
     kind: CredentialKind
+    """The kind of its credential."""
     caller_class: CallerClass
     owner: str
     """The scope value whose primary bucket is charged: the user, installation, app, repository or address."""
@@ -76,6 +80,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, gc=False, cache_hash=Tru
     display_name: str = ""
     """How messages name the owner: `user ID 5`, `installation ID 71`, or the address."""
     user: str | None = None
+    """The user that the credential acts for, such as `user:ada`."""
     app: str | None = None
     installation: str | None = None
     repository: str | None = None
@@ -99,7 +104,10 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, gc=False, cache_hash=Tru
         return self.app or self.token or self.address
 
     def get_scope_value(self, member: str) -> str:
-        """Return the value of one scope member, or the owner if this credential has no such member."""
+        """Return the value of one member of a rule's scope, such as `user:ada` for `user`.
+
+        Return the owner if `member` is `caller`, or if this credential has no such member.
+        """
         if member == "caller":
             return self.owner
         value: str | None = getattr(self, member)

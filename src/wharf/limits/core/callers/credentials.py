@@ -28,7 +28,7 @@ KINDS_BY_PREFIX: Final = {
 
 
 class PresentedToken(msgspec.Struct, frozen=True):
-    """A token as presented, by its hash."""
+    """A token that a request presents, identified by its hash."""
 
     sha256: str
     user_name: str | None = None
@@ -49,7 +49,7 @@ class PresentedClient(msgspec.Struct, frozen=True):
 
 
 class NoCredential(msgspec.Struct, frozen=True):
-    """The request has no credential."""
+    """The result for a request without a credential."""
 
 
 class MalformedCredential(msgspec.Struct, frozen=True):
@@ -90,20 +90,20 @@ def read_credential(authorization: str | None, query: str = "") -> PresentedCred
 
 
 def parse_token(token: str, user_name: str | None = None) -> PresentedToken:
-    """Return the token as presented: its hash and the kinds that its prefix allows."""
+    """Return a presented token: its hash, the unverified user name, and the kinds that its prefix allows."""
     kinds = next((kinds for prefix, kinds in KINDS_BY_PREFIX.items() if token.startswith(prefix)), ())
     return PresentedToken(hash_secret(token), user_name, kinds)
 
 
 def _parse_token_header(token: str) -> PresentedCredential:
-    """Return the credential of a `Bearer` or `token` header."""
+    """Return the token of a `Bearer` or `token` header, or `MalformedCredential` if no token has this form."""
     if _TOKEN.fullmatch(token) is None:
         return MalformedCredential("Bad credentials")
     return parse_token(token)
 
 
 def _parse_basic_header(encoded: str) -> PresentedCredential:
-    """Return the credential of a `Basic` header."""
+    """Return the name and the secret of a `Basic` header, or `MalformedCredential` if it cannot be decoded."""
     if len(encoded) > MAX_BASIC_BYTES:
         return MalformedCredential("Bad credentials")
     try:

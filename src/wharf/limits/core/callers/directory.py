@@ -26,6 +26,7 @@ class Organization(msgspec.Struct, frozen=True, kw_only=True):
     is_enterprise_tier: bool = False
     """Whether it has the enterprise tier itself or belongs to an enterprise."""
     members: frozenset[str] = frozenset()
+    """Logins of its users."""
     owners: frozenset[str] = frozenset()
     """Logins of users who may see the organization's activity."""
 
@@ -35,7 +36,9 @@ class App(msgspec.Struct, frozen=True, kw_only=True):
 
     id: int
     owner: str
+    """The account that owns the app."""
     is_oauth: bool = False
+    """Whether it is an OAuth app, which has no installations."""
     client_id: str | None = None
     client_secret_sha256: str | None = None
     approved_by: frozenset[str] = frozenset()
@@ -47,10 +50,13 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
 
     id: int
     app: int
+    """The id of the app."""
     account: str
     """The account that the app is installed on: a user, an organization or an enterprise."""
     repositories: int = 0
+    """The number of repositories that it can access."""
     members: int = 0
+    """The number of users of the account."""
 
 
 class Repository(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +85,7 @@ class DirectoryToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Directory(Protocol):
-    """The lookups that identifying a caller needs."""
+    """The lookups in the directory of accounts that identify a caller. A `find_*` method returns `None` if it finds nothing."""
 
     def find_token(self, sha256: str) -> DirectoryToken | None: ...
     def find_client(self, client_id: str) -> App | None: ...

@@ -23,7 +23,7 @@ BAD_CREDENTIALS: Final = "Bad credentials"
 
 
 class UnrecognizedCredential(msgspec.Struct, frozen=True):
-    """The request is answered with 401. `message` is sent to the caller."""
+    """A rejected credential: the request is answered with 401 and this `message`."""
 
     message: str = BAD_CREDENTIALS
 
@@ -31,7 +31,7 @@ class UnrecognizedCredential(msgspec.Struct, frozen=True):
 def recognize_caller(
     credential: PresentedCredential, address: Address, path: str, directory: Directory, now_ms: int
 ) -> Caller | UnrecognizedCredential:
-    """Return the caller that a credential belongs to, or the reason for a 401.
+    """Return the caller that a credential belongs to, or `UnrecognizedCredential` with the reason for a 401.
 
     `path` matters for workflow tokens: their class depends on the account that owns the requested repository.
     """
@@ -62,7 +62,10 @@ def make_anonymous_caller(address: Address) -> Caller:
 def _make_client_caller(
     credential: PresentedClient, address: Address, path: str, directory: Directory, now_ms: int
 ) -> Caller | UnrecognizedCredential:
-    """Return the caller for basic authentication: an OAuth app, or the owner of a token."""
+    """Return the caller for basic authentication: an OAuth app, or the owner of a token.
+
+    Return `UnrecognizedCredential` if the secret of the app is wrong, or if neither part is a valid token.
+    """
     app = directory.find_client(credential.client_id)
     if app is None:
         # Git sends the token as the password; some clients send it as the user name.
@@ -89,7 +92,10 @@ def _make_client_caller(
 def _make_token_caller(
     credential: PresentedToken, address: Address, path: str, directory: Directory, now_ms: int
 ) -> Caller | UnrecognizedCredential:
-    """Return the caller that owns a token, unless the token is unknown, revoked, expired or of another kind."""
+    """Return the caller that owns a token.
+
+    Return `UnrecognizedCredential` if the token is unknown, revoked or expired, or if its prefix is one of other kinds.
+    """
     token = directory.find_token(credential.sha256)
     if token is None or token.is_revoked or (token.expires_ms is not None and now_ms >= token.expires_ms):
         return UnrecognizedCredential()
@@ -103,7 +109,7 @@ def _make_token_caller(
 
 
 def _make_user_caller(token: DirectoryToken, address: Address, directory: Directory) -> Caller | UnrecognizedCredential:
-    """Return the caller for a token of a user."""
+    """Return the caller for a token of a user; `UnrecognizedCredential` if the user does not exist."""
     user = directory.find_user(token.user or "")
     if user is None:
         return UnrecognizedCredential()
@@ -143,7 +149,7 @@ def has_enterprise_ceiling(app: App, login: str, directory: Directory) -> bool:
 def _make_installation_caller(
     token: DirectoryToken, address: Address, directory: Directory
 ) -> Caller | UnrecognizedCredential:
-    """Return the caller for a token of an app installation."""
+    """Return the caller for a token of an app installation; `UnrecognizedCredential` if it does not exist."""
     installation = directory.find_installation(token.installation or 0)
     if installation is None:
         return UnrecognizedCredential()
@@ -167,7 +173,10 @@ def _make_installation_caller(
 def _make_workflow_caller(
     token: DirectoryToken, address: Address, path: str, directory: Directory
 ) -> Caller | UnrecognizedCredential:
-    """Return the caller for a token of a workflow, which is counted by its repository."""
+    """Return the caller for a token of a workflow, which is counted by its repository.
+
+    Return `UnrecognizedCredential` if the repository does not exist.
+    """
     repository = directory.find_repository(token.repository or "")
     if repository is None:
         return UnrecognizedCredential()

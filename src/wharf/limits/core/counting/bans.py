@@ -19,16 +19,18 @@ class BanRecord(msgspec.Struct, frozen=True, gc=False):
     """The refusals and bans of one subject (an app, token or address)."""
 
     told_ms: int = 0
-    """When the current refusal was first sent."""
+    """When the refusal was sent that started the current wait."""
     wait_until_ms: int = 0
-    """Until when the caller must wait after that refusal."""
+    """Until when the caller must wait; later refusals can extend it."""
     minute: int = 0
+    """The minute of the last counted refusal, since the Unix epoch."""
     refusals: int = 0
     """The counted refusals of that minute."""
     minutes_over: int = 0
     """The number of consecutive minutes, up to `minute`, with too many refusals."""
     banned_until_ms: int = 0
     bans: int = 0
+    """The number of bans so far; each further ban is twice as long."""
     seen_ms: int = 0
     """When the last refusal was counted."""
 
@@ -41,10 +43,11 @@ class BanRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 def record_refusal(record: BanRecord, rules: BanRules, *, now_ms: int, wait_until_ms: int, ceiling: int) -> BanRecord:
-    """Return the record after a refusal that asks to wait until `wait_until_ms`.
+    """Return the ban record of a caller after one more refusal, which asks the caller to wait until `wait_until_ms`.
 
-    A refusal is counted only if the previous one was sent `grace_ms` before, so requests that were already in flight
-    do not count. A caller that waits until then is never counted. `ceiling` is that of the limit that refused.
+    A refusal counts towards a ban only if it falls into the wait that an earlier refusal asked for, at least `grace_ms`
+    after that refusal: requests that were already in flight do not count. So a caller that waits is never banned.
+    `ceiling` is the ceiling of the limit that refused.
     """
     if now_ms >= record.wait_until_ms or now_ms < record.told_ms:
         # The wait is over, or the clock stepped back: this is a first refusal again.
@@ -55,7 +58,7 @@ def record_refusal(record: BanRecord, rules: BanRules, *, now_ms: int, wait_unti
 
 
 def _count_refusal(record: BanRecord, rules: BanRules, *, now_ms: int, wait_until_ms: int, ceiling: int) -> BanRecord:
-    """Count a refusal, and ban the subject if there were too many in enough consecutive minutes."""
+    """Return the record with one more counted refusal, and with a ban if too many fell into enough consecutive minutes."""
     is_quiet = now_ms >= max(record.seen_ms, record.banned_until_ms) + rules.forget_ms
     bans = 0 if is_quiet else record.bans
     minute = now_ms // MINUTE_MS
@@ -85,9 +88,11 @@ def _count_refusal(record: BanRecord, rules: BanRules, *, now_ms: int, wait_unti
 
 
 def find_ban_wait(call: StoreCall, hit_indexes: Sequence[int], free_at_ms: Sequence[int]) -> tuple[int, int] | None:
-    """Return until when a refused call must wait, and the ceiling of the limit that refused it.
+    """Return until when the caller of a refused request must wait, and the ceiling of the limit that ends then.
 
-    Return `None` if the refusal does not count for bans: a request that can never be admitted, or one that is free.
+    `hit_indexes` are the indexes of the charges that exceed their ceiling, and `free_at_ms` has the time at which each
+    of them would fit. Return `None` if the refusal does not count for bans: the request is free of charge, or no
+    enforced limit could ever admit it.
     """
     if call.plan.is_free:
         return None
@@ -110,12 +115,16 @@ class BanRecords(dict[str, BanRecord]):
         self[subject] = msgspec.structs.replace(self.get(subject, _NEW_RECORD), banned_until_ms=until_ms)
 
     def get_end_ms(self, subject: str, now_ms: int) -> int:
-        """Return when the current ban ends; 0 if there is none."""
+        """Return when the ban of a subject ends, in Unix milliseconds; 0 if it is not banned."""
         record = self.get(subject)
         return record.banned_until_ms if record is not None and record.is_banned(now_ms) else 0
 
     def add_refusal(self, call: StoreCall, hit_indexes: Sequence[int], free_at_ms: Sequence[int], now_ms: int) -> None:
-        """Record a refusal, because a caller that continues to send requests may be banned."""
+        """Record a refusal of the call's ban subject; this bans it if it continued to send requests for too long.
+
+        `hit_indexes` are the indexes of the charges that exceed their ceiling; `free_at_ms` has the time at which each
+        of them would fit.
+        """
         wait = find_ban_wait(call, hit_indexes, free_at_ms)
         if wait is None:
             return
@@ -132,7 +141,10 @@ class BanRecords(dict[str, BanRecord]):
         )
 
     def _evict(self, rules: BanRules, now_ms: int) -> None:
-        """Remove expired records; if there are still too many, the oldest records of subjects that are not banned."""
+        """Remove expired records; if there are still too many, also the oldest records of subjects that are not banned.
+
+        The second step removes at most a tenth of the maximum number of records.
+        """
         for subject in [subject for subject, record in self.items() if record.is_expired(now_ms, rules)]:
             del self[subject]
         if len(self) >= MAX_BAN_RECORDS:  # Never remove a ban that is in force.

@@ -23,13 +23,17 @@ EVICTION_BATCH_KEYS: Final = 1_000
 EVICTION_RETRY_MS: Final = 100
 """The delay after an eviction that found nothing, so that not every request scans a full table."""
 MAX_FAULT_REFUNDS_PERCENT: Final = 10
-"""The share of a ceiling that 5xx replies can refund in one window, so that callers cannot provoke faults for free."""
+"""The share of a ceiling that 5xx replies can refund in one window, so that callers cannot cause server errors for free."""
 MAX_RUNNING_MS: Final = 3_600_000
-"""A request without a lease is assumed to have ended without a release after this time."""
+"""A request without an active lease is assumed to have ended without a release after this time."""
 
 
 class CounterTable(Protocol):
-    """The counters of one rule, for any algorithm."""
+    """The counters of one rule, whatever its algorithm. A key, such as `user:ada`, selects one counter.
+
+    `get_end_ms` returns when a counter will be empty, `get_free_at_ms` when `required` more units fit below the ceiling,
+    and `evict_idle` the keys of the empty counters that it removed. Rows are counters as numbers, for snapshots.
+    """
 
     def __contains__(self, key: str) -> bool: ...
     def __len__(self) -> int: ...
@@ -53,9 +57,9 @@ _TABLE_FACTORIES: Final[Mapping[Algorithm, Callable[[Rule], CounterTable]]] = {
 
 
 class KeyCounts:
-    """The number of open counters by rule and owner, for rules that limit it (`keys_most`).
+    """The number of counters that each owner has under each rule. Rules limit it with `keys_most`.
 
-    The counter that an owner shares for all further keys is not counted.
+    Beyond the maximum, all further requests of the owner share one counter, which is not included in the number.
     """
 
     __slots__ = ("_counts",)
@@ -64,26 +68,27 @@ class KeyCounts:
         self._counts: dict[str, dict[str, int]] = {}
 
     def rename_rules(self, new_names: Mapping[str, str]) -> None:
-        """Continue the numbers of renamed rules under their new names."""
+        """Move the numbers of renamed rules to their new names; `new_names` maps old names to new ones."""
         self._counts = {new_names.get(name, name): counts for name, counts in self._counts.items()}
 
     def count(self, rule: str, owner: str) -> int:
+        """Return how many counters an owner has under a rule."""
         return self._counts.get(rule, {}).get(owner, 0)
 
     def add(self, charges: Iterable[Charge]) -> None:
-        """Count the counters that these charges opened."""
+        """Increase the numbers by the counters that these charges opened, one for each charge."""
         for charge in charges:
             counts = self._counts.setdefault(charge.name, {})
             counts[charge.owner] = counts.get(charge.owner, 0) + 1
 
     def add_key(self, rule: str, key: str) -> None:
-        """Count a counter that was loaded from a file."""
+        """Increase the number for a counter that was loaded from a snapshot, unless it is the owner's shared counter."""
         owner = get_key_owner(key)
         counts = self._counts.setdefault(rule, {})
         counts[owner] = counts.get(owner, 0) + (key != build_shared_key(owner))
 
     def remove(self, rule: str, keys: Iterable[str]) -> None:
-        """Subtract removed counters."""
+        """Decrease the numbers by the removed counters of a rule. The shared counters of owners are not included."""
         counts = self._counts.get(rule, {})
         for key in keys if counts else ():
             owner = get_key_owner(key)
@@ -95,7 +100,7 @@ class KeyCounts:
 
 
 class Counters:
-    """The counters of all rules, the ban records, and the results of recent calls."""
+    """The counters of all rules in memory, the ban records, and the results of recent store calls."""
 
     def __init__(self, rules: Sequence[Rule] = (), *, max_keys: int = 1_000_000) -> None:
         self.tables: dict[str, CounterTable] = {}
@@ -109,13 +114,13 @@ class Counters:
         self._next_eviction_ms: dict[str, int] = {}
         self._key_counts: Final = KeyCounts()
         self.rules_version = 0
-        """How often the rules were set. Plans that were decoded for an earlier version are invalid."""
+        """How often the rules were set. Charge plans that were decoded for an earlier version are invalid."""
         self.set_rules(rules)
 
     # -- rules -----------------------------------------------------------------------------------------------------
 
     def set_rules(self, rules: Sequence[Rule], *, max_keys: int | None = None) -> None:
-        """Count by these rules from now on.
+        """Replace the rules; the counters follow them from now on. `max_keys` limits the counters of each rule.
 
         A rule keeps the counts of the previous rule with its name, or with the name in its `was`.
         """
@@ -153,7 +158,11 @@ class Counters:
     # -- deciding --------------------------------------------------------------------------------------------------
 
     def take(self, call: StoreCall, now_ms: int) -> TakeResult:
-        """Check every limit of a call, then charge all of them, or none if an enforced limit is exceeded."""
+        """Check every limit of a request, then charge all of them, or none if the request is refused.
+
+        A request is refused if an enforced limit is exceeded or its caller is banned. The result is stored by request
+        id: a repeated call with the same id returns it and charges nothing.
+        """
         request_id = call.id
         earlier = self._results.find(request_id)
         if earlier is not None:
@@ -166,9 +175,11 @@ class Counters:
         return result
 
     def take_once(self, call: StoreCall, now_ms: int) -> TakeResult:
-        """Do the same as `take` without remembering the result.
+        """Check every limit of a request, then charge all of them, or none if the request is refused.
 
-        For callers that use each request id once and never refund.
+        A request is refused if an enforced limit is exceeded or its caller is banned. Nothing is stored about the
+        request: a second call with its id would be charged again, and it cannot be refunded. Use this only where each
+        id occurs once.
         """
         plan = call.plan
         record = self.bans.get(plan.ban_subject) if self.bans else None
@@ -176,9 +187,9 @@ class Counters:
         charges = call.charges
         new_keys: Sequence[Charge] = ()
         tables = self.tables
-        for index in plan.bounded_indexes:
+        for index in plan.overflow_key_indexes:
             if charges[index].key not in tables[charges[index].name]:
-                charges, new_keys = self._apply_key_limits(charges, plan.bounded_indexes, now_ms)
+                charges, new_keys = self._apply_key_limits(charges, plan.overflow_key_indexes, now_ms)
                 break
         counts_before: list[int] = []
         hits: list[int] | None = None
@@ -221,7 +232,7 @@ class Counters:
         *,
         banned_until_ms: int,
     ) -> TakeResult:
-        """Return the result of a refused call and record the refusal for bans."""
+        """Return the result of a refused call. Unless the caller is banned already, record the refusal for a later ban."""
         plan = call.plan
         free_at_ms = self._list_free_times_ms(charges, hits, now_ms)
         bucket_charge = charges[0] if not plan.is_free else plan.bucket_charge
@@ -242,7 +253,7 @@ class Counters:
         return result
 
     def _list_free_times_ms(self, charges: Sequence[Charge], hits: Iterable[int], now_ms: int) -> tuple[int, ...]:
-        """Return for each hit when the charge would fit."""
+        """Return when each charge that exceeds its ceiling would fit. `hits` are the indexes of these charges."""
         return tuple(
             self.tables[charge.name].get_free_at_ms(charge.key, charge.required, charge.ceiling, now_ms)
             for charge in (charges[index] for index in hits)
@@ -251,9 +262,10 @@ class Counters:
     def _apply_key_limits(
         self, charges: tuple[Charge, ...], indexes: Iterable[int], now_ms: int
     ) -> tuple[tuple[Charge, ...], Sequence[Charge]]:
-        """Replace the keys of charges that may not open another counter by their overflow keys.
+        """Return all charges, with the overflow key where no further counter may be opened, and the charges that open one.
 
-        Return all charges, and those that will open a new counter.
+        The second part has only charges of rules with several counters per owner. `indexes` are those of the charges
+        with an overflow key.
         """
         limited: list[Charge] | None = None
         new_keys: list[Charge] = []
@@ -269,7 +281,10 @@ class Counters:
         return charges if limited is None else tuple(limited), new_keys
 
     def _can_open_key(self, charge: Charge, now_ms: int) -> bool:
-        """Return whether the owner of the charge, and the table, may have one more counter."""
+        """Return whether this charge may open a counter: neither its owner nor the table of its rule has the maximum number.
+
+        Idle counters of a full table are evicted first.
+        """
         if charge.rule.is_partitioned and self._key_counts.count(charge.name, charge.owner) >= charge.rule.keys_most:
             return False
         if len(self.tables[charge.name]) < self._max_keys:
@@ -277,7 +292,10 @@ class Counters:
         return self._evict_if_due(charge.name, now_ms)
 
     def _evict_if_due(self, name: str, now_ms: int) -> bool:
-        """Remove idle counters from a full table. Return whether that freed any."""
+        """Remove idle counters of a rule, and return whether any were removed.
+
+        Return `False` without an attempt if the last one found none and is less than `EVICTION_RETRY_MS` ago.
+        """
         if now_ms < self._next_eviction_ms.get(name, 0):
             return False
         if self._evict_idle_keys(name, now_ms):
@@ -288,14 +306,14 @@ class Counters:
     # -- results of earlier calls -----------------------------------------------------------------------------------
 
     def _remember(self, entry: RecentCall, now_ms: int) -> None:
-        """Store the result of an ended call. When old results are dropped, also drop the refunds of ended windows."""
+        """Store the result of an ended call. When old results are dropped, also drop the records of refunds to ended windows."""
         if self._results.remember_ended(entry, now_ms):
             self._refund_end_ms = {
                 request_id: end_ms for request_id, end_ms in self._refund_end_ms.items() if end_ms > now_ms
             }
 
     def release(self, request_id: str, now_ms: int, *, should_remember: bool = True) -> bool:
-        """End a request and free its slots. Return whether it was running.
+        """End a request and free its concurrency slots. Return whether it was running.
 
         Without `should_remember` nothing is stored about the ended request, which is faster. Use it only if no later
         call can have the same id.
@@ -314,12 +332,12 @@ class Counters:
         return True
 
     def get_start_ms(self, request_id: str) -> int | None:
-        """Return when a running request was admitted."""
+        """Return when a running request was admitted; `None` if it is not running."""
         entry = self._running.get(request_id)
         return None if entry is None else entry.result.now_ms
 
     def renew(self, request_ids: Iterable[str], now_ms: int) -> int:
-        """Extend the leases of requests that still run. Return how many had expired and count again."""
+        """Extend the leases of requests that still run. Return the number of expired leases that became active again."""
         revived = 0
         for request_id in request_ids:
             entry = self._running.get(request_id)
@@ -336,12 +354,14 @@ class Counters:
                 yield table, keys[index] if keys else call.charges[index].key
 
     def _holds_lease(self, request_id: str, entry: RecentCall, now_ms: int) -> bool:
+        """Return whether a request holds at least one lease that has not expired."""
         return any(table.has_lease(key, request_id, now_ms) for table, key in self._iter_leases(entry))
 
     def refund(self, request_id: str, now_ms: int, *, is_fault: bool) -> bool:
-        """Return the primary charge of a request to the window that it was charged to.
+        """Return the primary charge of a request to the window that it was charged to. Return whether this was done.
 
-        Each request is refunded once.
+        Each request is refunded once, and only while its window is open. `is_fault` is set if the reason is a 5xx
+        reply; such refunds are limited to `MAX_FAULT_REFUNDS_PERCENT` of the ceiling.
         """
         entry = self._results.find(request_id)
         if entry is None or not entry.result.is_admitted or entry.call.plan.is_free:
@@ -359,7 +379,7 @@ class Counters:
         return True
 
     def _count_fault_refund(self, charge: Charge, key: str, end_ms: int, now_ms: int) -> bool:
-        """Count a refund for a fault of the service. Return `False` if the window has no fault refunds left."""
+        """Count a refund that a 5xx reply caused. Return `False` if the window that ends at `end_ms` allows no more of them."""
         counted_end_ms, count = self._fault_refunds.get((charge.name, key), (0, 0))
         count = count if counted_end_ms == end_ms else 0
         if count + charge.cost > charge.ceiling * MAX_FAULT_REFUNDS_PERCENT // 100:
@@ -397,10 +417,12 @@ class Counters:
         return tuple(readings)
 
     def reset(self, charges: Iterable[Charge]) -> None:
+        """Set the counters of these charges to zero."""
         for charge in charges:
             self.reset_key(charge.name, charge.key)
 
     def reset_key(self, name: str, key: str) -> None:
+        """Remove one counter of the rule `name`, which sets it to zero."""
         if key in self.tables[name]:
             self.tables[name].reset(key)
             self._key_counts.remove(name, [key])
@@ -410,16 +432,16 @@ class Counters:
         self.bans.ban(subject, until_ms)
 
     def load_row(self, name: str, key: str, numbers: tuple[int, ...]) -> None:
-        """Restore a saved counter."""
+        """Restore a counter of the rule `name` from the numbers in a snapshot."""
         rule = self._rules[name]
         if rule.is_partitioned and key not in self.tables[name]:
             self._key_counts.add_key(name, key)
         self.tables[name].load_row(key, numbers)
 
     def sweep(self, now_ms: int) -> Iterator[int]:
-        """Remove idle counters and requests that ended without a release.
+        """Remove idle counters, and running requests that must have ended without a release.
 
-        Yields the number of removed keys after each batch, so that callers can pause.
+        Yields the number of removed counters after each batch, so that callers can pause.
         """
         for name in list(self.tables):
             for _ in range(len(self.tables.get(name, ())) // EVICTION_BATCH_KEYS + 1):
@@ -435,7 +457,7 @@ class Counters:
         yield 0
 
     def _evict_idle_keys(self, name: str, now_ms: int) -> int:
-        """Remove some idle counters of a rule. Return how many."""
+        """Remove the idle ones among the next `EVICTION_BATCH_KEYS` counters of a rule. Return how many were removed."""
         evicted = self.tables[name].evict_idle(now_ms, max_scanned=EVICTION_BATCH_KEYS)
         self._key_counts.remove(name, evicted)
         return len(evicted)

@@ -11,7 +11,7 @@ RETRY_DELAY_MS: Final = 1_000
 
 
 class ConcurrencyLeases:
-    """The leases of one rule.
+    """The concurrency leases of one rule.
 
     `leases_by_key` holds for each key the expiry time of each request's lease, the first to expire first.
     """
@@ -29,11 +29,12 @@ class ConcurrencyLeases:
         return len(self.leases_by_key)
 
     def count_used(self, key: str, now_ms: int) -> int:
-        """Return the number of active leases of a key."""
+        """Return the number of active leases of a key. Expired leases are removed on the way."""
         leases = self.leases_by_key.get(key)
         if not leases:
             return 0
-        for until_ms in leases.values():  # Only if the first lease has expired must all be checked.
+        # Leases are in the order of their expiry: while the first is active, all are, so the loop checks only that one.
+        for until_ms in leases.values():
             if until_ms <= now_ms or until_ms - now_ms > LEASE_TTL_MS:
                 self._drop_expired(leases, now_ms)
                 return len(leases)
@@ -52,7 +53,7 @@ class ConcurrencyLeases:
         leases.update(active)
 
     def add(self, key: str, _cost: int, now_ms: int, request_id: str) -> None:
-        """Start a lease for a request."""
+        """Start a lease for a request, or restart the one that it has."""
         leases = self.leases_by_key.get(key)
         if leases is None:
             self.leases_by_key[key] = {request_id: now_ms + LEASE_TTL_MS}
@@ -83,19 +84,18 @@ class ConcurrencyLeases:
         return self.leases_by_key.get(key, {}).get(request_id, 0) > now_ms
 
     def get_end_ms(self, _key: str, now_ms: int) -> int:
+        """Return when to retry. A slot can become free at any time, so this is always a short time from now."""
         return now_ms + RETRY_DELAY_MS
 
     def get_free_at_ms(self, _key: str, _required: int, _ceiling: int, now_ms: int) -> int:
+        """Return when to retry. A slot can become free at any time, so this is always a short time from now."""
         return now_ms + RETRY_DELAY_MS
 
     def reset(self, key: str) -> None:
         self.leases_by_key.pop(key, None)
 
     def evict_idle(self, now_ms: int, *, max_scanned: int) -> list[str]:
-        """Remove up to `max_scanned` keys without active leases and return them.
-
-        Each call continues after the last one.
-        """
+        """Scan the next `max_scanned` keys, remove those without active leases, and return the removed keys."""
         batch = list(islice(self._unswept_keys, max_scanned))
         if not batch:
             self._unswept_keys = iter(list(self.leases_by_key))

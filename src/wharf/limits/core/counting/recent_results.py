@@ -13,14 +13,17 @@ RESULT_TTL_MS: Final = 60_000
 
 
 class RecentCall(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A call with its result."""
+    """A store call with its result."""
 
     call: StoreCall
     result: TakeResult
 
 
 class RecentResults:
-    """Recent calls by request id. Ended calls are kept in two generations; the older one is dropped as a whole."""
+    """The store calls of running and recently ended requests, by request id.
+
+    Ended calls are stored in two generations. When the newer one is full or old, the older one is dropped as a whole.
+    """
 
     __slots__ = ("_ended", "_ended_before", "_ended_since_ms", "running")
 
@@ -32,12 +35,14 @@ class RecentResults:
         self._ended_since_ms = 0
 
     def find(self, request_id: str) -> RecentCall | None:
+        """Return the call of a running or recently ended request; `None` if it is unknown."""
         return self.running.get(request_id) or self._ended.get(request_id) or self._ended_before.get(request_id)
 
     def remember_ended(self, entry: RecentCall, now_ms: int = 0) -> bool:
-        """Store an ended call. Return whether this dropped the older generation, because the newer was full or old.
+        """Store the call of an ended request. Return whether this dropped the older generation of ended calls.
 
-        Without `now_ms`, generations do not age.
+        That happens when the newer generation is full, or older than `RESULT_TTL_MS`. Without `now_ms`, generations do
+        not age.
         """
         is_new_generation = len(self._ended) >= MAX_REMEMBERED_RESULTS or now_ms - self._ended_since_ms > RESULT_TTL_MS
         if is_new_generation:

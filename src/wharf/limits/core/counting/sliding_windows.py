@@ -12,31 +12,36 @@ import msgspec
 
 
 class SlidingWindow(msgspec.Struct, gc=False):
-    """The count of one key.
+    """The counter of one key: how much was charged in each slice of time.
 
     Slices are stored with their start times, not slice numbers, so that they survive a change of the rule. Most keys
     have only one slice, and there can be a million keys; the list is created for the second slice.
     """
 
     width_ms: int
+    """The length of a slice."""
     retention_ms: int
+    """How long after its start a slice counts."""
     last_start_ms: int
+    """The start of the newest slice, in Unix milliseconds."""
     last_count: int
+    """The count of the newest slice."""
     older_total: int = 0
+    """The sum of the counts in `older`."""
     older: list[int] | None = None
-    """Start and count alternate, the oldest slice first."""
+    """All slices but the newest, the oldest first, as a flat list: start, count, start, count."""
 
     def is_expired(self, now_ms: int) -> bool:
         return self.last_start_ms + self.retention_ms <= now_ms
 
     def iterate_slices(self) -> Iterator[tuple[int, int]]:
-        """Yield start and count of each slice, the oldest first."""
+        """Yield the start in Unix milliseconds and the count of each slice, the oldest first."""
         numbers = iter(self.older or ())
         yield from zip(numbers, numbers, strict=True)
         yield self.last_start_ms, self.last_count
 
     def drop_expired(self, now_ms: int) -> None:
-        """Remove expired slices. Called when the oldest slice may have expired."""
+        """Remove the slices that have expired at `now_ms`. If all have, the counts are set to zero."""
         older = self.older
         if older is None or self.is_expired(now_ms):
             self.last_count, self.older_total, self.older = 0, 0, None
@@ -57,7 +62,7 @@ class SlidingWindow(msgspec.Struct, gc=False):
 
 
 class SlidingWindows:
-    """The counts of one rule by key. A slice expires `retention_ms` after its start."""
+    """The sliding windows of one rule by key. A slice expires `retention_ms` after its start."""
 
     __slots__ = ("_start_ms", "_unswept_keys", "counts", "length_ms", "retention_ms", "width_ms")
 
@@ -76,7 +81,7 @@ class SlidingWindows:
         return len(self.counts)
 
     def count_used(self, key: str, now_ms: int) -> int:
-        """Return the count of all slices that have not expired."""
+        """Return the sum of all slices of a key that have not expired. Expired slices are removed on the way."""
         window = self.counts.get(key)
         if window is None:
             return 0
@@ -88,7 +93,7 @@ class SlidingWindows:
         return window.older_total + window.last_count
 
     def add(self, key: str, cost: int, now_ms: int, _request_id: str) -> None:
-        """Charge the current slice."""
+        """Add `cost` to the current slice of a key; open a slice or a window if none is current."""
         window = self.counts.get(key)
         if window is None:
             self.counts[key] = SlidingWindow(self.width_ms, self.retention_ms, self._get_slice_start_ms(now_ms), cost)
@@ -105,9 +110,9 @@ class SlidingWindows:
             window.last_start_ms, window.last_count = now_ms - now_ms % window.width_ms, cost
 
     def _get_slice_start_ms(self, now_ms: int) -> int:
-        """Return the start of the current slice.
+        """Return the start of the current slice in Unix milliseconds.
 
-        All keys share one int object, which saves memory with millions of keys.
+        All keys of a slice share one int object, which saves memory with millions of keys.
         """
         start_ms = now_ms - now_ms % self.width_ms
         if start_ms != self._start_ms:
@@ -115,14 +120,17 @@ class SlidingWindows:
         return self._start_ms
 
     def get_end_ms(self, key: str, now_ms: int) -> int:
-        """Return when the current count has expired completely."""
+        """Return when the last slice of a key expires; for an idle key, when a window that opened now would end."""
         window = self.counts.get(key)
         if window is None or window.is_expired(now_ms):
             return now_ms + self.length_ms
         return window.last_start_ms + window.retention_ms
 
     def get_free_at_ms(self, key: str, required: int, ceiling: int, now_ms: int) -> int:
-        """Return when `required` fits below the ceiling, if nothing else is charged until then."""
+        """Return when `required` more units fit below the ceiling, if nothing else is charged until then.
+
+        The oldest slices expire first, so their counts are subtracted one after the other until the rest is small enough.
+        """
         window = self.counts.get(key)
         if window is None:
             return now_ms
@@ -137,7 +145,7 @@ class SlidingWindows:
         self.counts.pop(key, None)
 
     def evict_idle(self, now_ms: int, *, max_scanned: int) -> list[str]:
-        """Remove up to `max_scanned` expired keys and return them. Each call continues after the last one."""
+        """Scan the next `max_scanned` keys, remove those whose slices have all expired, and return the removed keys."""
         batch = list(islice(self._unswept_keys, max_scanned))
         if not batch:
             self._unswept_keys = iter(list(self.counts))
@@ -158,7 +166,7 @@ class SlidingWindows:
         return (window.width_ms, window.retention_ms, *(number for pair in window.iterate_slices() for number in pair))
 
     def load_row(self, key: str, numbers: tuple[int, ...]) -> None:
-        """Restore a key from the numbers of `dump_row`."""
+        """Restore a key from a snapshot: `numbers` are width, retention, then start and count of each slice, oldest first."""
         width_ms, retention_ms, *pairs = numbers
         *older, last_start_ms, last_count = pairs
         self.counts[key] = SlidingWindow(

@@ -10,13 +10,14 @@ class FixedWindow(msgspec.Struct, gc=False):
     """The open window of one key."""
 
     count: int
+    """What was charged since the window opened."""
     end_ms: int
     length_ms: int
     """The length that it was opened with. A changed rule applies from the next window."""
 
 
 class FixedWindows:
-    """The windows of one rule by key. A window has ended if `end_ms <= now_ms`. Idle keys use no memory."""
+    """The fixed windows of one rule by key, in the order of their ends. A window has ended if `end_ms <= now_ms`."""
 
     __slots__ = ("length_ms", "windows")
 
@@ -41,7 +42,7 @@ class FixedWindows:
         return window.count
 
     def add(self, key: str, cost: int, now_ms: int, _request_id: str) -> None:
-        """Charge the current window, or open one."""
+        """Add `cost` to the current window of a key; open a window if none is current."""
         window = self.windows.get(key)
         if window is None:
             self.windows[key] = FixedWindow(cost, now_ms + self.length_ms, self.length_ms)
@@ -74,7 +75,10 @@ class FixedWindows:
         self.windows.pop(key, None)
 
     def evict_idle(self, now_ms: int, *, max_scanned: int) -> list[str]:
-        """Remove up to `max_scanned` ended windows, the oldest first, and return their keys."""
+        """Remove up to `max_scanned` ended windows, the oldest first, and return their keys.
+
+        Windows are in the order of their ends, so the scan stops at the first one that is still open.
+        """
         expired: list[str] = []
         for key, window in islice(self.windows.items(), max_scanned):
             if window.end_ms > now_ms:
@@ -88,10 +92,12 @@ class FixedWindows:
         return iter(self.windows)
 
     def dump_row(self, key: str) -> tuple[int, ...] | None:
+        """Return the numbers of a key for a snapshot: count, end and length; `None` if the key has no window."""
         window = self.windows.get(key)
         return None if window is None else (window.count, window.end_ms, window.length_ms)
 
     def load_row(self, key: str, numbers: tuple[int, ...]) -> None:
+        """Restore a key from a snapshot: `numbers` are count, end and length of its window."""
         count, end_ms, length_ms = numbers
         # Most windows have the rule's length. Sharing that int object saves memory with millions of windows.
         self.windows[key] = FixedWindow(count, end_ms, self.length_ms if length_ms == self.length_ms else length_ms)

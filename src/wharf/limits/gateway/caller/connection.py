@@ -21,7 +21,10 @@ from wharf.limits.gateway.proxied_request import ProxiedRequest
 
 
 class CallerConnection(asyncio.Protocol):
-    """The connection of a caller, with its current request. Its parts are created by `connection_made`."""
+    """The connection of a caller: reads its requests one after the other, and answers or forwards each.
+
+    `connection_made` creates the parts of the connection.
+    """
 
     __slots__ = (
         "_environment",
@@ -55,6 +58,7 @@ class CallerConnection(asyncio.Protocol):
     # -- callbacks of the socket -----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Create the parts of the connection, and set the deadline for the first request."""
         environment = self._environment
         self.transport = CallerTransport(cast(asyncio.Transport, transport))  # uvloop's are not subclasses of it.
         self.transport.deadline_s = environment.now_s() + environment.head_timeout_s
@@ -71,6 +75,7 @@ class CallerConnection(asyncio.Protocol):
         self._on_opened(self)
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - The reason makes no difference.
+        """Stop forwarding and end the current request; refund it if it was not sent to the service."""
         self.transport.is_closed = True
         self._on_closed(self)
         self._forwarder.close()
@@ -91,6 +96,7 @@ class CallerConnection(asyncio.Protocol):
         return None  # Close the transport: a caller that stops sending has left.
 
     def data_received(self, data: bytes) -> None:
+        """Pass bytes of the caller to a tunnel, or add them to the buffer and process it. Discard them after the last reply."""
         if self.transport.is_lingering:
             return
         upstream = self._forwarder.upstream
@@ -102,19 +108,24 @@ class CallerConnection(asyncio.Protocol):
         self._advance()
 
     def pause_writing(self) -> None:
+        """Stop reading the reply from the service, because the caller does not read; this time is not charged."""
         request = self.request
         if request is not None and request.admitted is not None:
             request.admitted.pause_work(self._environment.now_s())
         self._forwarder.on_caller_full()
 
     def resume_writing(self) -> None:
+        """Read the reply from the service again, because the caller has read what was written."""
         request = self.request
         if request is not None and request.admitted is not None:
             request.admitted.resume_work(self._environment.now_s())
         self._forwarder.on_caller_drained()
 
     def on_deadline(self) -> None:
-        """Handle a timeout of the caller: an incomplete head or body, an unread reply, or an idle connection."""
+        """Handle a timeout of the caller: refuse an incomplete head or body with 408.
+
+        Close the connection if it is idle, and reset it if the caller does not read its reply.
+        """
         self.transport.deadline_s = 0.0
         request = self.request
         if self.transport.is_lingering or (request is None and not self._reader.buffer):
@@ -147,7 +158,10 @@ class CallerConnection(asyncio.Protocol):
                 return
 
     def _read_head(self) -> bool:
-        """Read the head of the next request and begin the request. Return whether the head was complete."""
+        """Read the head of the next request and begin the request. Return whether the head was complete and valid.
+
+        An invalid head is refused; for an incomplete one a deadline is set.
+        """
         transport, environment = self.transport, self._environment
         try:
             head = self._reader.read_head()
@@ -164,7 +178,7 @@ class CallerConnection(asyncio.Protocol):
         return True
 
     def _begin_request(self, request: ProxiedRequest) -> None:
-        """Start to answer a request, or to read its body if the decision needs it."""
+        """Start to handle a request: send a health page, read the body if the decision needs it, or decide at once."""
         environment, head, incoming = self._environment, request.head, request.incoming
         self.request = request
         environment.counts.requests += 1
@@ -180,7 +194,10 @@ class CallerConnection(asyncio.Protocol):
             self._decide(request, None)
 
     def _read_body(self, request: ProxiedRequest) -> bool:
-        """Read the buffered part of the body. Return whether reading may continue."""
+        """Process the buffered part of the body: collect it for the decision, or send it to the service.
+
+        Return whether reading may continue; a malformed body is refused, and then it may not.
+        """
         try:
             part = self._reader.read_body(request)
         except BadChunk as error:
@@ -196,6 +213,7 @@ class CallerConnection(asyncio.Protocol):
         return True
 
     def _drain(self) -> None:
+        """Discard the buffered part of an unneeded body; close the connection if the body is malformed or too long."""
         try:
             self._reader.drain()
         except BadChunk:
@@ -204,7 +222,10 @@ class CallerConnection(asyncio.Protocol):
     # -- decisions -------------------------------------------------------------------------------------------------
 
     def _decide(self, request: ProxiedRequest, body: bytes | None) -> None:
-        """Decide a request. `body` is its body if the decision needs it, else `None`."""
+        """Let the decision service admit or refuse a request, and apply the result, at once or in a task.
+
+        `body` is its body if the decision needs it, else `None`.
+        """
         decision_service = self._environment.decision_service
         if self._environment.is_bare:
             self._forwarder.forward(request)
@@ -215,7 +236,10 @@ class CallerConnection(asyncio.Protocol):
             decision_service.start_task(self._decide_remotely(request, body))
 
     async def _decide_remotely(self, request: ProxiedRequest, body: bytes | None) -> None:
-        """Decide a request by counters in another process."""
+        """Decide a request by counters in another process, apply the result, and continue reading.
+
+        If the caller has disconnected meanwhile, an admitted request is refunded.
+        """
         decision_service = self._environment.decision_service
         result = await decision_service.admit(request.incoming, body)
         self._is_deciding = False
@@ -228,7 +252,7 @@ class CallerConnection(asyncio.Protocol):
         self._advance()
 
     def _apply_decision(self, request: ProxiedRequest, result: AdmittedRequest | LocalReply) -> None:
-        """Refuse the request, serve a page of the limiter, or forward the request."""
+        """Send the refusal, send a page of the limiter, or forward the request to the service."""
         if isinstance(result, LocalReply):
             self._send_local_reply(request, result)
             return
@@ -242,6 +266,7 @@ class CallerConnection(asyncio.Protocol):
     # -- local replies ---------------------------------------------------------------------------------------------
 
     async def _send_limiter_page(self, request: ProxiedRequest, admitted: AdmittedRequest) -> None:
+        """Send one of the limiter's own pages, or forward the request if the limiter has no page at its path now."""
         decision_service = self._environment.decision_service
         page = await decision_service.render_page(request.incoming, admitted)
         if page is None:  # Limits are off, and so is this page: the service may have one at this path.
@@ -256,12 +281,13 @@ class CallerConnection(asyncio.Protocol):
         self._send_decided_reply(request, await self._environment.render_health_page(request.incoming))
 
     def _refuse_head(self, message: str, status: int) -> None:
-        """Reply to an unreadable head with an error and end the connection."""
+        """Reply to an unreadable head with an error, in a task, and end the connection."""
         self._reader.buffer = b""
         self.transport.is_lingering = True
         self._environment.decision_service.start_task(self._send_head_refusal(message, status))
 
     async def _send_head_refusal(self, message: str, status: int) -> None:
+        """Send the error reply to an unreadable head, and end the connection."""
         incoming = IncomingRequest("GET", "/", "", self.transport.peer)
         reply = await self._environment.decision_service.render_error(incoming, status, message)
         if self.transport.is_closed:
@@ -270,7 +296,10 @@ class CallerConnection(asyncio.Protocol):
         self._linger()
 
     def _refuse_body(self, request: ProxiedRequest, message: str, status: int) -> None:
-        """Refuse a malformed or late body and end the connection, because the end of the body is unknown."""
+        """Reply to a malformed or late body with an error, and end the connection: the end of the body is unknown.
+
+        If a part of the service's reply was sent, the connection is reset instead.
+        """
         self._forwarder.cancel()
         request.is_persistent = False
         request.is_body_read = True
@@ -281,10 +310,12 @@ class CallerConnection(asyncio.Protocol):
         self._start_error_reply(request, message, status)
 
     def _start_error_reply(self, request: ProxiedRequest, message: str, status: int) -> None:
+        """Send an error reply in a task, because the decision service must be awaited."""
         self._is_deciding = True
         self._environment.decision_service.start_task(self._send_error_reply(request, message, status))
 
     async def _send_error_reply(self, request: ProxiedRequest, message: str, status: int) -> None:
+        """Send an error reply with the rate limit headers; a request that fails with 5xx is refunded."""
         decision_service, admitted = self._environment.decision_service, request.admitted
         if admitted is not None:
             await decision_service.on_status(admitted, status)
@@ -292,7 +323,7 @@ class CallerConnection(asyncio.Protocol):
         self._send_decided_reply(request, reply)
 
     def _send_decided_reply(self, request: ProxiedRequest, reply: LocalReply) -> None:
-        """Send a local reply after the decision service was awaited, and continue reading."""
+        """Send a reply that the gateway made itself after awaiting the decision service, and continue reading."""
         self._is_deciding = False
         if request.is_ended or self.transport.is_closed:
             return
@@ -301,7 +332,10 @@ class CallerConnection(asyncio.Protocol):
         self._advance()
 
     def _send_local_reply(self, request: ProxiedRequest, reply: LocalReply) -> None:
-        """Send a local reply. A short unread body is drained; with a long one the connection is closed."""
+        """Send a reply that the gateway made itself, and finish the request.
+
+        The rest of a short body is read and discarded; with a long one the connection is closed.
+        """
         if request.is_ended or self.transport.is_closed:
             return
         is_long = request.body_left > MAX_DRAINED_BYTES
@@ -316,7 +350,7 @@ class CallerConnection(asyncio.Protocol):
     # -- the end of a request --------------------------------------------------------------------------------------
 
     def _finish(self, request: ProxiedRequest) -> None:
-        """End the request after its reply: free the slot, and close the connection or begin the next request."""
+        """End the request after its reply: free its concurrency slots, and close the connection or begin the next request."""
         environment = self._environment
         request.is_ended = True
         self.request = None
@@ -338,6 +372,6 @@ class CallerConnection(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._advance)
 
     def _linger(self) -> None:
-        """Close so that the caller, which is still sending, can read the last reply."""
+        """Close the connection so that the caller can read the last reply, although it is still sending."""
         self._reader.buffer = b""
         self.transport.linger(self._environment.now_s())

@@ -21,7 +21,7 @@ MAX_BUFFERED_BYTES: Final = 64 * 1024
 
 
 class RequestForwarder:
-    """Forwards the current request of a caller. It is the `ReplyHandler` of the connection to the service.
+    """Forwards the current request of a caller to the service, and receives the reply as its `ReplyHandler`.
 
     After each request it calls either `on_finished`, when the whole reply is written, or `on_failed` with a message and
     a status, when nothing of the reply was written.
@@ -61,7 +61,7 @@ class RequestForwarder:
     # -- the request -----------------------------------------------------------------------------------------------
 
     def forward(self, request: ProxiedRequest) -> None:
-        """Send a request, at once or when a connection to the service is free."""
+        """Send a request to the service, at once or when a connection is free."""
         self._request = request
         pool = self._environment.pool
         upstream = pool.take_idle()
@@ -71,7 +71,7 @@ class RequestForwarder:
             pool.start_connecting(self)
 
     def on_upstream_ready(self, upstream: UpstreamConnection) -> bool:
-        """Send the request over a new or freed connection. Return false if the connection is no longer needed."""
+        """Send the waiting request over a new or freed connection. Return false if the connection is no longer needed."""
         request = self._request
         if request is None or request.is_sent:
             return False
@@ -80,6 +80,7 @@ class RequestForwarder:
         return True
 
     def _send_to(self, upstream: UpstreamConnection, request: ProxiedRequest) -> None:
+        """Send a request over a connection to the service: its head, and the part of its body that has arrived."""
         head, transport = request.head, self._transport
         self.upstream = upstream
         upstream.begin(self, request)
@@ -97,7 +98,7 @@ class RequestForwarder:
         upstream.write(data)
 
     def send_body(self, request: ProxiedRequest, body: bytes) -> None:
-        """Send a part of the body, or store it until the connection to the service is open."""
+        """Send a part of the body to the service, or store it until a connection is open."""
         upstream = self.upstream
         if upstream is None:
             if body:
@@ -130,9 +131,9 @@ class RequestForwarder:
             self._environment.pool.cancel_wait(self)
 
     def close(self) -> None:
-        """Stop forwarding because the caller has left.
+        """Stop forwarding, because the caller has disconnected.
 
-        Without the callbacks no reference cycle is left, so that the garbage collector has nothing to do.
+        Removing the callbacks breaks a reference cycle, so that the garbage collector has nothing to do.
         """
         self.cancel()
         self._on_finished = _ignore_end
@@ -148,6 +149,7 @@ class RequestForwarder:
             self._transport.deadline_s = self._environment.now_s() + self._environment.idle_timeout_s
 
     def on_caller_drained(self) -> None:
+        """Read from the service again, because the caller reads. The deadline now applies to the service."""
         if self.upstream is not None:
             self.upstream.resume_reading()
             if not self.upstream.is_tunnel:
@@ -162,6 +164,7 @@ class RequestForwarder:
             upstream.deadline_s = self._environment.pool.compute_deadline_s()
 
     def on_upstream_drained(self, upstream: UpstreamConnection) -> None:
+        """Read from the caller again, because the service reads. Set a deadline for the side that must send next."""
         self._transport.resume_reading()
         request = self._request
         if request is None or upstream.is_tunnel:
@@ -174,7 +177,10 @@ class RequestForwarder:
     # -- the reply -------------------------------------------------------------------------------------------------
 
     def on_reply_head(self, head: ReplyHead, rest: bytes) -> None:
-        """Write the reply, after the charges that depend on it."""
+        """Start to write the reply to the caller, after the refunds and charges that depend on it.
+
+        If the counters are in another process, this continues in a task.
+        """
         request, upstream = self._request, self.upstream
         assert request is not None
         assert upstream is not None
@@ -197,7 +203,7 @@ class RequestForwarder:
         head: ReplyHead,
         rest: bytes,
     ) -> None:
-        """Write the reply after charges in another process. Reading from the service is paused until then."""
+        """Refund and charge in another process, then start to write the reply. Reading from the service is paused until then."""
         await self._apply_charges(admitted, head)
         if request.is_ended or self.upstream is not upstream:
             return
@@ -205,14 +211,14 @@ class RequestForwarder:
         self._write_reply(request, upstream, head, rest)
 
     async def _apply_charges(self, admitted: AdmittedRequest, head: ReplyHead) -> None:
-        """Refund or charge what depends on the service's reply, before the head with the limits is written."""
+        """Refund a 304 or 5xx reply, and charge reported content, before the rate limit headers are written."""
         decision_service = self._environment.decision_service
         await decision_service.on_status(admitted, head.status)
         if head.marks.is_content and self._environment.settings.trusts_marks:
             await decision_service.on_content_created(admitted)
 
     def _write_reply(self, request: ProxiedRequest, upstream: UpstreamConnection, head: ReplyHead, rest: bytes) -> None:
-        """Write the head and the bytes of the body that arrived with it."""
+        """Write the head of the reply and the bytes of the body that arrived with it (`rest`)."""
         measured_ms, admitted = head.marks.measured_ms, request.admitted
         if measured_ms is not None and admitted is not None and self._environment.settings.trusts_marks:
             admitted.measured_ms = measured_ms
@@ -224,6 +230,7 @@ class RequestForwarder:
         self._replies.write_body(data)
 
     def on_reply_end(self) -> None:
+        """Complete the reply to the caller, and report that the request is finished."""
         request = self._request
         self.upstream = self._request = None
         if request is not None:
@@ -233,7 +240,7 @@ class RequestForwarder:
     # -- upgrades to websockets ------------------------------------------------------------------------------------
 
     def on_tunnel(self, head: ReplyHead, rest: bytes) -> None:
-        """Write the service's reply to an upgrade. From now on bytes are passed on in both directions."""
+        """Write the service's reply that opens a websocket. From now on bytes are passed on unchanged in both directions."""
         request, upstream = self._request, self.upstream
         assert request is not None
         assert upstream is not None
@@ -255,7 +262,7 @@ class RequestForwarder:
     # -- failures of the service -----------------------------------------------------------------------------------
 
     def on_upstream_lost(self, upstream: UpstreamConnection, *, was_idle: bool) -> None:
-        """Send the request again if the service closed an idle connection just as it was used; otherwise fail."""
+        """Send the request again if the service closed an idle connection just as it was used; otherwise fail it with 502."""
         if self.upstream is not upstream:
             return
         self.upstream = None
@@ -267,6 +274,7 @@ class RequestForwarder:
         self.on_upstream_failed("The service closed the connection before it replied.", status=502)
 
     def on_upstream_failed(self, message: str, *, status: int) -> None:
+        """Fail the request with an error reply; reset the connection if a part of the service's reply was sent."""
         request = self._request
         self.upstream = self._request = None
         if request is None:
@@ -281,8 +289,10 @@ class RequestForwarder:
 
 
 def _ignore_end(_request: ProxiedRequest) -> None:
+    """Replace the callback for a finished request after the caller has disconnected."""
     return
 
 
 def _ignore_failure(_request: ProxiedRequest, _message: str, _status: int) -> None:
+    """Replace the callback for a failed request after the caller has disconnected."""
     return

@@ -13,7 +13,10 @@ from wharf.limits.gateway.proxied_request import ProxiedRequest
 
 
 def build_reply_head(reply: LocalReply, *, date: str, is_persistent: bool) -> bytes:
-    """Return the head of a local reply. `is_persistent`: whether the connection stays open after it."""
+    """Return the HTTP head of a reply that the gateway makes itself.
+
+    `is_persistent` is set if the connection stays open after it.
+    """
     lines = "".join(f"{name}: {value}\r\n" for name, value in reply.headers)
     connection_line = "" if is_persistent else "connection: close\r\n"
     head = (
@@ -24,7 +27,7 @@ def build_reply_head(reply: LocalReply, *, date: str, is_persistent: bool) -> by
 
 
 class ReplyWriter:
-    """Writes the replies of one connection, one after the other.
+    """Writes the replies to one caller, one after the other.
 
     The head of the service's reply is held until the first bytes of its body, so that one packet carries both.
     """
@@ -82,13 +85,13 @@ class ReplyWriter:
         self._transport.write(data)
 
     def flush_head(self) -> None:
-        """Write the head if it is still held."""
+        """Write the head of the service's reply, if it was not written together with the body."""
         if self._unsent_head:
             unsent_head, self._unsent_head = self._unsent_head, b""
             self._transport.write(unsent_head)
 
     def end(self) -> None:
-        """End the service's reply: write the end mark of a chunked body, and the head if there was no body."""
+        """End the service's reply: write the last chunk of a chunked body, and the head if there was no body."""
         last = LAST_CHUNK if self._has_chunks else b""
         if self._unsent_head or last:
             unsent_head, self._unsent_head = self._unsent_head, b""
@@ -99,7 +102,10 @@ class ReplyWriter:
         self._unsent_head = b""
 
     def write_local_reply(self, reply: LocalReply, body: bytes, *, is_persistent: bool) -> None:
-        """Write a local reply. `body` is empty for a HEAD request, although the head has the length of the full body."""
+        """Write a reply that the gateway makes itself.
+
+        `body` is empty for a HEAD request, although the head has the length of the full body.
+        """
         environment = self._environment
         environment.counts.add_reply(reply.status)
         head = build_reply_head(reply, date=environment.format_date(), is_persistent=is_persistent)

@@ -31,11 +31,15 @@ class RequestReader:
         self._drained_bytes = 0
 
     def take_buffer(self) -> bytes:
+        """Return the bytes that are not processed yet, and clear the buffer."""
         data, self.buffer = self.buffer, b""
         return data
 
     def read_head(self) -> RequestHead | None:
-        """Return the head of the next request, or `None` if it is incomplete. Raises BadHead."""
+        """Return the head of the next request and remove it from the buffer, or return `None` if it is incomplete.
+
+        Raises `BadHead` if it is malformed or too long.
+        """
         data = self.buffer
         if data[:2] == b"\r\n":
             data = self.buffer = data.lstrip(b"\r\n")  # An empty line before a request is harmless.
@@ -52,13 +56,16 @@ class RequestReader:
         return head
 
     def read_body(self, request: ProxiedRequest) -> bytes:
-        """Return the buffered part of the body of the current request. Raises BadChunk."""
+        """Return the buffered part of a request's body, and remove it from the buffer.
+
+        Raises `BadChunk` if a chunked body is malformed.
+        """
         data, self.buffer = self.buffer, b""
         body, self.buffer = request.feed(data)
         return body
 
     def start_draining(self, request: ProxiedRequest) -> None:
-        """Discard the rest of this request's body before the next head is read."""
+        """Set the request whose remaining body `drain` must discard before the next head is read."""
         self.drained_request, self._drained_bytes = request, 0
 
     def drain(self) -> None:

@@ -23,6 +23,7 @@ class CallerTransport:
         self.deadline_s = 0.0
         """When the caller must have sent or read more. The gateway checks it; 0 means no deadline."""
         self.is_closed = False
+        """Whether the connection is lost: nothing more can be written."""
         self.is_lingering = False
         """Whether the last reply was sent: what the caller still sends is discarded."""
         self._is_paused = False

@@ -1,6 +1,6 @@
 """A store whose counters are in another process of this machine, called over a Unix socket.
 
-Requests of one event loop pass are sent in one write. When the connection is lost, every pending request fails, and
+All requests of one event loop iteration are sent in one write. When the connection is lost, every pending request fails, and
 the store reconnects periodically. Timeouts are the task of `guard`.
 """
 
@@ -21,7 +21,7 @@ from wharf.world.framing import FrameDecoder, FrameTooLong, encode_frame
 from wharf.world.unix_sockets import shorten_socket_path
 
 MAX_CACHED_PLANS: Final = 16_384
-"""Limits the memory for encoded plans."""
+"""Limits the memory for encoded charge plans; a full cache is cleared."""
 MAX_PENDING_REQUESTS: Final = 100_000
 """Limits the memory for requests without a reply; further requests fail at once."""
 RECONNECT_INTERVAL_S: Final = 0.1
@@ -30,7 +30,7 @@ ResultParser = Callable[[Any], Any]
 
 
 class NeighbourStore:
-    """The client of a `CounterServer`."""
+    """A store whose counters are in a `CounterServer`, another process of this machine, called over a Unix socket."""
 
     def __init__(self, world: World, path: Path) -> None:
         self._world = world
@@ -40,6 +40,7 @@ class NeighbourStore:
         self._to_send: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._reconnecting: asyncio.Task[None] | None = None
+        # Admitted requests that hold concurrency slots, and their counter keys if these differ from those of the call.
         self._running: dict[str, StoreCall] = {}
         self._keys: dict[str, tuple[str, ...]] = {}
         self._plans: dict[ChargePlan, bytes] = {}
@@ -50,18 +51,18 @@ class NeighbourStore:
 
     async def open(self) -> bool:
         """Connect, and keep reconnecting in the background. Return whether the server was reached."""
-        is_there = await self._connect()
+        is_connected = await self._connect()
         self._reconnecting = self._world.start_task(
             self._keep_reconnecting(), name="limits: reconnect to the counter server"
         )
-        return is_there
+        return is_connected
 
     @property
     def is_connected(self) -> bool:
         return self._transport is not None
 
     async def close(self) -> None:
-        """Send what is queued and close the connection."""
+        """Send the queued requests, close the connection, and fail the requests that have no reply."""
         if self._reconnecting is not None:
             self._reconnecting.cancel()
             await asyncio.gather(self._reconnecting, return_exceptions=True)
@@ -78,7 +79,7 @@ class NeighbourStore:
                 await self._connect()
 
     async def _connect(self) -> bool:
-        """Try to connect. Return whether there is a connection."""
+        """Try to connect to the counter server. Return whether there is a connection."""
         with contextlib.suppress(OSError), shorten_socket_path(self.path) as name:
             loop = asyncio.get_running_loop()
             transport, _ = await loop.create_unix_connection(lambda: _Connection(self), name)
@@ -90,7 +91,11 @@ class NeighbourStore:
     def _send_request(
         self, make_request: Callable[[int], messages.CounterRequest], parse_result: ResultParser | None = None
     ) -> "asyncio.Future[Any]":
-        """Send a request and return a future for its result. It fails with `StoreUnavailable`."""
+        """Queue a request for the next write, and return a future for its result.
+
+        `make_request` makes the message from its number. Without a connection, or with too many pending requests, the
+        future fails with `StoreUnavailable`.
+        """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._transport is None or len(self._pending) >= MAX_PENDING_REQUESTS:
             future.set_exception(StoreUnavailable(f"no counter server at {self.path}"))
@@ -104,13 +109,13 @@ class NeighbourStore:
         return future
 
     def _flush(self) -> None:
-        """Write all requests of this event loop pass at once."""
+        """Send all queued requests in one write."""
         frames, self._to_send = self._to_send, []
         if self._transport is not None and frames:
             self._transport.write(b"".join(frames))
 
     def on_reply(self, frame: bytes) -> None:
-        """Complete the request that a reply belongs to."""
+        """Complete the future of the request that an encoded reply belongs to, with its result or `StoreUnavailable`."""
         reply = messages.decode_reply(frame)
         future, parse_result = self._pending.pop(reply.number)
         if future.done():
@@ -122,7 +127,7 @@ class NeighbourStore:
             future.set_result(reply.value if parse_result is None else parse_result(reply.value))
 
     def on_connection_lost(self) -> None:
-        """Fail all pending requests."""
+        """Fail all pending requests with `StoreUnavailable`, because the connection is lost."""
         self._transport = None
         pending, self._pending = self._pending, {}
         self._to_send = []
@@ -141,11 +146,14 @@ class NeighbourStore:
         return await asyncio.shield(self.start_take(call))
 
     def start_take(self, call: StoreCall) -> "asyncio.Future[TakeResult]":
-        """Send a take request. Remember admitted requests that hold slots, so that these can be renewed."""
+        """Send the request to check and charge, and return a future for the result.
+
+        A call that is admitted and holds concurrency slots is stored, so that these can be renewed and released.
+        """
         encoded_plan = self._encode_plan(call)
 
         def parse_result(value: list[Any]) -> TakeResult:
-            """Return the result of the take, and remember admitted requests."""
+            """Return the decoded result; store the call if it was admitted and holds concurrency slots."""
             result = messages.decode_result(value)
             if result.is_admitted and call.plan.lease_indexes:
                 self._running[call.id] = call
@@ -156,7 +164,7 @@ class NeighbourStore:
         return self._send_request(lambda number: messages.TakeRequest(number, call.id, encoded_plan), parse_result)
 
     def _encode_plan(self, call: StoreCall) -> bytes:
-        """Return the encoded plan of a call, from the cache unless a grant changes it."""
+        """Return the encoded charge plan of a call, from the cache unless a grant changes a ceiling."""
         plan = call.plan
         if call.charges is not plan.charges:
             return messages.encode_plan(call)  # A grant changes a ceiling temporarily.
@@ -168,6 +176,7 @@ class NeighbourStore:
         return encoded_plan
 
     async def undo(self, call: StoreCall) -> None:
+        """Refund the primary charge of a call and free its slots. Its outcome may be unknown."""
         self._running.pop(call.id, None)
         self._keys.pop(call.id, None)
         await asyncio.shield(self._send_request(lambda number: messages.UndoRequest(number, call.id)))
@@ -175,13 +184,13 @@ class NeighbourStore:
     # -- the end of requests ---------------------------------------------------------------------------------------
 
     def _list_slots(self, request_id: str, call: StoreCall) -> list[tuple[str, str]]:
-        """Return rule and key of each concurrency slot of a request."""
+        """Return the rule name and the counter key of each concurrency slot of a request."""
         keys = self._keys.get(request_id)
         charges = call.charges
         return [(charges[index].name, keys[index] if keys else charges[index].key) for index in call.plan.lease_indexes]
 
     def start_release(self, request_id: str) -> "list[asyncio.Future[Any]]":
-        """Send a release request without waiting for its reply."""
+        """Send the release of a request without waiting, and return a list with the future of the reply."""
         call = self._running.pop(request_id, None)
         slots = [] if call is None else self._list_slots(request_id, call)
         self._keys.pop(request_id, None)
@@ -192,7 +201,7 @@ class NeighbourStore:
             await asyncio.shield(future)
 
     async def renew(self, request_ids: Iterable[str]) -> int:
-        """Extend the leases of running requests. Return how many had expired."""
+        """Extend the concurrency leases of running requests. Return the number of expired ones that are active again."""
         slots = [
             (request_id, self._list_slots(request_id, call))
             for request_id in request_ids
@@ -202,7 +211,7 @@ class NeighbourStore:
         return revived
 
     async def refund(self, request_id: str, reason: RefundReason) -> bool:
-        """Return the primary charge of a request."""
+        """Refund the primary charge of a request. Return whether it was refunded."""
         is_fault = reason is RefundReason.FAULT
         return bool(
             await asyncio.shield(
@@ -213,14 +222,14 @@ class NeighbourStore:
     # -- beside requests -------------------------------------------------------------------------------------------
 
     async def add_usage(self, charges: Iterable[Charge], amount: int) -> None:
-        """Charge usage that is known only after the request."""
+        """Charge an amount that is known only after the request, such as CPU time."""
         encoded_charges = messages.encode_charges(charges)
         await asyncio.shield(
             self._send_request(lambda number: messages.AddUsageRequest(number, encoded_charges, amount))
         )
 
     async def peek(self, charges: Iterable[Charge]) -> tuple[CounterReading, ...]:
-        """Read counters."""
+        """Return the current values of these counters without charging them."""
         encoded_charges = messages.encode_charges(charges)
         found: list[list[int]] = await asyncio.shield(
             self._send_request(lambda number: messages.PeekRequest(number, encoded_charges))
@@ -251,12 +260,12 @@ class NeighbourStore:
         await asyncio.shield(self._send_request(messages.HelloRequest))
 
     async def set_rules(self, _rules: RuleSet) -> None:
-        """Clear the cache. The server reads the rules from the same file."""
+        """Clear the cache of encoded charge plans. The rules are not sent: the server reads them from its own rules file."""
         self._plans.clear()
 
 
 class _Connection(asyncio.Protocol):
-    """The connection to the server."""
+    """The connection of a `NeighbourStore` to the counter server."""
 
     def __init__(self, store: NeighbourStore) -> None:
         self._store = store
@@ -270,7 +279,7 @@ class _Connection(asyncio.Protocol):
         self._store.on_connection_lost()
 
     def data_received(self, data: bytes) -> None:
-        """Pass complete replies to the store. Close the connection if the data is invalid."""
+        """Pass complete replies to the store. Close the connection if a frame is too long."""
         try:
             for frame in self._frames.feed(data):
                 self._store.on_reply(frame)

@@ -1,6 +1,6 @@
 """The process that holds the counters of a machine: a Unix socket in front of the store in memory.
 
-A reply is sent only after the change that it reports is in the change log. All decisions are made by the counters.
+A reply is sent only after the change that it reports is in the change log. `Counters` makes all decisions.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from wharf.world.unix_sockets import bind_private_socket, shorten_socket_path
 log = logging.getLogger(__name__)
 
 MAX_CACHED_PLANS: Final = 16_384
-"""Limits the memory for decoded plans; a full cache is cleared."""
+"""Limits the memory for decoded charge plans; a full cache is cleared."""
 MAX_OVERRIDES: Final = 200_000
 """Limits the memory for overrides; further ones are ignored."""
 
 
 class RulesMismatch(Exception):
-    """A neighbour uses a rule that does not exist here: one of the two has not reloaded its rules yet."""
+    """A neighbour uses a rule that the counter server does not have: one of the two has not reloaded its rules yet."""
 
 
 class CounterServer:
@@ -50,7 +50,7 @@ class CounterServer:
         self._overrides_version = 0
 
     async def open(self) -> None:
-        """Listen. Raises `UnsuitableStore` if another process already listens on the socket."""
+        """Start to listen on the socket. Raises `UnsuitableStore` if another process already listens there."""
         if self._path.exists():
             with socket.socket(socket.AF_UNIX) as probe:
                 try:
@@ -85,7 +85,10 @@ class CounterServer:
         self._set_override(name, value)
 
     def _set_override(self, name: str, value: bytes | None) -> None:
-        """Store or delete an override and increase the version."""
+        """Store an override, or delete it if `value` is `None`, and increase the version.
+
+        A new override beyond `MAX_OVERRIDES` is ignored.
+        """
         if value is None:
             self._overrides.pop(name, None)
         elif len(self._overrides) < MAX_OVERRIDES or name in self._overrides:
@@ -94,21 +97,21 @@ class CounterServer:
 
     # -- replies -------------------------------------------------------------------------------------------------
 
-    def answer_frames(self, frames: list[bytes]) -> bytes:
-        """Execute the requests of some frames, write the changes, and return the encoded replies."""
+    def execute_frames(self, frames: list[bytes]) -> bytes:
+        """Execute the requests in these frames, write the changes to the change log, and return the encoded replies."""
         parts = [encode_frame(self._build_reply(messages.decode_request(frame))) for frame in frames]
         self._store.write_changes()
         return b"".join(parts)
 
     def _build_reply(self, message: messages.CounterRequest) -> messages.CounterReply:
-        """Execute one request and return its reply."""
+        """Execute one request and return its reply, with an error if the rules of both processes differ."""
         try:
             return messages.CounterReply(message.number, self._execute(message))
         except RulesMismatch as problem:
             return messages.CounterReply(message.number, None, str(problem))
 
     def _execute(self, message: messages.CounterRequest) -> Any:  # The type of the value depends on the request.
-        """Execute one request and return its value."""
+        """Execute one request and return the value for its reply. Raises `RulesMismatch`."""
         counters, now_ms = self._counters, self._store.now_ms()
         match message:
             case messages.TakeRequest():
@@ -152,18 +155,24 @@ class CounterServer:
                 return None
 
     def _renew(self, request_id: str, slots: list[tuple[str, str]], now_ms: int) -> int:
-        """Extend the leases of a request, also of one that began before this process was restarted."""
+        """Extend the concurrency leases of a request, even if it began before this process was restarted.
+
+        `slots` are the rule name and counter key of each lease. Return the number of leases that became active again.
+        """
         if self._counters.is_running(request_id):
             return self._counters.renew([request_id], now_ms)
         return sum(table.renew(key, request_id, now_ms) for table, key in self._find_leases(slots))
 
     def _find_leases(self, slots: list[tuple[str, str]]) -> list[tuple[ConcurrencyLeases, str]]:
-        """Return the lease tables of these rules, with the keys."""
+        """Return the lease table and the key of each slot, which is given by rule name and key. Unknown rules are skipped."""
         tables = self._counters.tables
         return [(table, key) for name, key in slots if isinstance(table := tables.get(name), ConcurrencyLeases)]
 
     def _get_plan(self, encoded_plan: bytes) -> tuple[ChargePlan, BanRules]:
-        """Return the decoded plan and ban rules, from the cache unless the rules changed."""
+        """Return the charge plan and the ban rules of an encoded plan, from the cache unless the rules changed.
+
+        Raises `RulesMismatch` if the plan names an unknown rule.
+        """
         if self._plans_version != self._counters.rules_version or len(self._plans) >= MAX_CACHED_PLANS:
             self._plans_version, self._plans = self._counters.rules_version, {}
         cached = self._plans.get(encoded_plan)
@@ -183,7 +192,7 @@ class CounterServer:
                 ban_subject=wire_plan.ban_subject,
                 is_ban_shadow=wire_plan.is_ban_shadow,
                 is_free=wire_plan.bucket_charge is not None,
-                bounded_indexes=wire_plan.bounded_indexes,
+                overflow_key_indexes=wire_plan.overflow_key_indexes,
                 max_objects=None,
                 is_cost_hidden=False,
             )
@@ -196,7 +205,7 @@ class CounterServer:
         return tuple(map(self._build_charge, wire_charges))
 
     def _build_charge(self, wire_charge: messages.WireCharge) -> Charge:
-        """Return the charge with the rule of that name. Raises `RulesMismatch`."""
+        """Return a received charge with its rule. Raises `RulesMismatch` if this process has no rule with that name."""
         rule = self._counters.get_rule(wire_charge.name)
         if rule is None:
             raise RulesMismatch(f"the counter server has no rule {wire_charge.name}: it has not reloaded its rules yet")
@@ -214,7 +223,7 @@ class CounterServer:
 
 
 class _NeighbourConnection(asyncio.Protocol):
-    """A connection of a neighbour process."""
+    """A connection from a neighbour process to the counter server."""
 
     def __init__(self, server: CounterServer) -> None:
         self._counter_server = server
@@ -235,7 +244,7 @@ class _NeighbourConnection(asyncio.Protocol):
         try:
             frames = self._frames.feed(data)
             if frames:
-                self._transport.write(self._counter_server.answer_frames(frames))
+                self._transport.write(self._counter_server.execute_frames(frames))
         except (FrameTooLong, msgspec.DecodeError) as problem:
             log.warning("closing neighbour connection: invalid message error=%s", problem)
             self._transport.close()

@@ -23,7 +23,9 @@ class _PendingOperation(msgspec.Struct, eq=False, gc=False):
     """An operation that waits for its batch, or for its reply."""
 
     op: bytes
+    """The operation as the Lua script reads it, encoded with msgpack."""
     key: str
+    """A Redis key on the node that must execute it."""
     node: str
     """Operations for the same node share a batch."""
     is_settling: bool
@@ -33,7 +35,7 @@ class _PendingOperation(msgspec.Struct, eq=False, gc=False):
 
 
 class OperationBatches:
-    """The queues of operations, one for each node."""
+    """Sends operations to Redis in batches, from one queue for each node."""
 
     def __init__(
         self, link: RedisLink, settings: RedisSettings, world: World, clock: Callable[[], int] | None = None
@@ -58,7 +60,10 @@ class OperationBatches:
         is_settling: bool = False,
         parse_result: Callable[[Any], Any] | None = None,
     ) -> "asyncio.Future[Any]":
-        """Queue an operation. The future ends with its result, `StoreUnavailable` or `StoreFull`."""
+        """Queue an operation for the next batch of its node, and return a future for its result.
+
+        The future can fail with `StoreUnavailable` or `StoreFull`. `parse_result` converts the value of the reply.
+        """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._is_closed:
             future.set_exception(StoreUnavailable("the store is closed"))
@@ -81,7 +86,7 @@ class OperationBatches:
             await asyncio.wait(set(self._senders))
 
     async def _send_queue(self, node: str, queue: deque[_PendingOperation]) -> None:
-        """Send batches until the queue of a node is empty."""
+        """Send batches from the queue of a node until it is empty."""
         try:
             while queue:
                 batch = [queue.popleft() for _ in range(min(len(queue), self._settings.max_batch_size))]
@@ -94,7 +99,10 @@ class OperationBatches:
                     self._waiting.pop(node, None)
 
     async def _send_batch(self, batch: list[_PendingOperation]) -> None:
-        """Send one batch and complete its futures."""
+        """Send one batch, and complete the future of each operation with its result or an error.
+
+        If the memory of Redis is full, the operations that only refund or release are sent again by themselves.
+        """
         all_settle = all(operation.is_settling for operation in batch)
         try:
             results = await self._execute(SETTLE_SCRIPT if all_settle else TAKE_SCRIPT, batch)
@@ -121,7 +129,7 @@ class OperationBatches:
                 operation.future.set_exception(error)
 
     async def _execute(self, script: str, batch: list[_PendingOperation]) -> list[Any]:
-        """Run the script over a batch and return the results in order."""
+        """Run the Lua script `script` on a batch of operations, and return their results in order."""
         self.sent_batches += 1
         ops = b"".join((_ARRAY_16, len(batch).to_bytes(2, "big"), *[operation.op for operation in batch]))
         now = "" if self._clock is None else str(self._clock())
@@ -130,7 +138,7 @@ class OperationBatches:
 
 
 def _fail(batch: list[_PendingOperation], problem: StoreUnavailable) -> None:
-    """Fail all operations of a batch."""
+    """Set `problem` as the exception of all operations of a batch that are not complete."""
     for operation in batch:
         if not operation.future.done():
             operation.future.set_exception(problem)

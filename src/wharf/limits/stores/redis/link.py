@@ -1,4 +1,4 @@
-"""The connection to Redis. One command runs the script over a batch of operations; errors become `StoreUnavailable`.
+"""The connection to Redis. One command runs the Lua script over a batch of operations; errors become `StoreUnavailable`.
 
 Nothing here is cancelled while it runs: only tasks of `OperationBatches` await `run_script`, and they live until the
 reply.
@@ -22,7 +22,7 @@ from wharf.limits.stores.redis.settings import RedisKind, RedisSettings
 
 SCRIPT_SOURCE: Final = files(__package__).joinpath("counters.lua").read_text("utf-8")
 TAKE_SCRIPT: Final = f"#!lua\n{SCRIPT_SOURCE}"
-"""The script for batches with charges. Redis rejects it completely if its memory is full."""
+"""The Lua script for batches with charges. Redis rejects it completely if its memory is full."""
 SETTLE_SCRIPT: Final = f"#!lua flags=allow-oom\n{SCRIPT_SOURCE}"
 """The same script for batches that only refund and release, which must work with full memory too."""
 MIN_REDIS_VERSION: Final = 7
@@ -32,7 +32,7 @@ VERSION_FIELD: Final = "version"
 
 
 class RedisLink:
-    """The client of one Redis server, Sentinel group or cluster."""
+    """The connection to one Redis server, Sentinel group or cluster."""
 
     def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings
@@ -47,7 +47,7 @@ class RedisLink:
         """How often fewer replicas than `wait_replicas` confirmed a batch."""
 
     async def open(self) -> None:
-        """Connect and check that this Redis is suitable.
+        """Connect, and check that this Redis can be used for counters.
 
         Raises `UnsuitableStore`, or `StoreUnavailable`; after the latter, call `check_server` again later.
         """
@@ -115,12 +115,12 @@ class RedisLink:
 
     @contextlib.asynccontextmanager
     async def use_client(self) -> AsyncIterator[Any]:  # Redis or RedisCluster, see `_client`.
-        """Yield the client, for commands other than the script. Its errors become `StoreUnavailable`."""
+        """Yield the Redis client, for commands other than the Lua script. Its errors become `StoreUnavailable`."""
         with _translated_errors():
             yield self._client
 
     async def check_server(self) -> dict[str, Any]:
-        """Return information about the server.
+        """Return the sections `server` and `memory` of the server's INFO, and count a restart if it is another server.
 
         Raises `StoreUnavailable` without a reply; the first time also `UnsuitableStore` if the server cannot be used
         for counters.
@@ -140,7 +140,10 @@ class RedisLink:
         return info
 
     async def run_script(self, script: str, key: str, arguments: list[bytes | str]) -> bytes:
-        """Run a script on the node that holds `key`."""
+        """Run a Lua script on the node that holds `key`, and return its reply.
+
+        If replicas must confirm writes, wait for them, and count it if too few do. Raises `StoreUnavailable` or `StoreFull`.
+        """
         with _translated_errors():
             try:
                 result = await self._client.execute_command("EVALSHA", self._hashes[script], 1, key, *arguments)
@@ -153,7 +156,10 @@ class RedisLink:
         return result
 
     async def record_rules(self, key: str, rules_hash: str, now_ms: int, retention_ms: int) -> int:
-        """Record the rules hash of this process. Return how many different hashes are in use."""
+        """Record in the sorted set `key` that this process uses rules with this hash.
+
+        Return how many different hashes were recorded in the last `retention_ms`. Raises `StoreUnavailable`.
+        """
         with _translated_errors():
             await self._client.zadd(key, {rules_hash: now_ms})
             await self._client.zremrangebyscore(key, "-inf", now_ms - retention_ms)
@@ -161,7 +167,10 @@ class RedisLink:
             return int(await self._client.zcard(key))
 
     async def read_overrides(self, key: str, known_version: int) -> tuple[int, Mapping[str, bytes]] | None:
-        """Return all fields of a hash with its version, or `None` if the version is `known_version`."""
+        """Return the version and the fields of the hash `key`, or `None` if the version is `known_version`.
+
+        Raises `StoreUnavailable`.
+        """
         with _translated_errors():
             version = int(await self._client.hget(key, VERSION_FIELD) or 0)
             if version == known_version:
@@ -172,7 +181,7 @@ class RedisLink:
         return int(overrides.pop(VERSION_FIELD, b"0")), overrides
 
     async def write_override(self, key: str, name: str, value: bytes | None) -> None:
-        """Set a field of the hash, or delete it, and increase the version."""
+        """Set a field of the hash `key`, or delete it if `value` is `None`, and increase the version of the hash."""
         with _translated_errors():
             if value is None:
                 await self._client.hdel(key, name)
@@ -182,9 +191,10 @@ class RedisLink:
 
 
 class _translated_errors(contextlib.AbstractContextManager[None]):  # noqa: N801 - used like a function
-    """Translates errors of the Redis library to `StoreUnavailable` and `StoreFull`."""
+    """A context manager that translates errors of the Redis library to `StoreUnavailable` and `StoreFull`."""
 
-    def __exit__(self, kind: Any, problem: BaseException | None, _trace: Any) -> None:
+    def __exit__(self, _error_type: Any, problem: BaseException | None, _trace: Any) -> None:
+        """Raise `StoreFull` if Redis has no memory left, and `StoreUnavailable` for any other error of Redis."""
         if isinstance(problem, OutOfMemoryError) or (isinstance(problem, ResponseError) and "OOM" in str(problem)):
             raise StoreFull("Redis is out of memory: nothing was charged") from problem
         if isinstance(problem, RedisError | OSError | TimeoutError):

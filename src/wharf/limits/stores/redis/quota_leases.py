@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 MIN_CEILING: Final = 1_000
 """Smaller limits are not leased: unused leases would be too large a part of them."""
 LEASE_TTL_MS: Final = 1_000
-"""How long a process may use a lease. Longer leases would strand quota in idle processes."""
+"""How long a process may use a lease. Longer leases would leave more quota unused in idle processes."""
 WINDOW_MARGIN_MS: Final = 250
 """A lease ends this long before its window, so that no request is admitted by an old window."""
 MIN_REMAINING_PERCENT: Final = 10
-"""If less of a limit is left, the store decides each request, so that the limit can be used up exactly."""
+"""If less than this share of a limit is left, the store decides each request, so that all of the limit can be used."""
 MAX_CACHED_PLANS: Final = 16_384
 """Limits the memory of the caches, in entries."""
 
@@ -47,14 +47,21 @@ class _Lease(msgspec.Struct, eq=False):
     """Quota that this process has taken and not used up."""
 
     id: str
+    """The id under which the store has charged it."""
     charges: tuple[Charge, ...]
+    """The counters that it was charged to; their cost is the size of the lease."""
     remaining: int
+    """The part that is not used yet."""
     bucket_count: int
     """The count of the bucket that the headers report, including the used part of the lease."""
     counts_before: tuple[int, ...]
+    """The count of each counter before the lease was taken."""
     taken_ms: int
+    """When it was taken, by the clock of the store."""
     window_ends_ms: tuple[int, ...]
+    """The end of each counter's window, by the clock of the store."""
     expires_ms: int
+    """When it can no longer be used, by the monotonic clock of this process."""
 
 
 LeaseKey = tuple[tuple[str, str, int, int], ...]
@@ -62,7 +69,7 @@ LeaseKey = tuple[tuple[str, str, int, int], ...]
 
 
 class QuotaLeaseStore(ForwardingStore):
-    """Decides by leases where possible, and forwards everything else to Redis.
+    """A wrapper around the Redis store that decides requests by quota leases if possible, and forwards everything else.
 
     `clock` gives monotonic milliseconds; only its differences are used.
     """
@@ -84,6 +91,7 @@ class QuotaLeaseStore(ForwardingStore):
         self._clock = clock or (lambda: int(world.monotonic_s() * 1_000))
         self._lease_keys: dict[ChargePlan, LeaseKey] = {}
         self._leases: dict[LeaseKey, _Lease] = {}
+        # Until when the store decides the calls of a lease key, because too little quota was left for a lease.
         self._direct_until_ms: dict[LeaseKey, int] = {}
         self._lease_requests: dict[LeaseKey, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -93,7 +101,7 @@ class QuotaLeaseStore(ForwardingStore):
         self._sweeper = self._world.start_task(self._keep_sweeping(), name="limits: return quota")
 
     async def close(self) -> None:
-        """Return all leases and stop."""
+        """Stop the periodic task, and return the unused parts of all leases to the store."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
@@ -110,7 +118,7 @@ class QuotaLeaseStore(ForwardingStore):
     # -- deciding --------------------------------------------------------------------------------------------------
 
     def _get_lease_key(self, plan: ChargePlan) -> LeaseKey:
-        """Return the key of the lease that this plan can use."""
+        """Return the key of the quota lease that requests with this charge plan can use."""
         key = self._lease_keys.get(plan)
         if key is None:
             if len(self._lease_keys) >= MAX_CACHED_PLANS:
@@ -120,7 +128,10 @@ class QuotaLeaseStore(ForwardingStore):
         return key
 
     def take_now(self, call: StoreCall) -> TakeResult | None:
-        """Decide by an existing lease; return `None` if the store must be called."""
+        """Admit a request by an existing quota lease and return the result; return `None` if the store must be called.
+
+        A lease that has expired or is too small is ended.
+        """
         key = self._get_lease_key(call.plan)
         lease = self._leases.get(key)
         if lease is None:
@@ -137,7 +148,7 @@ class QuotaLeaseStore(ForwardingStore):
         return result
 
     def start_take(self, call: StoreCall) -> "asyncio.Future[TakeResult]":
-        """Start a take that first requests a lease if the plan can use one."""
+        """Start to charge a request, and return a future for the result. If possible, a quota lease is taken first."""
         if not self._can_lease(call):
             return self._store.start_take(call)
         return self._world.start_task(self._take_leased(call), name="limits: take quota")
@@ -147,7 +158,11 @@ class QuotaLeaseStore(ForwardingStore):
         return result if result is not None else await asyncio.shield(self.start_take(call))
 
     def _can_lease(self, call: StoreCall) -> bool:
-        """Return whether every limit of the call is a large fixed window without other conditions."""
+        """Return whether a quota lease can be taken for the call.
+
+        Every limit must be a fixed window with a high ceiling and the same cost, without grants. A recent attempt must
+        not have found too little quota.
+        """
         plan = call.plan
         return (
             call.charges is plan.charges
@@ -163,7 +178,7 @@ class QuotaLeaseStore(ForwardingStore):
         )
 
     async def _take_leased(self, call: StoreCall) -> TakeResult:
-        """Request a lease, or join a running request for it, and decide by it; else call the store."""
+        """Take a quota lease, or wait until another request has taken it, and admit the call by it; else call the store."""
         key = self._get_lease_key(call.plan)
         request = self._lease_requests.get(key)
         if request is None:
@@ -176,7 +191,10 @@ class QuotaLeaseStore(ForwardingStore):
         return result if result is not None else await self._store.start_take(call)
 
     async def _request_lease(self, call: StoreCall) -> None:
-        """Take a lease if enough is left; otherwise the store decides these calls for a while."""
+        """Take a quota lease for calls with this charge plan, if enough is left of every limit.
+
+        Otherwise the store decides these calls for the next `LEASE_TTL_MS`.
+        """
         key, size, requested_ms = (
             self._get_lease_key(call.plan),
             self._settings.size * call.charges[0].cost,
@@ -215,7 +233,7 @@ class QuotaLeaseStore(ForwardingStore):
         )
 
     def _has_little_left(self, charges: Iterable[Charge], readings: Iterable[CounterReading], size: int) -> bool:
-        """Return whether a lease would take too much of what is left of a limit."""
+        """Return whether a lease of this size would leave too little of one of these limits."""
         return any(
             charge.ceiling - reading.used - size
             < max(charge.ceiling * MIN_REMAINING_PERCENT // 100, self._settings.processes * size)
@@ -223,7 +241,7 @@ class QuotaLeaseStore(ForwardingStore):
         )
 
     def _drop_old_entries(self) -> None:
-        """Remove expired entries from a map that has become too large."""
+        """Remove expired entries from `_direct_until_ms` if it has become too large."""
         if len(self._direct_until_ms) >= MAX_CACHED_PLANS:
             now_ms = self._clock()
             self._direct_until_ms = {
@@ -233,7 +251,7 @@ class QuotaLeaseStore(ForwardingStore):
     # -- returning leases ----------------------------------------------------------------------------------------------
 
     def _end_lease(self, key: LeaseKey) -> None:
-        """Remove a lease and return its unused part in the background."""
+        """Remove a quota lease, and return its unused part to the store in the background."""
         lease = self._leases.pop(key)
         if not lease.remaining:
             return
@@ -242,7 +260,7 @@ class QuotaLeaseStore(ForwardingStore):
         task.add_done_callback(self._tasks.discard)
 
     async def _return_lease(self, lease: _Lease) -> None:
-        """Return the unused part of a lease to the store."""
+        """Return the unused part of a quota lease to the store. If the store is unavailable, that part is lost."""
         try:
             for charge, end_ms in zip(lease.charges, lease.window_ends_ms, strict=True):
                 self.returned_leases += await self._redis_store.return_quota(charge, lease.remaining, end_ms, lease.id)
@@ -250,7 +268,7 @@ class QuotaLeaseStore(ForwardingStore):
             log.debug("quota lease not returned lease=%s amount=%s", lease.id, lease.remaining)
 
     async def _keep_sweeping(self) -> None:
-        """End expired leases periodically."""
+        """End expired quota leases, twice in each `LEASE_TTL_MS`, until the task is cancelled."""
         while True:
             await asyncio.sleep(LEASE_TTL_MS / 2_000)
             now_ms = self._clock()
@@ -258,6 +276,6 @@ class QuotaLeaseStore(ForwardingStore):
                 self._end_lease(key)
 
     async def set_rules(self, rules: RuleSet) -> None:
-        """Return all leases, because their ceilings may have changed, and set the rules."""
+        """Return all quota leases, because ceilings may have changed, and replace the rules of the store."""
         await self.return_all()
         await super().set_rules(rules)

@@ -1,4 +1,4 @@
-"""The records that processes leave on Redis for operators: a stream of decisions, and activity per minute.
+"""The records that processes write to Redis for operators: a stream of decisions, and activity per minute.
 
 Both are limited by number and age. Requests never wait for them.
 """
@@ -17,7 +17,7 @@ READ_BATCH_MINUTES: Final = 60
 
 
 class RedisRecords:
-    """The `RecordStore` on Redis."""
+    """The decisions and activity on Redis that processes share, for operators who query one of the processes."""
 
     def __init__(self, link: RedisLink, prefix: str, *, max_decisions: int, retention_ms: int) -> None:
         self._link = link
@@ -27,7 +27,7 @@ class RedisRecords:
         self._retention_ms = retention_ms
 
     async def write_decisions(self, entries: Sequence[tuple[str, bytes]]) -> None:
-        """Append decisions to the stream and remove old ones."""
+        """Append decisions, each as request id and JSON, to the stream of decisions, and remove old ones."""
         if not self._max_decisions:
             return
         for first in range(0, len(entries), WRITE_BATCH_DECISIONS):
@@ -43,7 +43,7 @@ class RedisRecords:
                 await client.pexpire(self._decisions, self._retention_ms)
 
     async def find_decision(self, request_id: str, since_ms: int) -> bytes | None:
-        """Scan the stream for a request id, from `since_ms` on."""
+        """Return the decision about a request as JSON, or `None`: scan the stream of decisions from `since_ms` on."""
         id_field, first = request_id.encode(), str(max(0, since_ms))
         while True:
             async with self._link.use_client() as client:
@@ -58,14 +58,14 @@ class RedisRecords:
             first = f"({found[-1][0].decode()}"
 
     async def write_activity(self, minute: int, process: str, rows: bytes) -> None:
-        """Store what this process counted in a minute."""
+        """Store the encoded activity rows of one process for one minute since the Unix epoch, and replace earlier ones."""
         key = f"{self._activity}{minute}"
         async with self._link.use_client() as client:
             await client.hset(key, process, rows)
             await client.pexpire(key, self._retention_ms)
 
     async def read_activity(self, minutes: Iterable[int]) -> Mapping[str, Sequence[bytes]]:
-        """Return the activity of these minutes by process."""
+        """Return by process id the encoded activity rows of these minutes since the Unix epoch."""
         rows_by_process: dict[str, list[bytes]] = {}
         minute_list = list(minutes)
         for first in range(0, len(minute_list), READ_BATCH_MINUTES):

@@ -15,11 +15,12 @@ class RedisKind(Enum):
 
 
 class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of the Redis store."""
+    """The address of the Redis store, and the timeouts and limits of its use."""
 
     addresses: tuple[str, ...] = ("127.0.0.1:6379",)
     kind: RedisKind = RedisKind.SINGLE
     service: str = "wharf"
+    """The name of the master at the sentinels."""
     database: int = 0
     user: str | None = None
     password: str | None = None
@@ -36,13 +37,14 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_size: int = 48
     """Operations in one batch. Redis serves no other client while it executes one."""
     result_ttl_ms: int = 60_000
-    """How long results are stored for repeated ids. Redis measures it by its own clock, even with a given clock."""
+    """How long results are stored for repeated ids. Redis measures this by its own clock, even if the store has another one."""
     wait_replicas: int = 0
     """Replicas that should confirm a batch. If fewer do, it is counted; nothing is refused."""
     wait_replicas_ms: int = 5
+    """How long to wait for these replicas."""
 
     def list_endpoints(self) -> list[tuple[str, int]]:
-        """Return the addresses as host and port."""
+        """Return the addresses as pairs of host and port."""
         return [_split_address(address) for address in self.addresses]
 
 

@@ -31,9 +31,9 @@ _pack: Final = msgspec.msgpack.Encoder().encode
 
 
 class RedisStore:
-    """The store on Redis.
+    """The store whose counters are on Redis.
 
-    `clock` gives milliseconds in tests and simulations; the default is the clock of the server.
+    `clock` returns Unix milliseconds in tests and simulations; the default is the clock of the server.
     """
 
     def __init__(
@@ -54,17 +54,17 @@ class RedisStore:
     def local_counters(self) -> Counters | None:
         return None
 
-    async def open(self, *, can_be_away: bool = False) -> bool:
-        """Connect. Return whether the server was reached.
+    async def open(self, *, can_be_unavailable: bool = False) -> bool:
+        """Connect to Redis. Return whether the server was reached.
 
-        Raises `UnsuitableStore` if this Redis cannot be used, and `StoreUnavailable` unless `can_be_away` is set; the
-        caller must then handle its absence.
+        Raises `UnsuitableStore` if this Redis cannot be used, and `StoreUnavailable` unless
+        `can_be_unavailable` is set; the caller must then handle the outage.
         """
         try:
             await self.link.open()
             await self.check()
         except StoreUnavailable:
-            if can_be_away:
+            if can_be_unavailable:
                 return False
             await self.link.close()
             raise
@@ -78,7 +78,10 @@ class RedisStore:
         await self.link.close()
 
     async def check(self) -> None:
-        """Check that Redis replies and is still the same server, and count the rule sets in use."""
+        """Check that Redis replies and is still the same server, and update the number of rule sets in use.
+
+        Raises `StoreUnavailable` or `UnsuitableStore`.
+        """
         await self.link.check_server()
         now_ms = self._world.now_ns() // 1_000_000
         self.rule_hashes = await self.link.record_rules(
@@ -91,7 +94,10 @@ class RedisStore:
         return await asyncio.shield(self.start_take(call))
 
     def start_take(self, call: StoreCall) -> "asyncio.Future[TakeResult]":
-        """Start a take that continues even if its caller is cancelled."""
+        """Start to charge a request, and return a future for the result.
+
+        The call continues even if the task that awaits it is cancelled. A repeated id gets the result of its first call.
+        """
         earlier = self._results.find(call.id)
         if earlier is not None:
             repeated: asyncio.Future[TakeResult] = asyncio.get_running_loop().create_future()
@@ -103,7 +109,7 @@ class RedisStore:
         part = parts[0]
 
         def parse_result(reply: Sequence[Any]) -> TakeResult:
-            """Return the result of the take, and remember admitted requests."""
+            """Return the decoded result, and store the call if it was admitted. Raises `StoreUnavailable` if it was undone."""
             is_repeated, value = reply
             if value == "undone":
                 raise StoreUnavailable(f"request {call.id} was already undone")
@@ -118,12 +124,19 @@ class RedisStore:
     def _encode_take(
         self, request_id: str, part: CallPart, *, is_check_only: bool = False, banned_ms: int = 0
     ) -> tuple[bytes, str]:
-        """Return the encoded take operation for one part of a call, and its key."""
-        key = self._encoder.build_answer_key(part.owner, request_id)
+        """Return the encoded operation that charges one part of a call, and the Redis key of its result.
+
+        With `is_check_only`, counters are read and nothing is charged. `banned_ms` is the end of the caller's ban.
+        """
+        key = self._encoder.build_result_key(part.owner, request_id)
         return _pack(["t", request_id, key, part.plan, is_check_only, banned_ms]), key
 
     async def _take_on_several_nodes(self, call: StoreCall, parts: Sequence[CallPart]) -> TakeResult:
-        """Charge the parts of a call one after the other, and undo them if one refuses."""
+        """Charge the parts of a call on their nodes, one after the other, and return the result.
+
+        If a part is refused or the caller is banned, the other parts are only checked, the charged ones are undone, and
+        the refusal is recorded for bans.
+        """
         plan = call.plan
         ban_key = self._encoder.build_ban_key(plan.ban_subject)
         banned_ms = int(await self._send(["i", ban_key], ban_key, plan.ban_subject))
@@ -152,7 +165,7 @@ class RedisStore:
         return msgspec.structs.replace(result, is_repeated=repeats == len(parts))
 
     async def _record_refusal(self, call: StoreCall, result: TakeResult, ban_key: str) -> None:
-        """Record a refusal at the ban of the subject, which may be on another node than the limits."""
+        """Record a refusal in the ban record of the caller, which may be on another node than the limits."""
         wait = find_ban_wait(call, result.hit_indexes, result.free_at_ms)
         if result.banned_until_ms or wait is None:
             return
@@ -161,17 +174,18 @@ class RedisStore:
         await self._send(["o", ban_key, rules, wait_until_ms, ceiling], ban_key, call.plan.ban_subject)
 
     async def undo(self, call: StoreCall) -> None:
-        """Undo all charges of this id, which is never charged again. A repeated call does nothing."""
+        """Undo all charges of a call on all nodes. Its id is never charged again. A repeated undo does nothing."""
         self._running.pop(call.id, None)
         for part in self._encoder.split_call(call):
             await self._undo_part(call.id, part)
 
     async def _undo_part(self, request_id: str, part: CallPart) -> None:
-        key = self._encoder.build_answer_key(part.owner, request_id)
+        """Undo the charges of one part of a call on its node."""
+        key = self._encoder.build_result_key(part.owner, request_id)
         await self._send(["u", request_id, key, part.charges], key, part.owner, is_settling=True)
 
     async def _send(self, op: list[Any], key: str, owner: str, *, is_settling: bool = False) -> Any:
-        """Send one operation to the node of an owner. It is not cancelled with its caller."""
+        """Send one operation to the node of an owner and return its result. It is not cancelled with the calling task."""
         node = owner if self._encoder.is_cluster else ""
         return await asyncio.shield(self.batches.send_operation(_pack(op), key, node=node, is_settling=is_settling))
 
@@ -182,7 +196,7 @@ class RedisStore:
             await asyncio.shield(future)
 
     def start_release(self, request_id: str) -> "list[asyncio.Future[Any]]":
-        """Start a release without waiting for it."""
+        """Start to release the concurrency slots of a request, and return the futures of the operations that this needs."""
         entry = self._running.pop(request_id, None)
         if entry is None:
             return []
@@ -200,14 +214,14 @@ class RedisStore:
         return [self.batches.send_operation(_pack(["r", call.id, keys]), keys[0], is_settling=True)]
 
     def _group_lease_keys(self, call: StoreCall) -> dict[str, list[str]]:
-        """Return the lease keys of a call by the node that holds them."""
+        """Return the Redis keys of a call's concurrency leases by owner on a cluster, otherwise all under an empty text."""
         keys: dict[str, list[str]] = {}
         for index, key in zip(call.plan.lease_indexes, self._encoder.list_lease_keys(call), strict=True):
             keys.setdefault(call.charges[index].owner if self._encoder.is_cluster else "", []).append(key)
         return keys
 
     async def renew(self, request_ids: Iterable[str]) -> int:
-        """Extend the leases of running requests. Return how many had expired."""
+        """Extend the concurrency leases of running requests. Return the number of expired ones that are active again."""
         renewals = []
         for request_id in request_ids:
             entry = self._running.get(request_id)
@@ -216,7 +230,10 @@ class RedisStore:
         return sum(await asyncio.gather(*renewals))
 
     async def refund(self, request_id: str, reason: RefundReason) -> bool:
-        """Return the primary charge of a request to its window, once, with a maximum for faults."""
+        """Refund the primary charge of a request to its window, once. Return whether it was refunded.
+
+        Refunds because of 5xx replies are limited to a share of the ceiling.
+        """
         entry = self._results.find(request_id)
         if entry is None or not entry.result.is_admitted or entry.call.plan.is_free:
             return False
@@ -226,7 +243,7 @@ class RedisStore:
             charge.rule, result.keys[0] if result.keys else charge.key, charge.owner
         )
         max_refunds = charge.ceiling * MAX_FAULT_REFUNDS_PERCENT // 100 if reason is RefundReason.FAULT else -1
-        mark = self._encoder.build_mark_key(charge.owner, request_id)
+        mark = self._encoder.build_refund_mark_key(charge.owner, request_id)
         op = ["g", mark, key, field, charge.cost, result.bucket_end_ms, max_refunds]
         return bool(await self._send(op, key, charge.owner, is_settling=True))
 
@@ -237,19 +254,25 @@ class RedisStore:
         return None
 
     def record_admission(self, call: StoreCall, result: TakeResult) -> None:
-        """Remember a request that a quota lease admitted, so that it can be refunded like others."""
+        """Store a call that a quota lease admitted, so that it can be refunded and released."""
         self._running[call.id] = RecentCall(call, result)
 
     async def return_quota(self, charge: Charge, amount: int, end_ms: int, lease_id: str) -> bool:
-        """Return the unused part of a lease, once, to the window that it was charged to."""
+        """Return the unused part of a quota lease to the window that it was charged to, once. Return whether it was returned.
+
+        `end_ms` is the end of that window.
+        """
         key, field = self._encoder.build_counter_key(charge.rule, charge.key, charge.owner)
-        mark = f"{self._encoder.build_mark_key(charge.owner, lease_id)} {charge.name}"
+        mark = f"{self._encoder.build_refund_mark_key(charge.owner, lease_id)} {charge.name}"
         return bool(await self._send(["g", mark, key, field, amount, end_ms, -1], key, charge.owner, is_settling=True))
 
     # -- beside requests -------------------------------------------------------------------------------------------
 
     async def _send_by_owner(self, name: str, charges: Sequence[Charge], *rest: int) -> list[tuple[Charge, Any]]:
-        """Send one operation per node for these charges. Return each charge with its value in the reply."""
+        """Send the operation `name` for these charges, once to each node. Return each charge with its value in the reply.
+
+        The value is `None` if the operation returns none. `rest` are further arguments of the operation.
+        """
         by_owner: dict[str, list[Charge]] = {}
         for charge in charges:
             by_owner.setdefault(charge.owner if self._encoder.is_cluster else "", []).append(charge)
@@ -267,6 +290,7 @@ class RedisStore:
             await self._send_by_owner("s", tuple(charges), amount)
 
     async def peek(self, charges: Iterable[Charge]) -> tuple[CounterReading, ...]:
+        """Return the current values of these counters, in this order, without charging them."""
         charges = tuple(charges)
         readings = {id(charge): CounterReading(*counts) for charge, counts in await self._send_by_owner("p", charges)}
         return tuple(readings[id(charge)] for charge in charges)
@@ -291,6 +315,7 @@ class RedisStore:
         await self.link.write_override(self._encoder.build_overrides_key(), name, value)
 
     async def set_rules(self, rules: RuleSet) -> None:
+        """Replace the ban rules and the hash of the rules, and clear the cache of encoded charge plans."""
         self._ban_rules = rules.ban
         self._rules_hash = hash_rules(rules)
         self._encoder.clear_cache()
