@@ -21,24 +21,30 @@ MAX_PATH_CHARS: Final = 4_096
 
 
 class ConfinedPathError(Exception):
-    """A path cannot be used: it leads out of the folder, is too long, or its name belongs to something else."""
+    """The error of a path that leads out of the folder, is invalid, or meets a file of another type."""
 
 
 class ConfinedFolder:
-    """A folder below which files are created. Everything created belongs to `owner` (uid and gid), if given."""
+    """A folder below which files are created, never outside of it.
+
+    Everything created belongs to `owner` (uid and gid), if given.
+    """
 
     def __init__(self, root: Path, owner: tuple[int, int] | None = None) -> None:
         self._root = root
         self._owner = owner
 
     def make_folder(self, path: str) -> None:
-        """Create a folder with its parents; an existing folder stays. Raises ConfinedPathError and OSError."""
+        """Create a folder with its parents; existing folders stay unchanged. Raises ConfinedPathError and OSError."""
         with self._open_folder(_split_path(path)):
             pass
 
     @contextlib.contextmanager
     def open_new_file(self, path: str, mode: int) -> Iterator[BinaryIO]:
-        """Open a new file for writing; it replaces an existing one. Raises ConfinedPathError and OSError."""
+        """Open a new file for writing; an existing file or link of that name is removed first.
+
+        Raises ConfinedPathError and OSError.
+        """
         *folders, name = _split_path(path)
         with self._open_folder(folders) as folder:
             self._remove_existing(name, folder)
@@ -60,9 +66,9 @@ class ConfinedFolder:
                 raise _build_folder_exists_error(name) from None
 
     def create_link(self, path: str, target: str, *, may_lead_out: bool = False) -> None:
-        """Create a symbolic link. A target outside of the folder is rejected, unless `may_lead_out`.
+        """Create a symbolic link, in place of an existing file or link.
 
-        Raises ConfinedPathError and OSError.
+        A target outside of the folder is rejected, unless `may_lead_out`. Raises ConfinedPathError and OSError.
         """
         *folders, name = _split_path(path)
         if not may_lead_out and (target.startswith("/") or _leads_out(folders, target)):
@@ -74,7 +80,10 @@ class ConfinedFolder:
                 os.chown(name, *self._owner, dir_fd=folder, follow_symlinks=False)
 
     def create_hard_link(self, path: str, existing_path: str) -> None:
-        """Create a second name for a file below the folder. Raises ConfinedPathError and OSError."""
+        """Create a second name `path` for the regular file `existing_path`; both are relative to the folder.
+
+        An existing file or link at `path` is replaced. Raises ConfinedPathError and OSError.
+        """
         *folders, name = _split_path(path)
         *existing_folders, existing_name = _split_path(existing_path)
         with self._open_folder(folders) as folder, self._open_folder(existing_folders) as existing_folder:
@@ -89,12 +98,15 @@ class ConfinedFolder:
     def open_existing_file(self, path: str) -> BinaryIO:
         """Open a file for reading. Links are not followed. Raises ConfinedPathError and OSError."""
         *folders, name = _split_path(path)
-        with self._open_folder(folders, is_created=False) as folder:
+        with self._open_folder(folders, create_missing=False) as folder:
             return os.fdopen(os.open(name, _READ_FLAGS, dir_fd=folder), "rb")
 
     @contextlib.contextmanager
     def _create_file(self, name: str, mode: int, folder: int) -> Iterator[BinaryIO]:
-        """Create a file that no other user can read until it is complete."""
+        """Create a file for writing; its mode and owner are set after the content is written.
+
+        Until then only the node's user can read it. `folder` is an open descriptor.
+        """
         descriptor = os.open(name, _NEW_FILE_FLAGS, 0o600, dir_fd=folder)
         with os.fdopen(descriptor, "wb") as file:
             yield file
@@ -104,20 +116,26 @@ class ConfinedFolder:
                 os.fchown(descriptor, *self._owner)
 
     @contextlib.contextmanager
-    def _open_folder(self, steps: list[str], *, is_created: bool = True) -> Iterator[int]:
-        """Open a folder by the names of its parents; `is_created`: missing folders are created."""
+    def _open_folder(self, steps: list[str], *, create_missing: bool = True) -> Iterator[int]:
+        """Open the folder that the names `steps` lead to, and yield its descriptor, which is closed afterwards.
+
+        `create_missing`: missing folders are created. Links are not followed. Raises ConfinedPathError and OSError.
+        """
         descriptor = os.open(self._root, _FOLDER_FLAGS)
         try:
             for step in steps:
-                descriptor = self._enter(descriptor, step, is_created=is_created)
+                descriptor = self._enter(descriptor, step, create_missing=create_missing)
             yield descriptor
         finally:
             os.close(descriptor)
 
-    def _enter(self, parent: int, name: str, *, is_created: bool) -> int:
-        """Open the folder `name` in `parent`, and close the parent."""
+    def _enter(self, parent: int, name: str, *, create_missing: bool) -> int:
+        """Open the folder `name` in the folder `parent`, close `parent`, and return the new descriptor.
+
+        `create_missing`: a missing folder is created. Raises ConfinedPathError if the name is a file or link, and OSError.
+        """
         try:
-            if is_created:
+            if create_missing:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(name, 0o755, dir_fd=parent)
                     if self._owner:
@@ -144,7 +162,10 @@ def _build_folder_exists_error(name: str) -> ConfinedPathError:
 
 
 def _split_path(path: str) -> list[str]:
-    """Return the names in a relative path. Raises ConfinedPathError."""
+    """Return the names in a relative path.
+
+    Raises ConfinedPathError if the path is empty, absolute, too long, or contains `..` or a null character.
+    """
     steps = [step for step in path.split("/") if step not in ("", ".")]
     if ".." in steps or path.startswith("/") or "\0" in path:
         raise ConfinedPathError(f"{path[:200]!r} leads out of the task's folder")
@@ -156,7 +177,7 @@ def _split_path(path: str) -> list[str]:
 
 
 def _leads_out(folders: list[str], target: str) -> bool:
-    """Return whether a link in `folders` with this relative target passes above the root."""
+    """Return whether a symbolic link with the relative `target`, placed in `folders`, leads above the root folder."""
     depth = len(folders)
     for step in target.split("/"):
         depth += -1 if step == ".." else step not in ("", ".")

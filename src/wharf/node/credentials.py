@@ -4,7 +4,10 @@ import msgspec
 
 
 class NodeCredentials(msgspec.Struct, frozen=True):
-    """The id and the secret of a node. They are stored, so that a restarted node is the same node."""
+    """The id and the secret with which a node authenticates itself.
+
+    They are stored on disk, so that a restarted node is the same node.
+    """
 
     id: str
     secret_id: str

@@ -1,11 +1,10 @@
-"""A node that runs nothing: it registers, sends heartbeats and reports what a script in the job says.
+"""A node that runs nothing: it registers, sends heartbeats and reports the states that the job's configuration
+describes.
 
-For development, simulation, tests and benchmarks.
-
-It uses the server session of a real node, so servers cannot tell the difference. The script is the configuration of
-the `mock` driver: `run_for` (nanoseconds or a duration such as 5s), `exit_code`, `start_error`, and `go_silent`, the
-duration for which the whole node neither sends nor receives anything, beginning `go_silent_after` (default 1 s) after
-the start of the task.
+For development, simulation, tests and benchmarks. It uses the server session of a real node, so servers cannot detect
+the difference. The described behavior is the configuration of the `mock` driver: `run_for` (nanoseconds or a duration
+such as 5s), `exit_code`, `start_error`, and `go_silent`, the duration for which the whole node neither sends nor
+receives anything, beginning `go_silent_after` (default 1 s) after the start of the task.
 """
 
 import asyncio
@@ -37,7 +36,7 @@ PRODUCT_ATTRIBUTES: Final = {"version": __version__, "service_discovery": "true"
 
 
 class FakeMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine that the node claims to be."""
+    """The machine that a fake node reports to servers."""
 
     name: str
     datacenter: str = "dc1"
@@ -48,42 +47,42 @@ class FakeMachine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _FakeAllocation(msgspec.Struct):
-    """One allocation of the node."""
+    """An allocation of a fake node, with its simulated state."""
 
     id: str
-    seen_index: int
+    seen_index: int  # the modify index of its latest assignment
     status: ClientStatus = ClientStatus.PENDING
-    end_timer: asyncio.TimerHandle | None = None
+    end_timer: asyncio.TimerHandle | None = None  # ends the allocation
     tasks: tuple[str, ...] = ("task",)
     started_ns: int = 0
     finished_ns: int = 0
     deployment_id: str = ""
     is_health_watched: bool = False
     """Whether a deployment or a drain waits for its health."""
-    min_healthy_s: float = 0.0
+    min_healthy_s: float = 0.0  # how long it must run to be healthy
     healthy: bool | None = None
     """`None`: not decided yet."""
-    healthy_timer: asyncio.TimerHandle | None = None
-    script: "_Script | None" = None
-    """What the task does; `None` before it has started."""
+    healthy_timer: asyncio.TimerHandle | None = None  # makes the allocation healthy
+    script: "_SimulatedBehavior | None" = None
+    """The simulated behavior of its tasks; `None` before they have started."""
 
 
 class _SilenceableTransport:
-    """A transport that holds requests and replies back while the node is silent."""
+    """A transport of the API client that delays requests and replies while the fake node is silent."""
 
     def __init__(self, transport: Transport, can_communicate: asyncio.Event) -> None:
         self._transport = transport
         self._can_communicate = can_communicate
 
     async def send(self, request: ClientRequest) -> ClientReply:
-        """Send a request; request and reply wait until the node may communicate."""
+        """Send a request and return the reply. Both wait until the node may communicate."""
         await self._can_communicate.wait()
         reply = await self._transport.send(request)
         await self._can_communicate.wait()
         return reply
 
     async def open(self, request: ClientRequest) -> StreamedReply:
-        """Open a stream once the node may communicate."""
+        """Wait until the node may communicate, then open a stream."""
         await self._can_communicate.wait()
         return await self._transport.open(request)
 
@@ -92,12 +91,12 @@ class _SilenceableTransport:
 
 
 class FakeNode:
-    """A fake node."""
+    """A node that runs nothing, but registers and reports simulated allocations like a real node."""
 
     def __init__(
         self, world: World, client: AsyncClient, machine: FakeMachine, *, identity: NodeCredentials | None = None
     ) -> None:
-        """Without `identity` it is a new node."""
+        """Create a fake node; without `identity` it gets a new id and a new secret."""
         identity = identity or NodeCredentials(world.new_id(), world.new_secret())
         self.id = identity.id
         self._world = world
@@ -128,13 +127,13 @@ class FakeNode:
         return self.build_node()
 
     def build_node(self) -> Node:
-        """Return the description of the node."""
+        """Return the description that the fake node registers with."""
         return build_fake_node(self.id, self._machine, self._world.now_ns())
 
     # -- assignments and reports (implements `AssignmentHandler`)
 
     def find_assignment_index(self, allocation_id: str) -> int | None:
-        """Return the index of the assignment that was applied last; `None` if the allocation is unknown."""
+        """Return the modify index of the last assignment of this allocation; `None` if the allocation is unknown."""
         allocation = self._allocations.get(allocation_id)
         return allocation.seen_index if allocation is not None else None
 
@@ -147,11 +146,14 @@ class FakeNode:
         return allocation_id in self._allocations
 
     def drop_allocation(self, allocation_id: str) -> None:
-        """Forget the allocation."""
+        """Delete the allocation and cancel its timers. Raises `KeyError` if it is unknown."""
         self._cancel_timers(self._allocations.pop(allocation_id))
 
     def apply_assignment(self, assignment: messages.Assignment) -> None:
-        """Start, update or stop the allocation."""
+        """Start, update or stop the simulated allocation as the assignment requires.
+
+        A new allocation or deployment also begins to wait for its health.
+        """
         assigned, job = assignment.allocation, assignment.job
         is_new = assigned.id not in self._allocations
         allocation = self._allocations.setdefault(
@@ -170,13 +172,13 @@ class FakeNode:
             allocation.healthy = None
             is_service = job is not None and job.type == JobType.SERVICE
             allocation.is_health_watched = bool(allocation.deployment_id) or is_service
-            allocation.min_healthy_s = _min_healthy_s(
+            allocation.min_healthy_s = _get_min_healthy_s(
                 job, assigned.task_group, is_deployed=bool(allocation.deployment_id)
             )
             self._decide_health(allocation)
 
     def build_update(self, allocation_id: str) -> messages.AllocationUpdate:
-        """Return the state of the allocation as servers are sent it."""
+        """Return the report about the allocation's simulated state."""
         allocation = self._allocations[allocation_id]
         states = {ClientStatus.RUNNING: TaskStatus.RUNNING, ClientStatus.PENDING: TaskStatus.PENDING}
         state = TaskState(
@@ -200,19 +202,19 @@ class FakeNode:
         """Return at once: a fake node stores nothing."""
 
     def on_end_acknowledged(self, allocation_id: str) -> None:
-        """Do nothing: the node keeps the few data that it has."""
+        """Do nothing: a fake node holds little data about an allocation."""
 
     def on_server_contact(self) -> None:
-        """Do nothing: scripts continue with or without contact."""
+        """Do nothing: simulated tasks continue with or without contact."""
 
     def on_server_silence(self, since_s: float) -> None:
-        """Do nothing: scripts continue with or without contact."""
+        """Do nothing: simulated tasks continue with or without contact."""
 
     # -- simulated tasks
 
     def _start(self, allocation: _FakeAllocation, job: Job | None, group_name: str) -> None:
-        """Start the script of the allocation."""
-        script = _read_script(job, group_name)
+        """Start the simulated tasks: set the state and the timers that the job's configuration describes."""
+        script = _read_behavior(job, group_name)
         allocation.script, allocation.tasks = script, script.tasks
         allocation.started_ns = self._world.now_ns()
         if script.start_error:
@@ -230,7 +232,7 @@ class FakeNode:
             self._go_silent(script.silent_after_s, script.silent_s)
 
     def _go_silent(self, after_s: float, duration_s: float) -> None:
-        """Schedule a silence; it replaces an earlier one."""
+        """Schedule a silence of `duration_s` that begins after `after_s`; it replaces an earlier one."""
         for timer in self._silence_timers:
             timer.cancel()
         loop = asyncio.get_running_loop()
@@ -240,7 +242,10 @@ class FakeNode:
         ]
 
     def _decide_health(self, allocation: _FakeAllocation) -> None:
-        """Decide the health: healthy after running long enough, unhealthy after a failure."""
+        """Make a failed allocation unhealthy, or start the timer that makes a running one healthy.
+
+        Does nothing if no deployment or drain waits for its health.
+        """
         if not allocation.is_health_watched:
             return
         if allocation.status is ClientStatus.FAILED:
@@ -251,13 +256,13 @@ class FakeNode:
             allocation.healthy_timer = loop.call_later(allocation.min_healthy_s, self._become_healthy, allocation)
 
     def _become_healthy(self, allocation: _FakeAllocation) -> None:
-        """Report that the allocation is healthy."""
+        """Mark the allocation as healthy and report it."""
         allocation.healthy_timer = None
         allocation.healthy = True
         self._session.mark_changed(allocation.id)
 
     def _finish(self, allocation: _FakeAllocation, status: ClientStatus) -> None:
-        """End the allocation with this status and report it."""
+        """End the simulated allocation with this status and report it."""
         self._cancel_timers(allocation)
         allocation.status = status
         self._decide_health(allocation)
@@ -266,7 +271,7 @@ class FakeNode:
 
     @staticmethod
     def _cancel_timers(allocation: _FakeAllocation) -> None:
-        """Cancel the timers of the allocation."""
+        """Cancel the timers that end the allocation or make it healthy."""
         for timer in (allocation.end_timer, allocation.healthy_timer):
             if timer is not None:
                 timer.cancel()
@@ -274,7 +279,7 @@ class FakeNode:
 
 
 def build_fake_node(node_id: str, machine: FakeMachine, now_ns: int) -> Node:
-    """Return the description of the node."""
+    """Return the description of a fake node with this machine; all drivers are reported as healthy."""
     healthy = DriverInfo(
         attributes={},
         detected=True,
@@ -333,30 +338,30 @@ STATUS_DESCRIPTIONS: Final = {
 """The client description for each status."""
 
 
-class _Script(msgspec.Struct, frozen=True):
-    """What the tasks of an allocation do."""
+class _SimulatedBehavior(msgspec.Struct, frozen=True):
+    """The behavior of the simulated tasks of an allocation."""
 
-    run_for_s: float | None
-    tasks: tuple[str, ...] = ("task",)
+    run_for_s: float | None  # None: until they are stopped
+    tasks: tuple[str, ...] = ("task",)  # their names
     exit_code: int = 0
-    start_error: str = ""
-    silent_s: float = 0.0
-    silent_after_s: float = 1.0
+    start_error: str = ""  # why the start fails; empty: it succeeds
+    silent_s: float = 0.0  # how long the whole node is silent
+    silent_after_s: float = 1.0  # from the start to the silence
 
 
-def _read_script(job: Job | None, group_name: str) -> _Script:
-    """Read the script from the configuration of the first task.
+def _read_behavior(job: Job | None, group_name: str) -> _SimulatedBehavior:
+    """Return the simulated behavior that the configuration of the group's first task describes.
 
-    By default, service jobs run until they are stopped, and batch jobs end after a second.
+    By default, tasks of service jobs run until they are stopped, and tasks of batch jobs end after a second.
     """
     group = job.find_group(group_name) if job is not None else None
     if job is None or group is None or not group.tasks:
-        return _Script(None)
+        return _SimulatedBehavior(None)
     config = group.tasks[0].config or {}
     run_for_s = read_duration_s(config, "run_for")
     if run_for_s is None and job.is_finite:
         run_for_s = DEFAULT_BATCH_RUN_S
-    return _Script(
+    return _SimulatedBehavior(
         tasks=tuple(task.name for task in group.tasks),
         run_for_s=run_for_s,
         exit_code=read_int(config, "exit_code"),
@@ -366,8 +371,12 @@ def _read_script(job: Job | None, group_name: str) -> _Script:
     )
 
 
-def _min_healthy_s(job: Job | None, group_name: str, *, is_deployed: bool) -> float:
-    """Return how long the allocation must run to be healthy, from its `update` or `migrate` block."""
+def _get_min_healthy_s(job: Job | None, group_name: str, *, is_deployed: bool) -> float:
+    """Return how long the allocation must run to be healthy: from the group's `update` block if `is_deployed`, else
+    `migrate`.
+
+    0 if there is no such block.
+    """
     group = job.find_group(group_name) if job is not None else None
     if group is None:
         return 0.0

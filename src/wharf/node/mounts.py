@@ -20,7 +20,7 @@ MOUNTS_FILE: Final = Path("/proc/self/mounts")
 
 
 def mount(source: str, mount_point: Path, *, file_system: str = "", flags: int = 0, options: str = "") -> None:
-    """Call mount(2) for `mount_point`. Raises `OSError`."""
+    """Call mount(2) to mount `source` at `mount_point`. Raises `OSError`."""
     arguments = (os.fsencode(argument) or None for argument in (source, str(mount_point), file_system))
     check_result(load_libc().mount(*arguments, flags, options.encode() or None), str(mount_point))
 
@@ -37,7 +37,7 @@ def list_mounts_below(folder: Path) -> list[Path]:
 
 
 def unmount_all_below(folder: Path) -> None:
-    """Detach all mounts below a folder, as far as the process is permitted to.
+    """Detach all mounts below a folder. Errors, such as a missing permission, are ignored.
 
     The detach is lazy: processes that still use a mount keep it until they end, so nothing waits for them.
     """
@@ -46,7 +46,7 @@ def unmount_all_below(folder: Path) -> None:
 
 
 def unmount(mount_point: Path) -> None:
-    """Detach one mount lazily. Errors are ignored."""
+    """Detach one mount lazily: processes that still use it keep it. Errors are ignored."""
     load_libc().umount2(os.fsencode(mount_point), MNT_DETACH | UMOUNT_NOFOLLOW)
 
 
@@ -57,7 +57,7 @@ def load_libc() -> ctypes.CDLL:
 
 
 def check_result(result: int, path: str) -> None:
-    """Raise `OSError` if the return value of a libc call reports a failure; `path` is named in the error."""
+    """Check the return value of a libc call: raise `OSError` about `path` if it is not 0."""
     if result:
         error_number = ctypes.get_errno()
         raise OSError(error_number, os.strerror(error_number), path)
@@ -70,20 +70,21 @@ SECRETS_SIZE: Final = "1m"
 def mount_secrets(folder: Path) -> None:
     """Mount a tmpfs over the secrets folder of a task; does nothing if one is mounted already.
 
-    Files that are in the folder become hidden. If the process may not mount, the folder stays on the disk.
+    Files that are in the folder become hidden. If the process may not mount, the folder stays on the disk. Raises
+    `OSError`.
     """
     if can_mount_tmpfs() and not os.path.ismount(folder):
         mount_tmpfs(folder)
 
 
 def mount_tmpfs(folder: Path) -> None:
-    """Mount a tmpfs at `folder`. Raises `OSError`."""
+    """Mount a tmpfs with the size limit `SECRETS_SIZE` at `folder`. Raises `OSError`."""
     flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
     mount("tmpfs", folder, file_system="tmpfs", flags=flags, options=f"size={SECRETS_SIZE},mode=0777")
 
 
 def unmount_secrets(folder: Path) -> None:
-    """Unmount the secrets folder of a task, which erases its content."""
+    """Unmount the tmpfs at a task's secrets folder, which erases its content. Does nothing if none is mounted."""
     if os.path.ismount(folder):
         unmount(folder)
 

@@ -1,4 +1,4 @@
-"""Finds third-party plugins by entry point and calls them so that their faults cannot break the node agent."""
+"""Finds third-party plugins by entry point, and calls them so that their errors cannot break the node agent."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -17,11 +17,11 @@ NodeEventReporter = Callable[..., None]
 
 
 class PluginError(Exception):
-    """A plugin call failed: the plugin raised an unexpected exception, canceled itself or timed out."""
+    """The error of a plugin call that raised an unexpected exception, canceled itself or timed out."""
 
 
 def list_entry_points(group: str) -> list[EntryPoint]:
-    """Return the entry points of a group, sorted by name."""
+    """Return the installed entry points of a group, such as `wharf.devices`, sorted by name."""
     return sorted(entry_points(group=group), key=lambda entry_point: entry_point.name)
 
 
@@ -32,10 +32,10 @@ async def call_plugin(
     timeout_s: float | None = CALL_TIMEOUT_S,
     expected_errors: tuple[type[Exception], ...] = (),
 ) -> T:
-    """Run a plugin's coroutine in its own task and return its result.
+    """Run a plugin's coroutine in its own asyncio task and return its result.
 
     Exceptions of the types in `expected_errors` are passed on. Every other failure, including a timeout and
-    cancellation by the plugin itself, raises `PluginError`.
+    cancellation by the plugin itself, raises `PluginError`. `timeout_s` of None sets no limit.
     """
     task = world.start_task(call, name="plugin call")
     try:

@@ -1,6 +1,6 @@
 """The processes of this machine: their identity, their environment, their control groups, and signals to them.
 
-A process id is used again after the end of its process. `Process` and pidfds avoid that confusion.
+The kernel may give the id of an ended process to a new one. `Process` and pidfds avoid that confusion.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ def read_boot_id() -> str:
 
 
 class Process(msgspec.Struct, frozen=True):
-    """One process. Process ids are reused, but not together with the same start time."""
+    """One process, identified by its id and its start time, because the kernel reuses process ids."""
 
     pid: int
     start_ticks: int
@@ -31,7 +31,7 @@ class Process(msgspec.Struct, frozen=True):
 
 
 def find_process(pid: int) -> Process | None:
-    """Return the process that has this id now; None if no process has it or it is a zombie."""
+    """Return the process that has this id now; None if there is none or it has ended (a zombie)."""
     fields = read_stat_fields(pid)
     if fields is None or fields[0] in ("Z", "X"):
         return None
@@ -39,13 +39,16 @@ def find_process(pid: int) -> Process | None:
 
 
 def is_session_leader(pid: int) -> bool:
-    """Return whether the process leads a session."""
+    """Return whether the process exists and leads a session."""
     fields = read_stat_fields(pid)
     return fields is not None and int(fields[3]) == pid
 
 
 def read_stat_fields(pid: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat after the name, which may contain spaces and brackets; None if it is gone."""
+    """Return the fields of /proc/PID/stat after the process name; None if the process does not exist.
+
+    The name is left out, because it may contain spaces and brackets. Field 0 is the state.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             text = file.read(STAT_BYTES).decode(errors="replace")
@@ -55,7 +58,7 @@ def read_stat_fields(pid: int) -> list[str] | None:
 
 
 def open_pidfd(process: Process) -> int | None:
-    """Return a pidfd of exactly this process; None if it is gone.
+    """Return a pidfd of exactly this process; None if it does not exist any more.
 
     The start time is checked after opening, because the process id could have been reused before.
     """
@@ -69,10 +72,10 @@ def open_pidfd(process: Process) -> int | None:
     return handle
 
 
-def send_signal(process: Process, number: int, *, is_to_group: bool) -> bool:
-    """Send a signal and return whether the process existed.
+def send_signal(process: Process, signal_number: int, *, is_to_group: bool) -> bool:
+    """Send a signal to the process. Return whether the process existed.
 
-    `is_to_group`: to the process group that it leads, if it leads one.
+    `is_to_group`: the signal goes to the process group that it leads, if it leads one.
     """
     handle = open_pidfd(process)
     if handle is None:
@@ -80,9 +83,9 @@ def send_signal(process: Process, number: int, *, is_to_group: bool) -> bool:
     try:
         if is_to_group:
             with contextlib.suppress(OSError):
-                os.killpg(process.pid, number)
+                os.killpg(process.pid, signal_number)
                 return True
-        signal.pidfd_send_signal(handle, number)
+        signal.pidfd_send_signal(handle, signal_number)
     except OSError:
         return False
     finally:
@@ -91,9 +94,9 @@ def send_signal(process: Process, number: int, *, is_to_group: bool) -> bool:
 
 
 def kill_process(pid: int, is_target: Callable[[], bool]) -> bool:
-    """Kill the process if `is_target` returns True, and return whether it was killed.
+    """Kill the process if `is_target` returns True. Return whether it was killed.
 
-    `is_target` is called while a pidfd of the process is open, so that a reused process id cannot be killed by mistake.
+    `is_target` is called while a pidfd of the process is open, so that no other process with a reused id is killed.
     """
     process = find_process(pid)
     handle = open_pidfd(process) if process is not None else None
@@ -115,20 +118,20 @@ def list_pids() -> list[int]:
     return [int(name) for name in os.listdir(PROC) if name.isdecimal()]
 
 
-def find_marked_processes(marks: frozenset[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Return each process whose environment contains one of these `NAME=value` entries, with that entry.
+def find_marked_processes(environment_entries: frozenset[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield (process id, entry) for each process whose environment has one of these `NAME=value` entries.
 
-    Skips processes whose environment cannot be read: they belong to other users.
+    Processes whose environment cannot be read are skipped: they belong to other users.
     """
     for pid in list_pids():
-        for assignment in read_environment(pid):
-            if assignment in marks:
-                yield pid, assignment
+        for entry in read_environment(pid):
+            if entry in environment_entries:
+                yield pid, entry
 
 
-def is_marked(pid: int, mark: bytes) -> bool:
-    """Return whether the environment of a process contains this `NAME=value` entry."""
-    return mark in read_environment(pid)
+def is_marked(pid: int, environment_entry: bytes) -> bool:
+    """Return whether the environment of the process has this `NAME=value` entry."""
+    return environment_entry in read_environment(pid)
 
 
 def read_environment(pid: int) -> list[bytes]:
@@ -140,7 +143,7 @@ def read_environment(pid: int) -> list[bytes]:
 
 
 def has_arguments(pid: int, *arguments: str) -> bool:
-    """Return whether the process's command line begins with these words."""
+    """Return whether the command line of the process begins with these arguments."""
     prefix = b"\0".join(os.fsencode(argument) for argument in arguments) + b"\0"
     try:
         return (PROC / str(pid) / "cmdline").read_bytes().startswith(prefix)
@@ -149,20 +152,21 @@ def has_arguments(pid: int, *arguments: str) -> bool:
 
 
 def find_processes_by_arguments(*arguments: str) -> list[int]:
-    """Return the ids of processes whose command line begins with these words."""
+    """Return the ids of all processes whose command line begins with these arguments."""
     return [pid for pid in list_pids() if has_arguments(pid, *arguments)]
 
 
 def list_cgroups(pid: int, run: str) -> list[Path]:
-    """Return the control groups of a run, found by one of its processes; empty if it has none.
+    """Return the control groups that were created for a run and have this process; empty if there are none.
 
-    With cgroup version 1 there is one for each hierarchy, with version 2 at most one.
+    A run is one start of a task; its control groups have its name. With cgroup version 1 there is one for each
+    hierarchy, with version 2 at most one.
     """
     return [group for group in _list_cgroups_of_process(pid) if group.name == run]
 
 
 def _list_cgroups_of_process(pid: int) -> list[Path]:
-    """Return the control groups of a process; empty if it is gone."""
+    """Return the folders of all control groups of a process; empty if it does not exist."""
     try:
         lines = (PROC / str(pid) / "cgroup").read_text().splitlines()
     except OSError:
@@ -172,7 +176,7 @@ def _list_cgroups_of_process(pid: int) -> list[Path]:
 
 
 def list_members(cgroup: Path) -> list[int]:
-    """Return the ids of the processes in a control group; empty if it does not exist."""
+    """Return the ids of the processes in a control group; empty if the group does not exist."""
     try:
         return [int(line) for line in (cgroup / "cgroup.procs").read_text().split()]
     except OSError:
@@ -180,17 +184,20 @@ def list_members(cgroup: Path) -> list[int]:
 
 
 def list_container_processes(pid: int, container: str) -> list[int]:
-    """Return the processes of a container, by its first process and its id.
+    """Return the ids of all processes of a container.
 
-    Empty if the process id belongs to another process now, or its control group is not visible from here. Engines
-    name the control group of a container after it.
+    `pid` is its first process, `container` its id. They are found by the control group, which engines name after the
+    container. Empty if the process id belongs to another process now, or the control group is not visible from here.
     """
     groups = (group for group in _list_cgroups_of_process(pid) if container in str(group))
     return next((members for group in groups if (members := list_members(group))), [])
 
 
 def list_run_processes(pid: int, run: str) -> list[int]:
-    """Return the processes of a run by its first process: those in its control group, else the process tree."""
+    """Return the ids of all processes of a run (one start of a task), of which `pid` is the first.
+
+    These are the members of its control group, or else its process tree.
+    """
     members = [member for group in list_cgroups(pid, run)[:1] for member in list_members(group)]
     if members:
         return members
@@ -198,16 +205,16 @@ def list_run_processes(pid: int, run: str) -> list[int]:
 
 
 def list_process_tree(pid: int) -> list[int]:
-    """Return the process, all its descendants and the processes of its session."""
+    """Return the ids of the process, all its descendants, the processes of its session and their descendants."""
     children: dict[int, list[int]] = {}
     session_members = []
-    for each in list_pids():
-        fields = read_stat_fields(each)
+    for other_pid in list_pids():
+        fields = read_stat_fields(other_pid)
         if fields is None:
             continue
-        children.setdefault(int(fields[1]), []).append(each)
+        children.setdefault(int(fields[1]), []).append(other_pid)
         if int(fields[3]) == pid:
-            session_members.append(each)
+            session_members.append(other_pid)
     pids = dict.fromkeys([pid, *session_members])
     remaining = list(pids)
     while remaining:

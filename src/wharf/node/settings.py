@@ -267,7 +267,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shutdown_drain_timeout_s(self) -> float:
-        """How many seconds the drain may delay a shutdown; 0 without a drain."""
+        """The number of seconds that the drain may delay a shutdown; 0 if the node is not drained."""
         drain = self.drain_on_shutdown
         if not drain.enabled:
             return 0.0
@@ -275,7 +275,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeLocation(msgspec.Struct, frozen=True):
-    """The name of the node, where it is in the cluster, and where its folders are."""
+    """The name of the node, its place in the cluster, and its folders on the machine."""
 
     name: str
     datacenter: str

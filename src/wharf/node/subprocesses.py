@@ -1,4 +1,4 @@
-"""Runs helper programs such as git and plugins to their end. Tasks are started by the supervisor, not here."""
+"""Runs helper programs such as git and plugins to their end. Tasks are started by the task supervisor, not here."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ READ_BYTES: Final = 64 << 10
 
 
 class ProgramResult(NamedTuple):
-    """How a program ended and what it printed."""
+    """The exit code and the output of a program that has ended."""
 
     exit_code: int
     """Negative: the number of the signal that ended it."""
@@ -35,12 +35,12 @@ async def run_program(
     check: Callable[[], Awaitable[None]] | None = None,
     is_group_killed: bool = False,
 ) -> ProgramResult:
-    """Run a program in a session of its own until it has ended and closed its output.
+    """Run a program until it has ended and closed its output. Return its exit code and output.
 
-    If it must be stopped (timeout, cancellation, or an exception of `check`), it is killed with its process group.
-    `is_group_killed`: what remains of the group is killed after a normal end too. `max_output_bytes`: only the end of
-    each output is returned, because errors are at the end. `check` is called at intervals and once after the end.
-    Raises OSError if the program cannot be started, and TimeoutError.
+    The program has a session of its own. If it must be stopped (timeout, cancellation, or an exception of `check`), it
+    is killed with its process group. `is_group_killed`: the rest of the group is killed after a normal end too.
+    `max_output_bytes`: only the end of each output is returned, because errors are at the end. `check` is called at
+    intervals and once after the end. Raises OSError if the program cannot be started, and TimeoutError.
     """
     pipe = asyncio.subprocess.PIPE
     input_file = _create_input_file(input_data) if input_data else asyncio.subprocess.DEVNULL
@@ -90,7 +90,7 @@ def _kill_group(group_id: int) -> None:
 
 
 def _create_input_file(data: bytes) -> int:
-    """Return the descriptor of an in-memory file with this content.
+    """Return the descriptor of an in-memory file with this content, positioned at its beginning.
 
     A program that ends before it has read its input would break a pipe, but not a file.
     """
@@ -101,7 +101,7 @@ def _create_input_file(data: bytes) -> int:
 
 
 async def _read_to_end(stream: asyncio.StreamReader, max_bytes: int | None) -> bytes:
-    """Return what a stream contains until its end; with `max_bytes`, only the last bytes."""
+    """Return the content of a stream up to its end; with `max_bytes`, only the last bytes."""
     data = b""
     while chunk := await stream.read(READ_BYTES):
         data += chunk

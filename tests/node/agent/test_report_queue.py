@@ -54,7 +54,7 @@ class FakeAllocations:
 def accept_all_reports(report_queue: ReportQueue) -> list[NodeReportRequest]:
     """Accept reports until there is none, and return them."""
     reports = []
-    while (report := report_queue.next_report()) is not None:
+    while (report := report_queue.take_next_report()) is not None:
         reports.append(report)
         report_queue.on_accepted(should_send_full_report=False)
     return reports
@@ -82,7 +82,7 @@ def test_an_allocation_that_ends_during_a_full_report_is_reported_as_ended() -> 
     allocations = FakeAllocations(1_500, running={3})
     report_queue = ReportQueue(RealWorld(), allocations)
     report_queue.request_full_report()
-    report_queue.next_report()
+    report_queue.take_next_report()
     report_queue.on_accepted(should_send_full_report=True)
     allocations.updates["a3"] = AllocationUpdate(id="a3", client_status=ClientStatus.FAILED)
     report_queue.mark_changed("a3")
@@ -111,10 +111,10 @@ def test_reports_become_smaller_after_one_was_rejected_as_too_large() -> None:
     report_queue = ReportQueue(RealWorld(), allocations)
     for id in allocations.updates:
         report_queue.mark_changed(id)
-    first = report_queue.next_report()
+    first = report_queue.take_next_report()
     report_queue.on_rejected(is_too_large=True)
 
-    second = report_queue.next_report()
+    second = report_queue.take_next_report()
 
     assert first is not None
     assert second is not None
@@ -143,9 +143,9 @@ def test_a_report_without_reply_is_rebuilt_when_a_higher_first_number_makes_it_o
     report_queue = ReportQueue(RealWorld(), allocations)
     report_queue.start_numbering(40)
     report_queue.mark_changed("a0")
-    old = report_queue.next_report()
+    old = report_queue.take_next_report()
     assert old is not None
-    assert report_queue.next_report() is old
+    assert report_queue.take_next_report() is old
 
     report_queue.skip_to_number(90)
 

@@ -35,16 +35,16 @@ def decide(task: str, record: AllocationRecord) -> StartDecision:
 def test_prestart_tasks_start_first() -> None:
     record = make_record()
 
-    assert [StartDecision.NOW, StartDecision.NOW] == [decide("init", record), decide("proxy", record)]
-    assert [StartDecision.LATER] * 3 == [decide(task, record) for task in ("web", "notify", "cleanup")]
+    assert [StartDecision.START_NOW, StartDecision.START_NOW] == [decide("init", record), decide("proxy", record)]
+    assert [StartDecision.KEEP_WAITING] * 3 == [decide(task, record) for task in ("web", "notify", "cleanup")]
 
 
 @pytest.mark.parametrize(
     ("init", "proxy", "expected"),
     [
-        (TaskStep.DEAD, TaskStep.RUNNING, StartDecision.NOW),
-        (TaskStep.RUNNING, TaskStep.RUNNING, StartDecision.LATER),
-        (TaskStep.DEAD, TaskStep.STARTING, StartDecision.LATER),
+        (TaskStep.DEAD, TaskStep.RUNNING, StartDecision.START_NOW),
+        (TaskStep.RUNNING, TaskStep.RUNNING, StartDecision.KEEP_WAITING),
+        (TaskStep.DEAD, TaskStep.STARTING, StartDecision.KEEP_WAITING),
     ],
 )
 def test_a_main_task_waits_for_the_end_of_prestart_tasks_and_for_the_start_of_their_sidecars(
@@ -60,8 +60,8 @@ def test_a_poststart_task_waits_for_the_certain_start_of_the_main_tasks() -> Non
         tasks=tuple(replace(task, is_start_doubtful=True) if task.name == "web" else task for task in record.tasks),
     )
 
-    assert StartDecision.NOW is decide("notify", record)
-    assert StartDecision.LATER is decide("notify", doubtful)
+    assert StartDecision.START_NOW is decide("notify", record)
+    assert StartDecision.KEEP_WAITING is decide("notify", doubtful)
 
 
 def test_a_poststop_task_runs_after_all_others_and_never_if_none_of_them_has_started() -> None:
@@ -69,9 +69,9 @@ def test_a_poststop_task_runs_after_all_others_and_never_if_none_of_them_has_sta
     record = make_record(**dead)
     never_started = replace(record, tasks=tuple(replace(task, started_ns=0) for task in record.tasks))
 
-    assert StartDecision.NOW is decide("cleanup", record)
-    assert StartDecision.LATER is decide("cleanup", make_record(**{**dead, "web": TaskStep.RUNNING}))
-    assert StartDecision.NEVER is decide("cleanup", never_started)
+    assert StartDecision.START_NOW is decide("cleanup", record)
+    assert StartDecision.KEEP_WAITING is decide("cleanup", make_record(**{**dead, "web": TaskStep.RUNNING}))
+    assert StartDecision.NEVER_START is decide("cleanup", never_started)
 
 
 def running_record(spec: AllocationSpec, *dead: str, has_failed: bool = False) -> AllocationRecord:

@@ -3,7 +3,7 @@
 import os
 import selectors
 
-from wharf.node.supervisor.selector_loop import list_callbacks
+from wharf.node.supervisor.selector_loop import iter_callbacks
 
 
 def test_the_callback_of_a_descriptor_closed_in_this_pass_is_not_called() -> None:
@@ -22,7 +22,7 @@ def test_the_callback_of_a_descriptor_closed_in_this_pass_is_not_called() -> Non
         for end in (first_end, second_end):
             os.write(end, b"x")
         events = selector.select(0)
-        for call in list_callbacks(selector, events):
+        for call in iter_callbacks(selector, events):
             call()
 
         assert (2, ["first"]) == (len(events), called)

@@ -67,7 +67,7 @@ from wharf.agent.supervision.process_tree import (
     TimerFired,
 )
 from wharf.config.environment import ENVIRONMENT_PREFIX
-from wharf.node.supervisor.selector_loop import list_callbacks
+from wharf.node.supervisor.selector_loop import iter_callbacks
 from wharf.world import World
 
 SEND_TIMEOUT_S: Final = 1.0
@@ -178,7 +178,7 @@ class Supervisor:
                 self._selector.register(self._commands, selectors.EVENT_READ, self._on_command)
             self._apply_effects(self._tree.start(self._now_s()))
             while self._finish_effect is None:
-                for call in list_callbacks(self._selector, self._selector.select(self._compute_sleep_s())):
+                for call in iter_callbacks(self._selector, self._selector.select(self._compute_sleep_s())):
                     call()
                 self._handle_deadlines()
             self._kill_one_offs()

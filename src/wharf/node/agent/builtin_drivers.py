@@ -21,7 +21,10 @@ from wharf.world import World
 
 
 class BuiltinDrivers:
-    """The drivers of every node. All report to `run_events`."""
+    """The drivers that every node has: raw_exec, exec, docker, mock and the stand-in for missing drivers.
+
+    All report to `run_events`.
+    """
 
     def __init__(
         self, world: World, settings: NodeSettings, location: NodeLocation, node_id: str, run_events: RunEvents
@@ -53,7 +56,7 @@ class BuiltinDrivers:
     def _build_docker_driver(
         self, world: World, settings: NodeSettings, location: NodeLocation, node_id: str
     ) -> DockerDriver:
-        """Build the docker driver from the settings."""
+        """Return the docker driver, configured from the node's settings."""
         docker = settings.drivers.docker
         return DockerDriver(
             world,
@@ -72,7 +75,10 @@ class BuiltinDrivers:
         )
 
     def clean_up_when_stored(self, run: str) -> None:
-        """Clean up an ended run that no task waits for, once the journal is on the disk."""
+        """Have docker driver or task supervisor delete an ended run, once the journal is on the disk.
+
+        For runs that no task waits for.
+        """
         if self.docker.has_run(run):
             self._run_events.run_when_stored(partial(self.docker.forget, run))
         else:

@@ -61,7 +61,7 @@ JOURNAL_RETRY_DELAY_S: Final = 1.0
 
 
 class NodeAgent:
-    """The node agent: owns all parts of the node and connects them."""
+    """The node agent: creates all parts of the node, connects them and runs them."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class NodeAgent:
     # -- construction
 
     def _build_resources(self) -> None:
-        """Build what tasks use of the machine: networks, devices and volumes."""
+        """Create the managers of networks, devices, read-only mounts and volumes."""
         world, settings, state_folder = self._world, self._settings, self._location.state_folder
         self._networks = AllocationNetworks(world, settings, self._identity.id)
         self._devices = NodeDevices(
@@ -120,7 +120,7 @@ class NodeAgent:
         )
 
     def _build_fingerprint(self) -> NodeFingerprint:
-        """Build the description of the node, with its metadata and its signed identity."""
+        """Create and return the node's description, with its metadata and its signed identity."""
         self._metadata = NodeMetadata(self._location.state_folder / METADATA_FILE, self._settings.meta)
         self._signed_identity = SignedNodeIdentity(
             self._world, self._client, self._identity, self._event_queue.mark_changed
@@ -140,7 +140,7 @@ class NodeAgent:
         )
 
     def _build_allocation_manager(self, server_endpoints: Sequence[Dialer]) -> None:
-        """Build the allocation manager and the hooks around tasks."""
+        """Create the hooks around tasks and the allocation manager."""
         world, location, machine = self._world, self._location, self._fingerprint.machine
         host = TaskHost(
             location.datacenter,
@@ -162,7 +162,7 @@ class NodeAgent:
             self._folders,
             self._drivers,
             host=host,
-            reference_values=self._read_reference_values(),
+            reference_values=self._build_reference_values(),
             task_hooks=self._task_hooks,
             on_change=self._on_allocation_changed,
             on_port_taken=self._fingerprint.mark_port_taken,
@@ -172,7 +172,7 @@ class NodeAgent:
         self._task_hooks.attach_manager(self._manager)
 
     def _build_drivers(self) -> None:
-        """Build the drivers; those of plugins are loaded by `run`."""
+        """Create the drivers that are part of Wharf; drivers of plugins are loaded by `run`."""
         run_events = RunEvents(self._manager, self._on_unknown_end)
         self._builtin_drivers = BuiltinDrivers(
             self._world, self._settings, self._location, self._identity.id, run_events
@@ -188,7 +188,7 @@ class NodeAgent:
         )
 
     def _build_server_exchange(self, servers: Sequence[SocketRelay]) -> None:
-        """Build what sends requests to servers, and the node channel with the handlers of its requests."""
+        """Create the server session, the shutdown drain and the node channel with its request handlers."""
         handler = LocalAssignmentHandler(self._manager, self._journal, self._files, self._task_hooks)
         self.server_session = ServerSession(
             self._world, self._client, self._identity, handler, self._fingerprint.probe_and_build_node
@@ -208,7 +208,7 @@ class NodeAgent:
         )
 
     def _build_stats_handlers(self) -> StatsHandlers:
-        """Build the handlers of requests for resource usage."""
+        """Return the handlers of requests for the resource usage of machine and tasks."""
         cpu = self._fingerprint.machine.resources.cpu
         mhz = cpu.cpu_shares
         core_mhz = mhz // max(1, cpu.total_cpu_cores)
@@ -219,7 +219,7 @@ class NodeAgent:
         return StatsHandlers(self._world, self._manager, machine_meter, task_meter, mhz=mhz, core_mhz=core_mhz)
 
     def _build_dispatcher(self) -> RequestDispatcher:
-        """Build the handlers of the requests that arrive through the node channel."""
+        """Return the dispatcher that passes each request of the node channel to its handler."""
         allocations = NodeAllocationHandlers(self._manager, self._files, self._task_hooks.build_check_results)
         commands = ExecHandlers(
             self._world,
@@ -244,7 +244,10 @@ class NodeAgent:
     # -- life
 
     async def run(self, on_ready: Callable[[], None]) -> None:
-        """Run the node until canceled. `on_ready` is called when it is running or waits for its journal."""
+        """Restore the allocations from the journal, then run all parts of the node until canceled.
+
+        `on_ready` is called once everything runs, and also whenever the journal cannot be read and is retried.
+        """
         await self._driver_plugins.load_into(self._drivers)
         await self._fingerprint.load_plugins()
         stored_allocations = await self._load_journal(on_ready)
@@ -253,7 +256,7 @@ class NodeAgent:
         for driver in self._drivers.values():
             if driver not in self._builtin_drivers.supervised:
                 await self._manager.recover_driver(driver)
-        jobs = self._list_background_jobs()
+        jobs = self._build_background_jobs()
         tasks = [self._world.start_task(coroutine, name=f"node {name}") for name, coroutine in jobs.items()]
         on_ready()
         try:
@@ -265,8 +268,8 @@ class NodeAgent:
             await self._task_hooks.close()
             await self._builtin_drivers.docker.close()
 
-    def _list_background_jobs(self) -> dict[str, Coroutine[Any, Any, None]]:
-        """Return everything that runs until the agent ends, by name."""
+    def _build_background_jobs(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """Return the coroutines that run until the agent ends, by name."""
         return {
             "supervisor": self.supervisor.run(self._on_supervisor_connected),
             "deadlines": self._manager.run_deadlines(),
@@ -297,7 +300,10 @@ class NodeAgent:
         await self.supervisor.shut_down()
 
     async def _on_supervisor_connected(self) -> None:
-        """Compare the supervisor's runs with the allocations, after every new connection to a supervisor."""
+        """Compare the task supervisor's runs with the allocations; called after every new connection to it.
+
+        A run is one start of a task. Runs that no task waits for are killed and deleted. Drivers report the state of the others.
+        """
         log.info(
             "connected to task supervisor pid=%s tracking_method=%s",
             self.supervisor.pid,
@@ -314,49 +320,53 @@ class NodeAgent:
                 self._manager.tasks.run_when_stored(partial(self.supervisor.send_message, ForgetRun(run)))
 
     async def _renew_identity(self) -> None:
-        """Keep the node's signed identity renewed once the node is registered."""
+        """Renew the node's signed identity before it expires. Starts after registration; runs until canceled."""
         await self.server_session.is_registered.wait()
         await self._signed_identity.keep_renewed()
 
     async def _run_channel(self) -> None:
-        """Keep the node channel open. Servers accept it only from a registered node."""
+        """Keep the node channel open until canceled. Starts after registration, because servers require it.
+
+        First kills commands that an earlier agent process started, because their callers are disconnected.
+        """
         await self.server_session.is_registered.wait()
         # The callers of commands that an earlier agent process started are gone.
         kill_marked_processes(f"{COMMAND_MARK_VARIABLE}={self._identity.id}.", is_exact_match=False)
         await self.channel_connection.run()
 
     async def _on_metadata_changed(self) -> None:
-        """Use the changed metadata for new tasks, and report it to servers."""
-        self._manager.tasks.reference_values = self._read_reference_values()
+        """Use the changed metadata in tasks that start from now on, and request a new registration."""
+        self._manager.tasks.reference_values = self._build_reference_values()
         self._event_queue.mark_changed()
 
-    def _read_reference_values(self) -> ReferenceValues:
-        """Return what `${...}` references mean on this node now."""
+    def _build_reference_values(self) -> ReferenceValues:
+        """Return the current values of `${...}` references that come from the node, such as its attributes."""
         return build_reference_values(self._fingerprint.build_node(), region=self._location.region)
 
     def _on_allocation_changed(self, allocation_id: str) -> None:
-        """Report the allocation to servers."""
+        """Add the allocation to the next report to servers."""
         self.server_session.mark_changed(allocation_id)
 
     def _on_unknown_end(self, run: str) -> None:
-        """Clean up an ended run that no task waits for."""
+        """Clean up an ended run (one start of a task) that no task waits for."""
         self._builtin_drivers.clean_up_when_stored(run)
 
     async def list_working_drivers(self) -> list[str]:
-        """Return the names of the drivers that can run tasks."""
+        """Check networks and drivers, then return the names of the healthy drivers."""
         return await self._fingerprint.list_working_drivers()
 
     async def _send_node_events(self) -> None:
-        """Send node events and changes of the node to servers."""
+        """Register the node again after each change, which also sends its events. Runs until canceled."""
         await self.server_session.is_registered.wait()
         await self._event_queue.send_events(self.server_session.register_again)
 
     # -- the journal
 
     async def _load_journal(self, on_ready: Callable[[], None]) -> dict[str, RestoredAllocation | SettledAllocation]:
-        """Load the journal; wait and retry while it cannot be read.
+        """Return the allocations from the journal by id; retry once a second while it cannot be read.
 
-        Without it the node does not know what it runs, so it accepts no assignments.
+        Without the journal the node does not know what it runs, so it must not accept assignments. `on_ready` is called
+        after each failure. Damaged parts of the journal are reported as a node event.
         """
         last_error = ""
         while True:
@@ -374,7 +384,7 @@ class NodeAgent:
             return stored_allocations
 
     def _on_journal_state_changed(self, reason: str) -> None:
-        """Log and report that writing the journal has failed, or works again if `reason` is empty."""
+        """Log a change and queue it as a node event: writing fails because of `reason`, or works again if it is empty."""
         if reason:
             log.error("failed to write the journal; starting no tasks until it can be written reason=%s", reason)
             message = (
@@ -386,7 +396,7 @@ class NodeAgent:
             self._event_queue.add_event(NodeEventSubsystem.STORAGE, "The node's journal can be written again")
 
     async def _retry_journal_writes(self) -> None:
-        """Retry to write the journal after a failure."""
+        """While the journal cannot be written, retry every `JOURNAL_RETRY_DELAY_S`. Runs until canceled."""
         while True:
             await asyncio.sleep(JOURNAL_RETRY_DELAY_S)
             self._journal.retry_write()

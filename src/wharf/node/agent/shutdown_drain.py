@@ -23,7 +23,10 @@ RETRY_DELAY_S: Final = 1.0
 
 
 class ShutdownDrain:
-    """`marker_file` exists from the start of the drain until the drain is canceled."""
+    """Drains the node before it shuts down, and cancels that drain after the next start.
+
+    `marker_file` exists from the start of the drain until the drain is canceled.
+    """
 
     def __init__(
         self,
@@ -45,9 +48,10 @@ class ShutdownDrain:
         self._timeout_s = timeout_s
 
     async def drain_node(self, has_reported_all: asyncio.Event) -> bool:
-        """Drain the node and wait until no allocation is left and servers have been sent every end.
+        """Drain the node; wait until its allocations have ended and servers have received every end.
 
-        `has_reported_all` is set while no report is pending. Return whether it was done in time.
+        Return whether that was done within the configured time. `has_reported_all` is set while no report is pending.
+        System jobs are not waited for if the drain ignores them.
         """
         settings = self._settings
         self._marker_file.touch()
@@ -59,7 +63,9 @@ class ShutdownDrain:
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._send_drain(spec)
-                await self._manager.wait_until(lambda: not any(map(self._is_drained, self._manager.table.list_live())))
+                await self._manager.wait_until(
+                    lambda: not any(map(self._is_waited_for, self._manager.table.list_live()))
+                )
                 await has_reported_all.wait()
         except TimeoutError:
             log.error(
@@ -69,13 +75,13 @@ class ShutdownDrain:
         return True
 
     async def cancel_drain(self) -> None:
-        """Cancel the drain of the last shutdown, if there was one. A drain that an operator requested stays."""
+        """Cancel the drain of the last shutdown, if there was one. A drain that an operator requested remains."""
         if self._marker_file.exists():
             await self._send_drain(None)
             self._marker_file.unlink()
 
-    def _is_drained(self, allocation: ManagedAllocation) -> bool:
-        """Return whether the drain waits for the allocation to end."""
+    def _is_waited_for(self, allocation: ManagedAllocation) -> bool:
+        """Return whether the drain must move this allocation: all but those of system jobs, if these are ignored."""
         return not (self._settings.ignore_system_jobs and allocation.job.runs_on_every_node)
 
     async def _send_drain(self, spec: DrainSpec | None) -> None:

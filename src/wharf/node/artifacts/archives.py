@@ -1,7 +1,7 @@
-"""Unpacking archives: tar (plain, gzip, bzip2, xz), zip, and single compressed files.
+"""Unpacks archives: tar (plain, gzip, bzip2, xz), zip, and single compressed files.
 
 Archives are not trusted. Entries are written only through `ConfinedFolder`. Bytes and entries are counted while they
-are unpacked, whatever the headers of the archive claim. Devices and pipes are rejected.
+are unpacked, because the headers of the archive may be wrong. Devices and pipes are rejected.
 """
 
 import bz2
@@ -22,7 +22,7 @@ CHUNK_BYTES: Final = 1 << 20
 """Bytes copied at a time."""
 MAX_LINK_TARGET_BYTES: Final = 4_096
 """Limit of a link's target in a zip archive; protects memory."""
-ARCHIVE_KINDS: Final = ("tar.gz", "tgz", "tar.bz2", "tbz2", "tar.xz", "txz", "tar", "zip", "gz", "bz2", "xz")
+ARCHIVE_FORMATS: Final = ("tar.gz", "tgz", "tar.bz2", "tbz2", "tar.xz", "txz", "tar", "zip", "gz", "bz2", "xz")
 """File name extensions; longer ones first, because `a.tar.gz` is not a `gz` file."""
 _DECOMPRESSORS: Final[Mapping[str, Callable[..., IO[bytes]]]] = {
     "gz": cast(Callable[..., IO[bytes]], gzip.open),
@@ -33,7 +33,7 @@ _DECOMPRESSORS: Final[Mapping[str, Callable[..., IO[bytes]]]] = {
 
 
 class UnpackBudget:
-    """The remaining bytes and files that an artifact may unpack to.
+    """The remaining number of bytes and files that an artifact may unpack to.
 
     `is_needed` returns False once the result is no longer needed, which stops the thread that unpacks.
     """
@@ -44,61 +44,65 @@ class UnpackBudget:
         self._is_needed = is_needed
 
     def count_file(self) -> None:
-        """Count one file, folder or link. Raises ArtifactError above the limit."""
+        """Subtract one file, folder or link from the budget. Raises ArtifactError if none is left."""
         self._remaining_files -= 1
         if self._remaining_files < 0:
             raise ArtifactError(f"the content has more than {self._max_files:,} files", is_permanent=True)
 
-    def count_bytes(self, count: int) -> None:
-        """Count bytes that are about to be written. Raises ArtifactError above the limit, or if unpacking must stop."""
-        self._remaining_bytes -= count
+    def count_bytes(self, byte_count: int) -> None:
+        """Subtract bytes that are about to be written.
+
+        Raises ArtifactError if too few are left or unpacking is canceled.
+        """
+        self._remaining_bytes -= byte_count
         if self._remaining_bytes < 0:
             raise ArtifactError(f"the unpacked content has more than {self._max_bytes:,} bytes", is_permanent=True)
         if not self._is_needed():
             raise ArtifactError("canceled")
 
 
-def detect_archive_kind(name: str, option: str) -> str:
-    """Return the kind of an archive by the option `archive` or else by its name.
+def detect_archive_format(name: str, option: str) -> str:
+    """Return the format of an archive, such as `tar.gz`: the option `archive` if set, else by the name's extension.
 
-    Empty if the file is not an archive or must not be unpacked. Raises ArtifactError.
+    Empty if the file is not an archive or must not be unpacked. Raises ArtifactError for an unknown option.
     """
     if option in ("false", "0"):
         return ""
     if option and option != "true":
-        if option not in ARCHIVE_KINDS:
+        if option not in ARCHIVE_FORMATS:
             raise ArtifactError(
-                f"unknown archive kind {option[:20]!r}: use {', '.join(ARCHIVE_KINDS)} or false", is_permanent=True
+                f"unknown archive kind {option[:20]!r}: use {', '.join(ARCHIVE_FORMATS)} or false",
+                is_permanent=True,
             )
         return option
-    return next((kind for kind in ARCHIVE_KINDS if name.lower().endswith(f".{kind}")), "")
+    return next((extension for extension in ARCHIVE_FORMATS if name.lower().endswith(f".{extension}")), "")
 
 
 def unpack_archive(
     archive: Path,
-    kind: str,
+    archive_format: str,
     name: str,
     archive_folder: str,
     task_folder: ConfinedFolder,
     destination: str,
     budget: UnpackBudget,
 ) -> list[str]:
-    """Unpack below `destination` in the task's folder, and return the paths of the created files.
+    """Unpack an archive below `destination` in the task's folder. Return the paths of the created files.
 
-    If `archive_folder` is given, only this folder of the archive is unpacked. Raises ArtifactError, ConfinedPathError
-    and OSError.
+    `archive` is the archive's path, `name` its original file name. If `archive_folder` is given, only this folder of
+    the archive is unpacked. Raises ArtifactError, ConfinedPathError and OSError.
     """
     try:
-        if kind == "zip":
+        if archive_format == "zip":
             return _unpack_zip(archive, archive_folder, task_folder, destination, budget)
-        if kind in _DECOMPRESSORS:
-            path = f"{destination}/{name.removesuffix('.' + kind)}"
-            with _DECOMPRESSORS[kind](archive, "rb") as source:
+        if archive_format in _DECOMPRESSORS:
+            path = f"{destination}/{name.removesuffix('.' + archive_format)}"
+            with _DECOMPRESSORS[archive_format](archive, "rb") as source:
                 write_file(source, task_folder, path, 0o644, budget)
             return [path]
         return _unpack_tar(archive, archive_folder, task_folder, destination, budget)
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError) as error:
-        raise ArtifactError(f"{name[:100]} is not a {kind} archive, or is damaged: {error}") from None
+        raise ArtifactError(f"{name[:100]} is not a {archive_format} archive, or is damaged: {error}") from None
     except (gzip.BadGzipFile, RuntimeError, UnicodeDecodeError, ValueError) as error:
         raise ArtifactError(f"{name[:100]} cannot be unpacked: {error}") from None
 
@@ -106,7 +110,10 @@ def unpack_archive(
 def _unpack_tar(
     archive: Path, archive_folder: str, task_folder: ConfinedFolder, destination: str, budget: UnpackBudget
 ) -> list[str]:
-    """Unpack a tar archive; its compression is detected. Returns the paths of the created files."""
+    """Unpack a tar archive with any compression. Return the paths of the created files.
+
+    Devices and pipes are rejected. Raises ArtifactError, ConfinedPathError and OSError.
+    """
     created = []
     with tarfile.open(archive, "r|*") as opened:
         for entry in opened:
@@ -140,7 +147,10 @@ def _unpack_tar(
 def _unpack_zip(
     archive: Path, archive_folder: str, task_folder: ConfinedFolder, destination: str, budget: UnpackBudget
 ) -> list[str]:
-    """Unpack a zip archive and return the paths of the created files."""
+    """Unpack a zip archive. Return the paths of the created files.
+
+    Devices and pipes are rejected. Raises ArtifactError, ConfinedPathError and OSError.
+    """
     created = []
     with zipfile.ZipFile(archive) as opened:
         for entry in opened.infolist():
@@ -169,7 +179,7 @@ def _build_special_file_error(name: str) -> ArtifactError:
 
 
 def _make_relative(name: str, folder: str) -> str | None:
-    """Return a member's path relative to the requested folder; None if it is outside of that folder."""
+    """Return a member's path relative to `folder` in the archive; None if the member is not in that folder."""
     plain = "/".join(step for step in name.split("/") if step not in ("", "."))
     if not folder:
         return plain

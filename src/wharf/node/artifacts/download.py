@@ -26,9 +26,10 @@ async def download_file(
     max_bytes: int,
     idle_timeout_s: float,
 ) -> None:
-    """Download a file to `target`. `is_insecure`: certificates are not verified. Raises ArtifactError and OSError.
+    """Download a file to `target` and verify its checksum. Raises ArtifactError and OSError.
 
-    The job's headers are sent to the host in `url`, not to hosts that it redirects to.
+    `is_insecure`: TLS certificates are not verified. `idle_timeout_s`: the longest time without data. The job's headers
+    are sent to the host in `url`, not to hosts that it redirects to.
     """
     timeout = httpx2.Timeout(idle_timeout_s, connect=min(CONNECT_TIMEOUT_S, idle_timeout_s))
     try:
@@ -52,20 +53,20 @@ async def download_file(
 
 
 def _check_redirect(current: httpx2.URL, target: httpx2.URL) -> httpx2.URL:
-    """Return the target of a redirect. Raises ArtifactError if it is not HTTP, or leaves HTTPS."""
+    """Return the target of a redirect. Raises ArtifactError if it is not HTTP(S), or leads from HTTPS to HTTP."""
     if target.scheme not in ("http", "https") or (current.scheme == "https" and target.scheme == "http"):
         raise ArtifactError(f"{_redact_url(current)} redirects to {_redact_url(target)}, which is not secure")
     return target
 
 
-async def _write_body(response: httpx2.Response, target: Path, checksum: Checksum | None, max_bytes: int) -> None:
+async def _write_body(response: httpx2.Response, target_file: Path, checksum: Checksum | None, max_bytes: int) -> None:
     """Write the body of a response to a file and verify its checksum. Raises ArtifactError and OSError."""
     length = response.headers.get("content-length", "")
     if length.isdecimal() and int(length) > max_bytes:
         raise ArtifactError(f"the file has {int(length):,} bytes; the limit is {max_bytes:,}", is_permanent=True)
     digest = checksum.new_digest() if checksum else None
     count = 0
-    with target.open("wb") as file:
+    with target_file.open("wb") as file:
         # `aiter_bytes` removes a content encoding, so the checksum is that of the file itself.
         async for chunk in response.aiter_bytes():
             count += len(chunk)

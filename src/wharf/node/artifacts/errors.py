@@ -2,7 +2,10 @@
 
 
 class ArtifactError(Exception):
-    """An artifact cannot be fetched. `is_permanent`: a retry cannot succeed, because the job must be changed."""
+    """The error of an artifact that cannot be fetched or installed.
+
+    `is_permanent`: a retry cannot succeed, because the job must be changed.
+    """
 
     def __init__(self, message: str, *, is_permanent: bool = False) -> None:
         super().__init__(message)

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from wharf.node.artifacts.archives import (
     CHUNK_BYTES,
     UnpackBudget,
-    detect_archive_kind,
+    detect_archive_format,
     unpack_archive,
     write_file,
 )
@@ -34,10 +34,10 @@ FETCHED_TREE: Final = "tree"
 class ArtifactLimits(NamedTuple):
     """Limits for one artifact; they protect the node's disk and the time until a task starts."""
 
-    max_bytes: int = 100 * BYTES_PER_GB
-    max_unpacked_bytes: int = 100 * BYTES_PER_GB
-    max_files: int = 4_096
-    total_timeout_s: float = 1_800.0
+    max_bytes: int = 100 * BYTES_PER_GB  # of the downloaded file or repository
+    max_unpacked_bytes: int = 100 * BYTES_PER_GB  # of the archive's content
+    max_files: int = 4_096  # in an archive
+    total_timeout_s: float = 1_800.0  # for the whole download
     idle_timeout_s: float = 60.0
     """Seconds without data after which a download fails."""
 
@@ -63,9 +63,10 @@ async def fetch_artifact(
     owner: tuple[int, int] | None = None,
     limits: ArtifactLimits | None = None,
 ) -> None:
-    """Fetch one artifact; its files belong to `owner` (uid and gid), if given. Raises ArtifactError.
+    """Fetch one artifact and install it in the task's folder. Raises ArtifactError.
 
-    Writes only below the task's folder, and removes its scratch files.
+    Installed files belong to `owner` (uid and gid), if given. Nothing is written outside of the task's folder, and the
+    scratch files are removed.
     """
     limits = limits or ArtifactLimits()
     source = parse_source(request.source, request.options)
@@ -92,7 +93,10 @@ async def fetch_artifact(
 async def _fetch_to_scratch(
     source: ArtifactSource, request: ArtifactRequest, task_folder: Path, scratch: Path, limits: ArtifactLimits
 ) -> None:
-    """Fetch the file or repository into the scratch folder. Raises ArtifactError and OSError."""
+    """Download the file, copy it from the task's folder, or clone the repository, into the scratch folder.
+
+    Raises ArtifactError and OSError.
+    """
     match source.getter:
         case Getter.GIT:
             await clone_repository(source, scratch / FETCHED_TREE, scratch, max_bytes=limits.max_bytes)
@@ -111,7 +115,7 @@ async def _fetch_to_scratch(
 
 
 def _copy_task_file(source: ArtifactSource, task_folder: Path, target: Path, max_bytes: int) -> None:
-    """Copy a file of the task's folder and verify its checksum. Raises ArtifactError and OSError."""
+    """Copy a file of the task's folder to `target` and verify its checksum. Raises ArtifactError and OSError."""
     try:
         opened = ConfinedFolder(task_folder).open_existing_file(source.address)
     except ConfinedPathError as error:
@@ -134,23 +138,26 @@ def _copy_task_file(source: ArtifactSource, task_folder: Path, target: Path, max
 def _install(
     source: ArtifactSource, request: ArtifactRequest, scratch: Path, task_folder: ConfinedFolder, budget: UnpackBudget
 ) -> None:
-    """Copy or unpack what was fetched to its destination. Raises ArtifactError, ConfinedPathError and OSError."""
+    """Copy or unpack the fetched file or repository to its destination in the task's folder.
+
+    Raises ArtifactError, ConfinedPathError and OSError.
+    """
     destination = request.destination.strip("/") or "local"
     if source.getter is Getter.GIT:
         if request.mode == "file":
             raise ArtifactError("a repository is a folder: set mode to any or dir", is_permanent=True)
         _install_tree(scratch / FETCHED_TREE / source.folder, task_folder, destination, budget, source)
         return
-    kind = detect_archive_kind(source.basename, source.archive)
+    archive_format = detect_archive_format(source.basename, source.archive)
     match request.mode:
-        case "dir" if not kind:
+        case "dir" if not archive_format:
             raise ArtifactError(f"{source.basename} is not an archive, but mode is dir", is_permanent=True)
         case "file":
-            _install_single_file(source, request, kind, scratch, task_folder, budget)
-        case _ if kind:
+            _install_single_file(source, request, archive_format, scratch, task_folder, budget)
+        case _ if archive_format:
             task_folder.make_folder(destination)
             archive = scratch / FETCHED_FILE
-            unpack_archive(archive, kind, source.basename, source.folder, task_folder, destination, budget)
+            unpack_archive(archive, archive_format, source.basename, source.folder, task_folder, destination, budget)
         case _:
             _copy_file(scratch / FETCHED_FILE, task_folder, f"{destination}/{source.basename}", 0o644, budget)
 
@@ -158,19 +165,28 @@ def _install(
 def _install_single_file(
     source: ArtifactSource,
     request: ArtifactRequest,
-    kind: str,
+    archive_format: str,
     scratch: Path,
     task_folder: ConfinedFolder,
     budget: UnpackBudget,
 ) -> None:
-    """Install the fetched file, or the only file of an archive, for mode `file`."""
-    name = source.basename.removesuffix(f".{kind}") if kind else source.basename
+    """Install exactly one file: the fetched file itself, or the only file of the archive.
+
+    For artifacts with mode `file`. Raises ArtifactError, ConfinedPathError and OSError.
+    """
+    name = source.basename.removesuffix(f".{archive_format}") if archive_format else source.basename
     target = request.destination.strip("/") or f"local/{name}"
-    if not kind:
+    if not archive_format:
         _copy_file(scratch / FETCHED_FILE, task_folder, target, 0o644, budget)
         return
     created = unpack_archive(
-        scratch / FETCHED_FILE, kind, source.basename, source.folder, ConfinedFolder(scratch), FETCHED_TREE, budget
+        scratch / FETCHED_FILE,
+        archive_format,
+        source.basename,
+        source.folder,
+        ConfinedFolder(scratch),
+        FETCHED_TREE,
+        budget,
     )
     if len(created) != 1:
         raise ArtifactError(f"{source.basename} has {len(created)} files, but mode is file", is_permanent=True)
@@ -181,7 +197,10 @@ def _install_single_file(
 def _install_tree(
     tree: Path, task_folder: ConfinedFolder, destination: str, budget: UnpackBudget, source: ArtifactSource
 ) -> None:
-    """Copy a folder of a cloned repository with its files and links."""
+    """Copy the folder `tree` of a cloned repository to `destination`, with its files and links.
+
+    Raises ArtifactError, ConfinedPathError and OSError.
+    """
     if not tree.is_dir() or tree.is_symlink():
         raise ArtifactError(f"the repository has no folder {source.folder[:200]}", is_permanent=True)
     task_folder.make_folder(destination)

@@ -17,9 +17,9 @@ MAX_ERROR_CHARS: Final = 400
 
 
 async def clone_repository(source: ArtifactSource, target: Path, scratch: Path, *, max_bytes: int) -> None:
-    """Clone the repository into the new folder `target`; `scratch` holds the SSH key.
+    """Clone the repository into the new folder `target` and check out the requested ref.
 
-    Raises ArtifactError and OSError.
+    `scratch` is the folder for the SSH key. Raises ArtifactError and OSError.
     """
     git = shutil.which("git")
     if git is None:
@@ -44,7 +44,10 @@ async def clone_repository(source: ArtifactSource, target: Path, scratch: Path, 
 
 
 def _build_environment(source: ArtifactSource, scratch: Path) -> dict[str, str]:
-    """Return the environment for git. Writes the source's SSH key, if it has one, to `scratch`."""
+    """Return the environment variables for git.
+
+    Also writes the source's SSH key, if it has one, into the folder `scratch`. Raises ArtifactError and OSError.
+    """
     ssh = "ssh -o BatchMode=yes -o StrictHostKeyChecking=accept-new"
     if source.sshkey:
         key = scratch / "key"
@@ -66,12 +69,15 @@ def _build_environment(source: ArtifactSource, scratch: Path) -> dict[str, str]:
     }
 
 
-async def _run_git(command: list[str], environment: dict[str, str], target: Path, max_bytes: int) -> None:
-    """Run a git command. Raises ArtifactError if it fails or if `target` exceeds `max_bytes`."""
+async def _run_git(command: list[str], environment: dict[str, str], folder: Path, max_bytes: int) -> None:
+    """Run a git command. Raises ArtifactError if it fails or if `folder` exceeds `max_bytes`."""
 
     async def check_size() -> None:
-        # git cannot limit its disk usage.
-        if await asyncio.to_thread(_measure_folder, target) > max_bytes:
+        """Check the size of the folder, because git cannot limit its disk usage.
+
+        Raises ArtifactError above the limit.
+        """
+        if await asyncio.to_thread(_measure_folder, folder) > max_bytes:
             raise ArtifactError(f"the repository has more than {max_bytes:,} bytes", is_permanent=True)
 
     result = await run_program(command, environment=environment, max_output_bytes=MAX_ERROR_CHARS, check=check_size)

@@ -20,7 +20,7 @@ DIGEST_HEX_LENGTHS: Final = {"md5": 32, "sha1": 40, "sha256": 64, "sha512": 128}
 
 
 class Getter(Enum):
-    """How an artifact is fetched."""
+    """The way in which an artifact is fetched."""
 
     HTTP = "http"
     GIT = "git"
@@ -31,23 +31,23 @@ class Getter(Enum):
 class Checksum(NamedTuple):
     """The expected digest of a file, in hexadecimal."""
 
-    kind: str
-    value: str
+    kind: str  # the hash algorithm, such as sha256
+    value: str  # hexadecimal
 
     def new_digest(self) -> "hashlib._Hash":
         return hashlib.new(self.kind, usedforsecurity=self.kind not in ("md5", "sha1"))
 
-    def verify(self, actual: str) -> None:
-        """Raise ArtifactError if the digest of the fetched file differs."""
-        if actual != self.value:
-            raise ArtifactError(f"wrong checksum: the file's {self.kind} is {actual}, expected {self.value}")
+    def verify(self, actual_digest: str) -> None:
+        """Check the digest of the fetched file. Raises ArtifactError if it differs from the expected one."""
+        if actual_digest != self.value:
+            raise ArtifactError(f"wrong checksum: the file's {self.kind} is {actual_digest}, expected {self.value}")
 
 
 class ArtifactSource(NamedTuple):
-    """A parsed source."""
+    """The parsed source of an artifact."""
 
     getter: Getter
-    address: str
+    address: str  # The URL, or the path in the task's folder.
     folder: str
     """The folder of the archive or repository to use; empty: all of it."""
     checksum: Checksum | None
@@ -57,8 +57,8 @@ class ArtifactSource(NamedTuple):
     """The branch, tag or commit of a repository."""
     depth: int
     """How many commits of a repository are fetched; 0: all."""
-    sshkey: str
-    filename: str
+    sshkey: str  # A private SSH key in base64; empty: none.
+    filename: str  # The name for the fetched file; empty: the last part of the address.
 
     @property
     def basename(self) -> str:
@@ -67,7 +67,10 @@ class ArtifactSource(NamedTuple):
 
 
 def parse_source(text: str, options: Mapping[str, str]) -> ArtifactSource:
-    """Parse the source of an artifact with its options. Raises ArtifactError."""
+    """Return the parsed source of an artifact. Raises ArtifactError.
+
+    `options` override those in the query of the URL.
+    """
     prefixed = _GETTER_PREFIX.match(text)
     getter_name, rest = (prefixed[1], prefixed[2]) if prefixed else ("", text)
     if _SCP_ADDRESS.match(rest):
@@ -91,7 +94,7 @@ def parse_source(text: str, options: Mapping[str, str]) -> ArtifactSource:
 
 
 def _build_source(getter: Getter, address: str, folder: str, options: Mapping[str, str]) -> ArtifactSource:
-    """Return the source with its options parsed. Raises ArtifactError."""
+    """Return the source with its checksum, depth and file name validated. Raises ArtifactError."""
     depth = options.get("depth", "0")
     if not depth.isdecimal():
         raise ArtifactError(f"invalid depth {depth[:20]!r}: write a number", is_permanent=True)
@@ -112,7 +115,7 @@ def _build_source(getter: Getter, address: str, folder: str, options: Mapping[st
 
 
 def _parse_task_path(path: str, options: Mapping[str, str]) -> ArtifactSource:
-    """Parse a path in the task's folder. Raises ArtifactError."""
+    """Return the source for a path in the task's folder. Raises ArtifactError if the path leads out of it."""
     if path.startswith("/") or ".." in path.split("/"):
         raise ArtifactError(
             f"{path[:200]} is outside of the task's folder: write a URL, or a path in the task's folder",
@@ -121,22 +124,30 @@ def _parse_task_path(path: str, options: Mapping[str, str]) -> ArtifactSource:
     return _build_source(Getter.FILE, path, "", options)
 
 
-def _choose_getter(name: str, scheme: str, path: str, text: str) -> Getter:
-    """Return the getter by its prefix (`name`) or by the URL. Raises ArtifactError."""
+def _choose_getter(name: str, scheme: str, path: str, source_text: str) -> Getter:
+    """Return the getter that the prefix `name` or else the URL selects. Raises ArtifactError if it is not supported.
+
+    `source_text` is the whole source, for error messages.
+    """
     if name == "git" or (not name and (scheme in ("ssh", "git") or path.endswith(".git"))):
         if scheme not in ("https", "http", "ssh", "git"):
             raise ArtifactError(f"git over {scheme} is not supported: use https or ssh", is_permanent=True)
         return Getter.GIT
     if name in ("", "http", "https") and scheme in ("http", "https"):
         return Getter.HTTP
-    kind = name or scheme
-    if kind == "file":
+    getter_name = name or scheme
+    if getter_name == "file":
         raise ArtifactError("files of the node cannot be fetched: use a host volume", is_permanent=True)
-    raise ArtifactError(f"{text[:80]}: {kind} is not supported: use http, https or git", is_permanent=True)
+    raise ArtifactError(
+        f"{source_text[:80]}: {getter_name} is not supported: use http, https or git", is_permanent=True
+    )
 
 
 def _split_folder(path: str) -> tuple[str, str]:
-    """Split `/repo.git//folder` into the repository and the folder in it. Raises ArtifactError."""
+    """Split `/repo.git//folder` into (path of the repository, folder in it). Raises ArtifactError.
+
+    The folder is empty if there is no `//`.
+    """
     repository, separator, folder = path.partition("//")
     if separator and ".." in folder.split("/"):
         raise ArtifactError(f"//{folder[:80]} leads out of the artifact", is_permanent=True)
@@ -144,15 +155,18 @@ def _split_folder(path: str) -> tuple[str, str]:
 
 
 def _parse_checksum(text: str) -> Checksum | None:
-    """Parse `kind:hex`; None for an empty text. Raises ArtifactError."""
+    """Return the checksum from a text such as `sha256:<hexadecimal digits>`; None for an empty text.
+
+    Raises ArtifactError if it is invalid.
+    """
     if not text:
         return None
-    kind, _, value = text.partition(":")
+    algorithm, _, value = text.partition(":")
     value = value.lower()
-    if DIGEST_HEX_LENGTHS.get(kind) != len(value) or not re.fullmatch(r"[0-9a-f]+", value):
-        kinds = ", ".join(DIGEST_HEX_LENGTHS)
+    if DIGEST_HEX_LENGTHS.get(algorithm) != len(value) or not re.fullmatch(r"[0-9a-f]+", value):
+        algorithms = ", ".join(DIGEST_HEX_LENGTHS)
         raise ArtifactError(
-            f'invalid checksum "{text[:160]}": write its kind ({kinds}), a colon and all hexadecimal digits',
+            f'invalid checksum "{text[:160]}": write its kind ({algorithms}), a colon and all hexadecimal digits',
             is_permanent=True,
         )
-    return Checksum(kind, value)
+    return Checksum(algorithm, value)

@@ -32,7 +32,7 @@ CheckResultsLookup = Callable[[str], Awaitable[Mapping[str, Any]]]
 
 
 async def return_no_checks(_allocation: str) -> Mapping[str, Any]:
-    """Return no results, for nodes without checks."""
+    """Return no check results; used by nodes that run no checks."""
     return {}
 
 
@@ -45,16 +45,16 @@ def require_allocation(table: AllocationTable, allocation_id: str) -> ManagedAll
 
 
 def require_task(allocation: ManagedAllocation, task: str) -> None:
-    """Raise `Refusal` if the allocation has no task of this name."""
+    """Check that the allocation has a task with this name. Raises `Refusal` otherwise."""
     names = [task_record.name for task_record in allocation.record.tasks]
-    if not names:  # The allocation is over, and its tasks were forgotten.
+    if not names:  # The allocation is over, and the records of its tasks were deleted.
         raise invalid_request(f'task "{task}" is not running')
     if task not in names:
         raise invalid_request(f'unknown task name "{task}"')
 
 
 class NodeAllocationHandlers:
-    """The handlers of requests about allocations."""
+    """Handles requests about allocations: restarts, signals, checks and garbage collection."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class NodeAllocationHandlers:
         self._find_check_results = find_check_results
 
     def handlers(self) -> dict[str, VerbHandler]:
-        """Return the handlers of the node channel by verb."""
+        """Return the handlers of requests about allocations, by verb of the node channel."""
         return {
             "restart": self._restart,
             "signal": self._signal,
@@ -83,7 +83,10 @@ class NodeAllocationHandlers:
         }
 
     def is_over(self, allocation_id: str, task: str) -> bool:
-        """Return whether the task will write no more output. Raises `Refusal` for an unknown task."""
+        """Return whether the task will write no more output; `True` for an unknown allocation.
+
+        Raises `Refusal` for an unknown task.
+        """
         allocation = self._table.find(allocation_id)
         if allocation is None or not allocation.record.tasks:
             return True  # Only its files may be left.
@@ -91,7 +94,10 @@ class NodeAllocationHandlers:
         return allocation.record.task(task).is_dead
 
     def has_started(self, allocation_id: str, task: str) -> bool:
-        """Return whether the task is known to have run. Raises `Refusal` for an unknown task."""
+        """Return whether the node knows that the task has run; `False` for an unknown allocation.
+
+        Raises `Refusal` for an unknown task.
+        """
         allocation = self._table.find(allocation_id)
         if allocation is None or not allocation.record.tasks:
             return False
@@ -99,7 +105,7 @@ class NodeAllocationHandlers:
         return allocation.record.task(task).has_started
 
     def list_ended_tasks(self, allocation_id: str) -> tuple[str, ...] | None:
-        """Return the tasks of an allocation that is over; `None` if it is not over.
+        """Return the names of the tasks of an allocation that has ended; `None` if it has not ended.
 
         Raises `Refusal` if it is unknown.
         """
@@ -107,7 +113,10 @@ class NodeAllocationHandlers:
         return tuple(task.name for task in allocation.record.tasks) if allocation.record.is_over else None
 
     async def _restart(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        """Restart one task, all running tasks or all tasks."""
+        """Request the restart of one task, of all running tasks or of all tasks.
+
+        Raises `Refusal` if the allocation must not run or the task is unknown or not running.
+        """
         allocation = require_allocation(self._table, request.about)
         body = _decode_body(request, AllocRestartRequest)
         if allocation.record.is_to_stop or allocation.record.is_over:
@@ -126,7 +135,10 @@ class NodeAllocationHandlers:
         return DONE_REPLY
 
     async def _signal(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        """Send a signal to one task or to all running tasks."""
+        """Request a signal to one task or to all running tasks.
+
+        Raises `Refusal` if the signal or the task is unknown, or no such task is running.
+        """
         allocation = require_allocation(self._table, request.about)
         body = _decode_body(request, AllocSignalRequest)
         if body.task:
@@ -144,30 +156,30 @@ class NodeAllocationHandlers:
         return DONE_REPLY
 
     async def _pause_state(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        """Return that the task is not paused by a schedule."""
+        """Return that the task is not paused by a schedule; task schedules are not supported."""
         require_allocation(self._table, request.about)
         return ChannelReply(JSON_CONTENT_TYPE, msgspec.json.encode(AllocPauseState()))
 
     async def _pause(self, _request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        """Refuse the request: schedules of tasks are not supported."""
+        """Refuse the request, because pausing tasks by schedule is not supported."""
         raise Refusal(
             RefusalCode.NOT_IMPLEMENTED,
             "pausing tasks by schedule is not supported. Stop the job or scale its group to 0",
         )
 
     async def _checks(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        """Return the results of the allocation's checks."""
+        """Return the results of the allocation's checks as JSON. Raises `Refusal` if the allocation is unknown."""
         require_allocation(self._table, request.about)
         return ChannelReply(JSON_CONTENT_TYPE, msgspec.json.encode(await self._find_check_results(request.about)))
 
     async def _collect_all(self, _request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        """Remove the files of all allocations that are over."""
+        """Remove the files of all allocations that have ended."""
         for id in self._table.list_ended():
             self._files.remove_files(id)
         return ChannelReply(JSON_CONTENT_TYPE)
 
     async def _collect(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        """Remove the files of one allocation that is over."""
+        """Remove the files of one allocation. Raises `Refusal` if it is unknown or not over."""
         allocation = require_allocation(self._table, request.about)
         if not allocation.record.is_over:
             raise invalid_request("No such allocation on client, or allocation not eligible for GC: it has not ended")
@@ -178,7 +190,7 @@ class NodeAllocationHandlers:
 def _decode_body(
     request: channel.ChannelRequest, message_type: Any
 ) -> Any:  # `Any`: a message type, and an instance of it.
-    """Decode the body of a request. Raises `Refusal` if it is invalid."""
+    """Return the body of the request, decoded as `message_type`. Raises `Refusal` if it is invalid."""
     try:
         return msgspec.json.decode(request.body or b"{}", type=message_type)
     except msgspec.MsgspecError as error:

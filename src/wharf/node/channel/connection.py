@@ -24,7 +24,10 @@ MAX_RETRY_DELAY_S: Final = 3.0
 
 
 class ChannelConnection:
-    """The node's connection. `next_server` returns a relay to the next server each time it is called."""
+    """The node's websocket to one of the servers, opened again whenever it is closed.
+
+    `next_server` returns a relay to another server each time it is called.
+    """
 
     def __init__(
         self,
@@ -41,7 +44,7 @@ class ChannelConnection:
         self.is_open = asyncio.Event()
 
     async def run(self) -> None:
-        """Until canceled: connect, handle requests, reconnect with growing delays."""
+        """Connect to a server, handle its requests, and reconnect with growing delays. Runs until canceled."""
         retry_delay_s = MIN_RETRY_DELAY_S
         while True:
             try:
@@ -59,7 +62,7 @@ class ChannelConnection:
             retry_delay_s = min(retry_delay_s * 2, MAX_RETRY_DELAY_S)
 
     async def _handle_messages(self, socket: WebSocket) -> None:
-        """Handle the messages of one connection until it is closed."""
+        """Handle the messages of one connection until it is closed; an undecodable message closes it."""
         endpoint = ChannelEndpoint(self._world, self._request_handler, socket.send)
         try:
             while (message := await socket.receive()) is not None:

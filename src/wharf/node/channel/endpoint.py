@@ -25,17 +25,20 @@ class ChannelReply(msgspec.Struct, frozen=True):
     """The reply to a request: a whole body, or chunks that are produced while they are sent."""
 
     content_type: str
-    body: bytes = b""
+    body: bytes = b""  # Used if `chunks` is `None`.
     chunks: AsyncGenerator[bytes, None] | None = None
     release: Callable[[], Awaitable[None]] | None = None
     """Releases what the chunks need, such as an open file. Always called once, even if no chunk is ever read."""
 
 
 class RequestHandler(Protocol):
-    """Handles the requests of a channel."""
+    """Handles the requests that arrive through the node channel."""
 
     async def handle_request(self, request: channel.ChannelRequest, inputs: AsyncIterator[bytes]) -> ChannelReply:
-        """Return the reply. `inputs` yields what the caller sends meanwhile. Raises `Refusal`."""
+        """Return the reply to the request. Raises `Refusal`.
+
+        `inputs` yields the data that the caller sends while the request is handled.
+        """
         ...
 
 
@@ -44,13 +47,16 @@ VerbHandler = Callable[[channel.ChannelRequest, AsyncIterator[bytes]], Awaitable
 
 
 class RequestDispatcher:
-    """Passes each request to the handler of its verb; an unknown verb is refused."""
+    """Passes each request of the node channel to the handler of its verb, and refuses unknown verbs."""
 
     def __init__(self, handlers_by_verb: Mapping[str, VerbHandler]) -> None:
         self._handlers = handlers_by_verb
 
     async def handle_request(self, request: channel.ChannelRequest, inputs: AsyncIterator[bytes]) -> ChannelReply:
-        """Call the handler of the request's verb. Raises `Refusal`."""
+        """Call the handler of the request's verb and return its reply. Raises `Refusal`, also for an unknown verb.
+
+        `inputs` yields the data that the caller sends while the request is handled.
+        """
         handler = self._handlers.get(request.verb)
         if handler is None:
             raise Refusal(
@@ -60,7 +66,7 @@ class RequestDispatcher:
 
 
 class _RequestInProgress:
-    """One request in progress."""
+    """The queued input of a request and the number of reply bytes that its caller can still accept (credit)."""
 
     def __init__(self, acknowledge: Callable[[int], Awaitable[None]]) -> None:
         self._acknowledge = acknowledge
@@ -69,9 +75,9 @@ class _RequestInProgress:
         self.credit_granted = asyncio.Event()
 
     async def iter_inputs(self) -> AsyncIterator[bytes]:
-        """Yield the inputs of the caller.
+        """Yield the data that the caller sends.
 
-        An input is acknowledged when the next one is requested; until then the caller may send only a limited amount.
+        Each input is acknowledged when the next one is requested. Until then the caller may send only a limited amount.
         """
         while True:
             data = await self.inputs.get()
@@ -79,16 +85,19 @@ class _RequestInProgress:
             # The consumer asks for the next input, so it has used this one.
             await self._acknowledge(len(data))
 
-    async def use_credit(self, count: int) -> None:
-        """Wait until the receiver has granted credit, then use `count` bytes of it."""
+    async def use_credit(self, byte_count: int) -> None:
+        """Wait until the receiver can accept more bytes, then subtract `byte_count` from that number.
+
+        The result may be negative, so one reply part can exceed the credit.
+        """
         while self.credit_bytes <= 0:
             self.credit_granted.clear()
             await self.credit_granted.wait()
-        self.credit_bytes -= count
+        self.credit_bytes -= byte_count
 
 
 class ChannelEndpoint:
-    """The node's end of one connection.
+    """The node's end of one node channel: runs each request in its own task and sends the reply.
 
     `send` writes a message to the connection. The owner passes every received message to `receive_message` and calls
     `close` at the end.
@@ -101,7 +110,10 @@ class ChannelEndpoint:
         self._open: dict[int, tuple[_RequestInProgress, asyncio.Task[None]]] = {}
 
     def receive_message(self, data: bytes) -> None:
-        """Start, feed or cancel a request. Raises `msgspec.MsgspecError` if the message cannot be decoded."""
+        """Handle one message from the server: start a request, or pass input, credit or a cancellation to one.
+
+        Messages for finished requests are ignored. Raises `msgspec.MsgspecError` if the message cannot be decoded.
+        """
         message = channel.decode_message_to_node(data)
         if isinstance(message, channel.ChannelRequest):
             number = message.id
@@ -123,14 +135,17 @@ class ChannelEndpoint:
                 task.cancel()
 
     async def close(self) -> None:
-        """Cancel all requests, after the connection is closed."""
+        """Cancel all requests and wait until they have ended; called after the connection is closed."""
         tasks = [task for _, task in self._open.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run_request(self, request: channel.ChannelRequest, progress: _RequestInProgress) -> None:
-        """Run one request and send its reply."""
+        """Run one request and send its reply, whole or in parts; an error is sent as a refusal.
+
+        Parts are sent only as fast as the receiver grants credit. `release` of the reply is called at the end.
+        """
         number = request.id
         release: Callable[[], Awaitable[None]] | None = None
         try:
@@ -165,7 +180,7 @@ class ChannelEndpoint:
                 await release()
 
     async def _send_message(self, message: channel.MessageToServer) -> None:
-        """Send a message."""
+        """Encode a message and send it to the server."""
         await self._send(channel.encode_message(message))
 
 

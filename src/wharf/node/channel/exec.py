@@ -31,7 +31,7 @@ HEARTBEAT_MESSAGE: Final = b"{}"
 
 
 class ExecHandlers:
-    """Handles requests to run a command. The names of all commands of this node begin with `name_prefix`."""
+    """Handles requests to run commands in tasks. The names of all commands of this node begin with `name_prefix`."""
 
     def __init__(self, world: World, manager: AllocationManager, *, is_allowed: bool, name_prefix: str) -> None:
         self._world = world
@@ -40,11 +40,14 @@ class ExecHandlers:
         self._name_prefix = name_prefix
 
     def handlers(self) -> dict[str, VerbHandler]:
-        """Return the handlers of the node channel by verb."""
+        """Return the handler of requests to run a command, by verb of the node channel."""
         return {"exec": self._exec}
 
     async def _exec(self, request: channel.ChannelRequest, inputs: AsyncIterator[bytes]) -> ChannelReply:
-        """Start the command in the task and return its stream of messages."""
+        """Start a command in a running task. Return a reply that streams its output as messages.
+
+        Raises `Refusal` if commands are disabled, the task is not running, or the command cannot be started.
+        """
         if not self._is_allowed:
             text = "permission denied: remote commands are disabled on this node"
             raise Refusal(RefusalCode.FORBIDDEN, text, RefusalReason.EXEC_DISABLED)
@@ -57,7 +60,7 @@ class ExecHandlers:
         driver = self._manager.tasks.find_driver(allocation, task)
         if not isinstance(driver, CommandDriver):
             raise invalid_request(f"driver {allocation.task(task).driver} cannot run commands in tasks")
-        environment, folders = self._manager.tasks.get_environment_and_folders(allocation, task)
+        environment, folders = self._manager.tasks.build_environment_and_folders(allocation, task)
         is_tty = bool(request.parameters.get("tty", False))
         if is_tty:
             environment.setdefault("TERM", "xterm")
@@ -78,7 +81,10 @@ class ExecHandlers:
 
 
 class ExecSession:
-    """Connects one running command with its caller. The owner of the command ends it."""
+    """Passes input and output between one running command and its caller.
+
+    Does not end the command: the handler that started it does.
+    """
 
     def __init__(self, world: World, command: Command, inputs: AsyncIterator[bytes], *, is_tty: bool) -> None:
         self._world = world
@@ -89,7 +95,10 @@ class ExecSession:
         self._passed_count = 0
 
     async def stream_messages(self) -> AsyncGenerator[bytes, None]:
-        """Yield the output messages until the command has ended; pass the caller's input meanwhile."""
+        """Yield output messages until the command has ended, and pass the caller's input to it meanwhile.
+
+        An empty message is sent after `HEARTBEAT_INTERVAL_S` without output.
+        """
         input_task = self._world.start_task(self._pass_input(), name="command input")
         output_tasks = [
             self._world.start_task(self._pass_output(stream), name=f"command {stream}") for stream in self._streams
@@ -111,7 +120,7 @@ class ExecSession:
             await asyncio.gather(input_task, end_task, *output_tasks, return_exceptions=True)
 
     async def _pass_input(self) -> None:
-        """Pass input and terminal sizes from the caller to the command."""
+        """Pass input and terminal sizes from the caller to the command, until canceled."""
         async for message in self._inputs:
             try:
                 exec_input = msgspec.json.decode(message, type=ExecInput)
@@ -126,13 +135,13 @@ class ExecSession:
                     await self._command.close_input()
 
     async def _pass_output(self, stream: Stream) -> None:
-        """Queue the output of one stream as messages."""
+        """Put the output of one stream into the queue of messages, until the stream ends."""
         while data := await self._command.read(stream):
             await self._messages.put(encode_output(stream, data))
             self._passed_count += 1
 
     async def _finish(self, output_tasks: list[asyncio.Task[None]]) -> None:
-        """Queue the last messages once the command has ended and no more output arrives."""
+        """Wait until the command has ended and no more output arrives, then queue the last messages with its exit code."""
         code = await self._command.wait()
         # Processes that it left behind may keep the output open forever, so wait only while more output arrives.
         previous_count = -1

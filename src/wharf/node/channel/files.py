@@ -20,10 +20,10 @@ LOG_STREAMS: Final = ("stdout", "stderr")
 
 
 class FileHandlers:
-    """Handles requests for files and logs.
+    """Handles requests for files and logs of allocations.
 
-    `is_over` returns whether a task will write no more, and `has_started` whether it may have written something.
-    Both raise `Refusal` for an unknown task.
+    `is_over` returns whether a task will write no more output, and `has_started` whether it may have written some. Both
+    take allocation id and task name, and raise `Refusal` for an unknown task.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class FileHandlers:
         self._has_started = has_started
 
     def handlers(self) -> dict[str, VerbHandler]:
-        """Return the handlers of the node channel by verb."""
+        """Return the handlers of requests for files and logs, by verb of the node channel."""
         return {
             "fs_list": self._list,
             "fs_stat": self._stat,
@@ -45,44 +45,45 @@ class FileHandlers:
         }
 
     def _open_folder(self, request: channel.ChannelRequest) -> ReadOnlyFolder:
-        """Return the folder of the allocation that the request is about."""
+        """Return a read-only view of the folder of the allocation that the request is about."""
         return ReadOnlyFolder(self._folders.get_allocation_folder(request.about))
 
     async def _list(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        """Return the entries of a folder."""
+        """Return the entries of a folder of the allocation as JSON."""
         return ChannelReply(
             JSON_CONTENT_TYPE,
             msgspec.json.encode(self._open_folder(request).list_entries(_get_text(request, "path") or "/")),
         )
 
     async def _stat(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        """Return size, mode and type of one file."""
+        """Return size, mode and type of one file as JSON."""
         return ChannelReply(
             JSON_CONTENT_TYPE, msgspec.json.encode(self._open_folder(request).read_info(_get_text(request, "path")))
         )
 
     async def _cat(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        """Return the content of a file."""
+        """Return the whole content of a file."""
         return self._read_part(request, begin=0, limit=0)
 
     async def _read_at(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        """Return a part of a file."""
+        """Return a part of a file, selected by the request's `offset` and `limit` in bytes."""
         return self._read_part(request, begin=_get_number(request, "offset"), limit=_get_number(request, "limit"))
 
     def _read_part(self, request: channel.ChannelRequest, *, begin: int, limit: int) -> ChannelReply:
-        """Return `limit` bytes of a file from `begin`; all of them if `limit` is 0."""
+        """Return a reply with `limit` bytes of a file from byte `begin` on; all of them if `limit` is 0."""
         path = _get_text(request, "path")
         # Opened before the reply begins, so that an error becomes a refusal.
         file = os.fdopen(self._open_folder(request).open_file(path), "rb", 0)
 
         async def close() -> None:
+            """Close the file after the reply was sent."""
             file.close()
 
         content_type = detect_content_type(os.pread(file.fileno(), CONTENT_SAMPLE_BYTES, 0), path)
         return ChannelReply(content_type, chunks=_read_chunks(file.fileno(), begin, limit), release=close)
 
     async def _stream(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        """Return the frames of a file that may still grow."""
+        """Return the content of a file as a stream of JSON frames; by default also what is appended later."""
         path, folder = _get_text(request, "path"), self._open_folder(request)
         os.close(folder.open_file(path))
         frames = follow_file(
@@ -95,7 +96,10 @@ class FileHandlers:
         return ChannelReply(TEXT_CONTENT_TYPE, chunks=encode_frames(frames))
 
     async def _logs(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        """Return the log of a task, as frames or as plain text, over all its files."""
+        """Return the log of a task, over all its rotated files, as JSON frames or as plain text.
+
+        Raises `Refusal` for an unknown log type or task, or if the task has not started and following is not requested.
+        """
         task, stream = _get_text(request, "task"), _get_text(request, "type")
         if stream not in LOG_STREAMS:
             raise invalid_request('log type must be "stdout" or "stderr"')
@@ -122,9 +126,9 @@ class FileHandlers:
         return ChannelReply(JSON_CONTENT_TYPE, chunks=encode_frames(frames))
 
 
-async def _read_chunks(descriptor: int, begin: int, limit: int) -> AsyncGenerator[bytes, None]:
-    """Yield up to `limit` bytes from `begin`; everything to the end if `limit` is 0."""
-    offset, remaining = max(begin, 0), limit if limit > 0 else None
+async def _read_chunks(descriptor: int, begin: int, max_bytes: int) -> AsyncGenerator[bytes, None]:
+    """Yield up to `max_bytes` bytes of an open file from byte `begin` on; everything to the end if `max_bytes` is 0."""
+    offset, remaining = max(begin, 0), max_bytes if max_bytes > 0 else None
     while remaining is None or remaining > 0:
         chunk = os.pread(descriptor, CHUNK_BYTES if remaining is None else min(remaining, CHUNK_BYTES), offset)
         if not chunk:
@@ -135,16 +139,16 @@ async def _read_chunks(descriptor: int, begin: int, limit: int) -> AsyncGenerato
 
 
 def _get_text(request: channel.ChannelRequest, name: str) -> str:
-    """Return a parameter of the request as text; empty if it is missing."""
+    """Return the request's parameter with this name as text; empty if it is missing."""
     return str(request.parameters.get(name, ""))
 
 
 def _get_number(request: channel.ChannelRequest, name: str) -> int:
-    """Return a parameter of the request as an integer; 0 if it is missing."""
+    """Return the request's parameter with this name; 0 if it is missing or not an integer."""
     value = request.parameters.get(name, 0)
     return value if isinstance(value, int) else 0
 
 
 def _get_origin(request: channel.ChannelRequest) -> ReadOrigin:
-    """Return whether the offset counts from the start or the end."""
+    """Return whether the request's offset counts from the start (the default) or the end of the file."""
     return ReadOrigin.END if _get_text(request, "origin") == ReadOrigin.END.value else ReadOrigin.START

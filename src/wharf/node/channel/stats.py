@@ -21,7 +21,10 @@ MAX_RUNS_PER_PASS: Final = 10
 
 
 class StatsHandlers:
-    """Handles requests for resource usage. `mhz` is the speed of all processors together, `core_mhz` of one."""
+    """Handles requests for resource usage of the machine and of tasks.
+
+    `mhz` is the speed of all processors together, `core_mhz` that of one processor.
+    """
 
     def __init__(
         self,
@@ -42,17 +45,20 @@ class StatsHandlers:
         self._core_mhz = core_mhz
 
     def handlers(self) -> dict[str, VerbHandler]:
-        """Return the handlers of the node channel by verb."""
+        """Return the handlers of requests for resource usage, by verb of the node channel."""
         return {"stats": self._stats, "alloc_stats": self._alloc_stats}
 
     async def record_history(self) -> None:
-        """Until canceled: record the usage at intervals."""
+        """Record the usage of machine and tasks every `SAMPLE_INTERVAL_S`. Runs until canceled."""
         while True:
             await self._record_samples()
             await asyncio.sleep(SAMPLE_INTERVAL_S)
 
     async def _record_samples(self) -> None:
-        """Record the usage of the machine and of every run once."""
+        """Add one sample for the machine and one for every run to the history; delete histories of ended runs.
+
+        A run is one start of a task.
+        """
         at_ns = self._world.now_ns()
         self._history.record_machine(at_ns)
         runs = []
@@ -64,7 +70,10 @@ class StatsHandlers:
         self._history.drop_other_runs(runs)
 
     def _iter_measurable_runs(self) -> Iterator[tuple[str, MeasurableDriver]]:
-        """Yield all runs whose driver can be measured, with the driver."""
+        """Yield (name of the run, driver) for every running task whose driver can measure usage.
+
+        A run is one start of a task.
+        """
         for allocation in self._manager.table.list_live():
             for task in allocation.record.tasks:
                 driver = self._manager.tasks.find_driver(allocation, task.name)
@@ -72,9 +81,9 @@ class StatsHandlers:
                     yield allocation.make_run_name(task.name, task.run), driver
 
     async def _stats(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        """Return the usage of the machine, with history if requested."""
+        """Return the usage of the machine as JSON, with its history if requested."""
         statistics = await self._machine.read_statistics()
-        if since_ns := self._since_ns(request):
+        if since_ns := self._get_history_start_ns(request):
             statistics = {
                 **statistics,
                 "History": render_samples(self._history.list_machine_samples(since_ns), mhz=self._mhz),
@@ -82,10 +91,13 @@ class StatsHandlers:
         return ChannelReply(JSON_CONTENT_TYPE, msgspec.json.encode(statistics))
 
     async def _alloc_stats(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        """Return the usage of one task or of all tasks of an allocation, with history if requested."""
+        """Return the usage of one task or of all tasks of an allocation as JSON, with their total.
+
+        The histories are included if requested. Raises `Refusal` if the allocation is unknown.
+        """
         allocation = require_allocation(self._manager.table, request.about)
         task_name = str(request.parameters.get("task", ""))
-        since_ns = self._since_ns(request)
+        since_ns = self._get_history_start_ns(request)
         tasks, histories = {}, []
         for task in allocation.record.tasks:
             if task.has_process and task_name in ("", task.name):
@@ -107,13 +119,16 @@ class StatsHandlers:
             reply["History"] = render_samples(sum_histories(histories), mhz=self._core_mhz)
         return ChannelReply(JSON_CONTENT_TYPE, msgspec.json.encode(reply))
 
-    def _since_ns(self, request: channel.ChannelRequest) -> int:
-        """Return the beginning of the requested history; 0 if no history is requested."""
+    def _get_history_start_ns(self, request: channel.ChannelRequest) -> int:
+        """Return the wall clock time at which the requested history begins; 0 if no history is requested."""
         duration_ns = request.parameters.get("history", 0)
         return self._world.now_ns() - duration_ns if isinstance(duration_ns, int) and duration_ns > 0 else 0
 
     async def _read_task_statistics(self, allocation: ManagedAllocation, name: str, run: int) -> dict[str, Any] | None:
-        """Return the usage of a task; `None` if its driver cannot be measured."""
+        """Return the usage of a task; `None` if its driver cannot measure usage.
+
+        `run` is the number of the task's start.
+        """
         driver = self._manager.tasks.find_driver(allocation, name)
         if not isinstance(driver, MeasurableDriver):
             return None

@@ -28,7 +28,7 @@ KILL_RETRY_DELAYS_S: Final = (5.0, 20.0, 80.0, 120.0)
 
 
 class Transition(msgspec.Struct, frozen=True):
-    """The result of an event: the new record and the actions to perform, in order."""
+    """The result of an event: the allocation's new record and the actions to perform, in order."""
 
     record: AllocationRecord
     actions: tuple[events.NodeTaskAction, ...] = ()
@@ -37,7 +37,10 @@ class Transition(msgspec.Struct, frozen=True):
 def receive_allocation(
     allocation_id: str, spec: AllocationSpec, now: ClockReading, *, is_waiting_for_predecessor: bool = False
 ) -> Transition:
-    """Return the first record of a new allocation and the preparation of its first tasks."""
+    """Return the first record of a new allocation, and the actions that prepare its first tasks.
+
+    No task is prepared while the allocation waits for its predecessor.
+    """
     tasks = tuple(add_task_event(TaskRecord(task.name), TaskEventType.RECEIVED, now) for task in spec.tasks)
     builder = _TransitionBuilder(
         AllocationRecord(allocation_id, tasks, is_waiting_for_predecessor=is_waiting_for_predecessor), spec, now
@@ -50,7 +53,7 @@ def receive_allocation(
 def apply_event(
     record: AllocationRecord, spec: AllocationSpec, event: events.AllocationEvent, now: ClockReading
 ) -> Transition:
-    """Return the record after `event` and everything that follows from it, with the actions to perform."""
+    """Return the record after `event` and all its consequences, with the actions to perform."""
     builder = _TransitionBuilder(record, spec, now)
     builder.apply(event)
     builder.apply_consequences()
@@ -58,9 +61,9 @@ def apply_event(
 
 
 def list_interrupted_actions(record: AllocationRecord, spec: AllocationSpec) -> tuple[events.NodeTaskAction, ...]:
-    """Return the actions to repeat after a restart of the node agent.
+    """Return the actions that must be repeated after a restart of the node agent.
 
-    The agent may have ended before or after it performed them, so they are performed again.
+    The agent may have ended before or after it performed them. Performing them twice does no harm.
     """
     return tuple(
         _build_repeated_action(task, spec)
@@ -74,7 +77,7 @@ _STEPS_WITH_ACTION: Final = frozenset({TaskStep.PREPARING, TaskStep.STARTING, Ta
 
 
 def _build_repeated_action(task: TaskRecord, spec: AllocationSpec) -> events.NodeTaskAction:
-    """Return the action that belongs to the task's current step."""
+    """Return the action with which the task's current step begins."""
     match task.step:
         case TaskStep.PREPARING:
             return events.PrepareTask(task.name)
@@ -89,7 +92,7 @@ def _build_repeated_action(task: TaskRecord, spec: AllocationSpec) -> events.Nod
 def reset_after_boot(record: AllocationRecord) -> AllocationRecord:
     """Return a record from before a reboot, adapted to the new monotonic clock.
 
-    Times of the old clock mean nothing now. Deadlines become due at once, and intervals begin again.
+    Times of the old clock are meaningless now. Deadlines become due at once, and intervals begin again.
     """
     tasks = tuple(
         replace(
@@ -114,7 +117,7 @@ def reset_after_boot(record: AllocationRecord) -> AllocationRecord:
 
 
 class _TransitionBuilder:
-    """Builds the transition for one event.
+    """Computes the new record and the actions for one event.
 
     Its methods replace the record step by step; callers see only the final one.
     """
@@ -126,7 +129,7 @@ class _TransitionBuilder:
         self._actions: list[events.NodeTaskAction] = []
 
     def build(self) -> Transition:
-        """Return the transition, with the finish time if the allocation has just ended."""
+        """Return the new record and the collected actions; set the finish time if the allocation has just ended."""
         record = self._record
         if record.is_over and record.finished_s is None:
             record = replace(record, finished_s=self._now.monotonic_s)
@@ -135,7 +138,7 @@ class _TransitionBuilder:
     # -- what happened
 
     def apply(self, event: events.AllocationEvent) -> None:
-        """Apply the direct effect of the event."""
+        """Change the record as the event itself requires; `apply_consequences` does the rest."""
         match event:
             case events.AllocationStopRequested(skips_delays):
                 self._stop_allocation(skips_delays)
@@ -174,15 +177,21 @@ class _TransitionBuilder:
                 pass  # A deadline needs no effect of its own: every event checks the deadlines.
 
     def _if_at_step(
-        self, name: str, step: TaskStep, then: Callable[[TaskRecord], None], run: int | None = None
+        self, name: str, step: TaskStep, action: Callable[[TaskRecord], None], run: int | None = None
     ) -> None:
-        """Call `then` with the task if it is still at this step and run; ignore reports about earlier ones."""
+        """Call `action` with the task if it is still at this step and, if `run` is given, at this run number.
+
+        Otherwise do nothing: the event is about an earlier step or run.
+        """
         task = next((task for task in self._record.tasks if task.name == name), None)
         if task is not None and task.step is step and run in (None, task.run):
-            then(task)
+            action(task)
 
     def _stop_allocation(self, skips_delays: bool) -> None:
-        """Mark the allocation as stopping, after the group's shutdown delay if there is one."""
+        """Mark the allocation as stopping; its tasks stop after the group's shutdown delay, if there is one.
+
+        `skips_delays`: tasks that already wait for their shutdown delay are stopped now.
+        """
         record = self._record
         skips_delays = skips_delays or record.skips_delays
         due_s = record.stop_due_s
@@ -197,17 +206,17 @@ class _TransitionBuilder:
                     self._send_kill_signal(task)
 
     def _handle_preparation_failure(self, task: TaskRecord, event: events.TaskPreparationFailed) -> None:
-        """Record why the preparation failed, and restart or fail the task."""
+        """Add the reason to the task's history, and restart or fail the task."""
         task = add_task_event(task, event.event_type, self._now, **{event.detail_name: event.reason})
         self._restart_or_fail(task, is_final=event.is_final)
 
     def _begin_run(self, task: TaskRecord) -> None:
-        """Begin the next run of a prepared task."""
+        """Move a prepared task to the step `STARTING` and add the action that starts its next run."""
         task = self._advance(task, TaskStep.STARTING, run=task.run + 1)
         self._actions.append(events.StartTask(task.name, task.run))
 
     def _mark_started(self, task: TaskRecord) -> None:
-        """Record that the run has started; stop the task if a stop was requested meanwhile."""
+        """Move the task to the step `RUNNING`; stop it if a stop was requested meanwhile."""
         task = add_task_event(task, TaskEventType.STARTED, self._now)
         now = self._now
         self._advance(
@@ -224,12 +233,15 @@ class _TransitionBuilder:
             self._stop_task(self._record.task(task.name))
 
     def _handle_start_failure(self, task: TaskRecord, event: events.TaskStartFailed) -> None:
-        """Record why the start failed, and restart or fail the task."""
+        """Add the reason to the task's history, and restart or fail the task."""
         task = add_task_event(task, event.event_type, self._now, **{event.detail_name: event.reason})
         self._restart_or_fail(task, is_final=event.is_final)
 
     def _handle_end(self, name: str, run: int, outcome: Outcome) -> None:
-        """Record the outcome of a run, and decide whether the task restarts, fails or is done."""
+        """Record the outcome of a run, and decide whether the task restarts, fails or is done.
+
+        Ignored if the task is unknown, has no process or is at another run number.
+        """
         task = next((task for task in self._record.tasks if task.name == name), None)
         if task is None or task.run != run:
             return
@@ -253,7 +265,10 @@ class _TransitionBuilder:
             self._restart_or_fail(task, is_success=outcome.is_success)
 
     def _restart_or_fail(self, task: TaskRecord, *, is_final: bool = False, is_success: bool = False) -> None:
-        """Restart the task as its restart policy says, or let it die. A task that is being stopped is not restarted."""
+        """Restart the task after a delay if its restart policy allows it; otherwise the task is dead.
+
+        A task that is being stopped is not restarted. `is_final`: a restart would fail too.
+        """
         if task.is_to_end:
             self._advance(
                 add_task_event(task, TaskEventType.KILLED, self._now), TaskStep.DEAD, finished_ns=self._now.wall_ns
@@ -271,7 +286,7 @@ class _TransitionBuilder:
         self._advance(task, TaskStep.DEAD, has_failed=has_failed, finished_ns=self._now.wall_ns)
 
     def _back_off(self, task: TaskRecord, restart: RestartAfterDelay) -> None:
-        """Wait for the restart delay, then start the task again."""
+        """Move the task to the step `BACKOFF`, after whose delay it is prepared and started again."""
         delay_ns = round(restart.delay_s * SECOND)
         task = add_task_event(
             task, TaskEventType.RESTARTING, self._now, restart_reason=restart.reason, start_delay=str(delay_ns)
@@ -286,7 +301,10 @@ class _TransitionBuilder:
         )
 
     def _restart_tasks(self, event: events.RestartRequested) -> None:
-        """Restart the requested tasks: running ones via their kill signal, waiting ones at once."""
+        """Restart the requested tasks: send running ones the kill signal, end the delay of those in `BACKOFF`.
+
+        Dead tasks wait to start again if the event includes them. Ignored while the allocation is stopping.
+        """
         if self._record.is_to_stop:
             return
         for task in self._record.tasks:
@@ -295,7 +313,7 @@ class _TransitionBuilder:
             if task.step is TaskStep.RUNNING:
                 task = add_task_event(task, TaskEventType.RESTART_SIGNALED, self._now, restart_reason=event.reason)
                 self._send_kill_signal(
-                    replace(task, is_restarting=True, is_restart_after_failure=event.is_failure), is_recorded=False
+                    replace(task, is_restarting=True, is_restart_after_failure=event.is_failure), should_add_event=False
                 )
             elif task.step is TaskStep.BACKOFF:
                 self._replace_task(replace(task, due_s=self._now.monotonic_s))
@@ -303,7 +321,7 @@ class _TransitionBuilder:
                 self._advance(task, TaskStep.WAITING, has_failed=False, is_to_end=False)
 
     def _signal_tasks(self, event: events.SignalRequested) -> None:
-        """Send the signal to the requested tasks that run."""
+        """Add the action that sends the signal to each requested task in the step `RUNNING`."""
         for task in self._record.tasks:
             if task.step is TaskStep.RUNNING and (not event.tasks or task.name in event.tasks):
                 self._replace_task(add_task_event(task, TaskEventType.SIGNALING, self._now, signal=event.signal))
@@ -312,7 +330,7 @@ class _TransitionBuilder:
     # -- consequences of the event
 
     def apply_consequences(self) -> None:
-        """Apply all consequences until the record no longer changes, then update the health.
+        """Apply deadlines, stops and starts of tasks until the record no longer changes, then update the health.
 
         Raises `AssertionError` if the record keeps changing, which is a bug here.
         """
@@ -328,7 +346,7 @@ class _TransitionBuilder:
         self._record = update_health(self._record, self._spec, self._now)
 
     def _apply_deadlines(self) -> None:
-        """Apply every deadline that is due by now."""
+        """Apply every deadline of the allocation and its tasks that has passed."""
         now_s, record, spec = self._now.monotonic_s, self._record, self._spec
         if not record.is_to_stop and not record.is_over:
             if spec.max_run_s is not None and record.began_s is not None and now_s >= record.began_s + spec.max_run_s:
@@ -356,7 +374,7 @@ class _TransitionBuilder:
                     raise AssertionError(f"task {task.name} has a deadline in step {task.step}, which has none")
 
     def _stop_tasks(self) -> None:
-        """Stop every task that must not keep running."""
+        """Stop every task that must not keep running because of the allocation or of other tasks."""
         for name, event_type, failed_sibling in list(find_tasks_to_stop(self._record, self._spec)):
             task = self._record.task(name)
             if task.is_dead or (task.is_to_end and not task.is_restarting):
@@ -367,7 +385,10 @@ class _TransitionBuilder:
             self._stop_task(task)
 
     def _prepare_ready_tasks(self) -> None:
-        """Prepare every waiting task that may start now."""
+        """Begin the preparation of every waiting task that may start now; tasks that can never start are dead.
+
+        Does nothing while the allocation waits for its predecessor.
+        """
         if self._record.is_waiting_for_predecessor and not self._record.is_to_stop:
             return
         for task in self._spec.tasks:
@@ -375,22 +396,26 @@ class _TransitionBuilder:
             if record.step is not TaskStep.WAITING:
                 continue
             match decide_start(task, self._record, self._spec):
-                case StartDecision.NOW:
+                case StartDecision.START_NOW:
                     self._prepare(record)
-                case StartDecision.NEVER:
+                case StartDecision.NEVER_START:
                     self._advance(record, TaskStep.DEAD)
-                case StartDecision.LATER:
+                case StartDecision.KEEP_WAITING:
                     pass
 
     # -- steps of a task
 
     def _prepare(self, task: TaskRecord) -> None:
-        """Begin the preparation of the task."""
+        """Move the task to the step `PREPARING` and add the action that prepares it."""
         self._advance(task, TaskStep.PREPARING)
         self._actions.append(events.PrepareTask(task.name))
 
     def _stop_task(self, task: TaskRecord) -> None:
-        """Stop the task, whatever its step is."""
+        """Move the task towards its end, depending on its step.
+
+        A task without a process is dead at once. A start is canceled. A running task is sent its kill signal, after its
+        shutdown delay if it has one.
+        """
         task = replace(task, is_to_end=True, is_restarting=False, is_restart_after_failure=False)
         match task.step:
             case TaskStep.WAITING:
@@ -414,17 +439,20 @@ class _TransitionBuilder:
             case _:
                 self._replace_task(task)
 
-    def _send_kill_signal(self, task: TaskRecord, *, is_recorded: bool = True) -> None:
-        """Send the kill signal; the task is killed if it still runs after its kill timeout."""
+    def _send_kill_signal(self, task: TaskRecord, *, should_add_event: bool = True) -> None:
+        """Add the action that sends the kill signal, and set the deadline after which the task is killed.
+
+        `should_add_event`: an event is added to the task's history.
+        """
         spec = self._spec.task(task.name)
-        if is_recorded:
+        if should_add_event:
             timeout = format_duration(round(spec.kill_timeout_s * SECOND))
             task = add_task_event(task, TaskEventType.KILLING, self._now, kill_timeout=timeout)
         self._advance(task, TaskStep.STOPPING, due_s=self._now.monotonic_s + spec.kill_timeout_s)
         self._actions.append(events.SignalTask(task.name, task.run, spec.kill_signal))
 
     def _kill(self, task: TaskRecord) -> None:
-        """Kill the task, and again after a delay if it does not die."""
+        """Add the action that kills the task, and set the time of the next attempt in case that it does not die."""
         wait_s = KILL_RETRY_DELAYS_S[min(task.kill_tries, len(KILL_RETRY_DELAYS_S) - 1)]
         tries = task.kill_tries + 1
         self._advance(task, TaskStep.KILLING, due_s=self._now.monotonic_s + wait_s, kill_tries=tries)
@@ -433,7 +461,10 @@ class _TransitionBuilder:
     def _advance(
         self, task: TaskRecord, target: TaskStep, *, due_s: float | None = None, **changes: object
     ) -> TaskRecord:
-        """Move the task to another step and return its new record. Raises if the table of steps lacks the transition."""
+        """Move the task to the step `target`, apply the other changes, and return its new record.
+
+        Raises if the state machine in `steps` lacks this transition.
+        """
         advance_state(TASK_STEPS, task.step, target, record_id=f"{self._record.id}/{task.name}")
         if target is not TaskStep.KILLING:
             changes["kill_tries"] = 0
@@ -444,13 +475,13 @@ class _TransitionBuilder:
         return task
 
     def _replace_task(self, task: TaskRecord) -> None:
-        """Replace the record of one task."""
+        """Replace the record of the task with the same name."""
         tasks = tuple(task if task_record.name == task.name else task_record for task_record in self._record.tasks)
         self._record = replace(self._record, tasks=tasks)
 
 
 def add_termination_event(task: TaskRecord, outcome: Outcome, now: ClockReading) -> TaskRecord:
-    """Return the task with an event that describes how its run ended."""
+    """Return the task with an event in its history that describes the outcome of its run."""
     details = {"exit_code": str(outcome.exit_code), "signal": str(outcome.signal)}
     if outcome.message:
         details["exit_message"] = outcome.message
@@ -460,7 +491,7 @@ def add_termination_event(task: TaskRecord, outcome: Outcome, now: ClockReading)
 
 
 def find_next_deadline_s(record: AllocationRecord, spec: AllocationSpec) -> float | None:
-    """Return when time alone would change the allocation next; `None` if never."""
+    """Return the time of the allocation's next deadline, on the monotonic clock; `None` if it has none."""
     deadlines = [task.due_s for task in record.tasks]
     deadlines += [record.stop_due_s, find_health_deadline_s(record, spec)]
     if not record.is_to_stop and not record.is_over:

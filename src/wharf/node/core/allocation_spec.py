@@ -15,19 +15,19 @@ MAX_KILL_TIMEOUT_S: Final = 30.0
 
 
 class TaskSpec(msgspec.Struct, frozen=True):
-    """The rules of one task on this node."""
+    """The rules of one task on this node, derived from the job."""
 
     name: str
     hook: str = ""
     """The lifecycle hook; empty for a main task."""
-    is_sidecar: bool = False
-    is_leader: bool = False
+    is_sidecar: bool = False  # a task with a hook that runs beside the main tasks
+    is_leader: bool = False  # when it ends, the other tasks of the group are stopped
     is_run_to_completion: bool = False
     """Whether the task is done when it ends with success; otherwise it is restarted."""
     restart_policy: RestartPolicy = RestartPolicy()
     kill_signal: str = ""
-    kill_timeout_s: float = 5.0
-    shutdown_delay_s: float = 0.0
+    kill_timeout_s: float = 5.0  # between the kill signal and SIGKILL
+    shutdown_delay_s: float = 0.0  # before the kill signal
 
     @property
     def is_main(self) -> bool:
@@ -36,10 +36,10 @@ class TaskSpec(msgspec.Struct, frozen=True):
 
 
 class HealthSpec(msgspec.Struct, frozen=True):
-    """When the allocation counts as healthy, for its deployment or for the drain of another node."""
+    """The conditions under which the allocation is healthy, for its deployment or for the drain of another node."""
 
-    min_healthy_s: float
-    deadline_s: float
+    min_healthy_s: float  # how long all tasks and checks must be good
+    deadline_s: float  # when it is unhealthy if it is not healthy before
     should_wait_for_checks: bool = False
 
 
@@ -47,23 +47,23 @@ class AllocationSpec(msgspec.Struct, frozen=True):
     """The tasks of an allocation and the rules for all of them."""
 
     tasks: tuple[TaskSpec, ...]
-    health: HealthSpec | None = None
+    health: HealthSpec | None = None  # None: nothing waits for its health
     shutdown_delay_s: float = 0.0
-    max_run_s: float | None = None
+    max_run_s: float | None = None  # None: no limit
     stop_after_contact_lost_s: float | None = None
     """How long the allocation may keep running without contact to any server."""
     required_checks: tuple[str, ...] = ()
     """The names of the checks that must pass before the allocation counts as healthy."""
 
     def task(self, name: str) -> TaskSpec:
-        """Return the rules of the task of this name."""
+        """Return the rules of the task with this name. Raises `StopIteration` if there is none."""
         return next(task for task in self.tasks if task.name == name)
 
 
 def build_allocation_spec(
     job: Job, group_name: str, *, is_deployed: bool, max_kill_timeout_s: float = MAX_KILL_TIMEOUT_S
 ) -> AllocationSpec | None:
-    """Derive the rules from the group of the job; `None` if the job has no such group.
+    """Return the rules for an allocation of this group; `None` if the job has no such group.
 
     With `is_deployed` the health rules come from the group's `update` block, otherwise from `migrate`.
     """
@@ -95,7 +95,7 @@ def build_allocation_spec(
 
 
 def _build_task_spec(task: Task, group_policy: RestartPolicy, is_batch: bool, max_kill_timeout_s: float) -> TaskSpec:
-    """Derive the rules of one task; `group_policy` is the restart policy of tasks without one of their own."""
+    """Return the rules of one task; `group_policy` is the restart policy of tasks without one of their own."""
     hook = task.lifecycle.hook if task.lifecycle is not None else ""
     is_sidecar = task.lifecycle is not None and task.lifecycle.sidecar and hook != LifecycleHook.POSTSTOP
     return TaskSpec(
@@ -112,7 +112,10 @@ def _build_task_spec(task: Task, group_policy: RestartPolicy, is_batch: bool, ma
 
 
 def _build_health_spec(policy: UpdatePolicy | MigratePolicy | None) -> HealthSpec | None:
-    """Return when the allocation is healthy; `None` if no policy applies or health is set by the operator."""
+    """Return the health conditions of an update or migrate policy.
+
+    `None` if there is no policy, or if an operator sets the health by hand.
+    """
     if policy is None or policy.health_check == HealthCheck.MANUAL:
         return None
     return HealthSpec(

@@ -7,11 +7,11 @@ from wharf.node.core.outcome import Outcome
 
 
 class AllocationEvent(msgspec.Struct, frozen=True):
-    """Base class of everything that can happen to an allocation."""
+    """Base class of the events that can happen to an allocation on its node."""
 
 
 class TaskEventOccurred(AllocationEvent, frozen=True):
-    """An event to be shown in the task's history; it changes nothing else."""
+    """An event that is only added to the task's history, where users see it."""
 
     task: str
     event_type: TaskEventType
@@ -20,132 +20,129 @@ class TaskEventOccurred(AllocationEvent, frozen=True):
 
 
 class AllocationStopRequested(AllocationEvent, frozen=True):
-    """Servers want the allocation stopped, or no longer know it. `skips_delays` skips shutdown delays."""
+    """The event that servers request the stop of the allocation, or no longer know it."""
 
-    skips_delays: bool = False
+    skips_delays: bool = False  # tasks are stopped without their shutdown delays
 
 
 class HealthWatchStarted(AllocationEvent, frozen=True):
-    """A deployment or a drain begins to wait for the health of the allocation."""
+    """The event that a deployment or a drain begins to wait for the health of the allocation."""
 
 
 class PredecessorEnded(AllocationEvent, frozen=True):
-    """The allocation that this one replaces has ended, or this node does not know it."""
+    """The event that the allocation that this one replaces has ended, or is unknown to this node."""
 
 
 class TaskPrepared(AllocationEvent, frozen=True):
-    """Everything that the task needs is prepared."""
+    """The event that everything that the task needs is prepared."""
 
     task: str
 
 
 class TaskPreparationFailed(AllocationEvent, frozen=True):
-    """The task could not be prepared; `event_type` and `detail_name` say how its history shows `reason`."""
+    """The event that the task could not be prepared."""
 
     task: str
     reason: str
-    event_type: TaskEventType = TaskEventType.SETUP_FAILURE
-    detail_name: str = "setup_error"
+    event_type: TaskEventType = TaskEventType.SETUP_FAILURE  # the type of the event in the task's history
+    detail_name: str = "setup_error"  # the detail of that event that contains `reason`
     is_final: bool = False
     """Whether another attempt would fail in the same way."""
 
 
 class TaskStarted(AllocationEvent, frozen=True):
-    """The driver has started run number `run` of the task."""
+    """The event that the driver has started a run of the task."""
 
     task: str
-    run: int
+    run: int  # the number of the start
 
 
 class TaskStartFailed(AllocationEvent, frozen=True):
-    """The driver could not start run number `run`; `is_final` means that another attempt would fail too."""
+    """The event that the driver could not start a run of the task."""
 
     task: str
-    run: int
+    run: int  # the number of the start
     reason: str
-    is_final: bool = False
-    event_type: TaskEventType = TaskEventType.DRIVER_FAILURE
-    detail_name: str = "driver_error"
+    is_final: bool = False  # another attempt would fail too
+    event_type: TaskEventType = TaskEventType.DRIVER_FAILURE  # the type of the event in the task's history
+    detail_name: str = "driver_error"  # the detail of that event that contains `reason`
 
 
 class TaskEnded(AllocationEvent, frozen=True):
-    """Run number `run` of the task has ended."""
+    """The event that a run of the task has ended."""
 
     task: str
-    run: int
+    run: int  # the number of the start
     outcome: Outcome
 
 
 class RestartRequested(AllocationEvent, frozen=True):
-    """A user, a template or a check requests a restart.
+    """The event that a user, a template or a check requests a restart of tasks."""
 
-    Without task names it applies to all running tasks; with `is_including_dead_tasks` to dead ones as well.
-    """
-
-    tasks: tuple[str, ...] = ()
-    is_including_dead_tasks: bool = False
+    tasks: tuple[str, ...] = ()  # names; empty: all running tasks
+    is_including_dead_tasks: bool = False  # with empty `tasks`, dead tasks start again too
     reason: str = "User requested running tasks to restart"
     is_failure: bool = False
     """The restart is requested because the task is unhealthy: the restart policy counts it and may refuse it."""
 
 
 class SignalRequested(AllocationEvent, frozen=True):
-    """A user sends a signal to running tasks; without task names to all of them."""
+    """The event that a user sends a signal to running tasks."""
 
-    signal: str
-    tasks: tuple[str, ...] = ()
+    signal: str  # such as SIGHUP
+    tasks: tuple[str, ...] = ()  # names; empty: all running tasks
 
 
 class ChecksChanged(AllocationEvent, frozen=True):
-    """`is_passing` says whether all checks that count for the health of the allocation pass now."""
+    """The event that the checks that the allocation's health depends on have begun or stopped to pass."""
 
-    is_passing: bool
+    is_passing: bool  # whether all of them pass now
 
 
 class ServerContactLost(AllocationEvent, frozen=True):
-    """No server has replied since `since_s`, in seconds of the monotonic clock."""
+    """The event that no server has replied for some time."""
 
-    since_s: float
+    since_s: float  # time of the last reply, on the monotonic clock
 
 
 class ServerContactRestored(AllocationEvent, frozen=True):
-    """A server has replied again."""
+    """The event that a server has replied again."""
 
 
 class DeadlineReached(AllocationEvent, frozen=True):
-    """Time has passed; a deadline of the allocation may be due."""
+    """The event that time has passed, so that a deadline of the allocation may be due."""
 
 
 class NodeTaskAction(msgspec.Struct, frozen=True):
-    """One action on a task. To perform it twice must have the same effect as once."""
+    """Base class of the actions on a task. An action that is performed twice must have the same effect as once."""
 
     task: str
 
 
 class PrepareTask(NodeTaskAction, frozen=True):
-    """Create the task's folders and prepare everything that it needs."""
+    """The action to create the task's folders and prepare everything that it needs."""
 
 
 class StartTask(NodeTaskAction, frozen=True):
-    """Have the driver start run number `run`."""
+    """The action to have the driver start the task."""
 
-    run: int
+    run: int  # the number of the start
 
 
 class CancelStart(NodeTaskAction, frozen=True):
-    """Abort a start that is not finished, including what it still waits for."""
+    """The action to abort a start that is not finished, including what it still waits for."""
 
-    run: int
+    run: int  # the number of the start
 
 
 class SignalTask(NodeTaskAction, frozen=True):
-    """Send a signal, usually to ask the task to end. An empty name selects the driver's default way to ask."""
+    """The action to send a signal, usually to request that the task ends."""
 
-    run: int
-    name: str
+    run: int  # the number of the start
+    name: str  # the signal, such as SIGINT; empty: the driver's default way to stop a task
 
 
 class KillTask(NodeTaskAction, frozen=True):
-    """Kill the task with all processes that it started."""
+    """The action to kill the task with all processes that it started."""
 
-    run: int
+    run: int  # the number of the start

@@ -22,7 +22,7 @@ class DiskUsage(msgspec.Struct, frozen=True):
 
 
 class CollectionLimits(msgspec.Struct, frozen=True):
-    """When folders of ended allocations are removed."""
+    """The limits above which folders of ended allocations are removed."""
 
     max_allocations: int
     """Running and ended allocations together; above this, the oldest ended ones are removed."""
@@ -35,12 +35,12 @@ class CollectionLimits(msgspec.Struct, frozen=True):
 def choose_allocations_to_remove(
     ended: Sequence[EndedAllocation], live_count: int, disk_usage: DiskUsage, limits: CollectionLimits
 ) -> list[str]:
-    """Return the ids of the ended allocations whose folders are to be removed now, oldest first.
+    """Return the ids of the ended allocations whose folders must be removed now, oldest first.
 
-    Returns an empty list if no allocation has ended, even if the disk is full.
+    `live_count` is the number of running allocations. Empty if no allocation has ended, even if the disk is full.
     """
     oldest = sorted(ended, key=lambda allocation: (allocation.finished_s, allocation.id))
-    count = max(0, len(ended) + live_count - limits.max_allocations)
+    removal_count = max(0, len(ended) + live_count - limits.max_allocations)
     if disk_usage.disk_percent >= limits.max_disk_percent or disk_usage.inodes_percent >= limits.max_inodes_percent:
-        count = max(count, limits.max_parallel_removals)
-    return [allocation.id for allocation in oldest[:count]]
+        removal_count = max(removal_count, limits.max_parallel_removals)
+    return [allocation.id for allocation in oldest[:removal_count]]

@@ -17,7 +17,8 @@ HEALTHY_DEADLINE_MESSAGE: Final = "Task not running by healthy_deadline"
 def update_health(record: AllocationRecord, spec: AllocationSpec, now: ClockReading) -> AllocationRecord:
     """Return the record with its health as of now.
 
-    A healthy allocation becomes unhealthy if a task fails. An unhealthy one stays unhealthy.
+    A healthy allocation becomes unhealthy if a task fails. An unhealthy one stays unhealthy. If the deadline has
+    passed, each task that is not running gets an event that says so.
     """
     if spec.health is None or record.health_watch_since_s is None or record.is_healthy is False or record.is_to_stop:
         return record
@@ -25,9 +26,9 @@ def update_health(record: AllocationRecord, spec: AllocationSpec, now: ClockRead
         return replace(record, is_healthy=False)
     if record.is_healthy:
         return record
-    if _has_ended_early(record, spec):
+    if _has_dead_main_task(record, spec):
         return replace(record, is_healthy=False)
-    healthy_at_s = _healthy_at_s(record, spec, spec.health)
+    healthy_at_s = _find_healthy_at_s(record, spec, spec.health)
     if healthy_at_s is not None and now.monotonic_s >= healthy_at_s:
         return replace(record, is_healthy=True)
     if now.monotonic_s < record.health_watch_since_s + spec.health.deadline_s:
@@ -42,21 +43,21 @@ def update_health(record: AllocationRecord, spec: AllocationSpec, now: ClockRead
 
 
 def find_health_deadline_s(record: AllocationRecord, spec: AllocationSpec) -> float | None:
-    """Return when the health can change by time alone; `None` if it cannot."""
+    """Return the time at which the health can change without an event, on the monotonic clock; `None` if it cannot."""
     if spec.health is None or record.health_watch_since_s is None or record.is_healthy is not None or record.is_to_stop:
         return None
     return find_earliest(
-        (record.health_watch_since_s + spec.health.deadline_s, _healthy_at_s(record, spec, spec.health))
+        (record.health_watch_since_s + spec.health.deadline_s, _find_healthy_at_s(record, spec, spec.health))
     )
 
 
-def _has_ended_early(record: AllocationRecord, spec: AllocationSpec) -> bool:
-    """Return whether a main task is dead before the health was decided."""
+def _has_dead_main_task(record: AllocationRecord, spec: AllocationSpec) -> bool:
+    """Return whether any main task is dead; main tasks have no lifecycle hook."""
     return any(record.task(task.name).is_dead for task in spec.tasks if task.is_main)
 
 
-def _healthy_at_s(record: AllocationRecord, spec: AllocationSpec, health: HealthSpec) -> float | None:
-    """Return when the allocation becomes healthy if nothing changes.
+def _find_healthy_at_s(record: AllocationRecord, spec: AllocationSpec, health: HealthSpec) -> float | None:
+    """Return the time at which the allocation becomes healthy if nothing changes, on the monotonic clock.
 
     `None` while a required task does not run or a required check does not pass.
     """

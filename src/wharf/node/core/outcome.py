@@ -4,17 +4,17 @@ import msgspec
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a run of a task ended.
+    """The result of a run, which is one start of a task.
 
-    A program that was ended by signal N has exit code 128 + N, and `signal` is set too. A program that returned
-    that code itself has signal 0. If no process saw the end, `is_known` is False and nothing is guessed.
+    A program that signal N killed has exit code 128 + N, and `signal` is N. For a program that returned that code
+    itself, `signal` is 0. If no process observed the end, `is_known` is False and the result counts as no success.
     """
 
     exit_code: int = 0
-    signal: int = 0
+    signal: int = 0  # the number of the signal that killed it; 0: none
     is_known: bool = True
     is_out_of_memory: bool = False
-    message: str = ""
+    message: str = ""  # why the driver could not run the task to its end; empty: no error
 
     @property
     def is_success(self) -> bool:

@@ -24,11 +24,11 @@ class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     name: str
-    step: TaskStep = TaskStep.WAITING
+    step: TaskStep = TaskStep.WAITING  # the state of the task on this node
     run: int = 0
     """The number of the latest start. Allocation id, position of the task and this number make the name of the run."""
     due_s: float | None = None
-    """When the current step ends by time alone."""
+    """The deadline of the current step; `None`: it has none."""
     has_failed: bool = False
     is_to_end: bool = False
     """The task is being stopped: its exit code no longer counts as a failure."""
@@ -40,18 +40,18 @@ class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The task was being started when the machine went down. It is not started twice; the driver reports what became of it."""
     is_start_doubtful: bool = False
     """The start of the run was not observed, and its outcome is unknown: it may never have started."""
-    restarts: int = 0
-    window: RestartWindow = RestartWindow()
-    kill_tries: int = 0
-    started_s: float = 0.0
+    restarts: int = 0  # how often the task was restarted
+    window: RestartWindow = RestartWindow()  # the restarts that the restart policy counts now
+    kill_tries: int = 0  # how often SIGKILL was sent to the current run
+    started_s: float = 0.0  # start of the current run
     started_ns: int = 0
     finished_ns: int = 0
     last_restart_ns: int = 0
-    events: tuple[TaskEvent, ...] = ()
+    events: tuple[TaskEvent, ...] = ()  # the history that users see, oldest first
 
     @property
     def is_dead(self) -> bool:
-        """Whether the task has ended for good."""
+        """Whether the task has ended and is not restarted, unless a user requests it."""
         return self.step is TaskStep.DEAD
 
     @property
@@ -61,7 +61,10 @@ class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def should_recover(self) -> bool:
-        """Whether the driver, after a restart of the node agent, must report what became of the run."""
+        """Whether the driver must report the state of the task's run after a restart of the node agent.
+
+        True if the task has a process, or was being started when the machine went down.
+        """
         return self.has_process or self.is_of_former_boot
 
     @property
@@ -70,7 +73,7 @@ class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.started_ns != 0
 
     def to_task_state(self) -> TaskState:
-        """Return the state of the task as servers are sent it."""
+        """Return the state of the task in the format that servers are sent."""
         return TaskState(
             state=STATUS_BY_STEP[self.step],
             failed=self.has_failed,
@@ -92,8 +95,8 @@ class AllocationRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     tasks: tuple[TaskRecord, ...] = ()
     is_waiting_for_predecessor: bool = msgspec.field(default=False, name="waits_for_former")
     """The allocation that this one replaces still runs; no task starts before it has ended."""
-    is_to_stop: bool = False
-    skips_delays: bool = False
+    is_to_stop: bool = False  # a stop was requested
+    skips_delays: bool = False  # it stops without shutdown delays
     stop_due_s: float | None = None
     """End of the group's shutdown delay; until then the tasks keep running although a stop was requested."""
     is_overdue: bool = False
@@ -101,20 +104,20 @@ class AllocationRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     began_s: float | None = None
     """When the first task started."""
     lost_contact_s: float | None = None
-    """Since when no server has replied; `None` while there is contact."""
+    """The time since which no server has replied; `None` while servers reply."""
     health_watch_since_s: float | None = msgspec.field(default=None, name="judged_since_s")
-    """Since when a deployment or a drain waits for the health; `None`: nothing waits for it."""
-    is_healthy: bool | None = None
-    checks_pass_since_s: float | None = None
-    finished_s: float | None = None
+    """The time since which a deployment or a drain waits for the health; `None`: nothing waits for it."""
+    is_healthy: bool | None = None  # None: not decided
+    checks_pass_since_s: float | None = None  # None: a required check does not pass
+    finished_s: float | None = None  # when the last task ended
 
     def task(self, name: str) -> TaskRecord:
-        """Return the record of the task of this name."""
+        """Return the record of the task with this name. Raises `StopIteration` if there is none."""
         return next(task for task in self.tasks if task.name == name)
 
     @property
     def is_over(self) -> bool:
-        """Whether all tasks are dead and none will run again."""
+        """Whether all tasks are dead, so that none has a process."""
         return all(task.is_dead for task in self.tasks)
 
     @property
@@ -132,7 +135,7 @@ class AllocationRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def description(self) -> str:
-        """The client description that servers are sent."""
+        """The sentence about the allocation's status that servers are sent."""
         if self.is_over and self.is_overdue:
             return "allocation exceeded max_run_duration"
         return STATUS_DESCRIPTIONS[self.status]
@@ -149,6 +152,9 @@ STATUS_DESCRIPTIONS = {
 def add_task_event(
     task: TaskRecord, event_type: TaskEventType, now: ClockReading, *, message: str = "", **details: str
 ) -> TaskRecord:
-    """Return the task with one more event in its history; the oldest events beyond `MAX_TASK_EVENTS` are dropped."""
+    """Return the task with an event added to its history.
+
+    The history holds at most `MAX_TASK_EVENTS`; the oldest events are dropped.
+    """
     event = TaskEvent(type=event_type, time=now.wall_ns, message=message, details=details or None)
     return msgspec.structs.replace(task, events=(*task.events, event)[-MAX_TASK_EVENTS:])

@@ -17,28 +17,31 @@ UNRECOVERABLE_MESSAGE: Final = "Error was unrecoverable"
 
 
 class RestartWindow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The interval in which restarts are counted; it begins with its first failure."""
+    """The interval in which the restarts of a task are counted; it begins with the first counted end of the task."""
 
-    began_s: float = 0.0
-    count: int = 0
+    began_s: float = 0.0  # on the monotonic clock
+    count: int = 0  # restarts in this interval
 
 
 class RestartAfterDelay(msgspec.Struct, frozen=True):
     """The decision to start the task again after `delay_s` seconds."""
 
     delay_s: float
-    reason: str
-    window: RestartWindow
+    reason: str  # for the task's history
+    window: RestartWindow  # the counted restarts, this one included
 
 
 class NoRestart(msgspec.Struct, frozen=True):
     """The decision not to start the task again."""
 
-    reason: str
+    reason: str  # for the task's history
 
 
 def decide_restart(policy: RestartPolicy, window: RestartWindow, now: ClockReading) -> RestartAfterDelay | NoRestart:
-    """Return what happens to a task that ended before it was done."""
+    """Return whether and when a task is started again that failed, or that ended although it should keep running.
+
+    `window` has the restarts that were counted before.
+    """
     if policy.attempts == 0:
         return NoRestart(NO_RESTARTS_MESSAGE)
     interval_s = policy.interval / SECOND

@@ -9,17 +9,20 @@ from wharf.contract.model.state_machines.machine import StateMachine, StateOwner
 
 
 class TaskStep(enum.StrEnum):
-    """The states of a task on its node. Two members differ from their stored values, which must not change."""
+    """The states of a task on its node.
 
-    WAITING = "waiting"
-    PREPARING = "preparing"
-    STARTING = "starting"
+    The values are stored in the journal and must not change; two of them differ from their names.
+    """
+
+    WAITING = "waiting"  # for other tasks, such as prestart tasks, or the predecessor
+    PREPARING = "preparing"  # folders, devices, secrets, templates
+    STARTING = "starting"  # the driver is starting it
     RUNNING = "running"
-    BACKOFF = "resting"
-    SHUTDOWN_DELAY = "leaving"
-    STOPPING = "stopping"
-    KILLING = "killing"
-    DEAD = "dead"
+    BACKOFF = "resting"  # waits for the delay before a restart
+    SHUTDOWN_DELAY = "leaving"  # still runs, until its shutdown delay is over
+    STOPPING = "stopping"  # its kill signal was sent
+    KILLING = "killing"  # SIGKILL was sent
+    DEAD = "dead"  # ended, and not restarted
 
 
 TASK_STEPS: Final = StateMachine(

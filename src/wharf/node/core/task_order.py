@@ -15,11 +15,11 @@ from wharf.node.core.steps import TaskStep
 
 
 class StartDecision(Enum):
-    """Whether a waiting task may start."""
+    """Whether a task that waits for other tasks may start."""
 
-    NOW = auto()
-    LATER = auto()
-    NEVER = auto()
+    START_NOW = auto()  # nothing that it waits for is left
+    KEEP_WAITING = auto()  # another task must start or end first
+    NEVER_START = auto()  # what it waits for cannot happen any more
 
 
 class TaskToStop(NamedTuple):
@@ -33,7 +33,7 @@ class TaskToStop(NamedTuple):
 
 
 def decide_start(task: TaskSpec, record: AllocationRecord, spec: AllocationSpec) -> StartDecision:
-    """Return whether the waiting task may start, according to its lifecycle hook."""
+    """Return whether the waiting task may start, according to its lifecycle hook and the states of the other tasks."""
     match task.hook:
         case LifecycleHook.PRESTART:
             is_ready = True
@@ -44,18 +44,21 @@ def decide_start(task: TaskSpec, record: AllocationRecord, spec: AllocationSpec)
             earlier = [record.task(t.name) for t in spec.tasks if t.hook != LifecycleHook.POSTSTOP]
             is_ready = all(r.is_dead for r in earlier)
             if is_ready and not any(r.has_started for r in earlier):
-                return StartDecision.NEVER
+                return StartDecision.NEVER_START
         case _:
             prestart = [(t, record.task(t.name)) for t in spec.tasks if t.hook == LifecycleHook.PRESTART]
             is_ready = all(r.step is TaskStep.RUNNING if t.is_sidecar else r.is_dead for t, r in prestart)
-    return StartDecision.NOW if is_ready else StartDecision.LATER
+    return StartDecision.START_NOW if is_ready else StartDecision.KEEP_WAITING
 
 
 def find_tasks_to_stop(record: AllocationRecord, spec: AllocationSpec) -> Iterator[TaskToStop]:
-    """Yield the tasks that must be stopped; some of them may be dead or stopping already."""
+    """Yield the tasks that must not keep running, with the reason. Some of them may already be dead or stopping.
+
+    Reasons: the allocation stops, a task failed, a leader ended, or all main tasks ended.
+    """
     stoppable = [task for task in spec.tasks if task.hook != LifecycleHook.POSTSTOP]
     if record.is_to_stop:
-        yield from _stop_leaders_first(stoppable, record)
+        yield from _iter_tasks_of_stopping_allocation(stoppable, record)
         return
     failed = next((task.name for task in spec.tasks if record.task(task.name).has_failed), None)
     if failed is not None:
@@ -74,8 +77,11 @@ def find_tasks_to_stop(record: AllocationRecord, spec: AllocationSpec) -> Iterat
                 yield TaskToStop(task.name, TaskEventType.MAIN_TASKS_DEAD)
 
 
-def _stop_leaders_first(stoppable: list[TaskSpec], record: AllocationRecord) -> Iterator[TaskToStop]:
-    """Yield the tasks of a stopping allocation, after its shutdown delay: running leaders end before the others."""
+def _iter_tasks_of_stopping_allocation(stoppable: list[TaskSpec], record: AllocationRecord) -> Iterator[TaskToStop]:
+    """Yield the tasks of a stopping allocation that must stop now: first the leaders, then all others.
+
+    Nothing is yielded before the group's shutdown delay has ended.
+    """
     if record.stop_due_s is not None:
         return
     leaders = [task.name for task in stoppable if task.is_leader and not record.task(task.name).is_dead]

@@ -35,7 +35,7 @@ ENTRY_POINT_GROUP: Final = "wharf.devices"
 
 
 class NodeDevices:
-    """The device plugins of this node and the devices that they report."""
+    """The device plugins of this node, and the devices that they report."""
 
     def __init__(self, world: World, options: Mapping[str, str], report_event: NodeEventReporter) -> None:
         self._world = world
@@ -44,12 +44,15 @@ class NodeDevices:
         self._plugins: list[DevicePlugin] = []
         self._plugin_errors: dict[str, str] = {}
         """Errors by plugin name. An event is recorded when the error changes."""
-        self._owners: dict[Kind, DevicePlugin] = {}
+        self._plugins_by_kind: dict[Kind, DevicePlugin] = {}
         self.groups: tuple[NodeDevice, ...] = ()
         """The devices as reported to the servers."""
 
     async def load_plugins(self) -> None:
-        """Load the installed plugins and probe their devices."""
+        """Load the installed device plugins, then read the devices of all of them.
+
+        A plugin that cannot be loaded is reported as a node event.
+        """
         for point in list_entry_points(ENTRY_POINT_GROUP):
             try:
                 self._plugins.append(await call_plugin(self._world, self._load_plugin(point)))
@@ -58,28 +61,32 @@ class NodeDevices:
         await self.probe()
 
     async def _load_plugin(self, point: EntryPoint) -> DevicePlugin:
+        """Import the plugin of an entry point and create it with the node's options."""
         plugin: DevicePlugin = point.load()(self._options)
         return plugin
 
     async def probe(self) -> None:
-        """Read the devices of all plugins. A kind that two plugins report belongs to the first."""
+        """Read the devices of all plugins and store them; a plugin that fails is reported as a node event.
+
+        If two plugins report the same kind of device, only the first plugin's devices are used.
+        """
         groups: dict[Kind, NodeDevice] = {}
-        owners: dict[Kind, DevicePlugin] = {}
+        plugins_by_kind: dict[Kind, DevicePlugin] = {}
         for plugin in self._plugins:
             try:
                 groups_of_plugin = await call_plugin(self._world, _read_groups(plugin))
             except PluginError as error:
                 self._set_plugin_error(plugin.name, str(error))
                 continue
-            duplicates = [kind for kind, _ in groups_of_plugin if kind in owners]
+            duplicates = [kind for kind, _ in groups_of_plugin if kind in plugins_by_kind]
             self._set_plugin_error(
                 plugin.name,
-                f"plugin {owners[duplicates[0]].name} reports {duplicates[0]} already" if duplicates else "",
+                f"plugin {plugins_by_kind[duplicates[0]].name} reports {duplicates[0]} already" if duplicates else "",
             )
             for kind, device in groups_of_plugin:
-                if kind not in owners:
-                    groups[kind], owners[kind] = device, plugin
-        self._owners = owners
+                if kind not in plugins_by_kind:
+                    groups[kind], plugins_by_kind[kind] = device, plugin
+        self._plugins_by_kind = plugins_by_kind
         self.groups = tuple(groups[kind] for kind in sorted(groups))
 
     def add_devices(self, resources: NodeResources) -> NodeResources:
@@ -87,17 +94,20 @@ class NodeDevices:
         return replace(resources, devices=self.groups or None)
 
     async def reserve_devices(self, devices: Sequence[AllocatedDevice]) -> Reserved:
-        """Return what a task needs to use its devices. Raises CannotReserve."""
+        """Have the plugins reserve the task's devices. Return the combined environment, mounts and device files.
+
+        Raises CannotReserve.
+        """
         total = Reserved()
         for device in devices:
             kind = Kind(device.vendor, device.type, device.name)
-            owner = self._owners.get(kind)
-            if owner is None:
+            plugin = self._plugins_by_kind.get(kind)
+            if plugin is None:
                 raise CannotReserve(f"no plugin of this node reports devices {kind} any more")
             try:
                 reserved = await call_plugin(
                     self._world,
-                    _reserve(owner, kind, tuple(device.device_ids or ())),
+                    _reserve_with_plugin(plugin, kind, tuple(device.device_ids or ())),
                     expected_errors=(CannotReserve,),
                 )
             except (PluginError, CannotReserve) as error:
@@ -110,7 +120,10 @@ class NodeDevices:
         return total
 
     async def measure_devices(self) -> list[dict[str, Any]] | None:
-        """Return the device statistics in the format of the API; None without plugins."""
+        """Return the device statistics of all plugins in the format of the API; None if there are no plugins.
+
+        A plugin that fails is skipped with a warning in the log.
+        """
         if not self._plugins:
             return None
         statistics: list[dict[str, Any]] = []
@@ -123,7 +136,7 @@ class NodeDevices:
         return statistics
 
     def _set_plugin_error(self, plugin: str, why: str) -> None:
-        """Store the error of a plugin, empty for none, and record an event if it is new."""
+        """Store the error of a plugin, and record a node event if it is new. An empty `why` means no error."""
         if self._plugin_errors.get(plugin, "") == why:
             return
         self._plugin_errors[plugin] = why
@@ -132,18 +145,24 @@ class NodeDevices:
 
 
 async def _read_groups(plugin: DevicePlugin) -> list[tuple[Kind, NodeDevice]]:
-    """Return the plugin's devices, converted in the plugin's task, so that invalid values count as its fault."""
+    """Return the devices that the plugin reports, with their kinds, in the format of the API.
+
+    The conversion runs under the plugin's error handling, so invalid values count as an error of the plugin.
+    """
     return [_convert_group(group) for group in await plugin.fingerprint()]
 
 
-async def _reserve(plugin: DevicePlugin, kind: Kind, ids: Sequence[str]) -> Reserved:
-    """Return the plugin's reservation, converted in the plugin's task, so that invalid values count as its fault."""
-    result = await plugin.reserve(kind, ids)
+async def _reserve_with_plugin(plugin: DevicePlugin, kind: Kind, device_ids: Sequence[str]) -> Reserved:
+    """Return the plugin's reservation for the device instances with these ids, copied into a new `Reserved`.
+
+    The copy is made under the plugin's error handling, so invalid values count as an error of the plugin.
+    """
+    result = await plugin.reserve(kind, device_ids)
     return Reserved(dict(result.environment), tuple(result.mounts), tuple(result.nodes))
 
 
 async def _read_figures(plugin: DevicePlugin, now_ns: int) -> list[dict[str, Any]]:
-    """Return the measured values of a plugin in the format of the API."""
+    """Return the measured values of a plugin's devices in the format of the API, sorted by kind."""
     statistics = []
     for kind, instances in sorted((await plugin.measure()).items()):
         instance_stats = {
@@ -161,7 +180,7 @@ async def _read_figures(plugin: DevicePlugin, now_ns: int) -> list[dict[str, Any
 
 
 def _convert_group(group: DeviceGroup) -> tuple[Kind, NodeDevice]:
-    """Convert a group of a plugin to the format of the API."""
+    """Return (kind, devices) of a group that a plugin reported, in the format of the API."""
     kind = Kind(*group.kind)
     return kind, NodeDevice(
         vendor=kind.vendor,
@@ -173,7 +192,7 @@ def _convert_group(group: DeviceGroup) -> tuple[Kind, NodeDevice]:
 
 
 def _convert_instance(instance: Instance) -> DeviceInstance:
-    """Convert a device instance to the format of the API."""
+    """Return the device instance in the format of the API."""
     return DeviceInstance(
         id=instance.id,
         healthy=instance.is_healthy,
@@ -183,7 +202,7 @@ def _convert_instance(instance: Instance) -> DeviceInstance:
 
 
 def _convert_attribute(value: AttributeValue) -> DeviceAttribute:
-    """Convert a value to the API's format, which has a field for each type."""
+    """Return the device attribute in the format of the API, which has one field for each type."""
     match value:
         case bool():
             return DeviceAttribute(bool_=value)
@@ -201,7 +220,7 @@ def _convert_attribute(value: AttributeValue) -> DeviceAttribute:
 
 
 def _convert_figure(figure: Figure) -> dict[str, Any]:
-    """Convert a value to the API's format, which has a pair of fields for each type."""
+    """Return the measured value in the format of the API, which has fields for value and maximum of each type."""
     value, maximum = figure.value, figure.of
     match value:
         case bool():

@@ -12,7 +12,7 @@ import msgspec
 
 
 class Measure(NamedTuple):
-    """A value in a unit that servers can compare: `MiB`, `GHz`, `W` and so on."""
+    """A number with a unit that servers can compare, such as `MiB`, `GHz` or `W`."""
 
     value: int | float
     unit: str
@@ -22,11 +22,14 @@ AttributeValue: TypeAlias = str | bool | int | float | Measure
 
 
 class Kind(NamedTuple):
-    """The kind of a device. Jobs request `type`, `vendor/type` or `vendor/type/name`."""
+    """The vendor, type and name of a device model.
+
+    Jobs request `type`, `vendor/type` or `vendor/type/name`.
+    """
 
     vendor: str
-    type: str
-    name: str
+    type: str  # such as gpu
+    name: str  # the model
 
     def __str__(self) -> str:
         return f"{self.vendor}/{self.type}/{self.name}"
@@ -39,11 +42,11 @@ class Instance(msgspec.Struct, frozen=True):
     is_healthy: bool = True
     why: str = ""
     """Why it is unhealthy: a sentence that the node's status shows."""
-    pci_bus_id: str = ""
+    pci_bus_id: str = ""  # empty: unknown
 
 
 class DeviceGroup(msgspec.Struct, frozen=True):
-    """All instances of one kind."""
+    """All device instances of one vendor, type and name on this node."""
 
     kind: Kind
     instances: tuple[Instance, ...]
@@ -52,56 +55,56 @@ class DeviceGroup(msgspec.Struct, frozen=True):
 
 
 class DeviceMount(NamedTuple):
-    """A host file or folder, and its path in a task that has its own filesystem."""
+    """A file or folder of the host that a task needs in order to use its devices."""
 
-    path: str
-    target: str
+    path: str  # on the host
+    target: str  # in a task that has its own file system
     is_read_only: bool = True
 
 
 class DeviceNode(NamedTuple):
-    """A device file. `permissions`: letters of `r`, `w` and `m`."""
+    """A device file such as `/dev/nvidia0` that a task needs in order to use its devices."""
 
-    path: str
+    path: str  # on the host
     target: str = ""
     """The path in the task; empty: the same as `path`."""
-    permissions: str = "rwm"
+    permissions: str = "rwm"  # letters of r (read), w (write) and m (mknod)
 
 
 class Reserved(msgspec.Struct, frozen=True):
-    """What a task needs to use its device instances."""
+    """The environment, mounts and device files that a task needs in order to use its device instances."""
 
-    environment: Mapping[str, str] = {}
+    environment: Mapping[str, str] = {}  # variables to set
     mounts: tuple[DeviceMount, ...] = ()
-    nodes: tuple[DeviceNode, ...] = ()
+    nodes: tuple[DeviceNode, ...] = ()  # device files
 
 
 NOTHING_RESERVED: Final = Reserved()
 
 
 class CannotReserve(Exception):
-    """The devices cannot be used. The message is a sentence for the task's owner."""
+    """The error of a reservation that failed. Its message is a sentence for the users of the task."""
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One measured value; `of`: its maximum."""
+    """One measured value of a device."""
 
     value: int | float | str | bool
-    of: int | float | None = None
+    of: int | float | None = None  # the maximum; None: no maximum
     unit: str = ""
-    about: str = ""
+    about: str = ""  # a description for users
 
 
 class InstanceFigures(msgspec.Struct, frozen=True):
-    """The measured values of one instance."""
+    """The measured values of one device instance."""
 
     summary: Figure
     """The most important value."""
-    figures: Mapping[str, Figure] = {}
+    figures: Mapping[str, Figure] = {}  # by name
 
 
 class DevicePlugin(Protocol):
-    """Reports, reserves and measures devices."""
+    """A plugin that reports, reserves and measures devices of the node."""
 
     name: str
 
@@ -110,12 +113,12 @@ class DevicePlugin(Protocol):
         ...
 
     async def reserve(self, kind: Kind, ids: Sequence[str]) -> Reserved:
-        """Return what a task needs to use these instances. Raises CannotReserve.
+        """Return what a task needs in order to use these device instances. Raises CannotReserve.
 
         The plugin stores no reservation: the same call returns the same result.
         """
         ...
 
     async def measure(self) -> Mapping[Kind, Mapping[str, InstanceFigures]]:
-        """Return the measured values by instance. Called only on request."""
+        """Return the measured values by kind of device and by instance id. Called only on request."""
         ...

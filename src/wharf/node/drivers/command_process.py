@@ -35,7 +35,7 @@ class Terminal:
         os.set_blocking(handle, False)
 
     async def read(self) -> bytes:
-        """Return the next output; empty when all processes have closed the terminal."""
+        """Return the next output of the terminal; empty when all processes have closed the other end."""
         while True:
             try:
                 return os.read(self._handle, READ_BYTES)
@@ -59,13 +59,14 @@ class Terminal:
                 return
 
     def resize(self, height: int, width: int) -> None:
+        """Set the size of the terminal in characters; ignored if the terminal is closed."""
         with contextlib.suppress(OSError):
             fcntl.ioctl(self._handle, termios.TIOCSWINSZ, struct.pack("HHHH", height & 0xFFFF, width & 0xFFFF, 0, 0))
 
     def hang_up(self) -> bool:
-        """Send SIGHUP to the session leader and the foreground process group.
+        """Send SIGHUP to the session leader and the foreground process group of the terminal.
 
-        Returns False if no process uses the terminal as its controlling terminal yet.
+        Return False if no process uses it as its controlling terminal yet.
         """
         try:
             if not (group := os.tcgetpgrp(self._handle)):
@@ -79,23 +80,27 @@ class Terminal:
         return True
 
     def close(self) -> None:
+        """Close the descriptor of the terminal. Repeated calls have no effect."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
 
 
-async def _wait_until_ready(handle: int, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:
-    """Wait until a descriptor is ready, with the event loop's functions to add and remove its callback."""
+async def _wait_until_ready(descriptor: int, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:
+    """Wait until `descriptor` is ready to read or write.
+
+    `add` and `remove` are the event loop's functions that register and remove a callback, such as `add_reader`.
+    """
     is_ready = asyncio.Event()
-    add(handle, is_ready.set)
+    add(descriptor, is_ready.set)
     try:
         await is_ready.wait()
     finally:
-        remove(handle)
+        remove(descriptor)
 
 
 class CommandProcess:
-    """A running command that uses pipes, or a terminal if `terminal` is not None."""
+    """A running command on the host that uses pipes, or a terminal if `terminal` is not None."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, terminal: Terminal | None) -> None:
         self._name = name
@@ -115,7 +120,7 @@ class CommandProcess:
         return await pipe.read(READ_BYTES)
 
     async def write(self, data: bytes) -> None:
-        """Write to the command's input. Data is dropped if the command has closed its input."""
+        """Write all of `data` to the command's input; it is dropped if the command has closed its input."""
         if self._terminal is not None:
             await self._terminal.write(data)
             return
@@ -126,7 +131,7 @@ class CommandProcess:
             await pipe.drain()
 
     async def close_input(self) -> None:
-        """Close the input pipe; with a terminal, hang up."""
+        """Close the input pipe; with a terminal, send SIGHUP to its processes instead."""
         if self._terminal is not None:
             if not self._terminal.hang_up():  # The command has just started, or has ended.
                 with contextlib.suppress(ProcessLookupError):
@@ -137,6 +142,7 @@ class CommandProcess:
         pipe.close()
 
     def resize(self, height: int, width: int) -> None:
+        """Set the size of the command's terminal in characters; ignored without a terminal."""
         if self._terminal is not None:
             self._terminal.resize(height, width)
 
@@ -148,7 +154,7 @@ class CommandProcess:
     async def end(self) -> None:
         """Kill the command with all processes that it started, and close its terminal.
 
-        Repeated calls have no effect.
+        The processes are found by an environment variable. Repeated calls have no effect.
         """
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -164,7 +170,7 @@ class CommandProcess:
 
 
 class NamespaceEntry(NamedTuple):
-    """How to enter the namespaces of a task before its command starts."""
+    """The programs that enter the namespaces of a task before its command starts, and their environment."""
 
     command_prefix: tuple[str, ...]
     """Put in front of the command. These programs set its environment and privileges."""
@@ -181,34 +187,43 @@ class NamespaceEntry(NamedTuple):
     """
 
 
-async def start_command(order: CommandOrder, program: str, *, owner: Path, cgroup: Path | None) -> CommandProcess:
-    """Start the command on the host, with the user and groups of the process at `owner`.
+async def start_command(order: CommandOrder, program: str, *, proc_folder: Path, cgroup: Path | None) -> CommandProcess:
+    """Start the command on the host with the user and groups of a running process, such as the task's.
 
-    `owner` is a folder such as /proc/4711. The process joins `cgroup`, unless that control group is gone. Raises
-    CannotStart.
+    `proc_folder` is the folder of that process, such as /proc/4711. The command joins the control group `cgroup`,
+    unless it no longer exists. Raises CannotStart.
     """
     entry = NamespaceEntry((), {**order.environment, COMMAND_MARK_VARIABLE: order.name}, order.folder)
-    command = await _start(order, (program, *order.command[1:]), entry, owner, _read_privileges(owner))
+    command = await _start_process(
+        order, (program, *order.command[1:]), entry, proc_folder, _read_privileges(proc_folder)
+    )
     if cgroup is not None:
         with contextlib.suppress(OSError):  # The task may have ended.
             (cgroup / "cgroup.procs").write_text(str(command.pid))
     return command
 
 
-async def start_command_in_namespace(order: CommandOrder, entry: NamespaceEntry, *, owner: Path) -> CommandProcess:
-    """Start the command with the prefix of `entry`; a terminal belongs to the user of the process at `owner`.
-
-    Raises CannotStart.
-    """
-    return await _start(order, (*entry.command_prefix, *order.command), entry, owner, {})
-
-
-async def _start(
-    order: CommandOrder, arguments: tuple[str, ...], entry: NamespaceEntry, owner: Path, privileges: dict[str, Any]
+async def start_command_in_namespace(
+    order: CommandOrder, entry: NamespaceEntry, *, proc_folder: Path
 ) -> CommandProcess:
-    """Start the program with pipes or a new terminal. `privileges` are keyword arguments of the subprocess.
+    """Start the command with the prefix of `entry`, which enters the task's namespaces. Raises CannotStart.
 
-    Raises CannotStart.
+    A terminal belongs to the user of the process whose folder is `proc_folder`, such as /proc/4711.
+    """
+    return await _start_process(order, (*entry.command_prefix, *order.command), entry, proc_folder, {})
+
+
+async def _start_process(
+    order: CommandOrder,
+    arguments: tuple[str, ...],
+    entry: NamespaceEntry,
+    proc_folder: Path,
+    privileges: dict[str, Any],
+) -> CommandProcess:
+    """Start the program `arguments` with pipes, or with a new terminal if the order requests one.
+
+    `proc_folder` is the folder in /proc of the process whose user owns the terminal. `privileges` are the subprocess
+    arguments for user and groups. Raises CannotStart.
     """
     options: dict[str, Any] = {
         "env": entry.environment,
@@ -226,7 +241,7 @@ async def _start(
                 cleanup.callback(terminal.close)
                 terminal.resize(order.height or 24, order.width or 80)
                 try:
-                    _set_terminal_owner(slave, owner)
+                    _set_terminal_owner(slave, proc_folder)
                     session_command = () if entry.is_taking_terminal else TERMINAL_SESSION_COMMAND
                     process = await asyncio.create_subprocess_exec(
                         *session_command,
@@ -255,33 +270,35 @@ async def _start(
     return CommandProcess(order.name, process, terminal)
 
 
-def _set_terminal_owner(slave: int, owner: Path) -> None:
-    """Make the user of the process at `owner` the owner of the terminal. Raises OSError."""
-    if (uid := owner.stat().st_uid) != os.geteuid():
-        os.fchown(slave, uid, -1)
+def _set_terminal_owner(terminal_descriptor: int, proc_folder: Path) -> None:
+    """Make the user of the process with the folder `proc_folder` in /proc the owner of the terminal. Raises OSError."""
+    if (uid := proc_folder.stat().st_uid) != os.geteuid():
+        os.fchown(terminal_descriptor, uid, -1)
 
 
-def _read_privileges(owner: Path) -> dict[str, Any]:
-    """Return user, group and extra groups of a process as subprocess arguments.
+def _read_privileges(proc_folder: Path) -> dict[str, Any]:
+    """Return user, group and extra groups of a running process as keyword arguments for a subprocess.
 
-    Empty if the process has the node's own user. Raises OSError.
+    `proc_folder` is the folder of the process, such as /proc/4711. Empty if the process has the same user as this
+    agent. Raises OSError.
     """
-    status = owner.stat()
+    status = proc_folder.stat()
     if status.st_uid == os.geteuid():
         return {}
-    lines = (owner / "status").read_text().splitlines()
+    lines = (proc_folder / "status").read_text().splitlines()
     groups = next((line.split()[1:] for line in lines if line.startswith("Groups:")), [])
     return {"user": status.st_uid, "group": status.st_gid, "extra_groups": [int(each) for each in groups]}
 
 
-def kill_marked_processes(mark: str, *, is_exact_match: bool) -> int:
-    """Kill processes with this mark in their environment and return how many were killed.
+def kill_marked_processes(environment_entry: str, *, is_exact_match: bool) -> int:
+    """Kill all processes whose environment has the entry `environment_entry`, such as `NAME=value`; return their number.
 
-    Unless `is_exact_match`, `mark` is a prefix of a `NAME=value` entry.
+    Without `is_exact_match`, entries that begin with `environment_entry` match too.
     """
-    mark_bytes = os.fsencode(mark)
+    mark_bytes = os.fsencode(environment_entry)
 
     def is_target(pid: int) -> bool:
+        """Return whether the environment of the process has a matching entry."""
         entries = read_environment(pid)
         return any(each == mark_bytes if is_exact_match else each.startswith(mark_bytes) for each in entries)
 

@@ -14,5 +14,6 @@ def describe_unknown_keys(config: Mapping[str, object], known_keys: Collection[s
 
 
 def _describe_unknown_key(key: str, known_keys: Collection[str], driver: str) -> str:
+    """Return a sentence about the unknown key, with the most similar known key if there is one."""
     similar = find_nearest_name(key, known_keys)
     return f'unknown key "{key}" for driver {driver}' + (f'; did you mean "{similar}"?' if similar else "")

@@ -53,18 +53,18 @@ TRIAL_TIMEOUT_S: Final = 20.0
 
 
 class ProgramConfig(NamedTuple):
-    """A task's `config`, validated."""
+    """The validated `config` of a task with the exec driver."""
 
     command: str
     arguments: tuple[str, ...]
-    work_folder: str
-    has_own_pids: bool
-    has_own_ipc: bool
+    work_folder: str  # an absolute path in the sandbox
+    has_own_pids: bool  # it sees only its own processes
+    has_own_ipc: bool  # it has an IPC namespace of its own
     privileges: ProcessPrivileges
 
 
 class ExecDriver(SupervisedDriver):
-    """Runs host programs in a sandbox."""
+    """The driver that runs host programs in a sandbox."""
 
     name = "exec"
     view = View.WALLED
@@ -72,9 +72,9 @@ class ExecDriver(SupervisedDriver):
     def __init__(
         self, supervisor: SupervisorClient, settings: ExecSettings, folders: Mapping[str, str], state_folder: Path
     ) -> None:
-        """`folders`: host folders that tasks see, with their paths in the sandbox.
+        """Create the driver. `folders` are the host folders that tasks see, with their paths in the sandbox.
 
-        `state_folder`: the node's folder in which the sandbox trial creates its files.
+        `state_folder` is the node's folder in which the trial of the sandbox creates its files.
         """
         super().__init__(supervisor)
         self._settings = settings
@@ -83,7 +83,10 @@ class ExecDriver(SupervisedDriver):
         self._is_trial_passed = False
 
     async def probe(self) -> Health:
-        """Check that this machine can run a program in a sandbox."""
+        """Return whether this machine can run a program in a sandbox, and which limits it can enforce.
+
+        A program is run as a trial until it has succeeded once.
+        """
         if os.geteuid() != 0:
             return Health(is_healthy=False, why="the sandbox requires a node that runs as root", is_there=False)
         missing = [path for path in REQUIRED_PROGRAMS if not os.access(path, os.X_OK)]
@@ -99,7 +102,10 @@ class ExecDriver(SupervisedDriver):
         )
 
     async def start(self, order: TaskOrder) -> None:
-        """Start the program in a sandbox. Raises CannotStart."""
+        """Send the start of the program in a sandbox to the task supervisor; does not wait for it.
+
+        Raises CannotStart.
+        """
         config = self._parse_config(order.config, order.user)
         try:
             launch = self._build_launch_command(order, config)
@@ -126,7 +132,7 @@ class ExecDriver(SupervisedDriver):
         self._supervisor.send_message(StartRun(request))
 
     def _build_launch_command(self, order: TaskOrder, config: ProgramConfig) -> LaunchCommand:
-        """Return the command that sets up the task's sandbox and runs its program. Raises RootFilesystemError."""
+        """Return the command that creates the task's sandbox and runs its program. Raises RootFilesystemError."""
         network = order.network
         root = RootFilesystem(
             order.task_folder,
@@ -151,7 +157,7 @@ class ExecDriver(SupervisedDriver):
         return build_launch_command(root, spec, (program, *config.arguments))
 
     async def run_beside(self, order: CommandOrder) -> Command:
-        """Start a command in the namespaces of the task, with its privileges. Raises CannotStart."""
+        """Start a command in the namespaces of the running task, with the task's privileges. Raises CannotStart."""
         pid = self._supervisor.find_pid(order.run)
         if pid is None:
             raise CannotStart("the task is not running")
@@ -182,12 +188,17 @@ class ExecDriver(SupervisedDriver):
                 input_descriptors=(input_descriptor,),
                 is_taking_terminal=order.is_tty,
             )
-            return await command_process.start_command_in_namespace(order, namespace_entry, owner=Path(f"/proc/{pid}"))
+            return await command_process.start_command_in_namespace(
+                order, namespace_entry, proc_folder=Path(f"/proc/{pid}")
+            )
         finally:
             os.close(input_descriptor)
 
     def _parse_config(self, config: Mapping[str, object], user: str) -> ProgramConfig:
-        """Validate the task's config. Raises CannotStart."""
+        """Return the validated config of the task. Raises CannotStart.
+
+        `user` is the user that the task names; empty: the default user.
+        """
         command, arguments, work_folder = parse_program_config(config, CONFIG_KEYS, self.name)
         try:
             privileges = resolve_privileges(
@@ -205,11 +216,11 @@ class ExecDriver(SupervisedDriver):
         )
 
     def _list_host_folders(self) -> list[BindMount]:
-        """Return the read-only bind mounts of the configured host folders."""
+        """Return the bind mounts of the host folders that all tasks see."""
         return [BindMount(source, target) for source, target in self._host_folders.items()]
 
     async def _find_trial_error(self) -> str:
-        """Return why a program cannot run in a sandbox on this machine; empty if it can."""
+        """Run a program in a sandbox as a trial. Return why it failed; empty if it succeeded."""
         with tempfile.TemporaryDirectory(prefix="trial-", dir=self._state_folder) as trial_folder:
             try:
                 root = self._create_trial_root(Path(trial_folder))
@@ -219,7 +230,10 @@ class ExecDriver(SupervisedDriver):
                 return str(error)
 
     def _create_trial_root(self, trial_folder: Path) -> RootFilesystem:
-        """Create the root filesystem of the trial. Raises RootFilesystemError."""
+        """Create the folders and the root file system for the trial of the sandbox.
+
+        Raises RootFilesystemError if programs that the sandbox requires are missing.
+        """
         for name in ("task", "alloc"):
             (trial_folder / name).mkdir()
         root = RootFilesystem(trial_folder / "task", trial_folder / "alloc", self._list_host_folders())
@@ -252,9 +266,9 @@ async def _run_trial(root: RootFilesystem, sandbox_spec: SandboxSpec) -> str:
 
 
 def set_user_variables(environment: Mapping[str, str], privileges: ProcessPrivileges) -> dict[str, str]:
-    """Return `environment` with variables such as HOME and USER of the task's user.
+    """Return `environment` with variables such as HOME and USER for the task's user.
 
-    Values that come from the agent's own environment are replaced; values set by the job stay.
+    Values that equal the agent's own environment are replaced; values set by the job stay.
     """
     variables = {
         name: value
@@ -267,16 +281,19 @@ def set_user_variables(environment: Mapping[str, str], privileges: ProcessPrivil
     return variables
 
 
-def _parse_names(config: Mapping[str, object], name: str) -> list[str]:
-    """Return the list of names under a key of the config; empty if not set. Raises CannotStart."""
-    names = config.get(name) or ()
+def _parse_names(config: Mapping[str, object], key: str) -> list[str]:
+    """Return the list of names under the key `key` of the config; empty if it is not set. Raises CannotStart."""
+    names = config.get(key) or ()
     if not isinstance(names, list | tuple) or not all(isinstance(each, str) for each in names):
-        raise CannotStart(f"config: `{name}` must be a list of names", is_final=True)
+        raise CannotStart(f"config: `{key}` must be a list of names", is_final=True)
     return list(names)
 
 
 def _parse_namespace_mode(config: Mapping[str, object], name: str, default: str) -> str:
-    """Return `private` or `host`, or `default` if the key is not set. Raises CannotStart."""
+    """Return `private` or `host` under the key `name` of the config, or `default` if it is not set.
+
+    Raises CannotStart for another value.
+    """
     mode = config.get(name) or default
     if mode not in NAMESPACE_MODES:
         raise CannotStart(f'config: `{name}` must be "private" or "host"', is_final=True)

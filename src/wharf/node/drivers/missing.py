@@ -7,7 +7,7 @@ from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View, Watche
 
 
 class MissingDriver:
-    """Rejects every start, and reports an unknown outcome for every recovered run."""
+    """The stand-in for drivers that this node lacks: rejects every start, and cannot recover any run."""
 
     name = ""
     view = View.HOST

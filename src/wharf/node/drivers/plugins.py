@@ -1,4 +1,7 @@
-"""Loads driver plugins by entry point. A guard around each plugin turns its faults into failures of single tasks."""
+"""Loads driver plugins by entry point.
+
+A wrapper around each plugin turns its exceptions into failures of single tasks.
+"""
 
 import asyncio
 import logging
@@ -30,19 +33,19 @@ ENTRY_POINT_GROUP: Final = "wharf.drivers"
 
 
 class RunRegistry(Watcher, Protocol):
-    """What guarded drivers use of the allocation manager."""
+    """The part of the allocation manager that a wrapped driver plugin uses. A run is one start of a task."""
 
     def is_current_run(self, run: str) -> bool:
-        """Return whether the agent still tracks this run."""
+        """Return whether the agent still tracks the run with this name."""
         ...
 
     def run_when_stored(self, forget: Callable[[], None]) -> None:
-        """Call `forget` after the current state is on disk."""
+        """Call `forget`, which deletes a run's state, after the current state of the agent is on disk."""
         ...
 
 
 class DriverPlugins:
-    """Finds the installed driver plugins."""
+    """The installed driver plugins of this node."""
 
     def __init__(
         self,
@@ -53,7 +56,7 @@ class DriverPlugins:
         folder: Path,
         report_event: NodeEventReporter,
     ) -> None:
-        """`folder`: contains one state folder for each plugin."""
+        """Create the loader. `folder` contains one state folder for each plugin."""
         self._world = world
         self._runs = runs
         self._options = options
@@ -61,7 +64,10 @@ class DriverPlugins:
         self._report_event = report_event
 
     async def load_into(self, drivers: MutableMapping[str, Driver]) -> None:
-        """Add the installed plugins to `drivers`, by name. A plugin with a name that is already used is rejected."""
+        """Load the installed plugins and add them to `drivers` by name.
+
+        A plugin that fails to load, or whose name is already used, is reported as a node event.
+        """
         for point in list_entry_points(ENTRY_POINT_GROUP):
             guard = GuardedDriver(self._world, self._runs)
             try:
@@ -75,7 +81,7 @@ class DriverPlugins:
             drivers[guard.name] = guard
 
     async def _load_plugin(self, point: EntryPoint, watcher: Watcher) -> Driver:
-        """Load the plugin and give it its own folder. Raises TypeError for an invalid driver."""
+        """Create the plugin's state folder and return its driver. Raises TypeError if the driver is invalid."""
         folder = self._folder / point.name
         folder.mkdir(parents=True, exist_ok=True)
         driver: Driver = point.load()(DriverHome(watcher, self._options, folder))
@@ -84,12 +90,12 @@ class DriverPlugins:
         return driver
 
     def _report_unused(self, point: EntryPoint, why: str) -> None:
-        """Record an event that the plugin is not used."""
+        """Record a node event that says why the plugin is not used."""
         self._report_event(f"Driver plugin {point.name} is not used", plugin=point.name, error=why)
 
 
 class GuardedDriver:
-    """A plugin behind the Driver protocol: catches its exceptions and ignores events of unknown runs."""
+    """A driver plugin, wrapped so that its exceptions are caught and its events about unknown runs are ignored."""
 
     name = ""
     """Set from the plugin."""
@@ -103,7 +109,10 @@ class GuardedDriver:
         """Runs that the plugin failed to recover; each probe tries again."""
 
     def attach_plugin(self, plugin: Driver) -> None:
-        """Wrap `plugin`. Optional methods exist on the guard only if the plugin has them."""
+        """Set the plugin that this object wraps.
+
+        An optional method, such as `run_beside`, is added only if the plugin has it.
+        """
         self.name, self.view, self._plugin = plugin.name, plugin.view, plugin
         # Callers detect optional methods by isinstance.
         if isinstance(plugin, CommandDriver):
@@ -114,7 +123,10 @@ class GuardedDriver:
     # -- called by the node
 
     async def probe(self) -> Health:
-        """Probe the plugin, and recover tasks that it failed to recover."""
+        """Retry to recover runs that the plugin failed to recover, then return the plugin's health.
+
+        The node is reported as unhealthy for this driver if the plugin fails.
+        """
         if self._unrecovered:
             await self.recover(tuple(self._unrecovered))
         try:
@@ -123,13 +135,14 @@ class GuardedDriver:
             return Health(is_healthy=False, why=f"the plugin failed: {error}")
 
     async def start(self, order: TaskOrder) -> None:
+        """Have the plugin start the run. Raises CannotStart, also if the plugin fails in another way."""
         try:
             await call_plugin(self._world, self._plugin.start(order), timeout_s=None, expected_errors=(CannotStart,))
         except PluginError as error:
             raise CannotStart(f"the driver {self.name} failed: {error}") from error
 
     async def recover(self, runs: Collection[str]) -> None:
-        """Recover the tasks of the plugin; if it fails, each probe tries again."""
+        """Have the plugin report the state of these runs; if it fails, each probe tries again."""
         try:
             await call_plugin(self._world, self._plugin.recover(runs))
         except PluginError as error:
@@ -152,7 +165,7 @@ class GuardedDriver:
         self._call_in_task(lambda: self._plugin.forget(run))
 
     async def _run_beside(self, order: CommandOrder) -> Command:
-        """Start a command with the plugin. Raises CannotStart."""
+        """Have the plugin start a command in a running task. Raises CannotStart."""
         assert isinstance(self._plugin, CommandDriver), "the method is attached only for such plugins"
         try:
             return await call_plugin(
@@ -162,7 +175,7 @@ class GuardedDriver:
             raise CannotStart(f"the driver {self.name} failed: {error}") from error
 
     def _processes_of(self, run: str) -> list[int]:
-        """Return the process ids of a run; empty if the plugin fails."""
+        """Return the process ids of a run, as the plugin reports them; empty if the plugin fails."""
         assert isinstance(self._plugin, MeasurableDriver), "the method is attached only for such plugins"
         try:
             return [int(each) for each in self._plugin.processes_of(run)]
@@ -170,13 +183,16 @@ class GuardedDriver:
             log.warning("driver failed to list the processes of a task driver=%s error=%s", self.name, error)
             return []
 
-    def _call_in_task(self, do: Callable[[], None]) -> None:
-        """Call the plugin in a task of its own, so that its exceptions are logged. Calls keep their order."""
-        task = self._world.start_task(_run_call(do), name=f"driver {self.name}")
+    def _call_in_task(self, call: Callable[[], None]) -> None:
+        """Run `call`, a call of the plugin, in an asyncio task, so that its exception is only logged.
+
+        Calls are run in the order in which they are made.
+        """
+        task = self._world.start_task(_run_call(call), name=f"driver {self.name}")
         task.add_done_callback(self._log_failure)
 
     def _log_failure(self, task: asyncio.Task[None]) -> None:
-        """Log the exception of a plugin's call."""
+        """Log the exception of a finished call of the plugin, if it raised one."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("driver failed driver=%s", self.name, exc_info=error)
 
@@ -191,7 +207,7 @@ class GuardedDriver:
     def on_ended(self, run: str, outcome: Outcome) -> None:
         """Pass the end of a run to the agent.
 
-        If the agent no longer tracks the run, the plugin may delete the run's state.
+        If the agent no longer tracks the run, the plugin deletes the run's state once the journal is on the disk.
         """
         if self._runs.is_current_run(run):
             self._runs.on_ended(run, outcome)
@@ -202,15 +218,15 @@ class GuardedDriver:
         self._runs.on_said(run, str(message))
 
 
-async def _run_call(do: Callable[[], None]) -> None:
-    """Make a coroutine of a plain call."""
-    do()
+async def _run_call(call: Callable[[], None]) -> None:
+    """Call the function; a coroutine, because asyncio tasks run only coroutines."""
+    call()
 
 
 async def _probe_plugin(plugin: Driver) -> Health:
-    """Probe the plugin and convert its result, which may contain values of wrong types.
+    """Return the plugin's health, with all values converted to the expected types.
 
-    Runs in the plugin's task, so that errors of the conversion count as its faults.
+    The conversion runs under the plugin's error handling, so invalid values count as an error of the plugin.
     """
     health = await plugin.probe()
     attributes = {str(name): str(value) for name, value in health.attributes.items()}

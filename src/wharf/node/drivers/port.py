@@ -6,7 +6,7 @@ agent.
 
 Driver plugins are found by an entry point of the group `wharf.drivers`: a callable that takes a `DriverHome` and
 returns a `Driver`. The agent loads plugins into its process and calls them on its event loop. An exception other than
-`CannotStart` is a fault of the plugin and fails only the task concerned.
+`CannotStart` is an error of the plugin and fails only the task concerned.
 
 A driver that can also run commands in running tasks implements `CommandDriver`.
 """
@@ -23,30 +23,30 @@ from wharf.node.core.outcome import Outcome
 
 
 class CannotStart(Exception):
-    """A task cannot be started. The message is a sentence for the job's owner."""
+    """The error of a task that cannot be started. Its message is a sentence for the owner of the job."""
 
     def __init__(self, why: str, *, is_final: bool = False) -> None:
-        """`is_final`: another attempt would fail for the same reason."""
+        """Create the error. `is_final`: another attempt would fail for the same reason."""
         super().__init__(why)
         self.is_final = is_final
 
 
 class View(Enum):
-    """Where the tasks of a driver see their folders, and whether they inherit the agent's environment."""
+    """The paths under which a driver's tasks see their folders, and whether they inherit the agent's environment."""
 
     HOST = "host"
-    """Tasks see the paths of the host."""
+    """Tasks see the paths of the host, and inherit the agent's environment."""
     OWN = "own"
-    """Tasks have their own filesystem, with `/alloc`, `/local` and `/secrets`."""
+    """Tasks have their own file system, with `/alloc`, `/local` and `/secrets`, and no variables of the agent."""
     WALLED = "walled"
-    """As `OWN`, with the task folder as `/`. Tasks also inherit the agent's environment."""
+    """Tasks see the task folder as `/`, with `/alloc`, `/local` and `/secrets`, and inherit the agent's environment."""
 
 
 class GivenPort(NamedTuple):
     """A host port that is allocated to the task."""
 
-    label: str
-    host_ip: str
+    label: str  # the port's name in the job
+    host_ip: str  # the address on the host; empty: all addresses
     value: int
     """The port number on the host."""
     to: int
@@ -54,10 +54,10 @@ class GivenPort(NamedTuple):
 
 
 class GivenVolume(NamedTuple):
-    """A host path that is mounted into the task at `target`."""
+    """A host path that is mounted into the task."""
 
-    path: str
-    target: str
+    path: str  # on the host
+    target: str  # in the task
     is_read_only: bool
 
 
@@ -71,7 +71,7 @@ class GivenDevice(NamedTuple):
 
 
 class Given(msgspec.Struct, frozen=True):
-    """The node's resources that are allocated to the task."""
+    """The resources of the node that are allocated to the task."""
 
     cpu_mhz: int = 0
     cpu_total_mhz: int = 0
@@ -99,15 +99,15 @@ class TaskNetwork(NamedTuple):
 class TaskOrder(msgspec.Struct, frozen=True):
     """The request to start one task once."""
 
-    run: str
-    task: str
+    run: str  # the name of this start, used once
+    task: str  # the task's name
     config: Mapping[str, object]
     """The keys for the driver, with all references resolved."""
     environment: dict[str, str]
     task_folder: Path
-    log_folder: Path
-    log: LogConfig
-    user: str = ""
+    log_folder: Path  # for the task's output
+    log: LogConfig  # size limits of the output
+    user: str = ""  # the user to run as; empty: the driver's default
     allocation_id: str = ""
     shared_folder: Path = Path()
     """The allocation's folder, which its tasks share."""
@@ -119,10 +119,10 @@ class TaskOrder(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """Whether a driver can run tasks on this node. `why` is a sentence that the node's status shows."""
+    """Whether a driver can run tasks on this node, and why."""
 
     is_healthy: bool
-    why: str = "Healthy"
+    why: str = "Healthy"  # a sentence that the node's status shows
     is_there: bool = True
     """False if the driver is not installed or not supported on this machine."""
     attributes: Mapping[str, str] = {}
@@ -130,27 +130,27 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class Watcher(Protocol):
-    """Receives the events of runs from a driver."""
+    """Receives the events of runs from a driver. A run is one start of a task, identified by its name."""
 
     def on_begun(self, run: str) -> None:
-        """The run has started."""
+        """Record that the run has started."""
         ...
 
     def on_refused(self, run: str, why: str) -> None:
-        """The run was not started and will not be."""
+        """Record that the run was not started and will not be, with the reason `why`."""
         ...
 
     def on_ended(self, run: str, outcome: Outcome) -> None:
-        """The run has ended with this outcome."""
+        """Record that the run has ended with this outcome."""
         ...
 
     def on_said(self, run: str, message: str) -> None:
-        """A message for the task's owner, such as the progress of an image download."""
+        """Show a message about the run to the users of its task, such as the progress of an image download."""
         ...
 
 
 class Driver(Protocol):
-    """Starts, signals and kills tasks in one way."""
+    """Starts, signals and kills tasks in one way, such as in containers."""
 
     name: str
     view: View
@@ -160,22 +160,22 @@ class Driver(Protocol):
         ...
 
     async def start(self, order: TaskOrder) -> None:
-        """Start the run; the driver reports to the watcher when it has begun. Raises CannotStart."""
+        """Start the run; the driver reports to the watcher when it has started. Raises CannotStart."""
         ...
 
     async def recover(self, runs: Collection[str]) -> None:
         """Report the state of these runs after a restart of the agent, each at least once.
 
-        A run that the driver does not know has ended with an unknown outcome.
+        For a run that the driver does not know, it reports an unknown outcome.
         """
         ...
 
     def signal(self, run: str, name: str) -> None:
-        """Send a signal to the run. An empty name is the driver's usual stop signal."""
+        """Send the signal `name` to the run. An empty name selects the driver's default stop signal."""
         ...
 
     def give_up(self, run: str) -> None:
-        """Cancel a start that is in progress, for example an image download. The run may begin nevertheless."""
+        """Cancel a start that is in progress, such as an image download. The run may start nevertheless."""
         ...
 
     def kill(self, run: str) -> None:
@@ -183,12 +183,12 @@ class Driver(Protocol):
         ...
 
     def forget(self, run: str) -> None:
-        """Delete the state of an ended run. The agent has stored its outcome."""
+        """Delete the driver's state of an ended run, because the agent has stored the outcome."""
         ...
 
 
 class DriverHome(NamedTuple):
-    """The arguments of a driver plugin."""
+    """The arguments with which a driver plugin is created."""
 
     watcher: Watcher
     """Accepts events of this driver's runs only."""
@@ -210,8 +210,8 @@ class CommandOrder(msgspec.Struct, frozen=True):
     """The name of this command, used once. The processes that it starts are found by it."""
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    folder: str
-    is_tty: bool = False
+    folder: str  # the working folder of the command
+    is_tty: bool = False  # the command gets a terminal
     height: int = 0
     """Rows of the terminal; 0: unknown."""
     width: int = 0
@@ -219,10 +219,10 @@ class CommandOrder(msgspec.Struct, frozen=True):
 
 
 class Command(Protocol):
-    """A command that has been started."""
+    """A command that was started in a running task."""
 
     async def read(self, stream: Stream) -> bytes:
-        """Return the next output; empty at the end. With a terminal, all output is `stdout`."""
+        """Return the next output of the stream; empty at its end. With a terminal, all output is `stdout`."""
         ...
 
     async def write(self, data: bytes) -> None:
@@ -233,19 +233,19 @@ class Command(Protocol):
         ...
 
     async def close_input(self) -> None:
-        """Close the command's input. With a terminal, hang up."""
+        """Close the command's input. With a terminal, send SIGHUP instead."""
         ...
 
     def resize(self, height: int, width: int) -> None:
-        """Set the terminal's size."""
+        """Set the size of the command's terminal, in rows and columns."""
         ...
 
     async def wait(self) -> int:
-        """Return the exit code; 128 + signal number if a signal killed the command."""
+        """Wait until the command has ended. Return its exit code; 128 + signal number if a signal killed it."""
         ...
 
     async def end(self) -> None:
-        """Kill all that is left of the command. Repeated calls have no effect."""
+        """Kill the command and all processes that it started. Repeated calls have no effect."""
         ...
 
 

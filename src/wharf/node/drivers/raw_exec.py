@@ -34,19 +34,19 @@ REQUIRED_PROGRAMS: Final = ("/bin/dash", "/bin/sleep", "/usr/bin/setsid", "/usr/
 
 
 class RawExecDriver(SupervisedDriver):
-    """Runs host programs without isolation; disabled by default."""
+    """The driver that runs host programs without isolation; disabled by default."""
 
     name = "raw_exec"
     view = View.HOST
 
     def __init__(self, supervisor: SupervisorClient, *, is_allowed: bool, is_memory_limited: bool = True) -> None:
-        """`is_allowed`: whether the operator enabled the driver. `is_memory_limited`: whether memory limits are set."""
+        """Create the driver. `is_allowed`: the operator enabled it. `is_memory_limited`: memory limits are applied."""
         super().__init__(supervisor)
         self._is_allowed = is_allowed
         self._is_memory_limited = is_memory_limited
 
     async def probe(self) -> Health:
-        """Check that the operator enabled the driver and that its programs exist."""
+        """Return whether the operator enabled the driver and its programs exist, and which limits it can enforce."""
         if not self._is_allowed:
             return Health(is_healthy=False, why="disabled; client.drivers.raw_exec.enabled = true enables it")
         missing = [path for path in REQUIRED_PROGRAMS if not os.access(path, os.X_OK)]
@@ -58,7 +58,10 @@ class RawExecDriver(SupervisedDriver):
         return Health(is_healthy=True, attributes={"driver.raw_exec.bounds": ",".join(enforced_limits) or "none"})
 
     async def start(self, order: TaskOrder) -> None:
-        """Start the program, as another user if the task names one. Raises CannotStart."""
+        """Send the start of the program to the task supervisor; does not wait for it. Raises CannotStart.
+
+        The program runs as the user that the task names, if any.
+        """
         command, arguments, work_folder = parse_program_config(order.config, CONFIG_KEYS, self.name)
         folder = work_folder or str(order.task_folder)
         program = find_program(command, folder, order.environment.get("PATH", os.defpath))
@@ -100,14 +103,14 @@ class RawExecDriver(SupervisedDriver):
         if is_in_other_network(pid):
             return await start_command_in_network(order, pid)
         return await command_process.start_command(
-            order, program, owner=Path(f"/proc/{pid}"), cgroup=next(iter(list_cgroups(pid, order.run)), None)
+            order, program, proc_folder=Path(f"/proc/{pid}"), cgroup=next(iter(list_cgroups(pid, order.run)), None)
         )
 
 
 def is_in_other_network(pid: int) -> bool:
-    """Return whether the process has another network namespace than the node.
+    """Return whether the process has another network namespace than this node agent.
 
-    Raises CannotStart if the process is gone.
+    Raises CannotStart if the process no longer exists.
     """
     try:
         return os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
@@ -116,7 +119,7 @@ def is_in_other_network(pid: int) -> bool:
 
 
 async def start_command_in_network(order: CommandOrder, pid: int) -> Command:
-    """Start a command in the network namespace, control groups and user of process `pid`.
+    """Start a command as the user of process `pid`, in its network namespace and control groups.
 
     Raises CannotStart.
     """
@@ -124,10 +127,10 @@ async def start_command_in_network(order: CommandOrder, pid: int) -> Command:
     enter_command = [SHELL, ENTER_SCRIPT_PATH, *groups, "--", NSENTER_PATH, f"--net=/proc/{pid}/ns/net", "--"]
     environment = {**order.environment, command_process.COMMAND_MARK_VARIABLE: order.name}
     user_switch = _build_switch_to_user_of(pid)
-    owner = Path(f"/proc/{pid}")
+    proc_folder = Path(f"/proc/{pid}")
     if not user_switch:
         entry = command_process.NamespaceEntry(tuple(enter_command), environment, order.folder)
-        return await command_process.start_command_in_namespace(order, entry, owner=owner)
+        return await command_process.start_command_in_namespace(order, entry, proc_folder=proc_folder)
     input_descriptor = os.memfd_create("wharf-input")
     try:
         launch = build_user_command(user_switch, environment, (), input_descriptor=input_descriptor)
@@ -139,7 +142,7 @@ async def start_command_in_network(order: CommandOrder, pid: int) -> Command:
             order.folder,
             input_descriptors=(input_descriptor,),
         )
-        return await command_process.start_command_in_namespace(order, entry, owner=owner)
+        return await command_process.start_command_in_namespace(order, entry, proc_folder=proc_folder)
     finally:
         os.close(input_descriptor)
 
@@ -159,18 +162,18 @@ def _build_switch_to_user_of(pid: int) -> list[str]:
 
 
 def _build_setpriv_command(uid: int, gid: int) -> list[str]:
-    """Return the command prefix that switches to a user and its groups."""
+    """Return the command prefix that switches to the user `uid`, the group `gid` and the user's further groups."""
     return [SETPRIV_PATH, f"--reuid={uid}", f"--regid={gid}", "--init-groups", "--"]
 
 
 def parse_program_config(
-    config: Mapping[str, object], keys: Collection[str], driver: str
+    config: Mapping[str, object], known_keys: Collection[str], driver: str
 ) -> tuple[str, list[str], str]:
-    """Return the command, its arguments and the working folder (empty: not set).
+    """Return (command, arguments, working folder) from a task's config; the folder is empty if it is not set.
 
-    `keys` are the keys that `driver` knows. Raises CannotStart.
+    `known_keys` are the keys that `driver` knows; any other key is an error. Raises CannotStart.
     """
-    if unknown := describe_unknown_keys(config, keys, driver):
+    if unknown := describe_unknown_keys(config, known_keys, driver):
         raise CannotStart(f"config: {'; '.join(unknown)}", is_final=True)
     command, arguments, work_folder = (config.get(name) for name in ("command", "args", "work_dir"))
     if command is None or command == "":
@@ -188,7 +191,7 @@ def parse_program_config(
 
 
 def parse_oom_score(config: Mapping[str, object]) -> int:
-    """Return the value of `oom_score_adj`; 0 if not set. Raises CannotStart."""
+    """Return the value of `oom_score_adj` in the config; 0 if it is not set. Raises CannotStart if it is invalid."""
     score = config.get("oom_score_adj")
     if score is None:
         return 0
@@ -198,7 +201,10 @@ def parse_oom_score(config: Mapping[str, object]) -> int:
 
 
 def remove_denied_variables(environment: dict[str, str], config: Mapping[str, object]) -> dict[str, str]:
-    """Return the environment without the variables in `denied_envvars`. Raises CannotStart."""
+    """Return the environment without the variables that the config's `denied_envvars` names.
+
+    A name may contain `*`, which matches any text. Raises CannotStart if the list is invalid.
+    """
     denied = config.get("denied_envvars") or ()
     if not isinstance(denied, list | tuple) or not all(isinstance(each, str) for each in denied):
         raise CannotStart("config: `denied_envvars` must be a list of names", is_final=True)
@@ -211,29 +217,31 @@ def remove_denied_variables(environment: dict[str, str], config: Mapping[str, ob
     }
 
 
-def build_user_switch(name: str) -> list[str]:
-    """Return the command prefix that switches to this user; empty if it is the node's own user.
+def build_user_switch(user_name: str) -> list[str]:
+    """Return the command prefix that switches to the named user.
 
-    Raises CannotStart.
+    Empty if no user is named, or if it is the node's own user. Raises CannotStart.
     """
-    if not name:
+    if not user_name:
         return []
-    user = find_user(name)
+    user = find_user(user_name)
     if user is None:
-        raise CannotStart(f"user {name} does not exist on this machine", is_final=True)
+        raise CannotStart(f"user {user_name} does not exist on this machine", is_final=True)
     if user.pw_uid == os.geteuid():
         return []
     if os.geteuid() != 0:
-        raise CannotStart(f"the node cannot run programs as {name}: it does not run as root", is_final=True)
+        raise CannotStart(f"the node cannot run programs as {user_name}: it does not run as root", is_final=True)
     if not os.access(SETPRIV_PATH, os.X_OK):
-        raise CannotStart(f"the node cannot run programs as {name}: the machine lacks {SETPRIV_PATH}", is_final=True)
+        raise CannotStart(
+            f"the node cannot run programs as {user_name}: the machine lacks {SETPRIV_PATH}", is_final=True
+        )
     return _build_setpriv_command(user.pw_uid, user.pw_gid)
 
 
-def find_program(command: str, folder: str, path: str) -> str:
-    """Return the path of the program: relative to `folder`, or by a search in `path` (a PATH).
+def find_program(command: str, folder: str, search_path: str) -> str:
+    """Return the path of the program. Raises CannotStart if it does not exist or is not executable.
 
-    Raises CannotStart.
+    A command with `/` is relative to `folder`; otherwise it is searched in `search_path`, a list of folders such as PATH.
     """
     if not os.path.isdir(folder):
         raise CannotStart(f"work_dir {folder} is not a folder")
@@ -246,7 +254,7 @@ def find_program(command: str, folder: str, path: str) -> str:
         if not os.access(program, os.X_OK):
             raise CannotStart(f"program {program} is not executable")
         return str(program)
-    program_path = shutil.which(command, path=path)
+    program_path = shutil.which(command, path=search_path)
     if program_path is None:
-        raise CannotStart(f"program {command} not found in PATH ({path})")
+        raise CannotStart(f"program {command} not found in PATH ({search_path})")
     return program_path

@@ -1,7 +1,7 @@
 """Reads the files of an allocation for remote callers: lists, contents, growing files, and logs that span several
 files.
 
-Shows nothing outside the allocation's folder, whatever links a task creates, and no secrets. Writes nothing.
+Shows nothing outside the allocation's folder, even if a task creates links that lead there, and no secrets. Writes nothing.
 """
 
 from wharf.node.files.folder import ReadOnlyFolder

@@ -33,7 +33,7 @@ _FILE_OPEN_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONB
 
 
 class _ResolvedPath(NamedTuple):
-    """A resolved path."""
+    """A path of which all links were followed: an entry `name` in the open folder `parent`."""
 
     parent: int  # The descriptor of the folder that contains it.
     name: str  # Empty for the root itself.
@@ -41,13 +41,13 @@ class _ResolvedPath(NamedTuple):
 
 
 class ReadOnlyFolder:
-    """The folder of one allocation."""
+    """Read access to the folder of one allocation. Paths that lead out of it are refused."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def list_entries(self, path: str) -> list[AllocFileInfo]:
-        """Return the entries of a folder, sorted by name. Raises `Refusal`."""
+        """Return the entries of a folder with size, mode and type, sorted by name. Raises `Refusal`."""
         with self._resolve(path) as resolved:
             descriptor = self._open_folder(resolved, path)
             try:
@@ -60,7 +60,10 @@ class ReadOnlyFolder:
         return sorted(infos, key=lambda info: info.name)
 
     def read_info(self, path: str) -> AllocFileInfo:
-        """Return size, mode and type of one entry. Raises `Refusal`."""
+        """Return size, mode and content type of one file or folder. Raises `Refusal`.
+
+        The content of secret files is not read to detect their type.
+        """
         if not path:
             raise invalid_request("must provide a file name")
         with self._resolve(path) as resolved:
@@ -77,7 +80,7 @@ class ReadOnlyFolder:
             return _build_info(resolved.name, info, content_type)
 
     def open_file(self, path: str) -> int:
-        """Open a regular file and return its descriptor, which the caller closes. Raises `Refusal`."""
+        """Open a regular file that is not secret. Return its descriptor, which the caller closes. Raises `Refusal`."""
         if not path:
             raise invalid_request("must provide a file name")
         with self._resolve(path) as resolved:
@@ -105,7 +108,10 @@ class ReadOnlyFolder:
             raise
 
     def _open_folder(self, resolved: _ResolvedPath, path: str) -> int:
-        """Open a resolved folder and return its descriptor. Raises `Refusal`."""
+        """Open the folder at a resolved path and return its descriptor. Raises `Refusal`.
+
+        `path` is the original path, for error messages.
+        """
         if not resolved.name:
             return os.dup(resolved.parent)
         try:
@@ -118,7 +124,10 @@ class ReadOnlyFolder:
 
     @contextlib.contextmanager
     def _resolve(self, path: str) -> Iterator[_ResolvedPath]:
-        """Resolve a path; the descriptors on the way stay open inside the `with` block. Raises `Refusal`."""
+        """Resolve a path, links included, and yield the result. Raises `Refusal`.
+
+        The folders on the way stay open inside the `with` block and are closed afterwards.
+        """
         if "\0" in path:
             raise invalid_request("a path must not contain a zero byte")
         try:
@@ -132,9 +141,10 @@ class ReadOnlyFolder:
                 os.close(descriptor)
 
     def _walk(self, path: str, descriptors: list[int]) -> _ResolvedPath:
-        """Follow the path step by step. Raises `Refusal`.
+        """Resolve the path step by step and follow links. Return the result. Raises `Refusal`.
 
-        Every folder on the way is kept open in `descriptors`, so that `..` leads back to the folder that was passed.
+        `descriptors` has the open root folder; every folder on the way is opened and appended to it. So `..` leads back
+        to the folder from which the path came.
         """
         remaining = _split_path(path)
         steps: list[str] = []
@@ -172,7 +182,7 @@ class ReadOnlyFolder:
 
     @staticmethod
     def _read_link(name: str, folder: int) -> str | None:
-        """Return where a link leads; `None` if the entry is not a link."""
+        """Return the target of the link `name` in the open folder; `None` if it is not a link or does not exist."""
         try:
             return os.readlink(name, dir_fd=folder)
         except OSError as error:
@@ -182,12 +192,12 @@ class ReadOnlyFolder:
 
 
 def _split_path(path: str) -> list[str]:
-    """Return the steps of a path."""
+    """Return the names in a path, without empty ones and `.`."""
     return [step for step in path.split("/") if step not in ("", ".")]
 
 
 def _refuse_if_missing(path: str, read: Callable[[], T]) -> T:
-    """Call `read` and turn errors about a missing file into refusals."""
+    """Return the result of `read()`. Raises `Refusal` if it fails because the file is missing or is a link."""
     try:
         return read()
     except (FileNotFoundError, OSError) as error:
@@ -199,12 +209,12 @@ def _refuse_if_missing(path: str, read: Callable[[], T]) -> T:
 
 
 def _is_secret(steps: tuple[str, ...]) -> bool:
-    """Return whether the path is in a folder for secrets."""
+    """Return whether the path, as a tuple of names, is in a task's folder for secrets."""
     return len(steps) >= 2 and steps[1] in SECRET_FOLDERS
 
 
 def _build_info(name: str, status: os.stat_result, content_type: str = "") -> AllocFileInfo:
-    """Return an entry in the format of the API."""
+    """Return an entry of a folder in the format of the API; `status` is its result of stat(2)."""
     modified_at = datetime.fromtimestamp(status.st_mtime_ns // 1_000_000_000, UTC)
     text = f"{modified_at:%Y-%m-%dT%H:%M:%S}.{status.st_mtime_ns % 1_000_000_000:09}".rstrip("0").rstrip(".") + "Z"
     return AllocFileInfo(
@@ -218,7 +228,11 @@ def _build_info(name: str, status: os.stat_result, content_type: str = "") -> Al
 
 
 def format_mode(mode: int) -> str:
-    """Return a mode as text, such as `drwxr-xr-x`. Each special bit adds a letter in front."""
+    """Return a file mode as text, such as `drwxr-xr-x`; `-` in front for a regular file.
+
+    Each type or special bit that is set adds a letter in front. The nine permission bits follow, from the owner's read
+    bit (bit 8) to the others' execute bit (bit 0).
+    """
     letters = (
         (stat.S_ISDIR(mode), "d"),
         (stat.S_ISLNK(mode), "L"),
@@ -230,12 +244,12 @@ def format_mode(mode: int) -> str:
         (stat.S_ISCHR(mode), "c"),
         (mode & stat.S_ISVTX, "t"),
     )
-    content_type = "".join(letter for is_set, letter in letters if is_set) or "-"
-    return content_type + "".join(letter if mode & 1 << 8 - bit else "-" for bit, letter in enumerate("rwxrwxrwx"))
+    prefix = "".join(letter for is_set, letter in letters if is_set) or "-"
+    return prefix + "".join(letter if mode & 1 << 8 - bit else "-" for bit, letter in enumerate("rwxrwxrwx"))
 
 
 def detect_content_type(sample: bytes, name: str) -> str:
-    """Return the content type of a file by its beginning and name.
+    """Return the content type of a file by the beginning of its content (`sample`) and its name.
 
     HTML is reported as plain text, so that no browser executes what a task wrote.
     """

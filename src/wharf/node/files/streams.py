@@ -33,12 +33,15 @@ TRUNCATED_EVENT: Final = "file truncated"
 
 
 class FileFrame(NamedTuple):
-    """A piece of a file and the position of its end. Without data and event it only shows that the stream is alive."""
+    """A piece of a file as it is sent to a follower.
 
-    offset: int = 0
+    A frame without data and event only shows that the stream is alive.
+    """
+
+    offset: int = 0  # the end of the data in the file
     data: bytes = b""
-    file: str = ""
-    event: str = ""
+    file: str = ""  # the path of the file
+    event: str = ""  # deletion or truncation of the file; empty: none
 
 
 class _EncodedFrame(
@@ -46,16 +49,16 @@ class _EncodedFrame(
     omit_defaults=True,
     rename={"offset": "Offset", "data": "Data", "file": "File", "event": "FileEvent"},
 ):
-    """A frame in the format of the API."""
+    """A piece of a file in the format of the API."""
 
     offset: int = 0
-    data: str = ""
+    data: str = ""  # in base64
     file: str = ""
     event: str = ""
 
 
 async def encode_frames(frames: AsyncGenerator[FileFrame, None]) -> AsyncGenerator[bytes, None]:
-    """Yield the frames as JSON."""
+    """Yield each frame as a JSON object, with its data in base64."""
     async with aclosing(frames):
         async for frame in frames:
             data = base64.b64encode(frame.data).decode()
@@ -63,14 +66,14 @@ async def encode_frames(frames: AsyncGenerator[FileFrame, None]) -> AsyncGenerat
 
 
 async def extract_data(frames: AsyncGenerator[FileFrame, None]) -> AsyncGenerator[bytes, None]:
-    """Yield the data of the frames. An empty piece only shows that the stream is alive."""
+    """Yield only the data of each frame; an empty piece shows that the stream is alive."""
     async with aclosing(frames):
         async for frame in frames:
             yield frame.data
 
 
 class ReadOrigin(Enum):
-    """Whether an offset counts from the start or back from the end."""
+    """The place from which an offset in a file counts: forward from the start, or back from the end."""
 
     START = "start"
     END = "end"
@@ -79,9 +82,10 @@ class ReadOrigin(Enum):
 async def follow_file(
     folder: ReadOnlyFolder, path: str, *, origin: ReadOrigin, offset: int, should_follow: bool
 ) -> AsyncGenerator[FileFrame, None]:
-    """Yield the content of a file from an offset; with `should_follow` also what is appended later.
+    """Yield the content of a file from `offset` on; with `should_follow` also what is appended later.
 
-    Raises `Refusal` before the first frame.
+    `origin` says from where the offset counts. Truncation and deletion of the file are yielded as events. Raises
+    `Refusal` before the first frame.
     """
     descriptor = folder.open_file(path)
     try:
@@ -122,10 +126,10 @@ async def follow_logs(
     should_follow: bool,
     is_over: Callable[[], bool],
 ) -> AsyncGenerator[FileFrame, None]:
-    """Yield the log of a task over all its files, oldest first.
+    """Yield the log of a task over all its files, oldest first, from `offset` on.
 
-    With `should_follow` it continues until `is_over` returns that nothing more will be written. Raises `Refusal`
-    before the first frame.
+    `origin` says from where the offset counts. With `should_follow` it continues until `is_over` returns that the task
+    writes no more. Raises `Refusal` before the first frame.
     """
     numbers = list_log_numbers(folder, task, stream)
     if not numbers and not should_follow:
@@ -157,7 +161,10 @@ async def follow_logs(
 
 
 class _LogReader:
-    """Reads the files of a log one after another. `number` and `position`: where the next frame begins."""
+    """Reads the numbered files of a log one after another.
+
+    The next frame begins at `position` in the file with the number `number`.
+    """
 
     def __init__(self, folder: ReadOnlyFolder, task: str, stream: str) -> None:
         self.number = 0
@@ -181,13 +188,19 @@ class _LogReader:
         return FileFrame(self.position, data, build_log_path(self._task, self._stream, self.number))
 
     def has_more_data(self) -> bool:
-        """List the later files, then return whether the current file has grown: it must be read to its end first."""
+        """Return whether the current file has unread data; also list the later files for `move_to_next_file`.
+
+        The files are listed first, so that nothing written in between is skipped.
+        """
         numbers = list_log_numbers(self._folder, self._task, self._stream)
         self._next_numbers = [n for n in numbers if n > self.number or self._descriptor is None]
         return self._descriptor is not None and os.fstat(self._descriptor).st_size > self.position
 
     def move_to_next_file(self, last_number: int | None) -> bool:
-        """Continue with the next listed file, if it exists and its number is not above `last_number`."""
+        """Continue with the next listed file. Return whether there was one.
+
+        A file with a number above `last_number` is not read; `None`: no limit.
+        """
         if not self._next_numbers or (last_number is not None and self._next_numbers[0] > last_number):
             return False
         self.close()
@@ -195,23 +208,24 @@ class _LogReader:
         return True
 
     def close(self) -> None:
+        """Close the current file, if it is open."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 def _get_start(size: int, origin: ReadOrigin, offset: int) -> int:
-    """Return the position at which reading begins."""
+    """Return the position at which reading begins, for an offset that counts from `origin` in a file of `size` bytes."""
     return max(offset, 0) if origin is ReadOrigin.START else max(size - max(offset, 0), 0)
 
 
 def _is_truncated(descriptor: int, position: int) -> bool:
-    """Return whether the file is shorter than what was already read."""
+    """Return whether the file is shorter than `position`, up to which it was read."""
     return os.fstat(descriptor).st_size < position
 
 
 def build_log_path(task: str, stream: str, number: int) -> str:
-    """Return the path of a log file in the folder of its allocation."""
+    """Return the path of a log file below the folder of its allocation, such as `alloc/logs/web.stdout.0`."""
     return f"{LOGS_PATH}/{task}.{stream}.{number}"
 
 
@@ -224,7 +238,10 @@ def list_log_numbers(folder: ReadOnlyFolder, task: str, stream: str) -> list[int
 def _locate_offset(
     folder: ReadOnlyFolder, task: str, stream: str, numbers: list[int], origin: ReadOrigin, offset: int
 ) -> tuple[int, int]:
-    """Return the file number and the position in that file for an offset over all files of the log."""
+    """Return (file number, position in that file) for an offset over all files of the log.
+
+    An offset beyond the end gives the end of the last file.
+    """
     sizes = [_get_size(folder, build_log_path(task, stream, number)) for number in numbers]
     remaining = _get_start(sum(sizes), origin, offset)
     for number, size in zip(numbers, sizes, strict=True):
@@ -242,16 +259,16 @@ def _get_size(folder: ReadOnlyFolder, path: str) -> int:
 
 
 def _open_log_file(folder: ReadOnlyFolder, task: str, stream: str, number: int) -> int | None:
-    """Open a log file; `None` if it does not exist yet or was rotated away."""
+    """Open a log file and return its descriptor; `None` if it does not exist, such as after it was rotated away."""
     with contextlib.suppress(Refusal):
         return folder.open_file(build_log_path(task, stream, number))
     return None
 
 
 def read_log_tail(folder: ReadOnlyFolder, task: str, stream: str, max_bytes: int) -> bytes:
-    """Return the last `max_bytes` of a log over all its files; empty if there is none.
+    """Return the last `max_bytes` of a log over all its files; empty if the log does not exist.
 
-    Begins at the start of a line if possible.
+    If the beginning is cut off, the result begins at the start of a line if possible.
     """
     pieces: list[bytes] = []
     remaining = max_bytes
@@ -276,7 +293,7 @@ def read_log_tail(folder: ReadOnlyFolder, task: str, stream: str, max_bytes: int
 
 
 def _list_readable_numbers(folder: ReadOnlyFolder, task: str, stream: str) -> list[int]:
-    """Return the numbers of a log's files; empty if they cannot be read."""
+    """Return the numbers of a log's files in ascending order; empty if the folder cannot be read."""
     try:
         return list_log_numbers(folder, task, stream)
     except (Refusal, OSError):

@@ -24,13 +24,19 @@ _FILE_OPEN_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLO
 
 
 def list_migrated_folders(tasks: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the folders of an allocation that are moved."""
+    """Return the folders that migration moves, relative to the allocation's folder: `alloc/data` and each task's
+    `local`.
+    """
     return ("alloc/data", *(f"{task}/local" for task in tasks))
 
 
 def pack_folders(root: Path, tasks: tuple[str, ...], target: IO[bytes]) -> None:
-    """Write the archive to `target`. Pipes, sockets and devices are left out. Raises `OSError`."""
-    count = 0
+    """Write an archive of the allocation's migrated folders to `target`. Raises `OSError`.
+
+    `root` is the allocation's folder. Pipes, sockets and devices are left out. The last entry holds the number of
+    entries.
+    """
+    entry_count = 0
     with tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT) as archive:
         for folder in list_migrated_folders(tasks):
             for path in _iter_entries(root / folder):
@@ -42,15 +48,18 @@ def pack_folders(root: Path, tasks: tuple[str, ...], target: IO[bytes]) -> None:
                         archive.addfile(info, file)
                 elif info.isdir() or info.issym() or info.islnk():
                     archive.addfile(info)
-                count += 1
-        count_text = str(count).encode()
+                entry_count += 1
+        count_text = str(entry_count).encode()
         completion_entry = tarfile.TarInfo(COMPLETION_ENTRY_NAME)
         completion_entry.size = len(count_text)
         archive.addfile(completion_entry, io.BytesIO(count_text))
 
 
 def _iter_entries(folder: Path) -> Iterator[Path]:
-    """Yield the folder and its folders, files and links. Links are not followed."""
+    """Yield the folder itself and all folders, files and links below it. Links are not followed.
+
+    Nothing is yielded if the folder does not exist.
+    """
     try:
         if not stat.S_ISDIR(folder.lstat().st_mode):
             return
@@ -76,25 +85,28 @@ MODE_MASK: Final = 0o1777
 
 
 class InvalidMigrationArchive(Exception):
-    """The archive is damaged, incomplete, or contains something that is not allowed."""
+    """The error of an archive that is damaged, incomplete, or contains something that is not allowed."""
 
 
 class TruncatedArchive(InvalidMigrationArchive):
-    """The archive ends early because its sender was interrupted. Another attempt may return all of it."""
+    """The error of an archive that ends early because its sender was interrupted. Another attempt may succeed."""
 
 
 def unpack_folders(archive: Path, tasks: tuple[str, ...], root: Path, budget: UnpackBudget) -> None:
-    """Unpack the archive below `root`. Raises `InvalidMigrationArchive` and `OSError`."""
+    """Unpack the migrated folders of these tasks below `root`; other entries are ignored.
+
+    Raises `InvalidMigrationArchive` and `OSError`.
+    """
     confined_folder = ConfinedFolder(root)
     folders: list[tarfile.TarInfo] = []
-    count = 0
+    entry_count = 0
     try:
         with tarfile.open(archive, "r|") as tar:
             for entry in tar:
                 if entry.name == COMPLETION_ENTRY_NAME:
-                    _check_count(tar, entry, count)
+                    _check_count(tar, entry, entry_count)
                     break
-                count += 1
+                entry_count += 1
                 if not _is_migrated(entry.name, tasks):
                     continue  # It belongs to a task that the job no longer has.
                 _unpack_entry(tar, entry, confined_folder, budget)
@@ -110,22 +122,25 @@ def unpack_folders(archive: Path, tasks: tuple[str, ...], root: Path, budget: Un
         raise InvalidMigrationArchive(str(error)) from error
 
 
-def _check_count(tar: tarfile.TarFile, entry: tarfile.TarInfo, count: int) -> None:
-    """Raise `InvalidMigrationArchive` if the archive has lost entries."""
+def _check_count(tar: tarfile.TarFile, entry: tarfile.TarInfo, entry_count: int) -> None:
+    """Check that the archive has as many entries as its last entry says. Raises `InvalidMigrationArchive` otherwise."""
     count_text = tar.extractfile(entry)
-    if count_text is None or count_text.read(32) != str(count).encode():
+    if count_text is None or count_text.read(32) != str(entry_count).encode():
         raise InvalidMigrationArchive("entries are missing from the archive")
 
 
 def _is_migrated(name: str, tasks: tuple[str, ...]) -> bool:
-    """Return whether the entry belongs to a migrated folder."""
+    """Return whether the entry with this path is in a folder that migration moves."""
     return any(name == folder or name.startswith(f"{folder}/") for folder in list_migrated_folders(tasks))
 
 
 def _unpack_entry(
     tar: tarfile.TarFile, entry: tarfile.TarInfo, confined_folder: ConfinedFolder, budget: UnpackBudget
 ) -> None:
-    """Unpack one entry. Raises `InvalidMigrationArchive`, `ArtifactError` and `ConfinedPathError`."""
+    """Unpack one file, folder or link below the confined folder, and subtract it from the budget.
+
+    Raises `InvalidMigrationArchive`, `ArtifactError`, `ConfinedPathError` and `OSError`.
+    """
     budget.count_file()
     if entry.isdir():
         confined_folder.make_folder(entry.name)
@@ -146,7 +161,7 @@ def _unpack_entry(
 
 
 def _set_owner_and_mode(folder: Path, entry: tarfile.TarInfo) -> None:
-    """Set owner and mode of a folder."""
+    """Set the owner and the mode of the folder to those of the archive's entry. Raises `OSError`."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         _set_owner(descriptor, entry)
@@ -156,6 +171,6 @@ def _set_owner_and_mode(folder: Path, entry: tarfile.TarInfo) -> None:
 
 
 def _set_owner(descriptor: int, entry: tarfile.TarInfo) -> None:
-    """Set the owner of an open file; only root may do so."""
+    """Set the owner of an open file to that of the archive's entry, if this process runs as root. Raises `OSError`."""
     if os.geteuid() == 0:
         os.fchown(descriptor, entry.uid, entry.gid)

@@ -36,11 +36,11 @@ TRANSIENT_CODES: Final = frozenset({RefusalCode.UNAVAILABLE, RefusalCode.NO_LEAD
 
 
 class MigrationError(Exception):
-    """The data cannot be downloaded; the text says why."""
+    """The error of predecessor data that cannot be downloaded; the text says why."""
 
 
 class MigrationDownloader:
-    """Downloads data of predecessors."""
+    """Downloads the data of a replaced allocation (the predecessor) from another node."""
 
     def __init__(self, client: AsyncClient, identity: NodeCredentials, folders: AllocationFolders) -> None:
         self._client = client
@@ -48,9 +48,9 @@ class MigrationDownloader:
         self._folders = folders
 
     async def fetch_predecessor_data(self, assignment: messages.Assignment, *, size_mb: int) -> str:
-        """Wait until the predecessor has ended, and download its data.
+        """Wait until the predecessor has ended, then download its data into the allocation's folder.
 
-        Returns a text for the task's history; empty if there was nothing to download. Raises `MigrationError`.
+        Return a text for the task's history; empty if there was nothing to download. Raises `MigrationError`.
         """
         assigned = assignment.allocation
         predecessor = await self._wait_for_end(assigned.previous_allocation)
@@ -72,7 +72,10 @@ class MigrationDownloader:
         return f"Downloaded the data of allocation {predecessor.id} from node {predecessor.node_id}: {size / BYTES_PER_MB:,.1f} MB"
 
     async def _wait_for_end(self, predecessor_id: str) -> messages.PredecessorView | None:
-        """Wait until the predecessor has ended; `None` if it does not exist."""
+        """Wait until the predecessor has ended and return its state; `None` if it does not exist.
+
+        Failed requests are repeated.
+        """
         index = 0
         while True:
             try:
@@ -95,9 +98,9 @@ class MigrationDownloader:
     async def _download_with_retries(
         self, assignment: messages.Assignment, predecessor: messages.PredecessorView, size_mb: int
     ) -> int:
-        """Download and unpack the data, with retries.
+        """Download and unpack the data, with retries. Return the size of the archive in bytes.
 
-        Return their size. Raises `MigrationError`, `InvalidMigrationArchive`, `OSError`.
+        Raises `MigrationError`, `InvalidMigrationArchive` and `OSError`.
         """
         id, tasks = assignment.allocation.id, list_task_names(assignment)
         # The tasks may have written more than the group requested; accept it while the disk has space.
@@ -118,7 +121,10 @@ class MigrationDownloader:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _download_archive(self, predecessor: messages.PredecessorView, archive: Path, *, max_bytes: int) -> int:
-        """Download the archive and return its size. Raises `MigrationError` if it is too large."""
+        """Download the archive to a file and return its size in bytes.
+
+        Raises `MigrationError` if it is larger than `max_bytes`, and `Refusal`, `Unreachable` and `OSError`.
+        """
         size = 0
         with open_archive_file(archive) as file:
             async for chunk in self._client.files.snapshot(predecessor.id, migrate_token=predecessor.migrate_token):
@@ -131,7 +137,7 @@ class MigrationDownloader:
     def _unpack_and_commit(
         self, id: str, archive: Path, tasks: tuple[str, ...], incoming_folder: Path, budget: UnpackBudget
     ) -> None:
-        """Unpack the archive and make the result the folder of the allocation, durably."""
+        """Unpack the archive, sync it to the disk, and make the result the allocation's folder."""
         unpack_folders(archive, tasks, incoming_folder, budget)
         archive.unlink()
         os.sync()  # The journal will record that the data are here, so they must survive a power cut.
@@ -139,7 +145,7 @@ class MigrationDownloader:
 
 
 def is_transient(error: Refusal | Unreachable | TruncatedArchive) -> bool:
-    """Return whether another attempt may succeed."""
+    """Return whether another attempt to download may succeed after this error."""
     return (
         isinstance(error, (Unreachable, TruncatedArchive))
         or error.code in TRANSIENT_CODES
@@ -148,7 +154,7 @@ def is_transient(error: Refusal | Unreachable | TruncatedArchive) -> bool:
 
 
 def open_archive_file(archive: Path) -> BinaryIO:
-    """Create the file for the archive."""
+    """Create or truncate the file for the archive and return it, open for writing. Raises `OSError`."""
     return os.fdopen(os.open(archive, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb")
 
 

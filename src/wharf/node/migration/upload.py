@@ -27,7 +27,7 @@ EndedTasksLookup = Callable[[str], tuple[str, ...] | None]
 
 
 class MigrationUploader:
-    """Handles requests of other nodes for data."""
+    """Handles requests of other nodes for the data of ended allocations."""
 
     def __init__(self, folders: AllocationFolders, find_ended_tasks: EndedTasksLookup) -> None:
         self._folders = folders
@@ -35,11 +35,14 @@ class MigrationUploader:
         self._packing_threads = ThreadPoolExecutor(MAX_PARALLEL_UPLOADS, thread_name_prefix="packing")
 
     def handlers(self) -> dict[str, VerbHandler]:
-        """Return the handlers of the node channel by verb."""
+        """Return the handler of requests for migration archives, by verb of the node channel."""
         return {"snapshot": self._snapshot}
 
     async def _snapshot(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        """Return the archive of an ended allocation."""
+        """Return a reply that streams the archive of an ended allocation.
+
+        Raises `Refusal` if the allocation is unknown, has not ended, or has no files.
+        """
         tasks = self._find_ended_tasks(request.about)
         if tasks is None:
             raise invalid_request("the allocation has not ended, so its data may still change")
@@ -49,7 +52,7 @@ class MigrationUploader:
         return ChannelReply(TAR_CONTENT_TYPE, chunks=self._stream_archive(root, tasks))
 
     async def _stream_archive(self, root: Path, tasks: tuple[str, ...]) -> AsyncGenerator[bytes, None]:
-        """Yield the archive while a thread packs it into a pipe."""
+        """Yield the archive of the allocation's folder `root`, while a thread packs it into a pipe."""
         loop = asyncio.get_running_loop()
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         packing = loop.run_in_executor(self._packing_threads, _pack, root, tasks, write_end)
@@ -70,7 +73,7 @@ class MigrationUploader:
 
 
 def _pack(root: Path, tasks: tuple[str, ...], write_end: int) -> None:
-    """Write the archive to a pipe; runs in a thread."""
+    """Write the archive of `root` to the pipe `write_end`, then close the pipe. Blocks, so it is run in a thread."""
     with open(write_end, "wb") as target:
         pack_folders(root, tasks, target)
 

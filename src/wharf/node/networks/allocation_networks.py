@@ -60,7 +60,7 @@ class AllocationNetworks:
     # -- what the node supports
 
     async def probe(self) -> None:
-        """Find which network modes this node supports. Never raises."""
+        """Find out which network modes this node supports, and store them with the plugins' versions. Never raises."""
         versions = {name: await self._plugins.find_version(name) for name in BRIDGE_PLUGINS}
         version_attributes = {f"plugins.cni.version.{name}": version for name, version in versions.items() if version}
         chains = {}
@@ -78,7 +78,7 @@ class AllocationNetworks:
         self.attributes = version_attributes | hairpin
 
     def add_networks(self, resources: NodeResources) -> NodeResources:
-        """Return the resources with the supported network modes."""
+        """Return `resources` with an entry for each network mode that this node supports."""
         modes = sorted(self._chains)
         return msgspec.structs.replace(
             resources,
@@ -89,7 +89,10 @@ class AllocationNetworks:
     # -- networks of allocations
 
     async def ensure_network(self, allocation: AssignedAllocation, job: Job, reference_values: ReferenceValues) -> None:
-        """Create the network of an allocation, unless it exists or the tasks use the host's. Raises NetworkError."""
+        """Create the network that the allocation's group requests, unless it already exists. Raises NetworkError.
+
+        Does nothing if the tasks use the host's network.
+        """
         request = self._build_request(allocation, job, reference_values)
         if request is not None:
             await self._networks.ensure_network(allocation.id, request)
@@ -102,7 +105,10 @@ class AllocationNetworks:
     def _build_request(
         self, allocation: AssignedAllocation, job: Job, reference_values: ReferenceValues
     ) -> NetworkRequest | None:
-        """Return the requested network; None if the tasks use the host's. Raises NetworkError."""
+        """Return the parameters of the network that the group requests; None if the tasks use the host's network.
+
+        Raises NetworkError if this node does not support the mode.
+        """
         network = _find_group_network(allocation, job)
         if network is None or network.mode in HOST_MODES:
             return None
@@ -124,12 +130,12 @@ class AllocationNetworks:
         return NetworkRequest(chain, tuple(mappings), hostname, network.dns, args_text)
 
     def find_task_network(self, allocation_id: str) -> TaskNetwork | None:
-        """Return the network of the allocation's tasks; None for the host's network."""
+        """Return the network namespace that the allocation's tasks share; None if they use the host's network."""
         network = self._networks.find_network(allocation_id)
         return TaskNetwork(network.namespace, network.hostname, network.files) if network is not None else None
 
     def find_network_status(self, allocation_id: str) -> NetworkStatus | None:
-        """Return the addresses of the allocation's network; None for the host's network."""
+        """Return the addresses of the allocation's own network; None if its tasks use the host's network."""
         network = self._networks.find_network(allocation_id)
         if network is None:
             return None
@@ -141,14 +147,15 @@ class AllocationNetworks:
         )
 
     def release_network(self, allocation_id: str) -> None:
-        """Start to remove the network of an ended allocation."""
+        """Begin to remove the network of an ended allocation in the background."""
         self._networks.release_network(allocation_id)
 
     def sweep_unknown_networks(self, known_allocations: Collection[str]) -> None:
-        """Start to remove the networks of all other allocations."""
+        """Begin to remove the networks of all allocations that are not in `known_allocations`."""
         self._networks.sweep_unknown_networks(known_allocations)
 
     async def close(self) -> None:
+        """Wait a short time for removals of networks that are in progress, then cancel them."""
         await self._networks.close()
 
 

@@ -22,21 +22,21 @@ _PLUGIN_VERSION: Final = re.compile(r"plugin v(\d+\.\d+\.\d+\S*)")
 
 
 class CniPluginError(Exception):
-    """A plugin failed. The message is a sentence."""
+    """The error of a CNI plugin that failed. Its message is a sentence."""
 
 
 class _ErrorOutput(msgspec.Struct):
-    """What a plugin prints when it fails, as JSON."""
+    """The JSON object that a CNI plugin prints when it fails."""
 
     msg: str = ""
     details: str = ""
 
 
 class CniPlugins:
-    """The CNI plugins of this machine."""
+    """The CNI plugins that are installed on this machine."""
 
     def __init__(self, path: str) -> None:
-        """`path`: folders with plugins, separated as in PATH."""
+        """Create the finder. `path` lists the folders with plugins, separated by colons as in PATH."""
         self._folders = [Path(folder) for folder in (*path.split(":"), *FALLBACK_FOLDERS) if folder]
         self._versions: dict[str, str] = {}
 
@@ -49,8 +49,8 @@ class CniPlugins:
     async def find_version(self, name: str) -> str:
         """Return the version of a plugin; empty if it is not installed or prints no version.
 
-        A plugin that does not print its own version is described by its newest protocol version. A version is read
-        once.
+        If a plugin does not print its own version, its newest protocol version is returned. A version is read once and
+        cached.
         """
         if name not in self._versions:
             version = await self._read_version(name)
@@ -60,7 +60,7 @@ class CniPlugins:
         return self._versions[name]
 
     async def _read_version(self, name: str) -> str:
-        """Ask a plugin for its version; empty if it is not installed or prints none."""
+        """Run the plugin to read its version; empty if it is not installed or prints none."""
         program = self.find_program(name)
         if program is None:
             return ""
@@ -85,7 +85,12 @@ class CniPlugins:
         interface: str,
         args: str = "",
     ) -> Any:  # The plugin's JSON; None if it prints nothing.
-        """Call a plugin with `ADD` or `DEL` and return its JSON; None if it prints nothing. Raises CniPluginError."""
+        """Run the plugin that `config` names with the command `ADD` or `DEL`. Return its JSON; None if it prints
+        nothing.
+
+        `container` is the id that the plugin gets for the namespace, and `args` is its variable CNI_ARGS. Raises
+        CniPluginError.
+        """
         name = str(config["type"])
         program = self.find_program(name)
         if program is None:
@@ -110,9 +115,10 @@ class CniPlugins:
 
 
 async def _run_plugin(program: Path, variables: Mapping[str, str], input_data: bytes) -> ProgramResult:
-    """Run a plugin to its end. Raises CniPluginError if it cannot be started or exceeds its time limit.
+    """Run a plugin to its end and return its output and exit code.
 
-    It is killed on cancellation too: nothing would undo what it creates later.
+    It is killed on cancellation too, because nothing would remove what it creates later. Raises CniPluginError if it
+    cannot be started or exceeds its time limit.
     """
     environment = {"PATH": PLUGIN_PATH, **variables}
     try:
@@ -124,7 +130,7 @@ async def _run_plugin(program: Path, variables: Mapping[str, str], input_data: b
 
 
 def _read_error_text(result: ProgramResult) -> str:
-    """Return the message of a failed plugin: from its JSON, or else its standard error."""
+    """Return the error message of a failed plugin: from its JSON, or else its standard error."""
     try:
         error = msgspec.json.decode(result.output, type=_ErrorOutput)
     except msgspec.MsgspecError:

@@ -54,8 +54,8 @@ class NetworkRequest(msgspec.Struct, frozen=True):
     chain: PluginChain | None
     """None: only a loopback interface."""
     ports: tuple[PortMapping, ...] = ()
-    hostname: str = ""
-    dns: DNS | None = None
+    hostname: str = ""  # of the tasks; empty: the host's
+    dns: DNS | None = None  # None: the resolver configuration of the host
     args: str = ""
     """Arguments of the job for the CNI plugins."""
 
@@ -73,7 +73,7 @@ class AllocationNetwork(msgspec.Struct, frozen=True):
 
 
 class NetworkRecord(msgspec.Struct, frozen=True):
-    """The stored state of a network."""
+    """The stored state of an allocation's network, in the file `record.json`."""
 
     request: NetworkRequest = msgspec.field(name="asked")
     network: AllocationNetwork | None = msgspec.field(name="made", default=None)
@@ -83,10 +83,13 @@ class NetworkRecord(msgspec.Struct, frozen=True):
 
 
 class NetworkManager:
-    """The networks of this node's allocations."""
+    """Creates, stores and removes the networks of this node's allocations."""
 
     def __init__(self, world: World, plugins: CniPlugins, node_id: str, folder: Path = STATE_ROOT) -> None:
-        """Restores the networks that exist. `node_id` separates the networks of several nodes on one machine."""
+        """Create the manager, and restore the networks that earlier agents created and that still exist.
+
+        `node_id` separates the networks of several nodes on one machine.
+        """
         self._world = world
         self._plugins = plugins
         self._folder = folder / node_id
@@ -107,9 +110,9 @@ class NetworkManager:
         return self._networks.get(allocation_id)
 
     async def ensure_network(self, allocation_id: str, request: NetworkRequest) -> AllocationNetwork:
-        """Return the allocation's network; created if it is missing. Raises NetworkError.
+        """Return the allocation's network, after creating it if it does not exist. Raises NetworkError.
 
-        All tasks of an allocation share it.
+        All tasks of an allocation share it. Callers that wait at the same time share one creation.
         """
         network = self._networks.get(allocation_id)
         if network is not None and namespaces.is_namespace_mounted(Path(network.namespace)):
@@ -124,12 +127,16 @@ class NetworkManager:
         return await asyncio.shield(creation)
 
     def _on_creation_done(self, allocation_id: str, creation: "asyncio.Task[AllocationNetwork]") -> None:
+        """Remove a finished creation, and mark its exception as handled in case that every caller was canceled."""
         self._creations.pop(allocation_id, None)
         if not creation.cancelled():
-            creation.exception()  # Marks the exception as handled, in case that every caller was canceled.
+            creation.exception()  # Asyncio logs exceptions that were never read.
 
     async def _create(self, allocation_id: str, request: NetworkRequest) -> AllocationNetwork:
-        """Create the network. Raises NetworkError."""
+        """Create the namespace, its connection and its files, and store the record of the network.
+
+        The rest of an interrupted attempt is removed first. Raises NetworkError.
+        """
         folder = self._folder / allocation_id
         if self._read_record(allocation_id) is not None:  # Left by an interrupted attempt.
             await self._remove(allocation_id)
@@ -158,7 +165,10 @@ class NetworkManager:
         return network
 
     async def _connect(self, allocation_id: str, request: NetworkRequest) -> InterfaceAddress:
-        """Connect the namespace to the requested network. Removes everything and raises NetworkError if that fails."""
+        """Connect the namespace to the requested network and return its address; empty for a loopback-only network.
+
+        If that fails, everything created is removed, and NetworkError is raised.
+        """
         if request.chain is None:
             return InterfaceAddress("")
         try:
@@ -176,7 +186,7 @@ class NetworkManager:
             raise
 
     def release_network(self, allocation_id: str) -> None:
-        """Start to remove the network of an ended allocation. Repeated calls have no effect."""
+        """Begin to remove the allocation's network in the background. Repeated calls have no effect."""
         self._networks.pop(allocation_id, None)
         creation = self._creations.get(allocation_id)
         if creation is None and not (self._folder / allocation_id).exists():
@@ -190,13 +200,19 @@ class NetworkManager:
         removal.add_done_callback(lambda _: self._removals.pop(allocation_id, None))
 
     def sweep_unknown_networks(self, known_allocations: Collection[str]) -> None:
-        """Start to remove the networks of all other allocations, which an earlier agent process has left."""
+        """Begin to remove the networks of all allocations that are not in `known_allocations`.
+
+        An earlier agent process has left them.
+        """
         for allocation_id in self._list_stored_ids():
             if allocation_id not in known_allocations:
                 self.release_network(allocation_id)
 
     async def close(self) -> None:
-        """Wait a short time for removals in progress. Networks of running allocations stay."""
+        """Wait up to `CLOSE_TIMEOUT_S` for removals in progress, then cancel removals and creations.
+
+        The networks of running allocations remain.
+        """
         removals = list(self._removals.values())
         if removals:
             await asyncio.wait(removals, timeout=CLOSE_TIMEOUT_S)
@@ -204,7 +220,10 @@ class NetworkManager:
             task.cancel()
 
     async def _remove_until_gone(self, allocation_id: str, creation: "asyncio.Task[AllocationNetwork] | None") -> None:
-        """Remove a network, after its creation if that is in progress. Failures are logged and tried again."""
+        """Remove a network, after waiting for its creation if that is in progress.
+
+        A failed removal is logged and repeated until it succeeds.
+        """
         if creation is not None:
             await asyncio.wait([creation])
             self._networks.pop(allocation_id, None)
@@ -221,7 +240,10 @@ class NetworkManager:
                 return
 
     async def _remove(self, allocation_id: str) -> None:
-        """Disconnect the namespace, release it and delete the folder. Raises NetworkError; it can then be repeated."""
+        """Disconnect the namespace, release it and delete the network's folder.
+
+        Raises NetworkError; the call can then be repeated.
+        """
         folder, record = self._folder / allocation_id, self._read_record(allocation_id)
         if record is not None and record.request.chain is not None:
             attachment = self._build_attachment(allocation_id, record.request)
@@ -235,13 +257,14 @@ class NetworkManager:
             self._folder.rmdir()
 
     def _build_attachment(self, allocation_id: str, request: NetworkRequest) -> NetworkAttachment:
+        """Return the allocation's namespace with the ports and plugin arguments of the request."""
         namespace = self._folder / allocation_id / NAMESPACE_FILE
         return NetworkAttachment(allocation_id, namespace, request.ports, request.args)
 
     # -- stored state
 
     def _list_stored_ids(self) -> list[str]:
-        """Return the ids of allocations that have a network folder."""
+        """Return the ids of the allocations that have a folder for their network, sorted."""
         try:
             return sorted(os.listdir(self._folder))
         except OSError:
@@ -262,7 +285,11 @@ class NetworkManager:
 
 
 def _write_files(folder: Path, request: NetworkRequest, address: InterfaceAddress) -> Iterator[tuple[str, str]]:
-    """Write the files for name resolution; yield each with its path in a task. Raises OSError."""
+    """Write /etc/hosts and resolv.conf for the tasks, if they need their own. Yield (host path, path in a task) for
+    each.
+
+    Raises OSError.
+    """
     if address.address:
         name = request.hostname or socket.gethostname()
         hosts_file = folder / HOSTS_FILE
@@ -275,7 +302,11 @@ def _write_files(folder: Path, request: NetworkRequest, address: InterfaceAddres
 
 
 def build_resolv_conf(dns: DNS | None) -> str:
-    """Return the text of resolv.conf; empty if the host's own file is suitable."""
+    """Return the text of resolv.conf for the tasks; empty if they can use the host's file.
+
+    `dns` is the configuration of the group. Without it, systemd's file is returned if the host's file names a resolver
+    on the loopback interface, which another namespace cannot reach.
+    """
     if dns is None or not (dns.servers or dns.searches or dns.options):
         host_text, systemd_text = (_read_text(path) for path in RESOLV_CONF_PATHS)
         # A resolver on the host's loopback interface cannot be reached from another namespace.

@@ -24,16 +24,16 @@ THREAD_NAMESPACE_PATH: Final = "/proc/thread-self/ns/net"
 
 
 def create_namespace(file: Path) -> None:
-    """Create a network namespace held by `file`, with its loopback interface up. Raises OSError.
+    """Create a network namespace, with its loopback interface up, and mount it on `file`. Raises OSError.
 
-    Does nothing if the file already holds a namespace.
+    Does nothing if a namespace is already mounted there. The tasks in it may listen on ports below 1024.
     """
     if is_namespace_mounted(file):
         return
     file.touch(mode=0o600)
 
     def create() -> None:
-        """Enter a new namespace and mount it on the file."""
+        """Move the current thread to a new namespace and mount that on the file."""
         _enter_new_namespace()
         mount(THREAD_NAMESPACE_PATH, file, flags=MS_BIND)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control_socket:
@@ -49,16 +49,20 @@ def is_namespace_mounted(file: Path) -> bool:
 
 
 def release_namespace(file: Path) -> None:
-    """Release the namespace; it ends when no process uses it. Repeated calls have no effect. Raises OSError."""
+    """Unmount the namespace from `file` and delete the file. Repeated calls have no effect. Raises OSError.
+
+    The namespace ends when no process uses it.
+    """
     if os.path.ismount(file):
         unmount(file)
     file.unlink(missing_ok=True)
 
 
 def find_bridge_error() -> str:
-    """Return why bridges cannot be created; empty if they can. Tried in a temporary namespace."""
+    """Try to create a bridge in a temporary namespace. Return why that failed; empty if it succeeded."""
 
     def try_bridge() -> None:
+        """Create a bridge in a new namespace, which ends with the thread."""
         _enter_new_namespace()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control_socket:
             fcntl.ioctl(control_socket.fileno(), SIOCBRADDBR, b"trial\0")
@@ -76,17 +80,18 @@ def _enter_new_namespace() -> None:
 
 
 def _set_interface_up(control_socket: socket.socket, name: bytes) -> None:
-    """Set a network interface of the socket's namespace up. Raises OSError."""
+    """Activate a network interface in the namespace of the socket. Raises OSError."""
     request = struct.pack("16sH14s", name, 0, b"")
     flags = struct.unpack("16sH14s", fcntl.ioctl(control_socket.fileno(), SIOCGIFFLAGS, request))[1]
     fcntl.ioctl(control_socket.fileno(), SIOCSIFFLAGS, struct.pack("16sH14s", name, flags | IFF_UP, b""))
 
 
 def _run_in_thread(step: Callable[[], None]) -> None:
-    """Run `step` in a new thread and wait for it. Raises its OSError."""
+    """Run `step` in a new thread and wait for its end. Raises the OSError that it raises."""
     errors: list[OSError] = []
 
     def run_step() -> None:
+        """Run the step and store its OSError for the caller."""
         try:
             step()
         except OSError as error:

@@ -23,37 +23,37 @@ CONFIG_SUFFIXES: Final = (".conflist", ".conf", ".json")
 
 
 class NetworkError(Exception):
-    """The network of an allocation cannot be created or removed. The message is a sentence for the job's owner."""
+    """The error of a network that cannot be created or removed. Its message is a sentence for the owner of the job."""
 
 
 class PortMapping(msgspec.Struct, frozen=True):
-    """A port of the host, and the port in the namespace to which it forwards."""
+    """A port of the host that is forwarded to a port in an allocation's namespace."""
 
     host_port: int = msgspec.field(name="hostPort")
     container_port: int = msgspec.field(name="containerPort")
-    protocol: str = "tcp"
-    host_ip: str = msgspec.field(name="hostIP", default="")
+    protocol: str = "tcp"  # tcp or udp
+    host_ip: str = msgspec.field(name="hostIP", default="")  # empty: all addresses of the host
 
 
 class PluginChain(msgspec.Struct, frozen=True):
-    """The configurations of a network's CNI plugins, in order."""
+    """A network as the configurations of its CNI plugins, in the order in which they are called."""
 
     name: str
     plugins: tuple[dict[str, Any], ...]
 
 
 class NetworkAttachment(NamedTuple):
-    """The namespace of an allocation that is connected to a network, with its ports."""
+    """The connection of an allocation's namespace to a network."""
 
-    id: str
-    namespace: Path
-    ports: tuple[PortMapping, ...]
+    id: str  # the allocation's id
+    namespace: Path  # the file on which the namespace is mounted
+    ports: tuple[PortMapping, ...]  # forwarded from the host
     args: str = ""
     """Arguments of the job for the plugins, as `NAME=value;NAME=value`."""
 
 
 class InterfaceAddress(msgspec.Struct, frozen=True):
-    """The network interface in a namespace with its addresses; an empty address: none."""
+    """The network interface in a namespace with its IPv4 and IPv6 address; an empty text means none."""
 
     interface: str
     address: str = ""
@@ -61,19 +61,21 @@ class InterfaceAddress(msgspec.Struct, frozen=True):
 
 
 class _IpConfig(msgspec.Struct):
+    """An address in the result of a CNI plugin, with the length of its prefix."""
+
     address: str = ""
 
 
 class _PluginResult(msgspec.Struct):
-    """The part of a plugin's result that is used."""
+    """The part of a CNI plugin's result that this module uses."""
 
     ips: list[_IpConfig] = []
 
 
-def build_bridge_chain(bridge: str, subnet: str, addresses_folder: Path) -> PluginChain:
-    """Return the chain of a bridge network.
+def build_bridge_chain(bridge_name: str, subnet: str, addresses_folder: Path) -> PluginChain:
+    """Return the plugin chain of the bridge network with this subnet.
 
-    `addresses_folder`: where the plugin host-local records which addresses are assigned, for the whole machine.
+    `addresses_folder` is where the plugin host-local records the assigned addresses of the whole machine.
     """
     address_plugin = {
         "type": "host-local",
@@ -83,7 +85,7 @@ def build_bridge_chain(bridge: str, subnet: str, addresses_folder: Path) -> Plug
     }
     bridge_plugin = {
         "type": "bridge",
-        "bridge": bridge,
+        "bridge": bridge_name,
         "isGateway": True,
         "ipMasq": True,
         # A task can then reach its own port at the address of the host.
@@ -93,16 +95,16 @@ def build_bridge_chain(bridge: str, subnet: str, addresses_folder: Path) -> Plug
     }
     firewall_plugin = {"type": "firewall", "backend": "iptables", "iptablesAdminChainName": "WHARF-ADMIN"}
     port_plugin = {"type": "portmap", "capabilities": {PORT_MAPPINGS_CAPABILITY: True}, "snat": True}
-    return PluginChain(bridge, (bridge_plugin, firewall_plugin, port_plugin))
+    return PluginChain(bridge_name, (bridge_plugin, firewall_plugin, port_plugin))
 
 
 async def connect_namespace(
     plugins: CniPlugins, chain: PluginChain, attachment: NetworkAttachment, *, on_result: Callable[[Any], None]
 ) -> InterfaceAddress:
-    """Connect a namespace to a network and return its address.
+    """Connect a namespace to a network by calling its plugins in order. Return the addresses.
 
-    `on_result` is called after each plugin with its result, which `disconnect_namespace` needs. After a failure, the
-    plugins that succeeded stay in effect until `disconnect_namespace`. Raises NetworkError.
+    `on_result` is called after each plugin with its result, which is needed to disconnect. After a failure, the effects
+    of the plugins that succeeded remain until the namespace is disconnected. Raises NetworkError.
     """
     result: Any = None
     for plugin in chain.plugins:
@@ -127,7 +129,11 @@ async def connect_namespace(
 async def disconnect_namespace(
     plugins: CniPlugins, chain: PluginChain, attachment: NetworkAttachment, *, result: Any
 ) -> None:  # `result`: the JSON of the last plugin.
-    """Undo all plugins of the chain, in reverse. Raises NetworkError with the first failure, after all were called."""
+    """Undo the effects of all plugins of the chain, in reverse order.
+
+    `result` is the JSON of the last plugin that succeeded when the namespace was connected. All plugins are called,
+    then NetworkError is raised for the first failure.
+    """
     first_error: CniPluginError | None = None
     for plugin in reversed(chain.plugins):
         try:
@@ -146,7 +152,10 @@ async def _call_plugin(
     attachment: NetworkAttachment,
     previous_result: Any,
 ) -> Any:  # JSON, as `previous_result`.
-    """Call one plugin of the chain and return its result. Raises CniPluginError."""
+    """Call one plugin of the chain with `ADD` or `DEL` and return its result. Raises CniPluginError.
+
+    `previous_result` is the JSON that the plugin before it returned.
+    """
     config = {"cniVersion": CNI_VERSION, **plugin, "name": chain.name}
     capabilities = config.pop("capabilities", None) or {}
     if capabilities.get(PORT_MAPPINGS_CAPABILITY):
@@ -164,7 +173,7 @@ async def _call_plugin(
 
 
 class _DeclaredNetwork(msgspec.Struct):
-    """A CNI configuration file: one plugin, or a list of them."""
+    """The content of a CNI configuration file: one plugin, or a list of plugins."""
 
     name: str
     plugins: list[dict[str, Any]] | None = None
@@ -172,7 +181,10 @@ class _DeclaredNetwork(msgspec.Struct):
 
 
 def read_declared_chains(folder: Path) -> Iterator[PluginChain]:
-    """Yield the networks of the CNI configuration files in a folder. Invalid files are logged and skipped."""
+    """Yield a plugin chain for each CNI configuration file in a folder.
+
+    Invalid files are logged and skipped. A missing folder has no files.
+    """
     if not folder.is_dir():
         return
     for file in sorted(file for file in folder.iterdir() if file.suffix in CONFIG_SUFFIXES):

@@ -44,36 +44,36 @@ SHELL_SPECIAL_NAMES: Final = frozenset({"OPTIND", "LINENO"})
 EXEC_SCRIPT: Final = '. "/proc/self/fd/$0" && exec 6<&- 7<&- && exec "$@"'
 """Reads the environment from the descriptor whose number is $0, and becomes the command."""
 EXEC_IN_FOLDER_SCRIPT: Final = 'cd "$1" && shift && unset OLDPWD && . "/proc/self/fd/$0" && exec "$@"'
-"""As EXEC_SCRIPT, in the folder $1."""
+"""Changes to the folder $1, reads the environment from the descriptor $0, and becomes the command."""
 INPUT_DESCRIPTORS: Final = (6, 7)
 """The descriptors of the environment script and of the mount table."""
 
 
 class SandboxSpec(NamedTuple):
-    """The environment, privileges, folder and devices of a program in a sandbox."""
+    """The environment, privileges, working folder and devices of a program in a sandbox."""
 
     environment: Mapping[str, str]
     privileges: ProcessPrivileges
-    work_folder: str
+    work_folder: str  # an absolute path in the sandbox
     hostname: str = ""
-    has_own_ipc: bool = True
+    has_own_ipc: bool = True  # it has an IPC namespace of its own
     devices: tuple[GivenDevice, ...] = ()
     """Their owner in the sandbox is the task's user."""
 
 
 class LaunchCommand(NamedTuple):
-    """A command line, and the texts that it reads at the input descriptors."""
+    """A command line that starts a program, and the texts that it reads from the input descriptors."""
 
     command: tuple[str, ...]
-    inputs: tuple[str, ...]
+    inputs: tuple[str, ...]  # the environment script and the mount table
 
 
 class EntryCommand(NamedTuple):
-    """A command prefix, and the text that it reads at the input descriptor."""
+    """A prefix for a command that runs beside a task or as another user, and the text that the prefix reads."""
 
     command_prefix: tuple[str, ...]
     """Put in front of a command."""
-    input_text: str
+    input_text: str  # read from the input descriptor: the script that sets the environment
 
 
 def build_launch_command(
@@ -83,7 +83,10 @@ def build_launch_command(
     *,
     input_descriptors: tuple[int, int] = INPUT_DESCRIPTORS,
 ) -> LaunchCommand:
-    """Return the command that sets up the sandbox and becomes the program. Raises RootFilesystemError."""
+    """Return the command line that sets up the sandbox and then becomes the program `command`.
+
+    Mount points are created in the task's folder. Raises RootFilesystemError.
+    """
     environment_descriptor, mounts_descriptor = input_descriptors
     namespace_options = ["--mount", "--uts", *(["--ipc"] if spec.has_own_ipc else [])]
     command_line = [
@@ -119,9 +122,9 @@ def build_launch_command(
 def build_user_command(
     user_switch: Sequence[str], environment: Mapping[str, str], command: Sequence[str], *, input_descriptor: int
 ) -> EntryCommand:
-    """Return the command that runs as another user without a sandbox.
+    """Return the command line that runs `command` as another user, without a sandbox.
 
-    `user_switch` is the prefix that switches the user. The result contains the whole command.
+    `user_switch` is the prefix that switches the user. The result's `command_prefix` contains the whole command line.
     """
     command_line = [
         *user_switch,
@@ -136,13 +139,13 @@ def build_user_command(
 
 
 def _convert_device_permissions(permissions: str) -> str:
-    """Return chmod's mode for a device file, from cgroup permission letters (`r`, `w`, `m`)."""
+    """Return chmod's mode for a device file, such as `u=rw,go=`, from permission letters (`r`, `w`, `m`)."""
     letters = "".join(letter for letter in "rw" if letter in permissions)
     return f"u={letters},go="
 
 
 def _check_device_target(device: GivenDevice) -> str:
-    """Return the normalized path of a device in the sandbox. Raises RootFilesystemError outside of /dev."""
+    """Return the normalized path of a device in the sandbox. Raises RootFilesystemError if it is not below /dev."""
     target = os.path.normpath(device.target)
     if not target.startswith("/dev/"):
         raise RootFilesystemError(f"a device must be below /dev, not at {device.target}")
@@ -150,14 +153,14 @@ def _check_device_target(device: GivenDevice) -> str:
 
 
 def build_entry_command(
-    pid: int, spec: SandboxSpec, groups: list[Path], *, input_descriptor: int, session_command: tuple[str, ...] = ()
+    pid: int, spec: SandboxSpec, cgroups: list[Path], *, input_descriptor: int, session_command: tuple[str, ...] = ()
 ) -> EntryCommand:
     """Return the prefix that runs a command in the sandbox of process `pid`.
 
-    The command joins these control groups. `session_command` makes it a session leader: it runs inside the namespaces,
-    where a session leader from outside would not be visible.
+    The command joins the control groups whose folders are `cgroups`. `session_command` makes it a session leader: it
+    runs inside the namespaces, where a session leader from outside would not be visible.
     """
-    command_line = [SHELL, ENTER_SCRIPT_PATH, *(str(group / "cgroup.procs") for group in groups), "--"]
+    command_line = [SHELL, ENTER_SCRIPT_PATH, *(str(cgroup / "cgroup.procs") for cgroup in cgroups), "--"]
     command_line += [
         "/usr/bin/nsenter",
         f"--target={pid}",
@@ -184,22 +187,28 @@ def build_entry_command(
 
 
 def build_environment_script(environment: Mapping[str, str]) -> str:
-    """Return the shell script that sets the task's environment."""
+    """Return the shell script that sets these variables, and unsets those of the launching programs.
+
+    Variables whose names a shell cannot use are left out.
+    """
     lines = [f"export {name}={_quote(value)}\n" for name, value in environment.items() if _is_shell_variable(name)]
     return "".join([f"unset {' '.join((*LAUNCH_ENVIRONMENT, ALONE_VARIABLE))}\n", *lines])
 
 
 def _build_env_prefix(environment: Mapping[str, str]) -> list[str]:
-    """Return the prefix that sets variables whose names a shell cannot use; empty if there are none."""
+    """Return the `env` command prefix that sets those variables whose names a shell cannot use.
+
+    Empty if there are none.
+    """
     assignments = [f"{name}={value}" for name, value in environment.items() if not _is_shell_variable(name)]
     return ["/usr/bin/env", "--", *assignments] if assignments else []
 
 
 def _is_shell_variable(name: str) -> bool:
-    """Return whether a shell can set this variable."""
+    """Return whether a shell script can set a variable with this name."""
     return SHELL_NAME.fullmatch(name) is not None and name not in SHELL_SPECIAL_NAMES
 
 
 def _quote(text: str) -> str:
-    """Return the text as one word of a shell."""
+    """Return the text quoted as one word of a shell command."""
     return "'" + text.replace("'", "'\\''") + "'"

@@ -24,15 +24,18 @@ DEFAULT_CAPABILITIES: Final = (
 )
 """Capabilities that tasks can request if the operator does not configure others."""
 EXPLICIT_CAPABILITIES: Final = frozenset({"mknod"})
-"""Not granted by default: a process that can create device files can read every disk."""
+"""Granted only on request: a process that can create device files can read every disk."""
 
 
 class PrivilegeError(Exception):
-    """A job requests privileges that it may not have. The message is a sentence for its owner."""
+    """The error of a job that requests privileges that it may not have.
+
+    Its message is a sentence for the job's owner.
+    """
 
 
 class UnknownPrivilege(PrivilegeError):
-    """The user or capability does not exist."""
+    """The error of a user or capability that does not exist."""
 
 
 class ProcessPrivileges(NamedTuple):
@@ -40,15 +43,15 @@ class ProcessPrivileges(NamedTuple):
 
     uid: int
     gid: int
-    groups: tuple[int, ...]
-    name: str
-    home: str
+    groups: tuple[int, ...]  # supplementary group ids
+    name: str  # the user's name
+    home: str  # the user's home folder
     capabilities: tuple[str, ...]
     """For root: the upper limit of its capabilities. For other users: those that the process starts with."""
 
     @property
     def setpriv_command(self) -> list[str]:
-        """The prefix that gives a command these privileges; it cannot gain others."""
+        """The command prefix with which a program gets these privileges and cannot gain others."""
         granted = ",".join(["-all", *(f"+{each}" for each in self.capabilities)])
         inherited = "-all" if self.uid == 0 else granted
         groups = ",".join(map(str, self.groups))
@@ -66,7 +69,7 @@ class ProcessPrivileges(NamedTuple):
 
 
 def find_user(name: str) -> pwd.struct_passwd | None:
-    """Return a user of this machine by name or number; None if it does not exist."""
+    """Return the user of this machine with this name or numeric id; None if it does not exist."""
     try:
         return pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
     except KeyError:
@@ -76,11 +79,15 @@ def find_user(name: str) -> pwd.struct_passwd | None:
 def resolve_privileges(
     user: str, *, add: Iterable[str], drop: Iterable[str], allowed: Iterable[str]
 ) -> ProcessPrivileges:
-    """Return the privileges of a user; an empty name is `nobody`. Raises PrivilegeError."""
-    name = user or DEFAULT_USER
-    user_entry = find_user(name)
+    """Return the privileges of a program that runs as this user; without a user, as `nobody`.
+
+    `add` and `drop` are capabilities that the job requests and renounces, `allowed` those that a job may request.
+    Raises PrivilegeError.
+    """
+    user_name = user or DEFAULT_USER
+    user_entry = find_user(user_name)
     if user_entry is None:
-        raise UnknownPrivilege(f"user {name} does not exist on this machine")
+        raise UnknownPrivilege(f"user {user_name} does not exist on this machine")
     groups = tuple(os.getgrouplist(user_entry.pw_name, user_entry.pw_gid))
     capabilities = resolve_capabilities(add=add, drop=drop, allowed=allowed, is_root=user_entry.pw_uid == 0)
     return ProcessPrivileges(
@@ -89,7 +96,7 @@ def resolve_privileges(
 
 
 def read_process_privileges(pid: int) -> ProcessPrivileges:
-    """Return the current privileges of a process. Raises OSError if it is gone."""
+    """Return the current user, groups and capabilities of a process. Raises OSError if it does not exist."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     status = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
     uid, gid = int(status["Uid"][1]), int(status["Gid"][1])
@@ -107,7 +114,8 @@ def resolve_capabilities(
 ) -> tuple[str, ...]:
     """Return the capabilities of a program. Raises PrivilegeError if `add` exceeds `allowed`.
 
-    Root has the default capabilities that are allowed, other users have only those in `add`.
+    Root gets the default capabilities that are allowed, without those in `drop`, and those in `add`. Other users get
+    only those in `add`.
     """
     allowed_names = _parse_capabilities(allowed)
     requested, dropped = _parse_capabilities(add), _parse_capabilities(drop)
@@ -120,7 +128,10 @@ def resolve_capabilities(
 
 
 def _parse_capabilities(names: Iterable[str]) -> frozenset[str]:
-    """Return capability names in lower case without `CAP_`; `all` is replaced by all names. Raises UnknownPrivilege."""
+    """Return capability names in lower case without `CAP_`; `all` stands for all known names.
+
+    Raises UnknownPrivilege.
+    """
     plain = {name.lower().removeprefix("cap_") for name in names}
     if ALL_CAPABILITIES_KEYWORD in plain:
         return KNOWN_CAPABILITIES

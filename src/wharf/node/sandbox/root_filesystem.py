@@ -38,19 +38,19 @@ WRITABLE_OPTIONS: Final = "bind,nosuid,nodev"
 
 
 class RootFilesystemError(Exception):
-    """The root filesystem cannot be created. The message is a sentence for the task's owner."""
+    """The error of a root file system that cannot be created. Its message is a sentence for the task's owner."""
 
 
 class BindMount(NamedTuple):
-    """A host folder or file, and its path in the sandbox."""
+    """A host folder or file that is mounted at a path in the sandbox."""
 
-    source: str
-    target: str
+    source: str  # on the host
+    target: str  # in the sandbox
     is_read_only: bool = True
 
 
 class RootFilesystem:
-    """The folders and mounts of one task's sandbox."""
+    """The root file system of one task's sandbox: its folder, and the mounts in it."""
 
     def __init__(
         self,
@@ -61,9 +61,10 @@ class RootFilesystem:
         files: Iterable[BindMount] = (),
         has_own_ipc: bool = True,
     ) -> None:
-        """`folder`: the task's folder.
+        """Create the description; `build_fstab` creates the mount points.
 
-        `shared`: the allocation's folder. `files`: mounted over files of the host folders.
+        `folder` is the task's folder, `shared` the allocation's folder, `bindings` are host folders, and `files` are
+        mounted over files of the host folders.
         """
         self._files = tuple(files)
         self.folder = folder
@@ -72,7 +73,10 @@ class RootFilesystem:
         self._has_own_ipc = has_own_ipc
 
     def build_fstab(self) -> str:
-        """Create the mount points and return the mounts as a text like /etc/fstab. Raises RootFilesystemError."""
+        """Create the mount points in the task's folder, and return all mounts as a text like /etc/fstab.
+
+        Raises RootFilesystemError.
+        """
         root = str(self.folder)
         lines = [
             _format_line(root, root, "none", "rbind,nosuid,nodev"),
@@ -115,8 +119,12 @@ class RootFilesystem:
             os.close(handle)
         return "\n".join(lines) + "\n"
 
-    def _build_bind_line(self, handle: int, binding: BindMount) -> str | None:
-        """Create the mount point of a bind mount and return its line; None if no mount is needed."""
+    def _build_bind_line(self, folder_descriptor: int, binding: BindMount) -> str | None:
+        """Create the mount point of a bind mount and return its fstab line; None if no mount is needed.
+
+        `folder_descriptor` is the open folder of the task. A link on the host is created as a link in the sandbox if its target is
+        mounted at the same path. Raises RootFilesystemError and OSError.
+        """
         source, target = binding.source, os.path.normpath(binding.target)
         if not target.startswith("/") or target == "/" or target in RESERVED_TARGETS:
             raise RootFilesystemError(f"nothing can be mounted at {binding.target}")
@@ -125,17 +133,17 @@ class RootFilesystem:
                 raise RootFilesystemError(f"{source} does not exist on this machine")
             return None
         if source == target and os.path.islink(source) and self._is_mounted_unchanged(os.path.realpath(source)):
-            _make_link(handle, target, os.readlink(source))
+            _make_link(folder_descriptor, target, os.readlink(source))
             return None
         if not any(target.startswith(f"{parent.target.rstrip('/')}/") for parent in self._bindings):
-            _make_mount_point(handle, target, is_folder=os.path.isdir(source))
+            _make_mount_point(folder_descriptor, target, is_folder=os.path.isdir(source))
         options = READ_ONLY_OPTIONS if binding.is_read_only else WRITABLE_OPTIONS
         return _format_line(source, f"{self.folder}{target}", "none", options)
 
     def _resolve_mount_point(self, target: str) -> str:
-        """Return the path of a file in the sandbox with links resolved; empty if it does not exist.
+        """Return the path in the sandbox, without links, at which a file must be mounted to appear at `target`.
 
-        The links of the target are resolved on the host, because mount would follow them there.
+        Empty if no such file exists there. Links are resolved on the host, because mount would follow them there.
         """
         host_path = self.resolve_host_path(target)
         real = os.path.realpath(host_path)
@@ -146,14 +154,14 @@ class RootFilesystem:
         return real if self._is_mounted_unchanged(real) else ""
 
     def _is_mounted_unchanged(self, path: str) -> bool:
-        """Return whether the path is below a folder that has the same path in the sandbox."""
+        """Return whether the host path has the same path in the sandbox, because its folder is mounted there."""
         return any(
             each.source == each.target and path.startswith(f"{each.target}/") and not os.path.islink(each.source)
             for each in self._bindings
         )
 
     def resolve_host_path(self, path: str) -> str:
-        """Return the host path of a path in the sandbox."""
+        """Return the host path of a path in the sandbox, according to the mounts. Links are not resolved."""
         path = os.path.normpath(path)
         for binding in reversed(self._bindings):
             if path == binding.target or path.startswith(f"{binding.target.rstrip('/')}/"):
@@ -163,10 +171,10 @@ class RootFilesystem:
         return f"{self.folder}{path}"
 
     def find_program(self, command: str, work_folder: str, search_path: str) -> str:
-        """Return the program's path in the sandbox. Raises RootFilesystemError.
+        """Return the program's path in the sandbox. Raises RootFilesystemError if it does not exist.
 
-        `command` is searched for in `search_path` (a PATH), unless it contains a slash. Relative paths start at
-        `work_folder`.
+        `command` is searched in `search_path`, a list of folders such as PATH, unless it contains a slash. Relative
+        paths start at `work_folder`.
         """
         if "/" in command:
             path = os.path.normpath(os.path.join(work_folder, command))
@@ -180,18 +188,21 @@ class RootFilesystem:
         raise RootFilesystemError(f"program {command} not found in PATH ({search_path}) in the task's root filesystem")
 
 
-def _format_line(source: str, target: str, kind: str, options: str) -> str:
-    """Return a line of /etc/fstab."""
-    return f"{_escape(source)} {_escape(target)} {kind} {options} 0 0"
+def _format_line(source: str, mount_point: str, file_system: str, options: str) -> str:
+    """Return a line of /etc/fstab: source, target, file system type and mount options."""
+    return f"{_escape(source)} {_escape(mount_point)} {file_system} {options} 0 0"
 
 
 def _escape(path: str) -> str:
-    """Return a path as fstab requires it: with special characters in octal."""
-    return "".join(f"\\{ord(each):03o}" if each in " \t\n\\#" else each for each in path)
+    r"""Return a path as fstab requires it: spaces and other special characters as octal escapes, such as `\040`."""
+    return "".join(f"\\{ord(character):03o}" if character in " \t\n\\#" else character for character in path)
 
 
 def _make_mount_point(root: int, path: str, *, is_folder: bool) -> None:
-    """Create a file or folder and its parents; replaces anything else that the task put there. Raises OSError."""
+    """Create a file or folder, and its parents, below the open folder `root`. Raises OSError.
+
+    Files or links of the task that are in the way are replaced.
+    """
     *parents, last = path.strip("/").split("/")
     with _FolderCursor(root) as cursor:
         for name in parents:
@@ -203,7 +214,7 @@ def _make_mount_point(root: int, path: str, *, is_folder: bool) -> None:
 
 
 def _make_link(root: int, path: str, target: str) -> None:
-    """Create a symbolic link and its parent folders. Raises OSError."""
+    """Create a symbolic link to `target`, and its parent folders, below the open folder `root`. Raises OSError."""
     *parents, last = path.strip("/").split("/")
     with _FolderCursor(root) as cursor:
         for name in parents:
@@ -212,10 +223,10 @@ def _make_link(root: int, path: str, target: str) -> None:
 
 
 class _FolderCursor:
-    """An open folder that descends step by step without following links."""
+    """An open folder from which one can step into subfolders, without following links."""
 
-    def __init__(self, start: int) -> None:
-        self._folder = os.dup(start)
+    def __init__(self, folder_descriptor: int) -> None:
+        self._folder = os.dup(folder_descriptor)
 
     def __enter__(self) -> "_FolderCursor":
         return self
@@ -224,7 +235,7 @@ class _FolderCursor:
         os.close(self._folder)
 
     def step_into(self, name: str) -> None:
-        """Descend into a folder; creates it, or replaces a file or link of that name."""
+        """Move to the subfolder `name`. It is created if it is missing, and replaces a file or link. Raises OSError."""
         try:
             os.mkdir(name, 0o755, dir_fd=self._folder)
         except FileExistsError:
@@ -236,7 +247,10 @@ class _FolderCursor:
         self._folder = inner
 
     def make_file(self, name: str) -> None:
-        """Create an empty file; replaces anything that is not a file."""
+        """Create an empty file, unless it exists; a link or an empty folder of that name is replaced.
+
+        Raises OSError.
+        """
         try:
             os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=self._folder))
         except FileExistsError:
@@ -246,7 +260,10 @@ class _FolderCursor:
             self.make_file(name)
 
     def make_link(self, name: str, target: str) -> None:
-        """Create a symbolic link; replaces anything else of that name."""
+        """Create a symbolic link, unless it exists; a file or an empty folder of that name is replaced.
+
+        Raises OSError.
+        """
         try:
             os.symlink(target, name, dir_fd=self._folder)
         except FileExistsError:
@@ -256,7 +273,7 @@ class _FolderCursor:
             os.symlink(target, name, dir_fd=self._folder)
 
     def _remove(self, name: str) -> None:
-        """Remove a file or an empty folder."""
+        """Remove a file, a link or an empty folder. Raises OSError."""
         try:
             os.unlink(name, dir_fd=self._folder)
         except OSError as error:

@@ -27,11 +27,11 @@ class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of a check as the API shows it."""
 
     id: str = msgspec.field(name="ID")
-    mode: str = msgspec.field(name="Mode")
+    mode: str = msgspec.field(name="Mode")  # readiness, or healthiness if it counts for the allocation's health
     status: str = msgspec.field(name="Status")
     output: str = msgspec.field(name="Output")
-    timestamp: int = msgspec.field(name="Timestamp")
-    group: str = msgspec.field(name="Group")
+    timestamp: int = msgspec.field(name="Timestamp")  # Unix time in seconds
+    group: str = msgspec.field(name="Group")  # the allocation's name
     service: str = msgspec.field(name="Service")
     check: str = msgspec.field(name="Check")
     status_code: int = msgspec.field(name="StatusCode", default=0)
@@ -39,7 +39,7 @@ class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Check:
-    """One check of an allocation, with its state and the task that runs it."""
+    """One check of an allocation, with its state and the asyncio task that probes the service."""
 
     def __init__(self, definition: AllocationCheck, group: str) -> None:
         self.definition = definition
@@ -49,7 +49,7 @@ class _Check:
         self.since_s = 0.0
 
     def build_result(self) -> CheckResult:
-        """Return the result for the API."""
+        """Return the current result of the check in the format of the API."""
         state, spec = self.state, self.definition.spec
         return CheckResult(
             id=spec.id,
@@ -66,7 +66,7 @@ class _Check:
 
 
 class CheckRunner:
-    """Runs the checks of all allocations of the node."""
+    """Probes the services of all allocations of the node at the intervals of their checks."""
 
     def __init__(
         self, world: World, handle_event: Callable[[str, events.AllocationEvent], None], run_in_task: TaskCommandRunner
@@ -81,15 +81,18 @@ class CheckRunner:
         """Return whether checks of the allocation are set."""
         return allocation_id in self._checks
 
-    def set_checks(self, allocation_id: str, group: str, definitions: list[AllocationCheck]) -> None:
-        """Set the checks of an allocation. `group` is the allocation's name, as results show it."""
-        self._checks[allocation_id] = [_Check(definition, group) for definition in definitions]
+    def set_checks(self, allocation_id: str, allocation_name: str, definitions: list[AllocationCheck]) -> None:
+        """Store the checks of an allocation; `update_running_checks` starts them.
+
+        `allocation_name` is the allocation's name, as results show it.
+        """
+        self._checks[allocation_id] = [_Check(definition, allocation_name) for definition in definitions]
 
     def update_running_checks(self, allocation_id: str, running_since_s: Callable[[str], float | None]) -> None:
-        """Run the checks whose task runs, and stop the others.
+        """Start the checks of tasks that run, and stop the others.
 
-        `running_since_s` returns the start time of a task (for an empty name: of the group's first task), or `None` if it
-        does not run.
+        A check begins again if its task was restarted. `running_since_s` returns the start time of a task on the
+        monotonic clock (for an empty name: of the group's first task), or `None` if it does not run.
         """
         for check in self._checks.get(allocation_id, ()):
             since_s = running_since_s(check.definition.task)
@@ -108,18 +111,21 @@ class CheckRunner:
                 )
 
     def remove_checks(self, allocation_id: str) -> None:
-        """Stop and delete the checks of an allocation."""
+        """Stop the checks of an allocation and delete their results."""
         for check in self._checks.pop(allocation_id, ()):
             if check.probing is not None:
                 check.probing.cancel()
         self._is_passing.pop(allocation_id, None)
 
     async def build_results(self, allocation_id: str) -> Mapping[str, Any]:  # JSON.
-        """Return the results of an allocation's checks, by check id."""
+        """Return the results of an allocation's checks by check id; empty if it has none."""
         return {check.definition.spec.id: check.build_result() for check in self._checks.get(allocation_id, ())}
 
     async def _run_check(self, allocation_id: str, check: _Check) -> None:
-        """Until canceled: probe the service, update the state of the check and restart its task if necessary."""
+        """Probe the service at intervals, and update the state of the check. Runs until canceled.
+
+        A restart of the task is requested after too many failures in a row.
+        """
         spec, task = check.definition.spec, check.definition.script_task
         while True:
             # The first probe runs at once, so that a healthy service is soon known to be healthy.
@@ -139,12 +145,12 @@ class CheckRunner:
             await asyncio.sleep(spec.interval_s)
 
     def _on_probed(self, allocation_id: str, previous: CheckState, current: CheckState) -> None:
-        """Evaluate the allocation's checks again if the status has changed."""
+        """If the status of a check has changed, evaluate all checks of the allocation."""
         if previous.status is not current.status:
             self._evaluate_checks(allocation_id)
 
     def _evaluate_checks(self, allocation_id: str) -> None:
-        """Report whether all checks that count for health pass, if that has changed."""
+        """Apply `ChecksChanged` if the checks that the allocation's health depends on have begun or stopped to pass."""
         health_checks = [
             check for check in self._checks.get(allocation_id, ()) if not check.definition.spec.is_readiness
         ]

@@ -19,7 +19,7 @@ class CheckStatus(Enum):
 
 
 class ProbeResult(NamedTuple):
-    """The result of one probe."""
+    """The result of one probe of a service."""
 
     is_healthy: bool
     output: str
@@ -35,7 +35,10 @@ def truncate_output(text: str) -> str:
 
 
 class CheckSpec(NamedTuple):
-    """A service check with all names, ports and addresses resolved."""
+    """A service check with all names, ports and addresses resolved.
+
+    Fields for one kind of check are ignored by the others.
+    """
 
     id: str
     name: str
@@ -74,11 +77,11 @@ class CheckState(NamedTuple):
 
     status: CheckStatus
     successes: int = 0  # In a row.
-    failures: int = 0
+    failures: int = 0  # In a row.
     # Failures that count for a restart: not those in the grace period, and not warnings if the check ignores them.
     counted_failures: int = 0
-    last: ProbeResult | None = None
-    at_ns: int = 0
+    last: ProbeResult | None = None  # the result of the last probe
+    at_ns: int = 0  # time of the last probe
 
 
 def create_check_state(spec: CheckSpec) -> CheckState:
@@ -89,9 +92,9 @@ def create_check_state(spec: CheckSpec) -> CheckState:
 def apply_probe_result(
     state: CheckState, spec: CheckSpec, result: ProbeResult, *, at_ns: int, running_for_s: float
 ) -> CheckState:
-    """Return the state after one more probe.
+    """Return the state of a check after one more probe with this result.
 
-    `at_ns` is the time of the probe, and `running_for_s` how long the task has been running.
+    `at_ns` is the time of the probe, and `running_for_s` the time since the task's start.
     """
     is_healthy = result.is_healthy or (result.is_warning and spec.should_ignore_warnings)
     successes = state.successes + 1 if is_healthy else 0
@@ -105,12 +108,15 @@ def apply_probe_result(
 
 
 def should_restart(state: CheckState, spec: CheckSpec) -> bool:
-    """Return whether the task must be restarted because of the check."""
+    """Return whether the check has failed so often that the task must be restarted."""
     return 0 < spec.restart_limit <= state.counted_failures
 
 
 def _count_failures(state: CheckState, spec: CheckSpec, result: ProbeResult, running_for_s: float) -> int:
-    """Return how many failures count for a restart after this probe."""
+    """Return the number of failures in a row that count for a restart, after this probe.
+
+    Failures in the grace period after the task's start do not count.
+    """
     if result.is_healthy or (result.is_warning and spec.should_ignore_warnings_for_restart):
         return 0
     if running_for_s < spec.restart_grace_s:

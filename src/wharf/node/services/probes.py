@@ -24,7 +24,10 @@ ScriptRunner = Callable[[tuple[str, ...]], Awaitable[tuple[int, str]]]
 
 
 async def probe_service(spec: CheckSpec, run_in_task: ScriptRunner) -> ProbeResult:
-    """Probe the service once, within the timeout of the check."""
+    """Probe the service once and return the result. An error or a timeout is a failed result.
+
+    `run_in_task` runs the command of a script check in the task.
+    """
     try:
         async with asyncio.timeout(spec.timeout_s):
             match spec.kind:
@@ -43,7 +46,7 @@ async def probe_service(spec: CheckSpec, run_in_task: ScriptRunner) -> ProbeResu
 
 
 async def _probe_http(spec: CheckSpec) -> ProbeResult:
-    """Send an HTTP request. Any status below 400 is healthy."""
+    """Send an HTTP request. Return a healthy result for a status below 400. Raises OSError and httpx2's errors."""
     host = f"[{spec.host}]" if ":" in spec.host else spec.host
     path = spec.path if spec.path.startswith("/") else f"/{spec.path}"
     address = f"{'https' if spec.is_tls else 'http'}://{host}:{spec.port}{path}"
@@ -71,7 +74,7 @@ async def _probe_http(spec: CheckSpec) -> ProbeResult:
 
 
 async def _probe_tcp(spec: CheckSpec) -> ProbeResult:
-    """Open a connection, with TLS if the check requests it."""
+    """Open a TCP connection, with TLS if the check requests it. Return a healthy result. Raises OSError if it fails."""
     context = ssl.create_default_context() if spec.is_tls else None
     _, writer = await asyncio.open_connection(spec.host, spec.port, ssl=context)
     writer.close()
@@ -81,7 +84,10 @@ async def _probe_tcp(spec: CheckSpec) -> ProbeResult:
 
 
 async def _probe_grpc(spec: CheckSpec) -> ProbeResult:
-    """Call the standard gRPC health service. Its messages are small enough to be encoded here by hand."""
+    """Call the standard gRPC health service. Return a healthy result if it reports SERVING.
+
+    Its messages are encoded by hand: byte 0x0a and the length precede the service name, and byte 0x08 the status.
+    """
     import grpc.aio  # type: ignore[import-untyped]  # The library has no types. Imported here, because it is large and rarely needed.
 
     name = spec.grpc_service.encode()
@@ -103,7 +109,7 @@ async def _probe_grpc(spec: CheckSpec) -> ProbeResult:
 
 
 def _encode_varint(number: int) -> bytes:
-    """Return a number as a protobuf varint."""
+    """Return a number as a protobuf varint: 7 bits in each byte, lowest first; the high bit means that more follow."""
     encoded = b""
     while number > 127:
         encoded += bytes([number & 127 | 128])
@@ -111,6 +117,6 @@ def _encode_varint(number: int) -> bytes:
     return encoded + bytes([number])
 
 
-def _build_script_result(code: int, output: str) -> ProbeResult:
-    """Return the result of a script."""
-    return ProbeResult(code == 0, truncate_output(output), is_warning=code == WARNING_EXIT_CODE)
+def _build_script_result(exit_code: int, output: str) -> ProbeResult:
+    """Return the result of a check script: code 0 is healthy, 1 is a warning, others are unhealthy."""
+    return ProbeResult(exit_code == 0, truncate_output(output), is_warning=exit_code == WARNING_EXIT_CODE)

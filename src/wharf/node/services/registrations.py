@@ -22,10 +22,10 @@ ALLOCATION_ADDRESS_MODE: Final = "alloc"
 
 
 class ServiceInstance(NamedTuple):
-    """A service of this allocation with its address and port. `task` is empty for a service of the group."""
+    """A service of this allocation with its address and port."""
 
     service: Service
-    task: str
+    task: str  # empty: the service belongs to the group
     address: str
     port: int
 
@@ -34,7 +34,7 @@ class AllocationCheck(NamedTuple):
     """A check of this allocation, with the service that it belongs to."""
 
     spec: CheckSpec
-    service: str
+    service: str  # the name of the service
     task: str
     """Empty for a service of the group."""
     script_task: str
@@ -42,7 +42,7 @@ class AllocationCheck(NamedTuple):
 
 
 def list_services(allocation: AssignedAllocation, job: Job, host: TaskHost) -> Iterator[ServiceInstance]:
-    """Yield the services of the allocation that are registered with the cluster itself."""
+    """Yield the allocation's services that are registered with the cluster itself, with address and port."""
     group = job.find_group(allocation.task_group)
     if group is None:
         return
@@ -56,7 +56,10 @@ def list_services(allocation: AssignedAllocation, job: Job, host: TaskHost) -> I
 
 
 def is_service_up(record: AllocationRecord, instance: ServiceInstance) -> bool:
-    """Return whether the service is to be registered. It is removed before its task is asked to end."""
+    """Return whether the service must be registered: its task runs and is not being stopped or restarted.
+
+    For a service of the group, any task of the group.
+    """
     if record.is_to_stop:
         return False
     tasks = [record.task(instance.task)] if instance.task else record.tasks
@@ -66,7 +69,7 @@ def is_service_up(record: AllocationRecord, instance: ServiceInstance) -> bool:
 def build_registration(
     allocation: AssignedAllocation, instance: ServiceInstance, host: TaskHost, reference_values: ReferenceValues
 ) -> ServiceRegistration:
-    """Return the registration of a service."""
+    """Return the registration of a service, with all references in its name, tags and address resolved."""
     service = instance.service
     owner = instance.task or f"{GROUP_OWNER_PREFIX}{allocation.task_group}"
     name = resolve_text(service.name, reference_values)
@@ -87,7 +90,7 @@ def build_registration(
 def list_checks(
     allocation: AssignedAllocation, job: Job, host: TaskHost, find_reference_values: Callable[[str], ReferenceValues]
 ) -> list[AllocationCheck]:
-    """Return the checks of all services.
+    """Return the checks of all services of the allocation, with all references resolved.
 
     `find_reference_values` takes the name of a task, or an empty name for the group.
     """
@@ -114,7 +117,10 @@ def _build_check_spec(
     port: int,
     reference_values: ReferenceValues,
 ) -> CheckSpec:
-    """Resolve one check."""
+    """Return a check of the job with its names and references resolved, for this address and port.
+
+    A missing interval or timeout becomes one second.
+    """
     service = instance.service
     name = resolve_text(check.name, reference_values) or f'service: "{service.name}" check'
     restart = check.check_restart or service.check_restart
@@ -152,25 +158,26 @@ def _build_check_spec(
 
 
 def make_check_id(allocation: AssignedAllocation, instance: ServiceInstance, name: str, check: ServiceCheck) -> str:
-    """Return the id of a check: the same for the same check of the same allocation."""
+    """Return the id of a check, a hash: equal for the same check of the same allocation."""
     parts = (allocation.id, allocation.task_group, instance.task, instance.service.name, name, check.type, check.path)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _resolve_address(allocation: AssignedAllocation, label: str, mode: str, host: TaskHost) -> tuple[str, int]:
-    """Return address and port for a port label or a port number.
+def _resolve_address(allocation: AssignedAllocation, port_label: str, mode: str, host: TaskHost) -> tuple[str, int]:
+    """Return (address, port) for `port_label`, which is the label of an allocated port or a port number.
 
-    With the mode `alloc`, they are those inside the allocation's own network.
+    With the address mode `alloc`, they are those inside the allocation's own network. For an unknown label, they are
+    empty and 0.
     """
     is_inner_address = mode == ALLOCATION_ADDRESS_MODE and bool(host.allocation_address)
-    if not label:
+    if not port_label:
         return (host.allocation_address, 0) if is_inner_address else ("", 0)
     allocated = allocation.allocated_resources
     for port in (allocated.shared.ports or ()) if allocated is not None else ():
-        if port.label == label:
+        if port.label == port_label:
             if is_inner_address:
                 return host.allocation_address, port.to if port.to > 0 else port.value
             return port.host_ip or host.address, port.value
-    if not label.isdecimal():
+    if not port_label.isdecimal():
         return "", 0
-    return (host.allocation_address if is_inner_address else host.address), int(label)
+    return (host.allocation_address if is_inner_address else host.address), int(port_label)

@@ -20,23 +20,26 @@ MAX_SAMPLES: Final = 61
 
 
 class UsageSample(NamedTuple):
-    """CPU and memory usage at one time."""
+    """The CPU and memory usage of the machine or a run at one time."""
 
-    at_ns: int
+    at_ns: int  # wall clock time
     percent: float
     """Of one processor; for the machine, of all processors."""
-    bytes: int
+    bytes: int  # used memory
 
 
 class CpuReading(NamedTuple):
-    """A CPU time counter and when it was read."""
+    """The value of a CPU time counter, and the time at which it was read."""
 
-    at_s: float
-    cpu_s: float
+    at_s: float  # on the monotonic clock
+    cpu_s: float  # used CPU time
 
 
 class UsageHistory:
-    """The samples of the machine and of all runs."""
+    """The usage samples of the last ten minutes, of the machine and of each run.
+
+    A run is one start of a task.
+    """
 
     def __init__(self) -> None:
         self._machine: deque[UsageSample] = deque(maxlen=MAX_SAMPLES)
@@ -45,7 +48,7 @@ class UsageHistory:
         self._cpu_readings: dict[str, CpuReading] = {}
 
     def record_machine(self, at_ns: int) -> None:
-        """Add a sample of the machine, from the second call on."""
+        """Measure the machine and add a sample. The first call adds none, because a sample needs two readings."""
         ticks = read_ticks().values()
         current = (sum(cpu.idle for cpu in ticks), sum(cpu.total for cpu in ticks))
         if self._ticks is not None and current[1] > self._ticks[1]:
@@ -55,7 +58,11 @@ class UsageHistory:
         self._ticks = current
 
     def record_run(self, run: str, pids: list[int], *, at_ns: int, at_s: float) -> None:
-        """Add a sample of a run, from the second call on."""
+        """Measure the processes of a run and add a sample.
+
+        The first call adds none, because a sample needs two readings. `at_ns` and `at_s` are the time on the wall clock
+        and the monotonic clock.
+        """
         usage = read_run_usage(run, pids)
         if usage is None:
             return
@@ -68,23 +75,26 @@ class UsageHistory:
             self._runs.setdefault(run, deque(maxlen=MAX_SAMPLES)).append(UsageSample(at_ns, percent, memory))
 
     def drop_other_runs(self, runs: Iterable[str]) -> None:
-        """Delete the samples of all other runs."""
+        """Delete the samples of all runs that are not in `runs`."""
         current_runs = frozenset(runs)
         for run in [run for run in self._cpu_readings if run not in current_runs]:
             del self._cpu_readings[run]
             self._runs.pop(run, None)
 
     def list_machine_samples(self, since_ns: int) -> list[UsageSample]:
-        """Return the samples of the machine since a time, oldest first."""
+        """Return the samples of the machine since the wall clock time `since_ns`, oldest first."""
         return [sample for sample in self._machine if sample.at_ns >= since_ns]
 
     def list_run_samples(self, run: str, since_ns: int) -> list[UsageSample]:
-        """Return the samples of a run since a time, oldest first."""
+        """Return the samples of a run since the wall clock time `since_ns`, oldest first."""
         return [sample for sample in self._runs.get(run, ()) if sample.at_ns >= since_ns]
 
 
 def read_run_usage(run: str, pids: list[int]) -> tuple[float, int] | None:
-    """Return the CPU seconds so far and the bytes of memory now; `None` if none of the processes exists."""
+    """Return (CPU seconds used so far, bytes of memory used now) of a run; `None` if none of its processes exists.
+
+    The CPU time is that of its control group, if it has one, which includes ended processes.
+    """
     cpu_s, memory, has_process = 0.0, 0, False
     for pid in pids:
         fields = read_stat_fields(pid)
@@ -114,7 +124,7 @@ def _read_cgroup_cpu_s(run: str, pid: int) -> float | None:
 
 
 def _read_cpu_stat(file: Path) -> float | None:
-    """Read `cpu.stat` of cgroup version 2; `None` for version 1, where this file has no CPU time."""
+    """Return the CPU seconds in `cpu.stat` of cgroup version 2; `None` if the file has none, as in version 1."""
     for line in file.read_text().splitlines():
         if line.startswith("usage_usec "):
             return int(line.split()[1]) / 1e6
@@ -122,12 +132,12 @@ def _read_cpu_stat(file: Path) -> float | None:
 
 
 def _read_cpuacct(file: Path) -> float | None:
-    """Read `cpuacct.usage` of cgroup version 1."""
+    """Return the CPU seconds in `cpuacct.usage` of cgroup version 1."""
     return int(file.read_text()) / 1e9
 
 
 def render_samples(samples: list[UsageSample], *, mhz: int) -> list[dict[str, Any]]:  # JSON.
-    """Return the samples in the format of the API. `mhz` is the speed that 100 percent stand for."""
+    """Return the samples in the format of the API. `mhz` is the CPU speed that corresponds to 100 percent."""
     return [
         {"Timestamp": at_ns, "Percent": percent, "TotalTicks": percent / 100 * mhz, "Memory": memory}
         for at_ns, percent, memory in samples
@@ -135,7 +145,7 @@ def render_samples(samples: list[UsageSample], *, mhz: int) -> list[dict[str, An
 
 
 def sum_histories(histories: list[list[UsageSample]]) -> list[UsageSample]:
-    """Return the sum of the samples of several runs, which were taken at the same times."""
+    """Return one history whose samples are the sums of those of several runs with the same time, oldest first."""
     sums: dict[int, tuple[float, int]] = {}
     for history in histories:
         for at_ns, percent, memory in history:

@@ -26,20 +26,23 @@ DISK_FILE_SYSTEMS: Final = frozenset(
 
 
 class CpuTicks(NamedTuple):
-    """Counters of one processor since boot, in clock ticks."""
+    """The time counters of one processor since boot, in clock ticks."""
 
-    user: int
+    user: int  # includes processes with a nice value
     system: int
-    idle: int
+    idle: int  # includes waiting for disks
     total: int
 
 
 async def return_no_devices() -> None:
-    """Report no device statistics, for nodes without devices."""
+    """Return None as the device statistics; used by nodes without devices."""
 
 
 class MachineMeter:
-    """Measures the machine. `folder` holds the allocations; `mhz` is the speed of all processors together."""
+    """Measures the usage of memory, processors, disks and devices of the machine.
+
+    `folder` holds the allocations; `mhz` is the speed of all processors together.
+    """
 
     def __init__(
         self,
@@ -59,7 +62,11 @@ class MachineMeter:
         self._lock = asyncio.Lock()
 
     async def read_statistics(self) -> dict[str, Any]:  # JSON.
-        """Return the usage of the machine in the format of the API."""
+        """Return the usage of the machine in the format of the API.
+
+        A result is returned again for `CACHE_TTL_S`. If the last reading of the CPU counters is too old, a new one is
+        taken first, which takes `FIRST_SAMPLE_S`.
+        """
         async with self._lock:
             now_s = self._world.monotonic_s()
             if self._last_sample_s is not None and now_s - self._last_sample_s < CACHE_TTL_S and self._last_statistics:
@@ -86,29 +93,32 @@ class MachineMeter:
             return self._last_statistics
 
     def _build_cpu_usage(self, name: str, previous: CpuTicks | None, current: CpuTicks) -> dict[str, Any]:
-        """Return the usage of one processor between two readings."""
+        """Return the usage of one processor between two readings, in the format of the API.
+
+        Without a previous reading, the usage since boot.
+        """
         previous = previous or CpuTicks(0, 0, 0, 0)
         total = max(1, current.total - previous.total)
         user, system, idle = (100.0 * (new - old) / total for new, old in zip(current[:3], previous[:3], strict=True))
         busy = max(0.0, 100.0 - idle)
-        count = max(1, os.cpu_count() or 1)
+        cpu_count = max(1, os.cpu_count() or 1)
         return {
             "CPU": name,
             "User": user,
             "System": system,
             "Idle": idle,
             "TotalPercent": busy,
-            "TotalTicks": busy / 100 * self._mhz / count,
+            "TotalTicks": busy / 100 * self._mhz / cpu_count,
         }
 
 
 def _get_cpu_number(pair: tuple[str, CpuTicks]) -> int:
-    """Return the number of the processor, to sort by."""
+    """Return the number in a name such as `cpu3` of a (name, counters) pair, as a sort key."""
     return int(pair[0].removeprefix("cpu"))
 
 
 def read_ticks() -> dict[str, CpuTicks]:
-    """Return the counters of every processor by its name."""
+    """Return the counters of every processor, by a name such as `cpu0`."""
     ticks = {}
     for line in (PROC / "stat").read_text().splitlines():
         name, *fields = line.split()
@@ -120,7 +130,7 @@ def read_ticks() -> dict[str, CpuTicks]:
 
 
 def read_memory() -> dict[str, int]:
-    """Return total, available, used and free memory in bytes."""
+    """Return the total, available, used and free memory of the machine in bytes."""
     lines = (line.split() for line in (PROC / "meminfo").read_text().splitlines())
     sizes = {words[0].rstrip(":"): int(words[1]) * BYTES_PER_KB for words in lines if len(words) >= 2}
     total, free = sizes.get("MemTotal", 0), sizes.get("MemFree", 0)
@@ -129,7 +139,7 @@ def read_memory() -> dict[str, int]:
 
 
 def read_disks() -> list[dict[str, Any]]:
-    """Return the usage of every mounted disk, each device once."""
+    """Return the usage of every mounted disk in the format of the API; each device once."""
     disks = []
     seen: set[str] = set()
     for line in (PROC / "self/mounts").read_text().splitlines():
@@ -146,7 +156,10 @@ def read_disks() -> list[dict[str, Any]]:
 
 
 def read_disk_usage(path: str, *, device: str, mount_point: str) -> dict[str, Any]:
-    """Return the usage of the file system that holds `path`. Raises `OSError`."""
+    """Return the usage of the file system that holds `path`, in the format of the API. Raises `OSError`.
+
+    `device` and `mount_point` are only copied into the result.
+    """
     disk = os.statvfs(path)
     size, available = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
     used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize

@@ -25,24 +25,24 @@ MEASURED_CPU_FIELDS: Final = ("System Mode", "User Mode", "Percent")
 
 @runtime_checkable
 class MeasurableDriver(Protocol):
-    """A driver that knows the processes of its tasks."""
+    """A driver that can list the processes of a run. A run is one start of a task."""
 
     def processes_of(self, run: str) -> list[int]:
-        """Return the process ids of a run."""
+        """Return the ids of all processes of the run; empty if it does not run."""
         ...
 
 
 class ProcessUsage(NamedTuple):
-    """Counters and sizes of one process: CPU in clock ticks, memory in bytes."""
+    """The CPU time and the memory that one process uses."""
 
-    user_ticks: int
-    system_ticks: int
-    rss: int
-    swap: int
+    user_ticks: int  # CPU time since its start, in clock ticks
+    system_ticks: int  # CPU time in the kernel since its start, in clock ticks
+    rss: int  # memory in bytes
+    swap: int  # in bytes
 
 
 class TaskMeter:
-    """Measures tasks. `mhz` is the speed of one processor."""
+    """Measures the resource usage of tasks. `mhz` is the speed of one processor."""
 
     def __init__(self, world: World, *, mhz: int) -> None:
         self._world = world
@@ -50,7 +50,10 @@ class TaskMeter:
         self._samples: dict[int, tuple[float, ProcessUsage]] = {}
 
     async def read_statistics(self, pids: list[int]) -> dict[str, Any]:  # JSON.
-        """Return the usage of a task in the format of the API."""
+        """Return the usage of the processes of a task, as a sum and for each, in the format of the API.
+
+        If a process was not measured lately, a first sample is taken, which takes `FIRST_SAMPLE_S`.
+        """
         now_s = self._world.monotonic_s()
         if any(pid not in self._samples or now_s - self._samples[pid][0] > MAX_SAMPLE_AGE_S for pid in pids):
             self._take_sample(pids)
@@ -67,7 +70,7 @@ class TaskMeter:
         }
 
     def _take_sample(self, pids: list[int]) -> dict[int, tuple[float, ProcessUsage]]:
-        """Read the usage of the processes now, and drop old samples."""
+        """Return the current usage of each existing process with the time of reading, and store it; drop old samples."""
         now_s = self._world.monotonic_s()
         current = {pid: (now_s, usage) for pid in pids if (usage := read_process_usage(pid)) is not None}
         recent = {pid: sample for pid, sample in self._samples.items() if now_s - sample[0] <= MAX_SAMPLE_AGE_S}
@@ -75,7 +78,7 @@ class TaskMeter:
         return current
 
     def _build_process_usage(self, usage: ProcessUsage, earlier: ProcessUsage, duration_s: float) -> dict[str, Any]:
-        """Return the usage of one process between two readings."""
+        """Return the usage of one process between two readings, in the format of the API."""
         user = 100.0 * (usage.user_ticks - earlier.user_ticks) / TICKS_PER_S / duration_s
         system = 100.0 * (usage.system_ticks - earlier.system_ticks) / TICKS_PER_S / duration_s
         return build_usage(
@@ -89,7 +92,11 @@ class TaskMeter:
 
 
 def build_usage(*, rss: int, swap: int, user: float, system: float, ticks: float, is_measured: bool) -> dict[str, Any]:
-    """Return usage in the format of the API. CPU values are percentages; `ticks` are MHz."""
+    """Return resource usage in the format of the API.
+
+    `rss` and `swap` are bytes, `user` and `system` percentages of one processor, and `ticks` MHz. `is_measured` of
+    False marks all values as not measured.
+    """
     return {
         "MemoryStats": {
             "RSS": rss,
@@ -116,15 +123,15 @@ def build_usage(*, rss: int, swap: int, user: float, system: float, ticks: float
 
 
 def build_empty_usage() -> dict[str, Any]:
-    """Return the usage of a task that is not measured."""
+    """Return the resource usage of a task that is not measured: all values are 0."""
     return build_usage(rss=0, swap=0, user=0.0, system=0.0, ticks=0.0, is_measured=False)
 
 
 def sum_usage(usages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the sum of several usages."""
+    """Return the sum of several resource usages in the format of the API; all values are 0 if there are none."""
 
     def sum_field(part: str, name: str) -> Any:  # A count or a share.
-        """Return the sum of one field."""
+        """Return the sum of the field `name` in the section `part` over all usages."""
         return sum(usage[part][name] for usage in usages)
 
     if not usages:
@@ -140,7 +147,7 @@ def sum_usage(usages: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def read_process_usage(pid: int) -> ProcessUsage | None:
-    """Return the usage of a process; `None` if it does not exist."""
+    """Return the CPU time and memory of a process; `None` if it does not exist."""
     fields = read_stat_fields(pid)
     try:
         status = (PROC / str(pid) / "status").read_text()

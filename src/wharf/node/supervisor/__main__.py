@@ -14,15 +14,15 @@ from wharf.node.supervisor.task_supervisor import SupervisorRunning, TaskSupervi
 
 
 def main() -> int:
-    """Fork the supervisor and return the exit code of this process."""
+    """Fork: the child runs the task supervisor, the parent returns at once. Return the exit code of this process."""
     folder, node_id, tracking_method = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     # The child leaves the agent's session, so that neither the agent's end nor its terminal's signals stop it.
     if os.fork():
         return 0
     os.setsid()
     os.umask(0o022)
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
+    for signal_number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(signal_number, lambda *_: None)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s supervisor %(levelname)s %(message)s")
     try:
         supervisor = TaskSupervisor(folder, MarkTracker() if tracking_method == "mark" else choose_tracker(node_id))

@@ -23,10 +23,10 @@ CPUSET_MEMS_FILE: Final = "cpuset.mems"
 
 
 class CgroupLimits:
-    """The control groups in which runs are limited.
+    """The control groups with which the resources of runs are limited. A run is one start of a task.
 
-    `memory`, `cpu`, `pids`, `cores`: the parent folders of the runs' control groups; None if the limit is not
-    supported. `version` is that of control groups.
+    `memory`, `cpu`, `pids` and `cores` are the parent folders of the runs' control groups; None if that limit is not
+    supported. `version` is the version of control groups.
     """
 
     def __init__(
@@ -45,7 +45,10 @@ class CgroupLimits:
         self.enforced_limits = tuple(name for name, folder in folders if folder is not None)
 
     def create_cgroups(self, run: str, limits: RunLimits) -> list[Path]:
-        """Create the control groups for the limits of this run and return them. Raises OSError."""
+        """Create the control groups that enforce the run's limits, and return their folders. Raises OSError.
+
+        Limits that are 0 or not supported need no group.
+        """
         groups = []
         if self._memory is not None and limits.memory_mb:
             group = _create_folder(self._memory / run)
@@ -76,7 +79,7 @@ class CgroupLimits:
         return groups
 
     def has_oom_kill(self, run: str) -> bool:
-        """Return whether the kernel killed a process of the run at its memory limit."""
+        """Return whether the kernel killed a process of the run because it reached its memory limit."""
         if self._memory is None:
             return False
         name = "memory.events" if self._version == 2 else "memory.oom_control"
@@ -88,18 +91,26 @@ class CgroupLimits:
 
 
 def convert_shares_to_weight(shares: int) -> int:
-    """Convert CPU shares of version 1 (2 to 262,144) to a weight of version 2 (1 to 10,000)."""
+    """Return the weight of cgroup version 2 (1 to 10,000) for CPU shares of version 1 (2 to 262,144).
+
+    The conversion is linear.
+    """
     return 1 + (shares - MIN_CPU_SHARES) * 9_999 // (MAX_CPU_SHARES - MIN_CPU_SHARES)
 
 
-def build_limits_v1(root: Path, node: str) -> CgroupLimits:
-    """Return the limits that control groups of version 1 support; each controller has its own tree."""
-    folders = {name: _find_supported_folder(root / name / "wharf" / node, f"{name}.{file}") for name, file in V1_FILES}
+def build_limits_v1(root: Path, node_id: str) -> CgroupLimits:
+    """Return the limits that this machine can enforce with control groups of version 1.
+
+    Each controller has its own tree below `root`; `node_id` is the node's id.
+    """
+    folders = {
+        name: _find_supported_folder(root / name / "wharf" / node_id, f"{name}.{file}") for name, file in V1_FILES
+    }
     return CgroupLimits(folders["memory"], folders["cpu"], folders["pids"], folders["cpuset"], version=1)
 
 
 def _inherit_cpuset(parent: Path, *folders: Path) -> None:
-    """Copy the cores and memory nodes of `parent` down a chain of new control groups.
+    """Copy the cores and memory nodes of `parent` to the control groups `folders`, each below the one before.
 
     A new cpuset group has none, and no process can enter it. Raises OSError.
     """
@@ -110,12 +121,12 @@ def _inherit_cpuset(parent: Path, *folders: Path) -> None:
         parent = folder
 
 
-def build_limits_v2(root: Path, node: str) -> CgroupLimits:
-    """Return the limits that control groups of version 2 support.
+def build_limits_v2(root: Path, node_id: str) -> CgroupLimits:
+    """Enable the controllers and return the limits that this machine can enforce with control groups of version 2.
 
-    A controller works in a group only if all groups above it enable the controller.
+    A controller works in a group only if all groups above it enable the controller. `node_id` separates several nodes on one machine.
     """
-    folder = root / "wharf" / node
+    folder = root / "wharf" / node_id
     for parent in (root, root / "wharf", folder):
         for name in CONTROLLERS:
             with contextlib.suppress(OSError):
@@ -128,7 +139,10 @@ def build_limits_v2(root: Path, node: str) -> CgroupLimits:
 
 
 def _find_supported_folder(folder: Path, file: str) -> Path | None:
-    """Return `folder` if new control groups in it have this file; else None."""
+    """Return `folder` if control groups below it have the file `file`; else None.
+
+    A trial group is created and removed.
+    """
     trial = folder / "trial"
     try:
         trial.mkdir(parents=True, exist_ok=True)
@@ -139,7 +153,7 @@ def _find_supported_folder(folder: Path, file: str) -> Path | None:
     return folder if has_file else None
 
 
-def _create_folder(group: Path) -> Path:
-    """Create the folder with its parents, and return it."""
-    group.mkdir(parents=True, exist_ok=True)
-    return group
+def _create_folder(cgroup_folder: Path) -> Path:
+    """Create the control group's folder with its parents, and return it. Raises OSError."""
+    cgroup_folder.mkdir(parents=True, exist_ok=True)
+    return cgroup_folder

@@ -1,4 +1,4 @@
-"""The agent's connection to the supervisor. Starts a supervisor if none runs and reconnects after its end.
+"""The agent's connection to the task supervisor. Starts a supervisor if none runs, and reconnects after its end.
 
 Messages sent while disconnected are lost. After each connect the supervisor reports all its runs, and the callers
 repeat the requests that are still open.
@@ -34,12 +34,15 @@ _decoder: Final = msgspec.msgpack.Decoder(messages.FromSupervisor)
 
 
 class SupervisorClient:
-    """Sends requests to the supervisor and passes its reports to the watcher."""
+    """The agent's connection to the task supervisor: sends requests and passes its reports to the watcher."""
 
     def __init__(
         self, world: World, folder: Path, node_id: str, watcher: Watcher, *, tracking_method: str = "auto"
     ) -> None:
-        """`folder`: the supervisor's state. `tracking_method`: `mark` tracks processes by environment variable only."""
+        """Create a client that is not connected. `folder` holds the supervisor's socket and state.
+
+        `tracking_method` of `mark` selects tracking of processes by an environment variable only.
+        """
         self._world = world
         self._folder = folder
         self._node = node_id
@@ -54,9 +57,10 @@ class SupervisorClient:
         self.pid = 0
 
     async def run(self, on_connected: Callable[[], Awaitable[None]]) -> None:
-        """Keep the connection until cancelled.
+        """Connect to the task supervisor, start one if none runs, and reconnect when the connection is lost.
 
-        `on_connected` is called on each connection, after the supervisor has reported all its runs.
+        Runs until canceled or until a requested shutdown is complete. `on_connected` is called on each connection,
+        after the supervisor has reported all its runs.
         """
         last_start_s: float | None = None
         while True:
@@ -66,7 +70,7 @@ class SupervisorClient:
                 now_s = self._world.monotonic_s()
                 if last_start_s is None or now_s - last_start_s > MIN_START_INTERVAL_S:
                     last_start_s = now_s
-                    await asyncio.get_running_loop().run_in_executor(None, self._start)
+                    await asyncio.get_running_loop().run_in_executor(None, self._start_supervisor)
                 else:
                     await asyncio.sleep(CONNECT_RETRY_DELAY_S)
                 continue
@@ -86,7 +90,7 @@ class SupervisorClient:
             log.warning("supervisor connection lost; reconnecting")
 
     async def _connect(self) -> asyncio.StreamReader:
-        """Connect to the supervisor's socket. Raises OSError."""
+        """Connect to the supervisor's socket, store the writer and return the reader. Raises OSError."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.setblocking(False)
         try:
@@ -98,15 +102,18 @@ class SupervisorClient:
         reader, self._writer = await asyncio.open_unix_connection(sock=connection, limit=READ_BYTES)
         return reader
 
-    def _start(self) -> None:
-        """Start a supervisor. The started process forks into the background and ends at once."""
+    def _start_supervisor(self) -> None:
+        """Start a task supervisor, which forks into the background. Blocks until the fork is done."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         command = [sys.executable, "-m", "wharf.node.supervisor", str(self._folder), self._node, self._requested_method]
         with open(self._folder / "supervisor.log", "ab") as log_file:
             subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log_file, stderr=log_file, check=False)
 
     async def _listen(self, reader: asyncio.StreamReader, on_connected: Callable[[], Awaitable[None]]) -> None:
-        """Handle messages until the connection closes."""
+        """Handle the supervisor's messages until the connection closes.
+
+        Calls `on_connected` after the list of all runs is complete. Raises OSError, FrameTooLong and MsgspecError.
+        """
         frames, self._last_messages = FrameDecoder(messages.MAX_FRAME_BYTES), {}
         while data := await reader.read(READ_BYTES):
             for frame in frames.feed(data):
@@ -118,9 +125,9 @@ class SupervisorClient:
                     self._handle_message(message)
 
     def _handle_message(self, message: messages.FromSupervisor) -> None:
-        """Store the latest message about a run.
+        """Store the latest message about a run, and report it to the watcher.
 
-        Reports to the watcher start after the list of all runs is complete.
+        Nothing is reported before the list of all runs is complete.
         """
         match message:
             case messages.Hello(pid, tracking_method, enforced_limits):
@@ -133,20 +140,23 @@ class SupervisorClient:
             self._report_to_watcher(message)
 
     def _report_to_watcher(self, message: messages.FromSupervisor) -> None:
-        """Call the watcher for a run that has begun, ended or was refused."""
+        """Call the watcher if the message says that a run has started, has ended or was refused."""
         match message:
             case messages.RunBegun(name):
                 self._watcher.on_begun(name)
             case messages.RunRefused(name, why):
                 self._watcher.on_refused(name, why)
-            case messages.RunEnded(name, exit_code, number, is_known, is_out_of_memory):
-                outcome = Outcome(exit_code, number, is_out_of_memory=is_out_of_memory) if is_known else UNKNOWN
+            case messages.RunEnded(name, exit_code, signal_number, is_known, is_out_of_memory):
+                outcome = Outcome(exit_code, signal_number, is_out_of_memory=is_out_of_memory) if is_known else UNKNOWN
                 self._watcher.on_ended(name, outcome)
             case _:
                 pass
 
     def send_message(self, message: msgspec.Struct) -> None:
-        """Send a message; it is lost if the supervisor is not connected."""
+        """Send a message to the supervisor; it is lost if the supervisor is not connected.
+
+        A `ForgetRun` also deletes the stored message about that run.
+        """
         if self._writer is not None:
             self._writer.write(encode_frame(message))
         if isinstance(message, messages.ForgetRun):
@@ -157,14 +167,14 @@ class SupervisorClient:
         return list(self._last_messages)
 
     def find_pid(self, run: str) -> int | None:
-        """Return the process id of a run's program; None if the run has not begun or has ended."""
+        """Return the process id of a run's program; None if it is not known to run."""
         message = self._last_messages.get(run)
         return message.pid or None if isinstance(message, messages.RunBegun) else None
 
     async def recover_runs(self, runs: Collection[str]) -> None:
-        """Report the state of these runs to the watcher.
+        """Wait until the supervisor has reported all runs, then report the state of these runs to the watcher.
 
-        A run that the supervisor does not know has ended with an unknown outcome.
+        For a run that the supervisor does not know, an unknown outcome is reported.
         """
         await self._has_all_runs.wait()
         for run in runs:
@@ -175,7 +185,7 @@ class SupervisorClient:
                 self._report_to_watcher(message)
 
     async def shut_down(self) -> None:
-        """Ask the supervisor to exit once no program runs, and wait for its end.
+        """Request that the supervisor exits once no program runs, and wait until it has closed the connection.
 
         Waits for the connection first, because the supervisor may be starting.
         """

@@ -21,14 +21,14 @@ F_SETPIPE_SZ: Final = 1031
 
 
 class OutputBlocked(Exception):
-    """The log files cannot be written at present. Output that was not moved is still in the pipe."""
+    """The error of log files that cannot be written at present. Output that was not moved is still in the pipe."""
 
 
 class LogPipe:
-    """One pipe and the log files of its stream."""
+    """The pipe of one output stream of a program, and the log files to which its output is moved."""
 
     def __init__(self, pipe: Path, settings: RunLogSettings, stream: str) -> None:
-        """`stream`: `stdout` or `stderr`. Raises OSError."""
+        """Open the pipe. `stream` is `stdout` or `stderr`. Raises OSError."""
         # Opened for writing too: then reads do not report the end of the pipe when all other writers have closed it.
         self.descriptor = os.open(pipe, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         with contextlib.suppress(OSError):  # Without permission, the pipe keeps its default size.
@@ -45,14 +45,20 @@ class LogPipe:
         )
 
     def drain(self, *, is_complete: bool) -> None:
-        """Move available output to the files; if `is_complete`, until the pipe is empty. Raises OutputBlocked."""
+        """Move available output from the pipe to the log files; if `is_complete`, until the pipe is empty.
+
+        Raises OutputBlocked.
+        """
         while True:
             moved = self._move()
             if not moved or (not is_complete and moved < MAX_MOVE_BYTES):
                 return
 
     def _move(self) -> int:
-        """Move up to MAX_MOVE_BYTES and return the number of bytes moved. Raises OutputBlocked."""
+        """Move up to MAX_MOVE_BYTES from the pipe to the current log file. Return the number of moved bytes.
+
+        0 if the pipe is empty. If logs are off, the output is discarded. Raises OutputBlocked.
+        """
         try:
             if self._is_off:
                 return len(os.read(self.descriptor, MAX_MOVE_BYTES))
@@ -71,7 +77,7 @@ class LogPipe:
         return moved
 
     def _open_file(self) -> int:
-        """Return the descriptor of the file to write to; creates a missing folder. Raises OSError."""
+        """Return the descriptor of the log file to write to; a missing folder is created. Raises OSError."""
         try:
             return self._files.open_writable()
         except FileNotFoundError:
@@ -79,5 +85,6 @@ class LogPipe:
             return self._files.open_writable()
 
     def close(self) -> None:
+        """Close the pipe and the log file."""
         os.close(self.descriptor)
         self._files.close()

@@ -1,7 +1,7 @@
-"""The messages between agent and supervisor: msgpack with a length in front, over a Unix socket.
+"""The messages between agent and task supervisor: msgpack with a length in front, over a Unix socket.
 
-Agent and supervisor can have different versions of Wharf, so tags and encoded field names (`name=`) must not change.
-A message that arrives twice has no further effect.
+Agent and supervisor can have different versions of Wharf, so tags and encoded field names (`name=`) must not change. A
+message that arrives twice has no further effect. A run is one start of a task, and `name` is the name of a run.
 """
 
 from typing import Final, TypeAlias
@@ -13,17 +13,17 @@ MAX_FRAME_BYTES: Final = 4_000_000
 
 
 class RunLogSettings(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a program's output is stored, and how much of it."""
+    """The folder and the size limits for the output of a program."""
 
     folder: str
-    task: str
+    task: str  # the task's name, which log file names begin with
     max_files: int = 10
     max_file_bytes: int = 10_000_000
-    is_off: bool = False
+    is_off: bool = False  # the output is discarded
 
 
 class RunLimits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Resource limits of a run, enforced if the machine supports them. 0: no limit."""
+    """The resource limits of a run, enforced if the machine supports them. 0 means no limit."""
 
     memory_mb: int = 0
     cpu_shares: int = 0
@@ -37,13 +37,13 @@ class RunLimits(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RunRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The request to start a program once. A second request with the same name starts nothing."""
+    """The request to start a program once. A second request with the same name has no effect."""
 
-    name: str
+    name: str  # the name of the run
     command: tuple[str, ...]
     environment: dict[str, str]
     work_folder: str
-    log: RunLogSettings
+    log: RunLogSettings  # where the output is stored
     limits: RunLimits = RunLimits()
     network: str = ""
     """The file of the network namespace to join; empty: the host's network."""
@@ -64,36 +64,39 @@ class RunRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StartRun(msgspec.Struct, frozen=True, tag="StartRun"):
-    """Start a program."""
+    """The message that requests to start a program."""
 
     request: RunRequest = msgspec.field(name="order")
 
 
 class SignalRun(msgspec.Struct, frozen=True, tag="SignalRun"):
-    """Send a signal to the process group of the run's program."""
+    """The message that requests to send a signal to the process group of the run's program."""
 
-    name: str
-    signal: int
+    name: str  # of the run
+    signal: int  # its number
 
 
 class KillRun(msgspec.Struct, frozen=True, tag="KillRun"):
-    """Kill the program with all processes that it started."""
+    """The message that requests to kill the run's program with all processes that it started."""
 
-    name: str
+    name: str  # of the run
 
 
 class ForgetRun(msgspec.Struct, frozen=True, tag="ForgetRun"):
-    """Delete the run: the agent has stored its outcome."""
+    """The message that requests to delete an ended run, because the agent has stored its outcome."""
 
-    name: str
+    name: str  # of the run
 
 
 class ShutDown(msgspec.Struct, frozen=True, tag="ShutDown"):
-    """Exit, once no program runs."""
+    """The message that requests the supervisor to exit once no program runs."""
 
 
 class Hello(msgspec.Struct, frozen=True, tag="Hello"):
-    """The first message on a connection. It is followed by one message for each run, and then by `AllRunsSent`."""
+    """The first message from the supervisor on a connection.
+
+    It is followed by one message for each run, and then by `AllRunsSent`.
+    """
 
     pid: int
     """The supervisor's process id."""
@@ -104,37 +107,37 @@ class Hello(msgspec.Struct, frozen=True, tag="Hello"):
 
 
 class RunBegun(msgspec.Struct, frozen=True, tag="RunBegun"):
-    """The program has started. `pid` is 0 if its process is not known."""
+    """The message that the run's program has started."""
 
-    name: str
-    pid: int
+    name: str  # of the run
+    pid: int  # 0: its process is not known
 
 
 class RunRefused(msgspec.Struct, frozen=True, tag="RunRefused"):
-    """The program was not started and will not be."""
+    """The message that the run's program was not started and will not be."""
 
-    name: str
+    name: str  # of the run
     why: str
 
 
 class RunEnded(msgspec.Struct, frozen=True, tag="RunEnded"):
-    """The program has ended. `is_known` is false if its exit code was lost."""
+    """The message that the run's program has ended."""
 
-    name: str
+    name: str  # of the run
     exit_code: int = 0
-    signal: int = 0
-    is_known: bool = True
+    signal: int = 0  # the number of the signal that killed it; 0: none
+    is_known: bool = True  # False: the exit code was lost
     is_out_of_memory: bool = False
 
 
 class RunStarting(msgspec.Struct, frozen=True, tag="RunStarting"):
-    """The run exists, but its program has not started yet."""
+    """The message that the run exists, but its program has not started yet."""
 
-    name: str
+    name: str  # of the run
 
 
 class AllRunsSent(msgspec.Struct, frozen=True, tag="AllTold"):
-    """All runs that the supervisor knows have been reported on this connection."""
+    """The message that all runs of the supervisor have been reported on this connection."""
 
 
 FromAgent: TypeAlias = StartRun | SignalRun | KillRun | ForgetRun | ShutDown

@@ -25,21 +25,21 @@ TRACKING_CONTROLLER_V1: Final = "pids"
 
 
 class ProcessTracker(Protocol):
-    """Tracks the processes of runs."""
+    """Finds and kills the processes of runs. A run is one start of a task, identified by its name."""
 
-    name: str
+    name: str  # the method: `cgroup` or `mark`
     enforced_limits: tuple[str, ...]
     """The names of the limits that can be enforced."""
 
     def prepare_cgroups(self, run: str, limits: RunLimits) -> list[str]:
-        """Create the run's control groups with its limits.
+        """Create the control groups with which the run is tracked and limited.
 
-        Returns the `cgroup.procs` files to which the program writes its process id.
+        Return the `cgroup.procs` files to which the program must write its process id.
         """
         ...
 
     def has_oom_kill(self, run: str) -> bool:
-        """Return whether the kernel killed a process of the run at its memory limit."""
+        """Return whether the kernel killed a process of the run because it reached its memory limit."""
         ...
 
     def list_processes(self, run: str) -> list[int]:
@@ -47,11 +47,11 @@ class ProcessTracker(Protocol):
         ...
 
     def kill_processes(self, run: str, *, except_pids: Collection[int]) -> None:
-        """Kill all processes of the run except these."""
+        """Kill all processes of the run except those in `except_pids`."""
         ...
 
     def delete_run(self, run: str) -> None:
-        """Delete the control groups of a run."""
+        """Delete the control groups of a run, if it has any."""
         ...
 
     def sweep_unknown_runs(self, known_runs: Collection[str]) -> None:
@@ -60,14 +60,14 @@ class ProcessTracker(Protocol):
 
 
 def build_mark(run: str) -> bytes:
-    """Return the environment entry that marks processes of this run."""
+    """Return the entry `WHARF_RUN=<name of the run>`, which all processes of this run have in their environment."""
     return os.fsencode(f"{RUN_MARK_VARIABLE}={run}")
 
 
 class MarkTracker:
-    """Tracks processes by the mark in their environment; enforces no limits."""
+    """Finds the processes of a run by an entry in their environment; enforces no limits."""
 
-    name = "mark"
+    name = "mark"  # the method, as reported to the agent
     enforced_limits: tuple[str, ...] = ()
 
     def prepare_cgroups(self, _run: str, _limits: RunLimits) -> list[str]:
@@ -80,6 +80,7 @@ class MarkTracker:
         return [pid for pid, _ in find_marked_processes(frozenset({build_mark(run)}))]
 
     def kill_processes(self, run: str, *, except_pids: Collection[int]) -> None:
+        """Kill all processes of the run except those in `except_pids`."""
         mark = build_mark(run)
         for pid in self.list_processes(run):
             if pid not in except_pids:
@@ -93,9 +94,9 @@ class MarkTracker:
 
 
 class CgroupTracker:
-    """Tracks processes by control group."""
+    """Finds the processes of a run by its control group."""
 
-    name = "cgroup"
+    name = "cgroup"  # the method, as reported to the agent
 
     def __init__(self, folder: Path, limits: CgroupLimits) -> None:
         self._folder = folder
@@ -104,6 +105,10 @@ class CgroupTracker:
         self.enforced_limits = limits.enforced_limits
 
     def prepare_cgroups(self, run: str, limits: RunLimits) -> list[str]:
+        """Create the control groups with which the run is tracked and limited. Raises OSError.
+
+        Return the `cgroup.procs` files to which the program must write its process id.
+        """
         group = self._folder / run
         group.mkdir(parents=True, exist_ok=True)
         groups = dict.fromkeys([group, *self._limits.create_cgroups(run, limits)])
@@ -116,7 +121,7 @@ class CgroupTracker:
         return list_members(self._folder / run)
 
     def kill_processes(self, run: str, *, except_pids: Collection[int]) -> None:
-        # The next pass finds processes that were forked meanwhile.
+        """Kill all processes of the run except those in `except_pids`, also those that are forked meanwhile."""
         for _ in range(MAX_KILL_PASSES):
             members = [pid for pid in self.list_processes(run) if pid not in except_pids]
             for pid in members:
@@ -129,19 +134,25 @@ class CgroupTracker:
         return pid in self.list_processes(run)
 
     def delete_run(self, run: str) -> None:
+        """Remove the run's control groups, now or at a later call if a process in them is still ending."""
         self._removable_runs.append(run)
         # A group with a dying process cannot be removed yet; it is retried at the next call.
         self._removable_runs = [name for name in self._removable_runs if not self._remove(name)]
 
     def _remove(self, run: str) -> bool:
-        """Remove the run's control groups and return whether all are gone."""
+        """Try to remove the run's control groups. Return whether all of them are gone."""
         remaining = [folder for folder in self._list_parent_folders() if not _remove_cgroup(folder / run)]
         return not remaining
 
     def _list_parent_folders(self) -> list[Path]:
+        """Return the folders below which the control groups of runs are, each once."""
         return list(dict.fromkeys([self._folder, *self._limits.folders]))
 
     def sweep_unknown_runs(self, known_runs: Collection[str]) -> None:
+        """Kill the processes of runs that are not in `known_runs`, and remove their control groups.
+
+        If no run is known, the parent folders are removed too.
+        """
         for folder in self._list_parent_folders():
             with contextlib.suppress(OSError):
                 for entry in folder.iterdir():
@@ -152,10 +163,10 @@ class CgroupTracker:
                     folder.rmdir()
 
 
-def _remove_cgroup(group: Path) -> bool:
-    """Remove a control group and return whether it is gone."""
+def _remove_cgroup(cgroup_folder: Path) -> bool:
+    """Try to remove a control group. Return whether it is gone."""
     try:
-        group.rmdir()
+        cgroup_folder.rmdir()
     except FileNotFoundError:
         return True
     except OSError:
@@ -164,9 +175,9 @@ def _remove_cgroup(group: Path) -> bool:
 
 
 def choose_tracker(node_id: str) -> ProcessTracker:
-    """Return a tracker by control group if this process may create groups, else by mark.
+    """Return a tracker by control group if this process may create groups, else one by environment entry.
 
-    `node_id` separates the groups of several nodes on one machine.
+    `node_id` separates the groups of several nodes on one machine. A trial group is created and removed.
     """
     is_v1 = (CGROUP_ROOT / TRACKING_CONTROLLER_V1 / "cgroup.procs").exists()
     base = CGROUP_ROOT / TRACKING_CONTROLLER_V1 if is_v1 else CGROUP_ROOT

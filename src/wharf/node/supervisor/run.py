@@ -1,4 +1,4 @@
-"""One run: a program, the shim process that waits for its end, and the pipes between them and the supervisor."""
+"""One run: a program, the shim process that waits for its end, and the pipes between them and the task supervisor."""
 
 import contextlib
 import enum
@@ -52,17 +52,17 @@ DEFAULT_SIGNALS: Final = [signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.
 
 
 class RunStage(enum.Enum):
-    """How far a run has come."""
+    """The stage of a run, which is one start of a task."""
 
-    STARTING = "starting"
-    RUNNING = "running"
-    ENDED = "ended"
+    STARTING = "starting"  # the program has not started yet
+    RUNNING = "running"  # the program has started
+    ENDED = "ended"  # the outcome is known
 
 
 class SupervisedRun:
-    """A run in an existing folder. It registers its descriptors with the selector.
+    """A run (one start of a task) with its processes and pipes, whose descriptors are registered with the selector.
 
-    `on_change` is called when the program has begun and when it has ended; `on_output_blocked` when its log files
+    `on_change` is called when the program has started and when it has ended, `on_output_blocked` when its log files
     cannot be written.
     """
 
@@ -145,18 +145,24 @@ class SupervisedRun:
             self.refresh_state()
 
     def adopt(self, shim: Process | None) -> None:
-        """Track a run that an earlier supervisor started. Without a shim, only the program itself is watched."""
+        """Begin to track a run that an earlier supervisor started.
+
+        Without a shim, only the program itself is watched.
+        """
         if shim is not None:
             self._watch_shim(shim)
         self.refresh_state()
 
     def _watch_shim(self, shim: Process) -> None:
-        """Watch for the end of the shim."""
+        """Store the shim's process and watch for its end."""
         self._shim = shim
         self._watch("shim", shim)
 
     def _watch(self, name: str, process: Process) -> bool:
-        """Watch for the end of a process under this name, and return whether it still exists."""
+        """Watch for the end of a process, with `name` as the key of its pidfd.
+
+        Return whether the process still exists.
+        """
         handle = open_pidfd(process)
         if handle is None:
             return False
@@ -165,7 +171,10 @@ class SupervisedRun:
         return True
 
     def _stop_watching(self, name: str) -> None:
-        """Close a pidfd. The pidfd of a dead process stays readable and would wake the selector forever."""
+        """Stop watching the process with the key `name` and close its pidfd.
+
+        The pidfd of a dead process stays readable and would wake the selector forever.
+        """
         if (handle := self._handles.pop(name, None)) is not None:
             self._selector.unregister(handle)
             os.close(handle)
@@ -173,13 +182,13 @@ class SupervisedRun:
     # -- observe
 
     def _on_notification(self) -> None:
-        """Discard the shim's notification and check the run's files."""
+        """Discard the shim's notification, then read the run's files for changes."""
         with contextlib.suppress(OSError):
             os.read(self._notifications, 4096)
         self.refresh_state()
 
     def _on_output(self, pipe: LogPipe) -> None:
-        """Move output to the log files; stop reading the pipe while they cannot be written."""
+        """Move output from the pipe to the log files; stop reading the pipe if they cannot be written."""
         try:
             pipe.drain(is_complete=False)
         except OutputBlocked as blocked:
@@ -193,7 +202,10 @@ class SupervisedRun:
                 self._selector.register(pipe.descriptor, selectors.EVENT_READ, lambda pipe=pipe: self._on_output(pipe))
 
     def refresh_state(self) -> None:
-        """Read the run's files and processes and report changes. May be called at any time."""
+        """Read the run's files and processes, update the stage, and report a start or an end.
+
+        May be called at any time. Does nothing after the end.
+        """
         if self.stage is RunStage.ENDED:
             return
         # Checked once, before the files are read: if the shim dies later, its pidfd triggers another check.
@@ -208,7 +220,7 @@ class SupervisedRun:
             self._end(self._find_sandbox_refusal(ended) or ended)
 
     def _find_sandbox_refusal(self, ended: RunEnded | RunRefused) -> RunRefused | None:
-        """Return a refusal if the sandbox could not be set up, so that the program never ran."""
+        """Return a refusal if the run ended because its sandbox could not be set up; otherwise None."""
         if self.stage is not RunStage.STARTING or not isinstance(ended, RunEnded):
             return None
         why = self.folder.read_sandbox_error()
@@ -217,16 +229,17 @@ class SupervisedRun:
         return RunRefused(self.name, why) if why else None
 
     def _find_task(self, *, is_over: bool, has_shim: bool) -> None:
-        """Find the program's process and move to stage RUNNING.
+        """Find the program's process, store it, and move to the stage RUNNING.
 
-        `is_over`: the outcome is known. `has_shim`: the shim is running.
+        Nothing changes if the process is not found or the sandbox is not ready. `is_over`: the outcome is known.
+        `has_shim`: the shim is running.
         """
         pid = self.folder.read_task_pid()
         if pid is None and not is_over and not has_shim:
             # The shim was killed between starting the program and writing its process id.
             # The mark finds it even before it enters its control group. Its children have higher process ids.
-            marked = frozenset({build_mark(self.name)})
-            pids = self._tracker.list_processes(self.name) or [pid for pid, _ in find_marked_processes(marked)]
+            run_marks = frozenset({build_mark(self.name)})
+            pids = self._tracker.list_processes(self.name) or [pid for pid, _ in find_marked_processes(run_marks)]
             pid = next(filter(is_session_leader, pids), min(pids, default=None))
         if pid is None:
             return
@@ -248,16 +261,17 @@ class SupervisedRun:
             self._on_change(self)
 
     def _belongs_to_run(self, pid: int) -> bool:
-        """Return whether the process is in the run's control group or carries its mark."""
+        """Return whether the process is in the run's control group or has the run's entry in its environment."""
         return pid in self._tracker.list_processes(self.name) or is_marked(pid, build_mark(self.name))
 
     def _is_shim_running(self) -> bool:
+        """Return whether the run's shim process exists and is not a zombie."""
         return self._shim is not None and find_process(self._shim.pid) == self._shim
 
     def _find_outcome_without_shim(self) -> RunEnded | RunRefused | None:
-        """Return the outcome after the shim has died; None while the program still runs.
+        """Return the outcome after the shim has died; None while the program still runs, whose end is then watched.
 
-        If the program has ended too, its exit code is lost.
+        If the program has ended too, its exit code is lost, and an unknown outcome is stored.
         """
         if self.task is not None and find_process(self.task.pid) == self.task:
             if "task" not in self._handles and not self._watch("task", self.task):
@@ -273,12 +287,12 @@ class SupervisedRun:
 
     # -- end the run
 
-    def _end(self, ended: RunEnded | RunRefused) -> None:
-        """Kill what is left of the run, write the rest of its output and report the end."""
-        if isinstance(ended, RunEnded) and self._tracker.has_oom_kill(self.name):
-            ended = replace(ended, is_out_of_memory=bool(ended.exit_code))
+    def _end(self, outcome: RunEnded | RunRefused) -> None:
+        """Kill the remaining processes of the run, write the rest of its output, and report the outcome."""
+        if isinstance(outcome, RunEnded) and self._tracker.has_oom_kill(self.name):
+            outcome = replace(outcome, is_out_of_memory=bool(outcome.exit_code))
         self.stage = RunStage.ENDED
-        self.end_message = ended
+        self.end_message = outcome
         self._kill_leftovers()
         if self.task is not None:
             with contextlib.suppress(OSError):
@@ -287,7 +301,7 @@ class SupervisedRun:
         self._on_change(self)
 
     def _close(self) -> None:
-        """Move the remaining output to the log files and close all descriptors."""
+        """Move the remaining output to the log files, close all descriptors, and kill the shim if it still waits."""
         for pipe in self._pipes:
             try:
                 pipe.drain(is_complete=True)
@@ -305,10 +319,10 @@ class SupervisedRun:
         for name in list(self._handles):
             self._stop_watching(name)
 
-    def signal(self, number: int) -> bool:
-        """Send a signal to the program's process group.
+    def signal(self, signal_number: int) -> bool:
+        """Send a signal to the program's process group. Return False if the caller must try again soon.
 
-        Returns False if the caller must try again soon: before it leads a session, the process is not the program yet.
+        That is before the process has become a session leader, because it is not the program yet.
         """
         if self.stage is RunStage.STARTING:
             return False
@@ -316,11 +330,11 @@ class SupervisedRun:
             return True
         if not is_session_leader(self.task.pid):
             return find_process(self.task.pid) != self.task
-        send_signal(self.task, number, is_to_group=True)
+        send_signal(self.task, signal_number, is_to_group=True)
         return True
 
     def kill(self) -> None:
-        """Kill the program and all processes that it started. The end is reported later, as usual."""
+        """Kill the program and all processes that it started. The end is reported later through `on_change`."""
         if self.stage is RunStage.ENDED:
             return
         self._kill_leftovers()
@@ -332,19 +346,22 @@ class SupervisedRun:
         self._tracker.kill_processes(self.name, except_pids=() if self._shim is None else (self._shim.pid,))
 
     def discard(self) -> None:
-        """Delete the run after a failed start."""
+        """Mark the run as ended after a failed start, close its descriptors and delete its folder."""
         self.stage = RunStage.ENDED
         self._close()
         self.delete()
 
     def delete(self) -> None:
-        """Delete the run's control groups and its folder."""
+        """Delete the run's control groups and its folder. The run must have ended."""
         self._tracker.delete_run(self.name)
         self.folder.remove()
 
 
 def _build_prefix(request: RunRequest) -> list[str]:
-    """Return the programs that run before the command: they join its network and make it a session leader."""
+    """Return the command prefix that joins the requested network namespace and starts a new session.
+
+    The session part is left out if the command does that itself.
+    """
     command = [NSENTER_PATH, f"--net={request.network}", "--"] if request.network else []
     if request.is_session_leader:
         return command
@@ -352,7 +369,10 @@ def _build_prefix(request: RunRequest) -> list[str]:
 
 
 def _create_input(text: str) -> int:
-    """Return the descriptor of an in-memory file that contains this text."""
+    """Return the descriptor of an in-memory file with this text.
+
+    Its number is at least MIN_SPARE_DESCRIPTOR, so that dup2 to low numbers cannot overwrite it.
+    """
     descriptor = os.memfd_create("wharf-input")
     try:
         os.write(descriptor, text.encode())

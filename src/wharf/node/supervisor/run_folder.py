@@ -29,15 +29,18 @@ LINE_BYTES: Final = 256
 
 
 class StoredRun(msgspec.Struct, frozen=True):
-    """The part of a run's request that a later supervisor needs. The environment is not stored: it may hold secrets."""
+    """The part of a run's request that a later supervisor needs.
 
-    name: str
-    boot_id: str
+    The environment is not stored, because it may hold secrets.
+    """
+
+    name: str  # of the run
+    boot_id: str  # the boot of the machine in which it was started
     log: RunLogSettings
 
 
 class RunFolder:
-    """Reads and writes the files of one run."""
+    """The folder of one run (one start of a task): reads and writes its files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,18 +51,21 @@ class RunFolder:
         return self.path.name
 
     def create(self, stored_run: StoredRun) -> None:
-        """Create the folder with its pipes; the file `order` is written last. Raises OSError."""
+        """Create the folder with its pipes, and store the run's request last. Raises OSError.
+
+        So a folder with the file `order` is complete.
+        """
         os.mkdir(self._path_text, 0o700)
         for pipe in PIPES:
             os.mkfifo(f"{self._path_text}/{pipe}", 0o600)
         self._write("order", msgspec.msgpack.encode(stored_run))
 
     def read_stored_run(self) -> StoredRun:
-        """Return the stored request. Raises OSError, and MsgspecError if the file is incomplete."""
+        """Return the stored request. Raises OSError, and MsgspecError if the file is damaged."""
         return msgspec.msgpack.decode((self.path / "order").read_bytes(), type=StoredRun)
 
     def has_started(self) -> bool:
-        """Return whether the program may have started."""
+        """Return whether the program may have started: the shim writes the file `pid` just before."""
         return os.path.exists(f"{self._path_text}/pid")
 
     def write_task(self, process: Process) -> None:
@@ -82,7 +88,7 @@ class RunFolder:
         return int(words[1]) if len(words) == 2 else None
 
     def mark_sandbox_pending(self) -> None:
-        """Record that the sandbox is not ready. Raises OSError."""
+        """Record that the sandbox of the run is not ready yet. Raises OSError."""
         self._write(SANDBOX_FILE, SANDBOX_PENDING.ljust(LINE_BYTES).encode())
 
     def is_sandbox_pending(self) -> bool:
@@ -90,20 +96,20 @@ class RunFolder:
         return self._read_sandbox_state() == SANDBOX_PENDING
 
     def is_sandbox_missing(self) -> bool:
-        """Return whether a sandbox was requested and is not ready."""
+        """Return whether a sandbox was requested and is not ready: it is being set up, or that failed."""
         return self._read_sandbox_state() not in ("", SANDBOX_READY)
 
     def read_sandbox_error(self) -> str:
-        """Return why the sandbox could not be set up; empty without an error."""
+        """Return why the sandbox could not be set up; empty if there is no error or no sandbox."""
         sandbox_state = self._read_sandbox_state()
         return "" if sandbox_state in (SANDBOX_PENDING, SANDBOX_READY) else sandbox_state
 
     def _read_sandbox_state(self) -> str:
-        """Return the first line of the sandbox file: pending, ready or an error; empty without a sandbox."""
+        """Return the state of the sandbox: pending, ready or an error text; empty if no sandbox was requested."""
         return self._read(SANDBOX_FILE).partition("\n")[0].strip()
 
     def read_outcome(self) -> RunEnded | None:
-        """Return how the program ended; None if no end is recorded."""
+        """Return the recorded end of the program; None if no end is recorded."""
         text = self._read("outcome")
         return parse_outcome(self.name, text) if text else None
 
@@ -112,7 +118,7 @@ class RunFolder:
         self._write("outcome", f"{UNKNOWN_OUTCOME}\n".encode())
 
     def remove(self) -> None:
-        """Delete the folder with its content."""
+        """Delete the folder with its content. Errors are ignored."""
         try:
             for name in os.listdir(self._path_text):
                 os.unlink(f"{self._path_text}/{name}")
@@ -121,12 +127,12 @@ class RunFolder:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def _read_words(self, name: str) -> list[str]:
-        """Return the words of a file's single line; empty if the line is incomplete."""
+        """Return the words in the single line of a file; empty if the line is incomplete or the file is missing."""
         text = self._read(name)
         return text.split() if text.endswith("\n") else []
 
     def _read(self, name: str) -> str:
-        """Return the text of a file; empty if it does not exist."""
+        """Return the text of a file, up to MAX_FILE_BYTES; empty if it does not exist."""
         try:
             file = os.open(f"{self._path_text}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -137,7 +143,10 @@ class RunFolder:
             os.close(file)
 
     def _write(self, name: str, data: bytes) -> None:
-        """Write a file with one system call, so that readers never see a part of it. Raises OSError."""
+        """Write a file with one system call, so that readers never see a part of it.
+
+        Raises OSError, also if the disk is full.
+        """
         file = os.open(f"{self._path_text}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             if os.write(file, data) < len(data):
@@ -147,9 +156,11 @@ class RunFolder:
 
 
 def parse_outcome(name: str, text: str) -> RunEnded:
-    """Parse the shell's job status and the exit code in the second line, such as `[1] + 4711 Done(3)` and `3`.
+    """Return the outcome of the run `name` from the text that the shim's shell wrote.
 
-    If a signal ended the program, the shell prints the signal's name and the code is 128 + signal number.
+    The text has the shell's job status and the exit code in the second line, such as `[1] + 4711 Done(3)` and `3`. If a
+    signal killed the program, the status has the signal's name and the code is 128 + signal number. Any other text
+    gives an unknown outcome.
     """
     lines = text.splitlines()
     if len(lines) != 2 or not lines[1].isdecimal():

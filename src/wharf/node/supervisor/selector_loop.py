@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 
-def list_callbacks(
+def iter_callbacks(
     selector: selectors.BaseSelector, ready: Sequence[tuple[selectors.SelectorKey, int]]
 ) -> Iterator[Callable[[], Any]]:
-    """Return the callbacks of the ready descriptors, one at a time.
+    """Yield the callbacks of the ready descriptors, one at a time.
 
-    Skips a descriptor that an earlier callback of the same pass has closed: its number may already belong to another
-    file.
+    A descriptor that an earlier callback has closed is skipped: its number may already belong to another file.
     """
     for key, _ in ready:
         if selector.get_map().get(key.fd) is key:

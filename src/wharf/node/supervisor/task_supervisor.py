@@ -27,7 +27,7 @@ from wharf.node.supervisor import messages
 from wharf.node.supervisor.process_tracker import ProcessTracker
 from wharf.node.supervisor.run import PID_NAMESPACE_COMMAND, SHELL, SHIM_PATH, RunStage, SupervisedRun
 from wharf.node.supervisor.run_folder import RunFolder, StoredRun
-from wharf.node.supervisor.selector_loop import list_callbacks
+from wharf.node.supervisor.selector_loop import iter_callbacks
 from wharf.world.framing import FrameDecoder, FrameTooLong, encode_frame
 from wharf.world.unix_sockets import bind_private_socket
 
@@ -49,11 +49,11 @@ SEND_TIMEOUT_S: Final = 5.0
 
 
 class SupervisorRunning(Exception):
-    """Another supervisor uses this folder."""
+    """The error that another task supervisor already uses this folder."""
 
 
 class AgentConnection:
-    """The connection to one agent."""
+    """The connection to one agent, with the messages that wait to be sent."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -62,11 +62,11 @@ class AgentConnection:
         self._queued: list[bytes] = []
 
     def queue_message(self, message: msgspec.Struct) -> None:
-        """Queue a message for the next `send_queued`."""
+        """Add a message to those that the next `send_queued` sends."""
         self._queued.append(encode_frame(message))
 
     def send_queued(self) -> None:
-        """Send all queued messages; marks the connection as closed if that fails."""
+        """Send all queued messages. If that fails, mark the connection as closed."""
         if not self._queued:
             return
         data, self._queued = b"".join(self._queued), []
@@ -77,10 +77,13 @@ class AgentConnection:
 
 
 class TaskSupervisor:
-    """Starts runs for the agent, tracks them and reports their ends."""
+    """The task supervisor: starts runs for the agent, tracks them and reports their ends.
+
+    A run is one start of a task.
+    """
 
     def __init__(self, folder: Path, tracker: ProcessTracker) -> None:
-        """Take the lock of the folder. Raises SupervisorRunning."""
+        """Take the lock of the folder. Raises SupervisorRunning if another supervisor holds it."""
         self._folder = folder
         self._tracker = tracker
         self._runs: dict[str, SupervisedRun] = {}
@@ -100,7 +103,10 @@ class TaskSupervisor:
         self._boot_id = read_boot_id()
 
     def run(self) -> None:
-        """Run until a requested shutdown is complete, or until the supervisor is idle for IDLE_TIMEOUT_S."""
+        """Take over stored runs, then serve agents and runs.
+
+        Returns when a requested shutdown is complete, or after IDLE_TIMEOUT_S without runs and without an agent.
+        """
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._adopt_all()
         listener = self._listen()
@@ -119,7 +125,7 @@ class TaskSupervisor:
             events = self._selector.select(wait_s)
             if is_idle and not events:
                 break
-            for call in list_callbacks(self._selector, events):
+            for call in iter_callbacks(self._selector, events):
                 call()
             self._reap()
             self._send_pending_signals()
@@ -140,14 +146,14 @@ class TaskSupervisor:
         return self._is_shutting_down and all(run.stage is RunStage.ENDED for run in self._runs.values())
 
     def _listen(self) -> socket.socket:
-        """Create the socket for agents, with access for this user only."""
+        """Create and return the listening socket for agents, to which only this user has access."""
         listener = bind_private_socket(self._folder / SOCKET_FILE)
         listener.listen(8)
         listener.setblocking(False)
         return listener
 
     def _reap(self) -> None:
-        """Reap dead shims. Only shims that this supervisor started are its children."""
+        """Collect the exit status of dead shims that this supervisor started, so that they do not remain as zombies."""
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -155,7 +161,7 @@ class TaskSupervisor:
     # -- agents
 
     def _accept_agent(self, listener: socket.socket) -> None:
-        """Accept an agent in place of the current one, and report all runs to it."""
+        """Accept the connection of an agent, which replaces the current one, and report all runs to it."""
         with contextlib.suppress(OSError):
             connection, _ = listener.accept()
             if self._agent is not None:
@@ -172,7 +178,7 @@ class TaskSupervisor:
             agent.queue_message(messages.AllRunsSent())
 
     def _disconnect(self, agent: AgentConnection) -> None:
-        """Close the connection to an agent."""
+        """Close the connection to an agent and stop watching it."""
         self._selector.unregister(agent.connection)
         agent.connection.close()
         if self._agent is agent:
@@ -196,7 +202,7 @@ class TaskSupervisor:
             self._disconnect(agent)
 
     def _handle_message(self, message: messages.FromAgent) -> None:
-        """Carry out one request of the agent."""
+        """Carry out one request of the agent: start, signal, kill or delete a run, or shut down."""
         match message:
             case messages.StartRun(request):
                 self._start(request)
@@ -212,15 +218,15 @@ class TaskSupervisor:
                 self._is_shutting_down = True
 
     def _send_pending_signals(self) -> None:
-        """Send the waiting signals; those for programs that are still starting stay in the list."""
+        """Send the pending signals to their programs. A signal for a program that is still starting remains pending."""
         pending, self._pending_signals = self._pending_signals, []
-        for name, number in pending:
+        for name, signal_number in pending:
             run = self._runs.get(name)
-            if run is not None and not run.signal(number):
-                self._pending_signals.append((name, number))
+            if run is not None and not run.signal(signal_number):
+                self._pending_signals.append((name, signal_number))
 
     def _report_run(self, run: SupervisedRun) -> None:
-        """Send the current state of a run to the agent."""
+        """Queue a message with the current state of the run for the agent, if one is connected."""
         if self._agent is None:
             return
         if run.end_message is not None:
@@ -233,7 +239,10 @@ class TaskSupervisor:
     # -- runs
 
     def _start(self, request: messages.RunRequest) -> None:
-        """Start a run; if a run of this name exists, report its state instead."""
+        """Start a run; if a run of this name exists, report its state instead.
+
+        A failure is reported to the agent as a refusal.
+        """
         existing_run = self._runs.get(request.name)
         if existing_run is not None:
             self._report_run(existing_run)
@@ -256,7 +265,7 @@ class TaskSupervisor:
             self._refuse(request.name, f"the program cannot be started: {error.strerror}")
 
     def _create_run(self, folder: RunFolder, log_settings: messages.RunLogSettings) -> SupervisedRun:
-        """Track a run whose folder exists."""
+        """Create the object for a run whose folder exists, and track it. Raises OSError."""
         run = SupervisedRun(
             folder,
             log_settings,
@@ -269,13 +278,13 @@ class TaskSupervisor:
         return run
 
     def _refuse(self, name: str, why: str) -> None:
-        """Report that a run was not started, and remember it for agents that connect later."""
+        """Report that a run was not started. The refusal is stored for agents that connect later."""
         self._refused[name] = why
         if self._agent is not None:
             self._agent.queue_message(messages.RunRefused(name, why))
 
     def _delete_run(self, name: str) -> None:
-        """Delete a refused or ended run."""
+        """Delete a refused or ended run with its files. A run that has not ended is left unchanged."""
         self._refused.pop(name, None)
         run = self._runs.get(name)
         if run is not None and run.stage is RunStage.ENDED:
@@ -284,14 +293,17 @@ class TaskSupervisor:
             run.delete()
 
     def _on_output_blocked(self, run: SupervisedRun, why: str) -> None:
-        """Retry the output of a run whose log files cannot be written."""
+        """Log that a run's log files cannot be written, and schedule a retry unless the run has ended."""
         if run.name not in self._blocked_runs:
             log.error("task output cannot be written; retrying run=%s error=%s", run.name, why)
         if run.stage is not RunStage.ENDED:
             self._blocked_runs[run.name] = run
 
     def _adopt_all(self) -> None:
-        """Take over the runs of an earlier supervisor."""
+        """Track the stored runs of an earlier supervisor, and kill the processes of all other runs.
+
+        Folders of runs that were never started are deleted.
+        """
         for entry in sorted((self._folder / RUNS_FOLDER).iterdir()):
             folder = RunFolder(entry)
             try:
@@ -303,7 +315,10 @@ class TaskSupervisor:
         self._tracker.sweep_unknown_runs(self._runs)
 
     def _adopt(self, folder: RunFolder) -> None:
-        """Take over one run; delete its folder if the program was never started."""
+        """Track a stored run; delete its folder if the program was never started.
+
+        After a restart of the machine, a run without an outcome gets an unknown one. Raises OSError and MsgspecError.
+        """
         stored_run = folder.read_stored_run()
         if stored_run.boot_id != self._boot_id:
             if folder.read_outcome() is None:  # The program ended when the machine was restarted.
@@ -319,7 +334,10 @@ class TaskSupervisor:
 
     @staticmethod
     def _find_shim(folder: RunFolder) -> Process | None:
-        """Return the running shim of a run, found by its stored process id or its command line."""
+        """Return the running shim of a run; None if it does not run.
+
+        It is found by its stored process id or by its command line.
+        """
         command_line = (SHELL, SHIM_PATH, str(folder.path))
         pid = folder.read_shim_pid()
         if pid is None:  # The shim is starting, or could not write its process id.
@@ -339,7 +357,7 @@ class TaskSupervisor:
 
 
 def has_running_supervisor(folder: Path) -> bool:
-    """Return whether a supervisor uses this folder and has runs."""
+    """Return whether a task supervisor uses this folder and has runs."""
     try:
         lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
     except OSError:

@@ -22,7 +22,10 @@ TaskEventRecorder = Callable[..., None]
 
 
 async def write_payload(context: TaskContext) -> None:
-    """Write the payload of the dispatch to the file that the task requests. Raises `TaskSetupError`."""
+    """Write the payload of the job's dispatch to the file that the task requests.
+
+    Does nothing if the task requests none. Raises `TaskSetupError`.
+    """
     payload_config = context.task.dispatch_payload
     if payload_config is None or not payload_config.file:
         return
@@ -34,7 +37,7 @@ async def write_payload(context: TaskContext) -> None:
 
 
 async def fetch_artifacts(context: TaskContext, record_event: TaskEventRecorder) -> None:
-    """Fetch all artifacts, unless it was done before. Raises `TaskSetupError`."""
+    """Fetch all artifacts of the task, unless that was done before a restart of the task. Raises `TaskSetupError`."""
     artifacts = context.task.artifacts or ()
     marker_file = context.folders.task / "private" / FETCHED_MARKER_FILE
     if not artifacts or marker_file.exists():
@@ -67,17 +70,17 @@ async def fetch_artifacts(context: TaskContext, record_event: TaskEventRecorder)
 
 
 def redact_urls(text: str) -> str:
-    """Remove credentials and queries from the URLs in a text, because users without access to them may read it."""
+    """Return the text without credentials and queries in its URLs, because users without access to them may read it."""
     return QUERY_PATTERN.sub(r"\1", USERINFO_PATTERN.sub("//", text))
 
 
 def _resolve_values(context: TaskContext, values: dict[str, str] | None) -> dict[str, str]:
-    """Return the values with all references resolved."""
+    """Return a copy of the mapping with all references in its values resolved."""
     return {name: context.resolve_text(value) for name, value in (values or {}).items()}
 
 
 def _find_owner(user: str) -> tuple[int, int] | None:
-    """Return user and group id of a user of this machine; `None` if it does not exist."""
+    """Return (user id, group id) of the named user of this machine; `None` if it does not exist."""
     try:
         user_entry = pwd.getpwnam(user)
     except KeyError:

@@ -13,7 +13,7 @@ from wharf.node.tasks.interpolation import ReferenceValues, resolve_text
 
 
 class TaskSetupError(Exception):
-    """A task cannot be prepared; the text is for its owner."""
+    """The error of a task that cannot be prepared; its text is for the owner of the task."""
 
     def __init__(
         self,
@@ -23,9 +23,9 @@ class TaskSetupError(Exception):
         *,
         is_final: bool = False,
     ) -> None:
-        """`event_type`: the event of the task's history, which has the reason in its detail `detail_name`.
+        """Create the error. `event_type` is the type of the event in the task's history.
 
-        `is_final`: another attempt would fail in the same way.
+        The event has the reason in its detail `detail_name`. `is_final`: another attempt would fail in the same way.
         """
         super().__init__(reason)
         self.event_type = event_type
@@ -34,7 +34,7 @@ class TaskSetupError(Exception):
 
 
 def map_task_folders(folders: TaskFolders, view: View) -> TaskFolders:
-    """Return the folders as the task itself sees them."""
+    """Return the folders under the paths at which the task itself sees them."""
     return folders if view is View.HOST else TaskFolders(Path("/"), Path("/alloc"))
 
 
@@ -46,7 +46,7 @@ class ConfinedPath(NamedTuple):
 
 
 class TaskContext(msgspec.Struct, frozen=True):
-    """One task with its allocation, folders and resolved values."""
+    """The input for the preparation of one task: its ids, folders, variables and references."""
 
     allocation_id: str
     namespace: str
@@ -57,14 +57,14 @@ class TaskContext(msgspec.Struct, frozen=True):
     environment: dict[str, str]
     reference_values: ReferenceValues
     """What `${...}` references mean: values of the node and variables of the task."""
-    payload: bytes = b""
+    payload: bytes = b""  # of the job's dispatch
 
     def resolve_text(self, text: str) -> str:
         """Return the text with all references resolved."""
         return resolve_text(text, self.reference_values)
 
     def resolve_path(self, path: str) -> ConfinedPath:
-        """Return the folder and the relative path that a path in the job stands for.
+        """Return the folder and the relative path for a path in the job.
 
         The path may be absolute on the node, absolute as the task sees it, or relative to the task's folder. A path
         that leads out of both folders is returned below one of them; writing there is refused.

@@ -34,13 +34,13 @@ class TaskHost(msgspec.Struct, frozen=True):
 
     datacenter: str
     region: str
-    address: str
+    address: str  # the node's IP address
     allocation_address: str = ""
     """The address of the allocation, if it has its own network."""
     node_id: str = ""
     node_name: str = ""
-    total_mhz: int = 0
-    volumes: Mapping[str, NodeHostVolume] = {}
+    total_mhz: int = 0  # CPU speed of all cores together
+    volumes: Mapping[str, NodeHostVolume] = {}  # by name
 
 
 def build_environment(
@@ -54,9 +54,10 @@ def build_environment(
     agent_environment: Mapping[str, str],
     network: NetworkStatus | None = None,
 ) -> dict[str, str]:
-    """Return all variables of a task.
+    """Return all environment variables of a task.
 
-    `network` is the allocation's own network, if it has one.
+    In order of priority: the task's `env`, the node's variables, the agent's environment without secrets. `network` is
+    the allocation's own network, if it has one.
     """
     node_variables = build_node_variables(allocation, job, task, folders, host) | _build_network_variables(
         allocation, network
@@ -76,7 +77,7 @@ def build_environment(
 def build_node_variables(
     allocation: AssignedAllocation, job: Job, task: Task, folders: TaskFolders, host: TaskHost
 ) -> dict[str, str]:
-    """Return the node's variables without their prefix."""
+    """Return the variables that describe the task, its allocation and its node, without their prefix."""
     allocated = allocation.allocated_resources
     task_resources = (allocated.tasks or {}).get(task.name) if allocated is not None else None
     ports = (allocated.shared.ports or ()) if allocated is not None else ()
@@ -107,7 +108,7 @@ def build_node_variables(
 
 
 def _build_resource_variables(task: Task, task_resources: AllocatedTaskResources | None) -> dict[str, str]:
-    """Return the variables for the resources that are assigned to the task."""
+    """Return the variables with the CPU and memory that are assigned to the task."""
     if task_resources is None:
         task_resources = AllocatedTaskResources()
     variables = {
@@ -121,18 +122,21 @@ def _build_resource_variables(task: Task, task_resources: AllocatedTaskResources
 
 
 def format_ranges(numbers: tuple[int, ...]) -> str:
-    """Return numbers as a list of ranges, such as `3-5,8`."""
-    runs: list[list[int]] = []
+    """Return the numbers as a sorted list of ranges, such as `3-5,8`."""
+    ranges: list[list[int]] = []
     for number in sorted(numbers):
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
         else:
-            runs.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+            ranges.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
 def _build_metadata_variables(allocation: AssignedAllocation, job: Job, task: Task) -> dict[str, str]:
-    """Return the variables for the metadata of job, group and task; the innermost value counts."""
+    """Return the variables for the metadata of job, group and task; a task's value overrides those of group and job.
+
+    Each has two names: as written, and in upper case. Optional keys of a dispatch are empty by default.
+    """
     group = job.find_group(allocation.task_group)
     optional = (job.parameterized_job.meta_optional or ()) if job.parameterized_job is not None else ()
     merged = dict.fromkeys(optional, "")
@@ -147,7 +151,7 @@ def _build_metadata_variables(allocation: AssignedAllocation, job: Job, task: Ta
 
 
 def _build_network_variables(allocation: AssignedAllocation, network: NetworkStatus | None) -> dict[str, str]:
-    """Return the variables for addresses and ports inside the allocation's own network."""
+    """Return the variables for addresses and ports inside the allocation's own network; empty if it has none."""
     if network is None or not network.address or allocation.allocated_resources is None:
         return {}
     variables = {}
@@ -160,7 +164,10 @@ def _build_network_variables(allocation: AssignedAllocation, network: NetworkSta
 
 
 def _build_port_variables(port: AllocatedPort, host: TaskHost) -> dict[str, str]:
-    """Return the variables for one port."""
+    """Return the variables with the addresses and numbers of one port.
+
+    The label in a name has `_` in place of invalid characters, except in the names that Nomad does not change.
+    """
     label, variable_label = port.label, _INVALID_NAME_CHARACTERS.sub("_", port.label)
     address = port.host_ip or host.address
     inner_port, host_port = str(port.to if port.to > 0 else port.value), str(port.value)

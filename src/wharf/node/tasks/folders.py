@@ -49,10 +49,10 @@ class TaskFolders(msgspec.Struct, frozen=True):
 
 
 class AllocationFolders:
-    """Creates, moves and removes the folders of all allocations of the node."""
+    """The folders of all allocations of the node: creates, moves, measures and removes them."""
 
     def __init__(self, root: Path, *, max_parallel_removals: int = 1) -> None:
-        """Create the root folder and delete what an earlier process left in trash and incoming folders."""
+        """Create the root folder, and begin to delete what an earlier process left in trash and incoming folders."""
         self._root = root
         self._removal_threads = ThreadPoolExecutor(max_parallel_removals, thread_name_prefix="removing")
         self._removals: set[Future[None]] = set()
@@ -61,10 +61,10 @@ class AllocationFolders:
         for name in (TRASH_FOLDER, INCOMING_FOLDER):
             (root / name).mkdir(mode=0o700, exist_ok=True)
         for folder in list((root / TRASH_FOLDER).iterdir()):
-            self._delete_later(folder)
+            self._delete_in_background(folder)
         # Incoming folders are moved first, because a new download may use the same name at once.
         for folder in list((root / INCOMING_FOLDER).iterdir()):
-            self._delete_later(self._move_to_trash(folder))
+            self._delete_in_background(self._move_to_trash(folder))
 
     def get_allocation_folder(self, allocation_id: str) -> Path:
         """Return the folder of an allocation; it may not exist."""
@@ -76,11 +76,15 @@ class AllocationFolders:
         return TaskFolders(folder / task, folder / "alloc")
 
     def create_task_folders(self, allocation_id: str, task: str) -> TaskFolders:
-        """Create all folders of a task. Raises `OSError`."""
+        """Create all folders of a task and return them. Raises `OSError`."""
         return _create_folders(self.get_allocation_folder(allocation_id), task)
 
     def create_incoming(self, allocation_id: str, tasks: Sequence[str]) -> Path:
-        """Create empty folders for an allocation whose data will be downloaded. Raises `OSError`."""
+        """Create empty folders for an allocation whose data will be downloaded. Return the new folder. Raises
+        `OSError`.
+
+        What an earlier attempt left is deleted.
+        """
         incoming_folder = self._root / INCOMING_FOLDER / allocation_id
         shutil.rmtree(incoming_folder, ignore_errors=True)
         for task in tasks:
@@ -88,33 +92,36 @@ class AllocationFolders:
         return incoming_folder
 
     def commit_incoming(self, allocation_id: str) -> None:
-        """Make the incoming folder the folder of the allocation, atomically, unless that exists. Raises `OSError`."""
+        """Move the downloaded folder of an allocation to its final place, unless a folder is there.
+
+        Raises `OSError`.
+        """
         if not self.get_allocation_folder(allocation_id).exists():
             (self._root / INCOMING_FOLDER / allocation_id).rename(self.get_allocation_folder(allocation_id))
 
     def get_incoming_archive(self, allocation_id: str) -> Path:
-        """Return where the downloaded archive of an allocation is stored."""
+        """Return the path at which the downloaded archive of an allocation is stored."""
         return self._root / INCOMING_FOLDER / f"{allocation_id}.tar"
 
     def discard_incoming(self, allocation_id: str) -> None:
-        """Remove what is left of a download, if anything is.
+        """Remove the archive and the folder of an incomplete download, if they exist.
 
         The folder is moved away first, so that an unpacking that is still running cannot be completed with a part of
         it.
         """
         self.get_incoming_archive(allocation_id).unlink(missing_ok=True)
         with suppress(FileNotFoundError):
-            self._delete_later(self._move_to_trash(self._root / INCOMING_FOLDER / allocation_id))
+            self._delete_in_background(self._move_to_trash(self._root / INCOMING_FOLDER / allocation_id))
 
     def measure_free_bytes(self) -> int:
-        """Return how many bytes are free on the disk of the folders."""
+        """Return the number of free bytes on the disk that holds the folders."""
         disk = os.statvfs(self._root)
         return disk.f_bavail * disk.f_frsize
 
     def move_predecessor_data(self, predecessor_id: str, allocation_id: str, task: str) -> None:
-        """Move the data of the predecessor here: the shared data and the task's own `local`.
+        """Move data of the replaced allocation here: the shared `data` folder and the task's own `local`.
 
-        Only into folders that are empty, so it may be repeated. Raises `OSError`.
+        Data are only moved into folders that are empty, so the call may be repeated. Raises `OSError`.
         """
         predecessor_folders, own_folders = (
             self.get_task_folders(predecessor_id, task),
@@ -135,21 +142,24 @@ class AllocationFolders:
         )
 
     def measure_disk_usage(self) -> DiskUsage:
-        """Return how full the disk of the folders is."""
+        """Return the used bytes and inodes of the disk that holds the folders, in percent."""
         disk = os.statvfs(self._root)
         return DiskUsage(
             _get_used_percent(disk.f_blocks, disk.f_bavail), _get_used_percent(disk.f_files, disk.f_favail)
         )
 
     def remove_folder(self, allocation_id: str) -> None:
-        """Move the folder of an allocation to the trash at once, and delete it in another thread."""
+        """Move the folder of an allocation to the trash, and begin to delete it in another thread.
+
+        Does nothing if it does not exist.
+        """
         try:
             removed = self._move_to_trash(self.get_allocation_folder(allocation_id))
         except FileNotFoundError:
             return
         except OSError:  # Something is mounted in it, or an earlier removal was incomplete.
             removed = self.get_allocation_folder(allocation_id)
-        self._delete_later(removed)
+        self._delete_in_background(removed)
 
     def _move_to_trash(self, path: Path) -> Path:
         """Move a folder to the trash and return its new path. Raises `OSError`.
@@ -164,20 +174,23 @@ class AllocationFolders:
                     raise
         raise AssertionError("unreachable: the numbers do not end")
 
-    def _delete_later(self, path: Path) -> None:
-        """Delete a folder in another thread."""
+    def _delete_in_background(self, path: Path) -> None:
+        """Begin to delete a folder in another thread."""
         removal = self._removal_threads.submit(_delete, path)
         self._removals.add(removal)
         removal.add_done_callback(self._removals.discard)
 
     async def wait_until_removed(self) -> None:
-        """Wait until every folder that was passed to `remove_folder` is deleted."""
+        """Wait until every deletion that has begun before this call is complete."""
         # A copy, because other threads remove finished removals from the set. Later removals are not waited for.
         await asyncio.gather(*map(asyncio.wrap_future, tuple(self._removals)))
 
 
 def _create_folders(folder: Path, task: str) -> TaskFolders:
-    """Create the folders of a task below the folder of its allocation."""
+    """Create the folders of a task below the folder of its allocation, and return them. Raises `OSError`.
+
+    Existing folders and their modes stay unchanged.
+    """
     folders = TaskFolders(folder / task, folder / "alloc")
     folder.mkdir(mode=0o755, exist_ok=True)
     shared, own = str(folders.shared), str(folders.task)
@@ -195,10 +208,10 @@ def _create_folders(folder: Path, task: str) -> TaskFolders:
 
 
 def _delete(path: Path) -> None:
-    """Delete a file or folder.
+    """Delete a file or folder; errors are ignored.
 
-    File systems that are mounted below are unmounted first. Their content is never deleted: it may be a folder of the
-    machine.
+    File systems that are mounted below are unmounted first. If one remains mounted, nothing is deleted: its content may
+    be a folder of the machine.
     """
     if not path.is_dir() or path.is_symlink():
         path.unlink(missing_ok=True)
@@ -211,5 +224,5 @@ def _delete(path: Path) -> None:
 
 
 def _get_used_percent(total: int, free: int) -> float:
-    """Return how much is used, in percent; 0 if the file system reports no total."""
+    """Return the used part in percent; 0 if `total` is 0, because the file system does not report it."""
     return 100.0 * (total - free) / total if total else 0.0

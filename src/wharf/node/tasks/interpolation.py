@@ -17,22 +17,22 @@ _ENVIRONMENT_REFERENCE: Final = re.compile(r'env\["([^"]+)"\]')
 
 
 class ReferenceValues(msgspec.Struct, frozen=True):
-    """The values that references can name."""
+    """The values of `${...}` references, by reference name."""
 
     values: Mapping[str, str]
 
     def with_variables(self, variables: Mapping[str, str]) -> "ReferenceValues":
-        """Return the values with additional variables."""
+        """Return a copy with additional variables, which override values of the same name."""
         return ReferenceValues({**self.values, **variables})
 
     def find_value(self, reference: str) -> str | None:
-        """Return the value of a reference; `None` if it names nothing."""
+        """Return the value of a reference, such as `node.class` or `env["HOME"]`; `None` if it is unknown."""
         environment_reference = _ENVIRONMENT_REFERENCE.fullmatch(reference)
         return self.values.get(environment_reference[1] if environment_reference else reference)
 
 
 def build_reference_values(node: Node, *, region: str) -> ReferenceValues:
-    """Return the values of a node."""
+    """Return the values of references to the node: its ids, attributes and metadata."""
     values = {
         "node.unique.id": node.id,
         "node.unique.name": node.name,
@@ -47,10 +47,13 @@ def build_reference_values(node: Node, *, region: str) -> ReferenceValues:
 
 
 def resolve_text(text: str, reference_values: ReferenceValues, missing: list[str] | None = None) -> str:
-    """Return the text with all references resolved. An unknown reference stays and is added to `missing`."""
+    """Return the text with all `${...}` references replaced by their values.
+
+    An unknown reference stays unchanged and is added to `missing`, if given. `$${` becomes `${`.
+    """
 
     def replace_reference(match: re.Match[str]) -> str:
-        """Return what replaces one reference."""
+        """Return the text that replaces one reference."""
         if match[0].startswith("$$"):
             return match[0][1:]
         value = reference_values.find_value(match[1].strip())
@@ -64,7 +67,10 @@ def resolve_text(text: str, reference_values: ReferenceValues, missing: list[str
 
 
 def resolve_document(value: object, reference_values: ReferenceValues, missing: list[str]) -> object:
-    """Return the document with all references resolved, in keys and values."""
+    """Return a copy of the document with all `${...}` references resolved, in keys and values.
+
+    Unknown references are added to `missing`.
+    """
     match value:
         case str():
             return resolve_text(value, reference_values, missing)

@@ -21,33 +21,33 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 RERENDERED_REASON = "Template re-rendered"
-"""Why a task is sent a signal after a change."""
+"""The reason in the history of a task that is sent a signal after a change."""
 RESTART_REASON = "Template with change_mode restart re-rendered"
-"""Why a task is restarted after a change."""
+"""The reason in the history of a task that is restarted after a change."""
 
 
 class TaskControl(Protocol):
-    """What preparation, templates and identities may do to their task."""
+    """The operations on a task that its preparation, templates and identities may use."""
 
     def record_event(self, event_type: TaskEventType, message: str = "", **details: str) -> None:
         """Add an event to the history of the task."""
         ...
 
     def restart_task(self, reason: str) -> None:
-        """Restart the task."""
+        """Request a restart of the task; the reason appears in its history."""
         ...
 
     def signal_task(self, signal: str, reason: str) -> None:
-        """Send the task a signal if it runs."""
+        """Send a signal to the task if it runs; the reason appears in its history."""
         ...
 
     async def run_command(self, command: tuple[str, ...], *, timeout_s: float) -> tuple[int, str]:
-        """Run a command beside the task and return its exit code and output. Raises `TimeoutError` and `OSError`."""
+        """Run a command beside the task. Return (exit code, output). Raises `TimeoutError` and `OSError`."""
         ...
 
 
 class _RenderedTask:
-    """The templates of one task, and the task that re-renders them."""
+    """The templates of one task, and the asyncio task that re-renders them."""
 
     def __init__(self, templates: TaskTemplates, task_control: TaskControl) -> None:
         self.templates = templates
@@ -56,10 +56,10 @@ class _RenderedTask:
 
 
 class TaskPreparation:
-    """Prepares the tasks of the node."""
+    """Prepares payload, artifacts and templates of the node's tasks, and re-renders the templates."""
 
     def __init__(self, world: World, build_task_client: Callable[[TaskContext], AsyncClient]) -> None:
-        """`build_task_client` returns a client that sends requests with the token of the task."""
+        """Create the preparation. `build_task_client` returns a client that sends requests with a task's token."""
         self._world = world
         self._build_task_client = build_task_client
         self._rendered_tasks: dict[tuple[str, str], _RenderedTask] = {}
@@ -71,7 +71,10 @@ class TaskPreparation:
         return dict(rendered_task.templates.environment) if rendered_task is not None else {}
 
     async def prepare_task(self, context: TaskContext, task_control: TaskControl) -> None:
-        """Write the payload, fetch the artifacts and render the templates. Raises `TaskSetupError`."""
+        """Write the payload, fetch the artifacts, render the templates and run their change scripts.
+
+        Raises `TaskSetupError`.
+        """
         await write_payload(context)
         await fetch_artifacts(context, task_control.record_event)
         if context.task.templates:
@@ -82,7 +85,10 @@ class TaskPreparation:
     def keep_rendered(
         self, build_context: Callable[[], TaskContext], allocation_id: str, task: str, task_control: TaskControl
     ) -> None:
-        """Re-render the templates of a running task, which an earlier agent process may have started."""
+        """Begin to re-render the templates of a running task, which an earlier agent process may have started.
+
+        Does nothing if they are already re-rendered.
+        """
         key = (allocation_id, task)
         rendered_task = self._rendered_tasks.get(key)
         if rendered_task is not None and rendered_task.rerendering is not None:
@@ -95,7 +101,7 @@ class TaskPreparation:
         )
 
     def release(self, allocation_id: str, task: str) -> None:
-        """Stop re-rendering the templates of a task."""
+        """Stop re-rendering the templates of a task and begin to close their queries."""
         rendered_task = self._rendered_tasks.pop((allocation_id, task), None)
         if rendered_task is None:
             return
@@ -106,13 +112,13 @@ class TaskPreparation:
         closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Release all tasks."""
+        """Release the templates of all tasks, and wait until their queries are closed."""
         for allocation_id, task in list(self._rendered_tasks):
             self.release(allocation_id, task)
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     def _get_or_create(self, context: TaskContext, task_control: TaskControl) -> _RenderedTask:
-        """Return the templates of the task, created on first use."""
+        """Return the templates of the task; they are created on first use."""
         key = (context.allocation_id, context.task.name)
         if key not in self._rendered_tasks:
             templates = TaskTemplates(
@@ -126,7 +132,10 @@ class TaskPreparation:
         return self._rendered_tasks[key]
 
     async def _rerender(self, rendered_task: _RenderedTask, *, is_new: bool) -> None:
-        """Until canceled: wait for changes and apply them to the task."""
+        """Wait for changes of the templates' data and apply them to the task. Runs until canceled.
+
+        `is_new`: this agent process has not rendered them before, so they are rendered at once.
+        """
         try:
             if is_new:
                 # A change while no agent was running counts like any other change.
@@ -142,7 +151,7 @@ class TaskPreparation:
             )
 
     async def _apply_change(self, task_control: TaskControl, change: TemplateChange) -> None:
-        """Restart or signal the task, or run its change scripts."""
+        """Restart the task, or send it the signals and run the change scripts that the change requires."""
         if change.is_restart_required:
             task_control.restart_task(RESTART_REASON)
             return
@@ -151,7 +160,10 @@ class TaskPreparation:
         await self._run_scripts(task_control, change.scripts)
 
     async def _run_scripts(self, task_control: TaskControl, scripts: tuple[ChangeScript, ...]) -> None:
-        """Run change scripts in the task and record their results; restart the task if a script requires it."""
+        """Run change scripts beside the task and add their results to its history.
+
+        The task is restarted after a failed script if the job requires that.
+        """
         for script in scripts:
             command = (script.command, *(script.args or ()))
             try:

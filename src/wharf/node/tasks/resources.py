@@ -1,4 +1,6 @@
-"""Derives from an allocation what a driver must give a task: volumes, ports, devices, CPU and memory."""
+"""Derives from an allocation the node's resources that a driver must provide to a task: volumes, ports, devices, CPU
+and memory.
+"""
 
 from collections.abc import Mapping
 
@@ -13,10 +15,7 @@ from wharf.node.tasks.environment import format_ranges
 
 
 def list_volume_requests(allocation: AssignedAllocation, job: Job) -> Mapping[str, tuple[str, VolumeRequest]]:
-    """Return the host volumes that the group requests, by their names in the job.
-
-    Each value is the name of the volume on the node, and the request.
-    """
+    """Return (name of the volume on the node, request) for each host volume of the group, by its name in the job."""
     group = job.find_group(allocation.task_group)
     requests = (group.volumes or {}) if group is not None else {}
     slot = allocation.name[allocation.name.rfind("[") :]
@@ -30,7 +29,7 @@ def list_volume_requests(allocation: AssignedAllocation, job: Job) -> Mapping[st
 def list_granted_volumes(
     allocation: AssignedAllocation, job: Job, task: Task, volumes: Mapping[str, NodeHostVolume]
 ) -> tuple[GivenVolume, ...]:
-    """Return the volumes that the task mounts. Raises `CannotStart` if this node lacks one."""
+    """Return the host volumes that the task mounts. Raises `CannotStart` if this node lacks one."""
     if not task.volume_mounts:
         return ()
     requests = list_volume_requests(allocation, job)
@@ -54,9 +53,9 @@ def build_granted_resources(
     total_mhz: int,
     reserved: Reserved = NOTHING_RESERVED,
 ) -> Given:
-    """Return what the task may use of the node. Raises `CannotStart` if this node lacks a volume.
+    """Return the resources of the node that the task may use. Raises `CannotStart` if this node lacks a volume.
 
-    `reserved` is what the task needs for its devices.
+    `reserved` is what the task's devices require.
     """
     mounts = tuple(GivenVolume(mount.path, mount.target, mount.is_read_only) for mount in reserved.mounts)
     allocated = allocation.allocated_resources
@@ -77,7 +76,7 @@ def build_granted_resources(
 def build_labels(
     allocation: AssignedAllocation, job: Job, task: str, *, node_id: str, node_name: str
 ) -> dict[str, str]:
-    """Return the labels that operators may have written on containers."""
+    """Return all labels of a task from which operators can select those for its container."""
     return {
         "job_name": job.name,
         "job_id": job.id,

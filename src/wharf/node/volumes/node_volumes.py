@@ -31,7 +31,7 @@ DONE_REPLY: Final = ChannelReply(JSON_CONTENT_TYPE, b"{}")
 
 
 class StoredVolume(msgspec.Struct, frozen=True):
-    """A volume in the volume file."""
+    """A volume in the file of created volumes."""
 
     volume: NodeVolume
     is_created: bool = msgspec.field(name="is_there", default=False)
@@ -42,7 +42,7 @@ class VolumeStore:
     """The file with the volumes that servers created on this node."""
 
     def __init__(self, file: Path) -> None:
-        """Raises OSError if the file cannot be read, and ValueError if it is damaged."""
+        """Read the file, if it exists. Raises OSError if it cannot be read, and ValueError if it is damaged."""
         self._file = file
         self._by_id: dict[str, StoredVolume] = {}
         if file.exists():
@@ -58,14 +58,15 @@ class VolumeStore:
         return self._by_id.get(volume_id)
 
     def save_volume(self, stored: StoredVolume) -> None:
-        """Add or replace a volume. Raises OSError."""
+        """Add or replace a volume and write the file. Raises OSError."""
         self._write({**self._by_id, stored.volume.id: stored})
 
     def delete_volume(self, volume_id: str) -> None:
-        """Delete a volume from the file. Raises OSError."""
+        """Delete a volume and write the file. Raises OSError."""
         self._write({id: stored for id, stored in self._by_id.items() if id != volume_id})
 
     def _write(self, by_id: dict[str, StoredVolume]) -> None:
+        """Replace the content of the file by these volumes, and keep them in memory. Raises OSError."""
         replace_file(self._file, msgspec.json.encode(by_id))
         self._by_id = by_id
 
@@ -84,9 +85,10 @@ class NodeVolumes:
         list_users: Callable[[str], list[str]],
         on_deleted: Callable[[str], None] = lambda _path: None,
     ) -> None:
-        """`on_change` is called after each change, and `on_deleted` with the path of a deleted volume.
+        """Create the volumes of the configuration; `restore` adds those that servers created.
 
-        `list_users`: returns the ids of allocations on this node that use the volume of this name and have not ended.
+        `on_change` is called after each change, and `on_deleted` with the path of a deleted volume. `list_users`
+        returns the ids of the allocations on this node that use the volume of this name and have not ended.
         """
         self._configured = {
             name: NodeHostVolume(name=name, path=volume.path, read_only=volume.read_only)
@@ -117,7 +119,10 @@ class NodeVolumes:
         return {PLUGIN_VERSION_ATTRIBUTE.format(name): version for name, version in self._versions.items()}
 
     async def probe(self) -> None:
-        """Find the installed plugins and which of them work."""
+        """Find the installed plugins, and store which of them work with their versions.
+
+        A plugin that fails is logged once.
+        """
         plugins = find_program_plugins(
             self._plugins_folder, volumes=self._volumes_folder, node_id=self._node_id, node_pool=self._node_pool
         )
@@ -132,9 +137,10 @@ class NodeVolumes:
         self._versions = versions
 
     async def restore(self) -> None:
-        """Load the stored volumes.
+        """Load the stored volumes and make them available to tasks.
 
-        Plugins create their volumes again: a volume may be a mount, which ends with a restart of the machine.
+        Plugins create their volumes again: a volume may be a mount, which ends with a restart of the machine. If the
+        file cannot be read, a node event is recorded.
         """
         await self.probe()
         try:
@@ -148,7 +154,10 @@ class NodeVolumes:
                 await self._restore_volume(store, stored)
 
     async def _restore_volume(self, store: VolumeStore, stored: StoredVolume) -> None:
-        """Make a stored volume available to tasks, or report an event that it is missing."""
+        """Make a stored volume available to tasks; record a node event if it is missing.
+
+        Its plugin, except `mkdir`, creates it again, and a changed path is stored.
+        """
         volume = stored.volume
         plugin = self._plugins.get(volume.plugin_id)
         try:
@@ -168,22 +177,26 @@ class NodeVolumes:
         self._publish(volume)
 
     def _publish(self, volume: NodeVolume) -> None:
-        """Make a volume available to tasks."""
+        """Add a volume to those that tasks can use."""
         self.by_name[volume.name] = NodeHostVolume(name=volume.name, path=volume.host_path, id=volume.id)
 
     # -- requests of servers
 
     def handlers(self) -> dict[str, VerbHandler]:
-        """Return the handlers of requests by their verb in the node channel."""
+        """Return the handlers of requests to create, register and delete volumes, by verb of the node channel."""
         return {"volume_create": self._create, "volume_register": self._register, "volume_delete": self._delete}
 
     async def _create(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+        """Create the volume that the request describes, and return its path and size as JSON. Raises Refusal."""
         requested = _decode_volume(request)
         async with self._request_lock:
             return ChannelReply(JSON_CONTENT_TYPE, msgspec.json.encode(await self._create_volume(requested)))
 
     async def _create_volume(self, requested: NodeVolume) -> NodeVolumeCreated:
-        """Create a volume; for an existing one, the plugin applies changed parameters. Raises Refusal."""
+        """Have the plugin create a volume, store it and make it available. Return its path and size.
+
+        For an existing volume, the plugin applies changed parameters. Raises Refusal.
+        """
         store = self._get_store()
         self._check_name(requested)
         plugin = self._plugins.get(requested.plugin_id)
@@ -208,7 +221,7 @@ class NodeVolumes:
         return created
 
     async def _undo_creation(self, store: VolumeStore, plugin: VolumePlugin, requested: NodeVolume) -> None:
-        """Delete what a failed creation may have left. Raises Refusal."""
+        """Delete the folder and the stored entry of a volume whose creation failed. Raises Refusal."""
         try:
             await plugin.delete(requested)
         except VolumePluginError as error:
@@ -219,7 +232,7 @@ class NodeVolumes:
             raise _build_store_refusal(error) from error
 
     async def _register(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        """Register an existing folder as a volume. Raises Refusal."""
+        """Store an existing folder as a volume and make it available. Raises Refusal."""
         requested = _decode_volume(request)
         async with self._request_lock:
             store = self._get_store()
@@ -237,7 +250,10 @@ class NodeVolumes:
         return DONE_REPLY
 
     async def _delete(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        """Delete a volume. An unknown one is not an error: it may be deleted already. Raises Refusal."""
+        """Have the plugin delete a volume, and delete its stored entry. Raises Refusal if it is in use.
+
+        An unknown volume is not an error: it may be deleted already.
+        """
         requested = _decode_volume(request)
         async with self._request_lock:
             store = self._get_store()
@@ -268,7 +284,10 @@ class NodeVolumes:
         return DONE_REPLY
 
     def _unpublish(self, volume: NodeVolume) -> None:
-        """Remove a volume from those that tasks can use. A configured volume of the same name is visible again."""
+        """Remove a volume from those that tasks can use.
+
+        A configured volume of the same name becomes available again.
+        """
         published = self.by_name.get(volume.name)
         if published is not None and published.id == volume.id:
             del self.by_name[volume.name]
@@ -276,7 +295,7 @@ class NodeVolumes:
                 self.by_name[volume.name] = self._configured[volume.name]
 
     def _get_store(self) -> VolumeStore:
-        """Return the stored volumes. Raises Refusal if they cannot be read."""
+        """Return the store of created volumes. Raises Refusal if its file could not be read."""
         if self._store is None:
             raise Refusal(
                 RefusalCode.UNAVAILABLE, "this node cannot read which volumes it created; see the events of the node"
@@ -284,7 +303,7 @@ class NodeVolumes:
         return self._store
 
     def _check_name(self, requested: NodeVolume) -> None:
-        """Raise Refusal if another volume has the same name."""
+        """Check that no other volume has the name of the requested one. Raises Refusal otherwise."""
         existing = self.by_name.get(requested.name)
         if existing is not None and existing.id != requested.id:
             origin = f"with id {existing.id}" if existing.id else "in its configuration"
@@ -292,6 +311,7 @@ class NodeVolumes:
 
 
 def _build_store_refusal(error: OSError) -> Refusal:
+    """Return the refusal of a request because the file of volumes cannot be written."""
     return Refusal(RefusalCode.UNAVAILABLE, f"the node cannot store its list of volumes: {error.strerror}")
 
 

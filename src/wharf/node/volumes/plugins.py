@@ -36,11 +36,11 @@ DEFAULT_MODE: Final = 0o700
 
 
 class VolumePluginError(Exception):
-    """A plugin failed. The message is a sentence for the user who requested the volume."""
+    """The error of a volume plugin that failed. Its message is a sentence for the user who requested the volume."""
 
 
 class VolumePlugin(Protocol):
-    """Creates and deletes the folders of volumes."""
+    """A plugin that creates and deletes the folders of volumes."""
 
     name: str
 
@@ -49,7 +49,7 @@ class VolumePlugin(Protocol):
         ...
 
     async def create(self, volume: NodeVolume) -> NodeVolumeCreated:
-        """Create the volume's folder. Raises VolumePluginError."""
+        """Create the volume's folder, and return its path and size. Raises VolumePluginError."""
         ...
 
     async def delete(self, volume: NodeVolume) -> None:
@@ -58,7 +58,10 @@ class VolumePlugin(Protocol):
 
 
 class MkdirPlugin:
-    """Creates a folder named by the volume's id. Parameters: `mode` (octal), `uid`, `gid`."""
+    """The built-in plugin: creates a folder named by the volume's id.
+
+    Parameters of a volume: `mode` (octal), `uid` and `gid`.
+    """
 
     name = MKDIR
 
@@ -69,6 +72,7 @@ class MkdirPlugin:
         return MKDIR_VERSION
 
     async def create(self, volume: NodeVolume) -> NodeVolumeCreated:
+        """Create the volume's folder, or apply changed parameters to it. Return its path. Raises VolumePluginError."""
         mode, uid, gid = _read_parameters(volume.parameters or {})
         folder = self._get_folder(volume)
         try:
@@ -83,6 +87,7 @@ class MkdirPlugin:
         return NodeVolumeCreated(host_path=str(folder))
 
     async def delete(self, volume: NodeVolume) -> None:
+        """Delete the volume's folder, if this plugin created it and it exists. Raises VolumePluginError."""
         folder = self._get_folder(volume)
         if volume.host_path and Path(volume.host_path) != folder:
             return  # Not created by this plugin.
@@ -94,14 +99,14 @@ class MkdirPlugin:
             raise VolumePluginError(f"folder {folder} cannot be deleted: {error.strerror}") from error
 
     def _get_folder(self, volume: NodeVolume) -> Path:
-        """Return the folder of a volume. Raises VolumePluginError for an id that is not a plain name."""
+        """Return the path of the volume's folder. Raises VolumePluginError if the volume's id is not a plain name."""
         if not VOLUME_ID_PATTERN.fullmatch(volume.id):
             raise VolumePluginError(f"invalid volume id {volume.id!r}")
         return self._root / volume.id
 
 
 def _read_parameters(parameters: Mapping[str, str]) -> tuple[int, int, int]:
-    """Return mode, uid and gid for the folder of a volume; -1 for an id that is not set. Raises VolumePluginError."""
+    """Return (mode, uid, gid) for the folder of a volume; -1 for an id that is not set. Raises VolumePluginError."""
     unknown = sorted(set(parameters) - {"mode", "uid", "gid"})
     if unknown:
         raise VolumePluginError(f"mkdir: unknown parameter {unknown[0]!r}: use mode, uid or gid")
@@ -118,7 +123,7 @@ def _read_parameters(parameters: Mapping[str, str]) -> tuple[int, int, int]:
 
 
 class ProgramPlugin:
-    """A program that the operator installed as a plugin."""
+    """A volume plugin that is a program, installed by the operator. `volumes` is the folder for its volumes."""
 
     def __init__(self, path: Path, *, volumes: Path, node_id: str, node_pool: str) -> None:
         self.name = path.name
@@ -132,6 +137,7 @@ class ProgramPlugin:
         self._volumes = volumes
 
     async def fingerprint(self) -> str:
+        """Run the program to read its version. Raises VolumePluginError."""
         output = await self._run("fingerprint", {}, timeout_s=FINGERPRINT_TIMEOUT_S)
         version = output.get("version")
         if not isinstance(version, str) or not version:
@@ -139,6 +145,7 @@ class ProgramPlugin:
         return version
 
     async def create(self, volume: NodeVolume) -> NodeVolumeCreated:
+        """Run the program to create a volume. Return the path and the size that it prints. Raises VolumePluginError."""
         # Errors are ignored: a plugin may create its volumes elsewhere and not need this folder.
         with suppress(OSError):
             self._volumes.mkdir(parents=True, exist_ok=True, mode=0o711)
@@ -153,12 +160,13 @@ class ProgramPlugin:
         return NodeVolumeCreated(host_path=path, capacity_bytes=size)
 
     async def delete(self, volume: NodeVolume) -> None:
+        """Run the program to delete a volume. Raises VolumePluginError."""
         variables = self._build_variables(volume) | {"DHV_CREATED_PATH": volume.host_path}
         await self._run("delete", variables, timeout_s=OPERATION_TIMEOUT_S)
 
     @staticmethod
     def _build_variables(volume: NodeVolume) -> dict[str, str]:
-        """Return the environment variables that describe a volume."""
+        """Return the environment variables that describe the volume to the program."""
         return {
             "DHV_VOLUME_ID": volume.id,
             "DHV_VOLUME_NAME": volume.name,
@@ -169,9 +177,9 @@ class ProgramPlugin:
         }
 
     async def _run(self, operation: str, variables: Mapping[str, str], *, timeout_s: float) -> dict[str, object]:
-        """Run the plugin and return the JSON object that it prints. Raises VolumePluginError.
+        """Run the program for an operation, and return the JSON object that it prints. Raises VolumePluginError.
 
-        Processes that it leaves behind are killed.
+        Processes that it leaves behind are killed. A `delete` may print nothing.
         """
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
@@ -209,9 +217,10 @@ class ProgramPlugin:
 
 
 def find_program_plugins(folder: Path, *, volumes: Path, node_id: str, node_pool: str) -> dict[str, VolumePlugin]:
-    """Return the executable plugins in a folder by name; `volumes` is the folder for their volumes.
+    """Return the programs in a folder that are volume plugins, by name.
 
-    Files that every user can write are skipped, because plugins run with the node's rights.
+    `volumes` is the folder for their volumes. Files that every user can write are skipped, because plugins run with the
+    node's rights.
     """
     plugins: dict[str, VolumePlugin] = {}
     with suppress(OSError):

@@ -33,7 +33,10 @@ class ReadOnlyMounts:
         self._folder = folder
 
     def mount_read_only(self, path: str) -> Path:
-        """Return a read-only mount of the path. Raises OSError, for example if the node has no permission to mount."""
+        """Mount the host path read-only, unless that is done, and return the mount point.
+
+        Raises OSError, for example if the node has no permission to mount.
+        """
         mount_point = self._get_mount_point(path)
         if self._is_mounted(mount_point):
             return mount_point
@@ -49,16 +52,17 @@ class ReadOnlyMounts:
         return mount_point
 
     def unmount(self, path: str) -> None:
-        """Remove the mount of a path, if it exists."""
+        """Remove the read-only mount of a host path, if it exists."""
         self._remove(self._get_mount_point(path))
 
     def unmount_all(self) -> None:
+        """Remove all read-only mounts below the folder."""
         if self._folder.is_dir():
             for mount_point in list(self._folder.iterdir()):
                 self._remove(mount_point)
 
     def _remove(self, mount_point: Path) -> None:
-        """Unmount and delete a mount point, as far as permitted."""
+        """Unmount and delete a mount point. Errors are ignored."""
         if self._is_mounted(mount_point):
             unmount(mount_point)
         with suppress(OSError):
@@ -69,11 +73,15 @@ class ReadOnlyMounts:
         return mount_point in list_mounts_below(self._folder)
 
     def _get_mount_point(self, path: str) -> Path:
+        """Return the mount point for a host path: a folder named by a hash of the path."""
         return self._folder / hashlib.sha256(path.encode()).hexdigest()[:16]
 
 
 def link_volumes(volumes: Sequence[GivenVolume], folders: TaskFolders, read_only_mounts: ReadOnlyMounts) -> None:
-    """Link the volumes at their destinations in the task's folder. Raises TaskSetupError."""
+    """Create links to the volumes at their destinations in the task's folder. Raises TaskSetupError.
+
+    A read-only volume is mounted read-only first, and the link leads to that mount.
+    """
     for volume in volumes:
         try:
             source = str(read_only_mounts.mount_read_only(volume.path)) if volume.is_read_only else volume.path

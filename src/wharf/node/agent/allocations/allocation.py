@@ -21,7 +21,7 @@ EMPTY_SPEC: Final = AllocationSpec(tasks=())
 
 
 class ManagedAllocation:
-    """An allocation of this node: what servers assigned, and how far it has come."""
+    """An allocation of this node: the assignment from the servers, and its current state (`record`)."""
 
     def __init__(self, stored_assignment: StoredAssignment, spec: AllocationSpec, record: AllocationRecord) -> None:
         self.stored_assignment = stored_assignment
@@ -42,28 +42,30 @@ class ManagedAllocation:
         return self.assignment.job
 
     def task(self, name: str) -> Task:
-        """Return the task of this name from the job."""
+        """Return the task with this name from the job. Raises `StopIteration` if the group has no such task."""
         group = self.job.find_group(self.assignment.allocation.task_group)
         assert group is not None
         return next(task for task in group.tasks or () if task.name == name)
 
-    def make_run_name(self, task: str, run: int) -> str:
-        """Return the name of one start of a task; each name is used once."""
-        position = [spec.name for spec in self.spec.tasks].index(task)
-        return f"{self.record.id}.{position}.{run}"
+    def make_run_name(self, task_name: str, run_number: int) -> str:
+        """Return the unique name of one start of a task: `<allocation id>.<position of the task>.<number of the
+        start>`.
+        """
+        position = [spec.name for spec in self.spec.tasks].index(task_name)
+        return f"{self.record.id}.{position}.{run_number}"
 
 
 class TaskHooks(Protocol):
-    """Prepares tasks, serves them while they run, and cleans up after them."""
+    """The calls around a task's life: prepare it, serve it while it runs, and clean up after it."""
 
     async def prepare_task(self, allocation: ManagedAllocation, task_name: str) -> None:
-        """Prepare everything that the task needs. Raises `TaskSetupError`."""
+        """Prepare everything that the task needs, such as devices, secrets and templates. Raises `TaskSetupError`."""
         ...
 
     async def ensure_prepared(self, allocation: ManagedAllocation, task_name: str) -> None:
-        """Prepare the task again if this agent process has not done so. Raises `TaskSetupError`.
+        """Prepare the task, unless this agent process has already prepared it. Raises `TaskSetupError`.
 
-        What an earlier agent process prepared may be lost.
+        The preparation by an earlier agent process does not count, because parts of it may be lost.
         """
         ...
 
@@ -80,17 +82,20 @@ class TaskHooks(Protocol):
         ...
 
     def find_device_reservation(self, allocation_id: str, task: str) -> Reserved:
-        """Return what drivers must do for the devices that are assigned to the task."""
+        """Return the environment, mounts and device files that the task's devices require of its driver."""
         ...
 
     def list_services(self, allocation: ManagedAllocation) -> tuple[ServiceRegistration, ...]:
-        """Return the registrations of the services that are up now."""
+        """Return a registration for each service of the allocation that is up now."""
         ...
 
     def on_record_changed(self, allocation: ManagedAllocation) -> None:
-        """Start and stop renewals, renderings and checks of the tasks, after a change of the allocation's record."""
+        """Start or stop the renewal of identities, the rendering of templates and the checks of the allocation's tasks.
+
+        Called after each change of the allocation's record.
+        """
         ...
 
     def release(self, allocation_id: str, tasks: tuple[str, ...]) -> None:
-        """Delete what is held for the allocation: servers have acknowledged its end or no longer know it."""
+        """Delete the hooks' data about the allocation: servers have acknowledged its end or no longer know it."""
         ...

@@ -12,7 +12,7 @@ from wharf.node.core import events
 
 
 class LocalAssignmentHandler:
-    """The `AssignmentHandler` of a node that runs tasks."""
+    """Applies the servers' assignments on a node that runs real tasks, and builds the reports about allocations."""
 
     def __init__(
         self, manager: AllocationManager, journal: NodeJournal, files: EndedAllocationFiles, task_hooks: TaskHooks
@@ -29,7 +29,10 @@ class LocalAssignmentHandler:
     # -- assignments
 
     def find_assignment_index(self, allocation_id: str) -> int | None:
-        """Return the index of the assignment that was applied last; `None` if the allocation is unknown."""
+        """Return the modify index of the last assignment of this allocation; `None` if the allocation is unknown.
+
+        Includes assignments that were ignored because the agent is stopping all tasks.
+        """
         index = self._table.find_assignment_index(allocation_id)
         return index if index is not None else self._ignored_assignments.get(allocation_id)
 
@@ -42,7 +45,10 @@ class LocalAssignmentHandler:
         return self._table.has_allocation(allocation_id)
 
     def apply_assignment(self, assignment: messages.Assignment) -> None:
-        """Start, update or stop the allocation as servers want it now."""
+        """Start, update or stop the allocation as the assignment requires.
+
+        An assignment of a new allocation is ignored while the agent stops all tasks; only its index is recorded.
+        """
         assigned = assignment.allocation
         if self._table.is_settled(assigned.id):
             self._update_settled(assigned)
@@ -56,7 +62,10 @@ class LocalAssignmentHandler:
             self._manager.add_allocation(assignment)
 
     def _update_settled(self, assigned: messages.AssignedAllocation) -> None:
-        """Apply an assignment of an allocation that is over: only its index is of interest."""
+        """Store the index and client status of an assignment whose allocation has ended, as servers have acknowledged.
+
+        Report the allocation again if the servers' client status does not show that it has ended.
+        """
         settled = self._journal.read_settled(assigned.id)
         self._table.store_settled(
             replace(settled, index=assigned.alloc_modify_index, client_status=assigned.client_status), assigned.id
@@ -65,7 +74,7 @@ class LocalAssignmentHandler:
             self._manager.on_change(assigned.id)
 
     def _update_existing(self, existing: ManagedAllocation, assignment: messages.Assignment) -> None:
-        """Apply a changed assignment of an allocation that is not settled."""
+        """Apply a changed assignment: store it, and request a stop or start the health watch if the change requires it."""
         assigned = assignment.allocation
         spec = self._manager.build_spec(assignment)
         if [task.name for task in existing.spec.tasks] != [task.name for task in spec.tasks]:
@@ -83,7 +92,7 @@ class LocalAssignmentHandler:
         self._journal.append_entry(existing.stored_assignment)
 
     def drop_allocation(self, allocation_id: str) -> None:
-        """Stop an allocation that servers no longer know, and delete it once it is over."""
+        """Request the stop of an allocation that servers no longer know; delete it at once if it has already ended."""
         if self._table.remove_settled(allocation_id):
             self._manager.delete_files_and_entries(allocation_id)
             return
@@ -97,7 +106,10 @@ class LocalAssignmentHandler:
     # -- reports
 
     def build_update(self, allocation_id: str) -> messages.AllocationUpdate:
-        """Return the state of the allocation as servers are sent it."""
+        """Return the report about the allocation: status, task states, health, log tails, services and addresses.
+
+        The allocation must be known. Reading the log tails also caches them in the allocation.
+        """
         allocation = self._table.find(allocation_id)
         assert allocation is not None, "the caller has checked has_allocation"
         record = allocation.record
@@ -120,11 +132,14 @@ class LocalAssignmentHandler:
         )
 
     async def wait_until_stored(self) -> None:
-        """Wait until everything that was reported before is on the disk."""
+        """Wait until every journal entry that was appended before this call is on the disk."""
         await self._journal.wait_until_synced()
 
     def on_end_acknowledged(self, allocation_id: str) -> None:
-        """Keep only a short entry about an ended allocation, because servers know that it is over."""
+        """Replace an ended allocation by a short journal entry, and release the hooks' data about its tasks.
+
+        Does nothing if the allocation still runs or is unknown.
+        """
         allocation = self._table.find_unsettled(allocation_id)
         if allocation is not None and allocation.record.is_over:
             self._table.settle(allocation)
@@ -133,19 +148,22 @@ class LocalAssignmentHandler:
     # -- contact with servers
 
     def on_server_contact(self) -> None:
-        """Record that a server has replied."""
+        """End a loss of contact: apply `ServerContactRestored` to allocations that stop after such a loss."""
         if self._silent_since_s is not None:
             self._silent_since_s = None
-            self._apply_to_all(events.ServerContactRestored())
+            self._apply_to_contact_limited(events.ServerContactRestored())
 
     def on_server_silence(self, since_s: float) -> None:
-        """Record that no server has replied since `since_s` of the monotonic clock."""
+        """Begin a loss of contact: apply `ServerContactLost` to allocations that stop after such a loss.
+
+        `since_s` is the time of the last reply on the monotonic clock, in seconds. Repeated calls have no effect.
+        """
         if self._silent_since_s is None:
             self._silent_since_s = since_s
-            self._apply_to_all(events.ServerContactLost(since_s))
+            self._apply_to_contact_limited(events.ServerContactLost(since_s))
 
-    def _apply_to_all(self, event: events.AllocationEvent) -> None:
-        """Apply an event to all allocations that stop after a loss of contact."""
+    def _apply_to_contact_limited(self, event: events.AllocationEvent) -> None:
+        """Apply an event to every running allocation that has a limit on how long servers may be out of contact."""
         for allocation in self._table.list_unsettled():
             if not allocation.record.is_over and allocation.spec.stop_after_contact_lost_s is not None:
                 self._manager.handle_event(allocation.record.id, event)

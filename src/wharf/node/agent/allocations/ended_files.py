@@ -1,4 +1,4 @@
-"""The files of allocations that are over: the ends of their logs, which servers store, and garbage collection."""
+"""The files of allocations that have ended: the ends of their logs, which servers store, and garbage collection."""
 
 import asyncio
 import logging
@@ -25,7 +25,10 @@ LOG_STREAMS: Final = ("stdout", "stderr")
 
 
 class EndedAllocationFiles:
-    """Reads and removes the files of ended allocations. `log_tail_bytes` limits how much of each log is reported."""
+    """Reads the log tails of ended allocations and removes their folders.
+
+    `log_tail_bytes` is the maximum number of bytes reported from the end of each log; 0 reports none.
+    """
 
     def __init__(self, table: AllocationTable, folders: AllocationFolders, *, log_tail_bytes: int = 0) -> None:
         self._table = table
@@ -33,10 +36,10 @@ class EndedAllocationFiles:
         self._log_tail_bytes = log_tail_bytes
 
     def read_log_tails(self, allocation: ManagedAllocation) -> bytes:
-        """Return the ends of the logs of an ended allocation, packed; empty while it runs.
+        """Return the last bytes of each log of an ended allocation, packed; empty while the allocation runs.
 
-        They are read while the files exist and kept until they are reported. An empty value makes servers keep the
-        tails that they have.
+        The result is cached in `allocation.log_tails`, because the files may be removed before it is reported. For an
+        empty value, servers keep the log tails that they have.
         """
         if not allocation.record.is_over or not allocation.record.tasks:
             allocation.log_tails = None
@@ -56,15 +59,15 @@ class EndedAllocationFiles:
         return allocation.log_tails
 
     def remove_files(self, allocation_id: str) -> None:
-        """Remove the folder of the allocation; the ends of its logs are read before, unless they were reported."""
+        """Remove the allocation's folder, after caching the log tails that servers have not received yet."""
         if (allocation := self._table.find_unsettled(allocation_id)) is not None:
             self.read_log_tails(allocation)  # Servers have not received them yet.
         self._folders.remove_folder(allocation_id)
 
     def collect_garbage(self, disk_usage: DiskUsage, limits: CollectionLimits) -> list[str]:
-        """Remove folders of ended allocations, as far as the limits require it. Return their ids."""
-        stored = [a for id in self._folders.list_allocations() if (a := self._table.find(id)) is not None]
-        ended = [EndedAllocation(a.record.id, a.record.finished_s) for a in stored if a.record.finished_s is not None]
+        """Remove folders of ended allocations until the limits are met. Return the ids of the removed allocations."""
+        known = [a for id in self._folders.list_allocations() if (a := self._table.find(id)) is not None]
+        ended = [EndedAllocation(a.record.id, a.record.finished_s) for a in known if a.record.finished_s is not None]
         chosen = choose_allocations_to_remove(ended, len(self._table.list_live()), disk_usage, limits)
         for id in chosen:
             log.info("removing folder of ended allocation to free disk space allocation=%s", id)
@@ -72,7 +75,10 @@ class EndedAllocationFiles:
         return chosen
 
     async def run_collection(self, settings: NodeSettings) -> None:
-        """Until canceled: remove folders of ended allocations when there are too many or the disk is too full."""
+        """Remove folders of ended allocations at intervals, when there are too many or the disk is too full.
+
+        Runs until canceled.
+        """
         limits = CollectionLimits(
             max_allocations=settings.gc_max_allocs,
             max_disk_percent=settings.gc_disk_usage_threshold,

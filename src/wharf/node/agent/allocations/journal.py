@@ -1,13 +1,14 @@
 """The node's journal: a file with the assignment and the progress of every allocation, from which a restarted agent
 continues.
 
-Each entry has a mark, its length and a checksum. Entries are appended; the last entry about an allocation counts. A
-damaged entry is skipped and reported, and reading continues at the next mark. A truncated last entry is not reported as
-damage, because it was never acknowledged. The file is compacted when most of it is outdated.
+Each entry starts with a fixed byte sequence (`ENTRY_MARK`), its length and a checksum. Entries are appended; the last
+entry about an allocation is the valid one. A damaged entry is skipped and logged, and reading continues at the next
+`ENTRY_MARK`. A truncated last entry is not damage, because it was never acknowledged. The file is compacted when most
+of it is outdated.
 
-An append reaches the kernel at once, which survives the death of the process. `wait_until_synced` waits until it is
-on the disk. If the disk cannot be written, running tasks continue: everything is kept in memory, and callers that
-need durability wait. `retry_write` tries again to write everything.
+An append reaches the kernel at once, which survives the death of the process. `wait_until_synced` waits until it is on
+the disk. If the disk cannot be written, running tasks continue: everything is held in memory, and callers that need
+durability wait. `retry_write` tries again to write everything.
 """
 
 import asyncio
@@ -39,22 +40,25 @@ class JournalFile(Protocol):
     All methods but `close` raise `OSError`.
     """
 
-    size: int
+    size: int  # of the content in bytes
 
     def read(self) -> bytes:
         """Return the whole content; empty if the file does not exist."""
         ...
 
     def append(self, data: bytes) -> None:
-        """Append all of `data` or nothing. Afterwards it survives this process, but not yet a power cut."""
+        """Append all of `data` or nothing.
+
+        The appended data survive the end of this process, but a power cut only after `sync`.
+        """
         ...
 
     def sync(self) -> asyncio.Future[None]:
-        """Return a future that is done when everything appended until now is on the disk."""
+        """Return a future that is done when all data appended before this call are on the disk."""
         ...
 
     def replace(self, parts: Sequence[bytes]) -> None:
-        """Replace the whole content durably, or leave it unchanged."""
+        """Replace the whole content by the concatenated `parts` and sync it; after an error the old content remains."""
         ...
 
     def save_damaged(self, data: bytes) -> None:
@@ -67,7 +71,10 @@ class JournalFile(Protocol):
 
 
 class DiskJournalFile:
-    """The journal's file on a real disk."""
+    """The journal's file on a real disk.
+
+    `replace` must be called before the first `append`, because it opens the file.
+    """
 
     def __init__(self, path: Path) -> None:
         self.size = 0
@@ -82,7 +89,7 @@ class DiskJournalFile:
             return b""
 
     def append(self, data: bytes) -> None:
-        """Append all of `data` or nothing. Raises `OSError`."""
+        """Append all of `data` or nothing. Raises `OSError`, also if the disk is full."""
         written = os.write(self._file, data)
         if written < len(data):  # The disk is full. A partial entry must not precede the next one.
             os.ftruncate(self._file, self.size)
@@ -90,12 +97,15 @@ class DiskJournalFile:
         self.size += len(data)
 
     def sync(self) -> asyncio.Future[None]:
-        """Sync the file in a thread."""
+        """Start to sync the file in a thread. Return a future that is done when the data are on the disk."""
         # A duplicate descriptor, because the file may be replaced before the sync ends.
         return asyncio.get_running_loop().run_in_executor(None, _sync, os.dup(self._file))
 
     def replace(self, parts: Sequence[bytes]) -> None:
-        """Write a new file, sync it and rename it over the old one. Raises `OSError`."""
+        """Write `parts` to a new file, sync it, rename it over the journal and keep it open for appends.
+
+        Raises `OSError`.
+        """
         temporary_file = self._path.with_suffix(".new")
         descriptor = os.open(temporary_file, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
@@ -113,7 +123,7 @@ class DiskJournalFile:
         self.size = sum(map(len, parts))
 
     def save_damaged(self, data: bytes) -> None:
-        """Write a copy of a partly unreadable journal beside it."""
+        """Write a copy of a partly unreadable journal beside it, with the suffix `.damaged`. Raises `OSError`."""
         self._path.with_suffix(DAMAGED_SUFFIX).write_bytes(data)
 
     def close(self) -> None:
@@ -124,7 +134,7 @@ class DiskJournalFile:
 
 
 def _sync(descriptor: int) -> None:
-    """Sync the file and close the descriptor; runs in a thread."""
+    """Sync the file to the disk, then close the descriptor. Blocks, so it is run in a thread."""
     try:
         os.fdatasync(descriptor)
     finally:
@@ -140,25 +150,28 @@ MIN_COMPACTION_BYTES: Final = 4_000_000
 
 
 class StoredAssignment(msgspec.Struct, frozen=True, tag="Kept"):
-    """An allocation's assignment, as servers sent it.
+    """The journal entry with an allocation's assignment, as servers sent it.
 
-    It changes seldom and is long, so it is stored apart from the progress.
+    It is long and changes rarely, so it is stored separately from the progress.
     """
 
-    id: str
+    id: str  # The allocation's id.
     assignment: Assignment = msgspec.field(name="order")
     is_gone: bool = False
-    """Servers no longer know the allocation: it is to be stopped and forgotten."""
+    """Servers no longer know the allocation: it must be stopped, then deleted."""
 
 
 class StoredProgress(msgspec.Struct, frozen=True, tag="Came"):
-    """The state of an allocation and its tasks."""
+    """The journal entry with the state of an allocation and its tasks."""
 
     record: AllocationRecord
 
 
 class SettledAllocation(msgspec.Struct, frozen=True, tag="Settled", omit_defaults=True):
-    """An allocation that is over, which servers have acknowledged. It replaces assignment and progress."""
+    """The journal entry of an allocation that has ended and whose end servers have acknowledged.
+
+    It replaces the entries with the allocation's assignment and progress.
+    """
 
     record: AllocationRecord
     index: int
@@ -168,22 +181,22 @@ class SettledAllocation(msgspec.Struct, frozen=True, tag="Settled", omit_default
 
 
 class DeletedAllocation(msgspec.Struct, frozen=True, tag="Forgotten"):
-    """Deletes everything that the journal holds about an allocation."""
+    """The journal entry that invalidates all earlier entries about an allocation."""
 
-    id: str
+    id: str  # The allocation's id.
 
 
 class BootMarker(msgspec.Struct, frozen=True, tag="Booted"):
-    """The boot of the machine in which the entries after it were written."""
+    """The journal entry with the boot of the machine during which the entries after it were written."""
 
-    boot_id: str
+    boot_id: str  # The random id that the kernel creates at each boot.
 
 
 JournalEntry = StoredAssignment | StoredProgress | SettledAllocation | DeletedAllocation | BootMarker
 
 
 class RestoredAllocation(msgspec.Struct):
-    """An allocation that is not settled, as read from the journal."""
+    """An allocation as read from the journal, if servers have not acknowledged its end."""
 
     stored_assignment: StoredAssignment
     record: AllocationRecord | None = None
@@ -191,7 +204,10 @@ class RestoredAllocation(msgspec.Struct):
 
 
 class NodeJournal:
-    """The node's journal. Call `load` before any other method."""
+    """The journal of a node: appends entries to its file, and holds the encoded latest entries in memory.
+
+    Call `load` before any other method.
+    """
 
     def __init__(
         self, file: JournalFile, boot_id: str, *, on_write_state_changed: Callable[[str], None] = lambda _why: None
@@ -216,9 +232,10 @@ class NodeJournal:
         """A sentence about the part that could not be read; empty if everything was read."""
 
     def load(self) -> dict[str, RestoredAllocation | SettledAllocation]:
-        """Return all stored allocations by id, and open the journal for writing.
+        """Read the journal, rewrite it without outdated entries, and return all stored allocations by id.
 
-        Raises `OSError` if the file cannot be read at all.
+        Sets `has_rebooted` and `damage_text`. If only the rewrite fails, the journal is not writable until
+        `retry_write` succeeds. Raises `OSError` if the file cannot be read at all.
         """
         allocations: dict[str, RestoredAllocation | SettledAllocation] = {}
         boot_id = self._boot_id
@@ -251,14 +268,17 @@ class NodeJournal:
         try:
             self._compact()
         except OSError as error:
-            self._fail(error)
+            self._on_write_failed(error)
         else:
             self._is_writable_event.set()
         self._is_loaded = True
         return allocations
 
     def _read(self) -> list[JournalEntry]:
-        """Return all readable entries; store a copy of the file if parts are damaged."""
+        """Return all readable entries of the file.
+
+        If parts are damaged, set `damage_text`, log it, and save a copy of the file.
+        """
         data = self._file.read()
         entries, damaged_bytes = decode_entries(data)
         if damaged_bytes:
@@ -271,15 +291,18 @@ class NodeJournal:
         return entries
 
     def read_settled(self, allocation_id: str) -> SettledAllocation:
-        """Return the entry of a settled allocation."""
+        """Return the entry of an allocation whose end servers have acknowledged.
+
+        Raises `KeyError` if it is unknown.
+        """
         entry = _decoder.decode(self._assignments[allocation_id][HEADER_BYTES:])
         assert isinstance(entry, SettledAllocation), "the allocation is settled"
         return entry
 
     def append_entry(self, entry: StoredAssignment | StoredProgress | SettledAllocation | DeletedAllocation) -> None:
-        """Add an entry and write it to the kernel.
+        """Add an entry in memory and append it to the file, without waiting for the disk.
 
-        If the disk cannot be written, the entry is kept in memory. Compacts a file that is mostly outdated.
+        While the disk cannot be written, the entry is only held in memory. A file that is mostly outdated is rewritten.
         """
         encoded = self._encode_entry(entry)
         self._store_encoded(entry, encoded)
@@ -291,7 +314,7 @@ class NodeJournal:
             if self._file.size > MIN_COMPACTION_BYTES and self._file.size > 4 * self._live_bytes:
                 self._compact()
         except OSError as error:
-            self._fail(error)
+            self._on_write_failed(error)
 
     @property
     def is_writable(self) -> bool:
@@ -309,24 +332,24 @@ class NodeJournal:
             self._on_write_state_changed("")
         return True
 
-    def _fail(self, error: OSError) -> None:
-        """Keep everything in memory from now on, and report why."""
+    def _on_write_failed(self, error: OSError) -> None:
+        """Record that the file cannot be written, and report the reason once."""
         if self.is_writable or not self._is_loaded:
             self._is_writable_event.clear()
             self._on_write_state_changed(error.strerror or str(error))
 
     def _encode_entry(self, entry: JournalEntry) -> bytes:
-        """Return the entry as bytes for the file."""
+        """Return the entry as bytes for the file, with `ENTRY_MARK`, length and checksum."""
         return frame_entry(self._encoder.encode(entry))
 
     def _add_entry(self, entry: StoredAssignment | StoredProgress | SettledAllocation) -> None:
-        """Add an entry in memory alone."""
+        """Encode an entry and store it in memory, without writing it to the file."""
         self._store_encoded(entry, self._encode_entry(entry))
 
     def _store_encoded(
         self, entry: StoredAssignment | StoredProgress | SettledAllocation | DeletedAllocation, encoded: bytes
     ) -> None:
-        """Update the encoded entries in memory."""
+        """Put the encoded entry into the tables in memory, and delete the entries that it replaces."""
         match entry:
             case StoredAssignment(id):
                 self._put_encoded(self._assignments, id, encoded)
@@ -340,16 +363,19 @@ class NodeJournal:
                 self._drop_encoded(self._records, id)
 
     def _put_encoded(self, entries: dict[str, bytes], id: str, encoded: bytes) -> None:
-        """Store an encoded entry and update the count of live bytes."""
+        """Store the encoded entry under the allocation's id, and add the change in size to the live bytes."""
         self._live_bytes += len(encoded) - len(entries.get(id, b""))
         entries[id] = encoded
 
     def _drop_encoded(self, entries: dict[str, bytes], id: str) -> None:
-        """Delete an encoded entry and update the count of live bytes."""
+        """Delete the encoded entry of the allocation, if any, and subtract its size from the live bytes."""
         self._live_bytes -= len(entries.pop(id, b""))
 
     def _compact(self) -> None:
-        """Replace the file by the entries that count."""
+        """Rewrite the file with only the latest entries of each allocation, and count all entries as synced.
+
+        Raises `OSError`.
+        """
         parts = [self._encode_entry(BootMarker(self._boot_id))]
         for id, assignment in self._assignments.items():
             parts.append(assignment)
@@ -359,9 +385,9 @@ class NodeJournal:
         self._synced_count = self._appended_count
 
     async def wait_until_synced(self) -> None:
-        """Wait until everything appended before this call is on the disk.
+        """Wait until every entry that was appended before this call is on the disk.
 
-        Callers that wait at the same time share one sync. Waits as long as the disk cannot be written.
+        Callers that wait at the same time share one sync. While the disk cannot be written, the wait goes on.
         """
         target_count = self._appended_count
         while self._synced_count < target_count:
@@ -373,13 +399,13 @@ class NodeJournal:
                 await asyncio.shield(sync)
                 self._synced_count = max(self._synced_count, count_after)
             except OSError as error:
-                self._fail(error)
+                self._on_write_failed(error)
             finally:
                 if self._syncing is not None and self._syncing[0] is sync and sync.done():
                     self._syncing = None
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the journal's file."""
         self._file.close()
 
 
@@ -387,13 +413,17 @@ _decoder: Final = msgspec.msgpack.Decoder(JournalEntry)
 
 
 def frame_entry(body: bytes) -> bytes:
-    """Return mark, length, checksum and body."""
+    """Return the bytes of one journal entry: `ENTRY_MARK`, the length of `body`, a CRC-32 checksum and `body`."""
     size = len(body).to_bytes(4, "big")
     return ENTRY_MARK + size + zlib.crc32(size + body).to_bytes(4, "big") + body
 
 
 def decode_entries(data: bytes) -> tuple[list[JournalEntry], int]:
-    """Return all readable entries, and how many bytes are damaged."""
+    """Return (the readable entries, the number of damaged bytes).
+
+    A truncated entry at the end is neither returned nor counted as damage. Complete entries of unknown types are
+    skipped.
+    """
     offset, damaged_bytes = 0, 0
     entries: list[JournalEntry] = []
     while offset < len(data):
@@ -416,7 +446,10 @@ def decode_entries(data: bytes) -> tuple[list[JournalEntry], int]:
 def _with_progress(
     allocation: RestoredAllocation | SettledAllocation, record: AllocationRecord
 ) -> RestoredAllocation | SettledAllocation:
-    """Return the allocation with newer progress; progress after its end is ignored."""
+    """Return the allocation with `record` as its progress; a settled allocation is returned unchanged.
+
+    Settled: over, and servers have acknowledged it.
+    """
     return (
         RestoredAllocation(allocation.stored_assignment, record)
         if isinstance(allocation, RestoredAllocation)
@@ -425,7 +458,10 @@ def _with_progress(
 
 
 def find_entry_end(data: bytes, offset: int) -> int | None:
-    """Return the end of the entry that begins at `offset`; `None` if no complete and undamaged entry begins there."""
+    """Return the end of the entry that begins at `offset`, both as positions in `data`.
+
+    `None` if no complete and undamaged entry begins at `offset`.
+    """
     header = data[offset : offset + HEADER_BYTES]
     if len(header) < HEADER_BYTES or not header.startswith(ENTRY_MARK):
         return None
@@ -438,7 +474,10 @@ def find_entry_end(data: bytes, offset: int) -> int | None:
 
 
 def is_truncated_entry(data: bytes) -> bool:
-    """Return whether the data are the beginning of an entry that was not written completely, after a crash."""
+    """Return whether `data` is the beginning of an entry that a crash cut off.
+
+    `False` if the body is complete although the header announces more bytes: then the length is damaged.
+    """
     if len(data) < HEADER_BYTES:
         return data.startswith(ENTRY_MARK[: len(data)])
     if not data.startswith(ENTRY_MARK) or HEADER_BYTES + int.from_bytes(data[4:8], "big") <= len(data):

@@ -51,7 +51,10 @@ CLEANUP_TIMEOUT_S: Final = 5.0
 
 
 class AllocationManager:
-    """Applies every event to the allocations of the node. `table` has the allocations, `tasks` performs the actions."""
+    """Applies events to the node's allocations: computes the new record, stores it and performs its actions.
+
+    `table` has the allocations, `tasks` performs the actions.
+    """
 
     def __init__(
         self,
@@ -98,7 +101,10 @@ class AllocationManager:
     # -- events
 
     def add_allocation(self, assignment: Assignment) -> None:
-        """Store a new allocation and start it, unless servers want it stopped or know that it has ended."""
+        """Store a new allocation and start it.
+
+        It is stored as already ended if servers want it stopped or know that it has ended.
+        """
         assigned, spec = assignment.allocation, self.build_spec(assignment)
         stored_assignment = StoredAssignment(assigned.id, assignment)
         self._journal.append_entry(stored_assignment)
@@ -116,14 +122,20 @@ class AllocationManager:
         self._apply_transition(ManagedAllocation(stored_assignment, spec, transition.record), transition)
 
     def handle_event(self, allocation_id: str, event: events.AllocationEvent) -> None:
-        """Apply an event to the allocation and perform everything that follows. Settled allocations ignore events."""
+        """Apply an event to the allocation, store the result and perform the resulting actions.
+
+        Has no effect on an allocation whose end servers have acknowledged. Raises `KeyError` if it is unknown.
+        """
         if self.table.is_settled(allocation_id):
             return
         allocation = self.table.get_unsettled(allocation_id)
         self._apply_transition(allocation, apply_event(allocation.record, allocation.spec, event, self._read_clock()))
 
     def _apply_transition(self, allocation: ManagedAllocation, transition: Transition) -> None:
-        """Store the new record, perform its actions and call the hooks."""
+        """Store the new record in table and journal, perform the actions of the transition, and notify the hooks.
+
+        Afterwards delete the allocation if servers no longer know it, and release waiting successors, if it has ended.
+        """
         record = transition.record
         changed = record != allocation.record or self.table.find_unsettled(record.id) is None
         allocation.record = record
@@ -143,7 +155,7 @@ class AllocationManager:
                 self._predecessors.release_waiting()
 
     def delete_if_ended(self, allocation: ManagedAllocation) -> None:
-        """Delete an allocation that is over and that servers no longer know."""
+        """Delete the allocation, its folder and its journal entries, if it has ended and servers no longer know it."""
         id = allocation.record.id
         is_over = allocation.record.is_over
         if allocation.stored_assignment.is_gone and is_over and self.table.find_unsettled(id) is not None:
@@ -151,17 +163,19 @@ class AllocationManager:
             self._task_hooks.release(id, tuple(task.name for task in allocation.record.tasks))
             self.delete_files_and_entries(id)
 
-    def delete_files_and_entries(self, id: str) -> None:
-        """Remove the folder and the journal entries of an allocation."""
-        self._folders.remove_folder(id)
-        self._journal.append_entry(DeletedAllocation(id))
+    def delete_files_and_entries(self, allocation_id: str) -> None:
+        """Remove the allocation's folder and mark its journal entries as deleted."""
+        self._folders.remove_folder(allocation_id)
+        self._journal.append_entry(DeletedAllocation(allocation_id))
 
     def _read_clock(self) -> ClockReading:
-        """Return both clocks and a random number for one event."""
+        """Return the wall clock, the monotonic clock and a random number, as one event needs them."""
         return ClockReading(self._world.now_ns(), self._world.monotonic_s(), self._world.random.random())
 
     def build_spec(self, assignment: Assignment) -> AllocationSpec:
-        """Derive the rules of the allocation from its job."""
+        """Return the rules for the allocation's tasks, derived from its job; `EMPTY_SPEC` if the job or group is
+        unknown.
+        """
         if assignment.job is None:
             return EMPTY_SPEC
         assigned = assignment.allocation
@@ -174,7 +188,7 @@ class AllocationManager:
         return spec or EMPTY_SPEC
 
     async def run_deadlines(self) -> None:
-        """Until canceled: pass `DeadlineReached` to every allocation of which something is due."""
+        """Apply `DeadlineReached` to every allocation when one of its deadlines has passed. Runs until canceled."""
         self._predecessors.release_waiting()
         while True:
             self._wake.clear()
@@ -203,7 +217,7 @@ class AllocationManager:
     def restore(
         self, stored_allocations: Mapping[str, RestoredAllocation | SettledAllocation], *, has_rebooted: bool
     ) -> None:
-        """Take over the allocations from the journal, before anything else happens to them."""
+        """Add the allocations that the journal had, before any event is applied to them."""
         for id, stored in stored_allocations.items():
             if isinstance(stored, SettledAllocation):
                 self._restore_settled(id, stored, has_rebooted=has_rebooted)
@@ -214,13 +228,19 @@ class AllocationManager:
             self.delete_if_ended(allocation)
 
     def _restore_settled(self, id: str, settled: SettledAllocation, *, has_rebooted: bool) -> None:
-        """Take over a settled allocation."""
+        """Add an allocation whose end servers have acknowledged; after a reboot, store it without times of the old
+        boot.
+        """
         self.table.restore_settled(settled, id)
         if has_rebooted:
             self.table.store_settled(replace(settled, record=reset_after_boot(settled.record)), id)
 
     def _restore_unsettled(self, id: str, stored: RestoredAllocation, *, has_rebooted: bool) -> None:
-        """Take over an allocation that is not settled."""
+        """Add an allocation from the journal whose end servers have not acknowledged.
+
+        One without progress is deleted, because servers send it again. One whose journal entries contradict each other
+        is ignored.
+        """
         if stored.record is None:  # It was assigned, but nothing was done yet; servers will send it again.
             self._journal.append_entry(DeletedAllocation(id))
             return
@@ -238,7 +258,10 @@ class AllocationManager:
         self.on_change(id)
 
     async def recover_driver(self, driver: Driver) -> None:
-        """Have the driver report what became of its runs, and repeat actions that may not have been performed."""
+        """Have the driver report the state of its runs, and repeat actions that may have been interrupted.
+
+        A run is one start of a task.
+        """
         runs = [
             allocation.make_run_name(task.name, task.run)
             for allocation in self.table.list_unsettled()
@@ -253,9 +276,10 @@ class AllocationManager:
         self._wake.set()
 
     async def stop_all(self) -> None:
-        """Stop every task and wait for the ends. New assignments are ignored from now on.
+        """Stop every task, wait until all have ended, and wait up to `CLEANUP_TIMEOUT_S` for the cleanup.
 
-        Otherwise servers would place replacements on this node while other tasks are still ending.
+        New assignments are ignored from now on. Otherwise servers would place replacements on this node while other
+        tasks are still ending.
         """
         self.is_ending = True
         for allocation in self.table.list_unsettled():

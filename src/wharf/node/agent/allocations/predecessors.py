@@ -21,7 +21,10 @@ log = logging.getLogger(__name__)
 
 
 class PredecessorTracker:
-    """Tracks the allocations that wait for a predecessor. Without a downloader, no data of other nodes are used."""
+    """Makes allocations wait for the allocation that they replace, and downloads its data from another node.
+
+    Without a downloader, only predecessors on this node are waited for.
+    """
 
     def __init__(
         self,
@@ -39,12 +42,12 @@ class PredecessorTracker:
         self._downloads: dict[str, asyncio.Task[None]] = {}
 
     def should_wait(self, assignment: messages.Assignment) -> bool:
-        """Return whether the allocation must wait before its tasks start."""
+        """Return whether the allocation must wait: its predecessor still runs here, or its data must be downloaded."""
         predecessor_id = assignment.allocation.previous_allocation
         return self._is_live(predecessor_id) or self._is_download_needed(assignment)
 
     def on_record_changed(self, allocation: ManagedAllocation) -> None:
-        """Start or stop waiting for the predecessor, after a change of the allocation's record."""
+        """Start or end the wait or the download for this allocation, as its changed record requires."""
         id = allocation.record.id
         if allocation.record.is_over or not allocation.record.is_waiting_for_predecessor:
             self._waiting.discard(id)
@@ -58,7 +61,7 @@ class PredecessorTracker:
             )
 
     def release_waiting(self) -> None:
-        """Report `PredecessorEnded` for allocations whose predecessor on this node is over."""
+        """Apply `PredecessorEnded` to each waiting allocation whose predecessor on this node has ended."""
         for id in list(self._waiting):
             allocation = self._table.find(id)
             if allocation is None or not self._is_live(allocation.assignment.allocation.previous_allocation):
@@ -67,19 +70,22 @@ class PredecessorTracker:
                     self._handle_event(id, events.PredecessorEnded())
 
     def _is_live(self, allocation_id: str) -> bool:
-        """Return whether the allocation is on this node and not over."""
+        """Return whether the allocation is on this node and has not ended."""
         allocation = self._table.find(allocation_id)
         return allocation is not None and not allocation.record.is_over
 
     def _is_download_needed(self, assignment: messages.Assignment) -> bool:
-        """Return whether data may have to be downloaded from another node."""
+        """Return whether the predecessor's data must be downloaded: migration is requested, and it is not on this node."""
         predecessor_id = assignment.allocation.previous_allocation
         disk = find_ephemeral_disk(assignment)
         is_requested = self._downloader is not None and disk is not None and disk.migrate
         return bool(predecessor_id) and is_requested and self._table.find(predecessor_id) is None
 
     async def _download(self, assignment: messages.Assignment) -> None:
-        """Download the data, record the result in the tasks' histories, and end the wait."""
+        """Download the predecessor's data, add the result to the tasks' histories, and apply `PredecessorEnded`.
+
+        If the download fails, the allocation starts without the data.
+        """
         assert self._downloader is not None
         disk = find_ephemeral_disk(assignment)
         assert disk is not None
@@ -104,7 +110,7 @@ class PredecessorTracker:
 
 
 def _format_failure(assignment: messages.Assignment, reason: str) -> str:
-    """Return the text for the tasks' histories after a failed download."""
+    """Return the message for the tasks' histories after a failed download of the predecessor's data."""
     return (
         f"Failed to download the data of allocation {assignment.allocation.previous_allocation}: {reason}. "
         "Starting without them"

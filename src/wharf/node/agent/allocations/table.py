@@ -14,10 +14,10 @@ from wharf.node.tasks.resources import list_volume_requests
 
 
 class AllocationTable:
-    """All allocations of the node.
+    """All allocations of the node, by id.
 
-    An allocation is settled when it is over and servers have acknowledged that. There can be many settled ones, so
-    only the journal has their records.
+    An allocation is settled when it has ended and servers have acknowledged that. There can be many settled ones, so only
+    the journal has their records.
     """
 
     def __init__(self, journal: NodeJournal) -> None:
@@ -31,7 +31,10 @@ class AllocationTable:
     # -- all allocations
 
     def find(self, allocation_id: str) -> ManagedAllocation | None:
-        """Return the allocation; a settled one has no job. `None` if it is unknown."""
+        """Return the allocation; `None` if it is unknown.
+
+        One whose end servers have acknowledged is rebuilt from the journal, without its job.
+        """
         if allocation_id not in self._settled:
             return self._unsettled.get(allocation_id)
         settled = self._journal.read_settled(allocation_id)
@@ -43,7 +46,7 @@ class AllocationTable:
         )
 
     def find_assignment_index(self, allocation_id: str) -> int | None:
-        """Return the index of the assignment that was applied last; `None` if the allocation is unknown."""
+        """Return the modify index of the last assignment of this allocation; `None` if the allocation is unknown."""
         if (index := self._settled.get(allocation_id)) is not None:
             return index
         allocation = self._unsettled.get(allocation_id)
@@ -62,25 +65,25 @@ class AllocationTable:
         return allocation_id in self._settled or (allocation is not None and not allocation.stored_assignment.is_gone)
 
     def list_ended(self) -> list[str]:
-        """Return the ids of all allocations that are over."""
+        """Return the ids of all allocations that have ended."""
         return [*self._settled, *(id for id, allocation in self._unsettled.items() if allocation.record.is_over)]
 
     # -- allocations that are not settled
 
     def get_unsettled(self, allocation_id: str) -> ManagedAllocation:
-        """Return the allocation. Raises `KeyError` if it is settled or unknown."""
+        """Return the allocation. Raises `KeyError` if it is unknown, or if servers have acknowledged its end."""
         return self._unsettled[allocation_id]
 
     def find_unsettled(self, allocation_id: str) -> ManagedAllocation | None:
-        """Return the allocation; `None` if it is settled or unknown."""
+        """Return the allocation; `None` if it is unknown, or if servers have acknowledged its end."""
         return self._unsettled.get(allocation_id)
 
     def list_unsettled(self) -> list[ManagedAllocation]:
-        """Return the allocations that are not settled."""
+        """Return all allocations, except those whose end servers have acknowledged."""
         return list(self._unsettled.values())
 
     def put(self, allocation: ManagedAllocation) -> None:
-        """Add the allocation, or update the table after a change of its record."""
+        """Store the allocation under its id, and add it to or remove it from the live ones, as its record requires."""
         id = allocation.record.id
         self._unsettled[id] = allocation
         if allocation.record.is_over:
@@ -89,29 +92,29 @@ class AllocationTable:
             self._live[id] = allocation
 
     def remove(self, allocation_id: str) -> None:
-        """Remove an allocation that is over and not settled."""
+        """Remove an allocation that has ended but not acknowledged by servers. Raises `KeyError` if there is none."""
         del self._unsettled[allocation_id]
 
     # -- allocations that are not over
 
     def list_live(self) -> list[ManagedAllocation]:
-        """Return the allocations that are not over."""
+        """Return the allocations that have not ended."""
         return list(self._live.values())
 
     def has_live(self) -> bool:
-        """Return whether any allocation is not over."""
+        """Return whether any allocation has not ended."""
         return bool(self._live)
 
     def list_live_tasks(self) -> list[TaskRecord]:
-        """Return the tasks that have a process."""
+        """Return the records of all tasks that have a process."""
         return [task for allocation in self._live.values() for task in allocation.record.tasks if task.has_process]
 
     def list_volume_users(self, volume: str) -> list[str]:
-        """Return the ids of allocations that servers know, that request the volume and that are not over."""
+        """Return the ids of the allocations that request the volume, have not ended, and are known to servers."""
         return list(self._iter_volume_users(volume))
 
     def _iter_volume_users(self, volume: str) -> Iterator[str]:
-        """Yield the ids that `list_volume_users` returns."""
+        """Yield the ids of the allocations that request the volume, have not ended, and are known to servers."""
         for id in self.list_allocations():
             allocation = self.find(id)
             if allocation is None or allocation.record.is_over or allocation.assignment.job is None:
@@ -123,11 +126,11 @@ class AllocationTable:
     # -- settled allocations
 
     def is_settled(self, allocation_id: str) -> bool:
-        """Return whether the allocation is settled."""
+        """Return whether the allocation has ended and servers have acknowledged that."""
         return allocation_id in self._settled
 
     def settle(self, allocation: ManagedAllocation) -> None:
-        """Replace an allocation that is over by a short entry in the journal."""
+        """Replace an allocation whose end servers have acknowledged by a short entry in the journal."""
         id = allocation.record.id
         assigned = allocation.assignment.allocation
         del self._unsettled[id]
@@ -136,33 +139,39 @@ class AllocationTable:
         )
 
     def store_settled(self, settled: SettledAllocation, id: str) -> None:
-        """Store the entry of a settled allocation.
+        """Append the entry of an allocation whose end servers have acknowledged, and store its assignment's index in memory.
 
-        Pass the id object that other tables hold: there can be many settled allocations, and sharing it saves memory.
+        `id` must be the string object that other tables hold: sharing it saves memory, because there can be many.
         """
         self._journal.append_entry(settled)
         self._settled[id] = settled.index
 
     def restore_settled(self, settled: SettledAllocation, id: str) -> None:
-        """Add a settled allocation that the journal already contains."""
+        """Add an allocation whose end servers have acknowledged; the journal already contains its entry."""
         self._settled[id] = settled.index
 
     def remove_settled(self, allocation_id: str) -> bool:
-        """Remove the allocation if it is settled. Return whether it was."""
+        """Remove the allocation from the table, if servers have acknowledged its end. Return whether it was."""
         return self._settled.pop(allocation_id, None) is not None
 
     # -- runs
 
-    def find_run(self, run: str) -> tuple[ManagedAllocation, str, int] | None:
-        """Return the allocation, task name and number of a run; `None` if the allocation or task is unknown."""
-        allocation_id, position, run_number = run.rsplit(".", 2)
+    def find_run(self, run_name: str) -> tuple[ManagedAllocation, str, int] | None:
+        """Return (allocation, task name, number of the start) for the name of a run; `None` if the task is unknown.
+
+        A run is one start of a task; its name is `<allocation id>.<position of the task>.<number of the start>`.
+        """
+        allocation_id, position, run_number = run_name.rsplit(".", 2)
         allocation = self._unsettled.get(allocation_id)
         if allocation is None or int(position) >= len(allocation.spec.tasks):
             return None
         return allocation, allocation.spec.tasks[int(position)].name, int(run_number)
 
     def is_current_run(self, run: str) -> bool:
-        """Return whether the task is at this run, so that its end must be reported."""
+        """Return whether this is the latest run of its task and its end was not reported yet.
+
+        A run is one start of a task; `run` is its name.
+        """
         found = self.find_run(run)
         if found is None:
             return False

@@ -49,7 +49,10 @@ CANNOT_RUN_EXIT_CODE: Final = 126
 
 
 class LocalTaskHooks:
-    """The hooks of a real node. Call `attach_manager` before any other method."""
+    """The calls around a task's life on a real node: prepare, serve while it runs, clean up.
+
+    Call `attach_manager` before any other method.
+    """
 
     def __init__(
         self,
@@ -77,33 +80,36 @@ class LocalTaskHooks:
         self._manager: AllocationManager
 
     def attach_manager(self, manager: AllocationManager) -> None:
-        """Set the manager, which is created after the hooks."""
+        """Set the allocation manager, which is created after this object."""
         self._manager = manager
 
     async def ensure_prepared(self, allocation: ManagedAllocation, task_name: str) -> None:
-        """Prepare the task again if this agent process has not done so. Raises `TaskSetupError`.
+        """Prepare the task, unless this agent process has already prepared it. Raises `TaskSetupError`.
 
-        Not all that an earlier agent process prepared is on the disk.
+        The preparation by an earlier agent process does not count, because parts of it exist only in memory.
         """
         if (allocation.record.id, task_name) not in self._prepared:
             await self.prepare_task(allocation, task_name)
 
     async def prepare_task(self, allocation: ManagedAllocation, task_name: str) -> None:
-        """Prepare everything that the task needs. Raises `TaskSetupError`."""
-        await self._prepare(allocation, task_name)
+        """Prepare everything that the task needs, and record that it is prepared. Raises `TaskSetupError`."""
+        await self._prepare_parts(allocation, task_name)
         self._prepared[allocation.record.id, task_name] = None
 
-    async def _prepare(self, allocation: ManagedAllocation, task_name: str) -> None:
-        """Prepare network, devices, volumes, secrets, identities, payload, artifacts and templates, in this order."""
+    async def _prepare_parts(self, allocation: ManagedAllocation, task_name: str) -> None:
+        """Prepare network, devices, volumes, secrets, identities, payload, artifacts and templates, in this order.
+
+        Parts that the task does not use are skipped. Raises `TaskSetupError`.
+        """
         task = allocation.task(task_name)
         if self._networks.has_own_network(allocation.assignment.allocation, allocation.job):
             await self._ensure_network(allocation, task_name)
-        await self._reserve(allocation, task_name)
+        await self._reserve_devices(allocation, task_name)
         if task.volume_mounts and self._manager.tasks.find_driver(allocation, task_name).view is View.HOST:
             self._link_volumes(allocation, task)
         if not (task.artifacts or task.dispatch_payload or has_secrets(task)):
             return  # Most tasks need nothing else.
-        _, folders = self._manager.tasks.get_environment_and_folders(allocation, task_name)
+        _, folders = self._manager.tasks.build_environment_and_folders(allocation, task_name)
         self._erased.pop((allocation.record.id, task_name), None)
         try:
             if has_secrets(task):
@@ -134,8 +140,8 @@ class LocalTaskHooks:
         """Return the addresses of the allocation's own network; `None` if it has none."""
         return self._networks.find_network_status(allocation_id)
 
-    async def _reserve(self, allocation: ManagedAllocation, task_name: str) -> None:
-        """Reserve the devices that are assigned to the task. Raises `TaskSetupError`."""
+    async def _reserve_devices(self, allocation: ManagedAllocation, task_name: str) -> None:
+        """Reserve the devices that are assigned to the task, and store the reservation. Raises `TaskSetupError`."""
         if not (devices := _list_devices(allocation, task_name)):
             return
         try:
@@ -144,22 +150,22 @@ class LocalTaskHooks:
             raise TaskSetupError(str(error)) from error
         self._reservations[allocation.record.id, task_name] = reserved
 
-    async def _reserve_again(self, allocation: ManagedAllocation, task_name: str) -> None:
-        """Reserve the devices of a task that an earlier agent process started.
+    async def _reserve_devices_again(self, allocation: ManagedAllocation, task_name: str) -> None:
+        """Reserve the devices of a task that an earlier agent process started; a failure is only logged.
 
-        Commands beside the task then find its devices as the task does.
+        Commands that run beside the task then see the same devices as the task.
         """
         try:
-            await self._reserve(allocation, task_name)
+            await self._reserve_devices(allocation, task_name)
         except TaskSetupError as error:
             log.warning("failed to reserve the devices of a running task again task=%s error=%s", task_name, error)
 
     def find_device_reservation(self, allocation_id: str, task: str) -> Reserved:
-        """Return what drivers must do for the devices of the task; nothing if it has none."""
+        """Return the environment, mounts and device files that the task's devices require; empty if it has none."""
         return self._reservations.get((allocation_id, task), NOTHING_RESERVED)
 
     def _link_volumes(self, allocation: ManagedAllocation, task: Task) -> None:
-        """Link the volumes into the folder of a task that has no root file system of its own.
+        """Link the assigned volumes into the folder of a task that has no root file system of its own.
 
         Raises `TaskSetupError`.
         """
@@ -168,17 +174,24 @@ class LocalTaskHooks:
         except CannotStart as error:
             raise TaskSetupError(str(error)) from error
         link_volumes(
-            volumes, self._manager.tasks.get_environment_and_folders(allocation, task.name)[1], self._read_only_mounts
+            volumes, self._manager.tasks.build_environment_and_folders(allocation, task.name)[1], self._read_only_mounts
         )
 
     def build_environment(self, allocation_id: str, task: str) -> dict[str, str]:
-        """Return the environment variables that devices, identities and templates add for the task."""
+        """Return the environment variables that come from the task's devices, identities and templates.
+
+        If two define the same variable, templates override identities, and identities override devices.
+        """
         from_devices = self.find_device_reservation(allocation_id, task).environment
         from_identities = self._identities.build_environment(allocation_id, task)
         return {**from_devices, **from_identities, **self._preparation.build_environment(allocation_id, task)}
 
     def on_record_changed(self, allocation: ManagedAllocation) -> None:
-        """Start and stop renewals, renderings and checks of the tasks, after a change of the allocation's record."""
+        """Start what running tasks need, and clean up after dead ones, after a change of the allocation's record.
+
+        Running tasks: devices, renewal of identities, rendering of templates, and checks. Dead tasks: their
+        reservations and secrets are released. An ended allocation: its checks and its network are removed.
+        """
         record, id = allocation.record, allocation.record.id
         if not record.tasks or (record.is_over and allocation.assignment.job is None):
             return
@@ -203,18 +216,23 @@ class LocalTaskHooks:
                 list_checks(
                     assigned,
                     allocation.job,
-                    self._get_host(id),
+                    self._build_host(id),
                     lambda task: self._build_reference_values(allocation, task),
                 ),
             )
-        self._check_runner.update_running_checks(id, lambda task: _up_since_s(record, task))
+        self._check_runner.update_running_checks(id, lambda task: _find_up_since_s(record, task))
 
     def _serve_running_task(self, allocation: ManagedAllocation, task_name: str) -> None:
-        """Keep devices reserved, identities renewed and templates rendered while the task has a process."""
+        """Start to renew the identities and render the templates of a task that has a process.
+
+        Its devices are reserved again if an earlier agent process started the task.
+        """
         task = allocation.task(task_name)
         if (allocation.record.id, task_name) not in self._reservations and _list_devices(allocation, task_name):
             self._reservations[allocation.record.id, task_name] = NOTHING_RESERVED
-            reserving = self._world.start_task(self._reserve_again(allocation, task_name), name="devices of a task")
+            reserving = self._world.start_task(
+                self._reserve_devices_again(allocation, task_name), name="devices of a task"
+            )
             self._reserving_tasks.add(reserving)
             reserving.add_done_callback(self._reserving_tasks.discard)
         if not has_secrets(task):
@@ -227,30 +245,30 @@ class LocalTaskHooks:
             )
 
     def _wipe_secrets(self, allocation: ManagedAllocation, task: str) -> None:
-        """Erase the secrets of a dead task, once."""
+        """Unmount the secrets folder of a dead task; done once for each task."""
         key = (allocation.record.id, task)
         if key not in self._erased and has_secrets(allocation.task(task)):
             self._erased[key] = None
-            unmount_secrets(self._manager.tasks.get_environment_and_folders(allocation, task)[1].secrets)
+            unmount_secrets(self._manager.tasks.build_environment_and_folders(allocation, task)[1].secrets)
 
     def list_services(self, allocation: ManagedAllocation) -> tuple[ServiceRegistration, ...]:
-        """Return the registrations of the services that are up now."""
+        """Return a registration for each service of the allocation that is up now."""
         assigned, record = allocation.assignment.allocation, allocation.record
         if not record.tasks or record.is_over:
             return ()
         return tuple(
             build_registration(assigned, service, self._host, self._build_reference_values(allocation, service.task))
-            for service in list_services(assigned, allocation.job, self._get_host(allocation.record.id))
+            for service in list_services(assigned, allocation.job, self._build_host(allocation.record.id))
             if is_service_up(record, service)
         )
 
-    def _get_host(self, allocation_id: str) -> TaskHost:
-        """Return the host, with the address of the allocation's own network if it has one."""
+    def _build_host(self, allocation_id: str) -> TaskHost:
+        """Return the description of the host; its allocation address is that of the allocation's own network, if any."""
         status = self.find_network_status(allocation_id)
         return self._host if status is None else replace(self._host, allocation_address=status.address)
 
     def _is_connected(self, allocation: ManagedAllocation) -> bool:
-        """Return whether the addresses of the allocation's ports are known."""
+        """Return whether the allocation's addresses are known: it uses the host's network, or its own network exists."""
         assigned = allocation.assignment.allocation
         return (
             not self._networks.has_own_network(assigned, allocation.job)
@@ -258,7 +276,7 @@ class LocalTaskHooks:
         )
 
     def release(self, allocation_id: str, tasks: tuple[str, ...]) -> None:
-        """Delete what the hooks hold for the allocation and its tasks."""
+        """Delete all data that these hooks hold about the allocation and its tasks."""
         self._check_runner.remove_checks(allocation_id)
         for task in tasks:
             self._identities.release(allocation_id, task)
@@ -272,7 +290,7 @@ class LocalTaskHooks:
         return await self._check_runner.build_results(allocation_id)
 
     async def close(self) -> None:
-        """Cancel all background work for tasks, when the agent ends."""
+        """Cancel all background work for tasks and wait until it has ended. Called when the agent ends."""
         for reserving in self._reserving_tasks:
             reserving.cancel()
         await asyncio.gather(*self._reserving_tasks, return_exceptions=True)
@@ -283,18 +301,18 @@ class LocalTaskHooks:
     # -- for one task
 
     def _build_reference_values(self, allocation: ManagedAllocation, task: str) -> ReferenceValues:
-        """Return what references in a service or check of the task mean.
+        """Return the values of `${...}` references in a service or check of the task.
 
-        An empty name stands for the group: its services use the first task's values, whose port variables are the
-        same.
+        An empty task name stands for the group. Services of the group use the first task's values: the port variables
+        are the same for all tasks.
         """
         task_name = task or allocation.record.tasks[0].name
-        environment, _ = self._manager.tasks.get_environment_and_folders(allocation, task_name)
+        environment, _ = self._manager.tasks.build_environment_and_folders(allocation, task_name)
         return self._manager.tasks.reference_values.with_variables(environment)
 
     def _build_task_context(self, allocation: ManagedAllocation, task_name: str) -> TaskContext:
-        """Return everything that the preparation of the task needs to know."""
-        environment, folders = self._manager.tasks.get_environment_and_folders(allocation, task_name)
+        """Return the input for the preparation of the task: ids, folders, environment, references and payload."""
+        environment, folders = self._manager.tasks.build_environment_and_folders(allocation, task_name)
         assigned = allocation.assignment.allocation
         return TaskContext(
             allocation_id=assigned.id,
@@ -309,12 +327,12 @@ class LocalTaskHooks:
         )
 
     def handle_event(self, allocation_id: str, event: events.AllocationEvent) -> None:
-        """Apply an event to the allocation if it is still known."""
+        """Apply an event to the allocation; ignored if the allocation is unknown."""
         if self._manager.table.find(allocation_id) is not None:
             self._manager.handle_event(allocation_id, event)
 
     def signal_task(self, allocation_id: str, task: str, signal: str, reason: str) -> None:
-        """Send a signal to the task if it runs, and record why in the task's history."""
+        """Send a signal to the task if it runs, and add an event with the reason to its history."""
         allocation = self._manager.table.find(allocation_id)
         if allocation is None or allocation.record.task(task).step is not TaskStep.RUNNING:
             return
@@ -325,9 +343,10 @@ class LocalTaskHooks:
         )
 
     async def run_command_in_task(self, allocation_id: str, task: str, command: tuple[str, ...]) -> tuple[int, str]:
-        """Run a command beside the task and return its exit code and output.
+        """Run a command in the environment of a running task. Return (exit code, stdout followed by stderr).
 
-        When it is canceled, for example by a timeout, the command is ended with all processes that it started.
+        The output is limited to `MAX_OUTPUT_BYTES`. If the command cannot be run, return `CANNOT_RUN_EXIT_CODE` and the
+        reason. On cancellation, such as a timeout, the command and all processes that it started are killed.
         """
         allocation = self._manager.table.find(allocation_id)
         if allocation is None or not task or not allocation.record.task(task).has_process:
@@ -335,7 +354,7 @@ class LocalTaskHooks:
         driver = self._manager.tasks.find_driver(allocation, task)
         if not isinstance(driver, CommandDriver):
             return CANNOT_RUN_EXIT_CODE, f"driver {allocation.task(task).driver} cannot run commands in tasks"
-        environment, folders = self._manager.tasks.get_environment_and_folders(allocation, task)
+        environment, folders = self._manager.tasks.build_environment_and_folders(allocation, task)
         run = allocation.make_run_name(task, allocation.record.task(task).run)
         order = CommandOrder(
             run=run,
@@ -359,14 +378,14 @@ class LocalTaskHooks:
 
 
 def _list_devices(allocation: ManagedAllocation, task_name: str) -> tuple[AllocatedDevice, ...]:
-    """Return the devices that are assigned to the task."""
+    """Return the devices that servers have assigned to the task."""
     allocated = allocation.assignment.allocation.allocated_resources
     task_resources = (allocated.tasks or {}).get(task_name) if allocated is not None else None
     return tuple(task_resources.devices or ()) if task_resources is not None else ()
 
 
 class _TaskControl:
-    """What identities and templates may do to their task."""
+    """The operations on a task that its identities and templates may use: events, restart, signal and commands."""
 
     def __init__(self, hooks: LocalTaskHooks, allocation_id: str, task: str) -> None:
         self._hooks = hooks
@@ -380,23 +399,26 @@ class _TaskControl:
         )
 
     def restart_task(self, reason: str) -> None:
-        """Restart the task."""
+        """Request a restart of the task; the reason appears in its history."""
         self._hooks.handle_event(self._allocation_id, events.RestartRequested((self._task,), reason=reason))
 
     def signal_task(self, signal: str, reason: str) -> None:
-        """Send the task a signal if it runs."""
+        """Send a signal to the task if it runs; the reason appears in its history."""
         self._hooks.signal_task(self._allocation_id, self._task, signal, reason)
 
     async def run_command(self, command: tuple[str, ...], *, timeout_s: float) -> tuple[int, str]:
-        """Run a command beside the task and return its exit code and output. Raises `TimeoutError`."""
+        """Run a command beside the task.
+
+        Return (exit code, output). Raises `TimeoutError` after `timeout_s` seconds.
+        """
         async with asyncio.timeout(timeout_s):
             return await self._hooks.run_command_in_task(self._allocation_id, self._task, command)
 
 
 def has_secrets(task: Task) -> bool:
-    """Return whether the node may write secrets for the task.
+    """Return whether the node may write secrets for the task: it has templates, secrets or exposed identities.
 
-    A mount in memory takes longer than a short task runs, so tasks without secrets get none.
+    Other tasks get no secrets folder in memory, because mounting it takes longer than a short task runs.
     """
     return bool(task.templates or task.secrets or list_exposed_identities(task))
 
@@ -409,10 +431,10 @@ async def _read_output(command: Command, stream: Stream) -> bytes:
     return output
 
 
-def _up_since_s(record: AllocationRecord, task: str) -> float | None:
-    """Return since when the task runs; for an empty name, since when the first task of the group runs.
+def _find_up_since_s(record: AllocationRecord, task: str) -> float | None:
+    """Return the time since which the task runs, on the monotonic clock; `None` if it is not running or being stopped.
 
-    `None` if it does not run or is being stopped.
+    For an empty name, the start of the group's task that has run the longest.
     """
     tasks = [record.task(task)] if task else record.tasks
     start_times = [task_record.started_s for task_record in tasks if task_record.step is TaskStep.RUNNING]

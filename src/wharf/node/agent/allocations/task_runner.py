@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class TaskRunner:
-    """Runs the tasks of the node."""
+    """Performs the node core's actions on tasks through their drivers, and reports the results as events."""
 
     def __init__(
         self,
@@ -65,14 +65,17 @@ class TaskRunner:
     # -- one task
 
     def find_driver(self, allocation: ManagedAllocation, task_name: str) -> Driver:
-        """Return the driver of the task; the driver with the empty name stands in for a missing one."""
+        """Return the driver of the task; for an unknown driver name, a driver that refuses every start.
+
+        The refusing driver is registered under the empty name.
+        """
         driver_name = allocation.task(task_name).driver
         return self._drivers.get(driver_name) or self._drivers[""]
 
-    def get_environment_and_folders(
+    def build_environment_and_folders(
         self, allocation: ManagedAllocation, task_name: str
     ) -> tuple[dict[str, str], TaskFolders]:
-        """Return the environment variables and the folders of a task."""
+        """Return (environment variables, folders) of a task."""
         id = allocation.record.id
         folders = self._folders.get_task_folders(id, task_name)
         assigned = allocation.assignment.allocation
@@ -92,7 +95,10 @@ class TaskRunner:
     # -- actions
 
     def perform(self, allocation: ManagedAllocation, action: events.NodeTaskAction) -> None:
-        """Perform one action."""
+        """Begin one action on a task: prepare, start, cancel the start, signal or kill.
+
+        Does not wait for its result.
+        """
         match action:
             case events.PrepareTask(task):
                 preparation = self._preparing.get((allocation.record.id, task))
@@ -112,7 +118,7 @@ class TaskRunner:
                 raise AssertionError(f"unknown action {action}")
 
     def cancel_preparations(self, allocation: ManagedAllocation) -> None:
-        """Cancel preparations of tasks that no longer are in that step."""
+        """Cancel the running preparations of those tasks that are no longer in the step `PREPARING`."""
         for task in allocation.record.tasks:
             if task.step is not TaskStep.PREPARING:
                 preparation = self._preparing.pop((allocation.record.id, task.name), None)
@@ -120,7 +126,7 @@ class TaskRunner:
                     preparation.cancel()
 
     def _run_in_background(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a coroutine in the background and log its failure."""
+        """Start the coroutine as an asyncio task and return that task; an unexpected error is logged."""
         task = self._world.start_task(coroutine, name="task action")
         self._background_tasks.add(task)
         task.add_done_callback(self._on_background_task_done)
@@ -138,22 +144,24 @@ class TaskRunner:
             await asyncio.wait(self._background_tasks, timeout=timeout_s)
 
     def run_when_stored(self, action: Callable[[], None]) -> None:
-        """Call `action`, such as the cleanup of a run, once everything that was appended to the journal is on the
-        disk.
+        """Call `action`, such as the cleanup of a run, once all journal entries until now are on the disk.
 
-        While the disk is full, the outcome that drivers and supervisor hold is the only copy.
+        While the disk is full, the outcome that drivers and task supervisor hold is the only copy.
         """
         self._run_in_background(self._run_after_sync(action))
 
     async def _run_after_sync(self, action: Callable[[], None]) -> None:
-        """Wait until the journal is on the disk, then call `action`."""
+        """Wait until all journal entries until now are on the disk, then call `action`."""
         await self._journal.wait_until_synced()
         action()
 
     # -- preparation
 
     async def _prepare(self, allocation: ManagedAllocation, task_name: str) -> None:
-        """Create the task's folders, check its ports and call the hooks; report the result as an event."""
+        """Create the task's folders, check its ports and call the hooks' preparation.
+
+        The result is applied as `TaskPrepared` or `TaskPreparationFailed`.
+        """
         id = allocation.record.id
         try:
             self._folders.create_task_folders(id, task_name)
@@ -180,7 +188,10 @@ class TaskRunner:
         self._report_preparation(id, task_name, events.TaskPrepared(task_name))
 
     def _move_predecessor_data(self, allocation: ManagedAllocation, task_name: str) -> None:
-        """Move the data of the predecessor here, if the group has a sticky disk. Raises `OSError`."""
+        """Move the replaced allocation's data into this allocation, if the group's disk is sticky or migrates.
+
+        Raises `OSError`.
+        """
         disk, predecessor_id = (
             find_ephemeral_disk(allocation.assignment),
             allocation.assignment.allocation.previous_allocation,
@@ -189,9 +200,9 @@ class TaskRunner:
             self._folders.move_predecessor_data(predecessor_id, allocation.record.id, task_name)
 
     def _find_taken_port(self, allocation: ManagedAllocation) -> AllocatedPort | None:
-        """Return a port of the allocation that another program holds; `None` if all are free.
+        """Return the first port of the allocation that another program holds; `None` if all are free.
 
-        Checked only while no task runs, because afterwards the allocation holds its ports itself.
+        `None` also if a task of the allocation runs or is starting, because it may hold the ports itself.
         """
         if any(task.has_process or task.step is TaskStep.STARTING for task in allocation.record.tasks):
             return None
@@ -199,16 +210,19 @@ class TaskRunner:
         ports = (allocated.shared.ports or ()) if allocated is not None else ()
         return find_taken_port(ports, self._host.address)
 
-    def _report_preparation(self, id: str, task_name: str, event: events.AllocationEvent) -> None:
-        """Report the result of a preparation, if the allocation is still known."""
-        self._preparing.pop((id, task_name), None)
-        if self._table.find_unsettled(id) is not None:
-            self._handle_event(id, event)
+    def _report_preparation(self, allocation_id: str, task_name: str, event: events.AllocationEvent) -> None:
+        """End the preparation of the task and apply its result as an event, if the allocation is still known."""
+        self._preparing.pop((allocation_id, task_name), None)
+        if self._table.find_unsettled(allocation_id) is not None:
+            self._handle_event(allocation_id, event)
 
     # -- start
 
     async def _start(self, allocation: ManagedAllocation, task_name: str, run: int) -> None:
-        """Have the driver start the run; report a failure as an event."""
+        """Have the driver start a run of the task; a failure is applied as `TaskStartFailed`.
+
+        Waits for the journal first, and does nothing if the run was canceled meanwhile.
+        """
         id = allocation.record.id
         # After a power cut the journal must show that this run may have been started.
         await self._journal.wait_until_synced()
@@ -225,7 +239,7 @@ class TaskRunner:
         if not self._is_starting(allocation, task_name, run):
             return
         task = allocation.task(task_name)
-        environment, _ = self.get_environment_and_folders(allocation, task_name)
+        environment, _ = self.build_environment_and_folders(allocation, task_name)
         missing: list[str] = []
         config = resolve_document(task.config or {}, self.reference_values.with_variables(environment), missing)
         if missing:
@@ -253,7 +267,10 @@ class TaskRunner:
         config: dict[str, object],
         environment: dict[str, str],
     ) -> TaskOrder:
-        """Build the order for the driver. Raises `CannotStart`."""
+        """Return the start order for the driver: configuration, folders, user, network, resources and labels.
+
+        Raises `CannotStart`.
+        """
         task, assigned, host = allocation.task(task_name), allocation.assignment.allocation, self._host
         folders = self._folders.get_task_folders(assigned.id, task_name)
         return TaskOrder(
@@ -281,6 +298,6 @@ class TaskRunner:
 
     @staticmethod
     def _is_starting(allocation: ManagedAllocation, task_name: str, run: int) -> bool:
-        """Return whether the task still is at the start of this run."""
+        """Return whether the task is in the step `STARTING` of exactly this run."""
         record = allocation.record.task(task_name)
         return record.step is TaskStep.STARTING and record.run == run

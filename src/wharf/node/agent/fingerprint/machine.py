@@ -49,7 +49,7 @@ VARYING_ATTRIBUTES: Final = ("cpu.frequency", "cpu.totalcompute", "cpu.usablecom
 
 
 class MachineInfo(msgspec.Struct, frozen=True):
-    """Attributes and resources of the machine, and the address that tasks get."""
+    """Attributes and resources of the machine, and the IP address that tasks use."""
 
     attributes: dict[str, str]
     resources: NodeResources
@@ -57,9 +57,10 @@ class MachineInfo(msgspec.Struct, frozen=True):
 
 
 def probe_machine(folder: Path, *, interface: str = "", min_port: int = 20_000, max_port: int = 32_000) -> MachineInfo:
-    """Return attributes and resources of the machine.
+    """Return attributes and resources of the machine, and its address.
 
-    `folder` is where allocations will be; its file system gives the disk size.
+    `folder` holds the allocations; its file system gives the disk size. Dynamic ports range from `min_port` to
+    `max_port`.
     """
     cores, model = _read_cores()
     mhz = sum(core.base_speed for core in cores)
@@ -122,30 +123,33 @@ def probe_machine(folder: Path, *, interface: str = "", min_port: int = 20_000, 
     return MachineInfo({name: value for name, value in attributes.items() if value}, resources, address)
 
 
-def merge_machine_info(before: MachineInfo, now: MachineInfo) -> MachineInfo:
-    """Return what the machine is now, without changes that happen all the time: free disk space and clock rates.
+def merge_machine_info(previous: MachineInfo, current: MachineInfo) -> MachineInfo:
+    """Return `current`, but with the old values for free disk space and clock rates, which change all the time.
 
-    If nothing else has changed, the result equals `before`.
+    If nothing else has changed, the result equals `previous`.
     """
-    old, new = before.resources, now.resources
+    old, new = previous.resources, current.resources
     resources = msgspec.structs.replace(
         new,
-        disk=old.disk if _is_unchanged("unique.storage.bytestotal", before, now) else new.disk,
+        disk=old.disk if _is_unchanged("unique.storage.bytestotal", previous, current) else new.disk,
         cpu=old.cpu if old.cpu.reservable_cpu_cores == new.cpu.reservable_cpu_cores else new.cpu,
-        processors=old.processors if _is_unchanged("cpu.numcores", before, now) else new.processors,
+        processors=old.processors if _is_unchanged("cpu.numcores", previous, current) else new.processors,
     )
-    rates = {name: before.attributes[name] for name in VARYING_ATTRIBUTES if name in before.attributes}
-    attributes = now.attributes | (rates if _is_unchanged("cpu.numcores", before, now) else {})
-    return MachineInfo(attributes, resources, now.address)
+    rates = {name: previous.attributes[name] for name in VARYING_ATTRIBUTES if name in previous.attributes}
+    attributes = current.attributes | (rates if _is_unchanged("cpu.numcores", previous, current) else {})
+    return MachineInfo(attributes, resources, current.address)
 
 
-def _is_unchanged(name: str, before: MachineInfo, now: MachineInfo) -> bool:
-    """Return whether the attribute has the same value in both."""
-    return before.attributes.get(name) == now.attributes.get(name)
+def _is_unchanged(name: str, previous: MachineInfo, current: MachineInfo) -> bool:
+    """Return whether the attribute has the same value before and now."""
+    return previous.attributes.get(name) == current.attributes.get(name)
 
 
 def _read_cores() -> tuple[tuple[ProcessorCore, ...], str]:
-    """Return the cores that this process may use, and the name of the processor model."""
+    """Return (the cores that this process may use, the name of the processor model).
+
+    The name is empty if the kernel does not report it.
+    """
     text = _read_text(PROC / "cpuinfo")
     model_name = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
     speeds = [float(speed) for speed in re.findall(r"^cpu MHz\s*:\s*([\d.]+)$", text, re.MULTILINE)]
@@ -167,9 +171,14 @@ def _read_cores() -> tuple[tuple[ProcessorCore, ...], str]:
     return tuple(cores), model_name[1] if model_name else ""
 
 
-def detect_cloud(firmware: Path) -> str:
-    """Return the name of the cloud by the firmware's texts; empty if none is recognized. Uses no network."""
-    firmware_texts = {name: _read_text(firmware / name) for name in ("sys_vendor", "product_name", "chassis_asset_tag")}
+def detect_cloud(firmware_folder: Path) -> str:
+    """Return the name of the cloud, recognized by the vendor texts of the firmware; empty if none matches.
+
+    `firmware_folder` is the kernel's folder of DMI fields. Uses no network.
+    """
+    firmware_texts = {
+        name: _read_text(firmware_folder / name) for name in ("sys_vendor", "product_name", "chassis_asset_tag")
+    }
     for cloud, name, prefix in CLOUDS:
         if firmware_texts[name].startswith(prefix):
             return cloud
@@ -177,13 +186,17 @@ def detect_cloud(firmware: Path) -> str:
 
 
 def find_default_address(interface: str) -> tuple[str, str]:
-    """Return the interface of the default route and its address; the loopback interface if there is no route."""
+    """Return (network interface, its IPv4 address).
+
+    The interface is `interface` if given, else that of the default route, else `lo`. The address is 127.0.0.1 if it has
+    none.
+    """
     device = interface or _find_default_device() or "lo"
     return device, _read_address(device) or "127.0.0.1"
 
 
 def _find_default_device() -> str:
-    """Return the interface of the default route; empty if there is none."""
+    """Return the name of the interface of the IPv4 default route; empty if there is none."""
     for line in _read_text(PROC / "net/route").splitlines()[1:]:
         fields = line.split()
         if len(fields) > 2 and fields[1] == "00000000":
@@ -192,7 +205,7 @@ def _find_default_device() -> str:
 
 
 def _read_address(device: str) -> str:
-    """Return the IPv4 address of an interface, from the kernel (SIOCGIFADDR); empty if it has none."""
+    """Return the IPv4 address of a network interface, as the ioctl SIOCGIFADDR returns it; empty if it has none."""
 
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as query_socket:
         reply = fcntl.ioctl(query_socket.fileno(), 0x8915, struct.pack("256s", device.encode()[:15]))

@@ -15,7 +15,7 @@ from wharf.world.durable_file import replace_file
 
 
 class NodeMetadata:
-    """The metadata of the node: configured (static) and changed by requests (dynamic)."""
+    """The metadata of the node: configured (static), and changed by requests (dynamic, stored in a file)."""
 
     def __init__(self, file: Path, static: Mapping[str, str]) -> None:
         self._file = file
@@ -35,9 +35,10 @@ class NodeMetadata:
         return NodeMetaResponse(meta=self.merged, dynamic=dict(self._dynamic), static=dict(self._static))
 
     def apply_changes(self, changes: Mapping[str, str | None]) -> None:
-        """Set and delete keys, and store the result. Raises `OSError`.
+        """Merge `changes` into the dynamic metadata and store it in the file. Raises `OSError`.
 
-        `None` deletes a key. A key that the configuration sets is hidden: its `None` is stored.
+        A value of `None` deletes a key. For a key that the configuration sets, the `None` is stored and hides the
+        configured value.
         """
         dynamic = self._dynamic | dict(changes)
         dynamic = {name: value for name, value in dynamic.items() if value is not None or name in self._static}
@@ -53,15 +54,18 @@ class MetadataHandlers:
         self._on_change = on_change
 
     def handlers(self) -> dict[str, VerbHandler]:
-        """Return the handlers of the node channel by verb."""
+        """Return the handlers for reading and changing the metadata, by verb of the node channel."""
         return {"metadata": self._read, "metadata_apply": self._apply}
 
     async def _read(self, _request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        """Return the metadata."""
+        """Return the static, dynamic and merged metadata as JSON."""
         return ChannelReply(JSON_CONTENT_TYPE, msgspec.json.encode(self._metadata.build_response()))
 
     async def _apply(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        """Apply changes and return the new metadata."""
+        """Store the requested changes, have the node reported again, and return the new metadata as JSON.
+
+        Raises `Refusal` for an invalid body, or if the changes cannot be stored.
+        """
         try:
             changes = msgspec.json.decode(request.body, type=NodeMetaApplyRequest)
         except msgspec.MsgspecError as error:

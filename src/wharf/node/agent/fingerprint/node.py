@@ -1,4 +1,4 @@
-"""Builds the description of the node for servers, and has it sent again when something changes."""
+"""Builds the description of the node for servers, and requests a new registration when it changes."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -26,7 +26,7 @@ FINGERPRINT_INTERVAL_S: Final = 30.0
 
 
 class NodeFingerprint:
-    """The description of the node, built from the machine, drivers, networks, volumes, devices and metadata."""
+    """The description of the node, built from machine, drivers, networks, volumes, devices and metadata."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class NodeFingerprint:
         self.machine = self._probe_machine()
 
     def _probe_machine(self) -> machine.MachineInfo:
-        """Read the machine's attributes and resources."""
+        """Return the machine's attributes, resources and address, read from the kernel."""
         settings = self._settings
         return machine.probe_machine(
             self._location.allocation_folder,
@@ -70,12 +70,15 @@ class NodeFingerprint:
         )
 
     async def load_plugins(self) -> None:
-        """Restore volumes of volume plugins and load device plugins."""
+        """Add the stored volumes of volume plugins to the node, then load the device plugins."""
         await self._volumes.restore()
         await self._devices.load_plugins()
 
     async def probe(self) -> None:
-        """Check networks and drivers, and report changes of a driver's health as node events."""
+        """Check networks and drivers, and store the drivers' health.
+
+        A change of a driver's health is queued as a node event.
+        """
         await self._networks.probe()
         for name, driver in self._drivers.items():
             if name:
@@ -91,14 +94,17 @@ class NodeFingerprint:
                     self._health[name] = driver_info
 
     def _report_health_change(self, name: str, *, was_healthy: bool, driver_info: DriverInfo) -> None:
-        """Report that a driver became unhealthy, or healthy again; not its first healthy state."""
+        """Queue a node event if the driver became unhealthy, or healthy after it was unhealthy.
+
+        A driver that is healthy at the first check causes no event.
+        """
         if was_healthy == driver_info.healthy or (driver_info.healthy and name not in self._unhealthy_drivers):
             return
         self._unhealthy_drivers ^= {name}
         self._event_queue.add_event(NodeEventSubsystem.DRIVER, driver_info.health_description, driver=name)
 
     async def list_working_drivers(self) -> list[str]:
-        """Return the names of the drivers that can run tasks."""
+        """Check networks and drivers, then return the names of the healthy drivers."""
         await self.probe()
         return [name for name, driver_info in self._health.items() if driver_info.healthy]
 
@@ -108,7 +114,10 @@ class NodeFingerprint:
         return self.build_node()
 
     async def watch_for_changes(self) -> None:
-        """Until canceled: check everything at intervals, and report the node again if it has changed."""
+        """Check machine, drivers, volumes and devices at intervals; request a new registration after a change.
+
+        Runs until canceled. Also releases ports that other programs no longer hold.
+        """
         previous = self._collect_compared_values()
         while True:
             await asyncio.sleep(FINGERPRINT_INTERVAL_S)
@@ -122,14 +131,17 @@ class NodeFingerprint:
                 self._event_queue.mark_changed()
 
     def _collect_compared_values(self) -> tuple[object, ...]:
-        """Return everything that is compared to detect a change."""
+        """Return (driver health, machine, attributes, devices): a difference between two checks is a change."""
         attributes = self._volumes.attributes | self._networks.attributes
         return dict(self._health), self.machine, attributes, self._devices.groups
 
     # -- ports that other programs hold
 
     def mark_port_taken(self, port: int) -> None:
-        """Reserve a port that another program holds, so that servers do not assign it again."""
+        """Report a port that another program holds as reserved, so that servers do not assign it again.
+
+        Queues a node event for it, once for each port.
+        """
         if port not in self._taken_ports:
             self._taken_ports.add(port)
             self._event_queue.add_event(
@@ -137,7 +149,7 @@ class NodeFingerprint:
             )
 
     def _release_free_ports(self) -> None:
-        """Release reserved ports that are free again."""
+        """Stop reserving ports that other programs no longer hold, and request a new registration if there are any."""
         free = {port for port in self._taken_ports if not is_port_taken(port, "", self.machine.address)}
         if free:
             self._taken_ports -= free
@@ -146,7 +158,7 @@ class NodeFingerprint:
     # -- the whole description
 
     def build_node(self) -> Node:
-        """Return the description of the node from the last checks."""
+        """Return the description of the node from the results of the last checks; checks nothing itself."""
         settings, machine_info = self._settings, self.machine
         attributes = {**machine_info.attributes, **self._volumes.attributes, **self._networks.attributes}
         for name, driver_info in self._health.items():
@@ -182,13 +194,13 @@ class NodeFingerprint:
         )
 
 
-def format_reserved_ports(ranges: str, additional: Collection[int]) -> str:
-    """Return the configured ranges with the additional ports, as one list."""
-    return ",".join([*filter(None, [ranges]), *map(str, sorted(additional))])
+def format_reserved_ports(ranges: str, additional_ports: Collection[int]) -> str:
+    """Return the configured port ranges and `additional_ports` as one text, such as `1-1024,8080`."""
+    return ",".join([*filter(None, [ranges]), *map(str, sorted(additional_ports))])
 
 
 def build_driver_info(health: Health, now_ns: int) -> DriverInfo:
-    """Return the health of a driver as servers store it."""
+    """Return a driver's health as the message for servers, with `now_ns` as its update time."""
     return DriverInfo(
         attributes=dict(health.attributes),
         detected=health.is_there,

@@ -18,7 +18,7 @@ RETRY_DELAY_S: Final = 1.0
 
 
 class NodeEventQueue:
-    """The queue of node events."""
+    """The node events that servers may not have received yet, and the flag that the node must be registered again."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -26,7 +26,10 @@ class NodeEventQueue:
         self._has_changed = asyncio.Event()
 
     def add_event(self, subsystem: NodeEventSubsystem, message: str, **details: str) -> None:
-        """Queue an event for the operators of the node; the oldest ones beyond `MAX_NODE_EVENTS` are dropped."""
+        """Queue an event for the operators of the node, and have the node registered again, which sends it.
+
+        The queue holds at most `MAX_NODE_EVENTS`; the oldest events are dropped.
+        """
         event = NodeEvent(
             message=message, subsystem=subsystem, details=details or None, timestamp=to_datetime(self._world.now_ns())
         )
@@ -34,7 +37,7 @@ class NodeEventQueue:
         self._has_changed.set()
 
     def mark_changed(self) -> None:
-        """Send the node's description to servers again, because it has changed."""
+        """Have the node registered again, because its description has changed."""
         self._has_changed.set()
 
     @property
@@ -46,7 +49,10 @@ class NodeEventQueue:
         return self._events or None
 
     async def send_events(self, register_again: Callable[[], Awaitable[None]]) -> None:
-        """Until canceled: call `register_again`, which sends the node with its events, after each change."""
+        """Call `register_again`, which sends the node with its events, after each change. Runs until canceled.
+
+        A failed call is repeated after `RETRY_DELAY_S`. Events are removed from the queue once they are sent.
+        """
         while True:
             await self._has_changed.wait()
             self._has_changed.clear()

@@ -1,6 +1,6 @@
-"""The node's signed identity, a token with which the node proves to others who it is.
+"""The node's signed identity: a token with which the node proves its identity to third parties.
 
-Servers know the node by its secret.
+To servers, the node authenticates with its secret instead.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ SHOWN_CLAIMS: Final = (
 
 
 class SignedNodeIdentity:
-    """The signed identity. It is kept in memory only: a restarted agent requests a new one."""
+    """The node's signed identity. It is stored in memory only: a restarted agent requests a new one."""
 
     def __init__(
         self, world: World, client: AsyncClient, identity: NodeCredentials, on_change: Callable[[], None]
@@ -48,7 +48,10 @@ class SignedNodeIdentity:
         """The id of the key that signed it; empty before the first one."""
 
     async def keep_renewed(self) -> None:
-        """Until canceled: renew the identity when half of its lifetime is over."""
+        """Request an identity, and a new one each time when half of its lifetime has ended. Runs until canceled.
+
+        A failed request is repeated after `RETRY_DELAY_S`.
+        """
         last_error = ""
         while True:
             signed = self._signed
@@ -66,7 +69,10 @@ class SignedNodeIdentity:
                 await asyncio.sleep(RETRY_DELAY_S)
 
     async def renew_identity(self) -> None:
-        """Have servers sign a new identity. Raises `Refusal` and `Unreachable`."""
+        """Have a server sign a new identity and store it. Raises `Refusal` and `Unreachable`.
+
+        Calls `on_change` if it was signed with another key than the identity before.
+        """
         reply = await self._client.node_agents.sign_own_identity(self._identity.id, self._identity.secret_id)
         self._signed = reply.identity.with_local_times(self._world.now_ns())
         if reply.signing_key_id != self.signing_key_id:
@@ -74,17 +80,17 @@ class SignedNodeIdentity:
             self._on_change()
 
     def handlers(self) -> dict[str, VerbHandler]:
-        """Return the handlers of the node channel by verb."""
+        """Return the handlers for reading and renewing the identity, by verb of the node channel."""
         return {"identity": self._read, "identity_renew": self._renew}
 
     async def _read(self, _request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        """Return the claims of the identity."""
+        """Return the claims of the identity as JSON. Raises `Refusal` if there is no identity yet."""
         if self._signed is None:
             raise Refusal(RefusalCode.UNAVAILABLE, "this node has no signed identity yet. Try again in a few seconds")
         return ChannelReply(JSON_CONTENT_TYPE, msgspec.json.encode({"Claims": decode_claims(self._signed.jwt)}))
 
     async def _renew(self, request: channel.ChannelRequest, inputs: AsyncIterator[bytes]) -> ChannelReply:
-        """Renew the identity and return its claims."""
+        """Renew the identity and return its claims as JSON. Raises `Refusal`."""
         try:
             await self.renew_identity()
         except Unreachable as error:
@@ -93,7 +99,7 @@ class SignedNodeIdentity:
 
 
 def decode_claims(jwt: str) -> dict[str, Any]:
-    """Return the shown claims of a token. The signature is not checked."""
+    """Return those claims of a JSON Web Token that the API shows. The signature is not checked."""
     payload = jwt.split(".")[1]
     claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
     return {

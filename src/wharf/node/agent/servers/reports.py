@@ -23,10 +23,13 @@ Halved when servers reject a report as too large.
 
 
 class AssignmentHandler(Protocol):
-    """Applies assignments and describes allocations: the real node, the fake node or the simulated node."""
+    """Applies assignments and builds the reports about allocations.
+
+    Implemented by the real node, the fake node and the simulated node.
+    """
 
     def find_assignment_index(self, allocation_id: str) -> int | None:
-        """Return the index of the assignment that was applied last; `None` if the allocation is unknown."""
+        """Return the modify index of the last assignment of this allocation; `None` if the allocation is unknown."""
         ...
 
     def list_allocations(self) -> list[str]:
@@ -38,15 +41,15 @@ class AssignmentHandler(Protocol):
         ...
 
     def apply_assignment(self, assignment: messages.Assignment) -> None:
-        """Start, update or stop the allocation as servers want it now."""
+        """Start, update or stop the allocation as the assignment requires."""
         ...
 
     def drop_allocation(self, allocation_id: str) -> None:
-        """Stop the allocation and delete it once it is over: servers no longer know it."""
+        """Request the stop of an allocation that servers no longer know; delete it at once if it has already ended."""
         ...
 
     def build_update(self, allocation_id: str) -> messages.AllocationUpdate:
-        """Return the state of the allocation as servers are sent it."""
+        """Return the report about the allocation's current state. The allocation must be known."""
         ...
 
     async def wait_until_stored(self) -> None:
@@ -54,20 +57,20 @@ class AssignmentHandler(Protocol):
         ...
 
     def on_end_acknowledged(self, allocation_id: str) -> None:
-        """Servers know that the allocation is over, so little must be stored about it."""
+        """Release the allocation's data: servers have acknowledged that it has ended."""
         ...
 
     def on_server_contact(self) -> None:
-        """A server has replied."""
+        """Record that a server has replied."""
         ...
 
     def on_server_silence(self, since_s: float) -> None:
-        """No server has replied since `since_s` of the monotonic clock."""
+        """Record that no server has replied since `since_s`, in seconds of the monotonic clock."""
         ...
 
 
 class ReportQueue:
-    """Decides what is reported next."""
+    """The changes that servers must be sent; decides which allocations the next report contains."""
 
     def __init__(self, world: World, assignment_handler: AssignmentHandler) -> None:
         self._world = world
@@ -90,29 +93,36 @@ class ReportQueue:
         """0: no server has assigned a first number, and reports are not numbered."""
 
     def start_numbering(self, first_number: int) -> None:
-        """Number reports from here on, unless their numbers are already higher."""
+        """Number reports from `first_number` on, or from the current number if that is higher."""
         self._first_number = max(self._first_number, first_number)
         self._next_number = max(self._next_number, first_number)
 
     def skip_to_number(self, first_number: int) -> None:
-        """Number reports from here on, because servers ignore lower numbers. Has no effect on unnumbered reports."""
+        """Number reports from `first_number` on, because servers ignore lower numbers.
+
+        Has no effect if reports are not numbered, or already have higher numbers.
+        """
         if self._next_number:
             self.start_numbering(first_number)
 
     def mark_changed(self, allocation_id: str) -> None:
-        """Report the allocation again if its update differs from the last accepted one."""
+        """Add the allocation to the next report, if it then differs from its last accepted report."""
         self._changed[allocation_id] = None
 
     def drop_allocation(self, allocation_id: str) -> None:
-        """Delete what was reported about the allocation."""
+        """Delete the record of the last accepted report about the allocation."""
         self._accepted.pop(allocation_id, None)
 
     def request_full_report(self) -> None:
-        """Report all allocations next."""
+        """Report all allocations in the next reports, not only changed ones."""
         self._must_report_all = True
 
-    def next_report(self) -> messages.NodeReportRequest | None:
-        """Return the report to send; the same one until it is accepted or rejected. `None` if nothing is new."""
+    def take_next_report(self) -> messages.NodeReportRequest | None:
+        """Return the report to send now; `None` if nothing is new.
+
+        The same report is returned until it is accepted or rejected. It is built again if servers would ignore its
+        number.
+        """
         if self._report is not None and self._report.number < self._first_number:
             self.on_rejected()
         if self._must_report_all and self._remaining is None:
@@ -127,7 +137,10 @@ class ReportQueue:
         return self._report
 
     def on_accepted(self, *, should_send_full_report: bool) -> None:
-        """Record that servers have received the last report."""
+        """Record that servers have received the last report, and acknowledge the ends in it to the handler.
+
+        `should_send_full_report`: servers request a report about all allocations.
+        """
         report, self._report = self._report, None
         assert report is not None, "a report was sent"
         for update in report.allocations:
@@ -143,7 +156,10 @@ class ReportQueue:
         self._must_report_all = should_send_full_report or (self._must_report_all and not report.is_whole)
 
     def on_rejected(self, *, is_too_large: bool = False) -> None:
-        """Drop the last report and build its content again, in smaller reports if it was too large."""
+        """Discard the last report and mark its allocations as changed, so that they are reported again.
+
+        `is_too_large`: the size limit of reports is halved. A full report begins again.
+        """
         if is_too_large:
             self._max_bytes = max(1, self._max_bytes // 2)
         if self._report is not None:
@@ -151,7 +167,9 @@ class ReportQueue:
         self._report = self._remaining = None
 
     def _build_change_report(self) -> messages.NodeReportRequest | None:
-        """Build a report of the changes; `None` if nothing differs from what servers know."""
+        """Return a report of the changed allocations, up to the size limit; `None` if nothing differs from the last
+        report.
+        """
         part = _ReportPart(self._max_bytes)
         for id in list(self._changed):
             if part.is_full:
@@ -165,7 +183,10 @@ class ReportQueue:
         return self._build_report(part) if part.updates else None
 
     def _build_full_report_part(self, remaining: list[str]) -> messages.NodeReportRequest:
-        """Build the next part of a full report."""
+        """Return the next part of a full report; `remaining` has the ids that were not handled yet, the next one last.
+
+        Ended allocations are sent first. The last part contains all running ones and has `is_whole` set.
+        """
         part = _ReportPart(self._max_bytes)
         while remaining and not part.is_full:
             id = remaining.pop()
@@ -187,7 +208,7 @@ class ReportQueue:
         return self._build_report(part, is_whole=True)
 
     def _build_report(self, part: "_ReportPart", *, is_whole: bool = False) -> messages.NodeReportRequest:
-        """Build the request from the updates of a part."""
+        """Return the request with the next number and these updates, and store the index of each one's assignment."""
         self._assignment_indexes = {
             update.id: self._handler.find_assignment_index(update.id) for update in part.updates
         }
@@ -199,7 +220,7 @@ class ReportQueue:
 
 
 class _ReportPart:
-    """The updates of one report, with their size."""
+    """The updates of one report with their total size, which is compared with the limits of a report."""
 
     def __init__(self, max_bytes: int) -> None:
         self.updates: list[messages.AllocationUpdate] = []
@@ -207,7 +228,7 @@ class _ReportPart:
         self._size_bytes = 0
 
     def add(self, update: messages.AllocationUpdate) -> None:
-        """Add an update."""
+        """Append an update, and add its length as JSON to the size of the report."""
         self.updates.append(update)
         self._size_bytes += len(msgspec.json.encode(update))
 

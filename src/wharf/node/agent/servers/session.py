@@ -32,7 +32,7 @@ MAX_ASSIGNMENTS_PER_FETCH: Final = 1_000
 
 
 class ServerSession:
-    """One node's exchange with servers."""
+    """One node's exchange with servers: registers, sends heartbeats and reports, and fetches assignments."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class ServerSession:
         self.is_registered = asyncio.Event()
 
     async def run(self) -> None:
-        """Register, then run heartbeats, assignments and reports until canceled."""
+        """Register, then send heartbeats and reports and follow assignments until canceled."""
         await self._register()
         parts = (
             (self._run_heartbeats(), "heartbeat"),
@@ -78,28 +78,34 @@ class ServerSession:
                 task.cancel()
 
     def mark_changed(self, allocation_id: str) -> None:
-        """Report the allocation again if it has changed."""
+        """Add the allocation to the next report, which is sent soon."""
         self._reports.mark_changed(allocation_id)
         self._has_changes.set()
         self.has_reported_all.clear()
 
     async def register_again(self) -> None:
-        """Send the node's changed description. Raises `Refusal` and `Unreachable`."""
+        """Send the node's current description to servers. Raises `Refusal` and `Unreachable`."""
         await self._client.node_agents.register(await self._build_node(), self._identity.secret_id)
 
     async def _send_registration(self) -> None:
-        """Register the node; the reply says the first number for reports, higher than all numbers used before."""
+        """Register the node and number reports from the number in the reply on. Raises `Refusal` and `Unreachable`.
+
+        The number is higher than all numbers that this node used before.
+        """
         node = replace(await self._build_node(), reports_from=1)
         reply = await self._client.node_agents.register(node, self._identity.secret_id)
         self._reports.start_numbering(reply.reports_from)
 
     async def _register(self) -> None:
-        """Register and send a first heartbeat; repeat until a server accepts both."""
+        """Register and send a first heartbeat; repeat until a server accepts both.
+
+        Each failure is passed to the handler as server silence.
+        """
         last_error = ""
         while True:
             try:
                 await self._send_registration()
-                await self._heartbeat()
+                await self._send_heartbeat()
                 self.is_registered.set()
                 return
             except (Refusal, Unreachable) as error:
@@ -109,8 +115,11 @@ class ServerSession:
                 self._handler.on_server_silence(self._last_reply_s)
             await asyncio.sleep(RETRY_DELAY_S)
 
-    async def _heartbeat(self) -> float:
-        """Send a heartbeat and return the seconds until the next one is due. Raises `Refusal` and `Unreachable`."""
+    async def _send_heartbeat(self) -> float:
+        """Send a heartbeat. Return the seconds until the next one is due. Raises `Refusal` and `Unreachable`.
+
+        The reply may request a full report or higher report numbers.
+        """
         try:
             async with asyncio.timeout(HEARTBEAT_TIMEOUT_S):
                 reply = await self._client.node_agents.send_heartbeat(self._identity.id, self._identity.secret_id)
@@ -126,12 +135,15 @@ class ServerSession:
         return reply.heartbeat_ttl / SECOND
 
     async def _run_heartbeats(self) -> None:
-        """Send heartbeats; register again if servers do not know the node."""
+        """Send heartbeats until canceled; register again if servers do not know the node.
+
+        Each failure is passed to the handler as server silence.
+        """
         wait_s = RETRY_DELAY_S
         while True:
             await asyncio.sleep(wait_s)
             try:
-                wait_s = await self._heartbeat()
+                wait_s = await self._send_heartbeat()
             except (Refusal, Unreachable) as error:
                 log.warning("heartbeat failed node=%s error=%s", self._log_name, error)
                 self._handler.on_server_silence(self._last_reply_s)
@@ -142,7 +154,7 @@ class ServerSession:
                     await self._register()
 
     async def _follow_assignments(self) -> None:
-        """Follow the assignments of the node and apply them."""
+        """Wait for changes of the node's assignments and apply them, until canceled."""
         while True:
             requested_index, report_count = self._index, self._reports.full_report_count
             try:
@@ -169,10 +181,10 @@ class ServerSession:
             await asyncio.sleep(RETRY_DELAY_S)
 
     async def _apply_desired(self, desired: Mapping[str, int], report_count: int) -> bool:
-        """Drop allocations that are no longer assigned, and fetch and apply what is new.
+        """Make the node's allocations match `desired`, which maps allocation ids to modify indexes.
 
-        Return False if it must be repeated: the server lags and lacks an assignment, or a full report was begun
-        meanwhile.
+        Drops allocations that are missing in `desired`, then fetches and applies the new and changed ones. Returns
+        `False` if it must be repeated: the server lacks an assignment, or a full report was begun meanwhile.
         """
         for dropped_id in [id for id in self._handler.list_allocations() if id not in desired]:
             self._handler.drop_allocation(dropped_id)
@@ -192,12 +204,15 @@ class ServerSession:
         return all((self._handler.find_assignment_index(id) or 0) >= desired[id] for id in changed)
 
     async def _send_reports(self) -> None:
-        """Send reports whenever something has changed."""
+        """Send reports whenever an allocation has changed or a full report was requested, until canceled.
+
+        A report that contains an end waits until the end is on the node's disk.
+        """
         while True:
             await self._has_changes.wait()
             self._has_changes.clear()
             try:
-                while (report := self._reports.next_report()) is not None:
+                while (report := self._reports.take_next_report()) is not None:
                     if any(update.client_status.is_terminal for update in report.allocations):
                         # If servers knew of an end that this node forgot in a crash, the task would run again.
                         await self._handler.wait_until_stored()

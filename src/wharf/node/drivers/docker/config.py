@@ -14,19 +14,19 @@ from wharf.node.sandbox.privileges import DEFAULT_CAPABILITIES
 
 
 class DockerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator of the node permits."""
+    """The permissions that the operator of the node grants to containers."""
 
     volumes_enabled: bool = False
     """Whether jobs may mount host paths and named volumes from outside of their allocation."""
-    allow_privileged: bool = False
+    allow_privileged: bool = False  # Whether jobs may run privileged containers and share namespaces with the host.
     allow_capabilities: tuple[str, ...] = DEFAULT_CAPABILITIES
     """Capabilities that a job may add; by default those that an engine gives to every container."""
     allow_runtimes: tuple[str, ...] = ("runc", "crun", "nvidia")
-    extra_labels: tuple[str, ...] = ()
+    extra_labels: tuple[str, ...] = ()  # Names of the task's labels that its container gets.
 
 
 class DockerConfigError(Exception):
-    """The config is invalid. `problems` has one sentence for each problem."""
+    """The error of a task's invalid docker configuration. `problems` has one sentence for each problem."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
@@ -34,7 +34,7 @@ class DockerConfigError(Exception):
 
 
 class AuthConfig(msgspec.Struct, forbid_unknown_fields=True):
-    """The block `auth`: credentials for the registry."""
+    """The block `auth` of a task's configuration: credentials for the registry."""
 
     username: str = ""
     password: str = ""
@@ -43,55 +43,55 @@ class AuthConfig(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LoggingConfig(msgspec.Struct, forbid_unknown_fields=True):
-    """The block `logging`: the engine's log driver."""
+    """The block `logging` of a task's configuration: the engine's log driver and its options."""
 
     type: str = ""
-    driver: str = ""
+    driver: str = ""  # another name of the key `type`
     config: dict[str, str] = {}
 
 
 class DeviceConfig(msgspec.Struct, forbid_unknown_fields=True):
-    """A block `devices`: a host device for the container."""
+    """A block `devices` of a task's configuration: a host device for the container."""
 
     host_path: str
-    container_path: str = ""
-    cgroup_permissions: str = "rwm"
+    container_path: str = ""  # empty: the same as `host_path`
+    cgroup_permissions: str = "rwm"  # letters of r (read), w (write) and m (mknod)
 
 
 class BindOptions(msgspec.Struct, forbid_unknown_fields=True):
     """The block `bind_options` of a mount."""
 
-    propagation: str = ""
+    propagation: str = ""  # such as `rshared`; empty: the engine's default
 
 
 class TmpfsOptions(msgspec.Struct, forbid_unknown_fields=True):
-    """The block `tmpfs_options` of a mount; `size` in bytes."""
+    """The block `tmpfs_options` of a mount."""
 
-    size: int = 0
-    mode: int = 0
+    size: int = 0  # in bytes; 0: the engine's default
+    mode: int = 0  # permission bits; 0: the engine's default
 
 
 class VolumeDriverConfig(msgspec.Struct, forbid_unknown_fields=True):
-    """The block `driver_config` of a volume."""
+    """The block `driver_config` of a mount's volume: the volume driver and its options."""
 
     name: str = ""
-    options: dict[str, str] = {}
+    options: dict[str, str] = {}  # passed to the volume driver
 
 
 class VolumeOptions(msgspec.Struct, forbid_unknown_fields=True):
     """The block `volume_options` of a mount."""
 
-    no_copy: bool = False
+    no_copy: bool = False  # the volume is not filled with the image's files
     labels: dict[str, str] = {}
     driver_config: VolumeDriverConfig | None = None
 
 
 class MountConfig(msgspec.Struct, forbid_unknown_fields=True):
-    """A block `mount`."""
+    """A block `mount` of a task's configuration: a volume, host folder or tmpfs in the container."""
 
-    target: str
-    type: str = "volume"
-    source: str = ""
+    target: str  # path in the container
+    type: str = "volume"  # volume, bind or tmpfs
+    source: str = ""  # name of the volume or host path
     readonly: bool = False
     bind_options: BindOptions | None = None
     volume_options: VolumeOptions | None = None
@@ -105,7 +105,7 @@ class HealthChecksConfig(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class DockerConfig(msgspec.Struct):
-    """All keys of a task's `config`, with their defaults."""
+    """All keys of a docker task's `config`, with their defaults; the names are those of job files."""
 
     image: str = ""
     command: str = ""
@@ -164,16 +164,19 @@ class DockerConfig(msgspec.Struct):
     container_exists_attempts: int = 5
 
 
-_SINGLE: Final = ("auth", "logging", "healthchecks", "labels", "ulimit", "sysctl", "storage_opt")
+_SINGLE_BLOCKS: Final = ("auth", "logging", "healthchecks", "labels", "ulimit", "sysctl", "storage_opt")
 """Blocks of job files: each may arrive as a list with one element."""
-_SINGLE_WITHIN: Final = ("bind_options", "tmpfs_options", "volume_options", "driver_config")
-"""As `_SINGLE`, for blocks in a mount."""
+_SINGLE_MOUNT_BLOCKS: Final = ("bind_options", "tmpfs_options", "volume_options", "driver_config")
+"""Blocks of a mount in job files: each may arrive as a list with one element."""
 _HOST_MODES: Final = ("pid_mode", "ipc_mode", "uts_mode", "userns_mode")
 """Keys whose value `host` shares a namespace with the host, so that `allow_privileged` is required."""
 
 
 def parse_config(config: Mapping[str, Any], settings: DockerSettings) -> DockerConfig:
-    """Parse and validate the config of a job's task. Raises DockerConfigError."""
+    """Return the validated config of a docker task.
+
+    Raises DockerConfigError with all problems: unknown keys, wrong types, and features that the node forbids.
+    """
     known_keys = DockerConfig.__struct_fields__
     problems = describe_unknown_keys(config, known_keys, "docker")
     plain = {key: _unwrap_block(key, value) for key, value in config.items() if key in known_keys}
@@ -188,7 +191,7 @@ def parse_config(config: Mapping[str, Any], settings: DockerSettings) -> DockerC
 
 
 def _find_problems(config: DockerConfig, settings: DockerSettings) -> list[str]:
-    """Return one sentence for each missing or forbidden value."""
+    """Return one sentence for each value of the config that is missing, invalid, or forbidden on this node."""
     problems = []
     if not config.image:
         problems.append("image is missing: name the image to run")
@@ -229,22 +232,27 @@ def _find_problems(config: DockerConfig, settings: DockerSettings) -> list[str]:
 def _is_outside(source: str) -> bool:
     """Return whether a volume's source is outside of the allocation's folder.
 
-    That is an absolute path, a named volume, or a path with `..`.
+    That is an absolute path, the name of a volume, or a path with `..`.
     """
     is_named = not source.startswith(".") and "/" not in source
     return source.startswith("/") or is_named or ".." in source.split("/")
 
 
 def _unwrap_block(key: str, value: Any) -> Any:
-    """Convert a block of a job file to the type of its key: a single object, or a list for mounts."""
-    if key in _SINGLE and isinstance(value, list) and len(value) == 1:
+    """Return the block of a job file in the type that its key requires: a single object, or a list for mounts.
+
+    Job files may give a list with one element for a single object, and an object for a list.
+    """
+    if key in _SINGLE_BLOCKS and isinstance(value, list) and len(value) == 1:
         value = value[0]
     if key in ("mount", "mounts") and isinstance(value, dict):
         value = [value]
     if key in ("mount", "mounts") and isinstance(value, list):
         return [
             {
-                name: nested[0] if name in _SINGLE_WITHIN and isinstance(nested, list) and len(nested) == 1 else nested
+                name: nested[0]
+                if name in _SINGLE_MOUNT_BLOCKS and isinstance(nested, list) and len(nested) == 1
+                else nested
                 for name, nested in mount.items()
             }
             if isinstance(mount, dict)

@@ -30,7 +30,11 @@ def make_container_name(order: TaskOrder) -> str:
 
 
 def build_labels(order: TaskOrder, node_id: str, operator_labels: Sequence[str]) -> dict[str, str]:
-    """Return the labels by which the node finds a container again, and the task's labels that the operator selected."""
+    """Return the labels with which the container is created: run, node and log settings of the task.
+
+    The agent finds a container by them after a restart. Labels of the task whose names are in `operator_labels` are
+    added.
+    """
     log_settings = (
         str(order.log_folder) if not order.log.disabled else "",
         order.task,
@@ -48,12 +52,12 @@ def build_labels(order: TaskOrder, node_id: str, operator_labels: Sequence[str])
 def build_container_body(config: DockerConfig, order: TaskOrder, labels: Mapping[str, str]) -> dict[str, Any]:
     """Return the JSON body of the engine's request `POST /containers/create`.
 
-    `labels` are those of `build_labels`. A label of the job overrides them, but not the allocation and task.
+    `labels` are those of the node; a label of the job overrides them, but not the labels with allocation and task.
     """
     network = order.network
     # In a shared network namespace, the node forwards the ports.
     ports = [port for port in order.given.ports if port.label in config.ports and network is None]
-    fixed_labels = {
+    required_labels = {
         ALLOCATION_LABEL: order.allocation_id,
         TASK_LABEL: order.task,
         COMPATIBLE_LABEL: order.allocation_id,
@@ -61,7 +65,7 @@ def build_container_body(config: DockerConfig, order: TaskOrder, labels: Mapping
     body: dict[str, Any] = {
         "Image": config.image,
         "Env": [f"{name}={value}" for name, value in sorted(order.environment.items())],
-        "Labels": {**labels, **config.labels, **fixed_labels},
+        "Labels": {**labels, **config.labels, **required_labels},
         "User": order.user,
         "Tty": config.tty,
         "OpenStdin": config.interactive,
@@ -90,7 +94,10 @@ def build_container_body(config: DockerConfig, order: TaskOrder, labels: Mapping
 
 
 def _build_host_config(config: DockerConfig, order: TaskOrder, ports: Sequence[GivenPort]) -> dict[str, Any]:
-    """Return the `HostConfig` of the request. The engine chooses the values of keys that the job does not set."""
+    """Return the object `HostConfig` of the request that creates the container.
+
+    Keys that the job does not set are left out, so that the engine chooses their values.
+    """
     network = order.network
     required: dict[str, Any] = {
         "Binds": _build_binds(config, order),
@@ -136,7 +143,10 @@ def _build_host_config(config: DockerConfig, order: TaskOrder, ports: Sequence[G
 
 
 def _build_log_config(logging: LoggingConfig | None, order: TaskOrder) -> dict[str, Any]:
-    """Return the engine's log driver with its options."""
+    """Return the engine's log driver with its options, as `LogConfig` of the request.
+
+    By default a JSON file that retains at least as much output as the node's own log files.
+    """
     log_type = (logging.type or logging.driver) if logging else ""
     # The engine must retain as much output as the node, because output is lost if it is dropped before it is read.
     retained_mb = len(LOG_STREAMS) * order.log.max_files * order.log.max_file_size_mb
@@ -146,7 +156,7 @@ def _build_log_config(logging: LoggingConfig | None, order: TaskOrder) -> dict[s
 
 
 def _build_devices(config: DockerConfig, allocated: Sequence[GivenDevice]) -> list[dict[str, str]]:
-    """Return the devices of the job's config and those that are allocated to the task."""
+    """Return the host devices from the job's config and those of the task's devices, as `Devices` of the request."""
     configured = [
         GivenDevice(device.host_path, device.container_path or device.host_path, device.cgroup_permissions)
         for device in config.devices
@@ -158,7 +168,7 @@ def _build_devices(config: DockerConfig, allocated: Sequence[GivenDevice]) -> li
 
 
 def _build_limits(config: DockerConfig, order: TaskOrder) -> dict[str, Any]:
-    """Return the memory, CPU and process limits."""
+    """Return the memory, CPU and process limits, as keys of `HostConfig` of the request."""
     resources = order.given
     hard_mb = config.memory_hard_limit or resources.memory_max_mb or resources.memory_mb
     limits: dict[str, Any] = {"Memory": hard_mb * BYTES_PER_MB, "MemorySwap": hard_mb * BYTES_PER_MB}
@@ -177,7 +187,10 @@ def _build_limits(config: DockerConfig, order: TaskOrder) -> dict[str, Any]:
 
 
 def _build_binds(config: DockerConfig, order: TaskOrder) -> list[str]:
-    """Return the bind mounts as `source:target[:ro]`."""
+    """Return the bind mounts of the container, each as `source:target[:ro]`.
+
+    These are the folders of allocation and task, host volumes, network files and the volumes of the config.
+    """
     files = order.network.files if order.network is not None else ()
     binds = [
         f"{order.shared_folder}:/alloc",
@@ -193,7 +206,7 @@ def _build_binds(config: DockerConfig, order: TaskOrder) -> list[str]:
 
 
 def _build_mount(mount: MountConfig, order: TaskOrder) -> dict[str, Any]:
-    """Return one element of `Mounts`."""
+    """Return the mount in the engine's format, as an element of `Mounts` of the request."""
     source = _resolve_source(mount.source, order) if mount.type == "bind" else mount.source
     engine_mount: dict[str, Any] = {
         "Type": mount.type,
@@ -218,15 +231,15 @@ def _build_mount(mount: MountConfig, order: TaskOrder) -> dict[str, Any]:
 
 
 def _resolve_source(source: str, order: TaskOrder) -> str:
-    """Return the host path of a volume's source.
+    """Return the source of a volume as the engine expects it: a host path, or the unchanged name of a volume.
 
-    A relative path is in the task's folder; `config` has rejected paths that lead out of it.
+    A relative path is in the task's folder; paths that lead out of it were rejected when the config was validated.
     """
     is_named = not source.startswith((".", "/")) and "/" not in source
     return source if source.startswith("/") or is_named else f"{order.task_folder}/{source.removeprefix('./')}"
 
 
-def _parse_ulimit(name: str, limit: str) -> dict[str, Any]:
-    """Convert `soft:hard`, or one number for both."""
-    soft, _, hard = limit.partition(":")
+def _parse_ulimit(name: str, limit_text: str) -> dict[str, Any]:
+    """Return the limit in the engine's format. `limit_text` is `soft:hard`, or one number for both."""
+    soft, _, hard = limit_text.partition(":")
     return {"Name": name, "Soft": int(soft), "Hard": int(hard or soft)}

@@ -34,7 +34,10 @@ UNKNOWN_CONTAINER: Final = "?"
 
 
 class ContainerStarter:
-    """Starts containers. `progress_folder` stores how much output of each container was read."""
+    """Creates and starts the containers of tasks.
+
+    `progress_folder` is for files with the position up to which each container's output was copied.
+    """
 
     def __init__(
         self,
@@ -56,7 +59,11 @@ class ContainerStarter:
         """Whether the engine can run a container in an existing network namespace; Docker cannot."""
 
     async def start(self, run: ContainerRun, order: TaskOrder) -> None:
-        """Create and start the container, unless an earlier start of this run did. Raises CannotStart."""
+        """Create and start the run's container and store its id in `run`. Raises CannotStart.
+
+        A container that an earlier call created is used. Requests are repeated for `ENGINE_WAIT_S` while the engine is
+        unreachable.
+        """
         config = self._parse_config(order)
         deadline_s = self._world.monotonic_s() + ENGINE_WAIT_S
         while True:
@@ -80,7 +87,7 @@ class ContainerStarter:
                 raise CannotStart(f"the container engine refused the request: {error}") from error
 
     def _parse_config(self, order: TaskOrder) -> DockerConfig:
-        """Parse the task's config. Raises CannotStart."""
+        """Return the validated config of the task. Raises CannotStart."""
         try:
             return parse_config(order.config, self._settings)
         except DockerConfigError as error:
@@ -116,7 +123,7 @@ class ContainerStarter:
         raise CannotStart(f"the container name {name} is in use by another container")
 
     def _check_network(self, config: DockerConfig, order: TaskOrder) -> None:
-        """Raise CannotStart if the engine or the group lacks what the task's network needs."""
+        """Check that the engine and the group support what the task's network needs. Raises CannotStart otherwise."""
         if order.network is not None and not self.can_join_namespaces:
             why = "this engine cannot join the group's network: use Podman, or set the group's network mode to `host`"
             raise CannotStart(why, is_final=True)
@@ -130,6 +137,6 @@ class ContainerStarter:
 
 
 def _is_of_earlier_run(container: responses.ContainerInfo, order: TaskOrder) -> bool:
-    """Return whether the container belongs to an earlier run of the same task, and is not removed yet."""
+    """Return whether the container belongs to another run of the same task. A run is one start of a task."""
     labels = container.config.labels or {}
     return labels.get(ALLOCATION_LABEL) == order.allocation_id and labels.get(RUN_LABEL) != order.run

@@ -26,7 +26,7 @@ CONTAINER_GONE_MESSAGE: Final = (
 
 
 class ContainerRun:
-    """The container of one run, while the agent tracks the run."""
+    """The container of one run (one start of a task), and the agent's asyncio tasks for it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -49,7 +49,10 @@ async def find_run_container(engine: ContainerEngine, run: str) -> responses.Con
 
 
 class ContainerWatcher:
-    """Watches containers. `progress_folder` stores how much output of each container was read."""
+    """Watches running containers: copies their output and reports their ends to `watcher`.
+
+    `progress_folder` is for files with the position up to which each container's output was copied.
+    """
 
     def __init__(self, world: World, engine: ContainerEngine, watcher: Watcher, progress_folder: Path) -> None:
         self._world = world
@@ -58,7 +61,10 @@ class ContainerWatcher:
         self._progress_folder = progress_folder
 
     async def recover(self, run: ContainerRun) -> None:
-        """Find the container of a run that was active when the agent ended, and watch it."""
+        """Find the container of a run that was active when the agent ended, and watch it until its end.
+
+        If it does not exist, an unknown outcome is reported.
+        """
         while True:
             try:
                 container = await find_run_container(self._engine, run.name)
@@ -75,7 +81,10 @@ class ContainerWatcher:
         await self.watch(run)
 
     async def watch(self, run: ContainerRun) -> None:
-        """Copy the container's output, and report its end after all output is written."""
+        """Copy the container's output until it ends, then report its outcome.
+
+        The outcome is reported after all output is written.
+        """
         info = await self._inspect(run)
         if info is None:
             self._watcher.on_ended(run.name, build_outcome(None))
@@ -95,7 +104,7 @@ class ContainerWatcher:
         self._watcher.on_ended(run.name, build_outcome(ended))
 
     async def _inspect(self, run: ContainerRun) -> responses.ContainerInfo | None:
-        """Return the container's state; None if it was removed. Repeats the request until the engine answers."""
+        """Return the container's details; None if it was removed. The request is repeated until the engine answers."""
         while True:
             try:
                 return await self._engine.find_container(run.container)
@@ -103,7 +112,7 @@ class ContainerWatcher:
                 await asyncio.sleep(RETRY_DELAY_S)
 
     async def _wait_for_end(self, run: ContainerRun) -> responses.ContainerInfo | None:
-        """Wait for the container's end and return its final state; None if it was removed.
+        """Wait until the container has ended. Return its final details; None if it was removed.
 
         Waits as long as the engine is unreachable.
         """
@@ -119,7 +128,10 @@ class ContainerWatcher:
                 return info
 
     def _build_log_follower(self, run: ContainerRun, info: responses.ContainerInfo) -> LogFollower | None:
-        """Return what copies the container's output to the log files; None if it has no log folder."""
+        """Return the object that copies the container's output to the log files.
+
+        None if the container has no label with a log folder, or the folder does not exist.
+        """
         labels = info.config.labels or {}
         folder, task, max_files, max_file_bytes = (labels.get(name, "") for name in LOG_LABEL_NAMES)
         if not folder or not Path(folder).is_dir():
@@ -141,7 +153,7 @@ class ContainerWatcher:
         )
 
     async def _copy_remaining_output(self, follower: LogFollower) -> None:
-        """Copy the rest of an ended container's output."""
+        """Copy the rest of an ended container's output; repeat until it succeeds or the engine rejects the request."""
         while True:
             try:
                 await follower.catch_up()
@@ -155,7 +167,7 @@ class ContainerWatcher:
 
 
 def build_outcome(ended: responses.ContainerInfo | None) -> Outcome:
-    """Return the outcome of an ended container; unknown if it was removed."""
+    """Return the outcome of an ended container; the unknown outcome if it is None because it was removed."""
     if ended is None:
         return Outcome(UNKNOWN.exit_code, is_known=False, message=CONTAINER_GONE_MESSAGE)
     state = ended.state

@@ -35,7 +35,7 @@ KILL_SIGNAL: Final = "SIGKILL"
 
 
 class DockerDriver:
-    """Creates, watches and removes the containers of this node."""
+    """The driver that runs each task as a container of Docker or Podman."""
 
     name = "docker"
     view = View.OWN
@@ -51,9 +51,10 @@ class DockerDriver:
         folder: Path,
         is_current_run: Callable[[str], bool],
     ) -> None:
-        """`folder`: stores how much output of each container was read.
+        """Create the driver for the engine at `socket`.
 
-        `is_current_run`: whether the agent tracks a run.
+        `folder` is for files with the position up to which each container's output was copied. `is_current_run` returns
+        whether the agent tracks a run with this name.
         """
         self._world = world
         self._watcher = watcher
@@ -77,7 +78,7 @@ class DockerDriver:
     # -- the port `Driver`
 
     async def probe(self) -> Health:
-        """Check that the engine answers."""
+        """Return whether the engine answers, with its version as attributes. Store whether it can share networks."""
         if not self._socket.exists():
             return Health(is_healthy=False, is_there=False, why=f"no container engine at {self._socket}")
         try:
@@ -94,11 +95,14 @@ class DockerDriver:
         return Health(is_healthy=True, attributes={name: value for name, value in attributes.items() if value})
 
     async def start(self, order: TaskOrder) -> None:
-        """Start a container for the task; `give_up` cancels it. Raises CannotStart."""
+        """Start a container for the task and watch it. Returns when it runs; `give_up` cancels the start.
+
+        Does nothing if the run is already tracked. Raises CannotStart.
+        """
         if order.run in self._runs:
             return
         run = self._runs[order.run] = ContainerRun(order.run)
-        run.start_task = self._world.start_task(self._start(run, order), name=f"container {order.run}")
+        run.start_task = self._world.start_task(self._start_and_watch(run, order), name=f"container {order.run}")
         try:
             await asyncio.shield(run.start_task)
         except asyncio.CancelledError:
@@ -112,22 +116,25 @@ class DockerDriver:
         finally:
             run.start_task = None
 
-    async def _start(self, run: ContainerRun, order: TaskOrder) -> None:
-        """Start the container and begin to watch it. Raises CannotStart."""
+    async def _start_and_watch(self, run: ContainerRun, order: TaskOrder) -> None:
+        """Start the container, report its start, and begin to watch it in the background. Raises CannotStart."""
         await self._starter.start(run, order)
         self._watcher.on_begun(run.name)
         run.watch_task = self._start_task(self._container_watcher.watch(run))
 
     async def recover(self, runs: Collection[str]) -> None:
+        """Begin to watch the containers of these runs, and remove containers of unknown runs, in the background."""
         for name in runs:
             run = self._runs[name] = ContainerRun(name)
             run.watch_task = self._start_task(self._container_watcher.recover(run))
         self._start_task(self._remove_unknown_containers())
 
     def signal(self, run: str, name: str) -> None:
-        self._signal(run, add_signal_prefix(name or DEFAULT_STOP_SIGNAL))
+        """Send the signal `name` to the run in the background; an empty name is SIGTERM."""
+        self._signal_in_background(run, add_signal_prefix(name or DEFAULT_STOP_SIGNAL))
 
     def give_up(self, run: str) -> None:
+        """Cancel the start of a run, unless its container is already being created."""
         tracked = self._runs.get(run)
         # A container that is being created is not interrupted; it is stopped after its start.
         if tracked is not None and tracked.start_task is not None and not tracked.container:
@@ -135,20 +142,23 @@ class DockerDriver:
             tracked.start_task.cancel()
 
     def kill(self, run: str) -> None:
-        self._signal(run, KILL_SIGNAL)
+        """Send SIGKILL to the run in the background."""
+        self._signal_in_background(run, KILL_SIGNAL)
 
     async def run_beside(self, order: CommandOrder) -> Command:
+        """Start a command in the container of a running task. Raises CannotStart."""
         tracked = self._runs.get(order.run)
         if tracked is None or not tracked.is_found.is_set():
             raise CannotStart("the task is not running")
         return await start_container_command(self._world, self._engine, tracked.container, order)
 
     def processes_of(self, run: str) -> list[int]:
-        """Return the process ids of a run, for its resource statistics."""
+        """Return the ids of all processes of a run, for its resource statistics; empty if it does not run."""
         tracked = self._runs.get(run)
         return list_container_processes(tracked.pid, tracked.container) if tracked is not None and tracked.pid else []
 
     def forget(self, run: str) -> None:
+        """Stop tracking a run and remove its container in the background."""
         tracked = self._runs.pop(run, None) or ContainerRun(run)
         self._start_task(self._remove(tracked))
 
@@ -157,7 +167,7 @@ class DockerDriver:
         return run in self._runs
 
     async def close(self) -> None:
-        """Stop watching. Containers keep running."""
+        """Cancel all background work and close the connection to the engine. Containers keep running."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -165,13 +175,13 @@ class DockerDriver:
 
     # -- signals
 
-    def _signal(self, run: str, signal: str) -> None:
-        """Send a signal to a tracked run in the background."""
+    def _signal_in_background(self, run: str, signal: str) -> None:
+        """Send a signal to the container of a tracked run in the background; ignored for unknown runs."""
         if (tracked := self._runs.get(run)) is not None:
             tracked.signal_task = self._start_task(self._send_signal(tracked, tracked.signal_task, signal))
 
     async def _send_signal(self, run: ContainerRun, previous_task: asyncio.Task[None] | None, signal: str) -> None:
-        """Send a signal, and repeat it until the engine answers.
+        """Send a signal to the run's container, and repeat it until the engine answers.
 
         `previous_task` sends the run's previous signal; SIGKILL cancels it.
         """
@@ -193,12 +203,16 @@ class DockerDriver:
     # -- removal
 
     def _discard_start(self, run: ContainerRun) -> None:
-        """Remove what a failed start left behind."""
+        """Stop tracking a run whose start failed, and remove its container in the background."""
         self._runs.pop(run.name, None)
         self._start_task(self._remove(run))
 
     async def _remove(self, run: ContainerRun) -> None:
-        """Remove the containers and the stored state of a run that is no longer tracked."""
+        """Remove the containers and the progress file of a run that is no longer tracked.
+
+        Repeated while the engine is unreachable, unless the engine's socket does not exist and no container was
+        created.
+        """
         for task in (run.watch_task, run.signal_task):
             if task is not None:
                 task.cancel()
@@ -217,7 +231,10 @@ class DockerDriver:
                 await asyncio.sleep(RETRY_DELAY_S)
 
     async def _remove_unknown_containers(self) -> None:
-        """Remove containers of this node whose run the agent does not track."""
+        """Remove the containers of this node whose run the agent does not track.
+
+        Repeated while the engine is unreachable.
+        """
         while True:
             try:
                 for container in await self._engine.list_containers(f"{NODE_LABEL}={self._node_id}"):
@@ -233,14 +250,14 @@ class DockerDriver:
                 await asyncio.sleep(RETRY_DELAY_S)
 
     def _start_task(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a coroutine in a task that `close` cancels."""
+        """Start the coroutine as an asyncio task, which `close` cancels, and return that task."""
         task = self._world.start_task(coroutine, name="container step")
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)
         return task
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        """Log an unexpected exception of a task."""
+        """Remove a finished asyncio task, and log its exception if there is one."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("container step failed unexpectedly", exc_info=error)

@@ -28,7 +28,7 @@ CONNECT_TIMEOUT_S: Final = 5.0
 
 
 class RegistryAuth(NamedTuple):
-    """Credentials for a registry."""
+    """The credentials for a registry."""
 
     username: str = ""
     password: str = ""
@@ -36,14 +36,14 @@ class RegistryAuth(NamedTuple):
     server_address: str = ""
 
     def encode_header(self) -> str:
-        """Return the value of the header `x-registry-auth`."""
+        """Return the credentials as the value of the header `x-registry-auth`: JSON in URL-safe base64."""
         names = {"username": self.username, "password": self.password, "email": self.email}
         data = msgspec.json.encode({**names, "serveraddress": self.server_address})
         return base64.urlsafe_b64encode(data).decode()
 
 
 class ContainerExit(NamedTuple):
-    """The exit code of a container."""
+    """The exit of a container, as the engine reports it."""
 
     code: int
     error: str
@@ -51,7 +51,11 @@ class ContainerExit(NamedTuple):
 
 
 class ContainerEngine:
-    """The client of one engine. Close it with `close`, or use it as an async context manager."""
+    """The client of one container engine.
+
+    Close it with `close`, or use it as an async context manager. All requests raise EngineUnreachable, EngineRejected
+    or EngineNotFound.
+    """
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
@@ -94,10 +98,10 @@ class ContainerEngine:
     async def pull_image(
         self, name: str, *, auth: RegistryAuth | None, on_progress: Callable[[responses.PullProgressLine], None]
     ) -> None:
-        """Pull an image; `name` has a tag or a digest.
+        """Pull the image `name`, which has a tag or a digest, from its registry.
 
         `on_progress` is called with each line of progress. There is no timeout: the caller limits the time without
-        progress.
+        progress. Raises EngineRejected if the pull fails, and EngineUnreachable.
         """
         headers = {"x-registry-auth": auth.encode_header()} if auth else {}
         options = {
@@ -113,9 +117,10 @@ class ContainerEngine:
                 on_progress(progress)
 
     async def load_image(self, archive: Path) -> None:
-        """Load an image from a tar archive."""
+        """Load an image from a tar archive. Raises EngineRejected and EngineUnreachable."""
 
         async def read_chunks() -> AsyncIterator[bytes]:
+            """Yield the bytes of the archive."""
             with archive.open("rb") as file:
                 while chunk := await asyncio.to_thread(file.read, 1 << 20):
                     yield chunk
@@ -134,12 +139,13 @@ class ContainerEngine:
     # -- containers
 
     async def create_container(self, name: str, body: Mapping[str, Any]) -> responses.CreatedObject:
+        """Create a container with this name and return its id. `body` is the JSON of the engine's API."""
         return await self._request_json(
             "POST", "/containers/create", responses.CreatedObject, params={"name": name}, json=body
         )
 
     async def start_container(self, container: str) -> None:
-        """Start a container; a running one is not an error."""
+        """Start a container; no effect if it already runs."""
         await self._request("POST", f"/containers/{container}/start")
 
     async def signal_container(self, container: str, signal: str) -> None:
@@ -147,12 +153,12 @@ class ContainerEngine:
         await self._request("POST", f"/containers/{container}/kill", params={"signal": signal})
 
     async def remove_container(self, container: str) -> None:
-        """Remove the container with its volumes, even while it runs. A missing container is not an error."""
+        """Remove the container with its volumes, even while it runs. No effect if it does not exist."""
         with contextlib.suppress(EngineNotFound):
             await self._request("DELETE", f"/containers/{container}", params={"force": "true", "v": "true"})
 
     async def find_container(self, container: str) -> responses.ContainerInfo | None:
-        """Return the container's state; None if it does not exist."""
+        """Return the container's details; None if it does not exist."""
         try:
             return await self._request_json("GET", f"/containers/{container}/json", responses.ContainerInfo)
         except EngineNotFound:
@@ -166,7 +172,7 @@ class ContainerEngine:
         )
 
     async def wait_for_exit(self, container: str) -> ContainerExit:
-        """Wait until the container does not run."""
+        """Wait until the container does not run, and return its exit code. There is no timeout."""
         timeout = httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S)
         result = await self._request_json(
             "POST", f"/containers/{container}/wait", responses.WaitResult, timeout=timeout
@@ -176,7 +182,11 @@ class ContainerEngine:
     async def stream_logs(
         self, container: str, *, is_tty: bool, follow: bool, since: str = "", timestamps: bool = False
     ) -> AsyncGenerator[ContainerOutput, None]:
-        """Yield the container's output. `since`: Unix time as `seconds.nanoseconds`; empty: from the start."""
+        """Yield the container's output; with `follow` until it ends, otherwise what exists now.
+
+        `since` is Unix time as `seconds.nanoseconds`; empty: from the start. With `timestamps`, each entry begins with
+        its time.
+        """
         params = {"stdout": "true", "stderr": "true", "follow": str(follow).lower()}
         params |= {"timestamps": str(timestamps).lower(), **({"since": since} if since else {})}
         timeout = httpx2.Timeout(None if follow else RESPONSE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
@@ -189,6 +199,7 @@ class ContainerEngine:
                     yield chunk
 
     async def read_stats(self, container: str) -> responses.ContainerStats:
+        """Return the container's resource usage, measured once."""
         params = {"stream": "false", "one-shot": "true"}
         return await self._request_json(
             "GET", f"/containers/{container}/stats", responses.ContainerStats, params=params
@@ -197,7 +208,7 @@ class ContainerEngine:
     # -- exec
 
     async def create_exec(self, container: str, command: list[str], *, is_tty: bool, user: str = "") -> str:
-        """Prepare a command in the container and return its id."""
+        """Prepare a command in the container and return its id; `start_exec` starts it."""
         body = {"AttachStdin": True, "AttachStdout": True, "AttachStderr": True, "Tty": is_tty, "Cmd": command}
         created = await self._request_json(
             "POST",
@@ -208,7 +219,7 @@ class ContainerEngine:
         return created.id
 
     async def start_exec(self, exec_id: str, *, is_tty: bool) -> ExecConnection:
-        """Start the command and return the connection to its input and output."""
+        """Start a prepared command and return the connection to its input and output."""
         body = msgspec.json.encode({"Detach": False, "Tty": is_tty})
         return await open_exec_connection(self._socket, f"/{API_VERSION}/exec/{exec_id}/start", body, is_tty=is_tty)
 
@@ -221,18 +232,24 @@ class ContainerEngine:
     # -- HTTP
 
     async def _request_json(self, method: str, path: str, response_type: type[T], **options: Any) -> T:
-        """Send a request and decode the response. `options` are httpx2's options."""
+        """Send a request and return the response, decoded as `response_type`.
+
+        `options` are passed to httpx2. Raises EngineUnreachable and EngineRejected.
+        """
         async with self._open_stream(method, path, **options) as response:
             return _decode(await response.aread(), response_type)
 
     async def _request(self, method: str, path: str, **options: Any) -> None:
-        """Send a request and ignore the body of the response."""
+        """Send a request and ignore the body of the response. Raises EngineUnreachable and EngineRejected."""
         async with self._open_stream(method, path, **options) as response:
             await response.aread()
 
     @contextlib.asynccontextmanager
     async def _open_stream(self, method: str, path: str, **options: Any) -> AsyncIterator[httpx2.Response]:
-        """Send a request and yield the response; raises the engine's errors."""
+        """Send a request and yield the response while it is open.
+
+        Raises EngineRejected for an error status, and EngineUnreachable if the engine does not answer.
+        """
         try:
             async with self._http.stream(method, path, **options) as response:
                 if response.status_code >= 400:
@@ -244,7 +261,7 @@ class ContainerEngine:
 
 
 def _build_rejection(status: int, body: bytes) -> EngineRejected:
-    """Return the error for a response with an error status."""
+    """Return the error for a response with an error status: EngineNotFound for 404, otherwise EngineRejected."""
     try:
         error = msgspec.json.decode(body, type=responses.ErrorResponse)
         message = error.message or error.cause
@@ -255,7 +272,7 @@ def _build_rejection(status: int, body: bytes) -> EngineRejected:
 
 
 def _decode(data: bytes, response_type: type[T]) -> T:
-    """Decode a JSON body. Raises EngineUnreachable if it is invalid."""
+    """Return the JSON body, decoded as `response_type`. Raises EngineUnreachable if it is invalid."""
     try:
         return msgspec.json.decode(data, type=response_type)
     except msgspec.MsgspecError as error:
@@ -263,7 +280,7 @@ def _decode(data: bytes, response_type: type[T]) -> T:
 
 
 async def _split_lines(response: httpx2.Response) -> AsyncIterator[bytes]:
-    """Yield the lines of a response, each a JSON object."""
+    """Yield the non-empty lines of a streamed response, without their line feeds."""
     rest = b""
     async for piece in response.aiter_raw():
         *lines, rest = (rest + piece).split(b"\n")

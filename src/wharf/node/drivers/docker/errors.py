@@ -2,11 +2,11 @@
 
 
 class EngineUnreachable(Exception):
-    """The engine returned no valid response. It is not known whether it carried out the request."""
+    """The error of a request without a valid response. It is unknown whether the engine carried it out."""
 
 
 class EngineRejected(Exception):
-    """The engine answered with an error. `status` is the HTTP status."""
+    """The error of a request that the engine answered with the HTTP error status `status`."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -14,4 +14,4 @@ class EngineRejected(Exception):
 
 
 class EngineNotFound(EngineRejected):
-    """The image, container or volume does not exist."""
+    """The error of a request for an image, container or volume that does not exist."""

@@ -22,7 +22,7 @@ UNKNOWN_EXIT_CODE: Final = -1
 
 
 class ContainerCommand:
-    """A running command in a container. Create it with `start_container_command`."""
+    """A running command in a container; `start_container_command` creates it."""
 
     def __init__(self, world: World, engine: ContainerEngine, exec_id: str, connection: ExecConnection) -> None:
         self._world = world
@@ -38,6 +38,7 @@ class ContainerCommand:
         self._resize_task: asyncio.Task[None] | None = None
 
     async def read(self, stream: Stream) -> bytes:
+        """Return the next output of the stream; empty at its end."""
         if self._ended[stream]:
             return b""
         data = await self._output[stream].get()
@@ -55,7 +56,10 @@ class ContainerCommand:
         self._resize_task = self._world.start_task(self._resize(height, width), name="terminal resize")
 
     async def wait(self) -> int:
-        """Return the exit code; UNKNOWN_EXIT_CODE if the engine does not report it."""
+        """Wait until the command has ended and return its exit code.
+
+        UNKNOWN_EXIT_CODE if the engine does not report it.
+        """
         while True:
             try:
                 state = await self._engine.read_exec_state(self._exec_id)
@@ -75,14 +79,15 @@ class ContainerCommand:
                 _kill(state.pid)
 
     async def _read_output(self) -> None:
-        """Distribute the output to the queues of its streams."""
+        """Put the received output into the queues of its streams; an empty chunk marks the end."""
         async for chunk in self._connection.read_output():
             if chunk.data:
                 await self._output[chunk.stream].put(chunk.data)
-        # Concurrently, because a stream that nobody reads must not block the other.
+        # Concurrently, because a stream without a reader must not block the other.
         await asyncio.gather(*(queue.put(b"") for queue in self._output.values()))
 
     async def _resize(self, height: int, width: int) -> None:
+        """Set the size of the command's terminal; a failure is only logged."""
         try:
             await self._engine.resize_exec(self._exec_id, height=height, width=width)
         except (EngineUnreachable, EngineRejected) as error:
@@ -92,7 +97,7 @@ class ContainerCommand:
 async def start_container_command(
     world: World, engine: ContainerEngine, container: str, order: CommandOrder
 ) -> ContainerCommand:
-    """Start a command in a task's container. Raises CannotStart."""
+    """Start a command in a task's container and return it. Raises CannotStart."""
     try:
         exec_id = await engine.create_exec(container, list(order.command), is_tty=order.is_tty)
         connection = await engine.start_exec(exec_id, is_tty=order.is_tty)

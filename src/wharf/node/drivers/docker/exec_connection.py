@@ -18,7 +18,7 @@ MAX_HEAD_BYTES: Final = 64 << 10
 
 
 class ExecConnection:
-    """The input and output of a command in a container."""
+    """The connection for the input and output of a command in a container."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_tty: bool) -> None:
         self._reader = reader
@@ -34,7 +34,7 @@ class ExecConnection:
             raise EngineUnreachable(f"the input cannot be sent to the container engine: {error}") from error
 
     def close_input(self) -> None:
-        """Close the command's input."""
+        """Close the command's input, if the connection can be closed in one direction."""
         with contextlib.suppress(OSError, NotImplementedError):
             if self._writer.can_write_eof():
                 self._writer.write_eof()
@@ -52,13 +52,17 @@ class ExecConnection:
                 yield chunk
 
     async def close(self) -> None:
+        """Close the connection and wait until it is closed."""
         self._writer.close()
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
 
 
 async def open_exec_connection(socket: Path, path: str, body: bytes, *, is_tty: bool) -> ExecConnection:
-    """Send the request and return the connection. Raises EngineUnreachable and EngineRejected."""
+    """Send the POST request that starts a command, and return the connection for its input and output.
+
+    Raises EngineUnreachable and EngineRejected.
+    """
     try:
         reader, writer = await asyncio.open_unix_connection(str(socket), limit=MAX_HEAD_BYTES)
     except OSError as error:

@@ -18,20 +18,23 @@ PULL_IDLE_TIMEOUT_S: Final = 120.0
 
 
 def normalize_image_name(image: str) -> str:
-    """Return the name with a tag: `web` becomes `web:latest`. Names with a digest stay."""
+    """Return the name of an image with a tag: `web` becomes `web:latest`.
+
+    A name with a digest is unchanged. A leading `https://` or `http://` is removed.
+    """
     image = image.removeprefix("https://").removeprefix("http://")
     return image if "@" in image or ":" in image.rpartition("/")[2] else f"{image}:latest"
 
 
 class PullProgress:
-    """The progress of a pull, as one line of text."""
+    """The progress of an image pull; `str` gives it as one line of text."""
 
     def __init__(self) -> None:
         self._layers: dict[str, responses.LayerProgress] = {}
         self._last = ""
 
     def add_line(self, line: responses.PullProgressLine) -> None:
-        """Add a line that the engine sent."""
+        """Update the progress from a line that the engine sent."""
         if line.id and line.progress_detail and line.progress_detail.total:
             self._layers[line.id] = line.progress_detail
         self._last = (line.status or line.stream).strip() or self._last
@@ -45,7 +48,10 @@ class PullProgress:
 
 
 class _Pull:
-    """A running pull; it is canceled when `waiters` is 0."""
+    """A running pull of an image, with the number of callers that wait for it.
+
+    It is canceled when no caller waits.
+    """
 
     def __init__(self, task: asyncio.Task[None], progress: PullProgress) -> None:
         self.task = task
@@ -54,7 +60,7 @@ class _Pull:
 
 
 class ImagePuller:
-    """Pulls images; concurrent requests for the same image share one pull."""
+    """Pulls images; callers that request the same image at the same time share one pull."""
 
     def __init__(self, engine: ContainerEngine, world: World, *, idle_timeout_s: float = PULL_IDLE_TIMEOUT_S) -> None:
         self._engine = engine
@@ -71,10 +77,11 @@ class ImagePuller:
         timeout_s: float = 300.0,
         on_pull_started: Callable[[], None] = lambda: None,
     ) -> responses.ImageInfo:
-        """Return the image, pulled if the engine does not have it.
+        """Return the image, after pulling it if the engine does not have it.
 
-        Always pulls if `should_always_pull`, or for the tag `latest`. `on_pull_started` is called before the wait for a
-        pull. A pull that nobody waits for is canceled. Raises EngineUnreachable, EngineRejected and TimeoutError.
+        It is always pulled if `should_always_pull` or if its tag is `latest`. `on_pull_started` is called before the
+        wait for a pull. A pull that no caller waits for is canceled. Raises EngineUnreachable, EngineRejected and
+        TimeoutError.
         """
         name = normalize_image_name(image)
         if not should_always_pull and not name.endswith(":latest"):
@@ -83,7 +90,7 @@ class ImagePuller:
                 return existing
         on_pull_started()
         try:
-            await self._wait_for(name, auth, timeout_s)
+            await self._wait_for_pull(name, auth, timeout_s)
         except EngineRejected:
             # If the registry is unreachable, an image that the engine already has is good enough, unless a pull is forced.
             existing = None if should_always_pull else await self._engine.find_image(name)
@@ -100,8 +107,12 @@ class ImagePuller:
         name = normalize_image_name(image)
         return next((str(pull.progress) for (pulled_name, _), pull in self._running.items() if pulled_name == name), "")
 
-    async def _wait_for(self, name: str, auth: RegistryAuth | None, timeout_s: float) -> None:
-        """Wait for the running pull of an image, or start one. Raises TimeoutError and the errors of the engine."""
+    async def _wait_for_pull(self, name: str, auth: RegistryAuth | None, timeout_s: float) -> None:
+        """Wait for the running pull of an image, or start one.
+
+        The pull is canceled when the last waiting caller leaves. Raises TimeoutError, EngineUnreachable and
+        EngineRejected.
+        """
         pull = self._running.get((name, auth))
         if pull is None:
             progress = PullProgress()
@@ -122,14 +133,19 @@ class ImagePuller:
                 await asyncio.wait([pull.task])
 
     def _start_task(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Start the coroutine as an asyncio task, named after the image, and return that task."""
         return self._world.start_task(coroutine, name=f"pull {name}")
 
     async def _pull(self, name: str, auth: RegistryAuth | None, progress: PullProgress) -> None:
-        """Pull the image; raises TimeoutError after too long without progress."""
+        """Pull the image and update `progress`.
+
+        Raises TimeoutError if there is no progress for the idle timeout, and EngineUnreachable and EngineRejected.
+        """
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(self._idle_timeout_s) as idle_timeout:
 
             def on_line(line: responses.PullProgressLine) -> None:
+                """Record the progress and restart the idle timeout."""
                 progress.add_line(line)
                 idle_timeout.reschedule(loop.time() + self._idle_timeout_s)
 
@@ -141,7 +157,10 @@ FIRST_PROGRESS_DELAY_S: Final = 5.0
 
 
 class TaskImages:
-    """Provides the image for a task. `report_message` is called with a run and a message for the task's owner."""
+    """Provides the images of tasks: pulls or loads them, and reports the progress.
+
+    `report_message` is called with the name of a run and a message for the users of the task.
+    """
 
     def __init__(self, engine: ContainerEngine, world: World, report_message: Callable[[str, str], None]) -> None:
         self._engine = engine
@@ -150,7 +169,11 @@ class TaskImages:
         self._pulls = ImagePuller(engine, world)
 
     async def ensure_image(self, run: str, config: DockerConfig, order: TaskOrder) -> None:
-        """Pull or load the image of a task. Raises CannotStart, EngineUnreachable and EngineRejected."""
+        """Pull the task's image, or load it from an archive if the config names one.
+
+        With `auth_soft_fail`, a pull that is rejected is repeated without credentials. Raises CannotStart,
+        EngineUnreachable and EngineRejected.
+        """
         if config.load:
             await self._load(config.load, order)
             return
@@ -162,6 +185,7 @@ class TaskImages:
         progress_tasks: list[asyncio.Task[None]] = []
 
         def on_pull_started() -> None:
+            """Report that the download begins, and start to report its progress."""
             self._report_message(run, f"Downloading image {normalize_image_name(config.image)}")
             progress_tasks.append(
                 self._world.start_task(self._report_progress(run, config.image), name="progress of a pull")
@@ -193,7 +217,7 @@ class TaskImages:
                 task.cancel()
 
     async def _report_progress(self, run: str, image: str) -> None:
-        """Report the progress of a pull at growing intervals."""
+        """Report the progress of a pull at growing intervals, until canceled."""
         wait_s = FIRST_PROGRESS_DELAY_S
         while True:
             await asyncio.sleep(wait_s)
@@ -202,7 +226,10 @@ class TaskImages:
             wait_s *= 2  # Growing intervals, because only few events of a task are stored.
 
     async def _load(self, archive: str, order: TaskOrder) -> None:
-        """Load the image from an archive in the task's folder. Raises CannotStart."""
+        """Load the image from an archive in the task's folder.
+
+        Raises CannotStart, EngineUnreachable and EngineRejected.
+        """
         path = (order.task_folder / archive).resolve()
         if not path.is_relative_to(order.task_folder.resolve()):
             raise CannotStart(f"config: load: {archive} leads out of the task's folder", is_final=True)
@@ -212,5 +239,6 @@ class TaskImages:
 
 
 def _build_auth(config: DockerConfig) -> RegistryAuth | None:
+    """Return the credentials of the config's block `auth`; None if it has none."""
     auth = config.auth
     return RegistryAuth(auth.username, auth.password, auth.email, auth.server_address) if auth is not None else None

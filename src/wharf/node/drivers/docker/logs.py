@@ -27,10 +27,10 @@ RESUME_OVERLAP_S: Final = 1
 
 
 class LogProgress(msgspec.Struct, frozen=True):
-    """How far a container's log was copied."""
+    """The position up to which a container's log was copied."""
 
     at_ns: int = 0
-    """The time of the last complete entry."""
+    """The time of the last complete entry; 0: none was copied."""
     count: int = 0
     """How many entries with this time were copied."""
     positions: dict[str, LogFilePosition] = msgspec.field(name="spots", default_factory=dict)
@@ -38,7 +38,7 @@ class LogProgress(msgspec.Struct, frozen=True):
 
 
 class LogFollower:
-    """Copies the log of one container to the files of its streams."""
+    """Copies the log of one container to the task's log files, each byte once."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class LogFollower:
         files: dict[str, RotatedFiles],
         progress_file: Path,
     ) -> None:
-        """`progress_file`: where the progress is stored."""
+        """Create a follower that stores its progress in `progress_file`; `files` are the log files by stream."""
         self._engine = engine
         self._container = container
         self._is_tty = is_tty
@@ -66,11 +66,14 @@ class LogFollower:
         self._is_complete = True
 
     async def follow(self) -> None:
-        """Copy output until cancelled, or until the log ends."""
+        """Copy output until canceled, or until the container ends.
+
+        After an error the copy is resumed, except if the engine rejects the request.
+        """
         last_error = ""
         while True:
             try:
-                await self._read(follow=True)
+                await self._copy_output(follow=True)
                 return
             except EngineRejected as error:
                 log.warning("container output cannot be read container=%s error=%s", self._container, error)
@@ -84,18 +87,22 @@ class LogFollower:
                 await asyncio.sleep(RETRY_DELAY_S)
 
     async def catch_up(self) -> None:
-        """Copy the rest of the output of an ended container.
+        """Copy the output of an ended container that was not copied yet.
 
         Raises EngineUnreachable, EngineRejected and OSError.
         """
-        await self._read(follow=False)
+        await self._copy_output(follow=False)
 
     def close(self) -> None:
+        """Close all log files."""
         for files in self._files.values():
             files.close()
 
-    async def _read(self, *, follow: bool) -> None:
-        """Copy output from the stored progress on; with `follow` until the container ends. Raises as `catch_up`."""
+    async def _copy_output(self, *, follow: bool) -> None:
+        """Copy output from the stored progress on, to the end of what exists; with `follow` until the container ends.
+
+        Raises EngineUnreachable, EngineRejected and OSError.
+        """
         self._resume()
         progress, decoder = self._progress, TimestampDecoder(is_tty=self._is_tty)
         since = str(max(0, progress.at_ns // SECOND - RESUME_OVERLAP_S)) if progress.at_ns else ""
@@ -113,7 +120,11 @@ class LogFollower:
             self.close()
 
     def _resume(self) -> None:
-        """Load the stored progress and count the bytes to skip. Raises OSError."""
+        """Load the stored progress, or begin at the end of the log files, and count the bytes to skip.
+
+        After a crash the files can be ahead of the stored progress; that many bytes of the repeated output are skipped.
+        Raises OSError.
+        """
         with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
             self._progress = msgspec.json.decode(self._progress_file.read_bytes(), type=LogProgress)
         if not self._progress.positions:
@@ -128,7 +139,7 @@ class LogFollower:
         self._is_complete = True
 
     def _write_chunk(self, chunk: LogEntryChunk) -> None:
-        """Write a chunk of an entry, unless it was already copied."""
+        """Write a part of a log entry to the file of its stream, without what was already copied."""
         if chunk.at_ns is not None:
             self._is_repeated = self._was_copied(chunk.at_ns)
             if not self._is_repeated:
@@ -142,7 +153,10 @@ class LogFollower:
         self._files[chunk.stream].write(chunk.data[skip:])
 
     def _was_copied(self, at_ns: int) -> bool:
-        """Return whether the entry with this time was already copied before the restart."""
+        """Return whether the entry with this time was already copied before this connection.
+
+        Entries with the time of the last copied one are counted, because several entries can have the same time.
+        """
         resumed = self._resumed_progress
         if resumed is None:
             return False
@@ -155,7 +169,7 @@ class LogFollower:
         return False
 
     def _end_entry(self) -> None:
-        """Record the progress after a complete entry."""
+        """Update the progress in memory at the end of an entry, unless the files are ahead of the entries."""
         # While bytes are skipped, the files are ahead of the entries.
         if self._is_complete or any(self._skips.values()):
             return
@@ -165,7 +179,7 @@ class LogFollower:
         )
 
     def _store_progress(self, progress: LogProgress) -> None:
-        """Replace the progress file."""
+        """Replace the progress file by the given progress. Raises OSError."""
         draft = self._progress_file.with_suffix(".new")
         draft.write_bytes(msgspec.json.encode(progress))
         os.replace(draft, self._progress_file)

@@ -25,7 +25,7 @@ class ContainerOutput(NamedTuple):
 
 
 class OutputFrameDecoder:
-    """Splits received bytes by stream."""
+    """Splits the bytes that the engine sends into the output of stdout and stderr."""
 
     def __init__(self, *, is_tty: bool) -> None:
         self._is_tty = is_tty
@@ -36,7 +36,7 @@ class OutputFrameDecoder:
         """Remaining bytes of the current frame; large frames are passed on in parts."""
 
     def feed(self, data: bytes) -> Iterator[ContainerOutput]:
-        """Yield the output that is complete with `data`."""
+        """Yield the output that can be decoded after receiving `data`; an incomplete header is kept for the next call."""
         if self._is_tty:
             if data:
                 yield ContainerOutput("stdout", data)
@@ -46,8 +46,8 @@ class OutputFrameDecoder:
             if not self._remaining_bytes:
                 if len(self._buffer) < FRAME_HEADER_BYTES:
                     return
-                kind, self._remaining_bytes = _HEADER.unpack_from(self._buffer)
-                self._stream = "stderr" if kind == 2 else "stdout"
+                stream_number, self._remaining_bytes = _HEADER.unpack_from(self._buffer)
+                self._stream = "stderr" if stream_number == 2 else "stdout"
                 self._buffer = self._buffer[FRAME_HEADER_BYTES:]
                 self._is_frame_start = True
                 continue
@@ -63,15 +63,15 @@ _STAMP: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z
 
 
 class LogEntryChunk(NamedTuple):
-    """A part of a log entry. The first part has the entry's time in `at_ns`."""
+    """A part of a log entry."""
 
     stream: Literal["stdout", "stderr"]
     data: bytes
-    at_ns: int | None
+    at_ns: int | None  # the entry's Unix time in the first part; None in further parts
 
 
 class TimestampDecoder:
-    """Separates the timestamps from the entries of a log."""
+    """Separates the timestamps from the content of log entries."""
 
     def __init__(self, *, is_tty: bool) -> None:
         self._is_tty = is_tty
@@ -79,7 +79,10 @@ class TimestampDecoder:
         """The incomplete timestamp of the current entry; None after the timestamp."""
 
     def feed(self, chunk: ContainerOutput) -> Iterator[LogEntryChunk]:
-        """Yield the parts of log entries that `chunk` contains, without timestamps."""
+        """Yield the parts of log entries that `chunk` contains, without their timestamps.
+
+        An incomplete timestamp is kept for the next call.
+        """
         if not self._is_tty:
             if chunk.is_frame_start:
                 self._head = b""
@@ -92,7 +95,10 @@ class TimestampDecoder:
                 self._head = b""
 
     def _decode_entry(self, stream: Literal["stdout", "stderr"], data: bytes) -> Iterator[LogEntryChunk]:
-        """Yield the data of an entry as soon as its timestamp is complete."""
+        """Yield the part of an entry in `data`, as soon as the timestamp at the entry's beginning is complete.
+
+        An entry without a valid timestamp is yielded whole with time 0.
+        """
         if self._head is None:
             yield LogEntryChunk(stream, data, None)
             return
@@ -110,14 +116,17 @@ class TimestampDecoder:
 
 
 def _split_lines(data: bytes) -> list[bytes]:
-    """Split at line feeds only: a carriage return belongs to the terminal's output."""
+    """Return the lines of `data` with their line feeds; the last one may be incomplete.
+
+    A carriage return does not end a line: it belongs to the terminal's output.
+    """
     lines = [line + b"\n" for line in data.split(b"\n")]
     lines[-1] = lines[-1][:-1]
     return [line for line in lines if line]
 
 
 def parse_timestamp(stamp: bytes) -> int | None:
-    """Return Unix time in nanoseconds; None for an invalid timestamp."""
+    """Return the Unix time in nanoseconds of a timestamp such as `2024-05-01T10:00:00.5Z`; None if it is invalid."""
     match = _STAMP.fullmatch(stamp)
     if match is None:
         return None

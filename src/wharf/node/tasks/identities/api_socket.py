@@ -43,7 +43,7 @@ NO_SERVER_RESPONSE: Final = (b"502 Bad Gateway", b"no server can be reached")
 
 
 class ApiSocket:
-    """The socket of one task. Close it when the task is over."""
+    """The API socket of one task. Close it when the task has ended."""
 
     def __init__(self, world: World, servers: Sequence[Dialer]) -> None:
         self._world = world
@@ -52,7 +52,10 @@ class ApiSocket:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def open(self, secrets: Path) -> None:
-        """Listen in the secrets folder, in place of a socket that an earlier agent process left. Raises `OSError`."""
+        """Listen on a socket in the folder `secrets`. Does nothing if it is open. Raises `OSError`.
+
+        A socket that an earlier agent process left is replaced.
+        """
         if self._listener is not None:
             return
         bound = _bind_socket(secrets)
@@ -68,13 +71,13 @@ class ApiSocket:
         await asyncio.gather(*connections, return_exceptions=True)
 
     def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a new connection in its own task."""
+        """Serve a new connection in its own asyncio task."""
         task = self._world.start_task(self._serve(reader, writer), name="API connection of a task")
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection and close it."""
+        """Forward the request of one connection, then close it. Connection errors are ignored."""
         try:
             with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
                 await self._forward_request(reader, writer)
@@ -82,7 +85,10 @@ class ApiSocket:
             writer.close()
 
     async def _forward_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Check the headers of the request and forward it to a server."""
+        """Check the headers of the request and forward it to a server, or send an error response.
+
+        A request without a token is not forwarded.
+        """
         if len(self._connections) > MAX_CONNECTIONS:
             await _refuse(writer, *TOO_MANY_REQUESTS_RESPONSE)
             return
@@ -115,7 +121,7 @@ class ApiSocket:
             server_writer.close()
 
     async def _connect(self) -> ByteStream:
-        """Connect to the first server that can be reached. Raises `Unreachable`.
+        """Connect to the first server that can be reached. Raises `Unreachable` if none can.
 
         Servers that could not be reached are tried last from now on.
         """
@@ -132,7 +138,7 @@ class ApiSocket:
         self, reader: asyncio.StreamReader, server_writer: asyncio.StreamWriter, server_reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:  # fmt: skip
-        """Copy in both directions until the server has sent its whole reply."""
+        """Copy the request to the server and its reply to the task, until the server has sent its whole reply."""
         upload = self._world.start_task(_copy(reader, server_writer), name="API request of a task")
         try:
             await _copy(server_reader, writer)
@@ -142,21 +148,24 @@ class ApiSocket:
 
 
 async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    """Copy a stream to its end."""
+    """Copy a stream until its end."""
     while chunk := await source.read(CHUNK_BYTES):
         target.write(chunk)
         await target.drain()
 
 
 async def _refuse(writer: asyncio.StreamWriter, status: bytes, text: bytes) -> None:
-    """Send a response without forwarding the request."""
+    """Send an error response to the task, without forwarding its request."""
     head = b"HTTP/1.1 %b\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
     writer.write(head % (status, len(text)) + text)
     await writer.drain()
 
 
 def _bind_socket(folder: Path) -> socket.socket:
-    """Return a socket bound in the folder, via its descriptor, because socket paths are limited to about 100 bytes."""
+    """Return a socket that is bound to a file in the folder, which every user may connect to. Raises `OSError`.
+
+    It is bound through the folder's descriptor, because socket paths are limited to about 100 bytes.
+    """
     folder_descriptor = os.open(folder, FOLDER_OPEN_FLAGS)
     api_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

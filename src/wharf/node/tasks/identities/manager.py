@@ -23,21 +23,21 @@ log = logging.getLogger(__name__)
 
 
 class ServerSigner:
-    """Has servers sign identities, authenticated by the node's secret. Implements `TokenSigner`."""
+    """Requests signatures of identity tokens from servers, authenticated by the node's secret."""
 
     def __init__(self, client: AsyncClient, identity: NodeCredentials) -> None:
         self._client = client
         self._identity = identity
 
     async def sign_identities(self, alloc_id: str, task: str, names: Sequence[str]) -> Sequence[SignedIdentity]:
-        """Return the signed identities. Raises `Refusal` and `Unreachable`."""
+        """Have a server sign the named identities of the task, and return them. Raises `Refusal` and `Unreachable`."""
         request = IdentitiesRequest(alloc_id=alloc_id, task=task, names=tuple(names))
         reply = await self._client.node_agents.sign_identities(self._identity.id, self._identity.secret_id, request)
         return reply.identities
 
 
 class _IdentifiedTask:
-    """The identities and the API socket of one task, and the task that renews them."""
+    """The identities and the API socket of one task, and the asyncio task that renews the identities."""
 
     def __init__(self, identities: TaskIdentities, api: ApiSocket) -> None:
         self.identities = identities
@@ -46,7 +46,7 @@ class _IdentifiedTask:
 
 
 class TaskIdentityManager:
-    """The identities of all tasks of the node."""
+    """The identities and API sockets of all tasks of the node."""
 
     def __init__(
         self, world: World, client: AsyncClient, identity: NodeCredentials, server_endpoints: Sequence[Dialer]
@@ -59,16 +59,19 @@ class TaskIdentityManager:
         self._closing: set[asyncio.Task[None]] = set()
 
     def build_environment(self, allocation_id: str, task: str) -> dict[str, str]:
-        """Return the variables with tokens and the path of the API socket."""
+        """Return the variables with the task's tokens and the path of its API socket; empty if it has none."""
         identified_task = self._identified_tasks.get((allocation_id, task))
         return identified_task.identities.build_environment() if identified_task is not None else {}
 
     def build_task_client(self, context: TaskContext) -> AsyncClient:
-        """Return a client that sends requests with the token of the task, so it has the task's rights."""
+        """Return a client whose requests have the token of the task, and so the task's rights."""
         return self._client.with_token_source(self._get_or_create(context).identities)
 
     async def prepare_task(self, context: TaskContext, task_control: TaskControl) -> None:
-        """Have the identities signed that the task can see, and open its API socket. Raises `TaskSetupError`."""
+        """Have servers sign the identities that the task can see, and open its API socket. Raises `TaskSetupError`.
+
+        Does nothing if the task can see no identity.
+        """
         if not list_exposed_identities(context.task):
             return
         identified_task = self._get_or_create(context)
@@ -82,7 +85,10 @@ class TaskIdentityManager:
     def keep_renewed(
         self, build_context: Callable[[], TaskContext], allocation_id: str, task: Task, task_control: TaskControl
     ) -> None:
-        """Renew the identities of a running task, which an earlier agent process may have started."""
+        """Begin to renew the identities of a running task, which an earlier agent process may have started.
+
+        Does nothing if the task can see no identity, or if they are already renewed.
+        """
         if not list_exposed_identities(task):
             return
         identified_task = self._identified_tasks.get((allocation_id, task.name))
@@ -95,7 +101,10 @@ class TaskIdentityManager:
         )
 
     async def _renew(self, identified_task: _IdentifiedTask, context: TaskContext, task_control: TaskControl) -> None:
-        """Open the API socket again and renew the identities until canceled."""
+        """Open the API socket and renew the identities until canceled.
+
+        Failures are logged; a failed renewal is also added to the task's history.
+        """
         try:
             await identified_task.api.open(context.folders.secrets)
         except OSError as error:
@@ -107,7 +116,7 @@ class TaskIdentityManager:
             task_control.record_event(TaskEventType.HOOK_FAILED, f"failed to renew identities: {error}")
 
     def release(self, allocation_id: str, task: str) -> None:
-        """Stop renewing the identities of a task and close its API socket."""
+        """Stop renewing the identities of a task, and begin to close its API socket."""
         identified_task = self._identified_tasks.pop((allocation_id, task), None)
         if identified_task is None:
             return
@@ -118,13 +127,13 @@ class TaskIdentityManager:
         closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Release all tasks."""
+        """Release the identities and sockets of all tasks, and wait until the sockets are closed."""
         for allocation_id, task in list(self._identified_tasks):
             self.release(allocation_id, task)
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     def _get_or_create(self, context: TaskContext) -> _IdentifiedTask:
-        """Return the identities of the task, created on first use."""
+        """Return the identities and the API socket of the task; they are created on first use."""
         key = (context.allocation_id, context.task.name)
         if key not in self._identified_tasks:
             identities = TaskIdentities(self._world, self._signer, context)

@@ -48,22 +48,22 @@ _INVALID_NAME_CHARACTERS: Final = re.compile("[^A-Za-z0-9_]")
 
 
 class TokenSigner(Protocol):
-    """Signs identities of tasks."""
+    """Signs the identity tokens of tasks."""
 
     async def sign_identities(self, alloc_id: str, task: str, names: Sequence[str]) -> Sequence[SignedIdentity]:
-        """Return the signed identities. Raises `Refusal` and `Unreachable`."""
+        """Return the signed tokens of the named identities of a task. Raises `Refusal` and `Unreachable`."""
         ...
 
 
 class TokenValidity(msgspec.Struct, frozen=True):
-    """When a token was signed and when it expires (0: never), in nanoseconds."""
+    """The times at which a token was signed and expires, in nanoseconds; it never expires if `expires` is 0."""
 
     issued: int
-    expires: int
+    expires: int  # 0: never
 
     @property
     def renew_at_ns(self) -> int | None:
-        """When to renew the token; `None` if it never expires."""
+        """The time at which the token must be renewed; `None` if it never expires."""
         if not self.expires:
             return None
         return self.issued + int((self.expires - self.issued) * RENEWAL_FRACTION)
@@ -80,9 +80,9 @@ def list_exposed_identities(task: Task) -> tuple[WorkloadIdentity, ...]:
 
 
 class TaskIdentities:
-    """The tokens of one task.
+    """The identity tokens of one task.
 
-    Implements the client's `TokenSource`, so that requests for its templates have the task's rights.
+    Requests for the task's templates use the default token, and so have the task's rights.
     """
 
     def __init__(self, world: World, signer: TokenSigner, context: TaskContext) -> None:
@@ -97,7 +97,10 @@ class TaskIdentities:
     # -- what the task can see
 
     def build_environment(self) -> dict[str, str]:
-        """Return the variables with tokens and the path of the API socket."""
+        """Return the variables with the task's tokens and the path of its API socket.
+
+        Empty if no token is passed as a variable.
+        """
         variables: dict[str, str] = {}
         for identity in self._exposed:
             signed = self._signed.get(identity.name)
@@ -111,7 +114,10 @@ class TaskIdentities:
         return variables
 
     async def prepare_task(self, record_event: Callable[..., None]) -> None:
-        """Wait until all tokens are signed, and write the token files. Raises `TaskSetupError`."""
+        """Have all missing or expiring tokens signed, and write the token files. Raises `TaskSetupError`.
+
+        Waits while no server can sign them.
+        """
         missing = [
             identity for identity in self._exposed if self._is_due(identity.name) or identity.name not in self._signed
         ]
@@ -125,9 +131,10 @@ class TaskIdentities:
     # -- while the task runs
 
     async def keep_renewed(self, task_control: TaskControl) -> None:
-        """Until canceled: renew the tokens, and restart or signal the task. Raises `TaskSetupError`.
+        """Renew the tokens before they expire, and restart or signal the task as the job requires.
 
-        Tokens that an earlier agent process gave the task are used until they are due.
+        Runs until canceled, or until no token expires. Tokens that an earlier agent process gave the task are used
+        until they are due. Raises `TaskSetupError`.
         """
         unsigned = [identity.name for identity in self._exposed if identity.name not in self._signed]
         if unsigned:
@@ -141,16 +148,19 @@ class TaskIdentities:
             await self._renew(task_control)
 
     async def _renew(self, task_control: TaskControl) -> None:
-        """Renew the tokens that are due, write their files, and restart or signal the task if the job requires it."""
-        renewal_time = [identity for identity in self._exposed if self._is_due(identity.name)]
+        """Renew the tokens that are due, write their files, and restart or signal the task if the job requires it.
+
+        Raises `TaskSetupError`.
+        """
+        due_identities = [identity for identity in self._exposed if self._is_due(identity.name)]
         for signed in await self._sign_with_retries(
-            [identity.name for identity in renewal_time], task_control.record_event
+            [identity.name for identity in due_identities], task_control.record_event
         ):
             self._store_signed(signed)
-        for identity in renewal_time:
+        for identity in due_identities:
             self._write_token_file(identity)
         self._store_validity()
-        for identity in renewal_time:
+        for identity in due_identities:
             reason = f"identity {identity.name} was renewed"
             if identity.change_mode == "restart":
                 task_control.restart_task(reason)
@@ -159,12 +169,12 @@ class TaskIdentities:
                 task_control.signal_task(identity.change_signal, reason)
 
     def _next_due_ns(self) -> int | None:
-        """Return when the next token must be renewed; `None` if none expires."""
+        """Return the time at which the next token must be renewed; `None` if none expires."""
         renewal_times = [validity.renew_at_ns for validity in self._validity.values()]
         return min((renewal_time for renewal_time in renewal_times if renewal_time is not None), default=None)
 
     def _is_due(self, name: str) -> bool:
-        """Return whether the token must be renewed now."""
+        """Return whether the token of the named identity must be renewed now."""
         validity = self._validity.get(name)
         return (
             validity is not None and validity.renew_at_ns is not None and validity.renew_at_ns <= self._world.now_ns()
@@ -173,7 +183,10 @@ class TaskIdentities:
     # -- requests in the task's name (implements `TokenSource`)
 
     async def get_token(self) -> str:
-        """Return the token of the default identity, signed on first use. Raises `Refusal` and `Unreachable`."""
+        """Return the token of the default identity, which is signed on first use.
+
+        Raises `Refusal` and `Unreachable`.
+        """
         signed = self._signed.get(DEFAULT_IDENTITY_NAME)
         if signed is None:
             async with self._signing:
@@ -184,7 +197,10 @@ class TaskIdentities:
         return signed.jwt
 
     def on_rejected(self, token: str) -> None:
-        """Drop a token that servers have refused, if it is old enough that its signing key may be gone."""
+        """Delete the rejected default token if it is so old that its signing key may have been deleted.
+
+        A token that the task itself can see is only replaced when it is renewed.
+        """
         signed = self._signed.get(DEFAULT_IDENTITY_NAME)
         is_exposed = any(identity.name == DEFAULT_IDENTITY_NAME for identity in self._exposed)
         if signed is None or signed.jwt != token or is_exposed:
@@ -195,14 +211,20 @@ class TaskIdentities:
     # -- signing
 
     async def _sign(self, names: Sequence[str]) -> Sequence[SignedIdentity]:
-        """Have the identities signed. Raises `Refusal` and `Unreachable`."""
+        """Return new tokens of the named identities, with their times in the clock of this node.
+
+        Raises `Refusal` and `Unreachable`.
+        """
         signed = await self._signer.sign_identities(self._context.allocation_id, self._context.task.name, names)
         return [identity.with_local_times(self._world.now_ns()) for identity in signed]
 
     async def _sign_with_retries(
         self, names: Sequence[str], record_event: Callable[..., None]
     ) -> Sequence[SignedIdentity]:
-        """Have the identities signed; repeat until it works. Raises `TaskSetupError` if servers refuse for good."""
+        """Return new tokens of the named identities; repeat with growing delays until a server signs them.
+
+        A longer wait is added to the task's history. Raises `TaskSetupError` if servers refuse permanently.
+        """
         retry_delay_s, waited_s, has_recorded = MIN_RETRY_DELAY_S, 0.0, False
         while True:
             try:
@@ -222,14 +244,14 @@ class TaskIdentities:
             retry_delay_s = min(retry_delay_s * 2, MAX_RETRY_DELAY_S)
 
     def _store_signed(self, signed: SignedIdentity) -> None:
-        """Use a signed identity from now on."""
+        """Store a token and its validity in memory; it replaces the identity's earlier token."""
         self._signed[signed.name] = signed
         self._validity[signed.name] = TokenValidity(signed.issued, signed.expires)
 
     # -- files
 
     def _write_token_file(self, identity: WorkloadIdentity) -> None:
-        """Write the file of a token, if the job requests one. Raises `TaskSetupError`."""
+        """Write the token to the file that the job requests, if any. Raises `TaskSetupError`."""
         if not identity.file:
             return
         destination = self._context.resolve_path(identity.filepath or f"secrets/{make_file_name(identity.name)}")
@@ -241,7 +263,10 @@ class TaskIdentities:
             raise _build_setup_error(f"cannot write the file of identity {identity.name}: {error}") from error
 
     def _store_validity(self) -> None:
-        """Store when the tokens expire. If that fails, a restarted agent renews them at once."""
+        """Write the validity of all tokens to a file. A failure is only logged.
+
+        If the file is missing, a restarted agent renews the tokens at once.
+        """
         if any(validity.expires for validity in self._validity.values()):
             try:
                 ConfinedFolder(self._context.folders.task / "private").replace_file(
@@ -251,7 +276,7 @@ class TaskIdentities:
                 log.warning("failed to store the expiry of identities error=%s", error)
 
     def _load_validity(self) -> dict[str, TokenValidity]:
-        """Return what `_store_validity` stored; empty if it cannot be read."""
+        """Return the validity of each token by identity name, as stored in the file; empty if it cannot be read."""
         try:
             return msgspec.json.decode(
                 (self._context.folders.task / "private" / VALIDITY_FILE).read_bytes(), type=dict[str, TokenValidity]
@@ -260,16 +285,23 @@ class TaskIdentities:
             return {}
 
 
-def make_variable_name(name: str) -> str:
-    """Return the variable of a token, without prefix. Only characters that every shell passes on are used."""
-    return "TOKEN" if name == DEFAULT_IDENTITY_NAME else f"TOKEN_{_INVALID_NAME_CHARACTERS.sub('_', name)}"
+def make_variable_name(identity_name: str) -> str:
+    """Return the name of the variable for the token of the named identity, without prefix.
+
+    Only characters that every shell passes on are used.
+    """
+    return (
+        "TOKEN"
+        if identity_name == DEFAULT_IDENTITY_NAME
+        else f"TOKEN_{_INVALID_NAME_CHARACTERS.sub('_', identity_name)}"
+    )
 
 
-def make_file_name(name: str) -> str:
-    """Return the file name of a token."""
-    return "nomad_token" if name == DEFAULT_IDENTITY_NAME else f"nomad_{name}.jwt"
+def make_file_name(identity_name: str) -> str:
+    """Return the name of the file for the token of the named identity."""
+    return "nomad_token" if identity_name == DEFAULT_IDENTITY_NAME else f"nomad_{identity_name}.jwt"
 
 
 def _build_setup_error(reason: str) -> TaskSetupError:
-    """Return the error for identities that cannot be provided."""
+    """Return the error for a task whose identities cannot be provided for this reason."""
     return TaskSetupError(f"identity: {reason}")

@@ -1,4 +1,4 @@
-"""Answers queries of templates from the cluster: each result is fetched once, kept, and followed while the task runs."""
+"""Answers queries of templates from the cluster: each result is fetched once, cached, and updated while the task runs."""
 
 import asyncio
 import logging
@@ -20,14 +20,14 @@ POLL_S: Final = 60.0
 
 
 class QueryKey(NamedTuple):
-    """What a template asks the cluster for."""
+    """The identity of a query that a template sends to the cluster."""
 
-    kind: str  # variable, variables, service, services
-    name: str
+    kind: str  # variable, variables, service or services
+    name: str  # of the variable or service, or the prefix of variables
 
 
 class QueryResult(NamedTuple):
-    """The result of a query."""
+    """The result of a template's query."""
 
     value: object
     """`None` if the object does not exist."""
@@ -36,7 +36,10 @@ class QueryResult(NamedTuple):
 
 
 class ClusterQueries:
-    """The queries of one task. `on_change` is called when a result differs from the one before."""
+    """The queries of one task's templates, with their results.
+
+    `on_change` is called when a result differs from the one before.
+    """
 
     def __init__(self, world: World, client: AsyncClient, namespace: str, on_change: Callable[[], None]) -> None:
         self._world = world
@@ -47,12 +50,12 @@ class ClusterQueries:
         self._following: dict[QueryKey, asyncio.Task[None]] = {}
         self._arrived = asyncio.Event()
 
-    def find_result(self, kind: str, name: str) -> QueryResult | None:
-        """Return the result; `None` if it is not known yet."""
-        return self._results.get(QueryKey(kind, name))
+    def find_result(self, query_type: str, name: str) -> QueryResult | None:
+        """Return the cached result of a query; `None` if it has not arrived yet."""
+        return self._results.get(QueryKey(query_type, name))
 
     def follow(self, keys: Sequence[QueryKey]) -> None:
-        """Begin to follow these queries."""
+        """Begin to fetch these queries and to keep their results up to date. Known queries are skipped."""
         for key in keys:
             if key not in self._following:
                 self._following[key] = self._world.start_task(
@@ -60,21 +63,21 @@ class ClusterQueries:
                 )
 
     async def wait_for_results(self, keys: Sequence[QueryKey]) -> None:
-        """Wait until every query has a result."""
+        """Begin to follow these queries, and wait until every one has a result."""
         self.follow(keys)
         while not all(key in self._results for key in keys):
             self._arrived.clear()
             await self._arrived.wait()
 
     async def close(self) -> None:
-        """Stop following."""
+        """Stop following all queries and wait until that is done."""
         tasks = list(self._following.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow(self, key: QueryKey) -> None:
-        """Until canceled: keep the result of one query up to date with blocking reads."""
+        """Keep the result of one query up to date with blocking reads. Runs until canceled."""
         index = 0
         read_function = {
             "variable": self._read_variable,
@@ -98,7 +101,7 @@ class ClusterQueries:
             await asyncio.sleep(RETRY_DELAY_S)
 
     def _store_result(self, key: QueryKey, result: QueryResult) -> None:
-        """Store a result and report it if it has changed."""
+        """Store a result, and call `on_change` if it differs from an earlier one."""
         previous = self._results.get(key)
         self._results[key] = result
         self._arrived.set()
@@ -106,7 +109,10 @@ class ClusterQueries:
             self._on_change()
 
     async def _read_variable(self, name: str, index: int) -> tuple[QueryResult, int]:
-        """Read one variable, and the index to wait for the next change."""
+        """Wait until the index exceeds `index`, then return (the items of a variable, the new index).
+
+        `None` as the result's value if the variable does not exist. Raises `Refusal` and `Unreachable`.
+        """
         path, namespace = _split_name(name, self._namespace)
         # The list is followed, because a variable that does not exist has no index.
         response = await self._client.variables.list(prefix=path, namespace=namespace, index=index, wait_s=POLL_S)
@@ -117,13 +123,19 @@ class ClusterQueries:
         return QueryResult({} if items is msgspec.UNSET else dict(items)), response.index
 
     async def _list_variables(self, prefix: str, index: int) -> tuple[QueryResult, int]:
-        """List the variables below a path, and the index to wait for the next change."""
+        """Wait until the index exceeds `index`, then return (the variables below a path, the new index).
+
+        Raises `Refusal` and `Unreachable`.
+        """
         path, namespace = _split_name(prefix, self._namespace)
         response = await self._client.variables.list(prefix=path, namespace=namespace, index=index, wait_s=POLL_S)
         return QueryResult([_to_document(item) for item in response.value]), response.index
 
     async def _read_service(self, name: str, index: int) -> tuple[QueryResult, int]:
-        """List the instances of a service, and the index to wait for the next change."""
+        """Wait until the index exceeds `index`, then return (the instances of a service, the new index).
+
+        Raises `Refusal` and `Unreachable`.
+        """
         name, namespace = _split_name(name, self._namespace)
         response = await self._client.services.read(name, namespace=namespace, index=index, wait_s=POLL_S)
         instances = sorted(response.value, key=lambda instance: (instance.address, instance.port, instance.id))
@@ -132,19 +144,25 @@ class ClusterQueries:
         ), response.index
 
     async def _list_services(self, _: str, index: int) -> tuple[QueryResult, int]:
-        """List all services, and the index to wait for the next change."""
+        """Wait until the index exceeds `index`, then return (all services of the namespace, the new index).
+
+        Raises `Refusal` and `Unreachable`.
+        """
         response = await self._client.services.list(namespace=self._namespace, index=index, wait_s=POLL_S)
         stubs = [stub for item in response.value for stub in item.services]
         return QueryResult([{"Name": stub.service_name, "Tags": list(stub.tags)} for stub in stubs]), response.index
 
 
-def _split_name(name: str, namespace: str) -> tuple[str, str]:
-    """Split `path@namespace.region` into path and namespace; the region is always the node's own."""
+def _split_name(name: str, default_namespace: str) -> tuple[str, str]:
+    """Split `path@NAMESPACE.REGION` into (path, namespace).
+
+    Without the part after `@`, `default_namespace` is returned. The region is ignored: it is always the node's own.
+    """
     path, _, suffix = name.partition("@")
-    return path, suffix.partition(".")[0] or namespace
+    return path, suffix.partition(".")[0] or default_namespace
 
 
 def _to_document(record: Any) -> dict[str, object]:  # Of any record: by its names on the wire.
-    """Return the record as templates see it, with its API names."""
+    """Return the record as a mapping by the field names of the API, as templates see it."""
     document: Mapping[str, object] = msgspec.to_builtins(record)
     return dict(document)

@@ -32,7 +32,7 @@ MAX_SOURCE_BYTES: Final = 4 << 20
 
 
 class TemplateChange(msgspec.Struct, frozen=True):
-    """What the task must do after a rendering. A restart makes everything else unnecessary."""
+    """The actions that a rendering requires of the task. A restart makes the other actions unnecessary."""
 
     is_restart_required: bool = False
     signals: tuple[str, ...] = ()
@@ -43,9 +43,9 @@ class TemplateChange(msgspec.Struct, frozen=True):
 
 
 class TaskSources:
-    """The data for one rendering. Implements `TemplateSources`.
+    """The data for one rendering of a task's templates.
 
-    Data that are not known yet count as empty and are noted in `unresolved_keys`: the caller must wait for them and
+    Data that have not arrived yet count as empty and are added to `unresolved_keys`: the caller must wait for them and
     render again.
     """
 
@@ -57,11 +57,11 @@ class TaskSources:
         """Recorded during the lookup, because the result may arrive before the rendering is over."""
 
     def now_ns(self) -> int:
-        """Return the wall clock time."""
+        """Return the wall clock time in nanoseconds."""
         return self._world.now_ns()
 
     def environment(self, name: str) -> str | None:
-        """Return a variable of the task; `None` if it is not set."""
+        """Return the value of a variable of the task; `None` if it is not set."""
         return self._context.environment.get(name)
 
     def file(self, path: str) -> str:
@@ -74,7 +74,10 @@ class TaskSources:
             raise MissingSource(f"file({path}): the allocation has no such file") from None
 
     def variable(self, path: str) -> Mapping[str, str]:
-        """Return the items of a variable. Raises `MissingSource` if it does not exist or may not be read."""
+        """Return the items of a cluster variable; empty if they have not arrived yet.
+
+        Raises `MissingSource` if it does not exist or may not be read.
+        """
         result = self._find_result("variable", path)
         if result is None:
             return {}
@@ -86,40 +89,58 @@ class TaskSources:
         return result.value
 
     def variables(self, prefix: str) -> Sequence[Mapping[str, object]]:
-        """Return the variables below a path."""
-        return self._list("variables", prefix)
+        """Return the cluster variables below a path; empty if they have not arrived yet.
+
+        Raises `MissingSource` if the query was refused.
+        """
+        return self._list_result("variables", prefix)
 
     def services(self) -> Sequence[Mapping[str, object]]:
-        """Return all services of the namespace."""
-        return self._list("services", "")
+        """Return all services of the namespace; empty if they have not arrived yet.
+
+        Raises `MissingSource` if the query was refused.
+        """
+        return self._list_result("services", "")
 
     def service(self, name: str) -> Sequence[Mapping[str, object]]:
-        """Return the instances of a service."""
-        return self._list("service", name)
+        """Return the instances of a service; empty if they have not arrived yet.
 
-    def _list(self, kind: str, name: str) -> Sequence[Mapping[str, object]]:
-        """Return the list that a query gave; empty if it is not known yet. Raises `MissingSource` if it was refused."""
-        result = self._find_result(kind, name)
+        Raises `MissingSource` if the query was refused.
+        """
+        return self._list_result("service", name)
+
+    def _list_result(self, query_type: str, name: str) -> Sequence[Mapping[str, object]]:
+        """Return the list that a query returned; empty if it has not arrived yet.
+
+        Raises `MissingSource` if the query was refused.
+        """
+        result = self._find_result(query_type, name)
         if result is not None and result.error_text:
             # An empty list instead would produce a wrong file.
-            raise MissingSource(f"{kind}({name}): {result.error_text}")
+            raise MissingSource(f"{query_type}({name}): {result.error_text}")
         return result.value if result is not None and isinstance(result.value, list) else []
 
-    def _find_result(self, kind: str, name: str) -> QueryResult | None:
-        """Return the result of a query; note the query if there is no result yet."""
-        result = self._cluster.find_result(kind, name)
+    def _find_result(self, query_type: str, name: str) -> QueryResult | None:
+        """Return the result of a query.
+
+        If it has not arrived yet, return `None` and add the query to `unresolved_keys`.
+        """
+        result = self._cluster.find_result(query_type, name)
         if result is None:
-            self.unresolved_keys[QueryKey(kind, name)] = None
+            self.unresolved_keys[QueryKey(query_type, name)] = None
         return result
 
 
 class TaskTemplates:
-    """The templates of one task. Close it when the task is over."""
+    """The templates of one task. Close it when the task has ended."""
 
     def __init__(
         self, world: World, context: TaskContext, build_queries: Callable[[Callable[[], None]], ClusterQueries]
     ) -> None:
-        """`build_queries` creates the cluster queries; its argument is called when a result changes."""
+        """Create the templates. `build_queries` creates the cluster queries.
+
+        Its argument is a function that is called when a result of a query changes.
+        """
         self._world = world
         self._context = context
         self._has_changed = asyncio.Event()
@@ -130,11 +151,14 @@ class TaskTemplates:
         """The variables that templates with `envvars` define."""
 
     async def close(self) -> None:
-        """Stop following the queries."""
+        """Stop following the cluster queries of the templates."""
         await self._cluster.close()
 
     async def render_initial(self, record_event: TaskEventRecorder) -> TemplateChange:
-        """Wait until all data of the templates exist, and write the files. Raises `TaskSetupError`."""
+        """Wait until all data of the templates exist, then write the files. Return what the task must do.
+
+        A longer wait is added to the task's history. Raises `TaskSetupError`.
+        """
         recorded: tuple[str, ...] = ()
         began_s = self._world.monotonic_s()
         while True:
@@ -154,9 +178,9 @@ class TaskTemplates:
                 await asyncio.wait_for(self._has_changed.wait(), wait_s)
 
     async def wait_for_change(self) -> TemplateChange:
-        """Wait until a rendered file has changed, write it, and wait for the splay.
+        """Wait until a rendered file has changed, write it, and wait for the configured random delay (splay).
 
-        Returns what the task must do. Raises `TaskSetupError`.
+        Return what the task must do. Raises `TaskSetupError`.
         """
         while True:
             await self._has_changed.wait()
@@ -172,10 +196,13 @@ class TaskTemplates:
                 await asyncio.sleep(self._world.random.uniform(0.0, splay_s))
                 return change
 
-    async def _render(self, number: int) -> RenderResult:
-        """Render one template, waiting for results of its queries. Raises `TaskSetupError`."""
+    async def _render(self, template_index: int) -> RenderResult:
+        """Return the rendered template with this index, after waiting for the results of its queries.
+
+        Raises `TaskSetupError`.
+        """
         try:
-            parsed_template = self._get_parsed(number)
+            parsed_template = self._get_parsed(template_index)
             while True:
                 sources = TaskSources(self._world, self._context, self._cluster)
                 results = await asyncio.to_thread(parsed_template.render, None, sources)
@@ -183,26 +210,30 @@ class TaskTemplates:
                     return results
                 await self._cluster.wait_for_results(list(sources.unresolved_keys))
         except TemplateError as error:
-            name = self._templates[number].dest_path or f"number {number}"
+            name = self._templates[template_index].dest_path or f"number {template_index}"
             raise build_render_error(f"template {name}: {error}") from error
 
-    def _get_parsed(self, number: int) -> ParsedTemplate:
-        """Return the parsed template, parsed on first use. Raises `TaskSetupError`."""
-        template = self._templates[number]
-        if number not in self._parsed_templates:
+    def _get_parsed(self, template_index: int) -> ParsedTemplate:
+        """Return the parsed template with this index; it is parsed on first use. Raises `TaskSetupError`."""
+        template = self._templates[template_index]
+        if template_index not in self._parsed_templates:
             source = template.embedded_tmpl
             if not source and template.source_path:
                 try:
                     source = read_allocation_file(self._context, template.source_path)
                 except Refusal as refusal:
                     raise build_render_error(f"template source {template.source_path}: {refusal.text}") from refusal
-            self._parsed_templates[number] = ParsedTemplate(
+            self._parsed_templates[template_index] = ParsedTemplate(
                 source, left=template.left_delim, right=template.right_delim, is_strict=template.err_missing_key
             )
-        return self._parsed_templates[number]
+        return self._parsed_templates[template_index]
 
     def _write_all(self, results: Sequence[RenderResult | None], *, is_first: bool) -> TemplateChange:
-        """Write all rendered files and return what the task must do because of those that have changed."""
+        """Write all rendered files, and return what the task must do because of those that have changed.
+
+        A result of `None` leaves its file unchanged. Also updates the variables that templates define. Raises
+        `TaskSetupError`.
+        """
         is_restart_required, signals, scripts = False, [], []
         for template, rendered in zip(self._templates, results, strict=True):
             if rendered is None:
@@ -221,7 +252,7 @@ class TaskTemplates:
         return TemplateChange(is_restart_required, tuple(dict.fromkeys(signals)), tuple(scripts))
 
     def _write_file(self, template: Template, data: bytes) -> bool:
-        """Write one file. Return whether its content has changed. Raises `TaskSetupError`."""
+        """Write the file of a template. Return whether its content has changed. Raises `TaskSetupError`."""
         destination = self._context.resolve_path(template.dest_path)
         owner = None
         if template.uid is not None or template.gid is not None:
@@ -242,20 +273,26 @@ class TaskTemplates:
 
 
 def build_render_error(reason: str) -> TaskSetupError:
-    """Return the error for a template that can never be rendered."""
+    """Return the error for a template that another attempt could not render either."""
     return TaskSetupError(reason, is_final=True)
 
 
 def read_allocation_file(context: TaskContext, path: str) -> str:
-    """Return the content of a file of the allocation. Raises `Refusal` for anything outside of it."""
+    """Return the content of a file of the allocation, at most `MAX_SOURCE_BYTES`.
+
+    Raises `Refusal` if it does not exist, is secret or is outside of the allocation's folders.
+    """
     destination = context.resolve_path(path)
     descriptor = ReadOnlyFolder(destination.root).open_file(destination.path)
     with os.fdopen(descriptor, "rb") as file:
         return file.read(MAX_SOURCE_BYTES).decode(errors="replace")
 
 
-def parse_environment(text: str, name: str) -> dict[str, str]:
-    """Parse lines of `NAME=value`; a value may be quoted. Raises `TaskSetupError`."""
+def parse_environment(text: str, template_path: str) -> dict[str, str]:
+    """Return the variables in lines of `NAME=value`; a value may be quoted. Raises `TaskSetupError`.
+
+    `template_path` is the template's path, for error messages. Empty lines and comments are skipped.
+    """
     variables = {}
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip().removeprefix("export ")
@@ -265,7 +302,7 @@ def parse_environment(text: str, name: str) -> dict[str, str]:
         key, value = key.strip(), value.strip()
         if not separator or not key:
             raise build_render_error(
-                f"template {name}, line {number} of its output: not a variable of the form NAME=value"
+                f"template {template_path}, line {number} of its output: not a variable of the form NAME=value"
             )
         if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
             value = value[1:-1]
