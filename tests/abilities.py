@@ -62,12 +62,12 @@ def probe_namespaces() -> str | None:
     """Start a program in namespaces of its own."""
     command = ["unshare", "--mount", "--pid", "--fork", "true"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except FileNotFoundError:
         return "the program unshare is missing"
     except subprocess.TimeoutExpired:
         return "unshare did not end within 10 s"
-    return None if done.returncode == 0 else done.stderr.strip() or f"unshare ended with {done.returncode}"
+    return None if process.returncode == 0 else process.stderr.strip() or f"unshare ended with {process.returncode}"
 
 
 def probe_containers() -> str | None:
@@ -84,12 +84,16 @@ def probe_containers() -> str | None:
         command = [podman, *options, "--storage-driver", "vfs", "--runtime", runtime, "--cgroup-manager", "cgroupfs"]
         command += ["run", "--rm", "--network", "none", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 [*command, "--rootfs", str(root), "/busybox", "true"], capture_output=True, text=True, timeout=60
             )
         except subprocess.TimeoutExpired:
             return "a container did not end within 60 s"
-        return None if done.returncode == 0 else done.stderr.strip()[-200:] or f"podman ended with {done.returncode}"
+        return (
+            None
+            if process.returncode == 0
+            else process.stderr.strip()[-200:] or f"podman ended with {process.returncode}"
+        )
 
 
 def probe_memory_bounds() -> str | None:
@@ -112,29 +116,29 @@ def probe_bridges() -> str | None:
     iptables = shutil.which("iptables")
     if iptables is None:
         return None  # What is missing can be installed: needs_program says so.
-    if why := find_bridge_error():
-        return why
+    if error := find_bridge_error():
+        return error
     command = ["unshare", "--net", iptables, "--table", "nat", "--list-rules"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except FileNotFoundError:
         return "the program unshare is missing"
-    return None if done.returncode == 0 else done.stderr.strip() or f"iptables ended with {done.returncode}"
+    return None if process.returncode == 0 else process.stderr.strip() or f"iptables ended with {process.returncode}"
 
 
 def probe_mounts() -> str | None:
     """Mount a small tmpfs and unmount it."""
     with tempfile.TemporaryDirectory(prefix="wm-") as folder:
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], capture_output=True, text=True, timeout=10
             )
         except FileNotFoundError:
             return "the program mount is missing"
-        if done.returncode == 0:
+        if process.returncode == 0:
             subprocess.run(["umount", folder], capture_output=True, timeout=10)
             return None
-        return done.stderr.strip() or f"mount ended with {done.returncode}"
+        return process.stderr.strip() or f"mount ended with {process.returncode}"
 
 
 def probe_breaking_disks() -> str | None:
@@ -143,16 +147,16 @@ def probe_breaking_disks() -> str | None:
     if make is None:
         return None  # What is missing can be installed: needs_program says so.
     with tempfile.TemporaryDirectory(prefix="wd-") as folder:
-        image, place = Path(folder) / "image", Path(folder) / "place"
+        image, mount_point = Path(folder) / "image", Path(folder) / "place"
         image.write_bytes(bytes(1 << 20))
-        place.mkdir()
+        mount_point.mkdir()
         before = set(Path("/sys/fs/ext4").glob("*/trigger_fs_error"))
-        for command in ([make, "-q", str(image)], ["mount", "-o", "loop", str(image), str(place)]):
-            done = subprocess.run(command, capture_output=True, text=True, timeout=10)
-            if done.returncode:
-                return done.stderr.strip() or f"{command[0]} ended with {done.returncode}"
+        for command in ([make, "-q", str(image)], ["mount", "-o", "loop", str(image), str(mount_point)]):
+            process = subprocess.run(command, capture_output=True, text=True, timeout=10)
+            if process.returncode:
+                return process.stderr.strip() or f"{command[0]} ended with {process.returncode}"
         is_there = bool(set(Path("/sys/fs/ext4").glob("*/trigger_fs_error")) - before)
-        subprocess.run(["umount", str(place)], capture_output=True, timeout=10)
+        subprocess.run(["umount", str(mount_point)], capture_output=True, timeout=10)
     return None if is_there else "the kernel does not let a disk be broken"
 
 

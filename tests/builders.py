@@ -20,8 +20,8 @@ SECOND = 1_000_000_000
 # The fields are those of the record: a wrong name or type fails at once, so no signature repeats them.
 def a_task(name: str = "server", **fields: Any) -> Task:
     """A task that runs a shell."""
-    given = {"driver": "raw_exec", "config": {"command": "/bin/sh"}, "resources": some_resources(), **fields}
-    return Task(name=name, **given)
+    all_fields = {"driver": "raw_exec", "config": {"command": "/bin/sh"}, "resources": some_resources(), **fields}
+    return Task(name=name, **all_fields)
 
 
 def some_resources(cpu: int = 100, memory_mb: int = 64, **fields: Any) -> Resources:
@@ -66,8 +66,8 @@ def a_service(name: str = "shop-web", **fields: Any) -> Service:
 
 def a_check(**fields: Any) -> ServiceCheck:
     """A check over HTTP."""
-    given = {"type": "http", "path": "/health", "interval": 10 * SECOND, "timeout": 2 * SECOND, **fields}
-    return ServiceCheck(**given)
+    all_fields = {"type": "http", "path": "/health", "interval": 10 * SECOND, "timeout": 2 * SECOND, **fields}
+    return ServiceCheck(**all_fields)
 
 
 def admitted(job: Job, settings: JobSettings | None = None) -> Job:

@@ -15,7 +15,7 @@ from pathlib import Path
 PORTS = range(12_000, 22_000)
 """What lies 10,000 above is kept free of them: a member of a Redis cluster listens there too."""
 
-_given: set[int] = set()
+_assigned_ports: set[int] = set()
 
 
 def free_ports(count: int, *, first: int | None = None) -> list[int]:
@@ -27,8 +27,8 @@ def free_ports(count: int, *, first: int | None = None) -> list[int]:
     for port in (*PORTS[start:], *PORTS[:start]):
         if len(found) == count:
             break
-        if port not in _given and _claim(port):
-            _given.add(port)
+        if port not in _assigned_ports and _claim(port):
+            _assigned_ports.add(port)
             if _is_free(port):
                 found.append(port)
     assert len(found) == count, f"there are no {count} free ports from {PORTS.start} to {PORTS.stop}"

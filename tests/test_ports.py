@@ -20,16 +20,16 @@ def asking(count: int) -> subprocess.Popen[str]:
     )
 
 
-def told(process: subprocess.Popen[str]) -> list[int]:
+def read_ports(process: subprocess.Popen[str]) -> list[int]:
     assert process.stdout is not None
     return [int(word) for word in process.stdout.readline().split()]
 
 
 def test_processes_that_request_ports_at_once_get_different_ones() -> None:
-    with asking(200) as one, asking(200) as other:
-        first, second = told(one), told(other)
-        one.communicate()
-        other.communicate()
+    with asking(200) as first_process, asking(200) as second_process:
+        first, second = read_ports(first_process), read_ports(second_process)
+        first_process.communicate()
+        second_process.communicate()
 
     assert len(set(first + second)) == 400
 

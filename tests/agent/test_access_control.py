@@ -40,17 +40,17 @@ def test_an_agent_with_access_control_requires_a_token_and_audits_its_accessor(t
         token = bootstrapped(agent)
         assert ask(agent, "GET", "/v1/jobs", token=token["SecretID"]) == (200, "[]")
 
-        put = ask(agent, "PUT", "/v1/acl/policy/p", {"Name": "p", "Rules": ""}, token=token["SecretID"])
+        reply = ask(agent, "PUT", "/v1/acl/policy/p", {"Name": "p", "Rules": ""}, token=token["SecretID"])
         variable = ask(agent, "PUT", "/v1/var/db", {"Items": {"password": "tiger-tiger"}}, token=token["SecretID"])
 
         audit = [json.loads(line) for line in next(tmp_path.rglob("audit.log")).read_text().splitlines()]
-        told = [entry for entry in audit if entry["endpoint"] == "acl.policy.store"]
-        kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
-        assert (put[0], variable[0]) == (200, 200)
-        assert [entry["accessor_id"] for entry in told] == [token["AccessorID"]]
+        policy_entries = [entry for entry in audit if entry["endpoint"] == "acl.policy.store"]
+        file_contents = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+        assert (reply[0], variable[0]) == (200, 200)
+        assert [entry["accessor_id"] for entry in policy_entries] == [token["AccessorID"]]
         # Neither the state, nor the logs, nor the audit log contain a secret.
-        assert b"tiger-tiger" not in kept
-        assert token["SecretID"].encode() not in kept
+        assert b"tiger-tiger" not in file_contents
+        assert token["SecretID"].encode() not in file_contents
 
 
 def test_a_reset_file_in_the_data_folder_permits_a_second_bootstrap(tmp_path: Path) -> None:

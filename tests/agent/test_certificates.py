@@ -47,10 +47,10 @@ def handshake(folder: Path, *, client: str | None, name: str) -> None:
     client_side = ssl.create_default_context(cafile=str(get_files(folder, AUTHORITY_FILES_NAME)[0]))
     if client is not None:
         client_side.load_cert_chain(*get_files(folder, client))
-    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
-        client_side.wrap_bio(back, there, server_hostname=name),
-        server_side.wrap_bio(there, back, server_side=True),
+        client_side.wrap_bio(outgoing, incoming, server_hostname=name),
+        server_side.wrap_bio(incoming, outgoing, server_side=True),
     ]
     for _ in range(4):
         for end in ends:
@@ -129,8 +129,8 @@ def test_a_key_that_is_not_the_authoritys_is_refused(tmp_path: Path) -> None:
 # -- the names and lifetimes of certificates
 
 
-def ask(folder: Path, **given: Any) -> None:
-    asked: dict[str, Any] = {
+def ask(folder: Path, **overrides: Any) -> None:
+    options: dict[str, Any] = {
         "region": "global",
         "is_server": True,
         "files_name": None,
@@ -138,11 +138,11 @@ def ask(folder: Path, **given: Any) -> None:
         "days": 5,
         "authority_days": 10,
     }
-    create_certificates(folder, **asked | given)
+    create_certificates(folder, **options | overrides)
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("options", "sentence"),
     [
         ({"files_name": "../x"}, "--name ../x: expected the name of a file without its folder"),
         ({"files_name": "a/b"}, "--name a/b: expected the name of a file without its folder"),
@@ -167,10 +167,10 @@ def ask(folder: Path, **given: Any) -> None:
     ],
 )
 def test_invalid_values_for_a_certificate_are_rejected_and_no_file_is_created(
-    tmp_path: Path, given: dict[str, Any], sentence: str
+    tmp_path: Path, options: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(CommandError, match=sentence):
-        ask(tmp_path / "tls", **given)
+        ask(tmp_path / "tls", **options)
 
     assert list(tmp_path.rglob("*")) == []
 

@@ -91,7 +91,7 @@ def connect(connections: ConnectionLimiter, address: str = ELSEWHERE) -> tuple[a
 
 
 def test_an_excess_connection_gets_a_reply_is_closed_and_does_not_count() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         connections = some(1)
         first, _ = connect(connections)
         second, wire = connect(connections)
@@ -104,7 +104,7 @@ def test_an_excess_connection_gets_a_reply_is_closed_and_does_not_count() -> Non
         first.connection_lost(None)
         assert connections.try_admit(ELSEWHERE)
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_an_excess_connection_gets_a_reply_is_closed_and_does_not_count() -> Non
      b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 1_100],
 )  # fmt: skip
 def test_a_head_without_end_is_cut_off(head: bytes) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         protocol, wire = connect(some(1))
         for start in range(0, len(head), 65_536):
             if not wire.is_closed:
@@ -122,7 +122,7 @@ def test_a_head_without_end_is_cut_off(head: bytes) -> None:
         assert wire.is_closed
         assert wire.sent.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 @in_virtual_time
@@ -159,9 +159,9 @@ async def test_a_connection_that_sends_nothing_is_closed() -> None:
 async def test_a_connection_whose_client_reads_nothing_is_aborted() -> None:
     protocol, wire = connect(some(1))
     slow, slow_wire = connect(some(1))
-    for one in (protocol, slow):
-        one.data_received(b"GET /")
-        one.pause_writing()
+    for connection in (protocol, slow):
+        connection.data_received(b"GET /")
+        connection.pause_writing()
     await pass_time(STALLED_REPLY_TIMEOUT_S - 1)
     slow.resume_writing()
     before = wire.is_aborted

@@ -99,10 +99,10 @@ def test_an_invalid_follow_request_is_rejected(agent: RunningAgent, query: str, 
 
 
 def test_the_log_file_is_returned_complete(agent: RunningAgent) -> None:
-    told = fetch(agent, "/v1/agent/monitor/export?on_disk=true&plain=true")[1]
+    log_text = fetch(agent, "/v1/agent/monitor/export?on_disk=true&plain=true")[1]
 
-    assert (agent.folder / "wharf.log").read_bytes().startswith(told[:200])
-    assert b"elected leader" in told
+    assert (agent.folder / "wharf.log").read_bytes().startswith(log_text[:200])
+    assert b"elected leader" in log_text
     assert fetch(agent, "/v1/agent/monitor/export") == (400, b"Either -service-name or -on-disk must be set")
     assert fetch(agent, "/v1/agent/monitor/export?on_disk=1&service_name=x")[0] == 400
     assert fetch(agent, "/v1/agent/monitor/export?service_name=x")[0] == 501
@@ -119,10 +119,10 @@ def test_no_snapshot_leaves_a_file_behind(agent: RunningAgent) -> None:
 def test_stacks_of_all_processes_are_returned(agent: RunningAgent) -> None:
     status, body = fetch(agent, "/v1/agent/pprof/goroutine")
 
-    told = body.decode()
+    stacks = body.decode()
     assert status == 200
-    assert all(f"process {name} (" in told for name in ("agent", "store", "brain", "api", "node"))
-    assert "task follower" in told
+    assert all(f"process {name} (" in stacks for name in ("agent", "store", "brain", "api", "node"))
+    assert "task follower" in stacks
 
 
 def test_a_profile_and_the_command_line_are_returned(agent: RunningAgent) -> None:
@@ -147,20 +147,20 @@ def test_the_report_of_the_machine_contains_no_secrets(agent: RunningAgent) -> N
 
 
 def test_an_agent_describes_itself(agent: RunningAgent) -> None:
-    told = json.loads(fetch(agent, "/v1/agent/self")[1])
+    description = json.loads(fetch(agent, "/v1/agent/self")[1])
 
-    assert (told["config"]["region"], told["member"]["Name"]) == ("global", "global-1.global")
-    assert told["stats"]["raft"]["state"] == "Leader"
-    assert int(told["stats"]["runtime"]["memory_bytes"]) > 10_000_000
+    assert (description["config"]["region"], description["member"]["Name"]) == ("global", "global-1.global")
+    assert description["stats"]["raft"]["state"] == "Leader"
+    assert int(description["stats"]["runtime"]["memory_bytes"]) > 10_000_000
 
 
 def test_figures_are_real_in_both_forms(agent: RunningAgent) -> None:
     agent.put("/v1/jobs", A_JOB)
     fetch(agent, "/v1/jobs")
 
-    told = json.loads(fetch(agent, "/v1/metrics")[1])
-    assert len({gauge["Labels"].pop("host") for gauge in told["Gauges"]}) == 1
-    gauges = {(gauge["Name"], *gauge["Labels"].values()): gauge["Value"] for gauge in told["Gauges"]}
+    metrics = json.loads(fetch(agent, "/v1/metrics")[1])
+    assert len({gauge["Labels"].pop("host") for gauge in metrics["Gauges"]}) == 1
+    gauges = {(gauge["Name"], *gauge["Labels"].values()): gauge["Value"] for gauge in metrics["Gauges"]}
     text = fetch(agent, "/v1/metrics?format=prometheus")[1].decode()
 
     assert gauges["wharf.state.records", "jobs"] >= 1
@@ -179,8 +179,8 @@ def test_a_plan_and_an_explanation_are_computed_outside_the_brain(agent: Running
     agent.put("/v1/jobs", {"Job": job})
 
     def lacks() -> list[str]:
-        told = json.loads(fetch(agent, "/v1/job/huge/explain")[1])
-        return [short["Dimension"] for group in told["Groups"] for short in group["Exhausted"] or ()]
+        explanation = json.loads(fetch(agent, "/v1/job/huge/explain")[1])
+        return [short["Dimension"] for group in explanation["Groups"] for short in group["Exhausted"] or ()]
 
     assert (status, json.loads(planned)["FailedTGAllocs"]["g"]["DimensionExhausted"]) == (200, {"memory": 1})
     assert wait_until(lacks, what="the explanation names the missing resources") == ["memory"]
@@ -194,9 +194,9 @@ def test_a_snapshot_saved_over_http_is_restored_over_http(agent: RunningAgent) -
     agent.put("/v1/jobs", {"Job": A_JOB["Job"] | {"ID": "later"}})
     damaged = archive[: len(archive) // 2] + b"x" + archive[len(archive) // 2 + 1 :]
 
-    refused = fetch(agent, "/v1/operator/snapshot", method="PUT", body=damaged)
-    assert refused[0] == 400
-    assert refused[1].startswith(b"failed to restore from snapshot: ")
+    refusal = fetch(agent, "/v1/operator/snapshot", method="PUT", body=damaged)
+    assert refusal[0] == 400
+    assert refusal[1].startswith(b"failed to restore from snapshot: ")
     assert fetch(agent, "/v1/job/later")[0] == 200
     assert fetch(agent, "/v1/operator/snapshot", method="PUT", body=b"") == (
         400,

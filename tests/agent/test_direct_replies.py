@@ -58,8 +58,8 @@ def answering(*, at_once: bool, headers: Headers = HEADERS, body: bytes = b"[1]"
         assert connection is not None
         if at_once and connection.try_write_reply(200, headers, body):
             return
-        told = [*headers, (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": 200, "headers": told})
+        reply_headers = [*headers, (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": reply_headers})
         await send({"type": "http.response.body", "body": body})
 
     return app
@@ -97,12 +97,14 @@ async def test_a_reply_written_in_one_step_equals_the_one_in_two_steps() -> None
 )
 def test_special_requests_are_answered_by_the_http_library(request_: bytes) -> None:
     @in_virtual_time
-    async def story() -> None:
-        one, two = [await exchanged(answering(at_once=at_once), request_) for at_once in (True, False)]
+    async def scenario() -> None:
+        reply_at_once, reply_in_steps = [
+            await exchanged(answering(at_once=at_once), request_) for at_once in (True, False)
+        ]
 
-        assert (one.sent, one.is_closed) == (two.sent, two.is_closed)
+        assert (reply_at_once.sent, reply_at_once.is_closed) == (reply_in_steps.sent, reply_in_steps.is_closed)
 
-    story()
+    scenario()
 
 
 @in_virtual_time
@@ -124,29 +126,29 @@ async def test_a_header_value_with_a_line_break_does_not_split_the_reply() -> No
 
 @in_virtual_time
 async def test_a_waiting_handler_is_notified_once_when_the_client_disconnects() -> None:
-    told: list[str] = []
+    events: list[str] = []
 
     async def app(scope: Any, _receive: Any, _send: Any) -> None:
         connection = take_connection(scope)
         assert connection is not None
-        gone = asyncio.Event()
+        disconnected = asyncio.Event()
 
         def hang_up() -> None:
-            told.append("gone")
-            gone.set()
+            events.append("gone")
+            disconnected.set()
 
         assert connection.set_disconnect_callback(hang_up)
-        await gone.wait()
+        await disconnected.wait()
 
     protocol, _ = connect(app)
     protocol.data_received(REQUEST)
     await pass_time(1.0)
-    before = list(told)
+    before = list(events)
 
     protocol.connection_lost(None)
     await pass_time(1.0)
 
-    assert (before, told) == ([], ["gone"])
+    assert (before, events) == ([], ["gone"])
 
 
 @in_virtual_time

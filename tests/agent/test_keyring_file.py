@@ -18,8 +18,8 @@ from wharf.cluster.state.tables import KEYRING
 @in_virtual_time
 async def _made(file: Path) -> None:
     async with ACluster() as cluster:
-        one = await cluster.a_server()
-        load_keyring(one.server, file)
+        member = await cluster.a_server()
+        load_keyring(member.server, file)
 
 
 def test_a_first_start_makes_it_for_its_owner_only(tmp_path: Path) -> None:
@@ -57,10 +57,10 @@ def test_the_wrapping_key_is_changed_in_three_steps_and_nothing_is_unreadable_be
     items = {"a": "1"}
 
     @in_virtual_time
-    async def story() -> None:
+    async def scenario() -> None:
         async with ACluster() as cluster:
-            one, other = await cluster.a_server("m1"), await cluster.a_server("m2", leads=False)
-            servers = (one, other)
+            leader, follower = await cluster.a_server("m1"), await cluster.a_server("m2", leads=False)
+            servers = (leader, follower)
 
             def reads(*numbers: int) -> None:
                 for server in servers:
@@ -70,26 +70,26 @@ def test_the_wrapping_key_is_changed_in_three_steps_and_nothing_is_unreadable_be
                 return [(await ApiCaller(server).get("/v1/var/db"))[1]["Items"] for server in servers]
 
             reads(1)
-            assert (await ApiCaller(one).put("/v1/var/db", {"Items": items}))[0] == 200
-            (first,) = one.replica.iter_all(KEYRING)
+            assert (await ApiCaller(leader).put("/v1/var/db", {"Items": items}))[0] == 200
+            (first,) = leader.replica.iter_all(KEYRING)
 
             reads(1, 2)
             await pass_time(1.0)
-            assert (list(one.replica.iter_all(KEYRING)), await shown()) == ([first], [items] * 2)
+            assert (list(leader.replica.iter_all(KEYRING)), await shown()) == ([first], [items] * 2)
 
             reads(2, 1)
             await pass_time(1.0)
-            (again,) = one.replica.iter_all(KEYRING)
-            assert (again.key_id == first.key_id, again.wrapped_with == first.wrapped_with) == (True, False)
+            (rotated,) = leader.replica.iter_all(KEYRING)
+            assert (rotated.key_id == first.key_id, rotated.wrapped_with == first.wrapped_with) == (True, False)
             assert await shown() == [items] * 2
 
             reads(2)
             assert await shown() == [items] * 2
             with pytest.raises(StartupError, match="is not the one that wraps the keyring in the log"):
-                load_keyring(one.server, a_file(file, 1))
+                load_keyring(leader.server, a_file(file, 1))
             assert await shown() == [items] * 2
 
-    story()
+    scenario()
 
 
 @pytest.mark.parametrize(
@@ -109,14 +109,14 @@ def test_a_missing_or_invalid_keyring_file_is_reported_with_the_remedy(
     @in_virtual_time
     async def start_again() -> None:
         async with ACluster() as cluster:
-            one: OneServer = await cluster.a_server()
-            load_keyring(one.server, file)
-            assert (await ApiCaller(one).put("/v1/var/db", {"Items": {"a": "1"}}))[0] == 200
+            member: OneServer = await cluster.a_server()
+            load_keyring(member.server, file)
+            assert (await ApiCaller(member).put("/v1/var/db", {"Items": {"a": "1"}}))[0] == 200
             spoil(file)
 
-            with pytest.raises(StartupError) as told:
-                load_keyring(one.server, file)
+            with pytest.raises(StartupError) as caught:
+                load_keyring(member.server, file)
 
-            assert sentence in str(told.value)
+            assert sentence in str(caught.value)
 
     start_again()

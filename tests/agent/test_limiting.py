@@ -55,7 +55,7 @@ def with_rules(folder: Path, rules: str, more: str = "", limiter: str = "") -> P
     return an_agent(folder, f'{more}\n[limits]\nenabled = true\nfile = "{folder}/limits.toml"\n')
 
 
-def look(agent: RunningAgent, target: str) -> Any:  # Replies have different types.
+def fetch_json(agent: RunningAgent, target: str) -> Any:  # Replies have different types.
     return admin_client.query_limiter(agent.folder / "data" / "limits-api.sock", target)
 
 
@@ -119,10 +119,10 @@ def test_each_token_has_its_own_bucket_and_gets_429_with_a_retry_time_beyond_it(
 ) -> None:
     first, second = (a_token(limited, management, name) for name in ("first", "second"))
 
-    told = [ask(limited, "/v1/jobs", token=first) for _ in range(9)]
+    replies = [ask(limited, "/v1/jobs", token=first) for _ in range(9)]
 
-    assert [status for status, _, _ in told] == [200] * 8 + [429]
-    _, headers, body = told[-1]
+    assert [status for status, _, _ in replies] == [200] * 8 + [429]
+    _, headers, body = replies[-1]
     assert (headers["x-ratelimit-limit"], headers["x-ratelimit-remaining"]) == ("8", "0")
     assert 1 <= int(headers["retry-after"]) <= 60
     assert json.loads(body)["cause"] == "primary"
@@ -139,7 +139,7 @@ def test_requests_without_a_known_token_are_counted_by_address(
 
     assert (nobody[0], nobody[2]) == (403, "Permission denied")
     assert unknown[0] == 403
-    assert [int(told[1]["x-ratelimit-remaining"]) for told in (nobody, unknown)] == [3, 2]
+    assert [int(reply[1]["x-ratelimit-remaining"]) for reply in (nobody, unknown)] == [3, 2]
 
 
 def test_waiting_requests_do_not_count_as_concurrent(limited: RunningAgent, management: str) -> None:
@@ -153,11 +153,11 @@ def test_waiting_requests_do_not_count_as_concurrent(limited: RunningAgent, mana
         beside = ask(limited, "/v1/jobs", token=token)
         one_too_many = ask(limited, wait, token=token)
         put(limited, "/v1/jobs", A_JOB, token)
-        told = [one.result() for one in waiting]
+        replies = [future.result() for future in waiting]
 
     assert beside[0] == 200
     assert (one_too_many[0], json.loads(one_too_many[2])["limit"]["name"]) == (429, "waiting")
-    assert [status for status, _, _ in told] == [200, 200, 200]
+    assert [status for status, _, _ in replies] == [200, 200, 200]
     wait_until(lambda: metric(limited, "wharf_limits_running ") == 0, what="no request is running")
 
 
@@ -168,7 +168,7 @@ def test_time_spent_waiting_is_not_counted_as_cpu_time(limited: RunningAgent, ma
     ask(limited, f"/v1/jobs?index={index}&wait=2s", token=token)
 
     accessor = json.loads(ask(limited, "/v1/acl/token/self", token=token)[2])["AccessorID"]
-    (cpu,) = [limit for limit in look(limited, f"/callers/user:{accessor}")["limits"] if limit["rule"] == "cpu"]
+    (cpu,) = [limit for limit in fetch_json(limited, f"/callers/user:{accessor}")["limits"] if limit["rule"] == "cpu"]
     assert cpu["used"] < 1_000
 
 
@@ -212,10 +212,10 @@ def test_a_token_that_is_deleted_has_no_bucket_any_more(limited: RunningAgent, m
 def test_rules_that_would_refuse_a_heartbeat_end_the_start(tmp_path: Path) -> None:
     rules = 'profile = "cluster"\n[[rule]]\nname = "machines"\nceiling = { machine = 10 }\n'
 
-    done = run(tmp_path / "a", "agent", "--config", str(with_rules(tmp_path / "a", rules)))
+    process = run(tmp_path / "a", "agent", "--config", str(with_rules(tmp_path / "a", rules)))
 
-    assert done.returncode == 1
-    assert "would refuse heartbeats" in done.stderr + done.stdout
+    assert process.returncode == 1
+    assert "would refuse heartbeats" in process.stderr + process.stdout
 
 
 def settings_with(file: str, *, processes: int = 1, engine: EngineKind = EngineKind.SQLITE) -> AgentSettings:
@@ -242,8 +242,8 @@ def test_counters_in_memory_serve_one_machine_only(tmp_path: Path) -> None:
         build_limiter_settings(settings_with(str(file), engine=EngineKind.ETCD), tmp_path, "api")
 
     file.write_text('[store]\nkind = "redis"\n')
-    told = build_limiter_settings(settings_with(str(file), processes=2), tmp_path, "api-1")
-    assert (told.profile, told.admin_socket) == ("cluster", tmp_path / "limits-api-1.sock")
+    limiter_settings = build_limiter_settings(settings_with(str(file), processes=2), tmp_path, "api-1")
+    assert (limiter_settings.profile, limiter_settings.admin_socket) == ("cluster", tmp_path / "limits-api-1.sock")
 
 
 def test_settings_that_only_a_gateway_has_are_rejected(tmp_path: Path) -> None:
@@ -271,17 +271,17 @@ def test_several_api_processes_share_their_counters(tmp_path: Path) -> None:
             what="the second process uses the counters of the first",
         )
         wait_until(lambda: ask(agent, "/v1/jobs")[0] == 200, what="the API answers")
-        told = [ask(agent, "/v1/jobs") for _ in range(20)]
-        refused = [ask(agent, "/v1/jobs")[0] for _ in range(60)]
+        replies = [ask(agent, "/v1/jobs") for _ in range(20)]
+        refused_statuses = [ask(agent, "/v1/jobs")[0] for _ in range(60)]
         seen = [
             answer["seen"][answer["process"]]
             for answer in admin_client.query_all_limiters(folder / "data", "/top?minutes=5")
         ]
 
     used = [
-        int(headers["x-ratelimit-used"]) for status, headers, _ in told if status == 200
+        int(headers["x-ratelimit-used"]) for status, headers, _ in replies if status == 200
     ]  # A 5xx reply is not counted.
     assert used == sorted(set(used))
     assert used[-1] > 10
-    assert refused[-1] == 429
+    assert refused_statuses[-1] == 429
     assert [len(rows) for rows in seen] == [1, 1]

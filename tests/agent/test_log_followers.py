@@ -16,7 +16,7 @@ from wharf.agent.supervision.log_followers import MAX_UNSENT_BYTES, FollowedLogL
 from wharf.config.settings import LogLevel
 
 
-class Followed:
+class FollowedLogs:
     """A log with followers that are connected by sockets."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Followed:
         theirs.settimeout(60)
         return theirs
 
-    def turn(self) -> None:
+    def handle_events(self) -> None:
         for key, _ in self.selector.select(0):
             key.data()
 
@@ -39,89 +39,91 @@ class Followed:
         self.selector.close()
 
 
-def taken(connection: socket.socket) -> list[FollowedLogLines]:
+def read_messages(connection: socket.socket) -> list[FollowedLogLines]:
     return list(MessageDecoder[FollowedLogLines](FollowedLogLines).feed(connection.recv(65_536)))
 
 
 def test_a_follower_receives_lines_of_its_level_and_above() -> None:
-    followed = Followed()
-    with followed.follow(logging.INFO) as one, followed.follow(logging.DEBUG) as other:
+    followed = FollowedLogs()
+    with followed.follow(logging.INFO) as info_socket, followed.follow(logging.DEBUG) as debug_socket:
         followed.followers.send_lines([ForwardedLine(logging.DEBUG, "small"), ForwardedLine(logging.ERROR, "large")])
 
-        assert taken(one) == [FollowedLogLines(["large"])]
-        assert taken(other) == [FollowedLogLines(["small", "large"])]
+        assert read_messages(info_socket) == [FollowedLogLines(["large"])]
+        assert read_messages(debug_socket) == [FollowedLogLines(["small", "large"])]
     followed.close()
 
 
 def test_processes_receive_the_lowest_followed_level_and_the_end_of_following() -> None:
-    followed = Followed()
-    one, other = followed.follow(logging.INFO), followed.follow(logging.DEBUG)
-    other.close()
-    followed.turn()
-    one.close()
-    followed.turn()
+    followed = FollowedLogs()
+    info_socket, debug_socket = followed.follow(logging.INFO), followed.follow(logging.DEBUG)
+    debug_socket.close()
+    followed.handle_events()
+    info_socket.close()
+    followed.handle_events()
 
     assert followed.levels == [logging.INFO, logging.DEBUG, logging.INFO, 0]
     followed.close()
 
 
 def test_a_follower_that_reads_nothing_uses_limited_memory_and_gets_the_number_of_missed_lines() -> None:
-    followed = Followed()
+    followed = FollowedLogs()
     with followed.follow(logging.INFO) as slow:
         for _ in range(100):
             followed.followers.send_lines([ForwardedLine(logging.INFO, "x" * 100_000)])
         slow.setblocking(False)
-        inbox, got, missed = MessageDecoder[FollowedLogLines](FollowedLogLines), 0, 0
+        inbox, received, missed = MessageDecoder[FollowedLogLines](FollowedLogLines), 0, 0
 
         def read_all() -> None:
-            nonlocal got, missed
+            nonlocal received, missed
             with suppress(BlockingIOError):
                 while True:
-                    for told in inbox.feed(slow.recv(1_000_000)):
-                        got, missed = got + len(told.lines), missed + told.missed
-                    followed.turn()
+                    for message in inbox.feed(slow.recv(1_000_000)):
+                        received, missed = received + len(message.lines), missed + message.missed
+                    followed.handle_events()
 
         read_all()
-        assert got * 100_000 < 2 * MAX_UNSENT_BYTES
+        assert received * 100_000 < 2 * MAX_UNSENT_BYTES
         followed.followers.send_lines([ForwardedLine(logging.INFO, "the last")])
         read_all()
 
-        assert got + missed == 101
+        assert received + missed == 101
         assert missed > 50
     followed.close()
 
 
 def test_forwarding_never_blocks_and_counts_dropped_lines() -> None:
     go_on = threading.Event()
-    told: list[tuple[int, int]] = []
+    sent_counts: list[tuple[int, int]] = []
 
     def send(lines: Sequence[ForwardedLine], missed: int) -> None:
         go_on.wait(10)
-        told.append((len(lines), missed))
+        sent_counts.append((len(lines), missed))
 
     teller = LogForwarder(send)
     for number in range(MAX_QUEUED_LINES + 500):
         teller.put(logging.INFO, f"line {number}")
     go_on.set()
-    wait_until(lambda: sum(map(sum, told)) == MAX_QUEUED_LINES + 500, what="every line is sent or counted as missed")
+    wait_until(
+        lambda: sum(map(sum, sent_counts)) == MAX_QUEUED_LINES + 500, what="every line is sent or counted as missed"
+    )
 
-    assert sum(missed for _, missed in told) > 0
+    assert sum(missed for _, missed in sent_counts) > 0
 
 
 def test_a_follower_at_a_lower_level_does_not_change_the_retained_lines() -> None:
-    logs, told = ProcessLogging("test"), []
+    logs, forwarded = ProcessLogging("test"), []
     try:
         logs.apply(LogConfiguration(level=LogLevel.WARN, levels={"quiet": LogLevel.ERROR}, on_terminal=False))
-        logs.forward_lines(logging.DEBUG, lambda level, line: told.append((level, "small" in line)))
+        logs.forward_lines(logging.DEBUG, lambda level, line: forwarded.append((level, "small" in line)))
         logging.getLogger("wharf.some").debug("small")
         logging.getLogger("wharf.some").warning("large")
 
-        assert told == [(logging.DEBUG, True), (logging.WARNING, False)]
+        assert forwarded == [(logging.DEBUG, True), (logging.WARNING, False)]
         assert [("large" in line) for line in logs.get_retained_lines()] == [True]
 
         logs.forward_lines(0, lambda *_: None)
         logging.getLogger("wharf.some").debug("small")
-        assert len(told) == 2
+        assert len(forwarded) == 2
     finally:
         logs.close()
 

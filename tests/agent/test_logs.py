@@ -183,7 +183,7 @@ def test_texts_that_are_not_secrets_stay(logs: ProcessLogging, stream: io.String
     assert documents(stream)[0]["message"] == text
 
 
-class Unspeakable:
+class UnprintableValue:
     def __str__(self) -> str:
         raise RuntimeError("no words")
 
@@ -191,7 +191,7 @@ class Unspeakable:
 def test_a_line_that_cannot_be_written_does_not_stop_the_process(logs: ProcessLogging) -> None:
     logs.apply(LogConfiguration())
 
-    log.info("lost", extra={"value": Unspeakable()})
+    log.info("lost", extra={"value": UnprintableValue()})
     log.info("next")
 
     assert [json.loads(line)["message"] for line in logs.get_retained_lines()] == ["next"]

@@ -38,9 +38,9 @@ def test_dev_prints_addresses_and_first_commands(dev: RunningAgent) -> None:
     assert "Wharf 0.1.0 is running" in dev.out
     assert "in .wharf/state" in dev.out
     assert "runs tasks on this machine, drivers raw_exec" in dev.out
-    said = [line.strip() for line in lines(dev.out)]
-    assert f"export WHARF_ADDR={dev.address}" in said
-    assert [line.partition("-m wharf ")[2] for line in said if "-m wharf " in line] == [
+    output_lines = [line.strip() for line in lines(dev.out)]
+    assert f"export WHARF_ADDR={dev.address}" in output_lines
+    assert [line.partition("-m wharf ")[2] for line in output_lines if "-m wharf " in line] == [
         "job init",
         "job run example.yaml",
         "status",
@@ -114,9 +114,9 @@ def test_a_part_that_dies_is_started_again_alone(dev: RunningAgent, role: str) -
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
 
-    again = wait_until(lambda: (now := dev.child(role)) != pid and now, what=f"{role} was started again")
+    new_pid = wait_until(lambda: (now := dev.child(role)) != pid and now, what=f"{role} was started again")
 
-    assert again != pid
+    assert new_pid != pid
     assert before <= set(dev.children())
     assert f"process ended; restarting it process={role} delay_s=0.1 cause=killed by SIGKILL" in dev.err
 
@@ -186,57 +186,57 @@ def test_reset_data_deletes_nothing_in_a_folder_of_another_program(tmp_path: Pat
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "letter.txt").write_text("dear")
 
-    done = run(tmp_path, *DEV, "--reset-data", "--data-dir", "letters")
+    process = run(tmp_path, *DEV, "--reset-data", "--data-dir", "letters")
 
-    assert done.returncode == 1
-    assert "holds other things than data of wharf" in done.stderr
+    assert process.returncode == 1
+    assert "holds other things than data of wharf" in process.stderr
     assert (tmp_path / "letters" / "letter.txt").read_text() == "dear"
 
 
 def test_a_port_in_use_is_reported_in_one_line_with_the_remedy(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        done = run(tmp_path, "dev", "--port", str(port))
+    with socket.socket() as occupied:
+        occupied.bind(("127.0.0.1", 0))
+        occupied.listen()
+        port = occupied.getsockname()[1]
+        process = run(tmp_path, "dev", "--port", str(port))
 
-    assert done.returncode == 1
-    assert lines(done.stderr) == [
+    assert process.returncode == 1
+    assert lines(process.stderr) == [
         f"wharf: port {port} on 127.0.0.1 is in use: stop what listens there, or choose another with --port"
     ]
 
 
 def test_a_folder_in_use_is_reported_in_one_line_with_its_process(dev: RunningAgent) -> None:
-    done = run(dev.folder, *DEV)
+    process = run(dev.folder, *DEV)
 
-    assert done.returncode == 1
-    (line,) = lines(done.stderr)
+    assert process.returncode == 1
+    (line,) = lines(process.stderr)
     assert f"is in use by another wharf (process {dev.process.pid}, {dev.address})" in line
 
 
 def test_a_folder_of_another_user_is_reported_in_one_line_with_its_owner(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         folder, expected = Path("/"), "/.wharf"
-        done = run(tmp_path, *DEV, "--data-dir", str(folder / ".wharf"))
+        process = run(tmp_path, *DEV, "--data-dir", str(folder / ".wharf"))
     else:
         folder = tmp_path / "theirs"
         folder.mkdir()
         os.chown(folder, 65_534, 65_534)
         expected = "belongs to the user nobody: run as nobody, or choose another folder with --data-dir"
-        done = run(tmp_path, *DEV, "--data-dir", str(folder))
+        process = run(tmp_path, *DEV, "--data-dir", str(folder))
 
-    assert done.returncode == 1
-    (line,) = lines(done.stderr)
+    assert process.returncode == 1
+    (line,) = lines(process.stderr)
     assert expected in line
 
 
 def test_errors_of_a_configuration_are_listed_and_nothing_starts(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('data_dir = "/nowhere"\n[sever]\nenabled = true\n[ports]\nhttp = "x"\n')
 
-    done = run(tmp_path, "agent", "--config", "a.toml")
+    process = run(tmp_path, "agent", "--config", "a.toml")
 
-    assert done.returncode == 1
-    assert lines(done.stderr) == [
+    assert process.returncode == 1
+    assert lines(process.stderr) == [
         "wharf: a.toml:2: sever: there is no such setting; did you mean server?",
         'wharf: a.toml:5: ports.http: expected an integer, given the text "x"',
     ]
@@ -372,9 +372,9 @@ def test_a_debug_archive_holds_sizes_logs_and_stacks_of_every_process_and_no_sec
         with (agent.folder / ".wharf" / "logs" / "wharf.log").open("a") as log:
             log.write(f"X-Cluster-Token: 8f3-{secret}\n")
 
-        done = run(agent.folder, "operator", "debug", "--output", "d.tar.gz")
+        process = run(agent.folder, "operator", "debug", "--output", "d.tar.gz")
 
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     archive = tmp_path / "a" / "d.tar.gz"
     assert archive.stat().st_mode & 0o777 == 0o600
     with tarfile.open(archive) as opened:
@@ -396,11 +396,11 @@ def test_a_debug_archive_contains_the_other_processes_if_one_is_stuck(dev: Runni
     pid = dev.child("node")
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
-    done = run(dev.folder, "operator", "debug", "--output", "d.tar.gz")
+    process = run(dev.folder, "operator", "debug", "--output", "d.tar.gz")
     os.kill(pid, signal.SIGCONT)
 
-    assert done.returncode == 0
-    assert "No reply in time from: node." in done.stdout
+    assert process.returncode == 0
+    assert "No reply in time from: node." in process.stdout
 
 
 def test_without_an_agent_a_debug_archive_reports_that_none_runs(tmp_path: Path) -> None:
@@ -409,7 +409,7 @@ def test_without_an_agent_a_debug_archive_reports_that_none_runs(tmp_path: Path)
         agent.signal(signal.SIGINT)
         agent.wait_end()
 
-    done = run(tmp_path / "a", "operator", "debug", "--output", "d.tar.gz")
+    process = run(tmp_path / "a", "operator", "debug", "--output", "d.tar.gz")
 
-    assert done.returncode == 0
-    assert "No agent is running" in done.stdout
+    assert process.returncode == 0
+    assert "No agent is running" in process.stdout

@@ -55,9 +55,9 @@ def test_a_login_at_an_identity_provider_returns_a_token(tmp_path: Path, listeni
         secret = bootstrapped(agent)["SecretID"]
 
         def put(path: str, body: object, *, token: str = "") -> Any:
-            status, told = ask(agent, "PUT", path, body, token=token)
-            assert status == 200, told
-            return json.loads(told) if told else None
+            status, reply = ask(agent, "PUT", path, body, token=token)
+            assert status == 200, reply
+            return json.loads(reply) if reply else None
 
         config = {
             "OIDCDiscoveryURL": issuer,
@@ -70,8 +70,8 @@ def test_a_login_at_an_identity_provider_returns_a_token(tmp_path: Path, listeni
         put("/v1/acl/auth-method", method, token=secret)
         put("/v1/acl/binding-rule", {"AuthMethod": "sso", "BindType": "management"}, token=secret)
 
-        begun = put("/v1/acl/oidc/auth-url", {"AuthMethodName": "sso", "RedirectURI": HERE, "ClientNonce": "a nonce"})
-        back = provider.visit(begun["AuthURL"])
+        login = put("/v1/acl/oidc/auth-url", {"AuthMethodName": "sso", "RedirectURI": HERE, "ClientNonce": "a nonce"})
+        back = provider.visit(login["AuthURL"])
         body = {"AuthMethodName": "sso", "ClientNonce": "a nonce", "RedirectURI": HERE}
         token = put("/v1/acl/oidc/complete-auth", {**body, "State": back["state"], "Code": back["code"]})
 
@@ -90,14 +90,14 @@ def test_a_provider_that_is_silent_replies_too_much_or_redirects_is_rejected(
     )
     address = f"http://127.0.0.1:{listening.getsockname()[1]}"
 
-    def asked(url: str) -> int:
+    def fetch_status(url: str) -> int:
         return asyncio.run(HttpIdentityProviders().send(ProviderRequest(url))).status
 
     with served(app, listening):
-        assert asked(f"{address}/elsewhere") == 307
+        assert fetch_status(f"{address}/elsewhere") == 307
         with pytest.raises(ProviderUnreachable, match=f"more than {MAX_PROVIDER_REPLY_BYTES} bytes"):
-            asked(f"{address}/much")
+            fetch_status(f"{address}/much")
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     with pytest.raises(ProviderUnreachable, match="does not answer"):
-        asked(f"http://127.0.0.1:{port}")
+        fetch_status(f"http://127.0.0.1:{port}")

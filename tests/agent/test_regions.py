@@ -70,8 +70,10 @@ def test_global_tokens_and_namespaces_are_replicated_to_the_other_region_and_aga
             ask(east, "DELETE", f"/v1/acl/token/{json.loads(made)['AccessorID']}", token=root)
             wait_until(lambda: not knows(west, secret), what="the west region rejects the deleted token")
             # Read while the agent runs, so that the write-ahead log is included.
-            kept = b"".join(path.read_bytes() for path in (tmp_path / "west" / "data").rglob("*") if path.is_file())
-            assert (secret.encode() in kept, root.encode() in kept) == (False, False)
+            file_contents = b"".join(
+                path.read_bytes() for path in (tmp_path / "west" / "data").rglob("*") if path.is_file()
+            )
+            assert (secret.encode() in file_contents, root.encode() in file_contents) == (False, False)
             assert root not in west.err
 
 
@@ -87,11 +89,11 @@ def test_a_websocket_for_another_region_is_relayed_to_it(tmp_path: Path) -> None
             west.wait_ready()
             address = west.address.replace("http", "ws", 1) + path
 
-            def told(token: str) -> tuple[int, str]:
+            def request_exec(token: str) -> tuple[int, str]:
                 with connect(address, additional_headers={"X-Cluster-Token": token}, proxy=None) as socket:
                     with pytest.raises(ConnectionClosed):
                         socket.recv(timeout=30)
                     return socket.close_code or 0, socket.close_reason or ""
 
-            assert told(root) == (1008, 'Unknown allocation "11111111-1111-4111-8111-111111111111"')
-            assert told("11111111-1111-4111-8111-111111111111") == (1008, "Permission denied")
+            assert request_exec(root) == (1008, 'Unknown allocation "11111111-1111-4111-8111-111111111111"')
+            assert request_exec("11111111-1111-4111-8111-111111111111") == (1008, "Permission denied")

@@ -84,12 +84,14 @@ def test_the_leadership_moves_to_the_server_that_is_named_and_back(tmp_path: Pat
             leader = first.get("/v1/status/leader")
             peers = second.get("/v1/status/peers")
             assert isinstance(peers, list)
-            (other,) = [peer for peer in peers if peer != leader]
+            (follower,) = [peer for peer in peers if peer != leader]
 
             # Sent to the follower, which forwards it to the leader and replies when it leads itself.
-            assert second.do(f"/v1/operator/raft/transfer-leadership?address={other}") == 200
+            assert second.do(f"/v1/operator/raft/transfer-leadership?address={follower}") == 200
             # The leader's address is read without a barrier, so the other server may be a moment behind.
-            wait_until(lambda: first.get("/v1/status/leader") == other, what="the first server reports the new leader")
+            wait_until(
+                lambda: first.get("/v1/status/leader") == follower, what="the first server reports the new leader"
+            )
             first.put("/v1/jobs", A_JOB)
             wait_until(lambda: first.get("/v1/job/hello/allocations"), what="the job is placed")
 
@@ -98,7 +100,7 @@ def test_the_leadership_moves_to_the_server_that_is_named_and_back(tmp_path: Pat
                 lambda: second.get("/v1/status/leader") == leader, what="the second server reports the new leader"
             )
 
-            def stands() -> bool:
+            def is_settled() -> bool:
                 """Check that both servers are healthy; a slow server is unhealthy for a moment."""
                 try:
                     health: Any = second.get("/v1/operator/autopilot/health")
@@ -106,7 +108,7 @@ def test_the_leadership_moves_to_the_server_that_is_named_and_back(tmp_path: Pat
                     return False
                 return (health["Healthy"], health["FailureTolerance"], len(health["Servers"])) == (True, 1, 2)
 
-            wait_until(stands, what="both servers are healthy")
+            wait_until(is_settled, what="both servers are healthy")
 
 
 @pytest.mark.parametrize("advertised", ["", "10.0.0.1:4646"], ids=["addresses of their own", "the same address"])
@@ -145,9 +147,9 @@ def test_an_agent_waits_for_an_etcd_that_cannot_be_reached_and_logs_it_once(tmp_
 
 
 def members_of(agent: RunningAgent) -> list[dict[str, object]]:
-    told = agent.get("/v1/agent/members")
-    assert isinstance(told, dict)
-    members: list[dict[str, object]] = told["Members"]
+    reply = agent.get("/v1/agent/members")
+    assert isinstance(reply, dict)
+    members: list[dict[str, object]] = reply["Members"]
     return members
 
 

@@ -111,7 +111,7 @@ def test_references_to_a_record_are_valid_after_a_restore(tmp_path: Path, kind: 
 
     async def run() -> None:
         async with kind.fresh(tmp_path / "log") as log:
-            engine = await log.door()
+            engine = await log.open_engine()
             written = await commit(
                 engine, EncodedChange("jobs", "default\0shop", encode_record(JOBS, a_job(create_index=WRITE_INDEX)))
             )

@@ -108,7 +108,7 @@ def right(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("files", "sentence"),
     [
         ({"ca_file": "gone"}, "tls.ca_file {0}/gone cannot be read: No such file or directory"),
         ({"ca_file": "wrong.pem"}, "tls.ca_file {0}/wrong.pem holds no certificate in PEM form"),
@@ -120,15 +120,15 @@ def right(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"key_file": "other-key.pem"}, "tls.key_file {0}/other-key.pem is not the key of {0}/server.pem"),
     ],
 )
-def test_a_tls_file_that_cannot_be_used_is_named(right: Path, given: dict[str, str], sentence: str) -> None:
-    names = {"ca_file": "wharf-ca.pem", "cert_file": "server.pem", "key_file": "server-key.pem", **given}
+def test_a_tls_file_that_cannot_be_used_is_named(right: Path, files: dict[str, str], sentence: str) -> None:
+    names = {"ca_file": "wharf-ca.pem", "cert_file": "server.pem", "key_file": "server-key.pem", **files}
     ca_file, cert_file, key_file = (str(right / name) for name in names.values())
     tls = TlsSettings(http=True, verify_https_client=True, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
 
     for make in (build_client_tls_context, build_server_tls_context):
-        with pytest.raises(StartupError) as refused:
+        with pytest.raises(StartupError) as caught:
             make(tls)
-        assert str(refused.value) == sentence.format(right)
+        assert str(caught.value) == sentence.format(right)
 
 
 def test_the_old_certificate_stays_in_use_if_the_new_files_are_invalid(right: Path) -> None:
@@ -139,9 +139,9 @@ def test_the_old_certificate_stays_in_use_if_the_new_files_are_invalid(right: Pa
         load_certificate(context, replace(tls, cert_file=str(right / "other.pem")))
 
     caller = ssl.create_default_context(cafile=str(right / "wharf-ca.pem"))
-    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    called = context.wrap_bio(there, back, server_side=True)
-    calling = caller.wrap_bio(back, there, server_hostname="localhost")
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    called = context.wrap_bio(incoming, outgoing, server_side=True)
+    calling = caller.wrap_bio(outgoing, incoming, server_hostname="localhost")
     for end in (calling, called, calling, called):
         with suppress(ssl.SSLWantReadError):
             end.do_handshake()
@@ -196,9 +196,9 @@ def shown_by(calling: ssl.SSLContext, files: Path) -> bytes | None:
     context.load_cert_chain(files / "server.pem", files / "server-key.pem")
     context.load_verify_locations(files / "wharf-ca.pem")
     context.verify_mode = ssl.CERT_REQUIRED
-    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    server = context.wrap_bio(there, back, server_side=True)
-    caller = calling.wrap_bio(back, there, server_hostname="localhost")
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = context.wrap_bio(incoming, outgoing, server_side=True)
+    caller = calling.wrap_bio(outgoing, incoming, server_hostname="localhost")
     for end in (caller, server, caller, server):
         with suppress(ssl.SSLWantReadError):
             end.do_handshake()
@@ -212,9 +212,9 @@ def test_a_reload_renews_the_client_certificate_and_keeps_the_old_one_if_the_new
     tls = TlsSettings(http=True, **{name: str(right / file) for name, file in files.items()})  # type: ignore[arg-type] # All are paths.
     context = build_client_tls_context(tls)
     assert context is not None
-    other = replace(tls, cert_file=str(right / "other.pem"), key_file=str(right / "other-key.pem"))
+    renewed_tls = replace(tls, cert_file=str(right / "other.pem"), key_file=str(right / "other-key.pem"))
 
-    reload_client_tls(context, other)
+    reload_client_tls(context, renewed_tls)
     reload_client_tls(context, replace(tls, key_file=str(right / "gone")))
 
     assert shown_by(context, right) == ssl.PEM_cert_to_DER_cert((right / "other.pem").read_text())

@@ -258,12 +258,12 @@ class AnyHistory(RuleBasedStateMachine):
         self.do(self.tree.handle_event(PartReady(data.draw(st.sampled_from(sorted(self.free)))), self.now_s))
 
     @precondition(lambda self: self.living)
-    @rule(data=st.data(), why=st.sampled_from(["", "broken"]))
-    def one_ends(self, data: st.DataObject, why: str) -> None:
+    @rule(data=st.data(), reason=st.sampled_from(["", "broken"]))
+    def one_ends(self, data: st.DataObject, reason: str) -> None:
         name = data.draw(st.sampled_from(sorted(self.living)))
         self.loading.discard(name)
         self.free.discard(name)
-        self.do(self.tree.handle_event(PartEnded(name, "exit code 1", why), self.now_s))
+        self.do(self.tree.handle_event(PartEnded(name, "exit code 1", reason), self.now_s))
 
     @rule(name=st.sampled_from([part.name for part in PARTS]))
     def one_gives_a_sign_of_life(self, name: str) -> None:

@@ -74,9 +74,9 @@ async def test_a_worker_reads_the_current_state_and_its_changes_are_discarded() 
 async def test_calls_that_arrive_meanwhile_share_one_worker_process() -> None:
     sideline = ForkedWorker(WORLD)
 
-    first, *others = await asyncio.gather(*(sideline.run(lambda: str(os.getpid()).encode()) for _ in range(9)))
+    first, *other_pids = await asyncio.gather(*(sideline.run(lambda: str(os.getpid()).encode()) for _ in range(9)))
 
-    assert set(others) == {first}
+    assert set(other_pids) == {first}
 
 
 @on_a_real_loop
@@ -103,10 +103,10 @@ async def test_a_failed_call_reports_its_traceback_and_the_others_succeed() -> N
 async def test_a_worker_that_hangs_is_killed_and_the_next_call_succeeds() -> None:
     sideline = ForkedWorker(WORLD, timeout_s=0.3)
 
-    with pytest.raises(Refusal, match=r"the worker process did not reply within 0\.3 s") as refused:
+    with pytest.raises(Refusal, match=r"the worker process did not reply within 0\.3 s") as caught:
         await sideline.run(hang)
 
-    assert refused.value.code is RefusalCode.UNAVAILABLE
+    assert caught.value.code is RefusalCode.UNAVAILABLE
     assert await sideline.run(lambda: b"next") == b"next"
 
 
@@ -136,17 +136,17 @@ async def test_a_canceled_call_is_not_executed() -> None:
 
 @on_a_real_loop
 async def test_a_worker_keeps_no_connection_of_its_parent_open() -> None:
-    here, there = socket.socketpair()
+    own_end, remote_end = socket.socketpair()
     sideline = ForkedWorker(WORLD, timeout_s=2 * WITHIN_S)
     hanging = WORLD.start_task(sideline.run(hang), name="hanging")
     await wait_on_loop_until(lambda: children() != set(), what="the worker process has started")
 
-    here.close()
-    there.settimeout(WITHIN_S / 2)
-    heard = await asyncio.to_thread(there.recv, 1)
+    own_end.close()
+    remote_end.settimeout(WITHIN_S / 2)
+    received = await asyncio.to_thread(remote_end.recv, 1)
 
     (copy,) = children()
-    assert heard == b""
-    there.close()
+    assert received == b""
+    remote_end.close()
     os.kill(copy, signal.SIGKILL)
     await asyncio.gather(hanging, return_exceptions=True)

@@ -60,12 +60,12 @@ def test_a_request_without_a_token_is_refused_with_a_hint_how_to_set_one(
     monkeypatch.setenv("WHARF_TOKEN", "")
     none = terminal.run("job", "status")
     invalid = terminal.run("job", "status", "--token", "11111111-1111-4111-8111-111111111111")
-    again = terminal.run("acl", "bootstrap")
+    repeated = terminal.run("acl", "bootstrap")
 
     assert none.err == "wharf: Permission denied: the request had no token; set --token or WHARF_TOKEN\n"
-    assert (none.code, invalid.code, again.code) == (1, 1, 1)
+    assert (none.code, invalid.code, repeated.code) == (1, 1, 1)
     assert "the token does not exist or lacks a permission" in invalid.err
-    assert again.err.startswith("wharf: ACL bootstrap already done (reset index: ")
+    assert repeated.err.startswith("wharf: ACL bootstrap already done (reset index: ")
 
 
 def test_a_token_has_policies_and_roles_until_it_is_deleted(terminal: Terminal, tmp_path: Path) -> None:

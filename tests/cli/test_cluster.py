@@ -110,12 +110,12 @@ def test_a_namespace_is_created_changed_used_and_deleted(terminal: Terminal, tmp
 
 def test_a_variable_is_written_read_protected_by_check_index_and_deleted(terminal: Terminal) -> None:
     terminal.run_ok("var", "put", "jobs/web", "user=shop", "--check-index", "0")
-    again = terminal.run("var", "put", "--check-index", "0", "jobs/web", "user=other")
+    repeated = terminal.run("var", "put", "--check-index", "0", "jobs/web", "user=other")
     index = terminal.run_ok("var", "get", "-t", "{{.ModifyIndex}}", "jobs/web").strip()
     purged = terminal.run("var", "purge", "--check-index", "1", "jobs/web")
 
     expected = f"wharf: variable jobs/web was changed: its check index is {index}; `wharf var get jobs/web` prints it\n"
-    assert (again.code, again.err) == (1, expected)
+    assert (repeated.code, repeated.err) == (1, expected)
     assert (purged.code, purged.err) == (1, expected)
     assert terminal.run_ok("var", "get", "--item", "user", "jobs/web") == "shop\n"
     assert terminal.run_ok("var", "list", "-t", "{{range .}}{{.Path}}{{end}}") == "jobs/web\n"
@@ -253,7 +253,7 @@ def test_permissions_are_granted_by_policies_roles_and_tokens(
 ) -> None:
     with open_terminal(capsys, access=True) as terminal:
         secret = terminal.run_ok("acl", "bootstrap", "-t", "{{.SecretID}}").strip()
-        refused = terminal.run("job", "status")
+        refusal = terminal.run("job", "status")
         monkeypatch.setenv("WHARF_TOKEN", secret)
         terminal.run_ok(
             "acl", "policy", "apply", "reader", write_file(tmp_path, 'namespace "*" { policy = "read" }', "r.hcl")
@@ -270,7 +270,7 @@ def test_permissions_are_granted_by_policies_roles_and_tokens(
         terminal.run_ok("acl", "token", "delete", created["AccessorID"][:7])
         deleted = terminal.run("acl", "token", "info", "me")
 
-    assert refused.err == "wharf: Permission denied: the request had no token; set --token or WHARF_TOKEN\n"
+    assert refusal.err == "wharf: Permission denied: the request had no token; set --token or WHARF_TOKEN\n"
     assert (reads.code, writes.code, own) == (0, 1, "me\n")
     assert writes.err == (
         "wharf: Permission denied: the token does not exist or lacks a permission; `wharf acl token self` shows it\n"

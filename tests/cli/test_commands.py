@@ -24,10 +24,10 @@ def test_help_loads_nothing_heavy() -> None:
         "print('OURS', *(name for name in sys.modules if name.startswith('wharf.')))\n"
     )
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
 
-    loaded = set(done.stdout.partition("LOADED")[2].partition("OURS")[0].split())
-    ours = set(done.stdout.partition("OURS")[2].split())
+    loaded = set(process.stdout.partition("LOADED")[2].partition("OURS")[0].split())
+    ours = set(process.stdout.partition("OURS")[2].split())
     heavy = {"asyncio", "msgspec", "uvicorn", "starlette", "numpy", "cryptography", "rich", "httpx2", "uvloop", "apsw"}
     assert loaded & heavy == set()
     assert ours == {"wharf.cli", "wharf.cli.root", "wharf.cli.lazy_group"}
@@ -109,19 +109,19 @@ def test_help_lines_of_a_group_match_the_help_of_its_commands(name: str) -> None
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_1(tmp_path: Path, arguments: tuple[str, ...], line: str) -> None:
-    done = run(tmp_path, *arguments)
+    process = run(tmp_path, *arguments)
 
-    assert (done.returncode, lines(done.stderr), done.stdout) == (1, [line.format(here=tmp_path)], "")
+    assert (process.returncode, lines(process.stderr), process.stdout) == (1, [line.format(here=tmp_path)], "")
 
 
 def test_output_to_a_full_disk_is_reported_in_one_line(tmp_path: Path) -> None:
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "wharf", "config", "show", "--json"],
             cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
         )  # fmt: skip
 
-    assert (done.returncode, done.stderr) == (1, "wharf: cannot write the output: No space left on device\n")
+    assert (process.returncode, process.stderr) == (1, "wharf: cannot write the output: No space left on device\n")
 
 
 def test_version_is_printed_as_text_and_as_json(tmp_path: Path) -> None:
@@ -145,9 +145,9 @@ def test_config_check_counts_valid_files_and_lists_errors(tmp_path: Path) -> Non
 
 
 def test_config_show_fits_a_wide_terminal_where_values_are_short(tmp_path: Path) -> None:
-    done = run(tmp_path, "config", "show")
+    process = run(tmp_path, "config", "show")
 
-    widths = {line.split()[0]: len(line) for line in lines(done.stdout) if len(line.split()[1]) <= 20}
+    widths = {line.split()[0]: len(line) for line in lines(process.stdout) if len(line.split()[1]) <= 20}
     assert len(widths) > 50
     assert {name: width for name, width in widths.items() if width > 100} == {}
 
@@ -156,10 +156,10 @@ def test_config_show_prints_values_and_their_origins(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('data_dir = "/var/lib/wharf"\n[server]\nenabled = true\n')
     environment = {"WHARF_CONFIG__STATE__ETCD__PASSWORD": "hunter22", "WHARF_CONFIG__LOG_LEVEL": "debug"}
 
-    done = run(tmp_path, "config", "show", "--config", "a.toml", "--json", environment=environment)
+    process = run(tmp_path, "config", "show", "--config", "a.toml", "--json", environment=environment)
     people = run(tmp_path, "config", "show", "--config", "a.toml", "--only-changed", environment=environment)
 
-    values = {value["key"]: (value["value"], value["origin"]) for value in json.loads(done.stdout)}
+    values = {value["key"]: (value["value"], value["origin"]) for value in json.loads(process.stdout)}
     assert values["data_dir"] == ("/var/lib/wharf", "a.toml:1")
     assert values["log_level"] == ("debug", "WHARF_CONFIG__LOG_LEVEL")
     assert values["state.etcd.password"] == ("<redacted>", "WHARF_CONFIG__STATE__ETCD__PASSWORD")
@@ -170,15 +170,15 @@ def test_config_show_prints_values_and_their_origins(tmp_path: Path) -> None:
         "state.etcd.password",
         "server.enabled",
     ]
-    assert "hunter22" not in done.stdout + people.stdout
+    assert "hunter22" not in process.stdout + people.stdout
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_completion_script_calls_wharf(tmp_path: Path, shell: str) -> None:
-    done = run(tmp_path, "completion", shell)
+    process = run(tmp_path, "completion", shell)
 
-    assert done.returncode == 0
-    assert "_WHARF_COMPLETE" in done.stdout
+    assert process.returncode == 0
+    assert "_WHARF_COMPLETE" in process.stdout
 
 
 def test_a_snapshot_is_saved_beside_a_running_agent_and_restored_without_one(tmp_path: Path) -> None:
@@ -187,14 +187,14 @@ def test_a_snapshot_is_saved_beside_a_running_agent_and_restored_without_one(tmp
         agent.wait_ready()
         saved = run(folder, "operator", "snapshot", "save", "a.snap", "--data-dir", ".wharf")
         before = (folder / "a.snap").read_bytes()
-        again = run(folder, "operator", "snapshot", "save", "a.snap", "--data-dir", ".wharf")
+        repeated = run(folder, "operator", "snapshot", "save", "a.snap", "--data-dir", ".wharf")
         stored = (folder / "a.snap").read_bytes()
         forced = run(folder, "operator", "snapshot", "save", "a.snap", "--force", "--data-dir", ".wharf")
     inspected = run(folder, "operator", "snapshot", "inspect", "a.snap", "--json")
     unconfirmed = run(folder, "operator", "snapshot", "restore", "a.snap", "--data-dir", "other")
 
     assert saved.returncode == 0, saved.stderr
-    assert (again.returncode, lines(again.stderr), stored) == (
+    assert (repeated.returncode, lines(repeated.stderr), stored) == (
         1,
         ["wharf: a.snap exists already: choose another name, or replace it with --force"],
         before,
@@ -221,7 +221,7 @@ def test_a_downloaded_snapshot_is_complete_and_restores_the_state(tmp_path: Path
         existing = {"WHARF_ADDR": agent.address}
         saved = run(folder, "operator", "snapshot", "save", "a.snap", environment=existing)
         stored = (folder / "a.snap").read_bytes()
-        again = run(folder, "operator", "snapshot", "save", "a.snap", environment=existing)
+        repeated = run(folder, "operator", "snapshot", "save", "a.snap", environment=existing)
         run(folder, "namespace", "apply", "late", environment=existing)
         unconfirmed = run(folder, "operator", "snapshot", "restore", "a.snap", environment=existing)
         spaces = [found["Name"] for found in as_list(agent.get("/v1/namespaces"))]
@@ -230,7 +230,7 @@ def test_a_downloaded_snapshot_is_complete_and_restores_the_state(tmp_path: Path
         restored = run(folder, "operator", "snapshot", "restore", "--yes", "a.snap", environment=existing)
 
         assert (saved.returncode, lines(saved.stdout)[0]) == (0, "a.snap"), saved.stderr
-        assert (again.returncode, (folder / "a.snap").read_bytes()) == (1, stored)
+        assert (repeated.returncode, (folder / "a.snap").read_bytes()) == (1, stored)
         assert (unconfirmed.returncode, spaces) == (130, ["default", "late"])
         assert damaged.returncode == 1
         assert lines(damaged.stderr)[0].startswith("wharf: the snapshot b.snap cannot be used: ")
@@ -252,13 +252,13 @@ def as_list(document: object) -> list[dict[str, object]]:
 def test_certificates_are_created_with_instructions_for_their_use(tmp_path: Path) -> None:
     server = run(tmp_path, "tls", "create", "--san", "example.org")
     client = run(tmp_path, "tls", "create", "--client")
-    again = run(tmp_path, "tls", "create")
+    repeated = run(tmp_path, "tls", "create")
 
-    assert (server.returncode, client.returncode, again.returncode) == (0, 0, 1)
+    assert (server.returncode, client.returncode, repeated.returncode) == (0, 0, 1)
     assert f'cert_file = "{tmp_path}/tls/server-global.pem"' in server.stdout
     assert "curl --cacert tls/wharf-ca.pem --cert tls/client-global.pem" in client.stdout
     assert "authority" not in client.stdout.splitlines()[0]
-    assert lines(again.stderr) == [
+    assert lines(repeated.stderr) == [
         "wharf: tls/server-global.pem exists already and is not replaced: choose another --name or --output-dir"
     ]
 

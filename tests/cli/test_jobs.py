@@ -165,10 +165,10 @@ def test_an_error_caused_by_a_misspelled_field_also_names_that_field(
 def test_submitting_an_unchanged_job_says_that_nothing_changed(terminal: Terminal, tmp_path: Path) -> None:
     file = write_file(tmp_path, WEB)
     first = terminal.run_ok("job", "run", "--follow", file)
-    again = terminal.run_ok("job", "run", file)
+    repeated = terminal.run_ok("job", "run", file)
 
     assert first.startswith("submitted job web (index ")
-    assert again.startswith("no change: web is already at this version\n")
+    assert repeated.startswith("no change: web is already at this version\n")
 
 
 @pytest.mark.parametrize("words", [("job", "validate"), ("job", "run"), ("job", "plan")])
@@ -286,10 +286,10 @@ def test_the_example_job_runs_unchanged(terminal: Terminal, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     text = terminal.run_ok("job", "init")
     terminal.run_ok("init", "--short", "short.yaml")
-    again = terminal.run("job", "init")
+    repeated = terminal.run("job", "init")
 
     assert text == "wrote example.yaml; `wharf job run example.yaml` submits it\n"
-    assert (again.code, again.err) == (1, "wharf: example.yaml already exists: choose another file name\n")
+    assert (repeated.code, repeated.err) == (1, "wharf: example.yaml already exists: choose another file name\n")
     assert "#" not in (tmp_path / "short.yaml").read_text()
     terminal.run_ok("run", "--follow", "example.yaml")
     assert terminal.run_ok("job", "status", "-t", "{{range .}}{{.ID}}{{end}}") == "example\n"
@@ -423,10 +423,10 @@ def test_stopping_a_stopped_job_says_that_it_is_already_stopped(terminal: Termin
     terminal.run_ok("job", "run", write_file(tmp_path, WEB))
     terminal.run_ok("job", "stop", "web")
 
-    again = terminal.run("job", "stop", "web")
+    repeated = terminal.run("job", "stop", "web")
     purged = terminal.run("job", "stop", "--purge", "web")
 
-    assert (again.code, again.out) == (0, "job web is already stopped\n")
+    assert (repeated.code, repeated.out) == (0, "job web is already stopped\n")
     assert (purged.code, purged.out) == (0, "purged job web\n")
 
 
@@ -444,11 +444,11 @@ def test_several_jobs_are_stopped_together_or_none_of_them(terminal: Terminal, t
     for name in ("web", "shop"):
         terminal.run_ok("job", "run", write_file(tmp_path, WEB.replace("ID: web", f"ID: {name}")))
 
-    refused = terminal.run("job", "stop", "web", "nobody", "shop")
+    refusal = terminal.run("job", "stop", "web", "nobody", "shop")
     remaining = [terminal.run_ok("job", "inspect", "-t", "{{.Stop}}", name) for name in ("web", "shop")]
     output = terminal.run_ok("job", "stop", "web", "shop")
 
-    assert (1, ["false\n", "false\n"]) == (refused.code, remaining)
+    assert (1, ["false\n", "false\n"]) == (refusal.code, remaining)
     assert ["stopped job web", "stopped job shop"] == output.splitlines()[:2]
 
 
@@ -459,16 +459,16 @@ def test_logs_of_a_parameterized_job_point_to_its_children(terminal: Terminal, t
     terminal.run_ok("job", "run", write_file(tmp_path, encode))
     terminal.run_ok("job", "dispatch", "--follow", "encode")
 
-    answer = terminal.run("job", "logs", "encode")
+    result = terminal.run("job", "logs", "encode")
     child = next(
-        one for one in terminal.run_ok("job", "status", "encode").split() if one.startswith("encode/dispatch-")
+        word for word in terminal.run_ok("job", "status", "encode").split() if word.startswith("encode/dispatch-")
     )
 
     assert (
         1,
         "wharf: encode runs no tasks itself; print the logs of a child, such as `wharf job logs encode/…`; "
         "`wharf job status encode` lists the children",
-    ) == (answer.code, answer.err.strip())
+    ) == (result.code, result.err.strip())
     assert "runs no tasks itself" not in terminal.run("job", "logs", child).err
 
 
@@ -511,7 +511,7 @@ def test_explain_shows_the_reason_of_each_unplaced_group_once(terminal: Terminal
 
 def test_fs_without_a_subcommand_lists_files(terminal: Terminal, tmp_path: Path) -> None:
     terminal.run("job", "run", write_file(tmp_path, WEB))
-    (alloc_id, *_) = [one.id for one in terminal.connect(ClientSettings()).allocations.list().value]
+    (alloc_id, *_) = [allocation.id for allocation in terminal.connect(ClientSettings()).allocations.list().value]
 
     assert terminal.run("alloc", "fs", "ls", alloc_id) == terminal.run("alloc", "fs", alloc_id)
     assert "did you mean `wharf alloc fs stat`?" in terminal.run("alloc", "fs", "start", alloc_id).err

@@ -12,11 +12,11 @@ from wharf.cli.job.progress_view import find_nonempty_columns, render_progress
 from wharf.contract.client import read_settings
 
 
-def seen(terminal: Terminal, job: str, version: int, *, most: int = 10) -> list[str]:
+def seen(terminal: Terminal, job: str, version: int, *, max_steps: int = 10) -> list[str]:
     session = Session(terminal, read_settings({}), is_json=False, template="", is_verbose=False)
     progress = fetch_progress(session, job, "default", version)
     output = render_progress(
-        progress, 5_000_000_000, session, max_allocations=most, columns=find_nonempty_columns(progress)
+        progress, 5_000_000_000, session, max_allocations=max_steps, columns=find_nonempty_columns(progress)
     )
     return click.unstyle(output).splitlines()
 
@@ -63,7 +63,7 @@ def test_progress_shows_only_as_many_allocations_as_fit_the_terminal(
         many = WEB.replace("Count: 2", "Count: 6").replace("CPU: 100", "CPU: 20")
         terminal.run_ok("job", "run", "--follow", write_file(tmp_path, many))
 
-        assert "… and 4 more" in seen(terminal, "web", 0, most=2)
+        assert "… and 4 more" in seen(terminal, "web", 0, max_steps=2)
 
 
 def test_a_version_replaced_by_a_newer_one_is_not_a_success(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_a_task_killed_for_lack_of_memory_is_marked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "expected"),
+    ("desired", "expected"),
     [
         ([], "drain of n1 complete"),
         ([DesiredStatus.RUN], "drain of n1 complete; 1 of system jobs remain"),
@@ -177,12 +177,12 @@ def test_a_task_killed_for_lack_of_memory_is_marked() -> None:
     ],
 )
 def test_a_drain_is_complete_when_all_stopped_allocations_have_ended(
-    wanted: list[DesiredStatus], expected: str
+    desired: list[DesiredStatus], expected: str
 ) -> None:
     left = [
         AllocationView(
             id=f"a{number}", name="web.g[0]", desired_status=status, client_status=ClientStatus.RUNNING, job_id="web"
         )
-        for number, status in enumerate(wanted)
+        for number, status in enumerate(desired)
     ]
     assert expected == format_drain_result("n1", left)

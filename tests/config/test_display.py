@@ -10,8 +10,8 @@ from wharf.config.values import list_secrets, redact_settings
 PRESETS: dict[KeyPath, Scalar | list[PlainValue]] = {("data_dir",): "/var/lib/wharf", ("server", "enabled"): True}
 
 
-def configure(**given: str | int | list[PlainValue]) -> Configuration:
-    flags = [CommandFlag(f"--{key}", tuple(key.split("__")), value) for key, value in given.items()]
+def configure(**values: str | int | list[PlainValue]) -> Configuration:
+    flags = [CommandFlag(f"--{key}", tuple(key.split("__")), value) for key, value in values.items()]
     return load_configuration(environment={}, flags=flags, presets=PRESETS)
 
 

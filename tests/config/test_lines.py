@@ -52,9 +52,9 @@ def test_every_key_of_a_json_document_has_a_line(document: object) -> None:
     whole = {"whole": document}
     lines = find_json_lines(json.dumps(whole, indent=1))
 
-    places = [lines[path] for path in paths(whole)]
-    assert len(places) == len(lines)
-    assert places == sorted(set(places))  # One key a line, in the order of the document.
+    line_numbers = [lines[path] for path in paths(whole)]
+    assert len(line_numbers) == len(lines)
+    assert line_numbers == sorted(set(line_numbers))  # One key a line, in the order of the document.
 
 
 def paths(node: object, before: tuple[str, ...] = ()) -> list[tuple[str, ...]]:

@@ -35,9 +35,11 @@ FORMER_PACKAGES = (
 def test_the_former_name_of_a_package_is_accepted(part: str) -> None:
     flag = CommandFlag("a flag", ("log_levels", part), "debug")
 
-    taken = load_configuration(environment={}, flags=[flag], presets={("data_dir",): "/d", ("server", "enabled"): True})
+    configuration = load_configuration(
+        environment={}, flags=[flag], presets={("data_dir",): "/d", ("server", "enabled"): True}
+    )
 
-    assert taken.settings.log_levels == {part: "debug"}
+    assert configuration.settings.log_levels == {part: "debug"}
 
 
 @pytest.mark.parametrize("former", LOGGER_BY_FORMER_PART)

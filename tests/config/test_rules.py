@@ -9,15 +9,15 @@ from wharf.config.tree import KeyPath, PlainValue, Scalar
 SERVER: dict[KeyPath, Scalar | list[PlainValue]] = {("data_dir",): "/var/lib/wharf", ("server", "enabled"): True}
 
 
-def configure(**given: object) -> Configuration:
+def configure(**values: object) -> Configuration:
     """Flags by name: `a__b="x"` is the setting a.b."""
     presets = SERVER | {("client", "enabled"): True}
-    flags = [CommandFlag("a flag", tuple(key.split("__")), value) for key, value in given.items()]  # type: ignore[arg-type] # The code under test checks it.
+    flags = [CommandFlag("a flag", tuple(key.split("__")), value) for key, value in values.items()]  # type: ignore[arg-type] # The code under test checks it.
     return load_configuration(environment={}, flags=flags, presets=presets)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("values", "message"),
     [
         ({"region": "eu west"}, 'region: expected a name without spaces and slashes, given "eu west"'),
         ({"datacenter": "a/b"}, 'datacenter: expected a name without spaces and slashes, given "a/b"'),
@@ -89,15 +89,15 @@ def configure(**given: object) -> Configuration:
         ({"server__enabled": False}, "client.servers: a node without a server in the same agent"),
     ],
 )
-def test_a_combination_that_cannot_work_is_rejected(given: dict[str, object], message: str) -> None:
+def test_a_combination_that_cannot_work_is_rejected(values: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
-        configure(**given)
+        configure(**values)
 
     assert message in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    "given",
+    "values",
     [
         {"bind_addr": "0.0.0.0", "allow_insecure": True},
         {"bind_addr": "0.0.0.0", "acl__enabled": True},
@@ -108,5 +108,5 @@ def test_a_combination_that_cannot_work_is_rejected(given: dict[str, object], me
         {"server__enabled": False, "client__servers": ["http://10.0.0.1:4646"], "bind_addr": "10.0.0.2"},
     ],
 )
-def test_a_combination_that_is_safe_is_accepted(given: dict[str, object]) -> None:
-    assert configure(**given).settings.data_dir == "/var/lib/wharf"
+def test_a_combination_that_is_safe_is_accepted(values: dict[str, object]) -> None:
+    assert configure(**values).settings.data_dir == "/var/lib/wharf"

@@ -8,7 +8,7 @@ from wharf.config.schema import iterate_fields
 from wharf.config.tree import KeyPath
 
 
-def given(path: KeyPath, value: str | int | bool) -> list[str]:
+def find_warnings(path: KeyPath, value: str | int | bool) -> list[str]:
     flags = [
         CommandFlag("a flag", ("server", "enabled"), True),
         CommandFlag("a flag", ("data_dir",), "/var/lib/wharf"),
@@ -18,17 +18,17 @@ def given(path: KeyPath, value: str | int | bool) -> list[str]:
 
 
 def test_a_setting_without_effect_is_reported_with_its_origin_and_the_planned_capability() -> None:
-    assert given(("telemetry", "publish_node_metrics"), True) == [
+    assert find_warnings(("telemetry", "publish_node_metrics"), True) == [
         "a file: telemetry.publish_node_metrics has no effect yet; it comes with the node"
     ]
 
 
 def test_a_setting_with_an_effect_is_not_reported() -> None:
-    assert given(("api", "max_body_size"), "1MB") == []
+    assert find_warnings(("api", "max_body_size"), "1MB") == []
 
 
 def test_a_setting_without_meaning_is_reported_with_the_reason() -> None:
-    assert given(("server", "plan_rejection_tracker", "enabled"), True) == [
+    assert find_warnings(("server", "plan_rejection_tracker", "enabled"), True) == [
         "a file: server.plan_rejection_tracker.enabled has no meaning here: "
         "only the leader makes plans, and nodes do not reject them"
     ]

@@ -15,8 +15,8 @@ def test_every_example_of_the_page_does_what_it_says(tmp_path: Path, monkeypatch
     with running(tmp_path / "agent", "dev", "--port", "0") as agent:
         agent.wait_ready()
         monkeypatch.setenv("WHARF_ADDR", agent.address)
-        said: dict[str, object] = {"__name__": "the page"}
+        namespace: dict[str, object] = {"__name__": "the page"}
         for example in examples:
-            exec(compile(example, str(PAGE), "exec"), said)
+            exec(compile(example, str(PAGE), "exec"), namespace)
 
     assert len(examples) >= 8

@@ -9,7 +9,7 @@ PAGE = TESTS.parent / "docs" / "faults.md"
 
 def test_every_test_that_the_page_names_exists() -> None:
     named = set(re.findall(r"`(test_\w+)`", PAGE.read_text()))
-    there = {
+    existing = {
         name
         for folder in ("node", "faults")
         for file in (TESTS / folder).rglob("test_*.py")
@@ -17,4 +17,4 @@ def test_every_test_that_the_page_names_exists() -> None:
     }
 
     assert len(named) > 25
-    assert set() == named - there
+    assert set() == named - existing

@@ -94,7 +94,7 @@ class Terminal:
             return ""
         if command.endswith(" &"):
             return self._begin(command.removesuffix(" &"))
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             shell=True,
             cwd=self.folder,
@@ -105,9 +105,9 @@ class Terminal:
             text=True,
             timeout=60,
         )
-        found = REQUEST_ID.search(done.stdout)
+        found = REQUEST_ID.search(process.stdout)
         self.last_id = found[0] if found else self.last_id
-        return done.stdout
+        return process.stdout
 
     def _begin(self, command: str) -> str:
         log = self.folder / f"log{len(self.background)}"

@@ -129,7 +129,7 @@ class Walk:
         if command.startswith("curl "):
             return self._call(shlex.split(command.replace(SHOWN_ADDRESS, self._agent.address)))
         text = re.sub(r"(^|\$\()wharf\b", rf"\1{sys.executable} -m wharf", command)
-        done = subprocess.run(
+        process = subprocess.run(
             text,
             shell=True,
             cwd=self._agent.folder,
@@ -141,7 +141,7 @@ class Walk:
             check=False,
             env=self._environment,
         )
-        return done.stdout.rstrip("\n").splitlines()
+        return process.stdout.rstrip("\n").splitlines()
 
     @staticmethod
     def _call(words: list[str]) -> list[str]:

@@ -79,7 +79,7 @@ def node_id(number: int) -> str:
 
 def with_nodes(caller: Caller, nodes: int, *, room_for: int) -> None:
     for number in range(nodes):
-        told = {
+        fields = {
             "ID": node_id(number),
             "Name": f"node-{number}",
             "Attributes": {"kernel.name": "linux", "driver.mock": "1"},
@@ -90,7 +90,7 @@ def with_nodes(caller: Caller, nodes: int, *, room_for: int) -> None:
             },
             "Status": "ready",
         }
-        caller.put(f"/v1/node/{node_id(number)}/register", {"Node": told, "SecretID": node_id(number)})
+        caller.put(f"/v1/node/{node_id(number)}/register", {"Node": fields, "SecretID": node_id(number)})
         secret = {"X-Cluster-Node-Secret": node_id(number)}
         caller.put(f"/v1/node/{node_id(number)}/report", {"ReportID": node_id(number), "IsWhole": True}, **secret)
 

@@ -104,8 +104,8 @@ def _spoiled(chance: Random, value: Any) -> Any:
             changed[key] = _spoiled(chance, value[key])
         return changed
     if isinstance(value, list) and value and chance.random() < 0.9:
-        place = chance.randrange(len(value))
-        return [*value[:place], _spoiled(chance, value[place]), *value[place + 1 :]]
+        position = chance.randrange(len(value))
+        return [*value[:position], _spoiled(chance, value[position]), *value[position + 1 :]]
     if isinstance(value, str) and chance.random() < 0.6:
         return chance.choice(TEXTS)
     if isinstance(value, int) and chance.random() < 0.6:
@@ -117,16 +117,16 @@ def spoiled_bytes(chance: Random, data: bytes) -> bytes:
     """Return the data truncated, with a repeated part, or with changed bytes."""
     if not data:
         return chance.randbytes(3)
-    place = chance.randrange(len(data))
+    position = chance.randrange(len(data))
     match chance.randrange(4):
         case 0:
-            return data[:place]
+            return data[:position]
         case 1:
-            return data[:place] + chance.randbytes(chance.choice((1, 2, 8))) + data[place:]
+            return data[:position] + chance.randbytes(chance.choice((1, 2, 8))) + data[position:]
         case 2:
-            return data[:place] + bytes([chance.randrange(256)]) + data[place + 1 :]
+            return data[:position] + bytes([chance.randrange(256)]) + data[position + 1 :]
         case _:
-            return data[:place] + data[max(0, place - 40) :]
+            return data[:position] + data[max(0, position - 40) :]
 
 
 def encoded(value: object) -> bytes:

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.fuzz.ammunition import BOOTSTRAP, equip
-from tests.fuzz.shots import HOST, Ammunition
+from tests.fuzz.generated_requests import HOST, RequestMaterial
+from tests.fuzz.server_records import BOOTSTRAP, create_records
 from tests.kit.cluster import ACluster, OneServer
 from tests.waiting import wait_on_loop_until
 from wharf.agent.http.server import HttpServer
@@ -23,7 +23,7 @@ from wharf.cluster.state.tables import IDEMPOTENCY_KEYS
 from wharf.config.settings import AgentSettings
 from wharf.contract.model.log import CauseKind
 
-ASKED_FOR = frozenset((CauseKind.REQUEST, CauseKind.NODE, CauseKind.OPERATOR))
+REQUEST_CAUSES = frozenset((CauseKind.REQUEST, CauseKind.NODE, CauseKind.OPERATOR))
 """Causes of writes that a request made. The leader makes all other writes by itself, at any time."""
 
 DUTIES_WATCH = 8
@@ -51,13 +51,13 @@ class Log(logging.Handler):
 
 
 class Target:
-    def __init__(self, one: OneServer, http: HttpServer, port: int, log: Log) -> None:
-        self.one = one
+    def __init__(self, server: OneServer, http: HttpServer, port: int, log: Log) -> None:
+        self.server = server
         self.port = port
         self.log = log
         self.http = http
         self.batches: list[Batch] = []
-        self.ammunition = Ammunition({}, (), {})
+        self.material = RequestMaterial({}, (), {})
         self.faults: list[str] = []
         """Unhandled task failures that the event loop reported."""
 
@@ -72,38 +72,38 @@ class Target:
             return
         await wait_on_loop_until(lambda: not self.open_connections, what="all connections are closed")
 
-    async def asked_for(self, since: int) -> list[Batch]:
+    async def list_requested_writes(self, since: int) -> list[Batch]:
         """What was written since this index because somebody asked for it. A key of idempotence is claimed and let go
         again around a refusal, which leaves the state as it was."""
-        await self.one.server.follower.wait_until_applied(self.one.replica.index)
+        await self.server.server.follower.wait_until_applied(self.server.replica.index)
         return [
             batch
-            for batch in reversed(self.one.engine.log._batches[-50:])  # The log's own list, to miss none.
+            for batch in reversed(self.server.engine.log._batches[-50:])  # The log's own list, to miss none.
             if batch.index > since
-            and batch.cause.kind in ASKED_FOR
+            and batch.cause.kind in REQUEST_CAUSES
             and batch.kind not in FOLLOWS
             and any(change.table != IDEMPOTENCY_KEYS.name for change in batch.changes)
         ]
 
     @property
-    def held(self) -> dict[str, int]:
+    def held_resources(self) -> dict[str, int]:
         """Return the number of resources that requests hold, by kind."""
-        server = self.one.server
+        server = self.server.server
         return {
             "connections": self.open_connections,
             "blocked queries": server.reader.waiter_count,
             "listeners": server.events.subscription_count if server.events is not None else 0,
-            "watches": max(0, self.one.replica.watches.subscription_count - DUTIES_WATCH),
+            "watches": max(0, self.server.replica.watches.subscription_count - DUTIES_WATCH),
         }
 
     async def state_from_the_log(self) -> dict[str, list[Any]]:
         """Return the state that a newly started server loads from the log."""
-        engine = MemoryEngine(self.one.world, self.one.engine.log, is_single_server=False)
-        fresh = Server(self.one.world, engine, ServerIdentity("fresh", "fresh"))
+        engine = MemoryEngine(self.server.world, self.server.engine.log, is_single_server=False)
+        fresh = Server(self.server.world, engine, ServerIdentity("fresh", "fresh"))
         await engine.open()
         following = asyncio.get_running_loop().create_task(fresh.follower.run())
         await fresh.follower.loaded_event.wait()
-        await fresh.follower.wait_until_applied(self.one.engine.log.last_write_index)
+        await fresh.follower.wait_until_applied(self.server.engine.log.last_write_index)
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         await engine.close()
@@ -119,33 +119,35 @@ def state_of(server: Server) -> dict[str, list[Any]]:
 async def a_target(*, access: bool = True) -> AsyncIterator[Target]:
     loop = asyncio.get_running_loop()
     cluster = ACluster()
-    one = OneServer(cluster, "m1", heartbeats=HeartbeatSettings(min_ttl_s=36_000), access=access)
-    await one.follow()
-    await one.server.bootstrap_cluster()
-    tasks = [cluster.start(one.brain.run(), name="leads")]
-    await wait_on_loop_until(lambda: one.brain.is_leading, what="the server leads")
+    server = OneServer(cluster, "m1", heartbeats=HeartbeatSettings(min_ttl_s=36_000), access=access)
+    await server.follow()
+    await server.server.bootstrap_cluster()
+    tasks = [cluster.start(server.brain.run(), name="leads")]
+    await wait_on_loop_until(lambda: server.brain.is_leading, what="the server leads")
 
     api = Api(
-        one.server,
-        authenticator=CallerAuthenticator(one.world, is_enabled=access, verifier=one.server.access.identity_signer),
+        server.server,
+        authenticator=CallerAuthenticator(
+            server.world, is_enabled=access, verifier=server.server.access.identity_signer
+        ),
     )
-    one.api = one.exchange.api = api
+    server.api = server.exchange.api = api
     listening = listen_tcp(HOST, 0)
     port = listening.getsockname()[1]
-    http = HttpServer(one.world, RegionRelay(api, one.server), AgentSettings(), listening.detach())
+    http = HttpServer(server.world, RegionRelay(api, server.server), AgentSettings(), listening.detach())
     log = Log()
     logging.getLogger().addHandler(log)
     stopping = asyncio.Event()
     await http.open()
     tasks.append(cluster.start(http.serve(stopping), name="serves"))
-    target = Target(one, http, port, log)
+    target = Target(server, http, port, log)
     loop.set_exception_handler(lambda _, context: target.faults.append(str(context)))
     try:
-        target.ammunition = await equip(target.port, BOOTSTRAP if access else "")
+        target.material = await create_records(target.port, BOOTSTRAP if access else "")
         yield target
     finally:
         stopping.set()
-        one.server.reader.close()
+        server.server.reader.close()
         api.close()
         await tasks[-1]
         logging.getLogger().removeHandler(log)
@@ -153,5 +155,5 @@ async def a_target(*, access: bool = True) -> AsyncIterator[Target]:
         for task in cluster._tasks:  # The cluster's own end is for virtual time.
             task.cancel()
         await asyncio.gather(*cluster._tasks, return_exceptions=True)
-        await one.server.reader.wait_closed()
-        await one.engine.close()
+        await server.server.reader.wait_closed()
+        await server.engine.close()

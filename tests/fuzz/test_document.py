@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.agent.processes import RunningAgent, running
-from tests.fuzz.ammunition import BOOTSTRAP, ITEM, NODE_SECRET, equip
 from tests.fuzz.rounds import BEHIND, DECLARED, IS_WHOLE_PROOF, SEED
+from tests.fuzz.server_records import BOOTSTRAP, ITEM, NODE_SECRET, create_records
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -24,7 +24,7 @@ with warnings.catch_warnings():
 pytestmark = [pytest.mark.fuzz, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 EXAMPLES: Final = 30 if IS_WHOLE_PROOF else 2
-TOLD: Final = [
+CONFORMANCE_CHECKS: Final = [
     checks.status_code_conformance,
     checks.content_type_conformance,
     checks.response_headers_conformance,
@@ -35,7 +35,7 @@ ENDLESS: Final = ("/v1/event/stream", "/v1/agent/monitor", "/v1/agent/pprof/prof
 """Streams, and endpoints with a requested duration."""
 LAST: Final = ("/v1/agent/force-leave", "/v1/operator/raft/peer", "/v1/operator/raft/transfer-leadership")
 """Endpoints that end the leadership."""
-ASKED_WITHIN_S: Final = 60.0
+REQUEST_TIMEOUT_S: Final = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +51,10 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
 
 
 def test_replies_match_the_openapi_document(agent: RunningAgent) -> None:
-    asyncio.run(equip(int(agent.address.rpartition(":")[2]), BOOTSTRAP))
+    asyncio.run(create_records(int(agent.address.rpartition(":")[2]), BOOTSTRAP))
     schema = schemathesis.openapi.from_url(f"{agent.address}/v1/openapi.json")
     wrong: dict[str, str] = {}
-    asked = 0
+    request_count = 0
     with requests.Session() as session:
         for result in schema.get_all_operations():
             assert isinstance(result, Ok), f"an operation of the document cannot be read: {result}"
@@ -68,34 +68,34 @@ def test_replies_match_the_openapi_document(agent: RunningAgent) -> None:
                 suppress_health_check=list(HealthCheck),
             )  # fmt: skip
             @given(case=operation.as_strategy())
-            def ask(case: Any) -> None:
-                nonlocal asked
-                asked += 1
-                look_at(case, agent.address, session)
+            def send(case: Any) -> None:
+                nonlocal request_count
+                request_count += 1
+                check_reply(case, agent.address, session)
 
             try:
-                ask()
+                send()
             except (Exception, FailureGroup) as error:
-                wrong[operation.label] = said_by(error)
-    print(f"\n{asked} requests from the document, {len(wrong)} operations answered otherwise")
-    said = agent.err + agent.out + "".join(path.read_text() for path in agent.folder.rglob("*.log"))
-    assert [secret for secret in (BOOTSTRAP, ITEM, NODE_SECRET) if secret in said] == []
-    assert wrong == {}, "\n\n".join(f"{label}: {why}" for label, why in wrong.items())
+                wrong[operation.label] = describe_error(error)
+    print(f"\n{request_count} requests from the document, {len(wrong)} operations answered otherwise")
+    output = agent.err + agent.out + "".join(path.read_text() for path in agent.folder.rglob("*.log"))
+    assert [secret for secret in (BOOTSTRAP, ITEM, NODE_SECRET) if secret in output] == []
+    assert wrong == {}, "\n\n".join(f"{label}: {problem}" for label, problem in wrong.items())
 
 
-def look_at(case: Any, address: str, session: requests.Session) -> None:
+def check_reply(case: Any, address: str, session: requests.Session) -> None:
     if case.query:
         case.query["wait"] = "5ms"
         case.query.pop("region", None)
     headers = {"X-Cluster-Token": BOOTSTRAP}
-    reply = case.call(base_url=address, session=session, headers=headers, timeout=ASKED_WITHIN_S)
+    reply = case.call(base_url=address, session=session, headers=headers, timeout=REQUEST_TIMEOUT_S)
     is_declared = reply.headers.get("x-cluster-error", [""])[0] in DECLARED or BEHIND in reply.content
     if reply.status_code >= 500 and not is_declared:
         case.validate_response(reply, checks=[not_a_server_error])
-    case.validate_response(reply, checks=TOLD)
+    case.validate_response(reply, checks=CONFORMANCE_CHECKS)
 
 
-def said_by(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return the error text with the request that reproduces it."""
     if isinstance(error, FailureGroup):
         return "\n".join(str(each) for each in error.exceptions)

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from tests.fuzz.shots import HOST, Manner, Shot
+from tests.fuzz.generated_requests import HOST, FuzzRequest, SendMode
 
 ANSWER_WITHIN_S: Final = 60.0
 """Limit for complete requests that do not block. Only a hanging server reaches it."""
@@ -27,50 +27,54 @@ class Answer(msgspec.Struct, frozen=True):
     body: bytes = b""
 
 
-def is_whole(shot: Shot) -> bool:
+def is_whole(request: FuzzRequest) -> bool:
     """Return whether the bytes are a complete HTTP request, which must get a reply."""
-    own_length = str(len(shot.body)) if shot.body else None
-    for name, value in shot.headers:
+    own_length = str(len(request.body)) if request.body else None
+    for name, value in request.headers:
         if name.lower() in UNSURE and not (name == "Content-Length" and value == own_length):
             return False
         if any(ord(char) < 32 for char in value):
             return False
-    return not shot.is_garbled and shot.method.isupper()
+    return not request.is_garbled and request.method.isupper()
 
 
-def may_have_been_heard(shot: Shot) -> bool:
+def may_have_been_read(request: FuzzRequest) -> bool:
     """Return whether the server may have received enough to act on the request."""
-    return not (shot.manner in (Manner.CUT, Manner.HALF) and is_whole(shot))
+    return not (request.send_mode in (SendMode.CUT, SendMode.HALF) and is_whole(request))
 
 
-async def fire(shot: Shot, port: int) -> Answer:
+async def send_request(request: FuzzRequest, port: int) -> Answer:
     reader, writer = await asyncio.open_connection(HOST, port)
     try:
         with contextlib.suppress(ConnectionError):
-            await _send(shot, writer)
-            if shot.manner in (Manner.CUT, Manner.DEAF):
+            await _send(request, writer)
+            if request.send_mode in (SendMode.CUT, SendMode.DEAF):
                 return Answer()
-            if shot.manner is Manner.HALF:
+            if request.send_mode is SendMode.HALF:
                 writer.write_eof()
-        is_owed = shot.manner in (Manner.WHOLE, Manner.SLOW) and is_whole(shot) and b"index" not in shot.target
+        is_owed = (
+            request.send_mode in (SendMode.WHOLE, SendMode.SLOW)
+            and is_whole(request)
+            and b"index" not in request.target
+        )
         try:
-            return await _answer(reader, shot, ANSWER_WITHIN_S if is_owed else LISTEN_S)
+            return await _answer(reader, request, ANSWER_WITHIN_S if is_owed else LISTEN_S)
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
             return Answer()
     finally:
         writer.transport.abort()
 
 
-async def _send(shot: Shot, writer: asyncio.StreamWriter) -> None:
-    size = max(1, -(-len(shot.data) // shot.pieces))
-    for start in range(0, len(shot.data), size):
+async def _send(request: FuzzRequest, writer: asyncio.StreamWriter) -> None:
+    size = max(1, -(-len(request.data) // request.pieces))
+    for start in range(0, len(request.data), size):
         if start:
             await asyncio.sleep(PAUSE_S)
-        writer.write(shot.data[start : start + size])
+        writer.write(request.data[start : start + size])
         await writer.drain()
 
 
-async def _answer(reader: asyncio.StreamReader, shot: Shot, within_s: float) -> Answer:
+async def _answer(reader: asyncio.StreamReader, request: FuzzRequest, within_s: float) -> Answer:
     async with asyncio.timeout(within_s):
         status, headers = 100, dict[str, str]()
         while 100 <= status < 200:
@@ -78,12 +82,12 @@ async def _answer(reader: asyncio.StreamReader, shot: Shot, within_s: float) -> 
             first, *lines = head.decode("latin-1").split("\r\n")
             status = int(first.split()[1])
             headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines if line)}
-        if shot.method == "HEAD":
+        if request.method == "HEAD":
             return Answer(status, headers)
         length = headers.get("content-length")
         if length is not None:
             return Answer(status, headers, await reader.readexactly(int(length)))
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(LISTEN_S if shot.endpoint in STREAMS else within_s):
+        async with asyncio.timeout(LISTEN_S if request.endpoint in STREAMS else within_s):
             return Answer(status, headers, await reader.read())
     return Answer(status, headers)

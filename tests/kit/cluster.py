@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import Any
 
-from tests.kit.election import TakesOver
+from tests.kit.election import SteeredElection
 from tests.kit.exchange import InMemory
 from tests.kit.virtual_time import pass_time, until
 from wharf.cluster.api.access_control import CallerAuthenticator
@@ -50,7 +50,7 @@ class OneServer:
         self.server = Server(self.world, self.engine, ServerIdentity(name, name, address=f"{name}:4646"))
         self.server.enable_events()
         self.replica = self.server.replica
-        self.election = TakesOver(self.server)
+        self.election = SteeredElection(self.server)
         self.brain = Brain(
             self.world,
             self.engine,
@@ -76,7 +76,7 @@ class OneServer:
         self._cluster = cluster
 
     async def follow(self) -> None:
-        """Open the door and keep the replica at the head of the log."""
+        """Open the engine and keep the replica at the head of the log."""
         await self.engine.open()
         self._cluster.start(self.server.follower.run(), name=f"{self.name} follows")
         await self.server.follower.loaded_event.wait()
@@ -119,9 +119,9 @@ class ACluster:
             task.cancel()
         ended = await asyncio.gather(*self._tasks, return_exceptions=True)
         await pass_time(0.001)  # What was cancelled takes its last step.
-        for one in self.servers.values():
-            await one.server.reader.wait_closed()
-            await one.engine.close()
+        for member in self.servers.values():
+            await member.server.reader.wait_closed()
+            await member.engine.close()
         failed = [
             end
             for task, end in zip(self._tasks, ended, strict=True)
@@ -140,12 +140,12 @@ class ACluster:
     ) -> OneServer:
         """A server that follows the log; founded, and leading if it is the first to be told so. `access`: with access
         control on."""
-        one = self.servers[name] = OneServer(self, name, heartbeats=heartbeats, access=access)
-        await one.follow()
-        await one.server.bootstrap_cluster()
+        member = self.servers[name] = OneServer(self, name, heartbeats=heartbeats, access=access)
+        await member.follow()
+        await member.server.bootstrap_cluster()
         if leads:
-            await one.lead()
-        return one
+            await member.lead()
+        return member
 
     def a_fake_node(self, server: OneServer, name: str = "node-1", **machine: Any) -> "ANode":
         return ANode(self, server, FakeMachine(name=name, **machine))
@@ -182,11 +182,11 @@ class ANode:
 
     async def has_status(self, status: str, *, within_s: float = 60.0) -> None:
 
-        def look() -> bool:
+        def has_expected_status() -> bool:
             node = self._server.replica.get(NODES, self.id)
             return node is not None and node.status == status
 
-        await until(look, what=f"node {self.id} is {status}", within_s=within_s)
+        await until(has_expected_status, what=f"node {self.id} is {status}", within_s=within_s)
 
     async def die(self) -> None:
         self._task.cancel()

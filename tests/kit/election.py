@@ -9,7 +9,7 @@ from wharf.contract.model.cluster import Leader, Member
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, Write
 
 
-class Held(Leadership):
+class SteeredTerm(Leadership):
     def __init__(self, index: int) -> None:
         self._index = index
         self.heir = ""
@@ -34,28 +34,28 @@ class Held(Leadership):
         return True
 
 
-class TakesOver(Election):
-    """The first campaign succeeds at once; a later one only when the test says `again`."""
+class SteeredElection(Election):
+    """The first campaign succeeds at once; a later one only when the test says `allow_campaign`."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._may = asyncio.Event()
-        self._may.set()
-        self.held: Held | None = None
+        self._campaign_allowed = asyncio.Event()
+        self._campaign_allowed.set()
+        self.term: SteeredTerm | None = None
         self.campaigns = 0
 
-    def again(self) -> None:
-        self._may.set()
+    def allow_campaign(self) -> None:
+        self._campaign_allowed.set()
 
-    async def campaign(self) -> Held:
+    async def campaign(self) -> SteeredTerm:
         self.campaigns += 1
-        await self._may.wait()
-        self._may.clear()
+        await self._campaign_allowed.wait()
+        self._campaign_allowed.clear()
         member = Member(
             id=self._server.identity.member_id, address=self._server.identity.address, create_index=WRITE_INDEX
         )
         leader = Leader(member_id=member.id, create_index=WRITE_INDEX)
         write = Write("elected", Cause(CauseKind.LEASE), [LEADER.build_put(leader), MEMBERS.build_put(member)])
         outcome = await self._server.writer.commit(write)
-        self.held = Held(outcome.index)  # type: ignore[union-attr]  # without conditions there is no conflict
-        return self.held
+        self.term = SteeredTerm(outcome.index)  # type: ignore[union-attr]  # without conditions there is no conflict
+        return self.term

@@ -50,7 +50,7 @@ class OpenedInMemory:
     def __init__(self, api: Api, request: ClientRequest) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
-        self.gone = asyncio.Event()
+        self.disconnected = asyncio.Event()
         self._within_s = request.timeout_s
         self._request = request
         self._messages: asyncio.Queue[Any] = asyncio.Queue()
@@ -68,7 +68,7 @@ class OpenedInMemory:
         if not self._is_read:
             self._is_read = True
             return {"type": "http.request", "body": self._request.body, "more_body": False}
-        await self.gone.wait()
+        await self.disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def _message(self) -> Any:
@@ -95,10 +95,10 @@ class OpenedInMemory:
 
     def break_off(self) -> None:
         """The connection breaks, in the middle of the reply."""
-        self.gone.set()
+        self.disconnected.set()
 
     async def close(self) -> None:
-        self.gone.set()
+        self.disconnected.set()
         await asyncio.gather(self._task, return_exceptions=True)
 
 
@@ -110,11 +110,11 @@ async def ask(
     query: str = "",
     headers: Mapping[str, str] | None = None,
     body: bytes = b"",
-    gone: asyncio.Event | None = None,
+    disconnected: asyncio.Event | None = None,
 ) -> ClientReply:
-    """Send one raw request and return its reply. Setting `gone` simulates a disconnect of the caller."""
+    """Send one raw request and return its reply. Setting `disconnected` simulates a disconnect of the caller."""
     sent: list[Any] = []
-    gone = gone or asyncio.Event()
+    disconnected = disconnected or asyncio.Event()
     is_read = False
 
     async def receive() -> Any:
@@ -122,7 +122,7 @@ async def ask(
         if not is_read:
             is_read = True
             return {"type": "http.request", "body": body, "more_body": False}
-        await gone.wait()
+        await disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def send(message: Any) -> None:

@@ -155,7 +155,7 @@ class AState:
 
 
 def an_allocation(job: Job, id: str = "a1", **fields: Any) -> Allocation:
-    given = {
+    all_fields = {
         "namespace": job.namespace,
         "name": f"{job.id}.{job.groups[0].name}[0]",
         "node_id": "node-1",
@@ -169,11 +169,11 @@ def an_allocation(job: Job, id: str = "a1", **fields: Any) -> Allocation:
         "alloc_modify_index": WRITE_INDEX,
         **fields,
     }
-    return Allocation(id=id, **given)
+    return Allocation(id=id, **all_fields)
 
 
 def an_evaluation(job: Job, id: str = "e1", **fields: Any) -> Evaluation:
-    given = {
+    all_fields = {
         "namespace": job.namespace,
         "job_id": job.id,
         "type": SchedulerType.SERVICE,
@@ -183,11 +183,11 @@ def an_evaluation(job: Job, id: str = "e1", **fields: Any) -> Evaluation:
         "create_index": WRITE_INDEX,
         **fields,
     }
-    return Evaluation(id=id, **given)
+    return Evaluation(id=id, **all_fields)
 
 
 def a_node(id: str = "node-1", *, cpu: int = 1_000, memory_mb: int = 1_000, **fields: Any) -> Node:
-    given = {
+    all_fields = {
         "name": id,
         "secret_digest": hash_secret(SECRET),
         "attributes": {"driver.raw_exec": "1", "driver.exec": "1", "driver.mock": "1", "driver.docker": "1"},
@@ -196,4 +196,4 @@ def a_node(id: str = "node-1", *, cpu: int = 1_000, memory_mb: int = 1_000, **fi
         ),
         **fields,
     }
-    return Node(id=id, **given)
+    return Node(id=id, **all_fields)

@@ -11,7 +11,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SEED = 7
-LOOK_S = 0.005
+POLL_INTERVAL_S = 0.005
 
 
 def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
@@ -45,16 +45,16 @@ async def until(state: Callable[[], T | None], *, what: str, within_s: float = 3
     deadline_s = now_s() + within_s
     while not (answer := state()):
         assert now_s() < deadline_s, f"after {within_s} s still not so: {what}"
-        await pass_time(LOOK_S)
+        await pass_time(POLL_INTERVAL_S)
     return answer
 
 
-async def seen(
-    look: Callable[[], Coroutine[Any, Any, T]], wanted: Callable[[T], object], *, what: str, within_s: float = 30.0
+async def until_read(
+    read: Callable[[], Coroutine[Any, Any, T]], is_expected: Callable[[T], object], *, what: str, within_s: float = 30.0
 ) -> T:
-    """Return the first value of `look` that `wanted` accepts. Fails with `what` at the virtual deadline."""
+    """Return the first value of `read` that `is_expected` accepts. Fails with `what` at the virtual deadline."""
     deadline_s = now_s() + within_s
-    while not wanted(found := await look()):
-        assert now_s() < deadline_s, f"after {within_s} s still not so: {what}; last seen: {found}"
-        await pass_time(LOOK_S)
+    while not is_expected(found := await read()):
+        assert now_s() < deadline_s, f"after {within_s} s still not so: {what}; last read: {found}"
+        await pass_time(POLL_INTERVAL_S)
     return found

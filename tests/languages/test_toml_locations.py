@@ -32,9 +32,9 @@ def test_keys_tables_elements_and_inner_tables_have_locations() -> None:
             "last = 2026-01-01T00:00:00Z",
         ]
     )
-    places = {path: (place.line, place.column) for path, place in find_locations(text).items()}
+    positions = {path: (location.line, location.column) for path, location in find_locations(text).items()}
 
-    assert places == {
+    assert positions == {
         ("top",): (2, 1),
         ("rule",): (4, 1),
         ("rule", 0): (4, 1),
@@ -94,5 +94,6 @@ def test_any_text_is_scanned_to_its_end(text: str) -> None:
     lines = text.count("\n") + 1
 
     assert all(
-        isinstance(place, SourceLocation) and 1 <= place.line <= lines for place in find_locations(text).values()
+        isinstance(location, SourceLocation) and 1 <= location.line <= lines
+        for location in find_locations(text).values()
     )

@@ -153,5 +153,5 @@ class InMemoryLimiter:
 
 def only(*rules: str, top: str = "") -> str:
     """Return a rules file without a profile: these rules, and a large bucket for all other requests."""
-    rest = '[[rule]]\nname = "core"\nresource = "core"\nceiling = 1000000\n'
-    return "\n".join(['profile = "none"', top, *rules, rest])
+    other_rule = '[[rule]]\nname = "core"\nresource = "core"\nceiling = 1000000\n'
+    return "\n".join(['profile = "none"', top, *rules, other_rule])

@@ -87,8 +87,8 @@ def test_a_rule_that_refuses_without_its_store_prevents_the_start(tmp_path: Path
     limits = make_limiter(tmp_path, port, f'{TWO_AN_HOUR}on_store_loss = "closed"\n')
 
     async def scenario() -> str:
-        with pytest.raises(LimiterStartError) as refused:
+        with pytest.raises(LimiterStartError) as caught:
             await limits.open()
-        return str(refused.value)
+        return str(caught.value)
 
     assert 'core has on_store_loss = "closed"' in run_async(scenario)

@@ -185,12 +185,12 @@ async def test_a_node_that_returns_before_its_allocations_are_lost_keeps_them() 
         await server.client.jobs.register(with_script(a_job("shop")))
         await until(lambda: statuses(server) == ["running"], what="it runs")
         # The node was given up, but no evaluation of the job has run yet.
-        other = await cluster.a_server("m2", leads=False)
-        stored = other.replica.get(NODES, node.id)
+        follower = await cluster.a_server("m2", leads=False)
+        stored = follower.replica.get(NODES, node.id)
         assert stored is not None
 
         initializing = replace(stored, status=NodeStatus.INITIALIZING, last_missed_heartbeat_index=WRITE_INDEX)
-        await other.server.writer.commit(Write("others", Cause(CauseKind.NODE), [NODES.build_put(initializing)]))
+        await follower.server.writer.commit(Write("others", Cause(CauseKind.NODE), [NODES.build_put(initializing)]))
 
         await node.is_ready()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.agent.processes import RunningAgent, running
-from tests.looking import folders_named
+from tests.file_search import find_folders
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server
 from tests.waiting import wait_until
 from wharf.node.agent.allocations.journal import SettledAllocation, decode_entries
@@ -85,7 +85,7 @@ def test_an_agent_that_stops_its_tasks_leaves_no_trace_of_them(tmp_path: Path) -
 
 
 def list_control_groups(name: str) -> list[str]:
-    return [str(path) for path in folders_named(CGROUPS, name)]
+    return [str(path) for path in find_folders(CGROUPS, name)]
 
 
 def read_attributes(server: RunningAgent, node_id: str) -> dict[str, str]:
@@ -133,7 +133,7 @@ def list_remains(node: ANode, alloc: str) -> list[str]:
     """Return what is left of an allocation: folders, runs, mounts and control groups."""
     mounts = Path("/proc/self/mounts").read_text().splitlines()
     return [
-        *map(str, folders_named(node.folder / "alloc", alloc)),
+        *map(str, find_folders(node.folder / "alloc", alloc)),
         *(str(path) for path in (node.folder / "node" / "runs").glob(f"{alloc}.*")),
         *(line for line in mounts if alloc in line),
         *list_control_groups(f"{alloc}.*"),

@@ -129,11 +129,11 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ANode, ANo
     folder = tmp_path_factory.mktemp("migration")
     with (
         a_server(folder / "server") as server,
-        a_node(server, folder / "one") as one,
+        a_node(server, folder / "one") as source,
         a_node(server, folder / "two") as two,
     ):
-        wait_until(lambda: len(list_ready_nodes(one)) == 2, what="both nodes are ready")
-        yield one, two
+        wait_until(lambda: len(list_ready_nodes(source)) == 2, what="both nodes are ready")
+        yield source, two
 
 
 def list_ready_nodes(node: ANode) -> list[dict[str, Any]]:
@@ -247,7 +247,7 @@ def test_a_link_in_place_of_a_migrated_folder_is_not_followed(allocation_folder:
 def test_data_arrive_complete_although_one_of_both_nodes_is_killed_meanwhile(
     nodes: tuple[ANode, ANode], killed: str
 ) -> None:
-    node, other = nodes
+    node, destination = nodes
     job = f"large-{killed}"
     size = LARGE_MB << 20
     script = f"[ -e $WHARF_ALLOC_DIR/data/large ] || head -c {size} /dev/zero >$WHARF_ALLOC_DIR/data/large; {SCRIPT}"
@@ -255,7 +255,7 @@ def test_data_arrive_complete_although_one_of_both_nodes_is_killed_meanwhile(
 
     def kill_one() -> None:
         (receiver,) = wait_until(lambda: [n for n in nodes if list_downloads(n)], what="data arrive", within_s=60)
-        sender = other if receiver is node else node
+        sender = destination if receiver is node else node
         (receiver if killed == "receiver" else sender).kill_agent()
 
     _, new = move_away(node, job, meanwhile=kill_one)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.looking import folders_named
+from tests.file_search import find_folders
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server
 from tests.waiting import wait_until
 
@@ -38,7 +38,7 @@ def read_usage(pid: int) -> dict[str, int]:
 def list_control_groups(node: ANode) -> list[Path]:
     """Return the control groups of the node's runs, in all hierarchies."""
     nodes: Any = node.server.get("/v1/nodes")
-    folders = folders_named(Path("/sys/fs/cgroup"), nodes[0]["ID"])
+    folders = find_folders(Path("/sys/fs/cgroup"), nodes[0]["ID"])
     return [group for folder in folders for group in folder.iterdir() if group.is_dir()]
 
 

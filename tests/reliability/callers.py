@@ -23,7 +23,7 @@ def allow_sockets(count: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(count, hard), hard))
 
 
-class Answered:
+class Reply:
     """A reply read from one connection, possibly truncated."""
 
     def __init__(self, data: bytes) -> None:
@@ -41,7 +41,7 @@ class Answered:
         return int(self.headers.get("x-cluster-index", "0"))
 
 
-async def ask(port: int, target: str, *, method: str = "GET", body: bytes = b"", within_s: float = 30.0) -> Answered:
+async def ask(port: int, target: str, *, method: str = "GET", body: bytes = b"", within_s: float = 30.0) -> Reply:
     """Send one request on a new connection and return its possibly truncated reply."""
     data = b""
     async with asyncio.timeout(within_s):
@@ -53,33 +53,33 @@ async def ask(port: int, target: str, *, method: str = "GET", body: bytes = b"",
                 data = await reader.read()
         finally:
             writer.transport.abort()
-    return Answered(data)
+    return Reply(data)
 
 
 async def read(port: int, target: str) -> Any:
-    answered = await ask(port, target)
-    assert answered.status == 200, (answered.status, answered.body)
-    return json.loads(answered.body)
+    reply = await ask(port, target)
+    assert reply.status == 200, (reply.status, reply.body)
+    return json.loads(reply.body)
 
 
 async def blocked_queries(port: int) -> int:
     """Return the number of waiting blocking queries from the server's metrics."""
-    told = await read(port, "/v1/agent/self")
-    return _find(told, "blocked_queries")
+    description = await read(port, "/v1/agent/self")
+    return _find(description, "blocked_queries")
 
 
-def _find(told: Any, name: str) -> int:
-    if isinstance(told, dict):
-        if name in told:
-            return int(told[name])
-        return max((_find(value, name) for value in told.values()), default=-1)
+def _find(document: Any, name: str) -> int:
+    if isinstance(document, dict):
+        if name in document:
+            return int(document[name])
+        return max((_find(value, name) for value in document.values()), default=-1)
     return -1
 
 
 async def all_wait(port: int, count: int, *, within_s: float = 120.0) -> None:
     deadline = time.monotonic() + within_s
-    while (there := await blocked_queries(port)) < count:
-        assert time.monotonic() < deadline, f"after {within_s} s {there} of {count} wait"
+    while (waiting_count := await blocked_queries(port)) < count:
+        assert time.monotonic() < deadline, f"after {within_s} s {waiting_count} of {count} wait"
         await asyncio.sleep(0.2)
 
 
@@ -99,7 +99,7 @@ class Waiter(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self.answered_s = 0.0
-        self.ended: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -112,7 +112,7 @@ class Waiter(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
         if not self.ended.done():
-            self.ended.set_result(Answered(b"".join(self._parts)))
+            self.ended.set_result(Reply(b"".join(self._parts)))
 
     def leave(self) -> None:
         if self._transport is not None:
@@ -160,10 +160,10 @@ class Pulse:
     async def beat(self, times: int) -> None:
         for _ in range(times):
             began = time.monotonic()
-            answered = await ask(self._port, self._target)
+            reply = await ask(self._port, self._target)
             self.took_ms.append((time.monotonic() - began) * 1_000)
-            if answered.status != 200:
-                self.wrong.append(answered.status)
+            if reply.status != 200:
+                self.wrong.append(reply.status)
             await asyncio.sleep(0.005)
 
     def at(self, share: float) -> float:

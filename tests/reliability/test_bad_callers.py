@@ -78,7 +78,7 @@ Meanwhile = Callable[[int, list[Caller]], Awaitable[None]]
 
 async def harm(
     agent: RunningAgent,
-    what: str,
+    misuse: str,
     data: bytes,
     *,
     count: int,
@@ -101,7 +101,7 @@ async def harm(
     await beating
     more_mb = memory_mb(pid) - before_mb
     print(
-        f"\n{count} {what}: {more_mb:+.0f} MB; others {pulse.at(0.5):.1f} ms, 99% {pulse.at(0.99):.1f} ms, at most "
+        f"\n{count} {misuse}: {more_mb:+.0f} MB; others {pulse.at(0.5):.1f} ms, 99% {pulse.at(0.99):.1f} ms, at most "
         f"{max(pulse.took_ms):.0f} ms (before: {calm.at(0.5):.1f}, {calm.at(0.99):.1f}, {max(calm.took_ms):.0f})"
     )
     for caller in made:
@@ -129,7 +129,7 @@ async def change_very_often(port: int, _made: list[Caller]) -> None:
     await change(port, 400)
 
 
-def story(folder: Path, *steps: Callable[[RunningAgent], Awaitable[None]]) -> None:
+def scenario(folder: Path, *steps: Callable[[RunningAgent], Awaitable[None]]) -> None:
     allow_sockets(FILES)
     with running(folder, "dev", "--port", "0") as agent:
         agent.wait_ready()
@@ -142,7 +142,7 @@ def story(folder: Path, *steps: Callable[[RunningAgent], Awaitable[None]]) -> No
 
 
 def test_incomplete_requests_do_not_delay_other_clients(tmp_path: Path) -> None:
-    story(
+    scenario(
         tmp_path / "a",
         lambda agent: harm(agent, "heads cut in the middle", A_HEAD_CUT, count=1_000, memory_mb_most=100),
         lambda agent: harm(
@@ -152,7 +152,7 @@ def test_incomplete_requests_do_not_delay_other_clients(tmp_path: Path) -> None:
 
 
 def test_unread_replies_and_streams_do_not_delay_other_clients(tmp_path: Path) -> None:
-    story(
+    scenario(
         tmp_path / "a",
         lambda agent: harm(
             agent, "replies that nobody reads", get("/v1/job/big") * 20, count=200, memory_mb_most=200
@@ -170,7 +170,7 @@ def test_unread_replies_and_streams_do_not_delay_other_clients(tmp_path: Path) -
 
 @pytest.mark.faults
 def test_thousands_of_bad_clients_do_not_delay_other_clients(tmp_path: Path) -> None:
-    story(
+    scenario(
         tmp_path / "a",
         lambda agent: harm(agent, "heads cut in the middle", A_HEAD_CUT, count=5_000, memory_mb_most=300),
         lambda agent: harm(agent, "long heads cut in the middle", A_LONG_HEAD_CUT, count=1_000, memory_mb_most=400),

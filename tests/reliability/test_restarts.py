@@ -19,7 +19,7 @@ from tests.agent.processes import RunningAgent, running
 from tests.agent.test_servers import configure
 from tests.cluster.engines.etcd_server import running_etcd
 from tests.ports import free_ports
-from tests.reliability.callers import FILES, Answered, Waiter, allow_sockets, ask, wait_at
+from tests.reliability.callers import FILES, Reply, Waiter, allow_sockets, ask, wait_at
 
 ROUND_WITHIN_S = 120.0
 RETRY_S = 0.1
@@ -41,22 +41,24 @@ class Client:
 
     async def follow(self, seen: Callable[[], None]) -> None:
         while True:
-            answered = await self._ask()
-            if answered is None or answered.status != 200 or not answered.is_whole:
-                self.cut_off += answered is None or not answered.is_whole
-                self.refused += answered is not None and answered.is_whole
+            reply = await self._send_blocking_query()
+            if reply is None or reply.status != 200 or not reply.is_whole:
+                self.cut_off += reply is None or not reply.is_whole
+                self.refused += reply is not None and reply.is_whole
                 self.at += 1  # Another server, with the same index.
                 await asyncio.sleep(RETRY_S)
                 continue
-            told = int(json.loads(answered.body)["Items"]["round"])
-            if answered.index < self.index or told < self.round:
-                self.went_back.append(f"{self.path}: index {self.index} -> {answered.index}, {self.round} -> {told}")
-            self.index = max(self.index, answered.index)
-            if told > self.round:
-                self.round = told
+            round_number = int(json.loads(reply.body)["Items"]["round"])
+            if reply.index < self.index or round_number < self.round:
+                self.went_back.append(
+                    f"{self.path}: index {self.index} -> {reply.index}, {self.round} -> {round_number}"
+                )
+            self.index = max(self.index, reply.index)
+            if round_number > self.round:
+                self.round = round_number
                 seen()
 
-    async def _ask(self) -> Answered | None:
+    async def _send_blocking_query(self) -> Reply | None:
         port = self.ports[self.at % len(self.ports)]
         waiter: Waiter | None = None
         try:
@@ -69,9 +71,9 @@ class Client:
                 waiter.leave()
 
 
-async def write(port_of: Callable[[], int], number: int, told: int) -> None:
+async def write(port_of: Callable[[], int], number: int, round_number: int) -> None:
     """Write a record, repeatedly until a server acknowledges it."""
-    body = json.dumps({"Items": {"round": str(told)}}).encode()
+    body = json.dumps({"Items": {"round": str(round_number)}}).encode()
     while True:
         with contextlib.suppress(OSError, TimeoutError):
             if (await ask(port_of(), f"/v1/var/n{number}", method="PUT", body=body)).status == 200:
@@ -87,7 +89,7 @@ class Servers:
         self.ports = ports
         self._stacks = [ExitStack() for _ in ports]
         self.agents: list[RunningAgent | None] = [None] * len(ports)
-        self._asked = 0
+        self._port_requests = 0
 
     def start(self, number: int) -> None:
         agent = self._stacks[number].enter_context(self._start(number))
@@ -95,19 +97,19 @@ class Servers:
         agent.children()
         self.agents[number] = agent
 
-    def end(self, number: int, how: signal.Signals) -> None:
+    def end(self, number: int, stop_signal: signal.Signals) -> None:
         agent = self.agents[number]
         assert agent is not None, "it runs"
         agent.children()
-        agent.signal(how)
+        agent.signal(stop_signal)
         agent.wait_end(within_s=60.0)
         self._stacks[number].close()  # Also ends the children of a killed parent.
         self._stacks[number] = ExitStack()
         self.agents[number] = None
 
     def some_port(self) -> int:
-        self._asked += 1
-        return self.ports[self._asked % len(self.ports)]
+        self._port_requests += 1
+        return self.ports[self._port_requests % len(self.ports)]
 
     def close(self) -> None:
         for stack in self._stacks:
@@ -134,12 +136,14 @@ async def rounds(servers: Servers, *, clients: int, restarts: list[tuple[int, si
         following.append(asyncio.get_running_loop().create_task(made[number].follow(seen)))
         await asyncio.sleep(0)
 
-    async def until_all(told: int) -> None:
+    async def until_all(round_number: int) -> None:
         try:
             await asyncio.wait_for(all_seen.wait(), ROUND_WITHIN_S)
         except TimeoutError:
-            behind = [client for client in made if client.round != told]
-            raise AssertionError(f"round {told}: {len(behind)} clients wait in vain, as {behind[0].__dict__}") from None
+            behind = [client for client in made if client.round != round_number]
+            raise AssertionError(
+                f"round {round_number}: {len(behind)} clients wait in vain, as {behind[0].__dict__}"
+            ) from None
 
     try:
         for start in range(0, clients, 200):
@@ -147,18 +151,21 @@ async def rounds(servers: Servers, *, clients: int, restarts: list[tuple[int, si
             await asyncio.sleep(0.05)
         await until_all(0)
         took_s: list[float] = []
-        for told, (victim, how) in enumerate(restarts, start=1):
+        for round_number, (victim, stop_signal) in enumerate(restarts, start=1):
             waiting = clients
             all_seen.clear()
             began = time.monotonic()
-            writing = [asyncio.create_task(write(servers.some_port, number, told)) for number in range(RECORDS // 2)]
-            await asyncio.to_thread(servers.end, victim, how)
+            writing = [
+                asyncio.create_task(write(servers.some_port, number, round_number)) for number in range(RECORDS // 2)
+            ]
+            await asyncio.to_thread(servers.end, victim, stop_signal)
             writing += [
-                asyncio.create_task(write(servers.some_port, number, told)) for number in range(RECORDS // 2, RECORDS)
+                asyncio.create_task(write(servers.some_port, number, round_number))
+                for number in range(RECORDS // 2, RECORDS)
             ]
             await asyncio.to_thread(servers.start, victim)
             await asyncio.gather(*writing)
-            await until_all(told)
+            await until_all(round_number)
             took_s.append(time.monotonic() - began)
     finally:
         for task in following:

@@ -18,11 +18,11 @@ def stop_with_waiters(folder: Path, count: int) -> None:
     allow_sockets(FILES)
     with running(folder, "dev", "--port", "0") as agent:
         agent.wait_ready()
-        asyncio.run(_story(agent, count))
+        asyncio.run(_scenario(agent, count))
         assert agent.wait_end(within_s=ENDS_WITHIN_S) == 0
 
 
-async def _story(agent: RunningAgent, count: int) -> None:
+async def _scenario(agent: RunningAgent, count: int) -> None:
     port = int(agent.address.rpartition(":")[2])
     seen = await read(port, "/v1/operator/state")
 

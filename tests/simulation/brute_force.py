@@ -10,12 +10,12 @@ from simulation.linearizability import Model
 
 def is_linearizable(calls: Sequence[RecordedCall[Any, Any]], model: Model[Any, Any, Any]) -> bool:
     """Return whether any possible order of the calls explains all responses."""
-    answered = [call for call in calls if call.outcome is CallOutcome.OK]
+    completed = [call for call in calls if call.outcome is CallOutcome.OK]
     unknown = [call for call in calls if call.outcome in (CallOutcome.UNKNOWN, CallOutcome.OPEN)]
     return any(
         _respects_time(order) and _is_possible(order, model)
         for chosen in _list_choices(unknown)
-        for order in permutations([*answered, *chosen])
+        for order in permutations([*completed, *chosen])
     )
 
 

@@ -300,9 +300,9 @@ def test_a_correct_history_is_linearizable_and_one_with_a_wrong_reply_is_judged_
     random = Random(seed)
     calls = a_correct_history(random, count=6, clients=3, loss_interval=5)
     assert check_calls(calls, RECORD).is_linearizable
-    answered = [call for call in calls if call.outcome is CallOutcome.OK]
-    if answered:
-        random.choice(answered).response = random.choice(
+    completed = [call for call in calls if call.outcome is CallOutcome.OK]
+    if completed:
+        random.choice(completed).response = random.choice(
             [NO_RECORD, RecordState(random.randrange(9), random.randrange(30))]
         )
 

@@ -19,9 +19,9 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_twenty_seeds_hold_every_invariant() -> None:
-    done = simulate("--seeds", "20", "--first", "1")
+    process = simulate("--seeds", "20", "--first", "1")
 
-    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
+    assert process.returncode == 0, process.stdout[-20_000:] + process.stderr[-5_000:]
 
 
 def test_a_seed_is_the_same_run_in_every_process_and_is_long_enough() -> None:
@@ -35,20 +35,20 @@ def test_a_seed_is_the_same_run_in_every_process_and_is_long_enough() -> None:
 
 
 def test_a_failure_prints_its_seed_timeline_and_the_command_to_repeat_it() -> None:
-    done = simulate("--seeds", "20", "--first", "1", "--plant", "split-batch")
+    process = simulate("--seeds", "20", "--first", "1", "--plant", "split-batch")
 
-    assert done.returncode == 0
-    seed = re.search(r"seed (\d+) FAILED", done.stdout)
-    assert seed is not None, done.stdout
-    assert f"python -m simulation --seed {seed[1]} --plant split-batch" in done.stdout
-    assert re.search(r"^ +\d+\.\d{4}  \[\d+\] server-", done.stdout, re.MULTILINE)
+    assert process.returncode == 0
+    seed = re.search(r"seed (\d+) FAILED", process.stdout)
+    assert seed is not None, process.stdout
+    assert f"python -m simulation --seed {seed[1]} --plant split-batch" in process.stdout
+    assert re.search(r"^ +\d+\.\d{4}  \[\d+\] server-", process.stdout, re.MULTILINE)
 
 
 def test_a_failure_happens_again_when_its_seed_is_run_again(tmp_path: Path) -> None:
     timeline_file = tmp_path / "story.txt"
-    done = simulate("--seed", "1", "--plant", "split-batch", "--story", str(timeline_file))
-    again = simulate("--seed", "1", "--plant", "split-batch")
+    process = simulate("--seed", "1", "--plant", "split-batch", "--story", str(timeline_file))
+    repeated = simulate("--seed", "1", "--plant", "split-batch")
 
-    assert done.returncode == again.returncode == 1
-    assert done.stdout == again.stdout
+    assert process.returncode == repeated.returncode == 1
+    assert process.stdout == repeated.stdout
     assert "founded" in timeline_file.read_text("utf-8")

@@ -4,6 +4,6 @@ from tests.simulation.test_seeds import simulate
 
 
 def test_twenty_more_seeds_hold_every_invariant() -> None:
-    done = simulate("--seeds", "20", "--first", "21")
+    process = simulate("--seeds", "20", "--first", "21")
 
-    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
+    assert process.returncode == 0, process.stdout[-20_000:] + process.stderr[-5_000:]

@@ -7,7 +7,7 @@ from tests.kit.cluster import ACluster
 from tests.kit.exchange import ask
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from tests.spec.rules import rule
-from tests.spec.words import get, register
+from tests.spec.server_requests import get, register
 from wharf.cluster.engines.memory.faults import EngineOperation, RefuseFault
 
 READ = 'namespace "default" { policy = "read" }'
@@ -23,13 +23,13 @@ async def test_both_token_headers_authenticate_a_request() -> None:
         token = await a_token(server, READ)
         bearer = {"authorization": f"Bearer {token['x-cluster-token']}"}
 
-        assert [(await get(server, "/v1/jobs", headers=given)).status for given in (token, bearer)] == [200, 200]
-        refused = [
+        assert [(await get(server, "/v1/jobs", headers=headers)).status for headers in (token, bearer)] == [200, 200]
+        refusals = [
             await get(server, "/v1/jobs"),
             await get(server, "/v1/jobs", headers={"x-cluster-token": "nobody's"}),
             await register(server, a_job(), headers=token),
         ]
-        assert [(reply.status, reply.body) for reply in refused] == [(403, b"Permission denied")] * 3
+        assert [(reply.status, reply.body) for reply in refusals] == [(403, b"Permission denied")] * 3
 
 
 @rule("authentication", "expired", "forbidden")
@@ -86,8 +86,8 @@ async def test_an_invalid_request_is_400_and_a_missing_record_is_404() -> None:
 async def test_a_failure_of_the_server_is_5xx() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        server.faults.choose_fault = lambda asked: (
-            RefuseFault("the disk is full") if asked is EngineOperation.COMMIT else None
+        server.faults.choose_fault = lambda operation: (
+            RefuseFault("the disk is full") if operation is EngineOperation.COMMIT else None
         )
 
         assert (await register(server, a_job())).status == 503

@@ -6,7 +6,7 @@ from tests.builders import a_job
 from tests.kit.cluster import ACluster
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time
 from tests.spec.rules import rule
-from tests.spec.words import get, listed, register
+from tests.spec.server_requests import get, listed, register
 from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation
 
 
@@ -53,10 +53,10 @@ async def test_a_write_that_does_not_change_the_result_may_end_the_wait() -> Non
         )
         await pass_time(1.0)
 
-        again = await register(server, a_job())
+        repeated = await register(server, a_job())
         after = await asking
 
-        assert (again.status, after.status) == (200, 200)
+        assert (repeated.status, after.status) == (200, 200)
         assert [job["Version"] for job in json.loads(after.body)["Versions"]] == [0]
         assert int(after.headers["x-cluster-index"]) >= int(before.headers["x-cluster-index"])
 
@@ -73,10 +73,10 @@ async def test_the_wait_defaults_to_5_minutes_is_at_most_10_and_has_a_jitter_of_
             await get(server, "/v1/vars", f"index={index}{query}")
             return now_s() - began_s
 
-        default, most, short = await waits_s(""), await waits_s("&wait=1h"), await waits_s("&wait=16s")
+        default, longest, short = await waits_s(""), await waits_s("&wait=1h"), await waits_s("&wait=16s")
 
         assert 300 <= default <= 300 * 17 / 16
-        assert 600 <= most <= 600 * 17 / 16
+        assert 600 <= longest <= 600 * 17 / 16
         assert 16 <= short <= 17
 
 
@@ -86,7 +86,9 @@ async def test_a_default_read_returns_writes_acknowledged_by_another_server() ->
     async with ACluster() as cluster:
         first = await cluster.a_server("m1")
         second = await cluster.a_server("m2", leads=False)
-        second.faults.choose_fault = lambda asked: DelayFault(reply_s=2.0) if asked is EngineOperation.FEED else None
+        second.faults.choose_fault = lambda operation: (
+            DelayFault(reply_s=2.0) if operation is EngineOperation.FEED else None
+        )
 
         await register(first, a_job())
 

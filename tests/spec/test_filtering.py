@@ -8,7 +8,7 @@ from tests.builders import a_job
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.virtual_time import in_virtual_time
 from tests.spec.rules import rule
-from tests.spec.words import a_deployment, get, listed, register, uuid, write
+from tests.spec.server_requests import a_deployment, get, listed, register, uuid, write
 from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation
 from wharf.cluster.state.tables import DEPLOYMENTS, JOBS
 from wharf.contract.model.deployments import DeploymentGroup, DeploymentStatus
@@ -31,7 +31,7 @@ async def with_jobs(cluster: ACluster) -> OneServer:
 
 def chooses(text: str, expected: list[str]) -> None:
     @in_virtual_time
-    async def story() -> None:
+    async def scenario() -> None:
         async with ACluster() as cluster:
             server = await with_jobs(cluster)
 
@@ -39,7 +39,7 @@ def chooses(text: str, expected: list[str]) -> None:
 
             assert [job["ID"] for job in found] == expected
 
-    story()
+    scenario()
 
 
 @rule("filtering", "equality")
@@ -138,10 +138,10 @@ async def test_a_filter_beside_another_filtering_parameter_is_refused() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
 
-        for other in ("status=pending", "job=web"):
-            reply = await get(server, "/v1/evaluations", f"stale&{other}&filter={quote('ID is not empty')}")
-            told = b"Filter expression cannot be used with other filter parameters"
-            assert (reply.status, reply.body) == (400, told)
+        for other_filter in ("status=pending", "job=web"):
+            reply = await get(server, "/v1/evaluations", f"stale&{other_filter}&filter={quote('ID is not empty')}")
+            message = b"Filter expression cannot be used with other filter parameters"
+            assert (reply.status, reply.body) == (400, message)
 
 
 @rule("filtering", "selectors-that-occur")
@@ -200,7 +200,9 @@ async def test_a_filter_uses_the_leaders_state_unless_the_read_is_stale() -> Non
     async with ACluster() as cluster:
         first = await cluster.a_server("m1")
         second = await cluster.a_server("m2", leads=False)
-        second.faults.choose_fault = lambda asked: DelayFault(reply_s=2.0) if asked is EngineOperation.FEED else None
+        second.faults.choose_fault = lambda operation: (
+            DelayFault(reply_s=2.0) if operation is EngineOperation.FEED else None
+        )
         await register(first, a_job())
         query = f"filter={quote('ID == shop')}"
 

@@ -10,10 +10,10 @@ from tests.builders import a_group, a_job, a_task
 from tests.cluster.api.test_agent import FakeAgentInterface
 from tests.cluster.api.test_regions import JOB, fetch, two_regions
 from tests.kit.cluster import ACluster
-from tests.kit.passage import InMemoryPassage
+from tests.kit.in_memory_relay import InMemoryRelay
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
 from tests.spec.rules import rule
-from tests.spec.words import get, listed, register, write
+from tests.spec.server_requests import get, listed, register, write
 from wharf.cluster.state.tables import ALLOCATIONS, NAMESPACES
 from wharf.contract.client.relay.port import RelayRequest
 from wharf.contract.model.jobs.group_policies import UpdatePolicy
@@ -96,12 +96,12 @@ async def test_the_index_starts_at_one_and_identifies_the_state() -> None:
 
         registered = await register(server, a_job())
         await pass_time(2.0)
-        one = await get(server, "/v1/job/shop")
-        again = await get(server, "/v1/job/shop")
+        reply = await get(server, "/v1/job/shop")
+        repeated = await get(server, "/v1/job/shop")
 
         assert new.headers["x-cluster-index"] == "1"
-        assert int(one.headers["x-cluster-index"]) >= int(registered.headers["x-cluster-index"]) > 1
-        assert again.headers["x-cluster-index"] == one.headers["x-cluster-index"]
+        assert int(reply.headers["x-cluster-index"]) >= int(registered.headers["x-cluster-index"]) > 1
+        assert repeated.headers["x-cluster-index"] == reply.headers["x-cluster-index"]
 
 
 @rule("headers", "nexttoken")
@@ -156,13 +156,13 @@ async def test_records_of_a_job_are_only_in_its_namespace() -> None:
 
 
 @rule("parameters", "per-page")
-@pytest.mark.parametrize("given", ["-1", "1.5", "two", "+1", "0x2"])
+@pytest.mark.parametrize("per_page", ["-1", "1.5", "two", "+1", "0x2"])
 @in_virtual_time
-async def test_a_page_s_size_is_a_positive_integer(given: str) -> None:
+async def test_a_page_s_size_is_a_positive_integer(per_page: str) -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        reply = await get(server, "/v1/jobs", f"per_page={given}")
+        reply = await get(server, "/v1/jobs", f"per_page={per_page}")
 
         assert (reply.status, reply.body) == (400, b"Expect a number for `per_page` query string parameter")
 
@@ -174,23 +174,23 @@ async def test_a_wait_is_a_duration_with_its_unit() -> None:
         server = await cluster.a_server()
         index = (await get(server, "/v1/vars")).headers["x-cluster-index"]
 
-        for given, lasts_s in (("10s", 10.0), ("1500ms", 1.5), ("1m30s", 90.0), ("5m", 300.0)):
+        for wait, lasts_s in (("10s", 10.0), ("1500ms", 1.5), ("1m30s", 90.0), ("5m", 300.0)):
             began_s = now_s()
-            await get(server, "/v1/vars", f"index={index}&wait={given}")
+            await get(server, "/v1/vars", f"index={index}&wait={wait}")
             assert lasts_s <= now_s() - began_s <= lasts_s * 17 / 16
-        for given in ("10", "soon", "10 s", "5M"):
-            reply = await get(server, "/v1/vars", f"index={index}&wait={given}")
-            assert (given, reply.status, reply.body) == (given, 400, b"Invalid wait time")
+        for wait in ("10", "soon", "10 s", "5M"):
+            reply = await get(server, "/v1/vars", f"index={index}&wait={wait}")
+            assert (wait, reply.status, reply.body) == (wait, 400, b"Invalid wait time")
 
 
 @rule("parameters", "index")
-@pytest.mark.parametrize("given", ["-1", "1.5", "now", "0x2", "9" * 30])
+@pytest.mark.parametrize("index", ["-1", "1.5", "now", "0x2", "9" * 30])
 @in_virtual_time
-async def test_an_index_is_an_integer(given: str) -> None:
+async def test_an_index_is_an_integer(index: str) -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        reply = await get(server, "/v1/jobs", f"index={given}")
+        reply = await get(server, "/v1/jobs", f"index={index}")
 
         assert (reply.status, reply.body) == (400, b"Invalid index")
 
@@ -216,14 +216,14 @@ async def test_a_flag_needs_no_value() -> None:
 @rule("parameters", "forwarded")
 @in_virtual_time
 async def test_a_request_for_another_region_is_answered_there_with_all_its_headers() -> None:
-    async with ACluster() as one, ACluster(seed=8) as other:
-        regions = await two_regions(one, other)
+    async with ACluster() as west_cluster, ACluster(seed=8) as east_cluster:
+        regions = await two_regions(west_cluster, east_cluster)
 
         written = await fetch(regions.east_relay, "PUT", "/v1/jobs?region=west", JOB)
         read = await fetch(regions.east_relay, "GET", "/v1/jobs?region=west&per_page=1")
-        here = await fetch(regions.east_relay, "GET", "/v1/jobs")
+        local_reply = await fetch(regions.east_relay, "GET", "/v1/jobs")
 
-        assert (written.status, read.status, here.body) == (200, 200, b"[]")
+        assert (written.status, read.status, local_reply.body) == (200, 200, b"[]")
         assert [job["ID"] for job in json.loads(read.body)] == ["shop"]
         assert {"x-cluster-index", "x-cluster-knownleader", "x-cluster-lastcontact"} <= read.headers.keys()
 
@@ -231,10 +231,10 @@ async def test_a_request_for_another_region_is_answered_there_with_all_its_heade
 @rule("parameters", "forwarded")
 @in_virtual_time
 async def test_a_blocking_query_waits_in_another_region() -> None:
-    async with ACluster() as one, ACluster(seed=8) as other:
-        regions = await two_regions(one, other)
+    async with ACluster() as west_cluster, ACluster(seed=8) as east_cluster:
+        regions = await two_regions(west_cluster, east_cluster)
         index = (await fetch(regions.east_relay, "GET", "/v1/jobs?region=west")).headers["x-cluster-index"]
-        asking = one.start(
+        asking = west_cluster.start(
             fetch(regions.east_relay, "GET", f"/v1/jobs?region=west&index={index}&wait=60s"), name="asks"
         )
         await pass_time(5.0)
@@ -249,32 +249,32 @@ async def test_a_blocking_query_waits_in_another_region() -> None:
 @rule("parameters", "forwarded")
 @in_virtual_time
 async def test_events_of_another_region_are_streamed() -> None:
-    async with ACluster() as one, ACluster(seed=8) as other:
-        regions = await two_regions(one, other)
+    async with ACluster() as west_cluster, ACluster(seed=8) as east_cluster:
+        regions = await two_regions(west_cluster, east_cluster)
         outgoing = RelayRequest("GET", b"/v1/event/stream?region=west&topic=Job", ())
 
-        async with InMemoryPassage(regions.east_relay).open(outgoing) as incoming:
+        async with InMemoryRelay(regions.east_relay).open(outgoing) as incoming:
             beginning = await anext(incoming.parts)
             await register(regions.west, a_job())
-            told = b""
-            while b"JobRegistered" not in told:
-                told += await anext(incoming.parts)
+            events = b""
+            while b"JobRegistered" not in events:
+                events += await anext(incoming.parts)
 
         assert (incoming.status, beginning.strip()) == (200, b"{}")
-        assert json.loads(told.strip().splitlines()[-1])["Events"][0]["Key"] == "shop"
+        assert json.loads(events.strip().splitlines()[-1])["Events"][0]["Key"] == "shop"
 
 
 @rule("parameters", "forwarded")
 @in_virtual_time
 async def test_the_log_of_a_server_in_another_region_is_streamed_line_by_line() -> None:
-    async with ACluster() as one, ACluster(seed=8) as other:
-        regions = await two_regions(one, other)
+    async with ACluster() as west_cluster, ACluster(seed=8) as east_cluster:
+        regions = await two_regions(west_cluster, east_cluster)
         regions.west.server.agent = FakeAgentInterface()
         outgoing = RelayRequest("GET", b"/v1/agent/monitor?region=west&plain=true&log_level=debug", ())
 
-        async with InMemoryPassage(regions.east_relay).open(outgoing) as incoming:
-            told = b""
-            while told.count(b"\n") < 3:
-                told += await anext(incoming.parts)
+        async with InMemoryRelay(regions.east_relay).open(outgoing) as incoming:
+            log_lines = b""
+            while log_lines.count(b"\n") < 3:
+                log_lines += await anext(incoming.parts)
 
-        assert (incoming.status, told.splitlines()) == (200, [b"line %d of debug" % number for number in range(3)])
+        assert (incoming.status, log_lines.splitlines()) == (200, [b"line %d of debug" % number for number in range(3)])

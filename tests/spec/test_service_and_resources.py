@@ -9,7 +9,7 @@ from tests.kit.cluster import ACluster
 from tests.kit.exchange import ask
 from tests.kit.virtual_time import in_virtual_time, until
 from tests.spec.rules import rule
-from tests.spec.words import a_deployment, get, listed, register, uuid, write
+from tests.spec.server_requests import a_deployment, get, listed, register, uuid, write
 from wharf.cluster.api.settings import PortsSettings
 from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS
 from wharf.contract.model.deployments import DeploymentGroup, DeploymentStatus
@@ -40,9 +40,9 @@ GROUP_STATE: Kinds = {
 }  # fmt: skip
 
 
-def misfits(given: dict[str, Any], kinds: Kinds) -> list[str]:
+def misfits(document: dict[str, Any], kinds: Kinds) -> list[str]:
     """Fields that are missing or of another type."""
-    return [name for name, kind in kinds.items() if name not in given or not isinstance(given[name], kind)]
+    return [name for name, kind in kinds.items() if name not in document or not isinstance(document[name], kind)]
 
 
 @rule("service", "json", "minimized")
@@ -103,9 +103,9 @@ async def test_members_are_listed() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        told = json.loads((await get(server, "/v1/agent/members")).body)
+        members = json.loads((await get(server, "/v1/agent/members")).body)
 
-        assert [member["Name"].partition(".")[0] for member in told["Members"]] != []
+        assert [member["Name"].partition(".")[0] for member in members["Members"]] != []
 
 
 @rule("resources", "job", "parent", "multiregion")
@@ -221,8 +221,8 @@ async def test_deployments_end_as_successful_or_cancelled_with_a_description() -
         await deploy(30)
         await until(lambda: statuses() == ["successful", "cancelled", "successful"], what="the third is done")
 
-        told = {(d["Status"], d["StatusDescription"]) for d in await listed(server, "/v1/deployments")}
-        assert told == {
+        statuses_with_text = {(d["Status"], d["StatusDescription"]) for d in await listed(server, "/v1/deployments")}
+        assert statuses_with_text == {
             ("successful", "Deployment completed successfully"),
             ("cancelled", "Cancelled due to newer version of job"),
         }

@@ -33,10 +33,10 @@ def run(script: str, *arguments: str, path: Path, **environment: str) -> subproc
 
 
 def test_without_python_the_error_names_what_to_install(programs: Path) -> None:
-    done = run("find-python.sh", path=programs)
+    process = run("find-python.sh", path=programs)
 
-    assert done.returncode == 1
-    assert done.stderr == (
+    assert process.returncode == 1
+    assert process.stderr == (
         "Wharf needs Python 3.11 or newer, and none is on the path: install one, or name it with"
         " PYTHON=/path/to/python3.\n"
     )
@@ -57,23 +57,23 @@ def test_the_named_python_is_used(programs: Path) -> None:
 
 
 def test_a_named_python_that_is_unsuitable_is_rejected(programs: Path) -> None:
-    done = run("find-python.sh", path=programs, PYTHON="no-such-python")
+    process = run("find-python.sh", path=programs, PYTHON="no-such-python")
 
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("PYTHON=no-such-python does not suit:")
+    assert (process.returncode, process.stdout) == (1, "")
+    assert process.stderr.startswith("PYTHON=no-such-python does not suit:")
 
 
 def test_programs_that_may_not_be_installed_here_are_named(programs: Path) -> None:
-    done = run("install-programs.sh", "etcd=etcd-server", "sh=dash", path=programs)
+    process = run("install-programs.sh", "etcd=etcd-server", "sh=dash", path=programs)
 
-    assert done.returncode == 0
-    assert "please install etcd-server (" in done.stderr
+    assert process.returncode == 0
+    assert "please install etcd-server (" in process.stderr
 
 
 def test_nothing_is_printed_if_no_program_is_missing(programs: Path) -> None:
-    done = run("install-programs.sh", "sh=dash", path=programs)
+    process = run("install-programs.sh", "sh=dash", path=programs)
 
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
 
 
 def test_a_python_without_venv_leads_to_the_package_that_has_it(programs: Path) -> None:
@@ -83,8 +83,8 @@ def test_a_python_without_venv_leads_to_the_package_that_has_it(programs: Path) 
     (programs / "python3").chmod(0o755)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
 
-    done = run("find-python.sh", path=programs)
+    process = run("find-python.sh", path=programs)
 
-    assert (done.returncode, done.stdout) == (1, "")
-    assert f"please install python{version}-venv" in done.stderr
-    assert f"Python {version} is here, but it cannot make virtual environments" in done.stderr
+    assert (process.returncode, process.stdout) == (1, "")
+    assert f"please install python{version}-venv" in process.stderr
+    assert f"Python {version} is here, but it cannot make virtual environments" in process.stderr

@@ -33,8 +33,8 @@ def rights(*texts: str) -> Rights:
     return Rights(merge_policies(map(parse_policy, texts)))
 
 
-def allowed_in(given: Rights, namespace: str) -> set[Capability]:
-    return {capability for capability in Capability if given.allows_namespace(namespace, capability)} - {
+def allowed_in(granted_rights: Rights, namespace: str) -> set[Capability]:
+    return {capability for capability in Capability if granted_rights.allows_namespace(namespace, capability)} - {
         Capability.DENY
     }
 
@@ -97,30 +97,36 @@ def some_rules(
 Granted = frozenset[tuple[str, ...]]
 
 
-def everything_granted(given: Rights, names: Iterable[str], paths: Sequence[str]) -> Granted:
+def everything_granted(granted_rights: Rights, names: Iterable[str], paths: Sequence[str]) -> Granted:
     """Every question about these names that is answered with yes."""
     found: set[tuple[str, ...]] = set()
     for name in (*names, "*"):
-        found |= {("namespace", name, c) for c in Capability if c != "deny" and given.allows_namespace(name, c)}
-    for name in names:
-        found |= {("sight", name) for _ in [0] if given.allows_any_in(name)}
-        found |= {("pool", name, c) for c in NodePoolCapability if c != "deny" and given.allows_node_pool(name, c)}
         found |= {
-            ("volume", name, c) for c in HostVolumeMountCapability if c != "deny" and given.allows_host_volume(name, c)
+            ("namespace", name, c) for c in Capability if c != "deny" and granted_rights.allows_namespace(name, c)
+        }
+    for name in names:
+        found |= {("sight", name) for _ in [0] if granted_rights.allows_any_in(name)}
+        found |= {
+            ("pool", name, c) for c in NodePoolCapability if c != "deny" and granted_rights.allows_node_pool(name, c)
+        }
+        found |= {
+            ("volume", name, c)
+            for c in HostVolumeMountCapability
+            if c != "deny" and granted_rights.allows_host_volume(name, c)
         }
         found |= {
             ("variable", name, path, c)
             for path in paths
             for c in VariableCapability
-            if c != "deny" and given.allows_variable(name, path, c)
+            if c != "deny" and granted_rights.allows_variable(name, path, c)
         }
     found |= {
         ("level", scope, level)
         for scope in (PolicyScope.AGENT, PolicyScope.NODE, PolicyScope.OPERATOR, PolicyScope.QUOTA, PolicyScope.PLUGIN)
         for level in (PolicyLevel.LIST, PolicyLevel.READ, PolicyLevel.WRITE)
-        if given.allows_level(scope, level)
+        if granted_rights.allows_level(scope, level)
     }
-    found |= {("operator", c) for c in OperatorCapability if c != "deny" and given.allows_operator(c)}
+    found |= {("operator", c) for c in OperatorCapability if c != "deny" and granted_rights.allows_operator(c)}
     return frozenset(found)
 
 
@@ -145,10 +151,10 @@ def _levelled(rules: PolicyRules) -> list[tuple[str, tuple[LevelRule, ...]]]:
     return [("agent", rules.agent), ("node", rules.node), ("quota", rules.quota), ("plugin", rules.plugin)]
 
 
-def _block(head: str, policy: PolicyLevel | None, capabilities: Sequence[str], rest: str = "") -> str:
+def _block(head: str, policy: PolicyLevel | None, capabilities: Sequence[str], remaining_fields: str = "") -> str:
     level = f'policy = "{policy}"\n' if policy else ""
     listed = f"capabilities = {json.dumps(list(capabilities))}\n" if capabilities else ""
-    return f"{head} {{\n{level}{listed}{rest}}}"
+    return f"{head} {{\n{level}{listed}{remaining_fields}}}"
 
 
 def _variables_as_hcl(variables: VariablesRule | None) -> str:

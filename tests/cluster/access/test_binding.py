@@ -82,9 +82,9 @@ def test_a_rule_for_management_leaves_nothing_else(state: AState) -> None:
 
 
 def test_rules_of_other_methods_do_not_count(state: AState) -> None:
-    other = BindingRule(id="9", auth_method="other", bind_type="management")
+    other_rule = BindingRule(id="9", auth_method="other", bind_type="management")
 
-    assert refusal(state, other) == "no role or policy bindings matched"
+    assert refusal(state, other_rule) == "no role or policy bindings matched"
 
 
 def test_a_login_without_a_matching_rule_is_refused(state: AState) -> None:
@@ -92,9 +92,9 @@ def test_a_login_without_a_matching_rule_is_refused(state: AState) -> None:
 
 
 def test_missing_roles_and_policies_are_ignored(state: AState) -> None:
-    gone = (a_rule(bind_name="gone", id="1"), a_rule("", "role", "gone", id="2"))
+    rules_without_target = (a_rule(bind_name="gone", id="1"), a_rule("", "role", "gone", id="2"))
 
-    assert refusal(state, *gone) == "no role or policy bindings matched"
+    assert refusal(state, *rules_without_target) == "no role or policy bindings matched"
     assert TokenBindings(type=TokenType.CLIENT, policies=("readers",)) == bound(state, a_rule(id="3"))
 
 

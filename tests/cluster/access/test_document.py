@@ -79,9 +79,9 @@ RULES = PolicyRules(
 
 
 def refusal(text: str) -> str:
-    with pytest.raises(InvalidPolicy) as told:
+    with pytest.raises(InvalidPolicy) as caught:
         parse_policy_strict(text)
-    return told.value.text
+    return caught.value.text
 
 
 # -- what is read --------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_a_label_follows_the_pattern_of_its_scope(scope: str, good: list[str], b
 
 
 @pytest.mark.parametrize(
-    ("scope", "known", "told"),
+    ("scope", "known", "message"),
     [
         ('namespace "x"', tuple(Capability), "namespace capability 'nothing'"),
         ('node_pool "x"', tuple(NodePoolCapability), "node_pool capability 'nothing'"),
@@ -150,11 +150,11 @@ def test_a_label_follows_the_pattern_of_its_scope(scope: str, good: list[str], b
     ],
 )
 def test_every_capability_of_a_scope_is_read_and_all_others_are_refused(
-    scope: str, known: tuple[str, ...], told: str
+    scope: str, known: tuple[str, ...], message: str
 ) -> None:
     parse_policy_strict(f"{scope} {{ capabilities = {json.dumps(known)} }}")
 
-    assert refusal(f'{scope} {{ capabilities = ["nothing"] }}').startswith(f"Invalid {told}: ")
+    assert refusal(f'{scope} {{ capabilities = ["nothing"] }}').startswith(f"Invalid {message}: ")
 
 
 def test_every_capability_of_variables_is_read_and_all_others_are_refused() -> None:
@@ -226,8 +226,8 @@ def test_any_text_is_a_policy_or_is_refused_in_our_words(text: str) -> None:
         try:
             assert isinstance(read(text), PolicyRules)
         except InvalidPolicy as error:
-            told = error.text
-            assert told.startswith(("Invalid ", "Failed to parse ACL Policy: At "))
+            message = error.text
+            assert message.startswith(("Invalid ", "Failed to parse ACL Policy: At "))
 
 
 # -- RulesJSON -----------------------------------------------------------------------------------------------------

@@ -67,10 +67,10 @@ def test_the_policy_of_the_page_grants_the_variable_rights_of_the_page(
 
 @pytest.mark.parametrize(("text", "error"), ERRORS)
 def test_an_error_has_the_text_of_the_page(text: str, error: str) -> None:
-    with pytest.raises(InvalidPolicy) as told:
+    with pytest.raises(InvalidPolicy) as caught:
         parse_policy_strict(text)
 
-    assert error == told.value.text
+    assert error == caught.value.text
 
 
 @pytest.mark.parametrize(("selector", "selected"), SELECTORS)
@@ -84,23 +84,23 @@ def words(text: str) -> set[str]:
 
 
 def test_the_levels_of_the_page_are_those_of_namespaces() -> None:
-    told = {level: words(capabilities) for level, capabilities in LEVELS}
+    levels = {level: words(capabilities) for level, capabilities in LEVELS}
     covered = {name: words(found) for name, found in COVERS if name in ("submit-job", "host-volume-create")}
 
     for level in ("read", "scale"):
-        assert told[level] == allowed_in(rights(f'namespace "x" {{ policy = "{level}" }}'), "x")
-    assert "read" in told["write"]
-    write = told["write"] - {"read"} | told["read"] | covered["submit-job"] | covered["host-volume-create"]
+        assert levels[level] == allowed_in(rights(f'namespace "x" {{ policy = "{level}" }}'), "x")
+    assert "read" in levels["write"]
+    write = levels["write"] - {"read"} | levels["read"] | covered["submit-job"] | covered["host-volume-create"]
     assert write == allowed_in(rights('namespace "x" { policy = "write" }'), "x")
 
 
 def test_the_page_lists_which_capabilities_include_others() -> None:
-    told = {name: {name, *words(found)} for name, found in COVERS if name in NAMESPACE_COVERS}
+    covers = {name: {name, *words(found)} for name, found in COVERS if name in NAMESPACE_COVERS}
     found = {
         name: allowed_in(rights(f'namespace "x" {{ capabilities = ["{name}"] }}'), "x") for name in NAMESPACE_COVERS
     }
 
-    assert told == found
+    assert covers == found
 
 
 def test_the_page_names_every_scope_and_every_capability() -> None:
@@ -117,9 +117,9 @@ def test_the_page_names_every_scope_and_every_capability() -> None:
 
 
 def test_the_page_lists_the_limits() -> None:
-    told = " ".join(PAGE.split())
+    page_text = " ".join(PAGE.split())
 
     assert (
         f"A policy has at most {MAX_POLICY_CHARACTERS:,} characters, nested at most {MAX_DOCUMENT_DEPTH} deep, and {MAX_POLICY_LABELS:,} labels and "
         "paths together."
-    ) in told
+    ) in page_text

@@ -48,9 +48,9 @@ def test_a_level_of_a_namespace_expands_to_its_row(level: str, capabilities: str
     ],
 )
 def test_a_capability_covers_those_of_its_row(capability: str, covered: str) -> None:
-    given = rights(f'namespace "x" {{ capabilities = ["{capability}"] }}')
+    granted_rights = rights(f'namespace "x" {{ capabilities = ["{capability}"] }}')
 
-    assert {capability, *covered.split()} == allowed_in(given, "x")
+    assert {capability, *covered.split()} == allowed_in(granted_rights, "x")
 
 
 @pytest.mark.parametrize(
@@ -69,20 +69,20 @@ def test_a_capability_outside_every_level_comes_only_by_its_name(capability: str
     assert capability in allowed_in(rights(f'namespace "x" {{ capabilities = ["{capability}"] }}'), "x")
 
 
-def pool(given: Rights) -> set[str]:
-    return {c.value for c in NodePoolCapability if given.allows_node_pool("x", c)} - {"deny"}
+def pool(granted_rights: Rights) -> set[str]:
+    return {c.value for c in NodePoolCapability if granted_rights.allows_node_pool("x", c)} - {"deny"}
 
 
-def volume(given: Rights) -> set[str]:
-    return {c.value for c in HostVolumeMountCapability if given.allows_host_volume("x", c)} - {"deny"}
+def volume(granted_rights: Rights) -> set[str]:
+    return {c.value for c in HostVolumeMountCapability if granted_rights.allows_host_volume("x", c)} - {"deny"}
 
 
-def operator(given: Rights) -> set[str]:
-    return {c.value for c in OperatorCapability if given.allows_operator(c)} - {"deny"}
+def operator(granted_rights: Rights) -> set[str]:
+    return {c.value for c in OperatorCapability if granted_rights.allows_operator(c)} - {"deny"}
 
 
-def variable(given: Rights) -> set[str]:
-    return {c.value for c in VariableCapability if given.allows_variable("x", "p", c)} - {"deny"}
+def variable(granted_rights: Rights) -> set[str]:
+    return {c.value for c in VariableCapability if granted_rights.allows_variable("x", "p", c)} - {"deny"}
 
 
 @pytest.mark.parametrize(("level", "capabilities"), [("read", "read"), ("write", "delete read write"), ("deny", "")])
@@ -115,20 +115,20 @@ def test_a_level_of_operator_expands_to_its_row(level: str, capabilities: str) -
     [("list", "list"), ("read", "read list"), ("write", "write"), ("destroy", "destroy"), ("deny", "")],
 )
 def test_reading_variables_implies_listing_them_and_writing_implies_nothing(capabilities: str, granted: str) -> None:
-    given = rights(f'namespace "x" {{ variables {{ path "p" {{ capabilities = ["{capabilities}"] }} }} }}')
+    granted_rights = rights(f'namespace "x" {{ variables {{ path "p" {{ capabilities = ["{capabilities}"] }} }} }}')
 
-    assert set(granted.split()) == variable(given)
+    assert set(granted.split()) == variable(granted_rights)
 
 
 @pytest.mark.parametrize("scope", ["agent", "node", "operator", "quota"])
 def test_a_scope_with_levels_only_reads_writes_or_neither(scope: str) -> None:
     expected = {"read": {"list", "read"}, "write": {"list", "read", "write"}, "deny": set(), "scale": set()}
     for level, granted in expected.items():
-        given = rights(f'{scope} {{ policy = "{level}" }}')
+        granted_rights = rights(f'{scope} {{ policy = "{level}" }}')
         assert granted == {
             at
             for at in (PolicyLevel.LIST, PolicyLevel.READ, PolicyLevel.WRITE)
-            if given.allows_level(PolicyScope(scope), at)
+            if granted_rights.allows_level(PolicyScope(scope), at)
         }
 
 
@@ -136,12 +136,12 @@ def test_a_scope_with_levels_only_reads_writes_or_neither(scope: str) -> None:
     ("level", "granted"), [("list", "list"), ("read", "list read"), ("write", "list read write"), ("deny", "")]
 )
 def test_plugins_can_be_listed_without_being_read(level: str, granted: str) -> None:
-    given = rights(f'plugin {{ policy = "{level}" }}')
+    granted_rights = rights(f'plugin {{ policy = "{level}" }}')
 
     found = {
         at
         for at in (PolicyLevel.LIST, PolicyLevel.READ, PolicyLevel.WRITE)
-        if given.allows_level(PolicyScope.PLUGIN, at)
+        if granted_rights.allows_level(PolicyScope.PLUGIN, at)
     }
     assert set(granted.split()) == found
 

@@ -141,15 +141,17 @@ def with_labels_of(rules: PolicyRules) -> PolicyRules:
 
 
 def test_capabilities_of_the_same_label_are_united() -> None:
-    given = rights('namespace "x" { capabilities = ["read-job"] }', 'namespace "x" { capabilities = ["read-logs"] }')
+    granted_rights = rights(
+        'namespace "x" { capabilities = ["read-job"] }', 'namespace "x" { capabilities = ["read-logs"] }'
+    )
 
-    assert {Capability.READ_JOB, Capability.READ_LOGS} == allowed_in(given, "x")
+    assert {Capability.READ_JOB, Capability.READ_LOGS} == allowed_in(granted_rights, "x")
 
 
 def test_a_level_and_capabilities_of_one_block_are_united() -> None:
-    given = rights('namespace "x" { policy = "scale" capabilities = ["read-logs"] }')
+    granted_rights = rights('namespace "x" { policy = "scale" capabilities = ["read-logs"] }')
 
-    assert {Capability.SCALE_JOB, Capability.READ_LOGS} <= allowed_in(given, "x")
+    assert {Capability.SCALE_JOB, Capability.READ_LOGS} <= allowed_in(granted_rights, "x")
 
 
 @pytest.mark.parametrize("deny", ['policy = "deny"', 'capabilities = ["deny"]', 'capabilities = ["read-job", "deny"]'])
@@ -164,9 +166,9 @@ def test_a_deny_wipes_the_label_and_stays(deny: str) -> None:
 
 
 def test_a_deny_of_one_label_leaves_the_others() -> None:
-    given = rights('namespace "x" { policy = "deny" } namespace "*" { capabilities = ["read-job"] }')
+    granted_rights = rights('namespace "x" { policy = "deny" } namespace "*" { capabilities = ["read-job"] }')
 
-    assert (set(), {Capability.READ_JOB}) == (allowed_in(given, "x"), allowed_in(given, "y"))
+    assert (set(), {Capability.READ_JOB}) == (allowed_in(granted_rights, "x"), allowed_in(granted_rights, "y"))
 
 
 @pytest.mark.parametrize(
@@ -184,33 +186,39 @@ def test_a_deny_of_one_label_leaves_the_others() -> None:
 def test_scopes_with_levels_only_take_deny_before_write_before_read(
     scope: str, levels: list[str], strongest: str
 ) -> None:
-    given = rights(*(f'{scope} {{ policy = "{level}" }}' for level in levels))
+    granted_rights = rights(*(f'{scope} {{ policy = "{level}" }}' for level in levels))
 
-    found = [level for level in (PolicyLevel.WRITE, PolicyLevel.READ) if given.allows_level(PolicyScope(scope), level)]
+    found = [
+        level
+        for level in (PolicyLevel.WRITE, PolicyLevel.READ)
+        if granted_rights.allows_level(PolicyScope(scope), level)
+    ]
     assert strongest == (found[0] if found else "")
 
 
 def test_plugins_take_read_before_list() -> None:
-    given = rights('plugin { policy = "list" }', 'plugin { policy = "read" }', 'plugin { policy = "list" }')
+    granted_rights = rights('plugin { policy = "list" }', 'plugin { policy = "read" }', 'plugin { policy = "list" }')
 
     assert (True, False) == (
-        given.allows_level(PolicyScope.PLUGIN, PolicyLevel.READ),
-        given.allows_level(PolicyScope.PLUGIN, PolicyLevel.WRITE),
+        granted_rights.allows_level(PolicyScope.PLUGIN, PolicyLevel.READ),
+        granted_rights.allows_level(PolicyScope.PLUGIN, PolicyLevel.WRITE),
     )
 
 
 @pytest.mark.parametrize("deny", ['policy = "deny"', 'capabilities = ["deny"]'])
 def test_a_deny_of_operator_denies_level_and_capabilities(deny: str) -> None:
-    given = rights('operator { policy = "write" capabilities = ["snapshot-save"] }', f"operator {{ {deny} }}")
+    granted_rights = rights('operator { policy = "write" capabilities = ["snapshot-save"] }', f"operator {{ {deny} }}")
 
-    assert not given.allows_level(PolicyScope.OPERATOR, PolicyLevel.READ)
-    assert not any(given.allows_operator(capability) for capability in OperatorCapability if capability != "deny")
+    assert not granted_rights.allows_level(PolicyScope.OPERATOR, PolicyLevel.READ)
+    assert not any(
+        granted_rights.allows_operator(capability) for capability in OperatorCapability if capability != "deny"
+    )
 
 
 def test_a_capability_of_operator_gives_no_level() -> None:
-    given = rights('operator { capabilities = ["snapshot-save"] }')
+    granted_rights = rights('operator { capabilities = ["snapshot-save"] }')
 
     assert (True, False) == (
-        given.allows_operator(OperatorCapability.SNAPSHOT_SAVE),
-        given.allows_level(PolicyScope.OPERATOR, PolicyLevel.READ),
+        granted_rights.allows_operator(OperatorCapability.SNAPSHOT_SAVE),
+        granted_rights.allows_level(PolicyScope.OPERATOR, PolicyLevel.READ),
     )

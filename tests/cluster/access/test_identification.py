@@ -61,22 +61,22 @@ def caller(state: AState, presented: PresentedCredential) -> Caller:
     return authenticate_caller(state.replica, presented, state.moment)
 
 
-def may_submit(given: Caller) -> bool:
-    return given.rights.allows_namespace("default", Capability.SUBMIT_JOB)
+def may_submit(caller: Caller) -> bool:
+    return caller.rights.allows_namespace("default", Capability.SUBMIT_JOB)
 
 
-def may_read(given: Caller) -> bool:
-    return given.rights.allows_namespace("default", Capability.READ_JOB)
+def may_read(caller: Caller) -> bool:
+    return caller.rights.allows_namespace("default", Capability.READ_JOB)
 
 
 def answer(
-    given: Caller,
-    asked: permissions.Permission = permissions.READ_JOB,
+    caller: Caller,
+    permission: permissions.Permission = permissions.READ_JOB,
     manner: DenialDetail = DenialDetail.GENERIC,
     namespace: str = "default",
 ) -> str:
     try:
-        require_rights(given, asked, manner=manner, namespace=namespace)
+        require_rights(caller, permission, manner=manner, namespace=namespace)
     except Refusal as refusal:
         return refusal.text if refusal.code is RefusalCode.FORBIDDEN else f"{refusal.code}: {refusal.text}"
     return "allowed"
@@ -111,7 +111,8 @@ def test_a_secret_that_is_not_known_is_refused_also_where_no_right_is_needed(sta
 
     assert (CallerKind.UNKNOWN, True) == (stranger.kind, stranger.is_refused)
     assert {"Permission denied"} == {
-        answer(stranger, asked) for asked in (permissions.ANY_TOKEN, permissions.READ_JOB, permissions.MANAGEMENT_TOKEN)
+        answer(stranger, permission)
+        for permission in (permissions.ANY_TOKEN, permissions.READ_JOB, permissions.MANAGEMENT_TOKEN)
     }
 
 
@@ -270,16 +271,16 @@ def test_refusing_an_almost_correct_secret_takes_no_longer(state: AState) -> Non
 CLAIMS = WorkloadClaims(namespace="default", job_id="shop", alloc_id="a1", task="server")
 
 
-def place(state: AState, **fields: Any) -> None:
-    told = {
+def store_allocation(state: AState, **fields: Any) -> None:
+    all_fields = {
         "id": "a1", "namespace": "default", "job_id": "shop", "task_group": "web",
         "desired_status": DesiredStatus.RUN, "client_status": ClientStatus.RUNNING, **fields,
     }  # fmt: skip
-    state.put(ALLOCATIONS.build_put(Allocation(**told)))
+    state.put(ALLOCATIONS.build_put(Allocation(**all_fields)))
 
 
 def test_a_workload_may_list_and_read_the_variables_of_its_job_group_and_task(state: AState) -> None:
-    place(state)
+    store_allocation(state)
     workload = caller(state, CLAIMS)
 
     assert CallerKind.WORKLOAD is workload.kind
@@ -292,7 +293,7 @@ def test_a_workload_may_list_and_read_the_variables_of_its_job_group_and_task(st
 
 
 def test_a_service_of_a_group_has_no_task_to_read_variables_of(state: AState) -> None:
-    place(state)
+    store_allocation(state)
     service = caller(state, WorkloadClaims(namespace="default", job_id="shop", alloc_id="a1"))
 
     assert service.rights.allows_variable("default", "nomad/jobs/shop/web", VariableCapability.READ)
@@ -312,7 +313,7 @@ def test_a_service_of_a_group_has_no_task_to_read_variables_of(state: AState) ->
 )
 def test_an_identity_holds_while_its_allocation_is_not_terminal(state: AState, fields: dict[str, Any]) -> None:
     state.put(JOBS.build_put(a_job("other", parent_id="another")), JOBS.build_put(a_job("shop")))
-    place(state, **fields)
+    store_allocation(state, **fields)
     late = caller(state, CLAIMS)
 
     assert (CallerKind.UNVERIFIED, "Permission denied") == (late.kind, answer(late, permissions.ANY_TOKEN))
@@ -320,7 +321,7 @@ def test_an_identity_holds_while_its_allocation_is_not_terminal(state: AState, f
 
 def test_an_identity_without_a_job_is_of_no_job(state: AState) -> None:
     state.put(JOBS.build_put(a_job("shop")))
-    place(state)
+    store_allocation(state)
     nameless = WorkloadClaims(namespace="default", job_id="", alloc_id="a1")
 
     assert CallerKind.UNVERIFIED is caller(state, nameless).kind
@@ -329,7 +330,7 @@ def test_an_identity_without_a_job_is_of_no_job(state: AState) -> None:
 def test_the_identity_of_a_child_names_its_parent(state: AState) -> None:
     child = a_job("shop/dispatch-1", parent_id="shop")
     state.put(JOBS.build_put(child))
-    place(state, job_id=child.id)
+    store_allocation(state, job_id=child.id)
 
     assert caller(state, CLAIMS).rights.allows_variable("default", "nomad/jobs/shop", VariableCapability.READ)
 
@@ -352,7 +353,7 @@ def test_the_identity_of_a_child_names_its_parent(state: AState) -> None:
 def test_a_policy_is_attached_to_the_workloads_that_its_job_acl_names(
     state: AState, job_acl: JobACL | None, is_attached: bool
 ) -> None:
-    place(state)
+    store_allocation(state)
     state.put(ACL_POLICIES.build_put(Policy(name="attached", rules=READ_JOBS, job_acl=job_acl)))
     workload = caller(state, CLAIMS)
 

@@ -47,12 +47,12 @@ def grants() -> Iterator[tuple[str, str]]:
 GRANTS = dict(grants())
 
 
-def meets(given: Rights, asked: Permission) -> bool:
-    return given.satisfies(asked, namespace="x", path="p", label="l")
+def meets(granted_rights: Rights, permission: Permission) -> bool:
+    return granted_rights.satisfies(permission, namespace="x", path="p", label="l")
 
 
-def met_by(asked: Permission) -> set[str]:
-    return {name for name, policy in GRANTS.items() if meets(rights(policy), asked)}
+def met_by(permission: Permission) -> set[str]:
+    return {name for name, policy in GRANTS.items() if meets(rights(policy), permission)}
 
 
 def named(row: str) -> set[str]:
@@ -132,18 +132,20 @@ ROWS: list[tuple[str, Permission, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("asked", "row"), [pytest.param(asked, row, id=group) for group, asked, row in ROWS])
-def test_an_endpoint_group_requires_exactly_the_capabilities_of_its_row(asked: Permission, row: str) -> None:
-    assert named(row) == met_by(asked)
+@pytest.mark.parametrize(
+    ("permission", "row"), [pytest.param(permission, row, id=group) for group, permission, row in ROWS]
+)
+def test_an_endpoint_group_requires_exactly_the_capabilities_of_its_row(permission: Permission, row: str) -> None:
+    assert named(row) == met_by(permission)
 
 
-@pytest.mark.parametrize("asked", [pytest.param(asked, id=group) for group, asked, _ in ROWS])
-def test_an_endpoint_group_admits_management_tokens_and_rejects_tokens_without_rights(asked: Permission) -> None:
-    assert (True, False) == (meets(ALL_RIGHTS, asked), meets(NO_RIGHTS, asked))
+@pytest.mark.parametrize("permission", [pytest.param(permission, id=group) for group, permission, _ in ROWS])
+def test_an_endpoint_group_admits_management_tokens_and_rejects_tokens_without_rights(permission: Permission) -> None:
+    assert (True, False) == (meets(ALL_RIGHTS, permission), meets(NO_RIGHTS, permission))
 
 
 @pytest.mark.parametrize(
-    ("asked", "together"),
+    ("permission", "together"),
     [
         (permissions.EXEC_ON_NODE, ["alloc-exec", "alloc-node-exec"]),
         (permissions.READ_NODE_POOL_NODES, ["node:read", "node_pool read"]),
@@ -153,9 +155,9 @@ def test_an_endpoint_group_admits_management_tokens_and_rejects_tokens_without_r
         (permissions.READ_SCALING_POLICY, ["list-jobs", "read-job"]),
     ],
 )
-def test_a_request_that_needs_two_capabilities_needs_both(asked: Permission, together: list[str]) -> None:
-    assert meets(rights(*(GRANTS[name] for name in together)), asked)
-    assert not any(meets(rights(GRANTS[name]), asked) for name in together)
+def test_a_request_that_needs_two_capabilities_needs_both(permission: Permission, together: list[str]) -> None:
+    assert meets(rights(*(GRANTS[name] for name in together)), permission)
+    assert not any(meets(rights(GRANTS[name]), permission) for name in together)
 
 
 def test_nothing_and_any_token_are_met_by_everybody_and_management_by_management_alone() -> None:
@@ -172,15 +174,15 @@ def test_a_namespace_is_read_with_any_right_in_it() -> None:
 
 
 def test_a_capability_in_one_namespace_does_not_apply_to_another() -> None:
-    given = rights(GRANTS["submit-job"], GRANTS["variables read"], GRANTS["node_pool read"])
+    granted_rights = rights(GRANTS["submit-job"], GRANTS["variables read"], GRANTS["node_pool read"])
 
-    assert not given.satisfies(permissions.REGISTER_JOB, namespace="y")
-    assert not given.satisfies(permissions.READ_VARIABLE, namespace="x", path="q")
-    assert not given.satisfies(permissions.READ_NODE_POOL, label="m")
+    assert not granted_rights.satisfies(permissions.REGISTER_JOB, namespace="y")
+    assert not granted_rights.satisfies(permissions.READ_VARIABLE, namespace="x", path="q")
+    assert not granted_rights.satisfies(permissions.READ_NODE_POOL, label="m")
 
 
 def test_every_need_that_is_declared_has_a_row() -> None:
-    tested = [asked for _, asked, _ in ROWS]
+    tested = [permission for _, permission, _ in ROWS]
     declared = {name: value for name, value in vars(permissions).items() if isinstance(value, permissions.Permission)}
 
     untold = {name for name, value in declared.items() if value not in tested and not name.startswith("_")}

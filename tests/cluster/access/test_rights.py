@@ -18,30 +18,36 @@ READ_JOB, SUBMIT_JOB = Capability.READ_JOB, Capability.SUBMIT_JOB
 
 
 def test_the_set_of_an_exact_label_alone_counts_even_if_a_glob_gives_more() -> None:
-    given = rights('namespace "*" { policy = "write" }', 'namespace "prod" { policy = "read" }')
+    granted_rights = rights('namespace "*" { policy = "write" }', 'namespace "prod" { policy = "read" }')
 
-    assert (True, False) == (given.allows_namespace("prod", READ_JOB), given.allows_namespace("prod", SUBMIT_JOB))
-    assert given.allows_namespace("dev", SUBMIT_JOB)
+    assert (True, False) == (
+        granted_rights.allows_namespace("prod", READ_JOB),
+        granted_rights.allows_namespace("prod", SUBMIT_JOB),
+    )
+    assert granted_rights.allows_namespace("dev", SUBMIT_JOB)
 
 
 def test_one_of_several_capabilities_is_enough() -> None:
-    given = rights('namespace "x" { capabilities = ["register-job"] }')
+    granted_rights = rights('namespace "x" { capabilities = ["register-job"] }')
 
-    assert given.allows_namespace("x", SUBMIT_JOB, Capability.REGISTER_JOB)
-    assert not given.allows_namespace("x", SUBMIT_JOB, Capability.PLAN_JOB)
-    assert not given.allows_namespace("y", SUBMIT_JOB, Capability.REGISTER_JOB)
+    assert granted_rights.allows_namespace("x", SUBMIT_JOB, Capability.REGISTER_JOB)
+    assert not granted_rights.allows_namespace("x", SUBMIT_JOB, Capability.PLAN_JOB)
+    assert not granted_rights.allows_namespace("y", SUBMIT_JOB, Capability.REGISTER_JOB)
 
 
 def test_all_namespaces_pass_the_gate_when_any_namespace_has_the_capability() -> None:
-    given = rights('namespace "x" { capabilities = ["read-job"] } namespace "y" { policy = "deny" }')
+    granted_rights = rights('namespace "x" { capabilities = ["read-job"] } namespace "y" { policy = "deny" }')
 
-    assert (True, False) == (given.allows_namespace("*", READ_JOB), given.allows_namespace("*", SUBMIT_JOB))
+    assert (True, False) == (
+        granted_rights.allows_namespace("*", READ_JOB),
+        granted_rights.allows_namespace("*", SUBMIT_JOB),
+    )
 
 
 def test_a_list_over_all_namespaces_shows_those_that_may_be_read() -> None:
-    given = rights('namespace "a-*" { capabilities = ["list-jobs"] } namespace "a-2" { policy = "deny" }')
+    granted_rights = rights('namespace "a-*" { capabilities = ["list-jobs"] } namespace "a-2" { policy = "deny" }')
 
-    shown = given.build_namespace_filter(Capability.LIST_JOBS)
+    shown = granted_rights.build_namespace_filter(Capability.LIST_JOBS)
     assert ["a-1", "a-3"] == [namespace for namespace in ("a-1", "a-2", "a-3", "b") if shown(namespace)]
 
 
@@ -65,8 +71,8 @@ def test_a_namespace_is_visible_to_callers_with_any_capability_in_it(policy: str
 # -- variables -----------------------------------------------------------------------------------------------------
 
 
-def may_read(given: Rights, path: str, namespace: str = "x") -> bool:
-    return given.allows_variable(namespace, path, VariableCapability.READ)
+def may_read(granted_rights: Rights, path: str, namespace: str = "x") -> bool:
+    return granted_rights.allows_variable(namespace, path, VariableCapability.READ)
 
 
 @pytest.mark.parametrize(
@@ -95,9 +101,9 @@ def test_the_exact_path_counts_else_the_closest_glob(policy: str, path: str, all
 
 
 def test_a_glob_of_a_namespace_never_runs_over_into_the_path() -> None:
-    given = rights('namespace "x*" { variables { path "c" { capabilities = ["read"] } } }')
+    granted_rights = rights('namespace "x*" { variables { path "c" { capabilities = ["read"] } } }')
 
-    assert (True, False) == (may_read(given, "c", "xb"), may_read(given, "b/c", "x"))
+    assert (True, False) == (may_read(granted_rights, "c", "xb"), may_read(granted_rights, "b/c", "x"))
 
 
 IMPLICIT = frozenset({("x", "nomad/jobs/web")})
@@ -115,18 +121,18 @@ IMPLICIT = frozenset({("x", "nomad/jobs/web")})
     ],
 )
 def test_the_rights_of_a_workload_rank_after_an_exact_path_and_before_globs(policy: str, allowed: str) -> None:
-    given = rights(policy).with_implicit_paths(IMPLICIT)
+    granted_rights = rights(policy).with_implicit_paths(IMPLICIT)
 
-    found = {c.value for c in VariableCapability if given.allows_variable("x", "nomad/jobs/web", c)} - {"deny"}
+    found = {c.value for c in VariableCapability if granted_rights.allows_variable("x", "nomad/jobs/web", c)} - {"deny"}
     assert set(allowed.split()) == found
 
 
 def test_the_rights_of_a_workload_are_limited_to_its_paths_in_its_namespace() -> None:
-    given = NO_RIGHTS.with_implicit_paths(IMPLICIT)
+    granted_rights = NO_RIGHTS.with_implicit_paths(IMPLICIT)
 
-    assert not may_read(given, "nomad/jobs/web", "y")
-    assert not may_read(given, "nomad/jobs/web/group")
-    assert not given.allows_any_in("x")
+    assert not may_read(granted_rights, "nomad/jobs/web", "y")
+    assert not may_read(granted_rights, "nomad/jobs/web/group")
+    assert not granted_rights.allows_any_in("x")
 
 
 def test_whether_a_list_of_variables_can_hold_anything_is_known_before_it_is_read() -> None:
@@ -143,18 +149,18 @@ def test_whether_a_list_of_variables_can_hold_anything_is_known_before_it_is_rea
 # -- all and nothing -----------------------------------------------------------------------------------------------
 
 
-def answers(given: Rights) -> set[bool]:
+def answers(granted_rights: Rights) -> set[bool]:
     return {
-        given.allows_namespace("x", READ_JOB),
-        given.allows_namespace("*", READ_JOB),
-        given.allows_any_in("x"),
-        given.build_namespace_filter(READ_JOB)("x"),
-        may_read(given, "a"),
-        given.allows_any_variable(VariableCapability.LIST),
-        given.allows_node_pool("x", NodePoolCapability.READ),
-        given.allows_host_volume("x", HostVolumeMountCapability.MOUNT_READ_ONLY),
-        given.allows_operator(OperatorCapability.SNAPSHOT_SAVE),
-        *(given.allows_level(scope, PolicyLevel.WRITE) for scope in PolicyScope),
+        granted_rights.allows_namespace("x", READ_JOB),
+        granted_rights.allows_namespace("*", READ_JOB),
+        granted_rights.allows_any_in("x"),
+        granted_rights.build_namespace_filter(READ_JOB)("x"),
+        may_read(granted_rights, "a"),
+        granted_rights.allows_any_variable(VariableCapability.LIST),
+        granted_rights.allows_node_pool("x", NodePoolCapability.READ),
+        granted_rights.allows_host_volume("x", HostVolumeMountCapability.MOUNT_READ_ONLY),
+        granted_rights.allows_operator(OperatorCapability.SNAPSHOT_SAVE),
+        *(granted_rights.allows_level(scope, PolicyLevel.WRITE) for scope in PolicyScope),
     }
 
 

@@ -24,7 +24,10 @@ def test_all_errors_of_a_policy_are_reported(policy: Policy, problems: list[str]
 
 
 def test_problems_are_joined_as_clients_know_it() -> None:
-    one, two = build_invalid_record("policy", ["x"]), build_invalid_record("token", ["x", "y"])
+    policy_error, token_error = build_invalid_record("policy", ["x"]), build_invalid_record("token", ["x", "y"])
 
-    assert (RefusalCode.INVALID, "policy 0 invalid: 1 error occurred:\n\t* x\n\n") == (one.code, one.text)
-    assert two.text == "token 0 invalid: 2 errors occurred:\n\t* x\n\t* y\n\n"
+    assert (RefusalCode.INVALID, "policy 0 invalid: 1 error occurred:\n\t* x\n\n") == (
+        policy_error.code,
+        policy_error.text,
+    )
+    assert token_error.text == "token 0 invalid: 2 errors occurred:\n\t* x\n\t* y\n\n"

@@ -30,10 +30,10 @@ async def test_the_first_token_may_have_a_secret_from_the_caller() -> None:
     async with ACluster() as cluster:
         powerless = ApiCaller(await cluster.a_server(access=True))
 
-        refused = await powerless.put("/v1/acl/bootstrap", {"BootstrapSecret": "let me in"})
+        refusal = await powerless.put("/v1/acl/bootstrap", {"BootstrapSecret": "let me in"})
         created = await powerless.put("/v1/acl/bootstrap", {"BootstrapSecret": UNKNOWN})
 
-        assert refused == (400, "invalid acl token")
+        assert refusal == (400, "invalid acl token")
         assert created[1]["SecretID"] == UNKNOWN
 
 
@@ -369,10 +369,10 @@ async def test_tokens_are_listed_by_creation_with_pages() -> None:
 
         first = await operator.ask("GET", "/v1/acl/tokens", query="per_page=3")
         token = first.headers["x-cluster-nexttoken"]
-        _, rest = await operator.get("/v1/acl/tokens", f"per_page=3&next_token={token}")
+        _, last_page = await operator.get("/v1/acl/tokens", f"per_page=3&next_token={token}")
 
         assert [*[item["AccessorID"] for item in (await operator.get("/v1/acl/tokens"))[1]]] == created
-        assert [item["AccessorID"] for item in rest] == created[3:]
+        assert [item["AccessorID"] for item in last_page] == created[3:]
 
 
 # -- one-time tokens

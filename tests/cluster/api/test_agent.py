@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.cluster.api.test_operator import get, put, with_member
 from tests.cluster.api.test_regions import fetch
 from tests.kit.cluster import ACluster
-from tests.kit.passage import InMemoryPassage
+from tests.kit.in_memory_relay import InMemoryRelay
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from wharf.cluster.server.agent_interface import AgentInfo, NoAgentInterface, ProcessInfo
 from wharf.cluster.server.metrics import MetricFilter, RequestMeter
@@ -200,7 +200,7 @@ async def test_log_lines_are_streamed_plain_or_in_frames_until_the_caller_discon
     async with ACluster() as cluster:
         server = await cluster.a_server()
         agent = server.server.agent = FakeAgentInterface()
-        transport = InMemoryPassage(server.api)
+        transport = InMemoryRelay(server.api)
 
         async with transport.open(RelayRequest("GET", b"/v1/agent/monitor?plain=true&log_level=WARN", ())) as incoming:
             lines = [await anext(incoming.parts) for _ in range(3)]
@@ -221,11 +221,11 @@ async def test_without_access_control_processes_are_inspected_only_with_debuggin
         server.server.agent = FakeAgentInterface()
         paths = ("/v1/agent/host", "/v1/agent/pprof/goroutine", "/v1/agent/pprof/profile", "/v1/agent/pprof/cmdline")
 
-        refused = [await get(server, path) for path in paths]
+        replies = [await get(server, path) for path in paths]
         server.server.agent = FakeAgentInterface(DEBUG_AGENT_INFO)
         stacks = await get(server, "/v1/agent/pprof/goroutine")
 
-        assert [(reply.status, reply.body) for reply in refused] == [(403, b"Permission denied")] * 4
+        assert [(reply.status, reply.body) for reply in replies] == [(403, b"Permission denied")] * 4
         assert (stacks.status, stacks.headers["content-type"]) == (200, "text/plain")
         assert stacks.body == b"process brain (7), ready\n\ntask think\n"
 
@@ -242,7 +242,7 @@ async def test_a_request_that_names_another_server_is_relayed_once() -> None:
         await until(lambda: second.server.replica.get(MEMBERS, "m2"), what="the second server has its own record")
         second.server.agent = FakeAgentInterface(DEBUG_AGENT_INFO)
         first.server.agent = NoAgentInterface(DEBUG_AGENT_INFO)
-        to_second = InMemoryPassage(second.api)
+        to_second = InMemoryRelay(second.api)
         first.server.relay = RequestRelay({"m2:4646": to_second}.__getitem__)
 
         remote = await fetch(first.api, "GET", "/v1/agent/pprof/goroutine?server_id=m2")
@@ -263,7 +263,7 @@ async def test_a_server_that_does_not_answer_is_503() -> None:
         first = await cluster.a_server("m1")
         await with_member(first, "m2")
         first.server.agent = NoAgentInterface(DEBUG_AGENT_INFO)
-        first.server.relay = RequestRelay({"m2:4646": InMemoryPassage(None)}.__getitem__)
+        first.server.relay = RequestRelay({"m2:4646": InMemoryRelay(None)}.__getitem__)
 
         reply = await fetch(first.api, "GET", "/v1/agent/host?server_id=m2")
 
@@ -337,14 +337,14 @@ async def test_a_past_interval_is_returned_while_it_is_retained() -> None:
 async def test_prometheus_text_is_served_if_enabled() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server("m1")
-        refused = await get(server, "/v1/metrics", "format=prometheus")
+        refusal = await get(server, "/v1/metrics", "format=prometheus")
         server.server.agent = NoAgentInterface(DEBUG_AGENT_INFO)
         await get(server, "/v1/jobs")
 
         reply = await get(server, "/v1/metrics", "format=prometheus")
 
         lines = reply.body.decode().splitlines()
-        assert (refused.status, refused.body) == (415, b"Prometheus is not enabled")
+        assert (refusal.status, refusal.body) == (415, b"Prometheus is not enabled")
         assert reply.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
         assert 'wharf_http_request_ms_bucket{kind="read",le="1",noun="job",status="2xx"} 1' in lines
         assert f"wharf_raft_appliedIndex {server.replica.index}" in lines

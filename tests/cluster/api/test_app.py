@@ -216,7 +216,9 @@ async def test_a_blocking_query_ends_when_its_caller_disconnects() -> None:
         index = (await get(server, "/v1/nodes")).headers["x-cluster-index"]
         removed = asyncio.Event()
         before = server.replica.watches.subscription_count
-        pending = cluster.start(get(server, "/v1/nodes", f"index={index}&wait=600s", gone=removed), name="query")
+        pending = cluster.start(
+            get(server, "/v1/nodes", f"index={index}&wait=600s", disconnected=removed), name="query"
+        )
         await pass_time(1.0)
         assert server.replica.watches.subscription_count == before + 1
         began_s = now_s()

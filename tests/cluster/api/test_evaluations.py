@@ -101,13 +101,13 @@ async def test_status_and_job_parameters_select_evaluations() -> None:
         assert await list_ids(server, "/v1/evaluations", "job=shop&status=blocked") == [E1]
 
 
-@pytest.mark.parametrize("other", ["status=complete", "job=shop"])
+@pytest.mark.parametrize("other_filter", ["status=complete", "job=shop"])
 @in_virtual_time
-async def test_a_filter_together_with_status_or_job_is_refused(other: str) -> None:
+async def test_a_filter_together_with_status_or_job_is_refused(other_filter: str) -> None:
     async with ACluster() as cluster:
         server = await with_evaluations(cluster)
 
-        reply = await get(server, "/v1/evaluations", f"{other}&filter=Priority==50")
+        reply = await get(server, "/v1/evaluations", f"{other_filter}&filter=Priority==50")
 
         assert status_and_body(reply) == (400, b"Filter expression cannot be used with other filter parameters")
 

@@ -10,11 +10,11 @@ from wharf.contract.wire.endpoint_table import ENDPOINTS, EndpointKind
 async def test_every_supported_endpoint_has_one_handler_and_there_are_no_others() -> None:
     async with ACluster() as cluster:
         server = (await cluster.a_server()).server
-        answered = [endpoint for endpoint in ENDPOINTS if not endpoint.unsupported_reason]
+        supported = [endpoint for endpoint in ENDPOINTS if not endpoint.unsupported_reason]
 
         assert set(build_read_handlers(server)) == {
-            endpoint.name for endpoint in answered if endpoint.kind is EndpointKind.READ
+            endpoint.name for endpoint in supported if endpoint.kind is EndpointKind.READ
         }
         assert set(build_action_handlers(server)) == {
-            endpoint.name for endpoint in answered if endpoint.kind is not EndpointKind.READ
+            endpoint.name for endpoint in supported if endpoint.kind is not EndpointKind.READ
         }

@@ -206,13 +206,13 @@ async def test_a_volume_that_no_node_can_create_is_refused_with_the_reason() -> 
 async def test_a_failed_creation_deletes_the_record_and_an_uncertain_one_keeps_it() -> None:
     async with ACluster() as cluster:
         server, _ = await with_volume_node(cluster, invalid_request("the disk is full"))
-        refused = await create(server, NodePool="default")
+        refusal = await create(server, NodePool="default")
         deleted_id = read(await get(server, "/v1/volumes"))
         server.server.node_channels = FakeVolumeNode(Refusal(RefusalCode.UNAVAILABLE, "it went away"))
         uncertain = await create(server, NodePool="default")
         (retained,) = read(await get(server, "/v1/volumes"))
 
-        assert status_and_text(refused) == (400, "volume data not created: the disk is full")
+        assert status_and_text(refusal) == (400, "volume data not created: the disk is full")
         assert (deleted_id, retained["State"]) == ([], "pending")
         assert (uncertain.status, retained["ID"] in uncertain.body.decode()) == (503, True)
 
@@ -278,7 +278,7 @@ async def test_each_volume_request_needs_its_right_in_the_namespace_of_the_volum
         writer = await a_token(server, 'namespace "default" { capabilities = ["host-volume-write"] }')
         path = f"/v1/volume/host/{volume_id}"
 
-        refused = [
+        refusals = [
             await get(server, path, headers=powerless),
             await put(server, "/v1/volume/host/create", build_registration(), headers=reader),
             await put(server, "/v1/volume/host/register", build_registration(Name="b"), headers=creator),
@@ -288,7 +288,7 @@ async def test_each_volume_request_needs_its_right_in_the_namespace_of_the_volum
             await delete(server, path, headers=creator),
         ]
 
-        assert [status_and_text(reply) for reply in refused] == [DENIED] * 5
+        assert [status_and_text(reply) for reply in refusals] == [DENIED] * 5
         assert read(await get(server, "/v1/volumes", headers=powerless)) == []
         assert len(read(await get(server, "/v1/volumes", "namespace=*", headers=reader))) == 1
         assert (

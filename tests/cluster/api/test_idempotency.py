@@ -84,15 +84,15 @@ async def test_the_same_key_with_another_request_is_refused_and_changes_nothing(
         await pass_time(2.0)
         index = server.replica.get_last_change(JOBS)
 
-        others = [
+        other_replies = [
             await put(server, registration("other"), headers=KEY),
             await put(server, registration(), "/v1/job/shop", headers=KEY),
             await put(server, registration(), query="namespace=default", headers=KEY),
             await ask(server.api, "DELETE", "/v1/job/shop", headers=KEY),
         ]
 
-        assert [reply.status for reply in others] == [400] * 4
-        assert b"was sent with another request (PUT /v1/jobs)" in others[0].body
+        assert [reply.status for reply in other_replies] == [400] * 4
+        assert b"was sent with another request (PUT /v1/jobs)" in other_replies[0].body
         assert server.replica.get_last_change(JOBS) == index
 
 
@@ -114,7 +114,7 @@ async def test_a_refused_write_does_not_use_up_its_key() -> None:
             RefuseFault("the disk is full") if requests is EngineOperation.COMMIT else None
         )
         first = await put(server, registration(), headers=KEY)
-        server.faults.choose_fault = lambda _asked: None
+        server.faults.choose_fault = lambda _operation: None
 
         repeated = await put(server, registration(), headers=KEY)
 
@@ -167,10 +167,10 @@ async def test_a_refused_leader_write_does_not_use_up_its_key() -> None:
         server = await a_server(cluster)
         (node,) = await cluster.ready_nodes(server, 1)
         path = f"/v1/node/{node.id}/eligibility"
-        refused = await put(server, b'{"Eligibility": "maybe"}', path, headers=KEY)
+        refusal = await put(server, b'{"Eligibility": "maybe"}', path, headers=KEY)
         free = await put(server, b'{"Eligibility": "ineligible"}', path, headers=KEY)
 
-        assert (refused.status, free.status) == (400, 200)
+        assert (refusal.status, free.status) == (400, 200)
 
 
 @in_virtual_time

@@ -70,18 +70,18 @@ CHANGES: dict[str, tuple[str, Change]] = {
 }
 
 
-@pytest.mark.parametrize("what", CHANGES)
-def test_a_blocking_query_wakes_for_changes_of_its_result_and_not_for_other_jobs(what: str) -> None:
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_blocking_query_wakes_for_changes_of_its_result_and_not_for_other_jobs(case: str) -> None:
     @in_virtual_time
     async def run() -> None:
         async with ACluster() as cluster:
             server = await cluster.a_server()
-            assert server.election.held is not None
-            server.election.held.lose()  # No leader, so that only the test changes records.
+            assert server.election.term is not None
+            server.election.term.lose()  # No leader, so that only the test changes records.
             shop, second = [await a_stored_job(server, a_job(name)) for name in ("shop", "other")]
             client = ApiClient(server)
-            place, change = CHANGES[what]
-            path = f"/v1/job/shop{place}"
+            target, change = CHANGES[case]
+            path = f"/v1/job/shop{target}"
             before = (await client.raw("GET", path, version=0)).headers["x-cluster-index"]
 
             pending_read = asyncio.ensure_future(client.raw("GET", path, version=0, index=before, wait="60s"))

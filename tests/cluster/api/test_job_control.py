@@ -182,11 +182,11 @@ async def test_a_purge_continues_under_the_next_leader() -> None:
         await client.delete("/v1/job/shop", purge="true")
         pending_read = (len(allocations(server)), server.replica.count_records(JOB_PURGES))
 
-        assert server.election.held is not None
-        server.election.held.lose()
+        assert server.election.term is not None
+        server.election.term.lose()
         (allocation,) = allocations(server)
         await store(server, ALLOCATIONS.build_put(replace(allocation, client_status=ClientStatus.COMPLETE)))
-        server.election.again()
+        server.election.allow_campaign()
 
         await until(lambda: not server.replica.count_records(JOB_PURGES), what="the purge has ended", within_s=120)
         assert (pending_read, allocations(server)) == ((1, 1), [])
@@ -335,14 +335,14 @@ async def test_the_whole_body_can_be_the_payload() -> None:
         assert (child.payload, child.meta) == (b"\x00\xff raw", None)
 
 
-@pytest.mark.parametrize("given", ["query", "body"])
-def test_a_repeated_idempotency_token_returns_the_existing_child(given: str) -> None:
+@pytest.mark.parametrize("token", ["query", "body"])
+def test_a_repeated_idempotency_token_returns_the_existing_child(token: str) -> None:
     @in_virtual_time
     async def run() -> None:
         async with ACluster() as cluster:
             _, client = await with_job(cluster, a_parameterized_job("convert"))
-            body = {"IdempotencyToken": "t"} if given == "body" else {}
-            query = {"idempotency_token": "t"} if given == "query" else {}
+            body = {"IdempotencyToken": "t"} if token == "body" else {}
+            query = {"idempotency_token": "t"} if token == "query" else {}
 
             first = await client.put("/v1/job/convert/dispatch", body, **query)
             second = await client.put("/v1/job/convert/dispatch", body, **query)

@@ -90,11 +90,11 @@ async def test_jobs_are_listed_by_namespace_and_id_and_tokens_name_the_next_job(
         await client.put("/v1/jobs", {"Job": a_job("z", namespace="aaa")})
 
         first = await client.raw("GET", "/v1/jobs", namespace="*", per_page=2)
-        rest = await client.get("/v1/jobs", namespace="*", next_token=first.headers["x-cluster-nexttoken"])
+        second_page = await client.get("/v1/jobs", namespace="*", next_token=first.headers["x-cluster-nexttoken"])
         backwards = await client.get("/v1/jobs", namespace="*", reverse="true")
 
         assert first.headers["x-cluster-nexttoken"] == "default.b"
-        assert [stub["ID"] for stub in rest] == ["b", "c"]
+        assert [stub["ID"] for stub in second_page] == ["b", "c"]
         assert [stub["ID"] for stub in backwards] == ["c", "b", "a.x", "z"]
 
 
@@ -155,9 +155,9 @@ def test_reading_an_unknown_job_is_a_404(path: str, text: str) -> None:
     async def run() -> None:
         async with ACluster() as cluster:
             client = ApiClient(await cluster.a_server())
-            place, _, query = path.partition("?")
+            route, _, query = path.partition("?")
 
-            result = await client.refusal("GET", f"/v1/job/shop{place}", **dict([query.split("=")] if query else []))
+            result = await client.refusal("GET", f"/v1/job/shop{route}", **dict([query.split("=")] if query else []))
 
             assert result == (404, text)
 

@@ -25,8 +25,8 @@ PATH = "/v1/jobs/statuses"
 async def with_stored_jobs(cluster: ACluster, *jobs: Job) -> tuple[OneServer, ApiClient]:
     """Start a server with these jobs. It has no leader, so that only the test changes records."""
     server = await cluster.a_server()
-    assert server.election.held is not None
-    server.election.held.lose()
+    assert server.election.term is not None
+    server.election.term.lose()
     for job in jobs:
         await a_stored_job(server, job)
     return server, ApiClient(server)

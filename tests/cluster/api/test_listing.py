@@ -301,10 +301,10 @@ def test_an_id_prefix_is_parsed(given_prefix: str, read: str) -> None:
     ],
 )
 def test_an_invalid_id_prefix_is_refused(given_prefix: str, text: str) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         parse_id_prefix(given_prefix, error_prefix="here: ")
 
-    assert refused.value.text.startswith(text)
+    assert caught.value.text.startswith(text)
 
 
 # -- filters

@@ -141,13 +141,13 @@ async def test_only_management_tokens_write_namespaces() -> None:
         manager = await a_token(server, management=True)
         index = server.replica.get_last_change(NAMESPACES)
 
-        refused = [
+        refusals = [
             await put(server, "/v1/namespace", {"Name": "new"}, headers=writer),
             await put(server, "/v1/namespace/new", {"Name": "new"}, headers=writer),
             await delete(server, "/v1/namespace/team", headers=writer),
         ]
 
-        assert [status_and_text(reply) for reply in refused] == [DENIED] * 3
+        assert [status_and_text(reply) for reply in refusals] == [DENIED] * 3
         assert server.replica.get_last_change(NAMESPACES) == index
         assert (await put(server, "/v1/namespace", {"Name": "new"}, headers=manager)).status == 200
 

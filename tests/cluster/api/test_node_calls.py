@@ -151,11 +151,11 @@ async def test_a_call_reaches_the_node_with_its_parameters_and_body() -> None:
         server = await with_work(cluster)
         echo = server.server.node_channels = EchoChannels()
 
-        answered = await get(server, f"/v1/client/fs/readat/{RUNNING_ID}", "path=a&offset=3")
+        reply = await get(server, f"/v1/client/fs/readat/{RUNNING_ID}", "path=a&offset=3")
         await put(server, f"/v1/client/allocation/{RUNNING_ID}/signal", {"Signal": "SIGHUP"})
 
-        assert status_and_text(answered) == (200, '{"Verb": "fs_read_at"}')
-        assert answered.headers["content-type"] == "application/json"
+        assert status_and_text(reply) == (200, '{"Verb": "fs_read_at"}')
+        assert reply.headers["content-type"] == "application/json"
         assert echo.calls == [
             NodeCall("fs_read_at", RUNNING_ID, {"path": "a", "offset": 3}),
             NodeCall("signal", RUNNING_ID, {}, b'{"Signal": "SIGHUP"}'),
@@ -192,9 +192,9 @@ async def test_metadata_without_keys_is_refused(meta: Any) -> None:
     async with ACluster() as cluster:
         server = await with_work(cluster)
 
-        refused = await send_request(server, "POST", f"/v1/client/metadata?node_id={NODE}", {"Meta": meta})
+        refusal = await send_request(server, "POST", f"/v1/client/metadata?node_id={NODE}", {"Meta": meta})
 
-        assert refused == (400, "missing required Meta object")
+        assert refusal == (400, "missing required Meta object")
 
 
 @in_virtual_time
@@ -240,9 +240,9 @@ async def test_an_invalid_call_is_refused_before_the_node_is_called(
         server = await with_work(cluster)
         echo = server.server.node_channels = EchoChannels()
 
-        status, refused = await send_request(server, method, target.format(RUNNING_ID), body)
+        status, refusal = await send_request(server, method, target.format(RUNNING_ID), body)
 
-        assert (status, text in refused, echo.calls) == (400, True, [])
+        assert (status, text in refusal, echo.calls) == (400, True, [])
 
 
 @in_virtual_time

@@ -356,7 +356,7 @@ async def test_a_browser_sends_its_token_in_the_first_message() -> None:
         header = await a_token(server, 'namespace "default" { capabilities = ["alloc-exec"] }')
         secret = header["x-cluster-token"]
 
-        async def begun(first: dict[str, Any] | None) -> WebSocketCaller:
+        async def connect(first: dict[str, Any] | None) -> WebSocketCaller:
             query = f'task=server&command=["sh"]{"&ws_handshake=true" if first else ""}'
             caller = WebSocketCaller(server.api, EXEC, query, headers=[])
             await caller.expect("websocket.accept")
@@ -364,14 +364,14 @@ async def test_a_browser_sends_its_token_in_the_first_message() -> None:
                 caller.send(type="websocket.receive", text=msgspec.json.encode(first).decode())
             return caller
 
-        refused = await begun(None)
-        assert "Permission denied" == (await refused.expect("websocket.close"))["reason"]
-        invalid = await begun({"auth_token": secret})
+        refusal = await connect(None)
+        assert "Permission denied" == (await refusal.expect("websocket.close"))["reason"]
+        invalid = await connect({"auth_token": secret})
         assert (await invalid.expect("websocket.close"))["reason"].startswith("the first message must be a handshake")
-        right = await begun({"version": 1, "auth_token": secret})
+        right = await connect({"version": 1, "auth_token": secret})
         right.send(type="websocket.receive", text='{"stdin":{"close":true}}')
         assert "exited" in (await right.expect("websocket.send"))["text"]
-        for caller in (refused, invalid, right):
+        for caller in (refusal, invalid, right):
             await caller.wait_closed()
         await node.close()
 

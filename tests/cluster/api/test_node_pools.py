@@ -53,12 +53,12 @@ async def test_a_node_pool_write_has_an_empty_reply_and_can_be_read_back() -> No
 
 
 @in_virtual_time
-@pytest.mark.parametrize("given", ["12h", DAY_NS // 2])
-async def test_the_ttl_of_node_identities_is_a_duration_text_or_nanoseconds(given: object) -> None:
+@pytest.mark.parametrize("ttl", ["12h", DAY_NS // 2])
+async def test_the_ttl_of_node_identities_is_a_duration_text_or_nanoseconds(ttl: object) -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        await put(server, "/v1/node/pool/gpu", {"Name": "gpu", "NodeIdentityTTL": given})
+        await put(server, "/v1/node/pool/gpu", {"Name": "gpu", "NodeIdentityTTL": ttl})
 
         assert read(await get(server, "/v1/node/pool/gpu"))["NodeIdentityTTL"] == DAY_NS // 2
 
@@ -179,12 +179,12 @@ async def test_the_jobs_of_a_pool_are_stubs_of_the_namespace_with_meta_on_reques
 
 
 @in_virtual_time
-@pytest.mark.parametrize("what", ["nodes", "jobs"])
-async def test_a_prefix_within_a_pool_is_refused(what: str) -> None:
+@pytest.mark.parametrize("query", ["nodes", "jobs"])
+async def test_a_prefix_within_a_pool_is_refused(query: str) -> None:
     async with ACluster() as cluster:
         server = await with_pool(cluster)
 
-        assert (await get(server, f"/v1/node/pool/gpu/{what}", "prefix=ab")).status == 400
+        assert (await get(server, f"/v1/node/pool/gpu/{query}", "prefix=ab")).status == 400
 
 
 @in_virtual_time
@@ -197,7 +197,7 @@ async def test_reading_writing_and_deleting_a_pool_need_separate_rights() -> Non
         writer = await a_token(server, 'node_pool "gpu" { policy = "write" }')
 
         observed = read(await get(server, "/v1/node/pools", headers=reader))
-        refused = [
+        refusals = [
             await get(server, "/v1/node/pool/default", headers=reader),
             await put(server, "/v1/node/pools", {"Name": "gpu"}, headers=reader),
             await put(server, "/v1/node/pools", {"Name": "other"}, headers=writer),
@@ -209,7 +209,7 @@ async def test_reading_writing_and_deleting_a_pool_need_separate_rights() -> Non
 
         assert [pool["Name"] for pool in observed] == ["gpu"]
         assert read(await get(server, "/v1/node/pools", headers=powerless)) == []
-        assert [status_and_text(reply) for reply in refused] == [DENIED] * 7
+        assert [status_and_text(reply) for reply in refusals] == [DENIED] * 7
         assert status_and_text(await put(server, "/v1/node/pools", {"Name": "gpu"}, headers=writer)) == (200, "")
         assert status_and_text(await delete(server, "/v1/node/pool/gpu", headers=writer)) == (200, "")
 

@@ -265,11 +265,11 @@ async def test_an_eligibility_change_returns_no_node_index_and_a_repeated_one_on
 
 
 @in_virtual_time
-@pytest.mark.parametrize("what", ["drain", "eligibility", "evaluate", "purge"])
-async def test_changes_of_an_unknown_node_are_404_and_cannot_be_read(what: str) -> None:
+@pytest.mark.parametrize("route", ["drain", "eligibility", "evaluate", "purge"])
+async def test_changes_of_an_unknown_node_are_404_and_cannot_be_read(route: str) -> None:
     async with ACluster() as cluster:
         server = await with_nodes(cluster)
-        path = f"/v1/node/{TWO}/{what}"
+        path = f"/v1/node/{TWO}/{route}"
 
         assert status_and_text(await put(server, path, {"Eligibility": "eligible"})) == (404, "node not found")
         assert status_and_text(await get(server, path)) == (405, "Invalid method")

@@ -89,7 +89,7 @@ async def test_quotas_need_their_rights_and_are_visible_in_the_namespaces_that_u
         index = server.replica.get_last_change(QUOTAS)
 
         listed = [len(read(await get(server, "/v1/quotas", headers=callers))) for callers in (reader, bound, powerless)]
-        refused = [
+        refusals = [
             await get(server, "/v1/quota/tight", headers=bound),
             await get(server, "/v1/quota/usage/tight", headers=powerless),
             await put(server, "/v1/quota", {**TIGHT, "Name": "new"}, headers=reader),
@@ -98,6 +98,6 @@ async def test_quotas_need_their_rights_and_are_visible_in_the_namespaces_that_u
         ]
 
         assert listed == [1, 1, 0]
-        assert [status_and_text(reply) for reply in refused] == [DENIED] * 5
+        assert [status_and_text(reply) for reply in refusals] == [DENIED] * 5
         assert server.replica.get_last_change(QUOTAS) == index
         assert (await put(server, "/v1/quota", {**TIGHT, "Name": "new"}, headers=writer)).status == 200

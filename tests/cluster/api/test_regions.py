@@ -8,7 +8,7 @@ import msgspec
 
 from tests.builders import a_job
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.passage import App, InMemoryPassage
+from tests.kit.in_memory_relay import App, InMemoryRelay
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
 from wharf.cluster.api.relay.regions import RegionRelay
 from wharf.cluster.server.relay import RequestRelay
@@ -29,7 +29,7 @@ async def fetch(
 
     length = ((b"content-length", str(len(body)).encode()),) if body else ()
     outgoing = RelayRequest(method, target.encode(), (*headers, *length), parts() if body else None)
-    async with InMemoryPassage(app).open(outgoing) as incoming:
+    async with InMemoryRelay(app).open(outgoing) as incoming:
         whole = b"".join([part async for part in incoming.parts])
     result = {name.decode().lower(): value.decode() for name, value in incoming.headers}
     return ClientReply(incoming.status, result, whole)
@@ -44,17 +44,17 @@ class TwoRegions:
             item.server.identity = msgspec.structs.replace(item.server.identity, region=region)
         self.east_relay = RegionRelay(east.api, east.server)
         self.west_relay = RegionRelay(west.api, west.server)
-        self.silent = InMemoryPassage(None)
-        self.to_west = InMemoryPassage(self.west_relay)
-        self.to_east = InMemoryPassage(self.east_relay)
+        self.silent = InMemoryRelay(None)
+        self.to_west = InMemoryRelay(self.west_relay)
+        self.to_east = InMemoryRelay(self.east_relay)
         transports: dict[str, Relay] = {"silent": self.silent, "west": self.to_west, "east": self.to_east}
         transport_to: Callable[[str], Relay] = transports.__getitem__
         east.server.relay = RequestRelay(transport_to, regions={"west": ["silent", "west"], "north": ["silent"]})
         west.server.relay = RequestRelay(transport_to, regions={"east": ["east"]})
 
 
-async def two_regions(one: ACluster, other: ACluster) -> TwoRegions:
-    return TwoRegions(await one.a_server("e1"), await other.a_server("w1"))
+async def two_regions(west_cluster: ACluster, east_cluster: ACluster) -> TwoRegions:
+    return TwoRegions(await west_cluster.a_server("e1"), await east_cluster.a_server("w1"))
 
 
 @in_virtual_time
@@ -91,8 +91,8 @@ async def test_an_unknown_region_is_404_with_nomads_text_after_all_other_errors(
             assert (reply.status, reply.body) == (404, b"No path to region")
         invalid = await fetch(regions.east_relay, "GET", "/v1/jobs?region=south&index=x")
         assert (invalid.status, invalid.body) == (400, b"Invalid index")
-        refused = await fetch(regions.east_relay, "PUT", "/v1/jobs?region=south", JOB)
-        assert refused.status == 404
+        refusal = await fetch(regions.east_relay, "PUT", "/v1/jobs?region=south", JOB)
+        assert refusal.status == 404
         assert regions.east.replica.get(JOBS, "default", "shop") is None
 
 
@@ -174,7 +174,7 @@ async def test_a_stopping_server_refuses_waiting_requests_with_503() -> None:
 async def test_a_long_body_is_relayed_in_parts_with_little_buffering() -> None:
     async with ACluster() as item, ACluster(seed=8) as second:
         regions = await two_regions(item, second)
-        taken: list[int] = []
+        part_sizes: list[int] = []
         submitted: list[int] = []
         resume = asyncio.Event()
 
@@ -183,7 +183,7 @@ async def test_a_long_body_is_relayed_in_parts_with_little_buffering() -> None:
             while more:
                 await resume.wait()
                 message = await receive()  # type: ignore[misc]  # an ASGI callable
-                taken.append(len(message["body"]))
+                part_sizes.append(len(message["body"]))
                 more = message["more_body"]
             await send({"type": "http.response.start", "status": 200, "headers": []})  # type: ignore[misc]
             await send({"type": "http.response.body", "body": b"done"})  # type: ignore[misc]
@@ -197,7 +197,7 @@ async def test_a_long_body_is_relayed_in_parts_with_little_buffering() -> None:
         outgoing = RelayRequest("PUT", b"/v1/jobs?region=west", ((b"content-length", b"50000"),), parts())
 
         async def send_all() -> bytes:
-            async with InMemoryPassage(regions.east_relay).open(outgoing) as incoming:
+            async with InMemoryRelay(regions.east_relay).open(outgoing) as incoming:
                 return b"".join([part async for part in incoming.parts])
 
         sending = item.start(send_all(), name="sender")
@@ -206,7 +206,7 @@ async def test_a_long_body_is_relayed_in_parts_with_little_buffering() -> None:
         resume.set()
 
         assert await sending == b"done"
-        assert sum(taken) == 50_000
+        assert sum(part_sizes) == 50_000
 
 
 @in_virtual_time

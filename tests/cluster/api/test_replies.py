@@ -274,12 +274,12 @@ def test_a_path_that_needs_cleaning_is_redirected_with_its_query(path: str, loca
             server = await cluster.a_server()
 
             received_texts = await get(server, path, "a=b")
-            put = await ask(server.api, "PUT", path)
+            reply = await ask(server.api, "PUT", path)
 
             assert (received_texts.status, received_texts.headers["location"]) == (307, f"{location}?a=b")
             assert received_texts.body == f'<a href="{location}">Temporary Redirect</a>.\n\n'.encode()
             assert received_texts.headers["content-type"] == "text/html; charset=utf-8"
-            assert (put.status, put.body, put.headers["location"]) == (307, b"", location)
+            assert (reply.status, reply.body, reply.headers["location"]) == (307, b"", location)
 
     run()
 

@@ -26,10 +26,10 @@ def options(query: str) -> QueryOptions:
 
 
 def refusal(query: str) -> str:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         options(query)
-    assert refused.value.code is RefusalCode.INVALID
-    return refused.value.text
+    assert caught.value.code is RefusalCode.INVALID
+    return caught.value.text
 
 
 def a_request(body: bytes = b"", query: str = "") -> Request:
@@ -147,19 +147,19 @@ def test_unescaped_bytes_of_a_query_are_utf_8() -> None:
     ],
 )
 def test_an_undecodable_body_is_refused_with_the_position(body: bytes, text: str) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         a_request(body).decode_body(messages.JobRegisterRequest)
 
-    assert refused.value.code is RefusalCode.INVALID
-    assert text in refused.value.text
+    assert caught.value.code is RefusalCode.INVALID
+    assert text in caught.value.text
 
 
 @pytest.mark.parametrize("body", [b"[" * 5_000, b'{"a":' * 3_000, b'{"Job":' + b"[" * 5_000])
 def test_a_too_deeply_nested_body_is_refused(body: bytes) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         a_request(body).decode_body(messages.JobRegisterRequest)
 
-    assert refused.value.code is RefusalCode.INVALID
+    assert caught.value.code is RefusalCode.INVALID
 
 
 @pytest.mark.parametrize("after", [b" garbage", b"{", b'{"Job": 3}', b"\n\x00"])
@@ -235,10 +235,10 @@ def test_a_missing_flag_has_the_default_of_the_handler() -> None:
     ],
 )
 def test_an_invalid_parameter_is_refused_by_name(query: str, text: str) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         build_request_with_query(query)
 
-    assert (refused.value.code, refused.value.text[: len(text)]) == (RefusalCode.INVALID, text)
+    assert (caught.value.code, caught.value.text[: len(text)]) == (RefusalCode.INVALID, text)
 
 
 def test_numbers_durations_and_texts_are_parsed() -> None:
@@ -274,7 +274,7 @@ def test_page_parameters_are_parsed(query: str, field: str, value: Any) -> None:
     assert getattr(options(query), field) == value
 
 
-@pytest.mark.parametrize("given", ["x", "1.5", "2147483648", "-2147483649", "+"])
-def test_an_invalid_page_size_is_refused(given: str) -> None:
-    query = f"per_page={given.replace('+', '%2B')}&index=x"
+@pytest.mark.parametrize("per_page", ["x", "1.5", "2147483648", "-2147483649", "+"])
+def test_an_invalid_page_size_is_refused(per_page: str) -> None:
+    query = f"per_page={per_page.replace('+', '%2B')}&index=x"
     assert refusal(query) == "Expect a number for `per_page` query string parameter"

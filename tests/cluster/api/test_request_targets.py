@@ -7,7 +7,7 @@ from tests.builders import a_job
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import ask
 from tests.kit.virtual_time import in_virtual_time, pass_time
-from tests.spec.words import register
+from tests.spec.server_requests import register
 from wharf.cluster.api.replies.shared import MAX_SHARED_REPLY_BYTES, SharedReplyCache
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.targets import MAX_CACHED_TARGETS, MAX_KEY_BYTES, RequestTarget, RequestTargetCache

@@ -285,13 +285,13 @@ async def test_other_requests_are_answered_during_a_long_search() -> None:
             await a_stored_job(server, a_job(f"web-{number:03}"))
         other_replies = 0
 
-        async def others() -> None:
+        async def other_requests() -> None:
             nonlocal other_replies
             while True:
                 other_replies += 1
                 await asyncio.sleep(0)
 
-        counting = cluster.start(others(), name="others")
+        counting = cluster.start(other_requests(), name="others")
         matches = await fuzzy(server, "web", "jobs", "stale")
         counting.cancel()
 

@@ -136,9 +136,9 @@ async def test_the_same_key_chooses_the_same_instances() -> None:
 
         first = await list_ids(server, "/v1/service/web", "choose=2%7Cme")
         repeated = await list_ids(server, "/v1/service/web", "choose=2%7Cme")
-        others = {tuple(await list_ids(server, "/v1/service/web", f"choose=1%7Cclient-{n}")) for n in range(20)}
+        other_choices = {tuple(await list_ids(server, "/v1/service/web", f"choose=1%7Cclient-{n}")) for n in range(20)}
 
-        assert (len(first), first, len(others)) == (2, repeated, 3)
+        assert (len(first), first, len(other_choices)) == (2, repeated, 3)
 
 
 @in_virtual_time

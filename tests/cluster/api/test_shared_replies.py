@@ -11,7 +11,7 @@ from tests.kit.callers import a_token, change_rules, enable_acl
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import ask
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
-from tests.spec.words import register
+from tests.spec.server_requests import register
 from wharf.cluster.api.replies.encoding import EncodedRecordCache, ListBodyCache, ReplyBody
 from wharf.contract.client import ClientReply
 
@@ -130,7 +130,7 @@ async def test_a_disconnected_caller_does_not_affect_those_that_share_its_reply(
         index = (await get(server, "/v1/jobs")).headers["x-cluster-index"]
         removed = asyncio.Event()
         (disconnecting,) = await start_blocking_reads(
-            cluster, server, 1, "/v1/jobs", f"index={index}&wait=60s", gone=removed
+            cluster, server, 1, "/v1/jobs", f"index={index}&wait=60s", disconnected=removed
         )
         (remaining,) = await start_blocking_reads(cluster, server, 1, "/v1/jobs", f"index={index}&wait=60s")
 

@@ -149,11 +149,11 @@ async def test_only_the_holder_writes_a_locked_variable() -> None:
         _, lock = await item.put(DB, body, query="lock-acquire")
         lock_id = lock["Lock"]["ID"]
 
-        others = await item.put(DB, {"Items": {"a": "1"}})
+        other_reply = await item.put(DB, {"Items": {"a": "1"}})
         invalid = await item.put(DB, {"Items": {"a": "1"}, "Lock": {"ID": "nobody"}})
         status, own = await item.put(DB, {"Items": {"a": "1"}, "Lock": {"ID": lock_id}})
 
-        assert (others[0], invalid[0], (await item.delete(DB))[0]) == (409, 409, 409)
+        assert (other_reply[0], invalid[0], (await item.delete(DB))[0]) == (409, 409, 409)
         assert (status, own["Items"]) == (200, {"a": "1"})
         # A plain write of the holder resets the lock's durations to the defaults.
         assert own["Lock"] == {"ID": lock_id, "TTL": "15s", "LockDelay": "15s"}
@@ -212,9 +212,9 @@ async def test_a_new_leader_restarts_the_ttl_of_every_lock() -> None:
         item = await without_access_control(cluster)
         _, lock = await item.put(DB, {"Items": ITEMS, "Lock": {"TTL": "20s"}}, query="lock-acquire")
         await pass_time(15)
-        assert item.server.election.held is not None
-        item.server.election.held.lose()
-        item.server.election.again()
+        assert item.server.election.term is not None
+        item.server.election.term.lose()
+        item.server.election.allow_campaign()
 
         await pass_time(15)
         renewed = await item.put(DB, {"Lock": {"ID": lock["Lock"]["ID"]}}, query="lock-renew")
@@ -370,10 +370,10 @@ async def test_a_filter_cannot_use_encrypted_fields() -> None:
         item = await without_access_control(cluster)
         await item.put(DB, {"Items": ITEMS})
 
-        refused = await item.get("/v1/vars", "filter=KeyID+is+not+empty")
-        taken = await item.get("/v1/vars", "filter=Path+%3D%3D+%22db%2Fmain%22")
+        refusal = await item.get("/v1/vars", "filter=KeyID+is+not+empty")
+        accepted = await item.get("/v1/vars", "filter=Path+%3D%3D+%22db%2Fmain%22")
 
-        assert (refused[0], len(taken[1])) == (400, 1)
+        assert (refusal[0], len(accepted[1])) == (400, 1)
 
 
 @in_virtual_time

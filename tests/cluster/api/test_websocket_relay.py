@@ -13,7 +13,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
 
 from tests.kit.cluster import ACluster
-from tests.kit.passage import InMemoryPassage
+from tests.kit.in_memory_relay import InMemoryRelay
 from tests.kit.virtual_time import in_virtual_time
 from wharf.cluster.api.relay.regions import RegionRelay
 from wharf.cluster.engines.memory.engine import MemoryEngine
@@ -105,7 +105,7 @@ def build_relay(*addresses: str) -> RegionRelay:
     engine = MemoryEngine(WORLD, MemoryLog(WORLD))
     server = Server(WORLD, engine, ServerIdentity("e1", "e1", region="east"))
     server.relay = RequestRelay(
-        lambda _address: InMemoryPassage(None), regions={"west": list(addresses)}, sockets_to=WebSocketRelay
+        lambda _address: InMemoryRelay(None), regions={"west": list(addresses)}, sockets_to=WebSocketRelay
     )
     return RegionRelay(reject_local_request, server)
 
@@ -162,13 +162,13 @@ async def test_a_disconnect_of_the_caller_closes_the_remote_side() -> None:
 @on_a_real_loop
 async def test_a_stopping_server_closes_both_sides() -> None:
     async with west() as (server, address):
-        door = build_relay(address)
-        caller = WebSocketCaller(door, EXEC, "region=west")
+        engine = build_relay(address)
+        caller = WebSocketCaller(engine, EXEC, "region=west")
         await caller.expect("websocket.accept")
         await caller.expect("websocket.send")
         (remote,) = server.connections
 
-        door.close()
+        engine.close()
 
         assert (await caller.expect("websocket.close"))["code"] == 1001
         await caller.wait_closed()
@@ -202,16 +202,16 @@ async def test_an_unreachable_region_is_503_and_a_second_hop_is_refused() -> Non
 @on_a_real_loop
 async def test_a_websocket_makes_one_hop_between_members_of_a_region() -> None:
     async with west() as (_, address):
-        passing = RequestRelay(lambda _address: InMemoryPassage(None), sockets_to=WebSocketRelay)
+        passing = RequestRelay(lambda _address: InMemoryRelay(None), sockets_to=WebSocketRelay)
         outgoing = _outgoing()
 
         async with passing.open_socket_to_member(address, outgoing, subprotocols=["frames"]) as socket:
             assert await socket.receive() == f"{EXEC} a-token"
         repeated = msgspec.structs.replace(outgoing, headers=[*outgoing.headers, (HOPS_HEADER, b"member")])
-        with pytest.raises(Refusal, match="already forwarded once") as refused:
+        with pytest.raises(Refusal, match="already forwarded once") as caught:
             await passing.open_socket_to_member(address, repeated).__aenter__()
 
-        assert refused.value.code is RefusalCode.UNAVAILABLE
+        assert caught.value.code is RefusalCode.UNAVAILABLE
 
 
 def _outgoing() -> RelayRequest:

@@ -27,9 +27,9 @@ class CanaryCase(NamedTuple):
     """A deployment that waits for promotion: the number of canaries and the health of its allocations."""
 
     desired_count: int
-    canaries_wanted: int
+    canary_count: int
     canaries: list[bool]
-    others: list[bool]
+    other_allocations: list[bool]
 
 
 def a_rollout(count: int) -> SimulatedCluster:
@@ -54,8 +54,8 @@ def a_rollout(count: int) -> SimulatedCluster:
 def test_a_deployment_with_unhealthy_canaries_fails_at_its_deadline(
     case: CanaryCase, becomes: DeploymentStatus
 ) -> None:
-    loop = a_rollout(len(case.canaries) + len(case.others))
-    for allocation, is_well in zip(loop.list_active(), [*case.canaries, *case.others], strict=True):
+    loop = a_rollout(len(case.canaries) + len(case.other_allocations))
+    for allocation, is_well in zip(loop.list_active(), [*case.canaries, *case.other_allocations], strict=True):
         reported = loop.report(allocation, ClientStatus.RUNNING, healthy=is_well)
         marked = replace(reported.desired_transition or DesiredTransition(), reschedule=True)
         loop.put_led(ALLOCATIONS.build_put(replace(reported, desired_transition=marked)))
@@ -63,7 +63,7 @@ def test_a_deployment_with_unhealthy_canaries_fails_at_its_deadline(
     group = replace(
         (deployment.task_groups or {})["web"],
         desired_total=case.desired_count,
-        desired_canaries=case.canaries_wanted,
+        desired_canaries=case.canary_count,
         placed_canaries=tuple(each.id for each in loop.list_active()[: len(case.canaries)]),
         require_progress_by=to_datetime(loop.now_ns),
     )

@@ -30,7 +30,7 @@ Place = tuple[str, str]
 class FreshLog(Protocol):
     """A log that was empty when the test began."""
 
-    async def door(self) -> LogEngine:
+    async def open_engine(self) -> LogEngine:
         """Return an open engine of another member. All engines are closed when the test ends; closing twice is allowed."""
         ...
 
@@ -49,20 +49,20 @@ class EngineKind(Protocol):
     """The system programs that its tests start."""
     ttl_s: float
     """The shortest lease that the engine keeps to."""
-    has_many_doors: bool
+    allows_many_engines: bool
     """Whether several members can open the same log at once."""
 
     def fresh(self, folder: Path) -> AbstractAsyncContextManager[FreshLog]: ...
 
 
-def kinds(*, with_many_doors: bool = False) -> list[ParameterSet]:
+def kinds(*, many_engines_only: bool = False) -> list[ParameterSet]:
     """Return every engine kind as parameters of a test."""
     found = sorted(Path(__file__).parent.glob("kind_*.py"))
     joined: list[EngineKind] = [importlib.import_module(f"tests.cluster.engines.{file.stem}").KIND for file in found]
     return [
         pytest.param(kind, id=kind.name, marks=[pytest.mark.needs_program(program) for program in kind.programs])
         for kind in joined
-        if kind.has_many_doors or not with_many_doors
+        if kind.allows_many_engines or not many_engines_only
     ]
 
 
@@ -96,33 +96,35 @@ def index_of(outcome: WriteOutcome) -> int:
     return outcome.index
 
 
-async def commit(door: LogEngine, *changes: EncodedChange, conditions: Sequence[Condition] = (), lease: int = 0) -> int:
+async def commit(
+    engine: LogEngine, *changes: EncodedChange, conditions: Sequence[Condition] = (), lease: int = 0
+) -> int:
     """Commit changes, which must succeed, and return the index."""
-    return index_of(await door.commit(a_write(*changes, conditions=conditions, lease=lease)))
+    return index_of(await engine.commit(a_write(*changes, conditions=conditions, lease=lease)))
 
 
-async def load(door: LogEngine) -> tuple[dict[Place, tuple[int, bytes]], LogPosition]:
+async def load(engine: LogEngine) -> tuple[dict[Place, tuple[int, bytes]], LogPosition]:
     """Load the log: version and data of every record, and the position of the load."""
-    loading = door.load()
+    loading = engine.load()
     rows = {(row.table, row.key): (row.version, row.data) async for slice in loading.iter_slices() for row in slice}
     return rows, await loading.get_position()
 
 
-async def written(door: LogEngine) -> dict[Place, int]:
+async def written(engine: LogEngine) -> dict[Place, int]:
     """Return the index at which each record was written, also after restores."""
-    loading = door.load()
+    loading = engine.load()
     return {(row.table, row.key): row.write_index async for slice in loading.iter_slices() for row in slice}
 
 
-async def records(door: LogEngine) -> dict[Place, bytes]:
+async def records(engine: LogEngine) -> dict[Place, bytes]:
     """Return the data of every record."""
-    rows, _ = await load(door)
-    return {place: data for place, (_, data) in rows.items()}
+    rows, _ = await load(engine)
+    return {row_key: data for row_key, (_, data) in rows.items()}
 
 
-async def follow_to(door: LogEngine, *, after: int, index: int) -> list[Batch]:
+async def follow_to(engine: LogEngine, *, after: int, index: int) -> list[Batch]:
     """The batches of the feed up to the one with this index."""
-    feed = door.follow(after)
+    feed = engine.follow(after)
     batches = [await anext(feed)]
     while batches[-1].index < index:
         batches.append(await anext(feed))

@@ -134,9 +134,9 @@ class EtcdCluster:
         """Run etcdctl."""
         command = ["etcdctl", f"--endpoints={endpoint or self.endpoints[0]}", *arguments]
         environment = os.environ | {"ETCDCTL_API": "3"}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30)
-        assert done.returncode == 0 or not check, f"{' '.join(command)}: {done.stderr}"
-        return done.stdout
+        process = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30)
+        assert process.returncode == 0 or not check, f"{' '.join(command)}: {process.stderr}"
+        return process.stdout
 
     def save_snapshot(self) -> Path:
         file = self.folder / "snapshot.db"

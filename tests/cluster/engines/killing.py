@@ -35,7 +35,7 @@ class Caller:
     name: str
     count: int = 0
     version: int = 0
-    told: dict[str, int] = field(default_factory=dict)
+    acknowledged: dict[str, int] = field(default_factory=dict)
     """The index of every write that was acknowledged, or found later."""
     never: set[str] = field(default_factory=set)
     """Writes that were not sent, or that `find` did not find."""
@@ -54,8 +54,8 @@ class Caller:
             ),
         )
 
-    def was_told(self, write: EncodedWrite, index: int) -> None:
-        self.told[write.id] = index
+    def record_acknowledged(self, write: EncodedWrite, index: int) -> None:
+        self.acknowledged[write.id] = index
         self.count += 1
         self.version = index
 
@@ -72,7 +72,7 @@ class Caller:
                 self.open_question = write
                 return
             assert isinstance(outcome, Committed), outcome
-            self.was_told(write, outcome.index)
+            self.record_acknowledged(write, outcome.index)
 
     async def settle(self, engine: RemoteEngine) -> None:
         """Search for the write whose reply was lost."""
@@ -84,7 +84,7 @@ class Caller:
         if index is None:
             self.never.add(write.id)
         else:
-            self.was_told(write, index)
+            self.record_acknowledged(write, index)
 
 
 @dataclass
@@ -146,22 +146,24 @@ async def settle_all(callers: list[Caller], engine: RemoteEngine, tally: Tally) 
 
 async def check(callers: list[Caller], engine: RemoteEngine, *, after: int) -> int:
     """Check that the log contains exactly the acknowledged writes, each once and complete. Returns the last checked index."""
-    rows, standing = await load(engine)
+    rows, position = await load(engine)
     expected = {("counters", caller.name): b"%d" % caller.count for caller in callers if caller.count}
     expected |= {
         ("lines", f"{caller.name}\0{number % LINES}"): line_of(number)
         for caller in callers
         for number in range(max(1, caller.count + 1 - LINES), caller.count + 1)
     }
-    assert expected == {place: data for place, (_, data) in rows.items()}
+    assert expected == {row_key: data for row_key, (_, data) in rows.items()}
     batches: list[Batch] = []
-    if standing.index > after:
-        batches = await follow_to(engine, after=after, index=standing.index)
-    told = {write_id: index for caller in callers for write_id, index in caller.told.items() if index > after}
-    assert told == {batch.id: batch.index for batch in batches}
+    if position.index > after:
+        batches = await follow_to(engine, after=after, index=position.index)
+    acknowledged = {
+        write_id: index for caller in callers for write_id, index in caller.acknowledged.items() if index > after
+    }
+    assert acknowledged == {batch.id: batch.index for batch in batches}
     assert {len(batch.changes) for batch in batches} <= {2}
-    assert list(range(after + 1, standing.index + 1)) == [batch.index for batch in batches]
-    return standing.index
+    assert list(range(after + 1, position.index + 1)) == [batch.index for batch in batches]
+    return position.index
 
 
 def line_of(number: int) -> bytes:

@@ -44,17 +44,17 @@ class FreshEtcdLog:
     def __init__(self) -> None:
         self.cluster = shared_server()
         self.settings = fresh_settings(self.cluster)
-        self._doors: list[EtcdEngine] = []
+        self._engines: list[EtcdEngine] = []
 
-    async def door(self) -> LogEngine:
-        door = EtcdEngine(self.settings, RealWorld())
-        await door.open()
-        self._doors.append(door)
-        return door
+    async def open_engine(self) -> LogEngine:
+        engine = EtcdEngine(self.settings, RealWorld())
+        await engine.open()
+        self._engines.append(engine)
+        return engine
 
     async def reopen(self) -> LogEngine:
         await self.close()
-        return await self.door()
+        return await self.open_engine()
 
     async def write_elsewhere(self) -> None:
         # Above and below our prefix, and one that begins like it.
@@ -67,16 +67,16 @@ class FreshEtcdLog:
         await client.close()
 
     async def close(self) -> None:
-        doors, self._doors = self._doors, []
-        for door in doors:
-            await door.close()
+        engines, self._engines = self._engines, []
+        for engine in engines:
+            await engine.close()
 
 
 class EtcdKind:
     name = "etcd"
     programs = ("etcd",)
     ttl_s = 2.0
-    has_many_doors = True
+    allows_many_engines = True
 
     @asynccontextmanager
     async def fresh(self, folder: Path) -> AsyncIterator[FreshLog]:  # noqa: ARG002 (the port of kinds gives one)

@@ -14,31 +14,31 @@ class FreshMemoryLog:
     def __init__(self) -> None:
         self._world = RealWorld()
         self._log = MemoryLog(self._world, limits=ETCD_WRITE_LIMITS)
-        self._doors: list[MemoryEngine] = []
+        self._engines: list[MemoryEngine] = []
 
-    async def door(self) -> MemoryEngine:
-        door = MemoryEngine(self._world, self._log, is_single_server=False, slice_rows=10)
-        await door.open()
-        self._doors.append(door)
-        return door
+    async def open_engine(self) -> MemoryEngine:
+        engine = MemoryEngine(self._world, self._log, is_single_server=False, slice_rows=10)
+        await engine.open()
+        self._engines.append(engine)
+        return engine
 
     async def reopen(self) -> MemoryEngine:
         await self.close()
-        return await self.door()
+        return await self.open_engine()
 
     async def write_elsewhere(self) -> None:
         self._log.advance_index()
 
     async def close(self) -> None:
-        for door in self._doors:
-            await door.close()
+        for engine in self._engines:
+            await engine.close()
 
 
 class MemoryKind:
     name = "memory"
     programs = ()
     ttl_s = 0.05
-    has_many_doors = True
+    allows_many_engines = True
 
     @asynccontextmanager
     async def fresh(self, folder: Path) -> AsyncIterator[FreshLog]:  # noqa: ARG002 (the port of kinds gives one)

@@ -13,26 +13,26 @@ from wharf.world import RealWorld
 class FreshRemoteLog:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._doors: list[RemoteEngine] = []
+        self._engines: list[RemoteEngine] = []
         self._store = self._start()
 
-    async def door(self) -> RemoteEngine:
-        door = RemoteEngine(RealWorld(), self._store.socket_path, open_timeout_s=20.0)
-        await door.open()
-        self._doors.append(door)
-        return door
+    async def open_engine(self) -> RemoteEngine:
+        engine = RemoteEngine(RealWorld(), self._store.socket_path, open_timeout_s=20.0)
+        await engine.open()
+        self._engines.append(engine)
+        return engine
 
     async def reopen(self) -> RemoteEngine:
         await self.close()
         self._store = self._start()
-        return await self.door()
+        return await self.open_engine()
 
     async def write_elsewhere(self) -> None:
         """Nobody else writes into our file."""
 
     async def close(self) -> None:
-        for door in self._doors:
-            await door.close()
+        for engine in self._engines:
+            await engine.close()
         self._store.end()
 
     def _start(self) -> StoreProcess:
@@ -44,7 +44,7 @@ class RemoteKind:
     name = "remote"
     programs = ()
     ttl_s = 0.2
-    has_many_doors = True
+    allows_many_engines = True
 
     @asynccontextmanager
     async def fresh(self, folder: Path) -> AsyncIterator[FreshLog]:

@@ -12,32 +12,32 @@ from wharf.world import RealWorld
 class FreshSqliteLog:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._doors: list[SqliteEngine] = []
+        self._engines: list[SqliteEngine] = []
 
-    async def door(self) -> SqliteEngine:
+    async def open_engine(self) -> SqliteEngine:
         # No tail is promised, so that a compaction shows at once.
-        door = SqliteEngine(RealWorld(), self._folder, min_tail_changes=0)
-        await door.open()
-        self._doors.append(door)
-        return door
+        engine = SqliteEngine(RealWorld(), self._folder, min_tail_changes=0)
+        await engine.open()
+        self._engines.append(engine)
+        return engine
 
     async def reopen(self) -> SqliteEngine:
         await self.close()
-        return await self.door()
+        return await self.open_engine()
 
     async def write_elsewhere(self) -> None:
         """Nobody else writes into our file."""
 
     async def close(self) -> None:
-        for door in self._doors:
-            await door.close()
+        for engine in self._engines:
+            await engine.close()
 
 
 class SqliteKind:
     name = "sqlite"
     programs = ()
     ttl_s = 0.05
-    has_many_doors = False
+    allows_many_engines = False
 
     @asynccontextmanager
     async def fresh(self, folder: Path) -> AsyncIterator[FreshLog]:

@@ -204,7 +204,7 @@ def apply(content: bytearray, change: tuple[int, bytes] | int) -> None:
     content[offset : offset + len(data)] = data
 
 
-def place(files: dict[str, bytes], folder: Path) -> None:
+def write_files(files: dict[str, bytes], folder: Path) -> None:
     """Make a folder hold exactly these files."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.iterdir():

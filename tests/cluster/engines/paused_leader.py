@@ -16,17 +16,17 @@ from wharf.world import RealWorld
 async def main() -> None:
     endpoint, prefix, ttl_s = sys.argv[1:]
     world = RealWorld()
-    door = EtcdEngine(EtcdSettings(endpoints=(endpoint,), prefix=prefix), world)
-    await door.open()
-    lease = await door.grant_lease(float(ttl_s))
-    version = await commit(door, put("leader", b"paused", table="leader"), lease=lease.id)
+    engine = EtcdEngine(EtcdSettings(endpoints=(endpoint,), prefix=prefix), world)
+    await engine.open()
+    lease = await engine.grant_lease(float(ttl_s))
+    version = await commit(engine, put("leader", b"paused", table="leader"), lease=lease.id)
     print(f"leader {version}", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     was_valid = world.monotonic_s() < lease.get_valid_until_s()
     condition = unchanged("leader", version, table="leader")
-    outcome = await door.commit(a_write(put("state", b"by the paused leader"), conditions=[condition]))
+    outcome = await engine.commit(a_write(put("state", b"by the paused leader"), conditions=[condition]))
     print(f"{type(outcome).__name__} {was_valid}", flush=True)
-    await door.close()
+    await engine.close()
 
 
 if __name__ == "__main__":

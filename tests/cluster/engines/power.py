@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from tests.cluster.engines.lying_disk import PowerCutDisk, place
+from tests.cluster.engines.lying_disk import PowerCutDisk, write_files
 from wharf.cluster.engines.port import (
     Batch,
     Committed,
@@ -106,14 +106,14 @@ def run_lives(folder: Path, *, seed: int, lives: int, syncs_count: bool = True) 
     numbers = iter(range(1_000_000))
     try:
         for _ in range(lives):
-            place(files, folder)
+            write_files(files, folder)
             disk.begin(files, cut_at=random.randrange(1, random.choice((CUT_WITHIN_OPENING, CUT_WITHIN, CUT_WITHIN))))
             live(folder, disk, random, numbers, expected, tally)
             disk.cut()
             survivors = disk.survivors or {}
             # The index of the write-ahead log is in memory, not on the disk.
             files = {path: data for path, data in survivors.items() if not path.endswith("-shm")}
-        place(files, folder)
+        write_files(files, folder)
         disk.begin(files, cut_at=-1)
         store = open_store(folder, disk)
         settle(store, expected, tally)
@@ -164,11 +164,11 @@ def restore(
     restoring = SqliteRestore(store)
     restoring.begin(LogPosition(0, {}))
     restoring.add_records(rows)
-    told = restoring.finish()
+    restored_index = restoring.finish()
     if disk.is_off():
         expected.unknown_restore = restored  # Nobody heard of it.
         return
-    assert told == index
+    assert restored_index == index
     expected.adopt(restored)
     tally.restored += 1
 
@@ -200,21 +200,21 @@ def settle(store: SqliteStore, expected: Expected, tally: Tally) -> None:
         else:
             tally.unknown_that_happened += 1
             expected.batches.append(Batch(index, write.id, write.kind, write.cause, write.changes))
-    standing, dead = store.begin_load()
+    position, dead = store.begin_load()
     restored, expected.unknown_restore = expected.unknown_restore, None
-    if restored is not None and standing.epoch == restored.epoch:
+    if restored is not None and position.epoch == restored.epoch:
         expected.adopt(restored)
         tally.unknown_restores_that_happened += 1
     elif restored is not None:
         tally.unknown_restores_that_did_not += 1
-    rows, _ = store.reader.read_records(0, last_index=standing.index, dead_lines=dead)
+    rows, _ = store.reader.read_records(0, last_index=position.index, dead_lines=dead)
     store.end_load()
     found = {(table, key): (version, data) for table, key, version, data in rows}
     assert len(found) == len(rows)
     assert expected.state() == found
     tail = [batch for batch in expected.batches if batch.index > store.tail_from]
-    assert tail == store.reader.read_batches(store.tail_from, last_index=standing.index, max_bytes=10**9)
-    assert (standing.epoch, standing.index) == (expected.base.epoch, expected.base.index + len(expected.batches))
+    assert tail == store.reader.read_batches(store.tail_from, last_index=position.index, max_bytes=10**9)
+    assert (position.epoch, position.index) == (expected.base.epoch, expected.base.index + len(expected.batches))
     tally.trimmed += store.tail_from > 0
 
 

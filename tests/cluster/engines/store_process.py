@@ -68,11 +68,11 @@ class StoreProcess:
 
     def wait(self) -> tuple[int, str]:
         """Its exit code and what it said."""
-        _, said = self._process.communicate(timeout=60)
+        _, errors = self._process.communicate(timeout=60)
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
-        return self._process.returncode, said
+        return self._process.returncode, errors
 
 
 def main() -> None:

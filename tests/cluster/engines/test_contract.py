@@ -41,49 +41,49 @@ from wharf.cluster.engines.port import (
 from wharf.contract.model.log import Cause, CauseKind
 
 EveryKind = pytest.mark.parametrize("kind", kinds())
-ManyDoors = pytest.mark.parametrize("kind", kinds(with_many_doors=True))
+NeedsManyEngines = pytest.mark.parametrize("kind", kinds(many_engines_only=True))
 
 Opening = Callable[[EngineKind], AbstractAsyncContextManager[tuple[FreshLog, LogEngine]]]
 
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Opening:
-    """Opens an empty log of a kind and one door to it."""
+    """Opens an empty log of a kind and one engine to it."""
 
     @asynccontextmanager
     async def opening(kind: EngineKind) -> AsyncIterator[tuple[FreshLog, LogEngine]]:
         async with kind.fresh(tmp_path) as log:
-            yield log, await log.door()
+            yield log, await log.open_engine()
 
     return opening
 
 
-# --- committed: durable, once, whole, at the index told ---
+# --- committed: durable, once, whole, at the index first_index ---
 
 
 @EveryKind
 async def test_an_empty_log_has_no_records_and_index_0(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        rows, standing = await load(door)
+    async with opened(kind) as (_, engine):
+        rows, position = await load(engine)
 
-        assert (rows, standing.index, standing.last_changes) == ({}, 0, {})
-        assert await door.barrier() == 0
+        assert (rows, position.index, position.last_changes) == ({}, 0, {})
+        assert await engine.barrier() == 0
 
 
 @EveryKind
 async def test_the_first_batch_has_index_1(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (log, door):
+    async with opened(kind) as (log, engine):
         await log.write_elsewhere()
 
-        assert await commit(door, put("a")) == FIRST_INDEX
+        assert await commit(engine, put("a")) == FIRST_INDEX
 
 
 @EveryKind
 async def test_indexes_grow(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (log, door):
+    async with opened(kind) as (log, engine):
         indexes = []
         for number in range(5):
-            indexes.append(await commit(door, put(f"k{number}")))
+            indexes.append(await commit(engine, put(f"k{number}")))
             await log.write_elsewhere()
 
         assert sorted(set(indexes)) == indexes
@@ -93,53 +93,55 @@ async def test_indexes_grow(kind: EngineKind, opened: Opening) -> None:
 async def test_a_committed_record_is_read_with_the_index_of_its_batch_as_version(
     kind: EngineKind, opened: Opening
 ) -> None:
-    async with opened(kind) as (_, door):
-        first = await commit(door, put("a", b"1"), put("b", b"1"))
-        second = await commit(door, put("a", b"2"))
+    async with opened(kind) as (_, engine):
+        first = await commit(engine, put("a", b"1"), put("b", b"1"))
+        second = await commit(engine, put("a", b"2"))
 
-        rows, _ = await load(door)
+        rows, _ = await load(engine)
         assert {("jobs", "a"): (second, b"2"), ("jobs", "b"): (first, b"1")} == rows
 
 
 @EveryKind
 async def test_committed_records_exist_after_the_log_is_reopened(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (log, door):
-        first = await commit(door, put("a", b"1"), put("b", b"1"))
-        second = await commit(door, drop("a"), put("c", b"2", table="nodes"))
+    async with opened(kind) as (log, engine):
+        first = await commit(engine, put("a", b"1"), put("b", b"1"))
+        second = await commit(engine, drop("a"), put("c", b"2", table="nodes"))
 
-        rows, standing = await load(await log.reopen())
+        rows, position = await load(await log.reopen())
         assert {("jobs", "b"): (first, b"1"), ("nodes", "c"): (second, b"2")} == rows
-        assert standing.index >= second
+        assert position.index >= second
 
 
 @EveryKind
 async def test_a_deleted_record_is_not_read(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        await commit(door, put("a"), put("b"))
-        await commit(door, drop("a"))
+    async with opened(kind) as (_, engine):
+        await commit(engine, put("a"), put("b"))
+        await commit(engine, drop("a"))
 
-        assert await records(door) == {("jobs", "b"): b"data"}
+        assert await records(engine) == {("jobs", "b"): b"data"}
 
 
 @EveryKind
 async def test_deleting_a_missing_record_is_not_an_error(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        await commit(door, put("a"))
-        await commit(door, drop("missing"))
+    async with opened(kind) as (_, engine):
+        await commit(engine, put("a"))
+        await commit(engine, drop("missing"))
 
-        assert await records(door) == {("jobs", "a"): b"data"}
+        assert await records(engine) == {("jobs", "a"): b"data"}
 
 
 @EveryKind
 async def test_keys_and_data_may_hold_anything(kind: EngineKind, opened: Opening) -> None:
     odd = ["", "a/b", "a\0b", "/", "ä ö €\U0001f6a2", "\U0010ffff", "%00", "a" * 500]
     everything = bytes(range(256))
-    async with opened(kind) as (_, door):
-        index = await commit(door, *(put(key, everything) for key in odd), put("empty", b""), put("a/b", table="nodes"))
+    async with opened(kind) as (_, engine):
+        index = await commit(
+            engine, *(put(key, everything) for key in odd), put("empty", b""), put("a/b", table="nodes")
+        )
 
         expected = {("jobs", key): everything for key in odd} | {("jobs", "empty"): b"", ("nodes", "a/b"): b"data"}
-        assert expected == await records(door)
-        (batch,) = await follow_to(door, after=0, index=index)
+        assert expected == await records(engine)
+        (batch,) = await follow_to(engine, after=0, index=index)
         assert expected == {(change.table, change.key): change.data for change in batch.changes}
 
 
@@ -148,18 +150,18 @@ async def test_keys_and_data_may_hold_anything(kind: EngineKind, opened: Opening
 
 @EveryKind
 async def test_a_write_whose_conditions_hold_is_committed(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        index = await commit(door, put("a", b"1"))
-        await commit(door, put("a", b"2"), conditions=[unchanged("a", index), unchanged("new", 0)])
+    async with opened(kind) as (_, engine):
+        index = await commit(engine, put("a", b"1"))
+        await commit(engine, put("a", b"2"), conditions=[unchanged("a", index), unchanged("new", 0)])
 
-        assert await records(door) == {("jobs", "a"): b"2"}
+        assert await records(engine) == {("jobs", "a"): b"2"}
 
 
 @EveryKind
 async def test_a_conflict_names_exactly_the_changed_keys_and_changes_nothing(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        first = await commit(door, put("same"), put("moved"), put("dropped"), put("there"))
-        second = await commit(door, put("moved"), drop("dropped"))
+    async with opened(kind) as (_, engine):
+        first = await commit(engine, put("same"), put("moved"), put("dropped"), put("there"))
+        second = await commit(engine, put("moved"), drop("dropped"))
         conditions = [
             unchanged("same", first),
             unchanged("moved", first),
@@ -168,36 +170,36 @@ async def test_a_conflict_names_exactly_the_changed_keys_and_changes_nothing(kin
             unchanged("never", 0),
             unchanged("never was", first),
         ]
-        before, standing = await load(door)
+        before, position = await load(engine)
 
-        outcome = await door.commit(a_write(put("same", b"2"), put("x"), conditions=conditions))
+        outcome = await engine.commit(a_write(put("same", b"2"), put("x"), conditions=conditions))
 
         expected = [("jobs", key) for key in ("dropped", "moved", "never was", "there")]
         assert isinstance(outcome, WriteConflict)
         assert expected == sorted(outcome.keys)
-        after, standing_after = await load(door)
-        assert (before, standing.last_changes) == (after, standing_after.last_changes)
-        assert await door.barrier() == second
+        after, standing_after = await load(engine)
+        assert (before, position.last_changes) == (after, standing_after.last_changes)
+        assert await engine.barrier() == second
 
 
 @EveryKind
 async def test_conditions_of_the_first_write_are_checked_too(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        outcome = await door.commit(a_write(put("a"), conditions=[unchanged("a", 7), unchanged("b", 0)]))
+    async with opened(kind) as (_, engine):
+        outcome = await engine.commit(a_write(put("a"), conditions=[unchanged("a", 7), unchanged("b", 0)]))
 
         assert isinstance(outcome, WriteConflict)
         assert list(outcome.keys) == [("jobs", "a")]
-        assert await records(door) == {}
+        assert await records(engine) == {}
 
 
 @EveryKind
 async def test_one_of_many_writes_on_the_same_condition_succeeds(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (log, door):
-        doors = [door, await log.door()] if kind.has_many_doors else [door]
-        index = await commit(door, put("a"))
+    async with opened(kind) as (log, engine):
+        engines = [engine, await log.open_engine()] if kind.allows_many_engines else [engine]
+        index = await commit(engine, put("a"))
         writes = [a_write(put("a", str(n).encode()), conditions=[unchanged("a", index)]) for n in range(20)]
 
-        outcomes = await asyncio.gather(*(doors[n % len(doors)].commit(write) for n, write in enumerate(writes)))
+        outcomes = await asyncio.gather(*(engines[n % len(engines)].commit(write) for n, write in enumerate(writes)))
 
         winners = [outcome for outcome in outcomes if isinstance(outcome, Committed)]
         losers = [outcome for outcome in outcomes if isinstance(outcome, WriteConflict)]
@@ -210,34 +212,34 @@ async def test_one_of_many_writes_on_the_same_condition_succeeds(kind: EngineKin
 
 @EveryKind
 async def test_a_write_as_large_as_the_limits_is_committed_in_one_batch(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        await commit(door, put("first"))
-        bounds = door.limits
+    async with opened(kind) as (_, engine):
+        await commit(engine, put("first"))
+        bounds = engine.limits
         size = bounds.bytes // bounds.changes
         changes = [put(f"k{n}", bytes(size)) for n in range(bounds.changes)]
         conditions = [unchanged(f"k{n}", 0) for n in range(bounds.conditions)]
 
-        index = await commit(door, *changes, conditions=conditions)
+        index = await commit(engine, *changes, conditions=conditions)
 
-        (batch,) = await follow_to(door, after=FIRST_INDEX, index=index)
+        (batch,) = await follow_to(engine, after=FIRST_INDEX, index=index)
         assert in_order(changes) == in_order(batch.changes)
 
 
 @EveryKind
 async def test_the_first_write_may_be_as_large_as_the_limits(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        changes = [put(f"k{n}") for n in range(door.limits.changes)]
-        conditions = [unchanged(f"k{n}", 0) for n in range(door.limits.conditions)]
+    async with opened(kind) as (_, engine):
+        changes = [put(f"k{n}") for n in range(engine.limits.changes)]
+        conditions = [unchanged(f"k{n}", 0) for n in range(engine.limits.conditions)]
 
-        assert await commit(door, *changes, conditions=conditions) == FIRST_INDEX
+        assert await commit(engine, *changes, conditions=conditions) == FIRST_INDEX
 
 
 @EveryKind
 async def test_a_write_beyond_the_limits_is_rejected_and_changes_nothing(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        bounds = door.limits
-        index = await commit(door, put("a"))
-        refused = [
+    async with opened(kind) as (_, engine):
+        bounds = engine.limits
+        index = await commit(engine, put("a"))
+        rejections = [
             a_write(),
             a_write(put("a", b"1"), put("a", b"2")),
             a_write(put("a", b"1"), drop("a")),
@@ -246,11 +248,11 @@ async def test_a_write_beyond_the_limits_is_rejected_and_changes_nothing(kind: E
             a_write(put("b", bytes(bounds.bytes + 1))),
         ]
 
-        outcomes = [await door.commit(write) for write in refused]
+        outcomes = [await engine.commit(write) for write in rejections]
 
-        assert [WriteRejected] * len(refused) == [type(outcome) for outcome in outcomes]
-        assert await records(door) == {("jobs", "a"): b"data"}
-        assert await door.barrier() == index
+        assert [WriteRejected] * len(rejections) == [type(outcome) for outcome in outcomes]
+        assert await records(engine) == {("jobs", "a"): b"data"}
+        assert await engine.barrier() == index
 
 
 # --- the feed ---
@@ -258,12 +260,12 @@ async def test_a_write_beyond_the_limits_is_rejected_and_changes_nothing(kind: E
 
 @EveryKind
 async def test_a_follower_of_an_empty_log_gets_the_first_batch(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        feed = door.follow(0)
+    async with opened(kind) as (_, engine):
+        feed = engine.follow(0)
         following = asyncio.ensure_future(anext(feed))
         await asyncio.sleep(0)
         write = a_write(put("a"), put("b"))
-        await door.commit(write)
+        await engine.commit(write)
 
         batch = await following
         assert (FIRST_INDEX, write.id, "test", Cause(CauseKind.REQUEST, "r1")) == (
@@ -279,13 +281,13 @@ async def test_a_follower_of_an_empty_log_gets_the_first_batch(kind: EngineKind,
 async def test_a_batch_of_the_feed_contains_deletions_even_of_missing_records(
     kind: EngineKind, opened: Opening
 ) -> None:
-    async with opened(kind) as (_, door):
-        await commit(door, put("a"), put("b"), put("c", table="nodes"))
+    async with opened(kind) as (_, engine):
+        await commit(engine, put("a"), put("b"), put("c", table="nodes"))
         changes = [put("a", b"2"), drop("b"), drop("missing"), drop("c", table="nodes"), put("d", table="nodes")]
-        index = await commit(door, *changes)
-        only_missing = await commit(door, drop("missing"))
+        index = await commit(engine, *changes)
+        only_missing = await commit(engine, drop("missing"))
 
-        batches = await follow_to(door, after=FIRST_INDEX, index=only_missing)
+        batches = await follow_to(engine, after=FIRST_INDEX, index=only_missing)
         assert [(index, in_order(changes)), (only_missing, [drop("missing")])] == [
             (batch.index, in_order(batch.changes)) for batch in batches
         ]
@@ -293,13 +295,13 @@ async def test_a_batch_of_the_feed_contains_deletions_even_of_missing_records(
 
 @EveryKind
 async def test_the_feed_gives_every_batch_once_and_in_order_while_many_write(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (log, door):
-        doors = [door, await log.door(), await log.door()] if kind.has_many_doors else [door]
+    async with opened(kind) as (log, engine):
+        engines = [engine, await log.open_engine(), await log.open_engine()] if kind.allows_many_engines else [engine]
         writes = [a_write(*(put(f"{writer}-{key}") for key in range(writer + 1))) for writer in range(60)]
-        follower = asyncio.ensure_future(read_batches(doors[-1], len(writes)))
+        follower = asyncio.ensure_future(read_batches(engines[-1], len(writes)))
 
         async def write_and_disturb(number: int) -> int:
-            index = index_of(await doors[number % len(doors)].commit(writes[number]))
+            index = index_of(await engines[number % len(engines)].commit(writes[number]))
             await log.write_elsewhere()
             return index
 
@@ -313,35 +315,35 @@ async def test_the_feed_gives_every_batch_once_and_in_order_while_many_write(kin
         }
 
 
-async def read_batches(door: LogEngine, count: int) -> list[Batch]:
-    feed = door.follow(0)
+async def read_batches(engine: LogEngine, count: int) -> list[Batch]:
+    feed = engine.follow(0)
     return [await anext(feed) for _ in range(count)]
 
 
 @EveryKind
 async def test_the_feed_begins_after_the_requested_index(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        indexes = [await commit(door, put(f"k{number}")) for number in range(6)]
+    async with opened(kind) as (_, engine):
+        indexes = [await commit(engine, put(f"k{number}")) for number in range(6)]
 
-        batches = await follow_to(door, after=indexes[2], index=indexes[-1])
+        batches = await follow_to(engine, after=indexes[2], index=indexes[-1])
         assert indexes[3:] == [batch.index for batch in batches]
 
 
 @EveryKind
 async def test_following_after_an_index_that_the_log_never_reached_is_behind(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        index = await commit(door, put("a"))
+    async with opened(kind) as (_, engine):
+        index = await commit(engine, put("a"))
 
         with pytest.raises(FollowerBehind):
-            await anext(door.follow(index + 1_000))
+            await anext(engine.follow(index + 1_000))
 
 
 @EveryKind
 async def test_several_followers_get_the_same(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        followers = [asyncio.ensure_future(read_batches(door, 10)) for _ in range(3)]
+    async with opened(kind) as (_, engine):
+        followers = [asyncio.ensure_future(read_batches(engine, 10)) for _ in range(3)]
         for number in range(10):
-            await commit(door, put(f"k{number}"))
+            await commit(engine, put(f"k{number}"))
 
         first, second, third = await asyncio.gather(*followers)
         assert first == second == third
@@ -349,12 +351,12 @@ async def test_several_followers_get_the_same(kind: EngineKind, opened: Opening)
 
 @EveryKind
 async def test_closing_an_engine_ends_its_feeds_with_log_unavailable(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        index = await commit(door, put("a"))
-        feed = door.follow(index)
+    async with opened(kind) as (_, engine):
+        index = await commit(engine, put("a"))
+        feed = engine.follow(index)
         following = asyncio.ensure_future(anext(feed))
-        await door.barrier()  # Meanwhile the follower has begun to wait.
-        await door.close()
+        await engine.barrier()  # Meanwhile the follower has begun to wait.
+        await engine.close()
 
         with pytest.raises(LogUnavailable):
             await following
@@ -362,16 +364,16 @@ async def test_closing_an_engine_ends_its_feeds_with_log_unavailable(kind: Engin
 
 @EveryKind
 async def test_a_closed_engine_is_unavailable(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        await commit(door, put("a"))
-        await door.close()
+    async with opened(kind) as (_, engine):
+        await commit(engine, put("a"))
+        await engine.close()
 
         with pytest.raises(LogUnavailable):
-            await door.barrier()
+            await engine.barrier()
         with pytest.raises(LogUnavailable):
-            await door.commit(a_write(put("b")))
+            await engine.commit(a_write(put("b")))
         with pytest.raises(LogUnavailable):
-            await anext(door.follow(0))
+            await anext(engine.follow(0))
 
 
 # --- load ---
@@ -381,25 +383,27 @@ async def test_a_closed_engine_is_unavailable(kind: EngineKind, opened: Opening)
 async def test_a_load_under_writes_and_the_feed_after_it_give_exactly_the_final_state(
     kind: EngineKind, opened: Opening
 ) -> None:
-    async with opened(kind) as (log, door):
-        writer = await log.door() if kind.has_many_doors else door
+    async with opened(kind) as (log, engine):
+        writer = await log.open_engine() if kind.allows_many_engines else engine
         for start in range(0, 500, 50):
-            await commit(door, *(put(f"k{number}", b"0") for number in range(start, start + 50)))
+            await commit(engine, *(put(f"k{number}", b"0") for number in range(start, start + 50)))
         last = 0
 
         async def write_on() -> None:
             nonlocal last
             for number in range(100):
-                gone = number * 7 % 500
-                last = await commit(writer, put(f"k{number}", b"1"), drop(f"k{gone}") if gone != number else put("x"))
+                deleted = number * 7 % 500
+                last = await commit(
+                    writer, put(f"k{number}", b"1"), drop(f"k{deleted}") if deleted != number else put("x")
+                )
 
         writing = asyncio.ensure_future(write_on())
-        loads = [await load(door) for _ in range(3)]
+        loads = [await load(engine) for _ in range(3)]
         await writing
 
-        final, end = await load(door)
-        for rows, standing in loads:
-            batches = await follow_to(door, after=standing.index, index=last) if standing.index < last else []
+        final, end = await load(engine)
+        for rows, position in loads:
+            batches = await follow_to(engine, after=position.index, index=last) if position.index < last else []
             assert final == replay(batches, rows)
         assert end.index >= last
 
@@ -408,50 +412,50 @@ async def test_a_load_under_writes_and_the_feed_after_it_give_exactly_the_final_
 async def test_the_last_change_of_a_table_is_that_of_its_last_batch_after_drops_and_when_opened_again(
     kind: EngineKind, opened: Opening
 ) -> None:
-    async with opened(kind) as (log, door):
-        first = await commit(door, put("a"), put("n", table="nodes"), put("e", table="evaluations"))
-        second = await commit(door, put("a"), put("b"))
-        third = await commit(door, drop("n", table="nodes"))
-        fourth = await commit(door, drop("b"), put("o", table="nodes"))
-        fifth = await commit(door, drop("o", table="nodes"))
+    async with opened(kind) as (log, engine):
+        first = await commit(engine, put("a"), put("n", table="nodes"), put("e", table="evaluations"))
+        second = await commit(engine, put("a"), put("b"))
+        third = await commit(engine, drop("n", table="nodes"))
+        fourth = await commit(engine, drop("b"), put("o", table="nodes"))
+        fifth = await commit(engine, drop("o", table="nodes"))
 
         expected = {"jobs": fourth, "nodes": fifth, "evaluations": first}
         assert first < second < third < fourth < fifth
-        _, standing = await load(door)
-        assert expected == standing.last_changes
-        _, standing = await load(await log.reopen())
-        assert expected == standing.last_changes
+        _, position = await load(engine)
+        assert expected == position.last_changes
+        _, position = await load(await log.reopen())
+        assert expected == position.last_changes
 
 
 @EveryKind
 async def test_deleting_a_missing_record_is_a_change_of_its_table(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (log, door):
-        await commit(door, put("a"))
-        index = await commit(door, drop("missing"))
+    async with opened(kind) as (log, engine):
+        await commit(engine, put("a"))
+        index = await commit(engine, drop("missing"))
 
-        _, standing = await load(await log.reopen())
-        assert {"jobs": index} == standing.last_changes
+        _, position = await load(await log.reopen())
+        assert {"jobs": index} == position.last_changes
 
 
 # --- barrier and find ---
 
 
-@ManyDoors
+@NeedsManyEngines
 async def test_a_barrier_covers_every_earlier_write_of_another_engine(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (log, door):
-        other = await log.door()
+    async with opened(kind) as (log, engine):
+        other_engine = await log.open_engine()
         for number in range(20):
-            index = await commit(door, put(f"k{number}"))
-            assert await other.barrier() >= index
+            index = await commit(engine, put(f"k{number}"))
+            assert await other_engine.barrier() >= index
 
 
 @EveryKind
 async def test_concurrent_barriers_each_return_a_correct_index(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
+    async with opened(kind) as (_, engine):
 
         async def write_and_ask(number: int) -> bool:
-            index = await commit(door, put(f"k{number}"))
-            return await door.barrier() >= index
+            index = await commit(engine, put(f"k{number}"))
+            return await engine.barrier() >= index
 
         assert await asyncio.gather(*(write_and_ask(number) for number in range(50))) == [True] * 50
 
@@ -460,37 +464,37 @@ async def test_concurrent_barriers_each_return_a_correct_index(kind: EngineKind,
 async def test_a_committed_write_is_found_by_its_id_and_an_unknown_one_is_not(
     kind: EngineKind, opened: Opening
 ) -> None:
-    async with opened(kind) as (log, door):
-        assert await door.find_write("never", since=0) is None
+    async with opened(kind) as (log, engine):
+        assert await engine.find_write("never", since=0) is None
         writes = [a_write(put(f"k{number}")) for number in range(5)]
-        indexes = [index_of(await door.commit(write)) for write in writes]
+        indexes = [index_of(await engine.commit(write)) for write in writes]
         await log.write_elsewhere()
 
-        assert indexes == [await door.find_write(write.id, since=0) for write in writes]
-        assert await door.find_write("never", since=0) is None
-        assert await door.find_write("never", since=indexes[-1]) is None
+        assert indexes == [await engine.find_write(write.id, since=0) for write in writes]
+        assert await engine.find_write("never", since=0) is None
+        assert await engine.find_write("never", since=indexes[-1]) is None
 
 
 @EveryKind
 async def test_a_search_looks_back_to_since_and_not_further(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        await commit(door, put("a"))
+    async with opened(kind) as (_, engine):
+        await commit(engine, put("a"))
         write = a_write(put("b"))
-        index = index_of(await door.commit(write))
-        await commit(door, put("c"))
+        index = index_of(await engine.commit(write))
+        await commit(engine, put("c"))
 
-        assert await door.find_write(write.id, since=index) == index
-        assert await door.find_write(write.id, since=index + 1) is None
+        assert await engine.find_write(write.id, since=index) == index
+        assert await engine.find_write(write.id, since=index + 1) is None
 
 
 @EveryKind
 async def test_writes_go_on_after_a_search(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        index = await commit(door, put("a"))
-        await door.find_write("never", since=0)
-        await commit(door, put("a", b"2"), conditions=[unchanged("a", index)])
+    async with opened(kind) as (_, engine):
+        index = await commit(engine, put("a"))
+        await engine.find_write("never", since=0)
+        await commit(engine, put("a", b"2"), conditions=[unchanged("a", index)])
 
-        assert await records(door) == {("jobs", "a"): b"2"}
+        assert await records(engine) == {("jobs", "a"): b"2"}
 
 
 # --- compaction ---
@@ -500,54 +504,56 @@ async def test_writes_go_on_after_a_search(kind: EngineKind, opened: Opening) ->
 async def test_after_a_compaction_the_feed_reaches_back_to_the_requested_index(
     kind: EngineKind, opened: Opening
 ) -> None:
-    async with opened(kind) as (_, door):
-        indexes = [await commit(door, put("a", str(number).encode())) for number in range(10)]
-        await commit(door, drop("a"))
-        last = await commit(door, drop("b"))
-        await door.compact(indexes[6])
+    async with opened(kind) as (_, engine):
+        indexes = [await commit(engine, put("a", str(number).encode())) for number in range(10)]
+        await commit(engine, drop("a"))
+        last = await commit(engine, drop("b"))
+        await engine.compact(indexes[6])
 
-        batches = await follow_to(door, after=indexes[6] - 1, index=last)
+        batches = await follow_to(engine, after=indexes[6] - 1, index=last)
         assert indexes[6:] == [batch.index for batch in batches][:-2]
         with pytest.raises(FollowerBehind):
-            await anext(door.follow(FIRST_INDEX))
+            await anext(engine.follow(FIRST_INDEX))
 
 
 @EveryKind
 async def test_a_compaction_takes_nothing_from_the_state(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (log, door):
-        await commit(door, put("a"), put("n", table="nodes"))
-        await commit(door, drop("n", table="nodes"))
-        index = await commit(door, put("b"))
-        before = await load(door)
-        await door.compact(index)
+    async with opened(kind) as (log, engine):
+        await commit(engine, put("a"), put("n", table="nodes"))
+        await commit(engine, drop("n", table="nodes"))
+        index = await commit(engine, put("b"))
+        before = await load(engine)
+        await engine.compact(index)
 
-        rows, standing = await load(await log.reopen())
-        assert (before[0], before[1].last_changes) == (rows, standing.last_changes)
-        assert await commit(await log.door() if kind.has_many_doors else await log.reopen(), put("c")) > index
+        rows, position = await load(await log.reopen())
+        assert (before[0], before[1].last_changes) == (rows, position.last_changes)
+        assert (
+            await commit(await log.open_engine() if kind.allows_many_engines else await log.reopen(), put("c")) > index
+        )
 
 
 @EveryKind
 async def test_a_search_beyond_a_compaction_is_behind(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
+    async with opened(kind) as (_, engine):
         first = a_write(put("a"))
-        await door.commit(first)
-        last = [await commit(door, put("a")) for _ in range(5)][-1]
-        await door.compact(last)
+        await engine.commit(first)
+        last = [await commit(engine, put("a")) for _ in range(5)][-1]
+        await engine.compact(last)
 
-        assert await door.find_write("never", since=last) is None
+        assert await engine.find_write("never", since=last) is None
         with pytest.raises(FollowerBehind):
-            await door.find_write(first.id, since=FIRST_INDEX)
+            await engine.find_write(first.id, since=FIRST_INDEX)
 
 
 @EveryKind
 async def test_compacting_twice_or_backwards_or_nothing_is_no_error(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        await door.compact(1)
-        index = await commit(door, put("a"))
+    async with opened(kind) as (_, engine):
+        await engine.compact(1)
+        index = await commit(engine, put("a"))
         for before in (0, index, index, 1):
-            await door.compact(before)
+            await engine.compact(before)
 
-        assert await records(door) == {("jobs", "a"): b"data"}
+        assert await records(engine) == {("jobs", "a"): b"data"}
 
 
 # --- leases ---
@@ -555,106 +561,106 @@ async def test_compacting_twice_or_backwards_or_nothing_is_no_error(kind: Engine
 
 @EveryKind
 async def test_revoking_a_lease_deletes_its_records_in_one_batch(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (log, door):
-        await commit(door, put("stays"))
-        lease = await door.grant_lease(30.0)
-        await commit(door, put("m1", table="members"), put("m2", table="members"), lease=lease.id)
-        index = await commit(door, put("leader", table="leader"), lease=lease.id)
+    async with opened(kind) as (log, engine):
+        await commit(engine, put("stays"))
+        lease = await engine.grant_lease(30.0)
+        await commit(engine, put("m1", table="members"), put("m2", table="members"), lease=lease.id)
+        index = await commit(engine, put("leader", table="leader"), lease=lease.id)
         await log.write_elsewhere()
         await lease.revoke()
 
-        batch = await anext(door.follow(index))
+        batch = await anext(engine.follow(index))
         assert (batch.id, batch.kind, batch.cause.kind) == ("", LEASE_ENDED_KIND, CauseKind.LEASE)
         expected = [drop("leader", table="leader"), drop("m1", table="members"), drop("m2", table="members")]
         assert expected == in_order(batch.changes)
-        assert await records(door) == {("jobs", "stays"): b"data"}
+        assert await records(engine) == {("jobs", "stays"): b"data"}
 
 
 @EveryKind
 async def test_a_lease_that_ended_shows_in_last_changes_also_when_opened_again(
     kind: EngineKind, opened: Opening
 ) -> None:
-    async with opened(kind) as (log, door):
-        first = await commit(door, put("stays"))
-        lease = await door.grant_lease(30.0)
-        index = await commit(door, put("m1", table="members"), lease=lease.id)
+    async with opened(kind) as (log, engine):
+        first = await commit(engine, put("stays"))
+        lease = await engine.grant_lease(30.0)
+        index = await commit(engine, put("m1", table="members"), lease=lease.id)
         await lease.revoke()
-        ended = (await anext(door.follow(index))).index
+        ended = (await anext(engine.follow(index))).index
 
         expected = {"jobs": first, "members": ended}
-        assert expected == (await load(door))[1].last_changes
-        later = await commit(door, put("stays"))
-        await door.compact(later)
+        assert expected == (await load(engine))[1].last_changes
+        later = await commit(engine, put("stays"))
+        await engine.compact(later)
         assert expected | {"jobs": later} == (await load(await log.reopen()))[1].last_changes
 
 
 @EveryKind
 async def test_a_later_write_detaches_a_record_from_its_lease(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        lease = await door.grant_lease(30.0)
-        other = await door.grant_lease(30.0)
-        await commit(door, put("kept"), put("moved"), put("dropped"), put("goes"), lease=lease.id)
-        await commit(door, put("kept", b"2"))
-        await commit(door, put("moved", b"2"), lease=other.id)
-        await commit(door, drop("dropped"))
+    async with opened(kind) as (_, engine):
+        lease = await engine.grant_lease(30.0)
+        other_lease = await engine.grant_lease(30.0)
+        await commit(engine, put("kept"), put("moved"), put("dropped"), put("goes"), lease=lease.id)
+        await commit(engine, put("kept", b"2"))
+        await commit(engine, put("moved", b"2"), lease=other_lease.id)
+        await commit(engine, drop("dropped"))
         await lease.revoke()
 
-        assert await records(door) == {("jobs", "kept"): b"2", ("jobs", "moved"): b"2"}
+        assert await records(engine) == {("jobs", "kept"): b"2", ("jobs", "moved"): b"2"}
 
 
 @EveryKind
 async def test_a_write_on_an_ended_lease_is_refused(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        await commit(door, put("a"))
-        lease = await door.grant_lease(30.0)
+    async with opened(kind) as (_, engine):
+        await commit(engine, put("a"))
+        lease = await engine.grant_lease(30.0)
         await lease.revoke()
 
-        assert isinstance(await door.commit(a_write(put("b"), lease=lease.id)), WriteRejected)
-        assert await records(door) == {("jobs", "a"): b"data"}
+        assert isinstance(await engine.commit(a_write(put("b"), lease=lease.id)), WriteRejected)
+        assert await records(engine) == {("jobs", "a"): b"data"}
 
 
 @EveryKind
 async def test_a_lease_without_records_ends_without_a_batch(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        index = await commit(door, put("a"))
-        lease = await door.grant_lease(30.0)
+    async with opened(kind) as (_, engine):
+        index = await commit(engine, put("a"))
+        lease = await engine.grant_lease(30.0)
         await lease.revoke()
-        next_index = await commit(door, put("b"))
+        next_index = await commit(engine, put("b"))
 
-        assert [next_index] == [batch.index for batch in await follow_to(door, after=index, index=next_index)]
+        assert [next_index] == [batch.index for batch in await follow_to(engine, after=index, index=next_index)]
 
 
 @EveryKind
 async def test_a_lease_is_renewed_while_its_engine_is_open_and_returns_until_when_it_is_valid(
     kind: EngineKind, opened: Opening
 ) -> None:
-    async with opened(kind) as (_, door):
-        lease = await door.grant_lease(kind.ttl_s)
-        await commit(door, put("a"), lease=lease.id)
+    async with opened(kind) as (_, engine):
+        lease = await engine.grant_lease(kind.ttl_s)
+        await commit(engine, put("a"), lease=lease.id)
         granted_until_s = lease.get_valid_until_s()
         until_s = granted_until_s + 1.2 * kind.ttl_s
         await wait_on_loop_until(lambda: lease.get_valid_until_s() >= until_s, what="the lease was renewed")
 
-        assert await records(door) == {("jobs", "a"): b"data"}
+        assert await records(engine) == {("jobs", "a"): b"data"}
 
 
-@ManyDoors
+@NeedsManyEngines
 async def test_a_lease_of_a_closed_engine_expires_after_its_ttl_and_followers_get_the_batch(
     kind: EngineKind, opened: Opening
 ) -> None:
-    async with opened(kind) as (log, door):
-        holder = await log.door()
+    async with opened(kind) as (log, engine):
+        holder = await log.open_engine()
         lease = await holder.grant_lease(kind.ttl_s)
         index = await commit(holder, put("m1", table="members"), lease=lease.id)
-        feed = door.follow(index)
+        feed = engine.follow(index)
         await holder.close()
         valid_until_s = lease.get_valid_until_s()
 
         batch = await anext(feed)
         assert (LEASE_ENDED_KIND, [drop("m1", table="members")]) == (batch.kind, list(batch.changes))
-        assert await records(door) == {}
+        assert await records(engine) == {}
         # Only after the lease ran out may anything vanish: this is what a leader's margin rests on.
-        assert (door.get_last_contact_s() or 0.0) >= valid_until_s
+        assert (engine.get_last_contact_s() or 0.0) >= valid_until_s
 
 
 # --- replaced as a whole ---
@@ -669,103 +675,103 @@ async def in_slices(rows: Sequence[StoredRecord], *, of: int = 7) -> AsyncIterat
 async def test_a_restore_replaces_everything_and_every_index_after_it_exceeds_every_one_before(
     kind: EngineKind, opened: Opening
 ) -> None:
-    async with opened(kind) as (log, door):
-        await commit(door, put("old"), put("same", b"old"), put("e", table="evaluations"))
-        old_index = await commit(door, drop("e", table="evaluations"))
-        _, before = await load(door)
+    async with opened(kind) as (log, engine):
+        await commit(engine, put("old"), put("same", b"old"), put("e", table="evaluations"))
+        old_index = await commit(engine, drop("e", table="evaluations"))
+        _, before = await load(engine)
         rows = [StoredRecord("jobs", f"k{number:03}", number, b"new") for number in range(1, 300)]
         rows += [StoredRecord("jobs", "same", 5, b"new"), StoredRecord("nodes", "n", 400, b"new")]
 
-        index = await door.restore(in_slices(rows), LogPosition(400, {"jobs": 299, "nodes": 400, "quotas": 17}, 3))
+        index = await engine.restore(in_slices(rows), LogPosition(400, {"jobs": 299, "nodes": 400, "quotas": 17}, 3))
 
-        restored, standing = await load(door)
+        restored, position = await load(engine)
         assert dict.fromkeys(((row.table, row.key) for row in rows), b"new") == {
-            place: data for place, (_, data) in restored.items()
+            row_key: data for row_key, (_, data) in restored.items()
         }
         assert index > max(old_index, 400)
         assert all(max(before.index, 400) < version <= index for version, _ in restored.values())
         assert {"jobs": index, "nodes": index, "evaluations": index} == {
-            table: changed for table, changed in standing.last_changes.items() if table != "quotas"
+            table: changed for table, changed in position.last_changes.items() if table != "quotas"
         }
-        assert standing.index >= index
-        assert standing.epoch > max(before.epoch, 3)
-        assert (restored, standing.last_changes, standing.epoch) == await what_reopens(log)
+        assert position.index >= index
+        assert position.epoch > max(before.epoch, 3)
+        assert (restored, position.last_changes, position.epoch) == await what_reopens(log)
 
 
 async def what_reopens(log: FreshLog) -> tuple[dict[Place, tuple[int, bytes]], dict[str, int], int]:
-    rows, standing = await load(await log.reopen())
-    return rows, standing.last_changes, standing.epoch
+    rows, position = await load(await log.reopen())
+    return rows, position.last_changes, position.epoch
 
 
 @EveryKind
 async def test_a_restored_log_accepts_writes_on_its_versions_and_feeds_them(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        old = await commit(door, put("a"))
-        index = await door.restore(in_slices([StoredRecord("jobs", "a", 1, b"1")]), LogPosition(1, {"jobs": 1}))
-        rows, standing = await load(door)
+    async with opened(kind) as (_, engine):
+        old = await commit(engine, put("a"))
+        index = await engine.restore(in_slices([StoredRecord("jobs", "a", 1, b"1")]), LogPosition(1, {"jobs": 1}))
+        rows, position = await load(engine)
         version, _ = rows["jobs", "a"]
 
-        assert isinstance(await door.commit(a_write(put("a"), conditions=[unchanged("a", old)])), WriteConflict)
-        last = await commit(door, put("a", b"2"), put("b"), conditions=[unchanged("a", version), unchanged("b", 0)])
+        assert isinstance(await engine.commit(a_write(put("a"), conditions=[unchanged("a", old)])), WriteConflict)
+        last = await commit(engine, put("a", b"2"), put("b"), conditions=[unchanged("a", version), unchanged("b", 0)])
         assert last > index
-        (batch,) = await follow_to(door, after=standing.index, index=last)
+        (batch,) = await follow_to(engine, after=position.index, index=last)
         assert in_order(batch.changes) == [put("a", b"2"), put("b")]
 
 
 @EveryKind
 async def test_a_restore_makes_every_follower_behind(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (log, door):
-        other = await log.door() if kind.has_many_doors else door
-        index = await commit(door, put("a"))
-        following = asyncio.ensure_future(anext(other.follow(index)))
-        await other.barrier()  # Meanwhile the follower has begun to wait.
-        await door.restore(in_slices([StoredRecord("jobs", "a", 1, b"1")]), LogPosition(1, {"jobs": 1}))
+    async with opened(kind) as (log, engine):
+        other_engine = await log.open_engine() if kind.allows_many_engines else engine
+        index = await commit(engine, put("a"))
+        following = asyncio.ensure_future(anext(other_engine.follow(index)))
+        await other_engine.barrier()  # Meanwhile the follower has begun to wait.
+        await engine.restore(in_slices([StoredRecord("jobs", "a", 1, b"1")]), LogPosition(1, {"jobs": 1}))
 
         with pytest.raises(FollowerBehind):
             await following
         with pytest.raises(FollowerBehind):
-            await anext(door.follow(index))
+            await anext(engine.follow(index))
         with pytest.raises(FollowerBehind):
-            await door.find_write("never", since=index)
+            await engine.find_write("never", since=index)
 
 
 @EveryKind
 async def test_every_load_of_a_restored_log_returns_the_same_first_index_of_its_epoch(
     kind: EngineKind, opened: Opening
 ) -> None:
-    async with opened(kind) as (log, door):
-        told = await commit(door, put("a"))
-        _, before = await load(door)
-        index = await door.restore(in_slices([StoredRecord("jobs", "a", 1, b"1")]), LogPosition(1, {"jobs": 1}))
-        _, first = await load(door)
-        await commit(door, put("b"))
-        _, later = await load(door)
+    async with opened(kind) as (log, engine):
+        first_index = await commit(engine, put("a"))
+        _, before = await load(engine)
+        index = await engine.restore(in_slices([StoredRecord("jobs", "a", 1, b"1")]), LogPosition(1, {"jobs": 1}))
+        _, first = await load(engine)
+        await commit(engine, put("b"))
+        _, later = await load(engine)
         _, reopened = await load(await log.reopen())
 
         assert before.epoch_since == 0
-        assert told < first.epoch_since <= index
+        assert first_index < first.epoch_since <= index
         assert {first.epoch_since} == {later.epoch_since, reopened.epoch_since}
 
 
 @EveryKind
 async def test_a_restore_ends_all_leases(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        lease = await door.grant_lease(30.0)
-        await commit(door, put("leader", table="leader"), lease=lease.id)
-        await door.restore(in_slices([StoredRecord("jobs", "a", 1, b"1")]), LogPosition(1, {"jobs": 1}))
+    async with opened(kind) as (_, engine):
+        lease = await engine.grant_lease(30.0)
+        await commit(engine, put("leader", table="leader"), lease=lease.id)
+        await engine.restore(in_slices([StoredRecord("jobs", "a", 1, b"1")]), LogPosition(1, {"jobs": 1}))
 
-        assert isinstance(await door.commit(a_write(put("leader", table="leader"), lease=lease.id)), WriteRejected)
-        assert await records(door) == {("jobs", "a"): b"1"}
+        assert isinstance(await engine.commit(a_write(put("leader", table="leader"), lease=lease.id)), WriteRejected)
+        assert await records(engine) == {("jobs", "a"): b"1"}
 
 
 @EveryKind
 async def test_an_empty_log_can_be_restored(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        index = await door.restore(in_slices([StoredRecord("jobs", "a", 40, b"1")]), LogPosition(50, {"jobs": 40}))
+    async with opened(kind) as (_, engine):
+        index = await engine.restore(in_slices([StoredRecord("jobs", "a", 40, b"1")]), LogPosition(50, {"jobs": 40}))
 
         assert index > 50
-        assert await records(door) == {("jobs", "a"): b"1"}
-        assert await commit(door, put("b")) > index
+        assert await records(engine) == {("jobs", "a"): b"1"}
+        assert await commit(engine, put("b")) > index
 
 
 @EveryKind
@@ -776,17 +782,17 @@ async def test_a_restore_whose_records_fail_leaves_the_old_state_or_reports_the_
         yield [StoredRecord("jobs", "a", 1, b"new")]
         raise ValueError("the file is damaged")
 
-    async with opened(kind) as (_, door):
-        await commit(door, put("a", b"old"))
+    async with opened(kind) as (_, engine):
+        await commit(engine, put("a", b"old"))
         with pytest.raises(ValueError, match="damaged"):
-            await door.restore(failing(), LogPosition(1, {"jobs": 1}))
+            await engine.restore(failing(), LogPosition(1, {"jobs": 1}))
 
         try:
-            assert await records(door) == {("jobs", "a"): b"old"}
+            assert await records(engine) == {("jobs", "a"): b"old"}
         except LogUnavailable:
-            assert isinstance(await door.commit(a_write(put("b"))), WriteRejected)
-        await door.restore(in_slices([StoredRecord("jobs", "a", 1, b"new")]), LogPosition(1, {"jobs": 1}))
-        assert await records(door) == {("jobs", "a"): b"new"}
+            assert isinstance(await engine.commit(a_write(put("b"))), WriteRejected)
+        await engine.restore(in_slices([StoredRecord("jobs", "a", 1, b"new")]), LogPosition(1, {"jobs": 1}))
+        assert await records(engine) == {("jobs", "a"): b"new"}
 
 
 # --- health and contact ---
@@ -794,11 +800,11 @@ async def test_a_restore_whose_records_fail_leaves_the_old_state_or_reports_the_
 
 @EveryKind
 async def test_an_open_engine_returns_the_time_of_the_last_contact(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        await commit(door, put("a"))
-        first_s = door.get_last_contact_s()
-        await door.barrier()
-        second_s = door.get_last_contact_s()
+    async with opened(kind) as (_, engine):
+        await commit(engine, put("a"))
+        first_s = engine.get_last_contact_s()
+        await engine.barrier()
+        second_s = engine.get_last_contact_s()
 
         assert first_s is not None
         assert second_s is not None
@@ -807,9 +813,9 @@ async def test_an_open_engine_returns_the_time_of_the_last_contact(kind: EngineK
 
 @EveryKind
 async def test_a_healthy_log_is_writable_and_reports_its_size(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, door):
-        await commit(door, put("a", bytes(10_000)))
-        health = await door.read_health()
+    async with opened(kind) as (_, engine):
+        await commit(engine, put("a", bytes(10_000)))
+        health = await engine.read_health()
 
         assert (health.writable, health.why) == (True, "")
         assert health.size_bytes >= 10_000

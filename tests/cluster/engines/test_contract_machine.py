@@ -36,7 +36,7 @@ T = TypeVar("T")
 WITHIN_S = 60.0
 PLACES = [(table, key) for table in ("jobs", "nodes") for key in ("a", "b", "c")]
 
-places = st.sampled_from(PLACES)
+row_keys = st.sampled_from(PLACES)
 data = st.one_of(st.none(), st.binary(max_size=4))
 ages = st.integers(0, 6)
 
@@ -66,15 +66,15 @@ class EngineMachine(RuleBasedStateMachine):
     async def open(self) -> None:
         folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
         self.log: FreshLog = await self.stack.enter_async_context(self.kind.fresh(folder))
-        self.doors: list[LogEngine] = [await self.log.door()]
-        if self.kind.has_many_doors:
-            self.doors.append(await self.log.door())
-        self.feed = self.doors[-1].follow(0)
+        self.engines: list[LogEngine] = [await self.log.open_engine()]
+        if self.kind.allows_many_engines:
+            self.engines.append(await self.log.open_engine())
+        self.feed = self.engines[-1].follow(0)
         self.fed = 0  # How many batches of the history the feed has given.
 
     def teardown(self) -> None:
         try:
-            self.run(self.check_state(self.doors[-1]))
+            self.run(self.check_state(self.engines[-1]))
             self.run(self.check_feed())
         finally:
             self.run(self.stack.aclose())
@@ -87,63 +87,63 @@ class EngineMachine(RuleBasedStateMachine):
         self.top = batch.index
         self.history.append(batch)
         for change in batch.changes:
-            place = (change.table, change.key)
+            row_key = (change.table, change.key)
             self.last_changes[change.table] = batch.index
             for _, held in self.leases:
-                held.pop(place, None)
+                held.pop(row_key, None)
             if change.data is None:
-                self.rows.pop(place, None)
+                self.rows.pop(row_key, None)
             else:
-                self.rows[place] = (batch.index, change.data)
+                self.rows[row_key] = (batch.index, change.data)
 
-    def version_of(self, place: Place) -> int:
-        return self.rows[place][0] if place in self.rows else 0
+    def version_of(self, row_key: Place) -> int:
+        return self.rows[row_key][0] if row_key in self.rows else 0
 
     # --- writes ---
 
     @rule(
-        door=st.integers(0, 1),
-        changes=st.dictionaries(places, data, min_size=1, max_size=4),
-        conditions=st.dictionaries(places, ages, max_size=3),
+        engine_number=st.integers(0, 1),
+        changes=st.dictionaries(row_keys, data, min_size=1, max_size=4),
+        conditions=st.dictionaries(row_keys, ages, max_size=3),
         lease=st.one_of(st.none(), st.integers(0, 2)),
     )
     def commit(
-        self, door: int, changes: dict[Place, bytes | None], conditions: dict[Place, int], lease: int | None
+        self, engine_number: int, changes: dict[Place, bytes | None], conditions: dict[Place, int], lease: int | None
     ) -> None:
         """`conditions` tell how many batches ago the version was read; 0 is now."""
-        versions = {place: self.version_then(place, age) for place, age in conditions.items()}
-        moved = [place for place, version in versions.items() if version != self.version_of(place)]
+        versions = {row_key: self.version_then(row_key, age) for row_key, age in conditions.items()}
+        changed_keys = [row_key for row_key, version in versions.items() if version != self.version_of(row_key)]
         held = self.leases[lease] if lease is not None and lease < len(self.leases) else None
         write = a_write(
             *(EncodedChange(table, key, value) for (table, key), value in changes.items()),
             conditions=[Condition(table, key, version) for (table, key), version in versions.items()],
             lease=held[0].id if held is not None else 0,
         )
-        # A lease is used at the door that granted it.
-        outcome = self.run(self.doors[0 if held else door % len(self.doors)].commit(write))
+        # A lease is used at the engine that granted it.
+        outcome = self.run(self.engines[0 if held else engine_number % len(self.engines)].commit(write))
 
-        if moved:
+        if changed_keys:
             assert isinstance(outcome, WriteConflict)
-            assert sorted(moved) == sorted(tuple(place) for place in outcome.keys)
+            assert sorted(changed_keys) == sorted(tuple(row_key) for row_key in outcome.keys)
             return
         assert isinstance(outcome, Committed)
         self.apply(Batch(outcome.index, write.id, write.kind, write.cause, write.changes))
         if held is not None:
-            held[1].update((place, None) for place, value in changes.items() if value is not None)
+            held[1].update((row_key, None) for row_key, value in changes.items() if value is not None)
 
-    def version_then(self, place: Place, age: int) -> int:
+    def version_then(self, row_key: Place, age: int) -> int:
         if age == 0:
-            return self.version_of(place)
+            return self.version_of(row_key)
         return self.history[-age].index if age <= len(self.history) else 0
 
-    @rule(changes=st.dictionaries(places, data, min_size=1, max_size=2))
+    @rule(changes=st.dictionaries(row_keys, data, min_size=1, max_size=2))
     @precondition(lambda self: self.ended)
     def write_on_an_ended_lease(self, changes: dict[Place, bytes | None]) -> None:
         write = a_write(
             *(EncodedChange(table, key, value or b"") for (table, key), value in changes.items()), lease=self.ended[-1]
         )
 
-        assert isinstance(self.run(self.doors[0].commit(write)), WriteRejected)
+        assert isinstance(self.run(self.engines[0].commit(write)), WriteRejected)
 
     @rule()
     def write_elsewhere(self) -> None:
@@ -154,7 +154,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: self.history and len(self.leases) < 3)
     def grant(self) -> None:
-        self.leases.append((self.run(self.doors[0].grant_lease(60.0)), {}))
+        self.leases.append((self.run(self.engines[0].grant_lease(60.0)), {}))
 
     @rule(number=st.integers(0, 2))
     @precondition(lambda self: self.leases)
@@ -167,16 +167,16 @@ class EngineMachine(RuleBasedStateMachine):
         self.run(self.check_feed())
         batch = self.run(self.next_batch())
         assert (batch.kind, batch.id) == (LEASE_ENDED_KIND, "")
-        assert [(place, None) for place in sorted(held)] == [
+        assert [(row_key, None) for row_key in sorted(held)] == [
             ((change.table, change.key), change.data) for change in in_order(batch.changes)
         ]
         self.apply(batch)
 
     # --- reads ---
 
-    @rule(door=st.integers(0, 1))
-    def read_all(self, door: int) -> None:
-        self.run(self.check_state(self.doors[door % len(self.doors)]))
+    @rule(engine_number=st.integers(0, 1))
+    def read_all(self, engine_number: int) -> None:
+        self.run(self.check_state(self.engines[engine_number % len(self.engines)]))
 
     @rule()
     def read_the_feed(self) -> None:
@@ -188,7 +188,7 @@ class EngineMachine(RuleBasedStateMachine):
         batch = self.history[number % len(self.history)]
         expected = [after.index for after in self.history if after.index > batch.index]
         if expected and batch.index + 1 >= self.reaches_back_to:
-            batches = self.run(follow_to(self.doors[0], after=batch.index, index=self.history[-1].index))
+            batches = self.run(follow_to(self.engines[0], after=batch.index, index=self.history[-1].index))
             assert expected == [after.index for after in batches]
 
     @rule(number=st.integers(0, 20), back=st.integers(0, 3))
@@ -198,13 +198,13 @@ class EngineMachine(RuleBasedStateMachine):
         batch, since = self.history[position], self.history[max(position - back, 0)].index
         if not batch.id or since < self.reaches_back_to:
             return
-        assert self.run(self.doors[0].find_write(batch.id, since=since)) == batch.index
-        assert self.run(self.doors[0].find_write("never", since=since)) is None
+        assert self.run(self.engines[0].find_write(batch.id, since=since)) == batch.index
+        assert self.run(self.engines[0].find_write("never", since=since)) is None
 
-    @rule(door=st.integers(0, 1))
-    def pass_a_barrier(self, door: int) -> None:
+    @rule(engine_number=st.integers(0, 1))
+    def pass_a_barrier(self, engine_number: int) -> None:
         written = max((batch.index for batch in self.history if batch.id), default=0)
-        assert self.run(self.doors[door % len(self.doors)].barrier()) >= written
+        assert self.run(self.engines[engine_number % len(self.engines)].barrier()) >= written
 
     # --- what happens to a log ---
 
@@ -213,50 +213,50 @@ class EngineMachine(RuleBasedStateMachine):
     def compact(self, number: int) -> None:
         before = self.history[number % len(self.history)].index
         self.run(self.check_feed())
-        self.run(self.doors[0].compact(before))
+        self.run(self.engines[0].compact(before))
         self.reaches_back_to = max(self.reaches_back_to, before)
 
     @rule()
-    def open_a_door_again(self) -> None:
-        if len(self.doors) > 1:
+    def reopen_an_engine(self) -> None:
+        if len(self.engines) > 1:
             self.run(self.check_feed())
-            self.run(self.doors[1].close())
-            self.doors[1] = self.run(self.log.door())
-            self.feed = self.doors[1].follow(self.top)
+            self.run(self.engines[1].close())
+            self.engines[1] = self.run(self.log.open_engine())
+            self.feed = self.engines[1].follow(self.top)
 
-    @rule(kept=st.sets(places), index=st.integers(0, 50))
+    @rule(retained=st.sets(row_keys), index=st.integers(0, 50))
     @precondition(lambda self: self.history)
-    def restore(self, kept: set[Place], index: int) -> None:
+    def restore(self, retained: set[Place], index: int) -> None:
         async def slices() -> AsyncIterator[Sequence[StoredRecord]]:
-            yield [StoredRecord(table, key, 1, b"restored") for table, key in sorted(kept)]
+            yield [StoredRecord(table, key, 1, b"restored") for table, key in sorted(retained)]
 
         self.run(self.check_feed())
-        old_top, tables = self.top, {*self.last_changes, *(table for table, _ in kept)}
-        told = self.run(self.doors[0].restore(slices(), LogPosition(index, {}, self.epoch)))
-        rows, standing = self.run(load(self.doors[0]))
+        old_top, tables = self.top, {*self.last_changes, *(table for table, _ in retained)}
+        restored_index = self.run(self.engines[0].restore(slices(), LogPosition(index, {}, self.epoch)))
+        rows, position = self.run(load(self.engines[0]))
 
-        assert told > max(old_top, index)
-        assert standing.epoch > self.epoch
-        assert dict.fromkeys(kept, b"restored") == {place: value for place, (_, value) in rows.items()}
-        assert all(max(old_top, index) < version <= told for version, _ in rows.values())
-        assert dict.fromkeys(sorted(tables), told) == dict(sorted(standing.last_changes.items()))
+        assert restored_index > max(old_top, index)
+        assert position.epoch > self.epoch
+        assert dict.fromkeys(retained, b"restored") == {row_key: value for row_key, (_, value) in rows.items()}
+        assert all(max(old_top, index) < version <= restored_index for version, _ in rows.values())
+        assert dict.fromkeys(sorted(tables), restored_index) == dict(sorted(position.last_changes.items()))
         self.run(self.expect_behind())
-        self.rows, self.last_changes, self.epoch = rows, standing.last_changes, standing.epoch
+        self.rows, self.last_changes, self.epoch = rows, position.last_changes, position.epoch
         self.ended += [lease.id for lease, _ in self.leases]
         self.leases, self.history = [], []
-        self.top = max(told, standing.index)
-        self.reaches_back_to = told + 1
-        self.feed, self.fed = self.doors[-1].follow(self.top), 0
+        self.top = max(restored_index, position.index)
+        self.reaches_back_to = restored_index + 1
+        self.feed, self.fed = self.engines[-1].follow(self.top), 0
 
     # --- checks ---
 
-    async def check_state(self, door: LogEngine) -> None:
-        rows, standing = await load(door)
+    async def check_state(self, engine: LogEngine) -> None:
+        rows, position = await load(engine)
         assert self.rows == rows
-        assert self.last_changes == standing.last_changes
-        assert self.epoch == standing.epoch
-        assert standing.index >= (self.history[-1].index if self.history else 0)
-        self.top = max(self.top, standing.index)
+        assert self.last_changes == position.last_changes
+        assert self.epoch == position.epoch
+        assert position.index >= (self.history[-1].index if self.history else 0)
+        self.top = max(self.top, position.index)
 
     async def check_feed(self) -> None:
         """The feed gives what the history has and it has not given yet."""

@@ -37,11 +37,11 @@ MARGIN_S = 2.0
 
 
 class FollowedView:
-    """What a replica knows of the leader's record and of its member's: it follows the log of its door."""
+    """What a replica knows of the leader's record and of its member's: it follows the log of its engine."""
 
     def __init__(self, engine: MemoryEngine, member_id: str, own: bytes) -> None:
         self._engine = engine
-        self._place = (MEMBERS_TABLE, member_id)
+        self._member_key = (MEMBERS_TABLE, member_id)
         self._own = own
         self._version = 0
         self._member_id = member_id
@@ -82,7 +82,7 @@ class FollowedView:
                         if (change.table, change.key) == (LEADER_TABLE, LEADER_KEY):
                             self._version = 0 if change.data is None else index
                             self._heir = (change.data or b"").partition(b" offers ")[2]
-                        elif (change.table, change.key) == self._place:
+                        elif (change.table, change.key) == self._member_key:
                             self._member = (0 if change.data is None else index, change.data)
                     self._changed.set()
             except FollowerBehind:
@@ -92,12 +92,12 @@ class FollowedView:
 
     async def _load(self) -> int:
         """The log was replaced beneath us."""
-        rows, standing = await load(self._engine)
+        rows, position = await load(self._engine)
         self._version, leader = rows.get((LEADER_TABLE, LEADER_KEY), (0, b""))
         self._heir = leader.partition(b" offers ")[2]
-        self._member = rows.get(self._place, (0, None))
+        self._member = rows.get(self._member_key, (0, None))
         self._changed.set()
-        return standing.index
+        return position.index
 
 
 class Member:
@@ -182,36 +182,36 @@ class Stage:
             await member.engine.close()
 
 
-def play(scene: Callable[[Stage], Coroutine[Any, Any, None]], *, seed: int = 1) -> None:
+def play(scenario: Callable[[Stage], Coroutine[Any, Any, None]], *, seed: int = 1) -> None:
     loop = SimulatedLoop(seed)
     asyncio.set_event_loop(None)
     try:
-        loop.run_until_complete(scene(Stage(loop)))
+        loop.run_until_complete(scenario(Stage(loop)))
     finally:
         loop.close()
 
 
 def test_a_member_alone_is_elected_and_stays_leader() -> None:
-    async def scene(stage: Stage) -> None:
-        (one,) = await stage.founded("one")
-        stage.live(one)
-        await stage.until(one.leads)
+    async def scenario(stage: Stage) -> None:
+        (first_member,) = await stage.founded("one")
+        stage.live(first_member)
+        await stage.until(first_member.leads)
         await asyncio.sleep(20 * TTL_S)
 
-        assert one.leads()
-        assert len(one.terms) == 1
-        assert await records(one.engine) == {
+        assert first_member.leads()
+        assert len(first_member.terms) == 1
+        assert await records(first_member.engine) == {
             ("jobs", "founded"): b"data",
             ("leader", "leader"): b"one",
             ("members", "one"): b"member one",
         }
-        await stage.close(one)
+        await stage.close(first_member)
 
-    play(scene)
+    play(scenario)
 
 
 def test_of_two_candidates_one_leads_and_the_other_waits() -> None:
-    async def scene(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         members = await stage.founded("one", "two")
         for member in members:
             stage.live(member)
@@ -223,197 +223,203 @@ def test_of_two_candidates_one_leads_and_the_other_waits() -> None:
         await stage.close(*members)
 
     for seed in range(10):
-        play(scene, seed=seed)
+        play(scenario, seed=seed)
 
 
 def test_when_the_leader_resigns_another_takes_over_at_once() -> None:
-    async def scene(stage: Stage) -> None:
-        one, two = await stage.founded("one", "two")
-        stage.live(one)
-        await stage.until(one.leads)
-        stage.live(two)
+    async def scenario(stage: Stage) -> None:
+        first_member, second_member = await stage.founded("one", "two")
+        stage.live(first_member)
+        await stage.until(first_member.leads)
+        stage.live(second_member)
         await asyncio.sleep(1.0)
         resigned_s = stage.loop.time()
-        assert one.term is not None
-        await one.term.resign()
+        assert first_member.term is not None
+        await first_member.term.resign()
 
-        assert await stage.until(lambda: one.leads() or two.leads()) - resigned_s < 1.0
-        assert two.leads() or len(one.terms) == 2
-        await stage.close(one, two)
+        assert await stage.until(lambda: first_member.leads() or second_member.leads()) - resigned_s < 1.0
+        assert second_member.leads() or len(first_member.terms) == 2
+        await stage.close(first_member, second_member)
 
-    play(scene)
+    play(scenario)
 
 
 def test_a_leader_that_transfers_leadership_is_followed_by_its_successor() -> None:
-    async def scene(stage: Stage) -> None:
-        one, two, three = await stage.founded("one", "two", "three")
-        stage.live(one)
-        await stage.until(one.leads)
-        stage.live(two)
-        stage.live(three)
+    async def scenario(stage: Stage) -> None:
+        first_member, second_member, third_member = await stage.founded("one", "two", "three")
+        stage.live(first_member)
+        await stage.until(first_member.leads)
+        stage.live(second_member)
+        stage.live(third_member)
         await asyncio.sleep(1.0)
-        term = one.term
+        term = first_member.term
         assert term is not None
         began_s = stage.loop.time()
 
         assert await term.transfer("three")
 
-        assert await stage.until(lambda: one.leads() or two.leads() or three.leads()) - began_s < 0.5
-        assert three.leads()
+        assert (
+            await stage.until(lambda: first_member.leads() or second_member.leads() or third_member.leads()) - began_s
+            < 0.5
+        )
+        assert third_member.leads()
         assert term.get_end_reason() == "the leadership was handed over to three"
-        assert not await one.write_as_leader(term)
+        assert not await first_member.write_as_leader(term)
         # Who handed over goes on as a member, and leads again when its turn comes.
         await asyncio.sleep(3 * TTL_S)
-        assert ("members", "one") in await records(one.engine)
-        assert three.leads()
-        await stage.close(one, two, three)
+        assert ("members", "one") in await records(first_member.engine)
+        assert third_member.leads()
+        await stage.close(first_member, second_member, third_member)
 
     for seed in range(5):
-        play(scene, seed=seed)
+        play(scenario, seed=seed)
 
 
 def test_if_the_successor_is_gone_another_member_leads_soon() -> None:
-    async def scene(stage: Stage) -> None:
-        one, two = await stage.founded("one", "two")
-        stage.live(one)
-        await stage.until(one.leads)
-        stage.live(two)
+    async def scenario(stage: Stage) -> None:
+        first_member, second_member = await stage.founded("one", "two")
+        stage.live(first_member)
+        await stage.until(first_member.leads)
+        stage.live(second_member)
         await asyncio.sleep(1.0)
         began_s = stage.loop.time()
-        assert one.term is not None
+        assert first_member.term is not None
 
-        assert await one.term.transfer("nobody")
-        assert not one.leads()
+        assert await first_member.term.transfer("nobody")
+        assert not first_member.leads()
 
-        taken_s = await stage.until(lambda: one.leads() or two.leads())
+        taken_s = await stage.until(lambda: first_member.leads() or second_member.leads())
         assert SUCCESSOR_TIMEOUT_S - 0.1 <= taken_s - began_s < SUCCESSOR_TIMEOUT_S + 1.0
-        await stage.close(one, two)
+        await stage.close(first_member, second_member)
 
-    play(scene)
+    play(scenario)
 
 
 def test_if_leader_and_successor_die_after_the_offer_the_lease_expires_and_another_leads() -> None:
-    async def scene(stage: Stage) -> None:
-        one, two = await stage.founded("one", "two")
-        stage.live(one)
-        await stage.until(one.leads)
-        stage.live(two)
+    async def scenario(stage: Stage) -> None:
+        first_member, second_member = await stage.founded("one", "two")
+        stage.live(first_member)
+        await stage.until(first_member.leads)
+        stage.live(second_member)
         await asyncio.sleep(1.0)
-        assert one.term is not None
-        assert await one.term.transfer("nobody")
-        one.faults.disconnect()
+        assert first_member.term is not None
+        assert await first_member.term.transfer("nobody")
+        first_member.faults.disconnect()
 
-        await stage.until(two.leads, within_s=2 * TTL_S)
-        assert not one.leads()
-        one.faults.reconnect()
+        await stage.until(second_member.leads, within_s=2 * TTL_S)
+        assert not first_member.leads()
+        first_member.faults.reconnect()
         await asyncio.sleep(2 * TTL_S)
-        assert (one.leads(), two.leads()) == (False, True)
-        await stage.close(one, two)
+        assert (first_member.leads(), second_member.leads()) == (False, True)
+        await stage.close(first_member, second_member)
 
-    play(scene)
+    play(scenario)
 
 
 def test_an_ended_term_cannot_transfer_leadership() -> None:
-    async def scene(stage: Stage) -> None:
-        one, two = await stage.founded("one", "two")
-        stage.live(one)
-        await stage.until(one.leads)
-        stage.live(two)
+    async def scenario(stage: Stage) -> None:
+        first_member, second_member = await stage.founded("one", "two")
+        stage.live(first_member)
+        await stage.until(first_member.leads)
+        stage.live(second_member)
         await asyncio.sleep(1.0)
-        term = one.term
+        term = first_member.term
         assert term is not None
         assert await term.transfer("two")
-        await stage.until(two.leads)
+        await stage.until(second_member.leads)
 
         assert not await term.transfer("one")
 
         await asyncio.sleep(1.0)
-        assert two.leads()
-        await stage.close(one, two)
+        assert second_member.leads()
+        await stage.close(first_member, second_member)
 
-    play(scene)
+    play(scenario)
 
 
-@pytest.mark.parametrize("others", [(), ("two",)])
+@pytest.mark.parametrize("other_names", [(), ("two",)])
 def test_a_restored_leader_record_is_not_renewed_by_its_member(
-    others: tuple[str, ...],
+    other_names: tuple[str, ...],
 ) -> None:
-    async def scene(stage: Stage) -> None:
-        one, *rest = await stage.founded("one", *others)
-        term = await one.election.campaign()
-        for other in rest:
-            stage.live(other)
+    async def scenario(stage: Stage) -> None:
+        first_member, *followers = await stage.founded("one", *other_names)
+        term = await first_member.election.campaign()
+        for follower in followers:
+            stage.live(follower)
         await asyncio.sleep(1.0)
 
         stage.log.restore_copy(stage.log.make_copy())
 
         # The one whose term it was does not wait for its end, as a leader does that notices by itself.
         await stage.until(lambda: not term.is_held())
-        stage.live(one)
-        await stage.until(lambda: any(member.leads() for member in (one, *rest)), within_s=2 * TTL_S)
-        await stage.close(one, *rest)
+        stage.live(first_member)
+        await stage.until(lambda: any(member.leads() for member in (first_member, *followers)), within_s=2 * TTL_S)
+        await stage.close(first_member, *followers)
 
-    play(scene)
+    play(scenario)
 
 
 def test_a_leader_cut_off_stops_by_its_margin_before_another_is_elected() -> None:
-    async def scene(stage: Stage) -> None:
-        one, two = await stage.founded("one", "two")
-        stage.live(one)
-        await stage.until(one.leads)
-        stage.live(two)
+    async def scenario(stage: Stage) -> None:
+        first_member, second_member = await stage.founded("one", "two")
+        stage.live(first_member)
+        await stage.until(first_member.leads)
+        stage.live(second_member)
         await asyncio.sleep(1.0)
-        one.faults.disconnect()
+        first_member.faults.disconnect()
 
-        stopped_s = await stage.until(lambda: not one.leads())
-        elected_s = await stage.until(two.leads)
+        stopped_s = await stage.until(lambda: not first_member.leads())
+        elected_s = await stage.until(second_member.leads)
         assert elected_s - stopped_s >= MARGIN_S - 0.2
-        one.faults.reconnect()
+        first_member.faults.reconnect()
         await asyncio.sleep(5 * TTL_S)
-        assert (one.leads(), two.leads()) == (False, True)
-        await stage.close(one, two)
+        assert (first_member.leads(), second_member.leads()) == (False, True)
+        await stage.close(first_member, second_member)
 
-    play(scene)
+    play(scenario)
 
 
 def test_a_short_disconnection_does_not_end_the_term() -> None:
-    async def scene(stage: Stage) -> None:
-        one, two = await stage.founded("one", "two")
-        stage.live(one)
-        await stage.until(one.leads)
-        stage.live(two)
+    async def scenario(stage: Stage) -> None:
+        first_member, second_member = await stage.founded("one", "two")
+        stage.live(first_member)
+        await stage.until(first_member.leads)
+        stage.live(second_member)
         for _ in range(10):
-            one.faults.disconnect()
+            first_member.faults.disconnect()
             await asyncio.sleep(2.0)
-            one.faults.reconnect()
+            first_member.faults.reconnect()
             await asyncio.sleep(4.0)
 
-        assert (len(one.terms), len(two.terms)) == (1, 0)
-        assert one.leads()
-        await stage.close(one, two)
+        assert (len(first_member.terms), len(second_member.terms)) == (1, 0)
+        assert first_member.leads()
+        await stage.close(first_member, second_member)
 
-    play(scene)
+    play(scenario)
 
 
 def test_a_paused_leader_cannot_write_after_it_resumes() -> None:
-    async def scene(stage: Stage) -> None:
-        one, two = await stage.founded("one", "two")
-        stage.live(one)
-        await stage.until(one.leads)
-        paused = one.term
+    async def scenario(stage: Stage) -> None:
+        first_member, second_member = await stage.founded("one", "two")
+        stage.live(first_member)
+        await stage.until(first_member.leads)
+        paused = first_member.term
         assert paused is not None
-        stage.live(two)
+        stage.live(second_member)
         # Nothing of a paused process gets through: neither its renewals nor what it hears of others.
-        one.faults.choose_fault = paused_for(3 * TTL_S)
-        await stage.until(two.leads)
-        one.faults.choose_fault = lambda _: None
+        first_member.faults.choose_fault = paused_for(3 * TTL_S)
+        await stage.until(second_member.leads)
+        first_member.faults.choose_fault = lambda _: None
 
         assert not paused.is_held()
-        assert two.term is not None
-        assert [await one.write_as_leader(paused), await two.write_as_leader(two.term)] == [False, True]
-        await stage.close(one, two)
+        assert second_member.term is not None
+        assert [
+            await first_member.write_as_leader(paused),
+            await second_member.write_as_leader(second_member.term),
+        ] == [False, True]
+        await stage.close(first_member, second_member)
 
-    play(scene)
+    play(scenario)
 
 
 def paused_for(delay_s: float) -> Callable[[EngineOperation], Fault | None]:
@@ -422,26 +428,26 @@ def paused_for(delay_s: float) -> Callable[[EngineOperation], Fault | None]:
 
 @pytest.mark.parametrize("fault", [LoseReplyFault(), LoseRequestFault()], ids=lambda fault: type(fault).__name__)
 def test_a_candidate_whose_reply_is_lost_finds_out_whether_it_leads(fault: Fault) -> None:
-    async def scene(stage: Stage) -> None:
-        one, two = await stage.founded("one", "two")
+    async def scenario(stage: Stage) -> None:
+        first_member, second_member = await stage.founded("one", "two")
         faults = [fault] * 2
-        one.faults.choose_fault = lambda operation: (
+        first_member.faults.choose_fault = lambda operation: (
             faults.pop() if operation is EngineOperation.COMMIT and faults else None
         )
-        stage.live(one)
-        await stage.until(one.leads)
+        stage.live(first_member)
+        await stage.until(first_member.leads)
 
-        assert one.term is not None
-        assert one.view.get_leader_version() == one.term.version
-        assert await one.write_as_leader(one.term)
-        assert one.faults.counts == {"lose-reply" if isinstance(fault, LoseReplyFault) else "lose-request": 2}
-        await stage.close(one, two)
+        assert first_member.term is not None
+        assert first_member.view.get_leader_version() == first_member.term.version
+        assert await first_member.write_as_leader(first_member.term)
+        assert first_member.faults.counts == {"lose-reply" if isinstance(fault, LoseReplyFault) else "lose-request": 2}
+        await stage.close(first_member, second_member)
 
-    play(scene)
+    play(scenario)
 
 
 def test_a_restarted_single_server_leads_at_once() -> None:
-    async def scene(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         before = await stage.member("one", single_server=True)
         await commit(before.engine, put("founded"))
         stage.live(before)
@@ -457,59 +463,59 @@ def test_a_restarted_single_server_leads_at_once() -> None:
         assert not await after.write_as_leader(old_term)
         await stage.close(before, after)
 
-    play(scene)
+    play(scenario)
 
 
 def test_a_new_leader_has_seen_all_writes_of_the_previous_leader() -> None:
-    async def scene(stage: Stage) -> None:
-        one, two = await stage.founded("one", "two")
-        stage.live(one)
-        await stage.until(one.leads)
+    async def scenario(stage: Stage) -> None:
+        first_member, second_member = await stage.founded("one", "two")
+        stage.live(first_member)
+        await stage.until(first_member.leads)
         # Its replica hears of everything five seconds late.
-        two.faults.choose_fault = lambda operation: (
+        second_member.faults.choose_fault = lambda operation: (
             DelayFault(request_s=5.0) if operation is EngineOperation.FEED else None
         )
-        stage.live(two)
+        stage.live(second_member)
         await asyncio.sleep(TTL_S)
-        one.faults.disconnect()
-        await stage.until(two.leads, within_s=120.0)
+        first_member.faults.disconnect()
+        await stage.until(second_member.leads, within_s=120.0)
 
-        assert two.term is not None
-        assert two.view.get_leader_version() == two.term.version
-        await stage.close(one, two)
+        assert second_member.term is not None
+        assert second_member.view.get_leader_version() == second_member.term.version
+        await stage.close(first_member, second_member)
 
-    play(scene)
+    play(scenario)
 
 
 # --- one id, one process ---
 
 
 def test_a_copy_of_a_living_servers_folder_does_not_join_and_leaves_its_record_alone() -> None:
-    async def scene(stage: Stage) -> None:
-        (one,) = await stage.founded("one")
-        stage.live(one)
-        await stage.until(one.leads)
+    async def scenario(stage: Stage) -> None:
+        (first_member,) = await stage.founded("one")
+        stage.live(first_member)
+        await stage.until(first_member.leads)
         copy = await stage.member("one", address=" at b:4646")
         await asyncio.sleep(1.0)
 
         with pytest.raises(MemberIdInUse, match=r"server-id one is in use by member one; .* remove `server-id` from"):
             await copy.election.join()
 
-        assert (await records(one.engine))["members", "one"] == b"member one"
-        assert len(one.terms) == 1
-        await stage.close(one, copy)
+        assert (await records(first_member.engine))["members", "one"] == b"member one"
+        assert len(first_member.terms) == 1
+        await stage.close(first_member, copy)
 
-    play(scene)
+    play(scenario)
 
 
 def test_a_copy_without_contact_to_the_log_does_not_report_its_id_as_in_use() -> None:
-    async def scene(stage: Stage) -> None:
-        (one,) = await stage.founded("one")
-        stage.live(one)
-        await stage.until(one.leads)
+    async def scenario(stage: Stage) -> None:
+        (first_member,) = await stage.founded("one")
+        stage.live(first_member)
+        await stage.until(first_member.leads)
         moved = await stage.member("one", address=" at b:4646")
         await asyncio.sleep(1.0)
-        one.engine.crash()
+        first_member.engine.crash()
         moved.faults.disconnect()
 
         with pytest.raises(LogUnavailable):
@@ -518,16 +524,16 @@ def test_a_copy_without_contact_to_the_log_does_not_report_its_id_as_in_use() ->
 
         stage.live(moved)
         await stage.until(moved.leads)
-        await stage.close(one, moved)
+        await stage.close(first_member, moved)
 
-    play(scene)
+    play(scenario)
 
 
 def test_a_server_restarted_at_the_same_address_does_not_wait() -> None:
-    async def scene(stage: Stage) -> None:
-        before, other = await stage.founded("one", "two")
-        await before.election.join()
-        before.engine.crash()
+    async def scenario(stage: Stage) -> None:
+        old_member, other_member = await stage.founded("one", "two")
+        await old_member.election.join()
+        old_member.engine.crash()
         after = await stage.member("one")
         await asyncio.sleep(0.5)
         began_s = stage.loop.time()
@@ -536,17 +542,17 @@ def test_a_server_restarted_at_the_same_address_does_not_wait() -> None:
 
         assert stage.loop.time() - began_s < 0.5
         await asyncio.sleep(2 * TTL_S)
-        assert (await records(other.engine))["members", "one"] == b"member one"
-        await stage.close(before, after, other)
+        assert (await records(other_member.engine))["members", "one"] == b"member one"
+        await stage.close(old_member, after, other_member)
 
-    play(scene)
+    play(scenario)
 
 
 def test_a_server_restarted_at_another_address_waits_until_its_old_lease_expires() -> None:
-    async def scene(stage: Stage) -> None:
-        before, other = await stage.founded("one", "two")
-        await before.election.join()
-        before.engine.crash()
+    async def scenario(stage: Stage) -> None:
+        old_member, other_member = await stage.founded("one", "two")
+        await old_member.election.join()
+        old_member.engine.crash()
         after = await stage.member("one", address=" at b:4646")
         await asyncio.sleep(0.5)
         began_s = stage.loop.time()
@@ -554,41 +560,41 @@ def test_a_server_restarted_at_another_address_waits_until_its_old_lease_expires
         await after.election.join()
 
         assert stage.loop.time() - began_s < TTL_S + 1.0
-        assert (await records(other.engine))["members", "one"] == b"member one at b:4646"
-        await stage.close(before, after, other)
+        assert (await records(other_member.engine))["members", "one"] == b"member one at b:4646"
+        await stage.close(old_member, after, other_member)
 
-    play(scene)
+    play(scenario)
 
 
 @pytest.mark.parametrize("is_leader", [True, False])
 def test_a_member_whose_record_vanishes_writes_it_again(is_leader: bool) -> None:
-    async def scene(stage: Stage) -> None:
-        one, two = await stage.founded("one", "two")
-        stage.live(one)
-        await stage.until(one.leads)
-        stage.live(two)
+    async def scenario(stage: Stage) -> None:
+        first_member, second_member = await stage.founded("one", "two")
+        stage.live(first_member)
+        await stage.until(first_member.leads)
+        stage.live(second_member)
         await asyncio.sleep(1.0)
-        member = one if is_leader else two
-        place = (MEMBERS_TABLE, member.member_id)
-        await commit(one.engine, EncodedChange(*place, None))
-        assert place not in await records(one.engine)
+        member = first_member if is_leader else second_member
+        row_key = (MEMBERS_TABLE, member.member_id)
+        await commit(first_member.engine, EncodedChange(*row_key, None))
+        assert row_key not in await records(first_member.engine)
 
         await asyncio.sleep(0.5)
 
-        assert (await records(one.engine))[place] == member.build_member_record()
-        assert (len(one.terms), len(two.terms)) == (1, 0)
+        assert (await records(first_member.engine))[row_key] == member.build_member_record()
+        assert (len(first_member.terms), len(second_member.terms)) == (1, 0)
         # It hangs on the lease as before.
         member.engine.crash()
         await asyncio.sleep(2 * TTL_S)
-        assert place not in await records((two if is_leader else one).engine)
-        await stage.close(one, two)
+        assert row_key not in await records((second_member if is_leader else first_member).engine)
+        await stage.close(first_member, second_member)
 
-    play(scene)
+    play(scenario)
 
 
 @given(seed=st.integers(0, 2**32), cuts=st.lists(st.tuples(st.integers(0, 2), st.floats(0.1, 15.0)), max_size=12))
 def test_two_members_never_lead_at_once_under_any_disconnections(seed: int, cuts: list[tuple[int, float]]) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         members = await stage.founded("one", "two", "three")
         for member in members:
             stage.live(member)
@@ -614,4 +620,4 @@ def test_two_members_never_lead_at_once_under_any_disconnections(seed: int, cuts
         await asyncio.gather(watching, return_exceptions=True)
         await stage.close(*members)
 
-    play(scene, seed=seed)
+    play(scenario, seed=seed)

@@ -75,27 +75,31 @@ async def test_an_etcd_that_requires_certificates_accepts_only_the_configured_on
     ]
     with running_etcd(tmp_path / "etcd", options=options) as etcd:
         tls = EtcdTls(ca_file=authority.ca_file, cert_file=ours_cert, key_file=ours_key)
-        door = EtcdEngine(EtcdSettings(endpoints=etcd.endpoints, tls=tls), RealWorld())
-        await door.open()
-        await commit(door, put("a"))
-        lease = await door.grant_lease(2.0)
+        engine = EtcdEngine(EtcdSettings(endpoints=etcd.endpoints, tls=tls), RealWorld())
+        await engine.open()
+        await commit(engine, put("a"))
+        lease = await engine.grant_lease(2.0)
         until_s = lease.get_valid_until_s() + 0.1
         await wait_on_loop_until(lambda: lease.get_valid_until_s() > until_s, what="the lease is renewed over TLS")
-        assert await records(door) == {("jobs", "a"): b"data"}
-        await door.close()
+        assert await records(engine) == {("jobs", "a"): b"data"}
+        await engine.close()
 
         (tmp_path / "other").mkdir()
-        other = Authority(tmp_path / "other")
-        their_cert, their_key = other.issue("wharf")
+        other_authority = Authority(tmp_path / "other")
+        their_cert, their_key = other_authority.issue("wharf")
         not_ours, not_its = "does not accept our certificate", "its certificate is not accepted"
-        for stranger, expected, told in (
+        for stranger, expected, message in (
             (EtcdTls(ca_file=authority.ca_file), LogMisconfigured, not_ours),
             (EtcdTls(ca_file=authority.ca_file, cert_file=their_cert, key_file=their_key), LogMisconfigured, not_ours),
-            (EtcdTls(ca_file=other.ca_file, cert_file=ours_cert, key_file=ours_key), LogMisconfigured, not_its),
+            (
+                EtcdTls(ca_file=other_authority.ca_file, cert_file=ours_cert, key_file=ours_key),
+                LogMisconfigured,
+                not_its,
+            ),
             (None, LogUnavailable, "cannot be reached"),
         ):
             settings = EtcdSettings(endpoints=etcd.endpoints, tls=stranger, dial_timeout_s=0.5, request_timeout_s=0.5)
-            with pytest.raises(expected, match=told):
+            with pytest.raises(expected, match=message):
                 await EtcdEngine(settings, RealWorld()).open()
 
 
@@ -124,29 +128,29 @@ async def test_login_to_an_etcd_with_passwords_and_renewal_of_its_token(tmp_path
         def settings(user: str, password: str, prefix: str = "/wharf") -> EtcdSettings:
             return EtcdSettings(endpoints=etcd.endpoints, user=user, password=password, prefix=prefix)
 
-        door = EtcdEngine(settings("wharf", "good"), RealWorld())
-        await door.open()
-        index = await commit(door, put("a"))
-        lease = await door.grant_lease(2.0)
+        engine = EtcdEngine(settings("wharf", "good"), RealWorld())
+        await engine.open()
+        index = await commit(engine, put("a"))
+        lease = await engine.grant_lease(2.0)
         # A restart forgets all tokens, for commits, feeds and renewals alike.
-        feed = door.follow(index)
+        feed = engine.follow(index)
         etcd.kill()
         etcd.start()
-        again = await commit(door, put("b"), lease=lease.id)
-        assert (await anext(feed)).index == again
+        repeated = await commit(engine, put("b"), lease=lease.id)
+        assert (await anext(feed)).index == repeated
         until_s = lease.get_valid_until_s() + 0.1
         await wait_on_loop_until(
             lambda: lease.get_valid_until_s() > until_s, what="the lease is renewed with a new token"
         )
-        await door.compact(again)
-        assert (await door.read_health()).writable
-        await door.close()
+        await engine.compact(repeated)
+        assert (await engine.read_health()).writable
+        await engine.close()
 
         with pytest.raises(LogMisconfigured, match=r"rejects the login of user wharf: .*authentication failed"):
             await EtcdEngine(settings("wharf", "bad"), RealWorld()).open()
-        for user, password, prefix, told in (
+        for user, password, prefix, message in (
             ("wharf", "good", "/other", "the user wharf needs the right to read and write under /other/"),
             ("", "", "/wharf", r"etcd requires a user; set state\.etcd\.user"),
         ):
-            with pytest.raises(LogMisconfigured, match=told):
+            with pytest.raises(LogMisconfigured, match=message):
                 await EtcdEngine(settings(user, password, prefix), RealWorld()).open()

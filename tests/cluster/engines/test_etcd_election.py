@@ -17,14 +17,14 @@ TTL_S = 2.0
 
 
 class Member:
-    def __init__(self, name: str, door: EtcdEngine, world: RealWorld) -> None:
+    def __init__(self, name: str, engine: EtcdEngine, world: RealWorld) -> None:
         self.member_id = name
-        self.door = door
+        self.engine = engine
         self._version = 0
         self._heir = b""
         self._member_version = 0
         self._changed = asyncio.Event()
-        self.election = Election(world, door, self, self, ttl_s=TTL_S, margin_s=TTL_S / 4)
+        self.election = Election(world, engine, self, self, ttl_s=TTL_S, margin_s=TTL_S / 4)
 
     def build_member_record(self) -> bytes:
         return b"member"
@@ -55,7 +55,7 @@ class Member:
         return ""
 
     async def follow(self) -> None:
-        async for batch in self.door.follow(0):
+        async for batch in self.engine.follow(0):
             for change in batch.changes:
                 if (change.table, change.key) == (LEADER_TABLE, LEADER_KEY):
                     self._version = 0 if change.data is None else batch.index
@@ -70,32 +70,34 @@ async def test_the_leadership_passes_on_when_it_is_handed_over_when_its_holder_f
 ):
     world = RealWorld()
     settings = fresh_settings(shared_server())
-    doors = [EtcdEngine(settings, world) for _ in range(2)]
-    for door in doors:
-        await door.open()
-    one, two = (Member(name, door, world) for name, door in zip(("one", "two"), doors, strict=True))
-    await commit(one.door, put("founded"))
-    following = [world.start_task(member.follow(), name="replica") for member in (one, two)]
+    engines = [EtcdEngine(settings, world) for _ in range(2)]
+    for engine in engines:
+        await engine.open()
+    first_member, second_member = (
+        Member(name, engine, world) for name, engine in zip(("one", "two"), engines, strict=True)
+    )
+    await commit(first_member.engine, put("founded"))
+    following = [world.start_task(member.follow(), name="replica") for member in (first_member, second_member)]
 
-    first = await one.election.campaign()
-    second_campaign = world.start_task(two.election.campaign(), name="campaign of two")
+    first = await first_member.election.campaign()
+    second_campaign = world.start_task(second_member.election.campaign(), name="campaign of two")
     assert await first.transfer("two")
     second = await second_campaign
     assert (first.is_held(), second.is_held()) == (False, True)
 
-    third_campaign = world.start_task(one.election.campaign(), name="campaign of one")
-    await two.door.close()  # Its keepalive ends; nobody revokes its lease.
+    third_campaign = world.start_task(first_member.election.campaign(), name="campaign of one")
+    await second_member.engine.close()  # Its keepalive ends; nobody revokes its lease.
     third = await third_campaign
     await wait_on_loop_until(lambda: not second.is_held(), what="the silent leader has stopped by itself")
     assert third.is_held()
     assert third.version > second.version > first.version
-    await commit(one.door, put("by the leader"), conditions=[third.build_condition()])
+    await commit(first_member.engine, put("by the leader"), conditions=[third.build_condition()])
     assert third.build_condition() == unchanged(LEADER_KEY, third.version, table=LEADER_TABLE)
     await third.resign()
-    fourth = await one.election.campaign()
+    fourth = await first_member.election.campaign()
     assert (third.is_held(), fourth.is_held()) == (False, True)
 
     for task in following:
         task.cancel()
     await asyncio.gather(*following, return_exceptions=True)
-    await one.door.close()
+    await first_member.engine.close()

@@ -40,25 +40,25 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
 
 
 @asynccontextmanager
-async def doors(cluster: EtcdCluster, count: int, *, prefix: str = "/wharf") -> AsyncIterator[list[EtcdEngine]]:
-    """Doors that each begin with another member."""
+async def open_engines(cluster: EtcdCluster, count: int, *, prefix: str = "/wharf") -> AsyncIterator[list[EtcdEngine]]:
+    """Engines that each begin with another member."""
     opened: list[EtcdEngine] = []
     try:
         for number in range(count):
-            turn = number % len(cluster.endpoints)
-            endpoints = (*cluster.endpoints[turn:], *cluster.endpoints[:turn])
+            offset = number % len(cluster.endpoints)
+            endpoints = (*cluster.endpoints[offset:], *cluster.endpoints[:offset])
             settings = EtcdSettings(endpoints=endpoints, prefix=prefix, request_timeout_s=3.0, dial_timeout_s=1.0)
-            door = EtcdEngine(settings, RealWorld())
-            await door.open()
-            opened.append(door)
+            engine = EtcdEngine(settings, RealWorld())
+            await engine.open()
+            opened.append(engine)
         yield opened
     finally:
-        for door in opened:
-            await door.close()
+        for engine in opened:
+            await engine.close()
 
 
 async def test_restarting_the_only_member_loses_and_repeats_no_write(etcd: EtcdCluster) -> None:
-    async with doors(etcd, 3) as opened, Workload(opened[:2] * 3, opened) as workload:
+    async with open_engines(etcd, 3) as opened, Workload(opened[:2] * 3, opened) as workload:
         await workload.until_written(60)
         for _ in range(3):
             etcd.kill()
@@ -70,7 +70,7 @@ async def test_restarting_the_only_member_loses_and_repeats_no_write(etcd: EtcdC
 
 
 async def test_killing_any_of_three_members_loses_and_repeats_no_write(three: EtcdCluster) -> None:
-    async with doors(three, 3, prefix="/one-killed") as opened, Workload(opened * 2, opened) as workload:
+    async with open_engines(three, 3, prefix="/one-killed") as opened, Workload(opened * 2, opened) as workload:
         await workload.until_written(50)
         for victim in (three.members[0], three.leader()):
             victim.kill()
@@ -83,7 +83,7 @@ async def test_killing_any_of_three_members_loses_and_repeats_no_write(three: Et
 
 
 async def test_restarting_all_three_members_loses_and_repeats_no_write(three: EtcdCluster) -> None:
-    async with doors(three, 3, prefix="/all-killed") as opened, Workload(opened * 2, opened) as workload:
+    async with open_engines(three, 3, prefix="/all-killed") as opened, Workload(opened * 2, opened) as workload:
         await workload.until_written(50)
         three.kill()
         await asyncio.to_thread(three.start)
@@ -93,17 +93,17 @@ async def test_restarting_all_three_members_loses_and_repeats_no_write(three: Et
 
 
 async def test_requests_move_from_a_frozen_member_to_another(three: EtcdCluster) -> None:
-    async with doors(three, 1, prefix="/frozen") as (door,):
-        await commit(door, put("a"))
+    async with open_engines(three, 1, prefix="/frozen") as (engine,):
+        await commit(engine, put("a"))
         three.members[0].pause()
         try:
-            outcome = await door.commit(a_write(put("b")))
+            outcome = await engine.commit(a_write(put("b")))
             # The request may be lost in the frozen member, and further ones until another member leads.
             assert not isinstance(outcome, WriteConflict | WriteRejected)
             async with asyncio.timeout(FAILOVER_TIMEOUT_S):
-                while not isinstance(await door.commit(a_write(put("c"))), Committed):
+                while not isinstance(await engine.commit(a_write(put("c"))), Committed):
                     pass
-            assert ("jobs", "c") in await records(door)
+            assert ("jobs", "c") in await records(engine)
         finally:
             three.members[0].resume()
 
@@ -111,29 +111,29 @@ async def test_requests_move_from_a_frozen_member_to_another(three: EtcdCluster)
 async def test_an_engine_without_its_etcd_is_unavailable_in_time_and_its_last_contact_stays(
     etcd: EtcdCluster,
 ) -> None:
-    async with doors(etcd, 1) as (door,):
-        await commit(door, put("a"))
+    async with open_engines(etcd, 1) as (engine,):
+        await commit(engine, put("a"))
         etcd.kill()
-        contact_s = door.get_last_contact_s()
+        contact_s = engine.get_last_contact_s()
         with pytest.raises(LogUnavailable, match=r"etcd at 127\.0\.0\.1"):
-            await door.barrier()
+            await engine.barrier()
         with pytest.raises(LogUnavailable):
-            await load(door)
-        assert door.get_last_contact_s() == contact_s
-        assert not (await door.read_health()).writable
+            await load(engine)
+        assert engine.get_last_contact_s() == contact_s
+        assert not (await engine.read_health()).writable
         etcd.start()
-        await commit(door, put("b"))
+        await commit(engine, put("b"))
 
 
 async def test_opening_an_engine_without_etcd_reports_that_etcd_cannot_be_reached() -> None:
-    door = EtcdEngine(EtcdSettings(endpoints=("127.0.0.1:1",), dial_timeout_s=0.2), RealWorld())
+    engine = EtcdEngine(EtcdSettings(endpoints=("127.0.0.1:1",), dial_timeout_s=0.2), RealWorld())
 
     with pytest.raises(LogUnavailable, match=r"etcd at 127\.0\.0\.1:1 cannot be reached"):
-        await door.open()
+        await engine.open()
 
 
 async def test_a_follower_that_was_away_while_the_log_was_compacted_loads_again_and_agrees(etcd: EtcdCluster) -> None:
-    async with doors(etcd, 2) as (writer, away):
+    async with open_engines(etcd, 2) as (writer, away):
         index = await commit(writer, put("a"), put("gone"))
         await away.close()
         await commit(writer, drop("gone"))
@@ -155,141 +155,146 @@ async def test_a_follower_that_was_away_while_the_log_was_compacted_loads_again_
 
 async def test_keys_of_other_programs_on_the_same_etcd_do_no_harm(etcd: EtcdCluster) -> None:
     async with (
-        doors(etcd, 1, prefix="/wharf") as (ours,),
-        doors(etcd, 1, prefix="/wharf2") as (theirs,),
+        open_engines(etcd, 1, prefix="/wharf") as (ours,),
+        open_engines(etcd, 1, prefix="/wharf2") as (theirs,),
         Workload([ours] * 3, [ours]) as workload,
-        Workload([theirs] * 3, [theirs]) as other,
+        Workload([theirs] * 3, [theirs]) as other_workload,
     ):
         await workload.until_written(100)
-        await other.until_written(1)
+        await other_workload.until_written(1)
         await theirs.compact((await load(theirs))[1].index)
         await workload.until_written(20)
 
         await workload.prove()
-        await other.prove()
+        await other_workload.prove()
 
 
 async def test_an_etcd_restored_from_an_older_copy_begins_a_new_epoch_above_every_reported_index(
     etcd: EtcdCluster,
 ) -> None:
-    async with doors(etcd, 2) as (one, two):
-        await commit(one, put("a", b"old"), put("n", table="nodes"))
+    async with open_engines(etcd, 2) as (first_engine, second_engine):
+        await commit(first_engine, put("a", b"old"), put("n", table="nodes"))
         snapshot = etcd.save_snapshot()
         for _ in range(20):
-            lost = await commit(one, put("a", b"lost"), put("b", b"lost"))
-        feeds = [door.follow(lost) for door in (one, two)]
+            lost_index = await commit(first_engine, put("a", b"lost"), put("b", b"lost"))
+        feeds = [engine.follow(lost_index) for engine in (first_engine, second_engine)]
         waiting = [asyncio.ensure_future(anext(feed)) for feed in feeds]
         etcd.restore_snapshot(snapshot)
 
         for follower in waiting:
             with pytest.raises(FollowerBehind):
                 await follower
-        states = [await load(door) for door in (one, two)]
+        states = [await load(engine) for engine in (first_engine, second_engine)]
         assert states[0][0] == states[1][0]
-        rows, standing = states[0]
-        assert {place: data for place, (_, data) in rows.items()} == {("jobs", "a"): b"old", ("nodes", "n"): b"data"}
-        assert standing.epoch == 1
-        assert all(version > lost for version, _ in rows.values())
-        assert all(changed > lost for changed in standing.last_changes.values())
-        assert await one.barrier() > lost
+        rows, position = states[0]
+        assert {row_key: data for row_key, (_, data) in rows.items()} == {
+            ("jobs", "a"): b"old",
+            ("nodes", "n"): b"data",
+        }
+        assert position.epoch == 1
+        assert all(version > lost_index for version, _ in rows.values())
+        assert all(changed > lost_index for changed in position.last_changes.values())
+        assert await first_engine.barrier() > lost_index
         # What was decided before the restore conflicts; what is decided after it does not.
-        assert isinstance(await one.commit(a_write(put("a"), conditions=[unchanged("a", lost)])), WriteConflict)
+        assert isinstance(
+            await first_engine.commit(a_write(put("a"), conditions=[unchanged("a", lost_index)])), WriteConflict
+        )
         version, _ = rows["jobs", "a"]
-        assert await commit(two, put("a", b"new"), conditions=[unchanged("a", version)]) > standing.index
+        assert await commit(second_engine, put("a", b"new"), conditions=[unchanged("a", version)]) > position.index
 
 
 async def test_a_row_in_etcd_keeps_its_index_over_repeated_restores_of_older_copies(
     etcd: EtcdCluster,
 ) -> None:
-    async with doors(etcd, 2) as (one, two):
-        told = {("jobs", "a"): await commit(one, put("a"))}
+    async with open_engines(etcd, 2) as (first_engine, second_engine):
+        indexes = {("jobs", "a"): await commit(first_engine, put("a"))}
         for key in ("b", "c"):
             snapshot = etcd.save_snapshot()
-            await commit(one, put("a", b"lost"), put(key, b"lost"))
-            await one.barrier()
+            await commit(first_engine, put("a", b"lost"), put(key, b"lost"))
+            await first_engine.barrier()
             etcd.restore_snapshot(snapshot)
-            await records(one)  # Whoever looks finds the copy out.
-            told["jobs", key] = await commit(one, put(key))
+            await records(first_engine)  # Whoever looks finds the copy out.
+            indexes["jobs", key] = await commit(first_engine, put(key))
 
-        assert told == await written(one) == await written(two)
-        rows, standing = await load(two)
-        assert standing.epoch == 2
-        assert {place for place, (version, _) in rows.items() if version > told[place]} == {
+        assert indexes == await written(first_engine) == await written(second_engine)
+        rows, position = await load(second_engine)
+        assert position.epoch == 2
+        assert {row_key for row_key, (version, _) in rows.items() if version > indexes[row_key]} == {
             ("jobs", "a"),
             ("jobs", "b"),
         }
 
 
 async def test_a_restored_etcd_is_detected_even_if_its_index_exceeds_that_of_the_engine(etcd: EtcdCluster) -> None:
-    async with doors(etcd, 1) as (ours,):
+    async with open_engines(etcd, 1) as (ours,):
         await commit(ours, put("a", b"old"))
         snapshot = etcd.save_snapshot()
-        lost = await commit(ours, put("a", b"lost"))
-        # Our door is kept from seeing the restored log before somebody else has written much to it.
+        lost_index = await commit(ours, put("a", b"lost"))
+        # Our engine is kept from seeing the restored log before somebody else has written much to it.
         await ours.close()
         etcd.restore_snapshot(snapshot)
-        async with doors(etcd, 1) as (stranger,):
+        async with open_engines(etcd, 1) as (stranger,):
             for number in range(20):
                 await commit(stranger, put("a", str(number).encode()))
         await ours.open()
 
         with pytest.raises(FollowerBehind):
-            await anext(ours.follow(lost))
-        rows, standing = await load(ours)
+            await anext(ours.follow(lost_index))
+        rows, position = await load(ours)
         assert rows["jobs", "a"][1] == b"19"
-        assert standing.epoch == 1
-        assert rows["jobs", "a"][0] > lost
+        assert position.epoch == 1
+        assert rows["jobs", "a"][0] > lost_index
 
 
 async def test_an_etcd_without_space_refuses_writes_and_serves_reads(tmp_path: Path) -> None:
     with running_etcd(tmp_path / "etcd", options=[f"--quota-backend-bytes={4 * 1024 * 1024}"]) as etcd:
-        async with doors(etcd, 1) as (door,):
-            index = await commit(door, put("a"))
+        async with open_engines(etcd, 1) as (engine,):
+            index = await commit(engine, put("a"))
             writes = 0
-            outcome = await door.commit(a_write(put("big", bytes(500_000))))
+            outcome = await engine.commit(a_write(put("big", bytes(500_000))))
             while isinstance(outcome, Committed):
                 writes += 1
                 assert writes < 40, "etcd never reached its quota"
-                outcome = await door.commit(a_write(put("big", bytes(500_000))))
+                outcome = await engine.commit(a_write(put("big", bytes(500_000))))
 
             assert isinstance(outcome, WriteRejected)
             assert "quota" in outcome.why
-            rows, standing = await load(door)
+            rows, position = await load(engine)
             assert ("jobs", "a") in rows
-            assert await door.barrier() >= index
-            health = await door.read_health()
+            assert await engine.barrier() >= index
+            health = await engine.read_health()
             assert (health.writable, "NOSPACE" in health.why) == (False, True)
-            assert (await door.find_write("never", since=index)) is None
+            assert (await engine.find_write("never", since=index)) is None
             # An operator makes room: compact, defragment, disarm the alarm.
-            await door.compact(standing.index)
+            await engine.compact(position.index)
             etcd.ctl("defrag")
             etcd.ctl("alarm", "disarm")
-            await commit(door, put("b"))
-            assert (await door.read_health()).writable
+            await commit(engine, put("b"))
+            assert (await engine.read_health()).writable
 
 
 async def test_a_paused_leader_process_cannot_write_after_it_resumes(etcd: EtcdCluster) -> None:
     command = [sys.executable, "-m", "tests.cluster.engines.paused_leader", etcd.endpoints[0], "/wharf", "2"]
-    async with doors(etcd, 1) as (door,):
-        founded = await commit(door, put("founded"))
+    async with open_engines(etcd, 1) as (engine,):
+        founded = await commit(engine, put("founded"))
         process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, cwd=ROOT)
         try:
             assert process.stdin is not None
             assert process.stdout is not None
-            said = (await process.stdout.readline()).decode()
-            version = int(said.removeprefix("leader "))
-            feed = door.follow(founded)
+            output_line = (await process.stdout.readline()).decode()
+            version = int(output_line.removeprefix("leader "))
+            feed = engine.follow(founded)
             assert (await anext(feed)).index == version
             process.send_signal(signal.SIGSTOP)
             ended = await anext(feed)
             assert [drop("leader", table="leader")] == list(ended.changes)
             vacant = unchanged("leader", 0, table="leader")
-            await commit(door, put("leader", b"next", table="leader"), conditions=[vacant])
+            await commit(engine, put("leader", b"next", table="leader"), conditions=[vacant])
             process.send_signal(signal.SIGCONT)
             process.stdin.write(b"go on\n")
 
             assert (await process.stdout.readline()).split() == [b"WriteConflict", b"False"]
-            assert ("jobs", "state") not in await records(door)
+            assert ("jobs", "state") not in await records(engine)
             assert await process.wait() == 0
         finally:
             if process.returncode is None:
@@ -298,14 +303,14 @@ async def test_a_paused_leader_process_cannot_write_after_it_resumes(etcd: EtcdC
 
 
 async def test_a_long_computation_on_the_event_loop_does_not_expire_a_lease(etcd: EtcdCluster) -> None:
-    async with doors(etcd, 2) as (door, other):
-        await commit(door, put("founded"))
-        lease = await door.grant_lease(2.0)
-        await commit(door, put("a"), lease=lease.id)
+    async with open_engines(etcd, 2) as (engine, other_engine):
+        await commit(engine, put("founded"))
+        lease = await engine.grant_lease(2.0)
+        await commit(engine, put("a"), lease=lease.id)
         world = RealWorld()
         until_s = world.monotonic_s() + 3.5
         while world.monotonic_s() < until_s:
             pass  # The loop is held for longer than the lease.
 
         assert lease.get_valid_until_s() > world.monotonic_s()
-        assert ("jobs", "a") in await records(other)
+        assert ("jobs", "a") in await records(other_engine)

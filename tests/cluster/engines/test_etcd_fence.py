@@ -36,30 +36,30 @@ async def test_a_write_that_arrives_after_a_search_for_it_is_rejected() -> None:
 
 async def test_engines_whose_writes_were_fenced_continue_at_once() -> None:
     settings = fresh_settings(shared_server())
-    one, two = EtcdEngine(settings, RealWorld()), EtcdEngine(settings, RealWorld())
-    await one.open()
-    await two.open()
-    index = await commit(one, put("a"))
-    await commit(two, put("b"))
-    await one.find_write("never", since=0)
+    first_engine, second_engine = EtcdEngine(settings, RealWorld()), EtcdEngine(settings, RealWorld())
+    await first_engine.open()
+    await second_engine.open()
+    index = await commit(first_engine, put("a"))
+    await commit(second_engine, put("b"))
+    await first_engine.find_write("never", since=0)
 
-    await commit(two, put("a", b"2"), conditions=[unchanged("a", index)])
-    assert await records(one) == {("jobs", "a"): b"2", ("jobs", "b"): b"data"}
+    await commit(second_engine, put("a", b"2"), conditions=[unchanged("a", index)])
+    assert await records(first_engine) == {("jobs", "a"): b"2", ("jobs", "b"): b"data"}
 
-    await one.close()
-    await two.close()
+    await first_engine.close()
+    await second_engine.close()
 
 
 async def test_a_write_is_found_however_many_came_after_it() -> None:
     settings = fresh_settings(shared_server())
-    door = EtcdEngine(settings, RealWorld())
-    await door.open()
+    engine = EtcdEngine(settings, RealWorld())
+    await engine.open()
     first = a_write(put("first"))
-    await door.commit(first)
+    await engine.commit(first)
     for number in range(150):  # More than are walked back one by one.
-        await commit(door, put("a", str(number).encode()))
+        await commit(engine, put("a", str(number).encode()))
 
-    assert await door.find_write(first.id, since=0) == 1
-    assert await door.find_write("never", since=0) is None
-    assert await door.find_write(first.id, since=2) is None
-    await door.close()
+    assert await engine.find_write(first.id, since=0) == 1
+    assert await engine.find_write("never", since=0) is None
+    assert await engine.find_write(first.id, since=2) is None
+    await engine.close()

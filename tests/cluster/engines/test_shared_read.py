@@ -37,7 +37,7 @@ class Source:
 
 
 async def gathered(asks: list[Callable[[], Awaitable[int]]]) -> list[int]:
-    return list(await asyncio.gather(*(ask() for ask in asks)))
+    return list(await asyncio.gather(*(read_call() for read_call in asks)))
 
 
 async def test_concurrent_callers_share_one_read() -> None:

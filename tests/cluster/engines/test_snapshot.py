@@ -61,14 +61,14 @@ async def save(engine: LogEngine, path: Path) -> Path:
 async def test_a_snapshot_is_restored_completely_into_another_kind_of_engine(tmp_path: Path) -> None:
     async with a_file_log(tmp_path / "log") as source, a_memory_log() as target:
         await fill(source)
-        _, standing = await load(source)
+        _, position = await load(source)
         path = await save(source, tmp_path / "a.snapshot")
         await commit(target, put("gone", b"?"))
 
         index = await restore_snapshot(target, path)
 
         assert await records(source) == await records(target)
-        assert index > standing.index
+        assert index > position.index
         with pytest.raises(FollowerBehind):
             await anext(target.follow(1))
 
@@ -80,20 +80,20 @@ async def test_a_restored_file_log_is_the_same_after_it_is_opened_again(tmp_path
         path = await save(source, tmp_path / "a.snapshot")
     async with a_file_log(tmp_path / "log") as target:
         index = await restore_snapshot(target, path)
-    async with a_file_log(tmp_path / "log") as again:
-        assert expected == await records(again)
-        assert index == await again.barrier()
+    async with a_file_log(tmp_path / "log") as reopened:
+        assert expected == await records(reopened)
+        assert index == await reopened.barrier()
 
 
 async def test_inspecting_a_snapshot_returns_its_index_and_row_counts(tmp_path: Path) -> None:
     async with a_file_log(tmp_path / "log") as source:
         await fill(source, batches=2)
         path = await save(source, tmp_path / "a.snapshot")
-        _, standing = await load(source)
+        _, position = await load(source)
 
     facts = inspect_snapshot(path)
     assert facts.trailer.rows == {"jobs": 200, "nodes": 1}
-    assert standing == facts.trailer.standing
+    assert position == facts.trailer.standing
     assert (facts.header.program, list(facts.header.needs)) == ("test", ["the keyring"])
     assert path.stat().st_size == facts.size_bytes
 
@@ -139,11 +139,11 @@ async def test_a_flipped_bit_anywhere_is_refused_and_the_log_is_untouched(tmp_pa
     async with a_file_log(tmp_path / "log") as source:
         await fill(source, batches=3)
         path = await save(source, tmp_path / "a.snapshot")
-    whole = path.read_bytes()
+    data = path.read_bytes()
     async with a_memory_log() as target:
         await commit(target, put("mine"))
-        for position in range(0, len(whole), max(1, len(whole) // 60)):
-            path.write_bytes(whole[:position] + bytes([whole[position] ^ 4]) + whole[position + 1 :])
+        for position in range(0, len(data), max(1, len(data) // 60)):
+            path.write_bytes(data[:position] + bytes([data[position] ^ 4]) + data[position + 1 :])
             with pytest.raises(SnapshotUnusable, match="nothing was changed"):
                 await restore_snapshot(target, path)
 
@@ -154,9 +154,9 @@ async def test_a_truncated_or_extended_snapshot_is_rejected(tmp_path: Path) -> N
     async with a_file_log(tmp_path / "log") as source:
         await fill(source, batches=3)
         path = await save(source, tmp_path / "a.snapshot")
-    whole = path.read_bytes()
-    lengths = [*range(0, len(whole), max(1, len(whole) // 40)), len(whole) - 1]
-    for changed in (*(whole[:length] for length in lengths), whole + b"x"):
+    data = path.read_bytes()
+    lengths = [*range(0, len(data), max(1, len(data) // 40)), len(data) - 1]
+    for changed in (*(data[:length] for length in lengths), data + b"x"):
         path.write_bytes(changed)
 
         with pytest.raises(SnapshotUnusable):

@@ -59,8 +59,8 @@ def commit(store: SqliteStore, *writes: EncodedWrite) -> list[WriteOutcome]:
 
 
 def rows(store: SqliteStore) -> dict[tuple[str, str], bytes]:
-    standing, dead = store.begin_load()
-    found, _ = store.reader.read_records(0, last_index=standing.index, dead_lines=dead)
+    position, dead = store.begin_load()
+    found, _ = store.reader.read_records(0, last_index=position.index, dead_lines=dead)
     store.end_load()
     return {(table, key): data for table, key, _, data in found}
 
@@ -127,12 +127,12 @@ def test_a_full_disk_refuses_writes_with_an_error_and_reads_continue(store: Sqli
     disk.fail = lambda operation, _path: apsw.FullError() if operation == "write" else None
 
     (unknown,) = commit(store, a_write(put("b")))
-    (refused,) = commit(store, a_write(put("c")))
+    (rejection,) = commit(store, a_write(put("c")))
 
     assert isinstance(unknown, WriteOutcomeUnknown)
-    assert isinstance(refused, WriteRejected)
-    assert "the disk is full; free some space" in refused.why
-    assert (False, refused.why) == (store.read_health().writable, store.read_health().why)
+    assert isinstance(rejection, WriteRejected)
+    assert "the disk is full; free some space" in rejection.why
+    assert (False, rejection.why) == (store.read_health().writable, store.read_health().why)
     assert rows(store) == {("jobs", "a"): b"data"}
 
 
@@ -187,10 +187,10 @@ def test_a_read_only_folder_refuses_writes_and_reads_continue(store: SqliteStore
     disk.fail = lambda operation, _path: apsw.ReadOnlyError() if operation != "sync" else None
     commit(store, a_write(put("b")))
 
-    (refused,) = commit(store, a_write(put("c")))
+    (rejection,) = commit(store, a_write(put("c")))
 
-    assert isinstance(refused, WriteRejected)
-    assert "read-only for this process" in refused.why
+    assert isinstance(rejection, WriteRejected)
+    assert "read-only for this process" in rejection.why
     assert rows(store) == {("jobs", "a"): b"data"}
 
 
@@ -209,9 +209,9 @@ def test_a_folder_without_write_permission_is_rejected_with_an_error(tmp_path: P
     for parent in tmp_path.parents:
         if not parent.stat().st_mode & 0o005:
             parent.chmod(parent.stat().st_mode | 0o005)
-    said = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=True)
+    process = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=True)
 
-    assert f"LogUnavailable the folder {folder} cannot be written: make it writable" in said.stdout
+    assert f"LogUnavailable the folder {folder} cannot be written: make it writable" in process.stdout
 
 
 # --- damage ---
@@ -239,7 +239,7 @@ def test_damage_is_reported_at_open_or_on_read_and_never_returned_as_data(tmp_pa
     store.open()
     expected = rows(store)
     store.close()
-    told: list[str] = []
+    messages: list[str] = []
     served: list[dict[tuple[str, str], bytes]] = []
     for percent in range(1, 100, 3):
         store.database.path.write_bytes(pristine)
@@ -248,14 +248,14 @@ def test_damage_is_reported_at_open_or_on_read_and_never_returned_as_data(tmp_pa
             store.open()
             served.append(rows(store))
         except LogUnavailable as error:
-            told.append(str(error))
+            messages.append(str(error))
         finally:
             store.close()
 
     # A page that nobody needs may be damaged unseen; what is served is right.
     assert all(expected == found for found in served)
-    assert len(told) > 25
-    assert all("is damaged" in why and "restore the newest snapshot" in why for why in told)
+    assert len(messages) > 25
+    assert all("is damaged" in message and "restore the newest snapshot" in message for message in messages)
 
 
 def test_a_file_of_another_format_is_rejected_and_not_changed(tmp_path: Path, clock: Clock) -> None:
@@ -271,9 +271,9 @@ def test_a_file_of_another_format_is_rejected_and_not_changed(tmp_path: Path, cl
 
 def test_a_database_of_another_program_is_refused(tmp_path: Path, clock: Clock) -> None:
     (tmp_path / "log").mkdir()
-    other = apsw.Connection(str(tmp_path / "log" / "log.db"))
-    other.execute("CREATE TABLE theirs (a)")
-    other.close()
+    other_database = apsw.Connection(str(tmp_path / "log" / "log.db"))
+    other_database.execute("CREATE TABLE theirs (a)")
+    other_database.close()
 
     with pytest.raises(LogUnavailable, match="is not a log of this program"):
         SqliteStore(tmp_path / "log", clock=clock).open()
@@ -298,8 +298,8 @@ def test_a_second_process_on_the_same_folder_is_refused_by_the_name_of_the_first
     try:
         with pytest.raises(LogUnavailable, match=f"in use by process {first.pid}: stop that process"):
             SqliteStore(tmp_path / "log", clock=clock).open()
-        code, said = StoreProcess(tmp_path / "log").wait()
-        assert (code, f"in use by process {first.pid}" in said) == (1, True)
+        code, errors = StoreProcess(tmp_path / "log").wait()
+        assert (code, f"in use by process {first.pid}" in errors) == (1, True)
     finally:
         first.end()
 

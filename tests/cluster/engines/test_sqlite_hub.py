@@ -13,27 +13,27 @@ from wharf.cluster.engines.sqlite.async_store import MAX_INLINE_CHANGES, AsyncSq
 from wharf.cluster.engines.sqlite.store import SqliteStore
 
 
-class Held(Executor):
+class ManualExecutor(Executor):
     """An executor that runs its work when the test calls `go`."""
 
     def __init__(self) -> None:
-        self.given: list[tuple[Future[Any], Callable[[], Any]]] = []
+        self.submitted: list[tuple[Future[Any], Callable[[], Any]]] = []
         self.was_given = asyncio.Event()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        self.given.append((future, partial(fn, *args, **kwargs)))
+        self.submitted.append((future, partial(fn, *args, **kwargs)))
         self.was_given.set()
         return future
 
     def go(self) -> None:
-        for future, work in self.given:
+        for future, work in self.submitted:
             future.set_result(work())
-        self.given.clear()
+        self.submitted.clear()
 
 
 async def test_a_barrier_does_not_wait_for_a_large_group_of_writes(tmp_path: Path) -> None:
-    thread = Held()
+    thread = ManualExecutor()
     hub = AsyncSqliteStore(
         SqliteStore(tmp_path, clock=lambda: 0.0),
         encode=lambda batch: batch.id.encode(),
@@ -55,7 +55,7 @@ async def test_a_barrier_does_not_wait_for_a_large_group_of_writes(tmp_path: Pat
 
 
 async def test_small_writes_run_on_the_event_loop(tmp_path: Path) -> None:
-    thread, outcomes = Held(), list[WriteOutcome]()
+    thread, outcomes = ManualExecutor(), list[WriteOutcome]()
     hub = AsyncSqliteStore(
         SqliteStore(tmp_path, clock=lambda: 0.0),
         encode=lambda batch: batch.id.encode(),
@@ -67,5 +67,5 @@ async def test_small_writes_run_on_the_event_loop(tmp_path: Path) -> None:
     covered = hub.barrier()
     assert not isinstance(covered, int), "the write arrived before it"
 
-    assert (await covered, outcomes, thread.given) == (1, [Committed(1)], [])
+    assert (await covered, outcomes, thread.submitted) == (1, [Committed(1)], [])
     await hub.close()

@@ -30,14 +30,14 @@ STRUCK = (
 
 def test_power_cuts_strike_before_and_after_the_point_of_no_return(tmp_path: Path) -> None:
     # Where a cut strikes depends on when threads run, so seeds are added until each kind was met.
-    met = dict.fromkeys(STRUCK, 0)
+    cut_counts = dict.fromkeys(STRUCK, 0)
     for seed in range(1_000, 1_200):
         tally = run_lives(tmp_path / f"log{seed}", seed=seed, lives=8)
-        met = {kind: met[kind] + getattr(tally, kind) for kind in STRUCK}
-        if all(met.values()):
+        cut_counts = {kind: cut_counts[kind] + getattr(tally, kind) for kind in STRUCK}
+        if all(cut_counts.values()):
             break
 
-    assert [kind for kind, times in met.items() if not times] == []
+    assert [kind for kind, times in cut_counts.items() if not times] == []
 
 
 def test_the_test_detects_a_log_that_does_not_sync(tmp_path: Path) -> None:

@@ -82,27 +82,27 @@ async def test_a_stopped_store_ends_within_a_second_and_keeps_all_acknowledged_w
         writing = [asyncio.ensure_future(write_on(caller)) for caller in range(8)]
         await wait_on_loop_until(lambda: len(acknowledged) > 100, what="writes flow")
         began_s = time.monotonic()
-        code, said = await asyncio.to_thread(end, store)
+        code, errors = await asyncio.to_thread(end, store)
         took_s = time.monotonic() - began_s
         ends = await asyncio.gather(*writing, return_exceptions=True)
 
-    assert (code, said) == (0, "")
+    assert (code, errors) == (0, "")
     assert took_s < 2.0  # A second of its own, and the time that a shared machine takes to end a process.
     assert {LogUnavailable} == {type(end) for end in ends}
     assert not store.socket_path.exists()
-    again = start(store.folder)
-    async with attached(again) as engine:
-        _, standing = await load(engine)
-        assert standing.index >= max(acknowledged)
+    restarted = start(store.folder)
+    async with attached(restarted) as engine:
+        _, position = await load(engine)
+        assert position.index >= max(acknowledged)
 
 
 async def test_a_store_ends_when_its_parent_process_ends(store: StoreProcess) -> None:
     async with attached(store) as engine:
         await commit(engine, put("a"))
         store.leave()
-        code, said = await asyncio.to_thread(store.wait)
+        code, errors = await asyncio.to_thread(store.wait)
 
-    assert (code, said) == (0, "")
+    assert (code, errors) == (0, "")
 
 
 def end(store: StoreProcess) -> tuple[int, str]:
@@ -144,19 +144,19 @@ async def test_an_attached_engine_reports_the_restart_of_the_store_without_namin
     store: StoreProcess,
 ) -> None:
     async def why_refused() -> str:
-        with pytest.raises(LogUnavailable) as refused:
+        with pytest.raises(LogUnavailable) as caught:
             await engine.barrier()
-        return str(refused.value)
+        return str(caught.value)
 
     async with attached(store) as engine:
         store.kill()
-        told: list[str] = []
-        while STORE_RESTARTING_TEXT not in told:
+        messages: list[str] = []
+        while STORE_RESTARTING_TEXT not in messages:
             async with asyncio.timeout(60.0):
-                told.append(await why_refused())
+                messages.append(await why_refused())
                 await asyncio.sleep(0.05)
 
-    assert not any(str(store.socket_path) in text for text in told)
+    assert not any(str(store.socket_path) in text for text in messages)
 
 
 async def test_a_store_that_hangs_leaves_a_commit_unknown_and_refuses_the_rest_within_the_bound(
@@ -174,9 +174,9 @@ async def test_a_store_that_hangs_leaves_a_commit_unknown_and_refuses_the_rest_w
                 return_exceptions=True,
             )
 
-        why = "the store has not answered for 0.5 s: its process or its disk hangs"
-        assert ends[0] == WriteOutcomeUnknown(f"{why}; it is unknown whether the write happened")
-        assert [(LogUnavailable, why)] * 3 == [(type(end), str(end)) for end in ends[1:]]
+        reason = "the store has not answered for 0.5 s: its process or its disk hangs"
+        assert ends[0] == WriteOutcomeUnknown(f"{reason}; it is unknown whether the write happened")
+        assert [(LogUnavailable, reason)] * 3 == [(type(end), str(end)) for end in ends[1:]]
 
 
 async def test_an_engine_reattaches_when_a_hung_store_continues(store: StoreProcess) -> None:
@@ -211,7 +211,7 @@ async def test_a_lease_outlives_a_new_start_of_the_store_while_its_owner_is_ther
 ) -> None:
     async with attached(store) as engine:
         lease = await engine.grant_lease(20.0)
-        gone = await lost_lease(store)
+        lost = await lost_lease(store)
         await commit(engine, put("member", table="members"), lease=lease.id)
         store.kill()
         with pytest.raises(LogUnavailable):
@@ -219,7 +219,7 @@ async def test_a_lease_outlives_a_new_start_of_the_store_while_its_owner_is_ther
         start(store.folder)
         await engine.open()
         feed = engine.follow(await engine.barrier())
-        ended = await anext(feed) if gone else None
+        ended = await anext(feed) if lost else None
 
         assert ended is not None
         assert [(change.table, change.key) for change in ended.changes] == [("members", "gone")]
@@ -230,9 +230,9 @@ async def test_a_lease_outlives_a_new_start_of_the_store_while_its_owner_is_ther
 
 async def lost_lease(store: StoreProcess) -> bool:
     """A lease whose owner goes and does not come back."""
-    async with attached(store) as other:
-        lease = await other.grant_lease(1.0)
-        await commit(other, put("gone", table="members"), lease=lease.id)
+    async with attached(store) as engine:
+        lease = await engine.grant_lease(1.0)
+        await commit(engine, put("gone", table="members"), lease=lease.id)
     return True
 
 

@@ -22,9 +22,9 @@ PAUSE_S = 0.02
 class Writer:
     """Counts up in a record of its own, each write on the condition of the one before."""
 
-    def __init__(self, name: str, door: LogEngine) -> None:
+    def __init__(self, name: str, engine: LogEngine) -> None:
         self.name = name
-        self.door = door
+        self.engine = engine
         self.acknowledged: dict[str, int] = {}  # Write id -> index.
         self.given_up: list[str] = []  # Ids of writes that surely did not happen.
         self.unknown = 0
@@ -42,7 +42,7 @@ class Writer:
         write = a_write(record, put(f"{self.name}-{self.count + 1}"), conditions=[condition])
         since = self.version
         try:
-            outcome = await self.door.commit(write)
+            outcome = await self.engine.commit(write)
         except LogUnavailable:
             await asyncio.sleep(PAUSE_S)
             return
@@ -69,8 +69,8 @@ class Writer:
     async def _find(self, write_id: str, since: int) -> int | None:
         while True:
             try:
-                await self.door.barrier()
-                return await self.door.find_write(write_id, since=since)
+                await self.engine.barrier()
+                return await self.engine.find_write(write_id, since=since)
             except LogUnavailable:
                 await asyncio.sleep(PAUSE_S)
 
@@ -78,8 +78,8 @@ class Writer:
 class Follower:
     """A replica: loads when it is behind, follows, and keeps every batch it was given."""
 
-    def __init__(self, door: LogEngine) -> None:
-        self.door = door
+    def __init__(self, engine: LogEngine) -> None:
+        self.engine = engine
         self.rows: dict[Place, tuple[int, bytes]] = {}
         self.index = 0
         self.epoch = 0
@@ -91,11 +91,11 @@ class Follower:
         while True:
             try:
                 if is_behind:
-                    self.rows, standing = await load(self.door)
-                    self.index, self.epoch = standing.index, standing.epoch
+                    self.rows, position = await load(self.engine)
+                    self.index, self.epoch = position.index, position.epoch
                     self.loads += 1
                     is_behind = False
-                async for batch in self.door.follow(self.index):
+                async for batch in self.engine.follow(self.index):
                     assert batch.index > self.index, "the feed goes forward"
                     self.rows = replay([batch], self.rows)
                     self.index = batch.index
@@ -111,8 +111,8 @@ class Workload:
     """Use as a context; `prove` ends the writers and checks everything."""
 
     def __init__(self, writers: Sequence[LogEngine], followers: Sequence[LogEngine]) -> None:
-        self.writers = [Writer(f"writer{number}", door) for number, door in enumerate(writers)]
-        self.followers = [Follower(door) for door in followers]
+        self.writers = [Writer(f"writer{number}", engine) for number, engine in enumerate(writers)]
+        self.followers = [Follower(engine) for engine in followers]
         self._world = RealWorld()
         self._writing: list[asyncio.Task[None]] = []
         self._following: list[asyncio.Task[None]] = []
@@ -156,15 +156,15 @@ class Workload:
     async def prove(self) -> None:
         """No acknowledged write is lost, none happened twice, none that was given up happened; all followers agree."""
         await self._finish_writes()
-        door = self.writers[0].door
-        final, standing = await load(door)
+        engine = self.writers[0].engine
+        final, position = await load(engine)
         last = max(version for version, _ in final.values())
         await self.until(
             lambda: all(follower.index >= last for follower in self.followers), what="followers have caught up"
         )
         for follower in self.followers:
             assert final == follower.rows
-            assert standing.epoch == follower.epoch
+            assert position.epoch == follower.epoch
         for writer in self.writers:
             assert final["counters", writer.name] == (writer.version, str(writer.count).encode())
             assert all(("jobs", f"{writer.name}-{number}") in final for number in range(1, writer.count + 1))

@@ -319,16 +319,16 @@ def test_forcing_an_unknown_or_non_periodic_job_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "why"),
+    ("change", "message"),
     [("stopped", "it is stopped; start it first"), ("disabled", "its Periodic block is not enabled")],
 )
-def test_forcing_a_stopped_or_disabled_job_is_refused(how: str, why: str) -> None:
+def test_forcing_a_stopped_or_disabled_job_is_refused(change: str, message: str) -> None:
     state = AState()
-    job = a_periodic_job("nightly", stop=how == "stopped")
+    job = a_periodic_job("nightly", stop=change == "stopped")
     assert job.periodic is not None
-    state.register(replace(job, periodic=replace(job.periodic, enabled=how != "disabled")))
+    state.register(replace(job, periodic=replace(job.periodic, enabled=change != "disabled")))
 
     result = expect_refusal(state, force_launch)
 
     text = 'force launch for job "nightly" failed: can\'t force run non-tracked job "nightly" (default): '
-    assert result == (RefusalCode.INVALID, text + why)
+    assert result == (RefusalCode.INVALID, text + message)

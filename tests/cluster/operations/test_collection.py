@@ -44,16 +44,16 @@ HOUR_NS = 3_600 * SECOND_NS
 
 def collect(state: AState, kind: CollectionKind, *, older_than_ns: int = 0, changes_max: int = 100) -> int:
     """Collect until nothing is left, and return the number of deleted records."""
-    taken = 0
+    deleted_count = 0
     while True:
         decision = collect_garbage(
             state.replica, kind, state.moment, retention_ns=older_than_ns, max_changes=changes_max
         )
         step = state.lead(decision)
         assert decision.write is None or len(decision.write.changes) <= changes_max
-        taken += step.deleted_count
+        deleted_count += step.deleted_count
         if not step.deleted_count:
-            return taken
+            return deleted_count
 
 
 def make_service_state(*, client: ClientStatus = ClientStatus.RUNNING, **fields: Any) -> AState:
@@ -136,9 +136,9 @@ def test_a_failed_allocation_with_unlimited_attempts_is_retained_until_it_is_rep
 
     stored = collect(state, CollectionKind.EVALUATIONS)
     change_job(state, next_allocation="a2")
-    went = collect(state, CollectionKind.EVALUATIONS)
+    deleted_count = collect(state, CollectionKind.EVALUATIONS)
 
-    assert (stored, went) == (0, 2)
+    assert (stored, deleted_count) == (0, 2)
 
 
 def test_a_failed_allocation_is_retained_during_its_reschedule_interval() -> None:
@@ -169,10 +169,10 @@ def test_allocations_of_a_batch_job_are_retained_until_the_job_is_dead_and_stopp
     stored = collect(state, CollectionKind.BATCH_EVALUATIONS)
     state.register(a_batch_job(stop=True))
     state.end_evaluations("nightly")
-    went = collect(state, CollectionKind.BATCH_EVALUATIONS)
+    deleted_count = collect(state, CollectionKind.BATCH_EVALUATIONS)
 
     assert stored == 0
-    assert went > 0
+    assert deleted_count > 0
     assert list_allocations(state) == []
 
 
@@ -298,9 +298,10 @@ def test_a_recently_submitted_job_is_retained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "went"), [(DeploymentStatus.RUNNING, 0), (DeploymentStatus.PAUSED, 0), (DeploymentStatus.FAILED, 1)]
+    ("status", "deleted_count"),
+    [(DeploymentStatus.RUNNING, 0), (DeploymentStatus.PAUSED, 0), (DeploymentStatus.FAILED, 1)],
 )
-def test_a_terminal_deployment_is_collected(status: DeploymentStatus, went: int) -> None:
+def test_a_terminal_deployment_is_collected(status: DeploymentStatus, deleted_count: int) -> None:
     state = AState()
     state.put(
         DEPLOYMENTS.build_put(
@@ -308,7 +309,7 @@ def test_a_terminal_deployment_is_collected(status: DeploymentStatus, went: int)
         )
     )
 
-    assert collect(state, CollectionKind.DEPLOYMENTS) == went
+    assert collect(state, CollectionKind.DEPLOYMENTS) == deleted_count
 
 
 def test_a_deployment_is_retained_while_one_of_its_allocations_is_live() -> None:
@@ -346,10 +347,10 @@ def test_a_down_node_is_collected_once_no_allocation_occupies_it() -> None:
 
     taken_lock = collect(state, CollectionKind.NODES)
     state.with_client_status("a1", ClientStatus.LOST)
-    went = collect(state, CollectionKind.NODES)
+    deleted_count = collect(state, CollectionKind.NODES)
 
     assert taken_lock == 0
-    assert went > 0
+    assert deleted_count > 0
     assert (state.replica.count_records(NODES), state.replica.count_records(NODE_PLACEMENTS)) == (0, 0)
 
 

@@ -44,10 +44,10 @@ def test_running_allocations_are_marked_to_stop_without_delay_for_their_node() -
     state = make_state(2)
     state.with_client_status("a1", ClientStatus.COMPLETE)
 
-    done = mark_no_shutdown_delay(state)
+    result = mark_no_shutdown_delay(state)
 
     assert [get_transition(state.allocation(a)).no_shutdown_delay for a in ("a0", "a1")] == [True, None]
-    assert (done.remaining_count, state.allocation("a0").alloc_modify_index) == (0, done.index)
+    assert (result.remaining_count, state.allocation("a0").alloc_modify_index) == (0, result.index)
 
 
 def test_marking_in_steps_marks_each_allocation_once() -> None:
@@ -96,11 +96,11 @@ def test_a_job_is_evaluated_at_its_own_priority_as_if_it_were_registered() -> No
     state.register(a_job(priority=70))
     job = state.job()
 
-    done = state.lead(registration.evaluate_job(state.replica, "default", "shop", state.moment))
+    result = state.lead(registration.evaluate_job(state.replica, "default", "shop", state.moment))
 
     evaluation = state.evaluations()[-1]
-    assert (evaluation.id, evaluation.triggered_by, evaluation.priority) == (done.eval_id, "job-register", 70)
-    assert (done.job_modify_index, state.job().version) == (job.modify_index, 0)
+    assert (evaluation.id, evaluation.triggered_by, evaluation.priority) == (result.eval_id, "job-register", 70)
+    assert (result.job_modify_index, state.job().version) == (job.modify_index, 0)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_jobs_that_cannot_be_evaluated_are_refused(job: Any, code: RefusalCode, 
     state = AState()
     state.register(job)
 
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         registration.evaluate_job(state.replica, "default", "shop", state.moment)
 
-    assert (refused.value.code, refused.value.text) == (code, text)
+    assert (caught.value.code, caught.value.text) == (code, text)

@@ -176,8 +176,8 @@ def test_draining_an_unknown_node_is_refused() -> None:
     state = AState()
     index = state.replica.index
 
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         drain(state)
 
-    assert (refused.value.code, refused.value.text) == (RefusalCode.NOT_FOUND, "node not found")
+    assert (caught.value.code, caught.value.text) == (RefusalCode.NOT_FOUND, "node not found")
     assert (state.replica.index, state.replica.count_records(NODES)) == (index, 0)

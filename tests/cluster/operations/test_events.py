@@ -196,6 +196,9 @@ def test_a_management_token_receives_all_events_and_an_unknown_caller_none() -> 
 
 
 def test_events_of_unreadable_namespaces_are_not_received() -> None:
-    here, existing = build_event("x", "jobs", a_job()), build_event("x", "jobs", a_job(namespace="team"))
+    visible, existing = build_event("x", "jobs", a_job()), build_event("x", "jobs", a_job(namespace="team"))
 
-    assert (is_event_visible(make_rights(READ), here), is_event_visible(make_rights(READ), existing)) == (True, False)
+    assert (is_event_visible(make_rights(READ), visible), is_event_visible(make_rights(READ), existing)) == (
+        True,
+        False,
+    )

@@ -39,10 +39,10 @@ def delete(state: AState, volume_id: str) -> int:
 
 def expect_refusal(state: AState, act: Any, *args: Any, **fields: Any) -> tuple[RefusalCode, str]:
     index = state.replica.index
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         act(state, *args, **fields)
     assert state.replica.index == index, "a refused request changes nothing"
-    return refused.value.code, refused.value.text
+    return caught.value.code, caught.value.text
 
 
 def make_state() -> AState:
@@ -169,11 +169,11 @@ def test_a_volume_used_by_an_allocation_cannot_be_deleted() -> None:
     state.register(a_job("shop", group))
     state.with_allocation(state.job(), "a1", client_status=ClientStatus.RUNNING)
 
-    refused = expect_refusal(state, delete, volume_id)
+    refusal = expect_refusal(state, delete, volume_id)
     state.with_client_status("a1", ClientStatus.COMPLETE)
     delete(state, volume_id)
 
-    assert refused == (RefusalCode.INVALID, f"volume {volume_id} in use by allocations: a1")
+    assert refusal == (RefusalCode.INVALID, f"volume {volume_id} in use by allocations: a1")
     assert state.replica.count_records(HOST_VOLUMES) == 0
 
 

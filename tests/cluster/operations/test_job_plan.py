@@ -49,12 +49,12 @@ def test_a_plan_without_diff_returns_no_difference() -> None:
 def test_the_plan_of_an_unchanged_job_has_no_changes_and_lists_its_groups() -> None:
     state = AState()
     state.with_node()
-    done = state.register(a_job())
+    result = state.register(a_job())
     state.with_allocation(state.job())
 
     planned = plan_job(state, a_job())
 
-    assert planned.job_modify_index == done.job_modify_index
+    assert planned.job_modify_index == result.job_modify_index
     assert planned.diff is not None
     assert planned.diff.type is DiffType.NONE
     (group,) = planned.diff.task_groups or ()

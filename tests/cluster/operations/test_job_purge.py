@@ -103,16 +103,16 @@ def test_a_purge_cancels_open_evaluations_and_creates_one_that_stops_the_allocat
     state.register(a_job())
     state.put_led(EVALUATIONS.build_put(an_evaluation(state.job(), "waits", status=EvaluationStatus.BLOCKED)))
 
-    done = purge(state)
+    purged = purge(state)
 
     result = {each.id: (each.status, each.status_description) for each in state.evaluations()}
     (first,) = [each for each in state.evaluations() if each.triggered_by == "job-register" and each.id != "waits"]
     assert result == {
         first.id: ("complete", "job deleted"),
         "waits": ("canceled", "job deleted"),
-        done.eval_id: ("pending", ""),
+        purged.eval_id: ("pending", ""),
     }
-    stopping = state.replica.get(EVALUATIONS, done.eval_id)
+    stopping = state.replica.get(EVALUATIONS, purged.eval_id)
     assert stopping is not None
     assert (stopping.triggered_by, stopping.type, stopping.priority) == ("job-deregister", "service", 50)
 
@@ -159,7 +159,7 @@ def test_a_later_job_of_the_same_name_is_not_purged() -> None:
     state.with_allocation(state.job(), "old", client_status=ClientStatus.RUNNING)
     purge(state, changes_max=8)
     scaled = a_job("shop", a_group(scaling=ScalingPolicy(min=1, max=4)))
-    again = state.register(scaled, submission=Submission(namespace="", job_id="", source="new"))
+    repeated = state.register(scaled, submission=Submission(namespace="", job_id="", source="new"))
     state.with_allocation(state.job(), "new")
     state.with_client_status("old", ClientStatus.COMPLETE)
 
@@ -174,16 +174,16 @@ def test_a_later_job_of_the_same_name_is_not_purged() -> None:
         "job_summaries": 1,
         "scaling_policies": 1,
     }
-    assert [each.id for each in state.open_evaluations()][-1] == again.eval_id
+    assert [each.id for each in state.open_evaluations()][-1] == repeated.eval_id
 
 
 def test_purging_a_periodic_job_deletes_its_launches_and_creates_no_evaluation() -> None:
     state = AState()
     state.register(a_periodic_job("nightly"))
 
-    done = purge(state, "nightly")
+    result = purge(state, "nightly")
 
-    assert (done.eval_id, count_job_records(state)) == ("", {})
+    assert (result.eval_id, count_job_records(state)) == ("", {})
 
 
 def test_a_purged_child_that_had_not_ended_counts_as_dead() -> None:
@@ -200,9 +200,9 @@ def test_purging_an_unknown_job_writes_nothing() -> None:
     state = AState()
     index = state.replica.index
 
-    done = purge(state)
+    result = purge(state)
 
-    assert (done, state.replica.index) == (registration.JobWriteResult(0, 0), index)
+    assert (result, state.replica.index) == (registration.JobWriteResult(0, 0), index)
 
 
 def test_a_priority_out_of_range_is_refused() -> None:
@@ -210,10 +210,10 @@ def test_a_priority_out_of_range_is_refused() -> None:
     state.register(a_job())
     index = state.replica.index
 
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         purge(state, eval_priority=101)
 
-    assert (refused.value.code, state.replica.index) == (RefusalCode.INVALID, index)
+    assert (caught.value.code, state.replica.index) == (RefusalCode.INVALID, index)
 
 
 def test_a_purge_step_conflicts_with_a_concurrent_change() -> None:

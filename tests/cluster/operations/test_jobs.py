@@ -21,9 +21,9 @@ def list_version_numbers(state: AState, job_id: str = "shop") -> list[int]:
 
 
 def expect_refusal(state: AState, job: Job, **options: object) -> Refusal:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         state.register(job, **options)
-    return refused.value
+    return caught.value
 
 
 # -- a new version only where something changed
@@ -32,15 +32,20 @@ def expect_refusal(state: AState, job: Job, **options: object) -> Refusal:
 def test_a_new_job_is_stored_as_version_0_with_a_summary_and_an_evaluation() -> None:
     state = AState()
 
-    done = state.register(a_job())
+    result = state.register(a_job())
 
     job = state.job()
-    assert (job.version, job.status, job.create_index, job.job_modify_index) == (0, "pending", done.index, done.index)
+    assert (job.version, job.status, job.create_index, job.job_modify_index) == (
+        0,
+        "pending",
+        result.index,
+        result.index,
+    )
     assert list_version_numbers(state) == [0]
     assert state.summary().summary == {"web": GroupSummary()}
     evaluation = state.evaluations()[0]
-    assert (done.eval_id, done.eval_create_index) == (evaluation.id, done.index)
-    assert (evaluation.triggered_by, evaluation.job_modify_index) == (EvaluationTrigger.JOB_REGISTER, done.index)
+    assert (result.eval_id, result.eval_create_index) == (evaluation.id, result.index)
+    assert (evaluation.triggered_by, evaluation.job_modify_index) == (EvaluationTrigger.JOB_REGISTER, result.index)
     assert (evaluation.type, evaluation.priority) == (SchedulerType.SERVICE, 50)
 
 
@@ -63,11 +68,11 @@ def test_registering_an_unchanged_job_creates_an_evaluation_and_no_version() -> 
     state.register(a_job())
     stored = state.job()
 
-    done = state.register(a_job())
+    result = state.register(a_job())
 
     assert state.job() == stored
     assert list_version_numbers(state) == [0]
-    assert done.job_modify_index == stored.modify_index
+    assert result.job_modify_index == stored.modify_index
     assert len(state.evaluations()) == 2
 
 
@@ -141,10 +146,10 @@ def test_an_unchanged_periodic_job_writes_nothing() -> None:
     state.register(a_periodic_job())
     index = state.replica.index
 
-    done = state.register(a_periodic_job())
+    result = state.register(a_periodic_job())
 
     assert state.replica.index == index
-    assert done.job_modify_index == state.job("nightly").modify_index
+    assert result.job_modify_index == state.job("nightly").modify_index
 
 
 def test_a_system_job_runs_from_the_start_and_one_registered_as_stopped_is_dead() -> None:
@@ -219,17 +224,17 @@ def test_concurrent_registrations_conflict() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("modify_index", "text"),
     [
         (0, "Enforcing job modify index 0: job already exists"),
         (99, "Enforcing job modify index 99: job exists with conflicting job modify index: 2"),
     ],
 )
-def test_a_wrong_modify_index_is_refused(given: int, text: str) -> None:
+def test_a_wrong_modify_index_is_refused(modify_index: int, text: str) -> None:
     state = AState()
     state.register(a_job())
 
-    assert expect_refusal(state, a_job(), should_enforce_index=True, job_modify_index=given).text == text
+    assert expect_refusal(state, a_job(), should_enforce_index=True, job_modify_index=modify_index).text == text
 
 
 def test_a_modify_index_for_an_unknown_job_is_refused() -> None:
@@ -316,12 +321,12 @@ def test_a_job_can_use_the_pool_of_all_nodes() -> None:
 
 
 def test_warnings_are_part_of_the_reply() -> None:
-    done = AState().register(
+    result = AState().register(
         a_job(update=None), submission_warnings=("Job.Colour is not a known field; it was ignored",)
     )
 
-    assert "* Job.Colour is not a known field; it was ignored" in done.warnings
-    assert done.warnings.startswith("1 warning:\n\n")
+    assert "* Job.Colour is not a known field; it was ignored" in result.warnings
+    assert result.warnings.startswith("1 warning:\n\n")
 
 
 def test_implied_constraints_are_stored_with_the_job() -> None:
@@ -353,13 +358,13 @@ def test_a_deregistered_job_stays_readable_as_a_stopped_version() -> None:
     state = AState()
     state.register(a_job(priority=70))
 
-    done = deregister(state)
+    result = deregister(state)
 
     job = state.job()
-    assert (job.stop, job.version, job.job_modify_index) == (True, 1, done.index)
+    assert (job.stop, job.version, job.job_modify_index) == (True, 1, result.index)
     evaluation = state.evaluations()[-1]
     assert (evaluation.triggered_by, evaluation.priority) == (EvaluationTrigger.JOB_DEREGISTER, 70)
-    assert (done.eval_id, done.eval_create_index) == (evaluation.id, done.index)
+    assert (result.eval_id, result.eval_create_index) == (evaluation.id, result.index)
 
 
 def test_the_evaluation_of_a_deregistered_job_has_type_service_and_the_requested_priority() -> None:
@@ -376,19 +381,19 @@ def test_a_stopped_job_can_be_deregistered_again() -> None:
     state.register(a_job())
     deregister(state)
 
-    done = deregister(state)
+    result = deregister(state)
 
     assert state.job().version == 2
-    assert done.eval_id
+    assert result.eval_id
 
 
 def test_a_deregistered_periodic_job_is_dead_without_an_evaluation() -> None:
     state = AState()
     state.register(a_periodic_job())
 
-    done = deregister(state, "nightly")
+    result = deregister(state, "nightly")
 
-    assert (done.eval_id, done.eval_create_index) == ("", done.index)
+    assert (result.eval_id, result.eval_create_index) == ("", result.index)
     assert state.job("nightly").status == "dead"
 
 

@@ -100,10 +100,10 @@ def test_every_encrypted_field_counts_as_use_of_its_key() -> None:
     rotate(state, "two")
     before = state.replica.index
 
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         keyring.delete_key(state.replica, "one")
 
-    assert (refused.value.text, state.replica.index) == ("root key in use, cannot delete", before)
+    assert (caught.value.text, state.replica.index) == ("root key in use, cannot delete", before)
 
 
 def test_a_key_is_collected_only_when_it_is_unused_and_long_inactive() -> None:

@@ -31,20 +31,20 @@ def test_an_unknown_server_is_refused_with_the_requested_id() -> None:
     state = make_state()
     before = state.replica.index
 
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         agents.remove_member(state.replica, "m3", not_found_text="no such server")
 
-    assert (refused.value.code, refused.value.text) == (RefusalCode.NOT_FOUND, "no such server")
+    assert (caught.value.code, caught.value.text) == (RefusalCode.NOT_FOUND, "no such server")
     assert state.replica.index == before
 
 
 def test_the_leader_cannot_be_removed() -> None:
     state = make_state()
 
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         agents.remove_member(state.replica, "m1", not_found_text="?")
 
-    assert (refused.value.code, state.replica.count_records(MEMBERS)) == (RefusalCode.CONFLICT, 2)
+    assert (caught.value.code, state.replica.count_records(MEMBERS)) == (RefusalCode.CONFLICT, 2)
 
 
 def test_a_server_that_becomes_leader_meanwhile_is_not_removed() -> None:

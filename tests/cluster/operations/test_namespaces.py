@@ -29,18 +29,18 @@ def delete(state: AState, name: str = "team") -> int:
 
 def expect_store_refusal(state: AState, name: str = "team", **fields: Any) -> tuple[RefusalCode, str]:
     index = state.replica.index
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         store(state, name, **fields)
     assert state.replica.index == index, "a refused request changes nothing"
-    return refused.value.code, refused.value.text
+    return caught.value.code, caught.value.text
 
 
 def expect_delete_refusal(state: AState, name: str = "team") -> tuple[RefusalCode, str]:
     index = state.replica.index
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         delete(state, name)
     assert state.replica.index == index, "a refused request changes nothing"
-    return refused.value.code, refused.value.text
+    return caught.value.code, caught.value.text
 
 
 def get_stored(state: AState, name: str = "team") -> Namespace:

@@ -23,10 +23,10 @@ def delete(state: AState, name: str = "gpu") -> int:
 
 def expect_refusal(state: AState, act: Any, *args: Any, **fields: Any) -> tuple[RefusalCode, str]:
     index = state.replica.index
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         act(state, *args, **fields)
     assert state.replica.index == index, "a refused request changes nothing"
-    return refused.value.code, refused.value.text
+    return caught.value.code, caught.value.text
 
 
 def test_a_pool_is_stored_with_its_scheduler_configuration() -> None:
@@ -45,12 +45,12 @@ def test_an_identical_pool_writes_nothing_and_a_change_keeps_the_create_index() 
     state = AState()
     created = store(state)
 
-    again = store(state)
+    repeated = store(state)
     changed = store(state, description="other")
 
     pool = state.replica.get(NODE_POOLS, "gpu")
     assert pool is not None
-    assert (again, pool.create_index, pool.modify_index) == (created, created, changed)
+    assert (repeated, pool.create_index, pool.modify_index) == (created, created, changed)
 
 
 @pytest.mark.parametrize("name", ["all", "default"])

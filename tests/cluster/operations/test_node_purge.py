@@ -108,10 +108,10 @@ def test_an_unknown_node_is_refused(act: object) -> None:
     state = AState()
     index = state.replica.index
 
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         act(state)  # type: ignore[operator]  # one of two functions of a state
 
-    assert (refused.value.code, refused.value.text, state.replica.index) == (
+    assert (caught.value.code, caught.value.text, state.replica.index) == (
         RefusalCode.NOT_FOUND,
         "node not found",
         index,

@@ -89,13 +89,13 @@ def make_state(**fields: Any) -> tuple[AState, Allocation]:
 def test_a_new_node_is_initializing_with_a_first_event() -> None:
     state = AState()
 
-    done = register(state, a_node())
+    result = register(state, a_node())
 
     node = state.node()
-    assert (node.status, node.create_index) == ("initializing", done.index)
+    assert (node.status, node.create_index) == ("initializing", result.index)
     assert [event.message for event in node.events or ()] == ["Node registered"]
     assert node.status_updated_at == state.now_ns // SECOND_NS
-    assert get_capacity_version(state) == done.index
+    assert get_capacity_version(state) == result.index
 
 
 def test_a_node_cannot_set_fields_that_only_servers_set() -> None:
@@ -162,20 +162,20 @@ def test_a_repeated_registration_keeps_the_fields_that_servers_set() -> None:
 
 @pytest.mark.parametrize("node", [a_node(id=""), a_node(secret_digest="")])
 def test_a_node_without_an_id_or_a_secret_is_refused(node: Node) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         register(AState(), node)
 
-    assert refused.value.code is RefusalCode.INVALID
+    assert caught.value.code is RefusalCode.INVALID
 
 
 def test_a_registration_with_another_secret_is_refused() -> None:
     state = AState()
     register(state, a_node())
 
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         register(state, a_node(secret_digest=hash_secret("another")))
 
-    assert refused.value.code is RefusalCode.FORBIDDEN
+    assert caught.value.code is RefusalCode.FORBIDDEN
     assert state.node().secret_digest == hash_secret(SECRET)
 
 
@@ -195,9 +195,9 @@ def test_a_node_with_less_capacity_invalidates_plans() -> None:
     register(state, a_node())
     send_heartbeat(state)
 
-    done = register(state, a_node(cpu=500))
+    result = register(state, a_node(cpu=500))
 
-    assert get_capacity_version(state) == done.index
+    assert get_capacity_version(state) == result.index
 
 
 def test_a_changed_fingerprint_evaluates_the_jobs_of_the_node() -> None:
@@ -243,17 +243,17 @@ def test_the_first_heartbeat_makes_a_node_ready_and_evaluates_system_jobs() -> N
     state.end_evaluations("agent")
     register(state, a_node())
 
-    done = send_heartbeat(state)
+    result = send_heartbeat(state)
 
     assert state.node().status == "ready"
-    assert get_capacity_version(state) == done.index
+    assert get_capacity_version(state) == result.index
     evaluation = state.evaluations("agent")[-1]
     assert (evaluation.triggered_by, evaluation.node_id, evaluation.node_modify_index) == (
         EvaluationTrigger.NODE_UPDATE,
         "node-1",
-        done.index,
+        result.index,
     )
-    assert done.eval_ids == (evaluation.id,)
+    assert result.eval_ids == (evaluation.id,)
 
 
 @pytest.mark.parametrize("elsewhere", [{"datacenters": ("dc9",)}, {"node_pool": "all", "stop": True}])
@@ -268,10 +268,10 @@ def test_a_system_job_that_excludes_the_node_is_not_evaluated(elsewhere: dict[st
 
 
 def test_a_heartbeat_of_an_unknown_node_is_not_found() -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         send_heartbeat(AState())
 
-    assert (refused.value.code, refused.value.text) == (RefusalCode.NOT_FOUND, "node not found")
+    assert (caught.value.code, caught.value.text) == (RefusalCode.NOT_FOUND, "node not found")
 
 
 def test_a_node_that_misses_heartbeats_is_down_and_its_jobs_are_evaluated() -> None:
@@ -280,12 +280,12 @@ def test_a_node_that_misses_heartbeats_is_down_and_its_jobs_are_evaluated() -> N
     state.end_evaluations("done")
     state.with_allocation(state.job("done"), "a2", client_status=ClientStatus.COMPLETE)
 
-    done = miss_heartbeat(state)
+    result = miss_heartbeat(state)
 
     node = state.node()
-    assert (node.status, node.last_missed_heartbeat_index) == ("down", done.index)
+    assert (node.status, node.last_missed_heartbeat_index) == ("down", result.index)
     assert [event.message for event in node.events or ()] == ["Node heartbeat missed"]
-    assert get_capacity_version(state) == done.index
+    assert get_capacity_version(state) == result.index
     assert (list_triggers(state)[-1], list_triggers(state, "done")) == ("node-update", ["job-register"])
 
 
@@ -307,12 +307,12 @@ def test_a_returning_node_without_allocations_is_ready_at_once() -> None:
     state.with_node()
     miss_heartbeat(state)
 
-    done = send_heartbeat(state)
+    result = send_heartbeat(state)
 
     node = state.node()
     assert (node.status, node.last_missed_heartbeat_index) == ("ready", 0)
     assert [event.message for event in node.events or ()][-1] == "Node reregistered by heartbeat"
-    assert (get_capacity_version(state), done.must_report) == (done.index, False)
+    assert (get_capacity_version(state), result.must_report) == (result.index, False)
 
 
 def test_a_registration_after_a_down_status_adds_a_node_event() -> None:
@@ -340,10 +340,10 @@ def test_a_returning_node_with_allocations_must_report_before_it_is_ready() -> N
     report(state, report_running())
     assert state.node().status == "initializing"
 
-    done = report(state, make_report(ClientStatus.COMPLETE), is_whole=True)
+    result = report(state, make_report(ClientStatus.COMPLETE), is_whole=True)
     node = state.node()
-    assert (node.status, node.last_missed_heartbeat_index, node.last_alloc_update_index) == ("ready", 0, done.index)
-    assert get_capacity_version(state) == done.index
+    assert (node.status, node.last_missed_heartbeat_index, node.last_alloc_update_index) == ("ready", 0, result.index)
+    assert get_capacity_version(state) == result.index
 
 
 def test_a_full_report_without_allocations_makes_a_returning_node_ready() -> None:
@@ -371,10 +371,10 @@ def test_a_full_report_does_not_make_a_node_of_an_unknown_pool_ready() -> None:
 def test_making_a_node_ineligible_invalidates_plans_and_evaluates_no_job() -> None:
     state, _ = make_state()
 
-    done = set_eligible(state, eligible=False)
+    result = set_eligible(state, eligible=False)
 
     assert state.node().scheduling_eligibility == "ineligible"
-    assert (get_capacity_version(state), done.eval_ids) == (done.index, ())
+    assert (get_capacity_version(state), result.eval_ids) == (result.index, ())
     assert [event.message for event in state.node().events or ()] == ["Node marked as ineligible for scheduling"]
 
 
@@ -382,19 +382,19 @@ def test_making_a_node_eligible_evaluates_its_jobs() -> None:
     state, _ = make_state()
     set_eligible(state, eligible=False)
 
-    done = set_eligible(state, eligible=True)
+    result = set_eligible(state, eligible=True)
 
-    assert done.eval_ids == (state.evaluations()[-1].id,)
-    assert get_capacity_version(state) == done.index
+    assert result.eval_ids == (state.evaluations()[-1].id,)
+    assert get_capacity_version(state) == result.index
 
 
 def test_an_unchanged_eligibility_writes_nothing() -> None:
     state, _ = make_state()
     index = state.replica.index
 
-    done = set_eligible(state, eligible=True)
+    result = set_eligible(state, eligible=True)
 
-    assert (done.index, state.replica.index) == (0, index)
+    assert (result.index, state.replica.index) == (0, index)
 
 
 def test_a_draining_node_cannot_be_made_eligible() -> None:
@@ -412,15 +412,15 @@ def test_a_draining_node_cannot_be_made_eligible() -> None:
 def test_a_report_is_stored_with_its_derived_changes() -> None:
     state, _ = make_state(create_time=5)
 
-    done = report(
+    result = report(
         state,
         AllocationReport(id="a1", client_status=ClientStatus.FAILED, client_description="Failed tasks", task_states={}),
     )
 
     allocation = state.allocation("a1")
     assert (allocation.client_status, allocation.client_description) == ("failed", "Failed tasks")
-    assert (allocation.modify_index, allocation.modify_time) == (done.index, state.now_ns)
-    assert allocation.alloc_modify_index < done.index
+    assert (allocation.modify_index, allocation.modify_time) == (result.index, state.now_ns)
+    assert allocation.alloc_modify_index < result.index
     assert state.summary().summary["web"].failed == 1
 
 
@@ -520,10 +520,10 @@ def test_a_report_of_a_down_or_disconnected_node_is_refused(status: NodeStatus) 
     state, _ = make_state()
     state.put(NODES.build_put(replace(state.node(), status=status)))
 
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         report(state, make_report(ClientStatus.FAILED))
 
-    assert refused.value.code is RefusalCode.INVALID
+    assert caught.value.code is RefusalCode.INVALID
     assert state.allocation("a1").client_status == "running"
 
 
@@ -531,9 +531,9 @@ def test_a_lost_allocation_that_runs_occupies_its_node_again() -> None:
     state, _ = make_state(client_status=ClientStatus.LOST)
     before = get_capacity_version(state)
 
-    done = report(state, report_running())
+    result = report(state, report_running())
 
-    assert get_capacity_version(state) == done.index > before
+    assert get_capacity_version(state) == result.index > before
 
 
 def test_a_report_without_new_occupancy_does_not_invalidate_plans() -> None:

@@ -74,10 +74,10 @@ def test_an_unknown_algorithm_is_refused_and_changes_nothing() -> None:
     state = AState()
     before = (state.replica.index, get_stored(state))
 
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         configuration.set_scheduler_configuration(state.replica, SchedulerConfiguration(scheduler_algorithm="best"))
 
-    assert (refused.value.code, refused.value.text) == (RefusalCode.INVALID, "invalid scheduler algorithm: best")
+    assert (caught.value.code, caught.value.text) == (RefusalCode.INVALID, "invalid scheduler algorithm: best")
     assert (state.replica.index, get_stored(state)) == before
 
 
@@ -120,8 +120,8 @@ def test_all_negative_values_are_refused_together() -> None:
     before = state.replica.index
     desired = AutopilotConfiguration(last_contact_threshold=-1, max_trailing_logs=-2)
 
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         configuration.set_autopilot_configuration(state.replica, desired)
 
-    assert refused.value.text == "LastContactThreshold cannot be negative; MaxTrailingLogs cannot be negative"
+    assert caught.value.text == "LastContactThreshold cannot be negative; MaxTrailingLogs cannot be negative"
     assert state.replica.index == before

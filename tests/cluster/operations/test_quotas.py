@@ -41,10 +41,10 @@ def get_stored(state: AState) -> Quota:
 
 def expect_refusal(state: AState, act: Any, *args: Any, **fields: Any) -> tuple[RefusalCode, str]:
     index = state.replica.index
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         act(state, *args, **fields)
     assert state.replica.index == index, "a refused request changes nothing"
-    return refused.value.code, refused.value.text
+    return caught.value.code, caught.value.text
 
 
 def delete(state: AState, name: str = "tight") -> int:

@@ -98,10 +98,14 @@ def test_an_invalid_report_is_in_the_decision_with_the_history_of_the_allocation
         state.replica, "node-1", [result], state.moment, is_complete=False, max_evaluations=MANY
     )
 
-    (refused,) = decision.invalid_transitions
+    (invalid_transition,) = decision.invalid_transitions
     assert decision.write is None
-    assert (refused.record_id, refused.source, refused.target) == ("a1", "complete", "running")
-    assert list(refused.history) == describe_allocation(state.replica, state.allocation("a1"))
+    assert (invalid_transition.record_id, invalid_transition.source, invalid_transition.target) == (
+        "a1",
+        "complete",
+        "running",
+    )
+    assert list(invalid_transition.history) == describe_allocation(state.replica, state.allocation("a1"))
 
 
 def test_an_invalid_report_does_not_prevent_the_others_from_being_applied() -> None:
@@ -113,6 +117,6 @@ def test_an_invalid_report_does_not_prevent_the_others_from_being_applied() -> N
         state.replica, "node-1", result, state.moment, is_complete=False, max_evaluations=MANY
     )
 
-    assert [refused.record_id for refused in decision.invalid_transitions] == ["a1"]
+    assert [transition.record_id for transition in decision.invalid_transitions] == ["a1"]
     assert decision.write is not None
     assert [change.key for change in decision.write.changes if change.table == ALLOCATIONS.name] == ["a2"]

@@ -34,8 +34,8 @@ def list_policies(state: AState) -> list[ScalingPolicy]:
     return state.replica.list_by_index_sorted(SCALING_POLICIES_OF_JOB, "default", "shop")
 
 
-def make_scaled_job(*, count: int = 1, most: int = 5, **fields: Any) -> Any:
-    return a_job("shop", a_group(count=count, scaling=ScalingPolicy(min=1, max=most)), **fields)
+def make_scaled_job(*, count: int = 1, max_count: int = 5, **fields: Any) -> Any:
+    return a_job("shop", a_group(count=count, scaling=ScalingPolicy(min=1, max=max_count)), **fields)
 
 
 # -- sources
@@ -44,7 +44,7 @@ def make_scaled_job(*, count: int = 1, most: int = 5, **fields: Any) -> Any:
 def test_the_source_is_stored_with_its_version() -> None:
     state = AState()
 
-    done = state.register(a_job(), submission=make_source())
+    result = state.register(a_job(), submission=make_source())
 
     stored = state.replica.get(JOB_SUBMISSIONS, "default", "shop", 0)
     assert stored is not None
@@ -54,15 +54,15 @@ def test_the_source_is_stored_with_its_version() -> None:
         {"a": "b"},
         "c = 1",
     )
-    assert (stored.version, stored.job_modify_index) == (0, done.index)
+    assert (stored.version, stored.job_modify_index) == (0, result.index)
 
 
 def test_a_source_that_is_too_large_is_discarded_with_a_warning_and_the_job_is_registered() -> None:
     state = AState()
 
-    done = state.register(a_job(), submission=make_source("x" * 1_100_000))
+    result = state.register(a_job(), submission=make_source("x" * 1_100_000))
 
-    assert done.warnings == (
+    assert result.warnings == (
         "1 warning:\n\n* job source size of 1.1 MB exceeds maximum of 1.0 MB and will be discarded"
     )
     assert state.replica.list_by_index(SUBMISSIONS_OF_JOB, "default", "shop") == []
@@ -74,9 +74,9 @@ def test_all_texts_of_a_source_count_for_its_size() -> None:
     settings = JobSettings(max_source_bytes=10)
 
     registration = jobs.JobRegistration(job=a_job(), submission=make_source("123"))
-    done = state.do(jobs.register_job(state.replica, registration, state.moment, settings))
+    result = state.do(jobs.register_job(state.replica, registration, state.moment, settings))
 
-    assert "job source size of 14 B exceeds maximum of 10 B" in done.warnings
+    assert "job source size of 14 B exceeds maximum of 10 B" in result.warnings
 
 
 def test_registering_an_unchanged_job_keeps_the_stored_source() -> None:
@@ -106,7 +106,7 @@ def test_a_policy_keeps_its_id_when_its_limits_change() -> None:
     state.register(make_scaled_job())
     before = list_policies(state)[0]
 
-    state.register(make_scaled_job(most=9))
+    state.register(make_scaled_job(max_count=9))
 
     (after,) = list_policies(state)
     assert (after.id, after.create_index, after.max) == (before.id, before.create_index, 9)
@@ -254,10 +254,10 @@ def test_while_registration_is_disabled_only_management_tokens_register() -> Non
     state = disable_registration(AState())
     index = state.replica.index
 
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         state.register(a_job(), is_management=False)
 
-    assert (refused.value.code, refused.value.text) == (
+    assert (caught.value.code, caught.value.text) == (
         RefusalCode.FORBIDDEN,
         "Job registration, dispatch, and scale are disabled by the scheduler configuration",
     )

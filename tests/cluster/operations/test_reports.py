@@ -53,10 +53,10 @@ def send_report(
 
 def expect_refusal(state: AState, number: int, status: ClientStatus = RUNNING) -> str:
     index = state.replica.index
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         send_report(state, number, status)
-    assert (refused.value.code, state.replica.index) == (RefusalCode.INVALID, index)
-    return refused.value.text
+    assert (caught.value.code, state.replica.index) == (RefusalCode.INVALID, index)
+    return caught.value.text
 
 
 def make_state(**fields: Any) -> tuple[AState, int]:
@@ -117,11 +117,11 @@ def test_reports_from_before_a_node_was_marked_down_are_outdated() -> None:
     send_report(state, first + 1)
     lose_contact(state)
 
-    again = reconnect(state)
+    repeated = reconnect(state)
 
     expect_refusal(state, first + 2)
     assert state.allocation("a1").client_status == "unknown"
-    send_report(state, again)
+    send_report(state, repeated)
     assert state.allocation("a1").client_status == "running"
 
 

@@ -52,12 +52,16 @@ def test_a_new_count_is_a_new_version_with_an_evaluation_and_an_event() -> None:
     state = make_state()
     state.now_ns += 7
 
-    done = scale(state, 5, message="busy", meta={"why": ["load", 3]})
+    result = scale(state, 5, message="busy", meta={"why": ["load", 3]})
 
     job = state.job()
     assert ([group.count for group in job.groups], job.version, job.submit_time) == ([5, 1], 1, state.now_ns)
     evaluation = state.evaluations()[-1]
-    assert (evaluation.triggered_by, evaluation.id, done.job_modify_index) == ("job-scaling", done.eval_id, done.index)
+    assert (evaluation.triggered_by, evaluation.id, result.job_modify_index) == (
+        "job-scaling",
+        result.eval_id,
+        result.index,
+    )
     assert list_events(state) == (
         ScalingEvent(
             time=state.now_ns,
@@ -66,7 +70,7 @@ def test_a_new_count_is_a_new_version_with_an_evaluation_and_an_event() -> None:
             message="busy",
             meta={"why": ["load", 3]},
             eval_id=evaluation.id,
-            create_index=done.index,
+            create_index=result.index,
         ),
     )
 
@@ -87,9 +91,9 @@ def test_a_tag_is_not_inherited_by_the_next_version() -> None:
 def test_a_periodic_job_is_scaled_without_an_evaluation() -> None:
     state = make_state(a_periodic_job("shop"))
 
-    done = scale(state, 3)
+    result = scale(state, 3)
 
-    assert (done.eval_id, state.job().groups[0].count, list_events(state)[0].eval_id) == ("", 3, None)
+    assert (result.eval_id, state.job().groups[0].count, list_events(state)[0].eval_id) == ("", 3, None)
 
 
 def test_the_newest_twenty_events_of_each_group_are_stored() -> None:
@@ -110,10 +114,10 @@ def test_a_message_without_a_count_is_recorded_and_does_not_change_the_job() -> 
     state = make_state()
     job = state.job()
 
-    done = scale(state, None, message="cannot", is_error=True)
+    result = scale(state, None, message="cannot", is_error=True)
 
     assert state.job() == job
-    assert (done.job_modify_index, done.eval_id, len(state.evaluations())) == (job.modify_index, "", 1)
+    assert (result.job_modify_index, result.eval_id, len(state.evaluations())) == (job.modify_index, "", 1)
     (event,) = list_events(state)
     assert (event.count, event.previous_count, event.error, event.message) == (None, 2, True, "cannot")
 

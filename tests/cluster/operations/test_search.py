@@ -143,9 +143,9 @@ def test_writes_between_two_batches_neither_hide_nor_repeat_records() -> None:
     state.put(JOBS.build_delete("default", first[0].id), JOBS.build_delete("default", f"web-{RECORDS_PER_STEP:04}"))
     store_job(state, "web-0000a")
 
-    rest = [job.id for some in steps for job in some]
+    remaining_ids = [job.id for some in steps for job in some]
 
-    assert rest == [f"web-{number:04}" for number in range(RECORDS_PER_STEP + 1, 2 * RECORDS_PER_STEP)]
+    assert remaining_ids == [f"web-{number:04}" for number in range(RECORDS_PER_STEP + 1, 2 * RECORDS_PER_STEP)]
 
 
 def test_each_allocation_is_searched_once_in_order_of_creation() -> None:

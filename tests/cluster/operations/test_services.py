@@ -37,9 +37,9 @@ def test_all_instances_are_chosen_if_fewer_exist_than_requested() -> None:
 
 def test_a_removed_instance_changes_only_choices_that_contained_it() -> None:
     deleted = choose_ids(1, "me")[0]
-    rest = [each for each in INSTANCES if each.id != deleted]
+    remaining = [each for each in INSTANCES if each.id != deleted]
 
-    assert choose_ids(2, "me", rest) == choose_ids(3, "me")[1:]
+    assert choose_ids(2, "me", remaining) == choose_ids(3, "me")[1:]
 
 
 @pytest.mark.parametrize("text", ["2", "|me", "x|me", "-1|me", "0|me", "2|", "1.5|me", "", "9999999999|me"])

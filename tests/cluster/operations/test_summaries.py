@@ -33,18 +33,18 @@ def test_a_correct_summary_is_not_written() -> None:
     state = make_state()
     index = state.replica.index
 
-    done = reconcile(state)
+    result = reconcile(state)
 
-    assert (done.written_count, state.replica.index) == (0, index)
+    assert (result.written_count, state.replica.index) == (0, index)
 
 
 def test_a_wrong_summary_is_recomputed() -> None:
     state = make_state()
     break_summary(state, web=GroupSummary(running=7, lost=3))
 
-    done = reconcile(state)
+    result = reconcile(state)
 
-    assert done.written_count == 1
+    assert result.written_count == 1
     assert state.summary().summary == {"web": GroupSummary(running=1, starting=1), "db": GroupSummary()}
 
 
@@ -87,8 +87,8 @@ def test_reconciliation_continues_after_a_full_write_and_reports_its_end() -> No
 
     written, after, steps = 0, "", 0
     while True:
-        done = reconcile(state, max_summaries=2, after=after)
-        written, after, steps = written + done.written_count, done.next_key, steps + 1
+        result = reconcile(state, max_summaries=2, after=after)
+        written, after, steps = written + result.written_count, result.next_key, steps + 1
         if not after:
             break
 

@@ -31,8 +31,8 @@ def test_only_one_of_two_writers_with_the_same_version_succeeds() -> None:
     with pytest.raises(Refused):
         state.do(decisions[1])
 
-    again = state.do(variables.put_variable(state.replica, DB, SEALED, state.moment, expected_index=0))
-    assert (first.conflict, again.conflict, again.variable) == (None, VariableConflict.VERSION, first.variable)
+    repeated = state.do(variables.put_variable(state.replica, DB, SEALED, state.moment, expected_index=0))
+    assert (first.conflict, repeated.conflict, repeated.variable) == (None, VariableConflict.VERSION, first.variable)
 
 
 def test_only_one_of_two_callers_acquires_a_lock() -> None:
@@ -44,8 +44,8 @@ def test_only_one_of_two_callers_acquires_a_lock() -> None:
     with pytest.raises(Refused):
         state.do(decisions[1])
 
-    again = state.do(variables.acquire_lock(state.replica, DB, lock, state.moment, sealed=SEALED))
-    assert again.conflict is VariableConflict.LOCKED
+    repeated = state.do(variables.acquire_lock(state.replica, DB, lock, state.moment, sealed=SEALED))
+    assert repeated.conflict is VariableConflict.LOCKED
 
 
 def test_an_expired_lock_is_refused_during_the_lock_delay_but_a_released_one_is_not() -> None:
@@ -81,14 +81,14 @@ def test_a_holder_can_acquire_its_lock_again() -> None:
     assert taken_lock is not None
     assert taken_lock.lock is not None
 
-    again = state.do(
+    repeated = state.do(
         variables.acquire_lock(
             state.replica, DB, VariableLock(id=taken_lock.lock.id, ttl=20 * SECOND), state.moment, sealed=None
         )
     )
 
-    assert again.variable is not None
-    assert again.variable.lock == VariableLock(id=taken_lock.lock.id, ttl=20 * SECOND)
+    assert repeated.variable is not None
+    assert repeated.variable.lock == VariableLock(id=taken_lock.lock.id, ttl=20 * SECOND)
 
 
 def test_a_write_conflicts_if_its_namespace_is_deleted_meanwhile() -> None:

@@ -95,10 +95,10 @@ def test_sources_are_deleted_with_their_versions() -> None:
 def test_a_tag_names_one_version_and_has_a_time() -> None:
     state = make_state(2)
 
-    done = set_tag(state, description="the good one", version=0)
+    result = set_tag(state, description="the good one", version=0)
 
-    assert done.tag == VersionTag(name="golden", description="the good one", tagged_time=state.now_ns)
-    assert get_version(state, 0).version_tag == done.tag
+    assert result.tag == VersionTag(name="golden", description="the good one", tagged_time=state.now_ns)
+    assert get_version(state, 0).version_tag == result.tag
     assert get_version(state, 1).version_tag is None
     assert state.job().version_tag is None
 
@@ -107,10 +107,10 @@ def test_tagging_changes_only_the_modify_index_of_the_version() -> None:
     state = make_state(2)
     before = get_version(state, 0)
 
-    done = set_tag(state, version=0)
+    result = set_tag(state, version=0)
 
     after = get_version(state, 0)
-    assert (after.modify_index, after.version, after.job_modify_index) == (done.index, 0, before.job_modify_index)
+    assert (after.modify_index, after.version, after.job_modify_index) == (result.index, 0, before.job_modify_index)
 
 
 def test_the_latest_version_can_be_tagged_without_knowing_its_number() -> None:
@@ -156,9 +156,9 @@ def test_deleting_a_tag_returns_an_empty_tag() -> None:
     state = make_state(1)
     set_tag(state)
 
-    done = state.do(versions.delete_version_tag(state.replica, "default", "shop", "golden"))
+    result = state.do(versions.delete_version_tag(state.replica, "default", "shop", "golden"))
 
-    assert done.tag == VersionTag()
+    assert result.tag == VersionTag()
     assert (get_version(state, 0).version_tag, state.job().version_tag) == (None, None)
 
 
@@ -185,14 +185,14 @@ def test_marking_a_version_stable_changes_only_its_modify_index() -> None:
     state = make_state(2)
     before = state.job()
 
-    done = set_stable(state, 1)
+    result = set_stable(state, 1)
 
     job = state.job()
     assert (job.stable, job.version, job.job_modify_index, job.modify_index) == (
         True,
         before.version,
         before.job_modify_index,
-        done.index,
+        result.index,
     )
 
 
@@ -230,11 +230,11 @@ def test_a_revert_registers_an_unstable_untagged_copy_of_the_version() -> None:
     set_tag(state, version=0)
     set_stable(state, 0)
 
-    done = revert(state, 0)
+    result = revert(state, 0)
 
     job = state.job()
     assert (job.version, job.priority, job.stable, job.version_tag) == (2, 1, False, None)
-    assert done.job_modify_index == job.job_modify_index == done.index
+    assert result.job_modify_index == job.job_modify_index == result.index
     assert state.evaluations()[-1].triggered_by == "job-register"
 
 

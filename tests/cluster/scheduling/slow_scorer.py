@@ -30,13 +30,13 @@ def can_take(reference: ReferenceState, job: Job, group: TaskGroup, node: Node) 
     """Return whether the node can take one more allocation of the group."""
     for constraint in [*(job.constraints or ()), *(group.constraints or ())]:
         is_of_job = constraint in (job.constraints or ())
-        others = [(sibling_node, name) for sibling_node, name in reference.placed if is_of_job or name == group.name]
+        siblings = [(sibling_node, name) for sibling_node, name in reference.placed if is_of_job or name == group.name]
         if constraint.operand == Operand.DISTINCT_HOSTS:
-            if any(sibling_node.id == node.id for sibling_node, _ in others):
+            if any(sibling_node.id == node.id for sibling_node, _ in siblings):
                 return False
         elif constraint.operand == Operand.DISTINCT_PROPERTY:
             value = resolve_target(constraint.l_target, node)
-            used = sum(resolve_target(constraint.l_target, sibling_node) == value for sibling_node, _ in others)
+            used = sum(resolve_target(constraint.l_target, sibling_node) == value for sibling_node, _ in siblings)
             if value is None or used >= int(constraint.r_target or 1):
                 return False
         elif not evaluate_comparison(
@@ -92,11 +92,14 @@ def _boost(spread: Spread, group: TaskGroup, siblings: Sequence[Node], node: Nod
     )
     if spread.spread_target:
         desired = {item.value: item.percent / 100 * group.count for item in spread.spread_target}
-        rest = group.count - sum(desired.values())
+        unassigned = group.count - sum(desired.values())
         if value in desired:
             target, used = desired[value], counts[value]
-        elif rest > 0:
-            target, used = rest, sum(number for other, number in counts.items() if other not in desired)
+        elif unassigned > 0:
+            target, used = (
+                unassigned,
+                sum(number for counted_value, number in counts.items() if counted_value not in desired),
+            )
         else:
             return -1.0
         return (target - (used + 1)) / target * share

@@ -259,10 +259,10 @@ def test_an_update_takes_down_at_most_max_parallel_allocations(steps: list[str],
             and not has_running_replacement(cluster, allocation)
             and allocation.job_create_index == job.create_index
             and not any(
-                other.name == allocation.name
-                and other.create_index > allocation.create_index
-                and other.is_client_terminal
-                for other in allocations
+                other_allocation.name == allocation.name
+                and other_allocation.create_index > allocation.create_index
+                and other_allocation.is_client_terminal
+                for other_allocation in allocations
             )
         ]
         newest = max((each.modify_index for each in updated), default=0)

@@ -659,13 +659,13 @@ def test_a_system_job_leaves_all_infeasible_nodes_at_once() -> None:
 def test_migrating_allocations_count_against_max_parallel() -> None:
     cluster = make_cluster(make_version())
     cluster.register(make_version(1, update=UpdatePolicy(max_parallel=1)))
-    first, *others = cluster.list_active()
+    first, *other_allocations = cluster.list_active()
     cluster.put_led(ALLOCATIONS.build_put(replace(first, desired_transition=DesiredTransition(migrate=True))))
 
     cluster.evaluate_job()
 
     assert cluster.allocation(first.id).desired_description == "alloc is being migrated"
-    assert {each.id for each in others} < {each.id for each in cluster.list_active()}
+    assert {each.id for each in other_allocations} < {each.id for each in cluster.list_active()}
 
 
 def test_a_promoted_canary_that_migrates_shares_its_name_with_no_replaced_allocation() -> None:

@@ -216,8 +216,8 @@ def test_a_replaced_disconnected_allocation_is_not_replaced_again_by_a_new_versi
 
 def test_a_job_change_stops_a_replaced_unknown_allocation_even_if_another_is_missing() -> None:
     cluster = make_cluster_with_replacement("best_score")
-    (other,) = [each for each in cluster.list_active() if each.name == "shop.web[1]"]
-    cluster.report(other, ClientStatus.COMPLETE)
+    (replacement,) = [each for each in cluster.list_active() if each.name == "shop.web[1]"]
+    cluster.report(replacement, ClientStatus.COMPLETE)
 
     (group,) = cluster.job().groups
     cluster.register(
@@ -244,9 +244,9 @@ def test_an_update_stops_a_surplus_unknown_allocation_even_if_its_replacement_is
 def test_a_replaced_unknown_allocation_is_not_migrated_when_its_node_reconnects() -> None:
     cluster = make_cluster_with_replacement("best_score")
     (disconnected,) = [each for each in cluster.list_active() if each.client_status is ClientStatus.UNKNOWN]
-    (other,) = [each for each in cluster.list_active() if each.name == "shop.web[1]"]
+    (replacement,) = [each for each in cluster.list_active() if each.name == "shop.web[1]"]
     cluster.put_led(ALLOCATIONS.build_put(replace(disconnected, desired_transition=DesiredTransition(migrate=True))))
-    cluster.lose_node(other.node_id, NodeStatus.DISCONNECTED)
+    cluster.lose_node(replacement.node_id, NodeStatus.DISCONNECTED)
     cluster.process_pending()
     before = {each.id for each in cluster.list_active()}
 
@@ -264,8 +264,8 @@ def test_a_stopped_unknown_allocation_is_not_migrated_when_its_node_reconnects()
     stopped = cluster.allocation(disconnected.id)
     assert stopped.is_server_terminal
     cluster.put_led(ALLOCATIONS.build_put(replace(stopped, desired_transition=DesiredTransition(migrate=True))))
-    other = cluster.list_active()[-1]
-    cluster.lose_node(other.node_id, NodeStatus.DISCONNECTED)
+    replacement = cluster.list_active()[-1]
+    cluster.lose_node(replacement.node_id, NodeStatus.DISCONNECTED)
     cluster.process_pending()
     before = {allocation.id for allocation in cluster.list_allocations()}
 

@@ -202,10 +202,10 @@ def test_a_rollout_ends_if_a_node_that_lost_a_healthy_canary_returns_and_no_allo
     for node in cluster.replica.iter_all(NODES):
         cluster.reconnect_node(node.id)
     cluster.evaluate_job(trigger=EvaluationTrigger.NODE_UPDATE)
-    canaries, others = list_version(cluster, 1), list_version(cluster, 0)
+    canaries, other_allocations = list_version(cluster, 1), list_version(cluster, 0)
     cluster.settle()
 
-    assert (len(canaries), len(others)) == (2, 3)
+    assert (len(canaries), len(other_allocations)) == (2, 3)
     assert (len(list_version(cluster, 1)), len(list_version(cluster, 0)), cluster.deployment().status) == (
         5,
         0,
@@ -220,22 +220,22 @@ def test_one_returning_node_gets_the_missing_canary_and_the_others_the_older_ver
     cluster = make_canary_phase()
     (canary,) = list_version(cluster, 1)
     make_healthy(cluster, canary)
-    others = [each.node_id for each in list_version(cluster, 0)]
+    other_nodes = [each.node_id for each in list_version(cluster, 0)]
     # Without other nodes, a lost canary has no allocation to replace.
-    lose_nodes(cluster, others[1:])
+    lose_nodes(cluster, other_nodes[1:])
     if is_canary_lost_first:
         cluster.lose_node(canary.node_id)
-        cluster.lose_node(others[0])
+        cluster.lose_node(other_nodes[0])
         cluster.process_pending()
     else:
-        lose_nodes(cluster, [others[0], canary.node_id])
+        lose_nodes(cluster, [other_nodes[0], canary.node_id])
     placed = []
-    for node_id in [others[1], canary.node_id, others[0]]:
+    for node_id in [other_nodes[1], canary.node_id, other_nodes[0]]:
         cluster.reconnect_node(node_id)
         cluster.evaluate_job(trigger=EvaluationTrigger.NODE_UPDATE)
         placed.append([(each.node_id, each.job_version) for each in cluster.list_active()][-1])
 
-    assert placed == [(others[1], 1), (canary.node_id, 0), (others[0], 0)]
+    assert placed == [(other_nodes[1], 1), (canary.node_id, 0), (other_nodes[0], 0)]
     assert len(cluster.list_active()) == 3
 
 

@@ -39,9 +39,11 @@ async def test_scheduling_starts_with_the_configuration_of_the_first_server_and_
     async with ACluster() as cluster:
         founded = await cluster.a_server(leads=False)
         stored = founded.replica.get(SCHEDULER_CONFIGURATION)
-        other = ClusterBootstrap(founded.server.follower, founded.server.writer, scheduler=GIVEN.configuration())
+        other_bootstrap = ClusterBootstrap(
+            founded.server.follower, founded.server.writer, scheduler=GIVEN.configuration()
+        )
 
-        await other.bootstrap()
+        await other_bootstrap.bootstrap()
 
         assert founded.replica.get(SCHEDULER_CONFIGURATION) == stored
         assert stored is not None

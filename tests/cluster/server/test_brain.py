@@ -74,8 +74,8 @@ def fail_commits(count: int, fault: Fault) -> Callable[[EngineOperation], Fault 
 
 def assert_nothing_over_committed(server: OneServer) -> None:
     for node in server.replica.iter_all(NODES):
-        here = [a for a in server.replica.list_by_index(ALLOCATIONS_ON_NODE, node.id) if a.is_occupying]
-        assert Usage.sum_usages(get_allocation_usage(a) for a in here).fits_in(get_node_capacity(node)), (
+        occupying = [a for a in server.replica.list_by_index(ALLOCATIONS_ON_NODE, node.id) if a.is_occupying]
+        assert Usage.sum_usages(get_allocation_usage(a) for a in occupying).fits_in(get_node_capacity(node)), (
             f"{node.name} is over-committed"
         )
 
@@ -87,9 +87,9 @@ def assert_nothing_over_committed(server: OneServer) -> None:
 async def test_derived_changes_of_writes_by_other_processes_are_added_within_50_ms() -> None:
     async with ACluster() as cluster:
         leader = await cluster.a_server("m1")
-        other = await cluster.a_server("m2", leads=False)
-        await other.client.jobs.register(a_batch_job("shop"))
-        job = other.replica.get(JOBS, "default", "shop")
+        follower = await cluster.a_server("m2", leads=False)
+        await follower.client.jobs.register(a_batch_job("shop"))
+        job = follower.replica.get(JOBS, "default", "shop")
         await until(lambda: is_blocked(leader), what="the evaluation is processed")
         ends = [
             EVALUATIONS.build_put(replace(e, status=EvaluationStatus.CANCELED))
@@ -99,7 +99,7 @@ async def test_derived_changes_of_writes_by_other_processes_are_added_within_50_
         assert job is not None
         began_s = now_s()
 
-        await other.server.writer.commit(Write("others", CAUSE, ends))
+        await follower.server.writer.commit(Write("others", CAUSE, ends))
         await until(lambda: get_job_status(leader) == "dead", what="the job is dead")
 
         assert now_s() - began_s <= 0.05
@@ -128,10 +128,10 @@ async def test_derived_changes_are_added_after_a_log_outage() -> None:
             for e in server.replica.iter_all(EVALUATIONS)
             if not e.status.is_terminal
         ]
-        other = await cluster.a_server("m2", leads=False)
+        follower = await cluster.a_server("m2", leads=False)
         server.faults.choose_fault = fail_commits(3, RefuseFault("full"))
 
-        await other.server.writer.commit(Write("others", CAUSE, ends))
+        await follower.server.writer.commit(Write("others", CAUSE, ends))
 
         await until(
             lambda: get_job_status(server) == "dead", what="the status is corrected after the log outage", within_s=5.0
@@ -141,12 +141,12 @@ async def test_derived_changes_are_added_after_a_log_outage() -> None:
 @in_virtual_time
 async def test_derived_changes_of_many_jobs_are_added_in_several_writes() -> None:
     async with ACluster(bounds=TINY) as cluster:
-        other = await cluster.a_server("m2", leads=False)
+        follower = await cluster.a_server("m2", leads=False)
         for number in range(12):
-            await other.client.jobs.register(a_batch_job(f"job-{number}"))
-        for evaluation in list(other.replica.iter_all(EVALUATIONS)):
+            await follower.client.jobs.register(a_batch_job(f"job-{number}"))
+        for evaluation in list(follower.replica.iter_all(EVALUATIONS)):
             ended = replace(evaluation, status=EvaluationStatus.COMPLETE)
-            await other.server.writer.commit(Write("others", CAUSE, [EVALUATIONS.build_put(ended)]))
+            await follower.server.writer.commit(Write("others", CAUSE, [EVALUATIONS.build_put(ended)]))
 
         server = await cluster.a_server("m1")
 
@@ -244,11 +244,11 @@ async def test_capacity_freed_during_a_log_outage_is_used() -> None:
         server = await cluster.a_server()
         await server.client.jobs.register(make_job_of_count(3))
         await until(lambda: is_blocked(server), what="the evaluation is blocked")
-        other = await cluster.a_server("m2", leads=False)
+        follower = await cluster.a_server("m2", leads=False)
         node = replace(a_node(), status="ready", create_index=-1)
         server.faults.choose_fault = fail_commits(3, RefuseFault("full"))
 
-        await other.server.writer.commit(Write("others", CAUSE, [NODES.build_put(node)]))
+        await follower.server.writer.commit(Write("others", CAUSE, [NODES.build_put(node)]))
 
         await until(lambda: server.replica.count_records(ALLOCATIONS) == 3, what="three are placed", within_s=5.0)
 
@@ -315,7 +315,7 @@ async def test_an_error_in_the_leader_loop_is_logged_and_the_loop_continues(
 ) -> None:
     struck = 0
 
-    def fails_once(*_given: object, **_options: object) -> object:
+    def fails_once(*_arguments: object, **_options: object) -> object:
         nonlocal struck
         struck += 1
         if struck == 1:
@@ -340,7 +340,7 @@ async def test_an_invalid_transition_in_the_leader_loop_is_refused_with_its_hist
 ) -> None:
     struck = 0
 
-    def refuses_once(*_given: object, **_options: object) -> None:
+    def refuses_once(*_arguments: object, **_options: object) -> None:
         nonlocal struck
         struck += 1
         if struck == 1:
@@ -368,7 +368,7 @@ async def test_an_invalid_transition_in_the_leader_loop_is_refused_with_its_hist
 async def test_an_evaluation_with_an_invalid_transition_fails_with_the_history(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def loses_what_ended(*_given: object) -> None:
+    def loses_what_ended(*_arguments: object) -> None:
         advance_state(ALLOCATION_STATES, ClientStatus.COMPLETE, ClientStatus.LOST, record_id="a1", history=["placed"])
 
     monkeypatch.setattr(evaluation_processor, "plan_evaluation", loses_what_ended)
@@ -482,14 +482,14 @@ def make_empty_decision() -> Decision[int]:
 async def test_a_former_leader_refuses_calls_and_leads_again_when_elected() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        assert server.election.held is not None
-        server.election.held.lose()
+        assert server.election.term is not None
+        server.election.term.lose()
         await until(lambda: server.election.campaigns == 2, what="it campaigns again")
         await server.client.jobs.register(make_job_of_count(1))
         await pass_time(1.0)
         assert open_evaluations(server, pending_only=True)
 
-        server.election.again()
+        server.election.allow_campaign()
 
         await until(lambda: not open_evaluations(server, pending_only=True), what="processed by the new term")
 
@@ -502,7 +502,7 @@ async def test_a_log_that_returns_empty_is_bootstrapped_again_by_the_leader() ->
         cluster.log.restore_copy(NOTHING)
         await until(lambda: server.replica.get(NAMESPACES, "default") is None, what="the replica has the new record")
 
-        server.election.again()
+        server.election.allow_campaign()
 
         await until(lambda: server.brain.is_leading, what="it leads again")
         assert server.replica.get_last_change(NAMESPACES) > result
@@ -524,7 +524,7 @@ async def test_after_a_restore_nodes_report_again_what_the_snapshot_lacks() -> N
         await until(lambda: count_running(server) == 0, what="the node has reported the stop")
 
         cluster.log.restore_copy(copy)
-        server.election.again()
+        server.election.allow_campaign()
 
         await until(lambda: server.replica.count_records(ALLOCATIONS) == 2, what="a replacement is placed")
         await until(lambda: count_running(server) == 1, what="the restored job runs")
@@ -546,7 +546,7 @@ async def test_after_a_restore_an_unchanged_job_keeps_its_allocations() -> None:
         assert job is not None
 
         cluster.log.restore_copy(cluster.log.make_copy())
-        server.election.again()
+        server.election.allow_campaign()
         await until(lambda: server.replica.epoch == 1, what="the replica has the new record")
         await until(lambda: server.brain.is_leading, what="it leads again")
         await server.client.jobs.evaluate("shop")
@@ -573,7 +573,7 @@ async def test_no_server_leads_before_the_bootstrap_which_is_retried() -> None:
             return RefuseFault("full") if requested is EngineOperation.COMMIT and 1 < asked_for <= 4 else None
 
         server.faults.choose_fault = all_but_the_election
-        server.election.again()
+        server.election.allow_campaign()
 
         await until(lambda: server.brain.is_leading, what="it leads", within_s=5.0)
         assert server.replica.get(NAMESPACES, "default") is not None
@@ -660,7 +660,7 @@ async def test_a_heartbeat_while_a_node_is_marked_down_makes_it_ready_at_once() 
         await until(lambda: server.brain.node_monitor.silent_nodes, what="the node is being marked down", within_s=60.0)
 
         await server.brain.node_monitor.record_heartbeat("node-1")
-        server.faults.choose_fault = lambda _asked: None
+        server.faults.choose_fault = lambda _operation: None
 
         def is_ready() -> bool:
             node = server.replica.get(NODES, "node-1")
@@ -704,8 +704,8 @@ async def test_a_new_leader_processes_the_evaluations_of_the_previous_one() -> N
         await until(lambda: all(count_running(second, f"job-{n}") == 1 for n in range(12)), what="all run")
         await node.die()
         await node.has_status("down")
-        assert first.election.held is not None
-        first.election.held.lose()
+        assert first.election.term is not None
+        first.election.term.lose()
 
         await second.lead()
 
@@ -755,17 +755,17 @@ async def test_a_late_repeated_report_changes_nothing() -> None:
         await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="it is placed")
         (allocation,) = server.replica.iter_all(ALLOCATIONS)
 
-        async def tell(report_id: str, status: ClientStatus) -> int:
+        async def send_report(report_id: str, status: ClientStatus) -> int:
             report = [AllocationReport(id=allocation.id, client_status=status)]
             return (await server.brain.node_monitor.record_reports("node-1", report, report_id=report_id)).index
 
-        first = await tell("r1", ClientStatus.RUNNING)
-        await tell("r2", ClientStatus.PENDING)  # Its only task waits for a restart.
-        again = await tell("r1", ClientStatus.RUNNING)
+        first = await send_report("r1", ClientStatus.RUNNING)
+        await send_report("r2", ClientStatus.PENDING)  # Its only task waits for a restart.
+        repeated = await send_report("r1", ClientStatus.RUNNING)
 
         stored = server.replica.get(ALLOCATIONS, allocation.id)
         assert stored is not None
-        assert (again, stored.client_status) == (first, "pending")
+        assert (repeated, stored.client_status) == (first, "pending")
 
 
 @in_virtual_time
@@ -778,7 +778,7 @@ async def test_a_report_sent_twice_is_not_applied_again_after_the_next_one() -> 
         await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="it is placed")
         (allocation,) = server.replica.iter_all(ALLOCATIONS)
 
-        async def tell(report_id: str, status: ClientStatus) -> None:
+        async def send_report(report_id: str, status: ClientStatus) -> None:
             report = [AllocationReport(id=allocation.id, client_status=status)]
             await server.brain.node_monitor.record_reports("node-1", report, report_id=report_id)
 
@@ -788,7 +788,7 @@ async def test_a_report_sent_twice_is_not_applied_again_after_the_next_one() -> 
         async with asyncio.TaskGroup() as reports:
             for report_id in ("r1", "r2", "r1"):  # In r2 its only task waits for a restart.
                 status = ClientStatus.RUNNING if report_id == "r1" else ClientStatus.PENDING
-                reports.create_task(tell(report_id, status))
+                reports.create_task(send_report(report_id, status))
                 await pass_time(0.01)  # Each arrives before the log has answered the first.
 
         stored = server.replica.get(ALLOCATIONS, allocation.id)
@@ -870,9 +870,9 @@ async def test_reports_of_many_nodes_share_writes_and_a_refused_one_affects_no_o
             nodes.record_reports(a.node_id, [AllocationReport(id=a.id, client_status=ClientStatus.RUNNING)])
             for a in server.replica.iter_all(ALLOCATIONS)
         ]
-        *written, refused = await asyncio.gather(*result, nodes.record_reports("nobody", []), return_exceptions=True)
+        *written, refusal = await asyncio.gather(*result, nodes.record_reports("nobody", []), return_exceptions=True)
 
-        assert isinstance(refused, Refusal)
+        assert isinstance(refusal, Refusal)
         assert [each for each in written if isinstance(each, BaseException)] == []
         assert count_running(server) == 30
         assert server.replica.index - index <= 3

@@ -24,7 +24,7 @@ async def test_a_deployment_of_a_first_version_completes_after_a_restore() -> No
         )
 
         cluster.log.restore_copy(cluster.log.make_copy())
-        server.election.again()
+        server.election.allow_campaign()
 
         await until(
             lambda: [each.status for each in server.replica.iter_all(DEPLOYMENTS)] == ["successful"],

@@ -5,7 +5,7 @@ import pytest
 from tests.builders import a_group, a_job, a_task
 from tests.kit.cluster import ACluster
 from tests.kit.virtual_time import in_virtual_time, now_s
-from tests.spec.words import register
+from tests.spec.server_requests import register
 from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation
 from wharf.cluster.server.rpc.handlers.dry_runs import DRY_RUN_JOB, EXPLAIN_JOB, DryRunJobRequest, ExplainJobRequest
 from wharf.cluster.server.worker_process import WorkerFunction
@@ -63,9 +63,9 @@ async def test_a_refusal_in_the_worker_process_is_returned_to_the_caller() -> No
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        with pytest.raises(Refusal, match="job not found") as refused:
+        with pytest.raises(Refusal, match="job not found") as caught:
             await server.server.leader.call_member(
                 "m1", EXPLAIN_JOB, ExplainJobRequest(index=0, namespace="default", job_id="nobody")
             )
 
-        assert refused.value.code is RefusalCode.NOT_FOUND
+        assert caught.value.code is RefusalCode.NOT_FOUND

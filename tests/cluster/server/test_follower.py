@@ -47,19 +47,19 @@ async def test_a_canceled_log_feed_is_resumed() -> None:
 async def test_a_replica_behind_the_compacted_log_reloads_and_wakes_waiters() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server("m1", leads=False)
-        other = await cluster.a_server("m2", leads=False)
+        late_member = await cluster.a_server("m2", leads=False)
         woken = asyncio.Event()
-        subscription = other.replica.watches.subscribe([watch.watch_key(NAMESPACES, "a")], woken.set)
-        other.faults.disconnect()
+        subscription = late_member.replica.watches.subscribe([watch.watch_key(NAMESPACES, "a")], woken.set)
+        late_member.faults.disconnect()
         await pass_time(0.2)
 
         index = await store_namespace(server, "a")
         cluster.log.compact(index + 1)
-        other.faults.reconnect()
-        await other.server.follower.wait_until_applied(index)
+        late_member.faults.reconnect()
+        await late_member.server.follower.wait_until_applied(index)
         await woken.wait()
 
-        assert other.replica.get(NAMESPACES, "a") is not None
+        assert late_member.replica.get(NAMESPACES, "a") is not None
         subscription.close()
 
 
@@ -109,12 +109,12 @@ async def test_a_waiter_for_an_index_fails_when_the_replica_cannot_continue() ->
         newer = RecordFormat(version=NEWEST_FORMAT + 1, create_index=WRITE_INDEX)
 
         await server.server.writer.commit(Write("raised", CAUSE, [CLUSTER_FORMAT.build_put(newer)]))
-        with pytest.raises(Refusal, match="can no longer follow the log") as refused:
+        with pytest.raises(Refusal, match="can no longer follow the log") as caught:
             await waiting
         with pytest.raises(Refusal):
             await server.server.follower.wait_until_applied(2_000)
 
-        assert refused.value.code is RefusalCode.UNAVAILABLE
+        assert caught.value.code is RefusalCode.UNAVAILABLE
         cluster.expect_failure("m1 follows")
 
 
@@ -151,23 +151,23 @@ async def test_a_write_is_found_by_its_id_for_a_while() -> None:
 async def test_a_cluster_is_bootstrapped_once() -> None:
     async with ACluster() as cluster:
         servers = [OneServer(cluster, f"m{number}", heartbeats=None) for number in range(3)]
-        for one in servers:
-            cluster.servers[one.name] = one
-            await one.follow()
+        for member in servers:
+            cluster.servers[member.name] = member
+            await member.follow()
 
-        await asyncio.gather(*(one.server.bootstrap_cluster() for one in servers))
+        await asyncio.gather(*(member.server.bootstrap_cluster() for member in servers))
 
-        formats = [one.replica.get(CLUSTER_FORMAT) for one in servers]
+        formats = [member.replica.get(CLUSTER_FORMAT) for member in servers]
         assert [f is not None and f.create_index for f in formats] == [1, 1, 1]
 
 
 @in_virtual_time
 async def test_a_log_with_member_records_only_is_bootstrapped() -> None:
     async with ACluster() as cluster:
-        one = cluster.servers["m1"] = OneServer(cluster, "m1", heartbeats=None)
-        await one.follow()
-        await store_namespace(one, "early")
+        member = cluster.servers["m1"] = OneServer(cluster, "m1", heartbeats=None)
+        await member.follow()
+        await store_namespace(member, "early")
 
-        await one.server.bootstrap_cluster()
+        await member.server.bootstrap_cluster()
 
-        await until(lambda: one.replica.get(CLUSTER_FORMAT) is not None, what="the cluster is bootstrapped")
+        await until(lambda: member.replica.get(CLUSTER_FORMAT) is not None, what="the cluster is bootstrapped")

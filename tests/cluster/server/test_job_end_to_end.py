@@ -2,7 +2,7 @@
 
 from tests.builders import a_group, a_job, a_task
 from tests.kit.cluster import ACluster
-from tests.kit.virtual_time import in_virtual_time, seen
+from tests.kit.virtual_time import in_virtual_time, until_read
 from wharf.contract.model.jobs.job import GroupSummary
 
 
@@ -13,7 +13,7 @@ async def test_a_registered_job_runs_on_the_nodes() -> None:
         await cluster.ready_nodes(server, 3)
 
         await server.client.jobs.register(a_job("web", a_group("web", a_task(driver="mock"), count=5)))
-        summary = await seen(
+        summary = await until_read(
             lambda: server.client.jobs.summary("web"),
             lambda answer: answer.value.summary["web"].running == 5,
             what="five run",
@@ -30,13 +30,15 @@ async def test_a_stopped_job_ends_on_the_nodes_and_is_dead() -> None:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
         await server.client.jobs.register(a_job("web", a_group("web", a_task(driver="mock"), count=2)))
-        await seen(
+        await until_read(
             lambda: server.client.jobs.summary("web"), lambda a: a.value.summary["web"].running == 2, what="two run"
         )
 
         await server.client.jobs.deregister("web")
-        await seen(lambda: server.client.jobs.read("web"), lambda a: a.value.status == "dead", what="the job is dead")
-        await seen(
+        await until_read(
+            lambda: server.client.jobs.read("web"), lambda a: a.value.status == "dead", what="the job is dead"
+        )
+        await until_read(
             lambda: server.client.jobs.allocations("web"),
             lambda a: [(each.desired_status, each.client_status) for each in a.value] == [("stop", "complete")] * 2,
             what="both have ended",

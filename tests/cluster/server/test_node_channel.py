@@ -142,18 +142,18 @@ async def test_a_slow_reply_delays_no_other() -> None:
 async def test_a_refusal_of_the_node_is_returned_with_its_text() -> None:
     wire = Wire()
 
-    with pytest.raises(Refusal, match="no such here") as refused:
+    with pytest.raises(Refusal, match="no such here") as caught:
         await wire.call("such")
 
-    assert RefusalCode.NOT_FOUND is refused.value.code
+    assert RefusalCode.NOT_FOUND is caught.value.code
 
 
 @in_virtual_time
 async def test_an_internal_error_of_the_node_is_reported_as_one() -> None:
-    with pytest.raises(Refusal, match="internal error of the node; see the node's log") as refused:
+    with pytest.raises(Refusal, match="internal error of the node; see the node's log") as caught:
         await Wire().call("broken")
 
-    assert RefusalCode.OUTCOME_UNKNOWN is refused.value.code
+    assert RefusalCode.OUTCOME_UNKNOWN is caught.value.code
 
 
 @pytest.mark.parametrize("count", [0, 1, channel.MAX_PART_BYTES, channel.MAX_PART_BYTES + 1, 3 * channel.WINDOW_BYTES])
@@ -276,7 +276,7 @@ async def test_all_callers_fail_when_the_connection_breaks() -> None:
 
 @in_virtual_time
 async def test_the_reason_of_a_refusal_crosses_the_channel() -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         await Wire().call("forbidden")
 
-    assert (refused.value.code, refused.value.reason) == (RefusalCode.FORBIDDEN, RefusalReason.SECRET_FILE)
+    assert (caught.value.code, caught.value.reason) == (RefusalCode.FORBIDDEN, RefusalReason.SECRET_FILE)

@@ -1,7 +1,7 @@
 """The leader's directory of node connections, also after a change of the leader."""
 
 from tests.kit.cluster import ACluster
-from tests.kit.virtual_time import in_virtual_time, seen
+from tests.kit.virtual_time import in_virtual_time, until_read
 from wharf.cluster.server.node_channels.directory import (
     FIND_NODE,
     FindNodeRequest,
@@ -48,6 +48,6 @@ async def test_the_leader_receives_new_and_closed_connections() -> None:
             return (await server.server.leader.call(FIND_NODE, FindNodeRequest("n1"))).place
 
         telling.add_node("n1")
-        await seen(known, lambda place: place == HERE, what="the leader has the connection")
+        await until_read(known, lambda address: address == HERE, what="the leader has the connection")
         telling.remove_node("n1")
-        await seen(known, lambda place: place is None, what="the leader has removed the connection")
+        await until_read(known, lambda address: address is None, what="the leader has removed the connection")

@@ -33,9 +33,9 @@ async def send_report(server: OneServer, number: int, status: ClientStatus, *, i
 
 
 async def is_refused(server: OneServer, number: int, status: ClientStatus, *, is_whole: bool = False) -> bool:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         await send_report(server, number, status, is_whole=is_whole)
-    return refused.value.code is RefusalCode.INVALID
+    return caught.value.code is RefusalCode.INVALID
 
 
 def list_client_statuses(server: OneServer) -> list[str]:
@@ -69,7 +69,7 @@ async def test_after_a_restore_a_node_continues_and_its_earlier_reports_are_outd
         await send_report(server, number + 1, PENDING)
 
         cluster.log.restore_copy(copy)
-        server.election.again()
+        server.election.allow_campaign()
         await until(lambda: server.replica.epoch == 1, what="the replica has the new record")
         await until(lambda: server.brain.is_leading, what="it leads again")
         received, _ = await server.brain.node_monitor.record_heartbeat("node-1")
@@ -92,7 +92,7 @@ async def test_after_a_restore_no_earlier_report_is_applied() -> None:
         await send_report(server, number + 1, RUNNING)
 
         cluster.log.restore_copy(copy)
-        server.election.again()
+        server.election.allow_campaign()
         await until(lambda: server.replica.epoch == 1, what="the replica has the new record")
         await until(lambda: server.brain.is_leading, what="it leads again")
         assert await is_refused(server, number, PENDING, is_whole=True)
@@ -101,5 +101,5 @@ async def test_after_a_restore_no_earlier_report_is_applied() -> None:
         assert received.must_report
         await send_report(server, received.reports_from, RUNNING, is_whole=True)
         assert list_client_statuses(server) == ["running"]
-        again, _ = await server.brain.node_monitor.record_heartbeat("node-1")
-        assert not again.must_report
+        repeated, _ = await server.brain.node_monitor.record_heartbeat("node-1")
+        assert not repeated.must_report

@@ -64,8 +64,8 @@ def is_settled(server: OneServer) -> bool:
 
 def assert_nothing_over_committed(server: OneServer) -> None:
     for node in server.replica.iter_all(NODES):
-        here = [each for each in server.replica.list_by_index(ALLOCATIONS_ON_NODE, node.id) if each.is_occupying]
-        assert Usage.sum_usages(map(get_allocation_usage, here)).fits_in(get_node_capacity(node)), (
+        occupying = [each for each in server.replica.list_by_index(ALLOCATIONS_ON_NODE, node.id) if each.is_occupying]
+        assert Usage.sum_usages(map(get_allocation_usage, occupying)).fits_in(get_node_capacity(node)), (
             f"{node.name} is over-committed"
         )
 

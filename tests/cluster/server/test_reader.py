@@ -78,12 +78,12 @@ async def test_without_a_leader_a_default_read_waits_five_seconds_and_a_stale_on
         server = await cluster.a_server(leads=False)
         began_s = now_s()
 
-        with pytest.raises(Refusal, match="No cluster leader") as refused:
+        with pytest.raises(Refusal, match="No cluster leader") as caught:
             await server.client.jobs.list()
         waited_s = now_s() - began_s
         stale = await server.client.jobs.list(stale=True)
 
-        assert (refused.value.code, round(waited_s, 1)) == (RefusalCode.NO_LEADER, 5.0)
+        assert (caught.value.code, round(waited_s, 1)) == (RefusalCode.NO_LEADER, 5.0)
         assert server.exchange.replies[0].status == 500
         assert (stale.value, stale.is_leader_known) == ([], False)
 
@@ -281,10 +281,10 @@ async def test_a_replica_that_stays_behind_refuses_the_read() -> None:
         delay_feed(second, 50.0)
         index = await store_namespace(first, "a")
 
-        with pytest.raises(Refusal, match=f"behind requested index {index}") as refused:
+        with pytest.raises(Refusal, match=f"behind requested index {index}") as caught:
             await read_blocking(second, read_namespace("a"), index, wait_s=5.0)
 
-        assert refused.value.code is RefusalCode.UNAVAILABLE
+        assert caught.value.code is RefusalCode.UNAVAILABLE
 
 
 @in_virtual_time

@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 from tests.kit.callers import a_token
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import InMemory, ask
-from tests.kit.passage import InMemoryPassage
+from tests.kit.in_memory_relay import InMemoryRelay
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from wharf.cluster.engines.memory.log import MemoryLog
 from wharf.cluster.server.duties.replication import ReplicationDuty
@@ -82,8 +82,8 @@ async def send_request(server: OneServer, method: str, path: str, body: Any, hea
 
 @asynccontextmanager
 async def start_two_regions() -> AsyncIterator[Regions]:
-    async with ACluster() as one, ACluster(seed=8) as other:
-        east, west = await one.a_server("e1", access=True), await other.a_server("w1", access=True)
+    async with ACluster() as west_cluster, ACluster(seed=8) as east_cluster:
+        east, west = await west_cluster.a_server("e1", access=True), await east_cluster.a_server("w1", access=True)
         for server, region in ((east, "east"), (west, "west")):
             server.server.identity = replace(server.server.identity, region=region)
             server.server.access.apply_settings(replace(server.server.access.settings, authoritative_region="east"))
@@ -92,8 +92,8 @@ async def start_two_regions() -> AsyncIterator[Regions]:
         transports = [AuthenticatedExchange(east, root), AuthenticatedExchange(east, root)]
         client = AsyncClient(west.world, transports, retry_policy=NO_RETRIES)
         copying = ReplicationDuty(west.brain, west.server.access.keyring, client, region="east")
-        other.start(copying.run(), name="copies")
-        passage = InMemoryPassage(east.api)
+        east_cluster.start(copying.run(), name="copies")
+        passage = InMemoryRelay(east.api)
         west.server.relay = RequestRelay({"east": passage}.__getitem__, regions={"east": ["east"]})
         yield Regions(east, west, transports, first)
 
@@ -189,7 +189,7 @@ async def test_an_auth_method_is_replicated_with_its_secret_which_is_in_no_log()
             await regions.east_does("PUT", "/v1/acl/auth-method/people", make_auth_method_body(secret))
             await until(lambda secret=secret: has(secret), what="west has the records", within_s=120.0)  # type: ignore[misc]
 
-        ours, theirs = (one.replica.get(ACL_AUTH_METHODS, "people") for one in (regions.west, regions.east))
+        ours, theirs = (server.replica.get(ACL_AUTH_METHODS, "people") for server in (regions.west, regions.east))
         assert ours is not None
         assert theirs is not None
         assert (ours.hash, ours.config) == (theirs.hash, theirs.config)

@@ -45,27 +45,27 @@ def test_the_reply_of_the_leader_is_returned() -> None:
 
 @pytest.mark.parametrize("status", [403, 404, 413, 503])
 def test_a_call_that_was_not_executed_is_unavailable(status: int) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         call_member(make_reply(status))
 
-    assert refused.value.code is RefusalCode.UNAVAILABLE
+    assert caught.value.code is RefusalCode.UNAVAILABLE
 
 
 @pytest.mark.parametrize("status", [500, 502, 504])
 def test_a_call_that_may_have_been_executed_has_an_unknown_outcome(status: int) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         call_member(make_reply(status, b"its brain did not answer"))
 
-    assert refused.value.code is RefusalCode.OUTCOME_UNKNOWN
-    assert f"replied with status {status}: its brain did not answer" in refused.value.text
+    assert caught.value.code is RefusalCode.OUTCOME_UNKNOWN
+    assert f"replied with status {status}: its brain did not answer" in caught.value.text
 
 
 @pytest.mark.parametrize(("sent", "code"), [(True, RefusalCode.OUTCOME_UNKNOWN), (False, RefusalCode.UNAVAILABLE)])
 def test_without_a_reply_the_outcome_depends_on_whether_the_call_was_sent(sent: bool, code: RefusalCode) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         call_member(Unreachable("gone", is_sent=sent))
 
-    assert refused.value.code is code
+    assert caught.value.code is code
 
 
 @pytest.mark.parametrize(
@@ -74,17 +74,17 @@ def test_without_a_reply_the_outcome_depends_on_whether_the_call_was_sent(sent: 
     ids=["garbled", "undecided"],
 )
 def test_an_undecodable_reply_has_an_unknown_outcome(reply: ClientReply) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         call_member(reply)
 
-    assert refused.value.code is RefusalCode.OUTCOME_UNKNOWN
+    assert caught.value.code is RefusalCode.OUTCOME_UNKNOWN
 
 
 def test_a_member_without_a_leader_executed_nothing() -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         call_member(ClientReply(500, {"x-cluster-error": "no-leader"}, b"No cluster leader"))
 
-    assert refused.value.code is RefusalCode.UNAVAILABLE
+    assert caught.value.code is RefusalCode.UNAVAILABLE
 
 
 def test_a_reply_keeps_the_reason_of_its_refusal() -> None:

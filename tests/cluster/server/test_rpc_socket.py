@@ -61,9 +61,9 @@ async def connect_to_brain(
 
 
 async def expect_refusal(link: BrainSocketClient, name: str) -> Refusal:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         await link.call(name, b"")
-    return refused.value
+    return caught.value
 
 
 @run_with_real_time

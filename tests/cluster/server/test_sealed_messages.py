@@ -27,11 +27,11 @@ async def test_a_sealed_message_is_readable_only_by_its_recipient() -> None:
 
 @in_virtual_time
 async def test_a_message_for_another_recipient_or_context_or_a_changed_one_cannot_be_opened() -> None:
-    box, other = MessageRecipient(make_world()), MessageRecipient(make_world(3))
+    box, other_recipient = MessageRecipient(make_world()), MessageRecipient(make_world(3))
     letter = seal_message(make_world(2), box.public_key, b"a client's secret", context="people")
     changed = replace(letter, sealed=letter.sealed[:-1] + bytes([letter.sealed[-1] ^ 1]))
     tries: list[tuple[MessageRecipient, SealedMessage, str]] = [
-        (other, letter, "people"),
+        (other_recipient, letter, "people"),
         (box, letter, "machines"),
         (box, changed, "people"),
         (box, replace(letter, sender=b"short"), "people"),
@@ -44,7 +44,7 @@ async def test_a_message_for_another_recipient_or_context_or_a_changed_one_canno
 
 @in_virtual_time
 async def test_an_invalid_public_key_is_refused() -> None:
-    with pytest.raises(Refusal, match="expected an X25519 public key of 32 bytes") as refused:
+    with pytest.raises(Refusal, match="expected an X25519 public key of 32 bytes") as caught:
         seal_message(make_world(), b"here", b"a client's secret", context="people")
 
-    assert refused.value.code is RefusalCode.INVALID
+    assert caught.value.code is RefusalCode.INVALID

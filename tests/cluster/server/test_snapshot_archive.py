@@ -24,8 +24,8 @@ def pack_snapshot(folder: Path) -> tuple[Path, bytes]:
 def repack_archive(folder: Path, **changed: bytes) -> Path:
     """Return the archive with changed contents of some files."""
     archive, _ = pack_snapshot(folder)
-    other = folder / "other.tgz"
-    with tarfile.open(archive) as old, tarfile.open(other, "w:gz") as new:
+    repacked = folder / "other.tgz"
+    with tarfile.open(archive) as old, tarfile.open(repacked, "w:gz") as new:
         for member in old:
             inner = old.extractfile(member)
             assert inner is not None
@@ -33,7 +33,7 @@ def repack_archive(folder: Path, **changed: bytes) -> Path:
             info = tarfile.TarInfo(member.name)
             info.size = len(data)
             new.addfile(info, io.BytesIO(data))
-    return other
+    return repacked
 
 
 def test_an_unpacked_archive_equals_the_packed_snapshot(tmp_path: Path) -> None:
@@ -66,27 +66,27 @@ def test_a_file_that_is_not_an_archive_is_refused(tmp_path: Path, content: bytes
     file = tmp_path / "file"
     file.write_bytes(content)
 
-    with pytest.raises(InvalidArchive) as refused:
+    with pytest.raises(InvalidArchive) as caught:
         unpack_archive(file, tmp_path / "out.bin")
 
-    assert str(refused.value).startswith(text)
+    assert str(caught.value).startswith(text)
 
 
 def test_every_truncated_archive_is_refused(tmp_path: Path) -> None:
     archive, _ = pack_snapshot(tmp_path)
-    whole = archive.read_bytes()
-    for length in range(1, len(whole), 7):
+    data = archive.read_bytes()
+    for length in range(1, len(data), 7):
         cut = tmp_path / "cut"
-        cut.write_bytes(whole[:length])
+        cut.write_bytes(data[:length])
         with pytest.raises(InvalidArchive):
             unpack_archive(cut, tmp_path / "out.bin")
 
 
 def test_a_file_with_a_wrong_checksum_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArchive) as refused:
+    with pytest.raises(InvalidArchive) as caught:
         unpack_archive(repack_archive(tmp_path, state=CONTENT + b"!"), tmp_path / "out.bin")
 
-    assert str(refused.value) == "state.bin in the archive is damaged: its checksum differs from that in SHA256SUMS"
+    assert str(caught.value) == "state.bin in the archive is damaged: its checksum differs from that in SHA256SUMS"
 
 
 def test_an_archive_without_a_snapshot_is_refused(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_an_archive_without_a_snapshot_is_refused(tmp_path: Path) -> None:
     with tarfile.open(file, "w:gz") as tar:
         tar.addfile(tarfile.TarInfo("readme"))
 
-    with pytest.raises(InvalidArchive) as refused:
+    with pytest.raises(InvalidArchive) as caught:
         unpack_archive(file, tmp_path / "out.bin")
 
-    assert str(refused.value) == "the archive is not a snapshot: it contains no state.bin"
+    assert str(caught.value) == "the archive is not a snapshot: it contains no state.bin"

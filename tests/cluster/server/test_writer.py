@@ -108,10 +108,10 @@ async def test_five_conflicts_are_reported_to_the_caller() -> None:
             stale = [replace_version(condition) for condition in decision.write.conditions]
             return Decision(replace(decision.write, conditions=stale), decision.build_reply)
 
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(Refusal) as caught:
             await server.server.writer.execute(always_late)
 
-        assert (refused.value.code, tries, get_weight(server)) == (RefusalCode.CONFLICT, 5, 1)
+        assert (caught.value.code, tries, get_weight(server)) == (RefusalCode.CONFLICT, 5, 1)
 
 
 def replace_version(condition: object) -> object:
@@ -121,7 +121,7 @@ def replace_version(condition: object) -> object:
 @pytest.mark.parametrize("fault", [LoseReplyFault(), LoseRequestFault()], ids=["reply lost", "request lost"])
 def test_an_unknown_outcome_is_looked_up_and_the_write_happens_once(fault: Fault) -> None:
     @in_virtual_time
-    async def story() -> None:
+    async def scenario() -> None:
         async with ACluster() as cluster:
             server = await cluster.a_server(leads=False)
             server.faults.choose_fault = inject_faults(EngineOperation.COMMIT, fault)
@@ -130,7 +130,7 @@ def test_an_unknown_outcome_is_looked_up_and_the_write_happens_once(fault: Fault
 
             assert (result, get_weight(server)) == (2, 2)
 
-    story()
+    scenario()
 
 
 @in_virtual_time
@@ -147,36 +147,36 @@ async def test_an_outcome_that_cannot_be_looked_up_is_reported_as_unknown() -> N
 
         server.faults.choose_fault = decide
 
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(Refusal) as caught:
             await server.server.writer.execute(count_up)
 
-        assert refused.value.code is RefusalCode.OUTCOME_UNKNOWN
+        assert caught.value.code is RefusalCode.OUTCOME_UNKNOWN
 
 
 @pytest.mark.parametrize("fault", [None, LoseReplyFault()], ids=["reply came", "reply lost"])
 def test_a_write_that_is_not_visible_in_time_has_an_unknown_outcome(fault: Fault | None) -> None:
     @in_virtual_time
-    async def story() -> None:
+    async def scenario() -> None:
         async with ACluster() as cluster:
             server = await cluster.a_server(leads=False)
             faults = {EngineOperation.FEED: DelayFault(reply_s=120.0), EngineOperation.COMMIT: fault}
             server.faults.choose_fault = faults.get
             began_s = now_s()
 
-            with pytest.raises(Refusal) as refused:
+            with pytest.raises(Refusal) as caught:
                 await server.server.writer.execute(count_up)
 
-            assert refused.value.code is RefusalCode.OUTCOME_UNKNOWN
-            assert "has received no newer batch for 15 s" in refused.value.text
+            assert caught.value.code is RefusalCode.OUTCOME_UNKNOWN
+            assert "has received no newer batch for 15 s" in caught.value.text
             assert now_s() - began_s < APPLY_TIMEOUT_S + 5.0
 
-    story()
+    scenario()
 
 
 @pytest.mark.parametrize("cut", [True, False])
 def test_a_write_that_was_surely_not_committed_is_reported_as_such(cut: bool) -> None:
     @in_virtual_time
-    async def story() -> None:
+    async def scenario() -> None:
         async with ACluster() as cluster:
             server = await cluster.a_server(leads=False)
             if cut:
@@ -184,12 +184,12 @@ def test_a_write_that_was_surely_not_committed_is_reported_as_such(cut: bool) ->
             else:
                 server.faults.choose_fault = inject_faults(EngineOperation.COMMIT, RefuseFault("the log is full"))
 
-            with pytest.raises(Refusal, match="nothing was written") as refused:
+            with pytest.raises(Refusal, match="nothing was written") as caught:
                 await server.server.writer.execute(count_up)
 
-            assert refused.value.code is RefusalCode.UNAVAILABLE
+            assert caught.value.code is RefusalCode.UNAVAILABLE
 
-    story()
+    scenario()
 
 
 @in_virtual_time
@@ -198,10 +198,10 @@ async def test_a_write_that_is_too_large_for_a_batch_is_refused() -> None:
         server = await cluster.a_server(leads=False)
         changes = [NAMESPACES.build_put(Namespace(name=f"n{number}", create_index=WRITE_INDEX)) for number in range(17)]
 
-        with pytest.raises(Refusal, match="17 changes") as refused:
+        with pytest.raises(Refusal, match="17 changes") as caught:
             await server.server.writer.commit(Write("large", CAUSE, changes))
 
-        assert refused.value.code is RefusalCode.TOO_LARGE
+        assert caught.value.code is RefusalCode.TOO_LARGE
 
 
 @in_virtual_time
@@ -231,9 +231,9 @@ async def test_a_refusal_considers_writes_acknowledged_elsewhere() -> None:
         )
         registered = await first.client.jobs.register(a_job())
 
-        again = await second.client.jobs.register(a_job(priority=60), enforce_index=registered.job_modify_index)
+        repeated = await second.client.jobs.register(a_job(priority=60), enforce_index=registered.job_modify_index)
 
-        assert again.index > registered.index
+        assert repeated.index > registered.index
 
 
 @in_virtual_time
@@ -268,11 +268,11 @@ async def test_an_invalid_transition_is_a_conflict_for_the_caller_and_one_log_li
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
 
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(Refusal) as caught:
             await server.server.writer.execute(bring_back)
 
         sentence = (
             "allocation a1 cannot go from complete to running; allowed from complete: none; history: placed; ended"
         )
-        assert (refused.value.code, refused.value.text) == (RefusalCode.CONFLICT, sentence)
+        assert (caught.value.code, caught.value.text) == (RefusalCode.CONFLICT, sentence)
         assert [line for line in caplog.messages if "a1" in line] == [f"state transition rejected reason={sentence}"]

@@ -125,16 +125,16 @@ def test_lost_update_of_two_writers_that_read_the_same_version_one_conflicts(clu
     def heavier() -> tuple[PutRecord, tuple[Condition, ...]]:
         crate = cluster.replica.get(CRATES, "north", "a")
         assert crate is not None
-        put = CRATES.build_put(make_crate("a", weight=crate.weight + 1, create_index=crate.create_index))
-        return put, (cluster.replica.build_record_condition(CRATES, crate),)
+        change = CRATES.build_put(make_crate("a", weight=crate.weight + 1, create_index=crate.create_index))
+        return change, (cluster.replica.build_record_condition(CRATES, crate),)
 
     (first, first_seen), (second, second_seen) = heavier(), heavier()
     assert Committed(2) == cluster.commit(first, conditions=first_seen)
     assert WriteConflict([("crates", "north\0a")]) == cluster.commit(second, conditions=second_seen)
 
     cluster.follow()
-    again, again_seen = heavier()
-    assert Committed(3) == cluster.commit(again, conditions=again_seen)
+    repeated, again_seen = heavier()
+    assert Committed(3) == cluster.commit(repeated, conditions=again_seen)
     cluster.follow()
     crate = cluster.replica.get(CRATES, "north", "a")
     assert crate is not None

@@ -400,11 +400,11 @@ def test_a_load_older_than_the_replica_is_rejected() -> None:
 
 def test_in_a_new_epoch_no_last_change_falls_below_an_earlier_one() -> None:
     replica = make_filled_replica()
-    told = [replica.get_last_change(table) for table in TABLES]
+    last_changes = [replica.get_last_change(table) for table in TABLES]
 
     replica.load_state([make_stored_record(CRATES, 9, make_crate("z"))], LogPosition(9, {"crates": 9}, 1))
 
-    assert (max(told), [replica.get_last_change(table) for table in TABLES]) == (4, [9] * len(TABLES))
+    assert (max(last_changes), [replica.get_last_change(table) for table in TABLES]) == (4, [9] * len(TABLES))
 
 
 def test_a_table_that_never_changed_keeps_the_index_of_its_epoch() -> None:

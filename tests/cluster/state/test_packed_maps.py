@@ -14,9 +14,9 @@ STOPS = {"first": Stop(place="north", day=1), "last": Stop(place="south", day=2)
 
 def make_stored_parcel(replica: Replica) -> Parcel:
     replica.apply_batch(make_batch(1, PARCELS.build_put(make_parcel("p", stops=STOPS))))
-    kept = replica.get(PARCELS, "p")
-    assert kept is not None
-    return kept
+    stored = replica.get(PARCELS, "p")
+    assert stored is not None
+    return stored
 
 
 def test_a_packed_map_reads_like_the_stored_map() -> None:
@@ -52,8 +52,8 @@ def test_a_record_without_the_map_has_none() -> None:
     replica = make_replica()
     replica.apply_batch(make_batch(1, PARCELS.build_put(make_parcel("p"))))
 
-    assert (kept := replica.get(PARCELS, "p")) is not None
-    assert kept.stops is None
+    assert (stored := replica.get(PARCELS, "p")) is not None
+    assert stored.stops is None
 
 
 def test_a_record_that_is_written_again_reuses_its_packed_bytes() -> None:
@@ -62,16 +62,16 @@ def test_a_record_that_is_written_again_reuses_its_packed_bytes() -> None:
     logged = replica.encode_write(make_write(PARCELS.build_put(moved)), write_id="w")
     replica.apply_batch(Batch(2, "w", "test", logged.cause, logged.changes))
 
-    assert (kept := replica.get(PARCELS, "p")) is not None
-    assert (kept.yard, kept.stops) == ("south", STOPS)
+    assert (stored := replica.get(PARCELS, "p")) is not None
+    assert (stored.yard, stored.stops) == ("south", STOPS)
     assert logged.changes[0].data == encode_record(PARCELS, msgspec.structs.replace(moved, stops=STOPS))
 
 
 def test_a_packed_map_is_encoded_as_json_like_any_other_map() -> None:
-    kept = make_stored_parcel(make_replica())
-    plain = msgspec.structs.replace(kept, stops=STOPS)
+    stored = make_stored_parcel(make_replica())
+    plain = msgspec.structs.replace(stored, stops=STOPS)
 
-    assert msgspec.json.encode(kept, enc_hook=encode_packed_as_dict) == msgspec.json.encode(plain)
+    assert msgspec.json.encode(stored, enc_hook=encode_packed_as_dict) == msgspec.json.encode(plain)
 
 
 def test_an_encoder_without_the_hook_rejects_a_packed_map() -> None:
@@ -92,12 +92,12 @@ DAMAGED = msgspec.msgpack.encode({"ID": "p", "CreateIndex": 1, "Stops": {"first"
 def test_damaged_packed_bytes_are_reported_when_they_are_read() -> None:
     replica = make_replica()
     replica.apply_batch(Batch(1, "w", "test", Cause(CauseKind.REQUEST), [EncodedChange(PARCELS.name, "p", DAMAGED)]))
-    kept = replica.get(PARCELS, "p")
-    assert kept is not None
-    assert kept.stops is not None
+    stored = replica.get(PARCELS, "p")
+    assert stored is not None
+    assert stored.stops is not None
 
     with pytest.raises(DamagedRecord, match=r"parcels\.stops"):
-        kept.stops["first"]
+        stored.stops["first"]
 
 
 def test_checking_a_copy_of_the_log_decodes_packed_maps() -> None:

@@ -30,18 +30,18 @@ def evaluation(number: int) -> Evaluation:
     return an_evaluation(a_job(), f"{number % 3}e-{number:02}")
 
 
-def write(state: AState, what: str, number: int) -> None:
+def write(state: AState, action: str, number: int) -> None:
     """To both tables."""
     for table, record in ((JOBS, job(number)), (EVALUATIONS, evaluation(number))):
         any_table: Any = table
         key = table.get_key(record).split("\0")
-        stands = state.replica.get(any_table, *key)
-        if what != "put" and stands is not None:
+        stored = state.replica.get(any_table, *key)
+        if action != "put" and stored is not None:
             state.put(any_table.build_delete(*key))
-        if what == "anew" or (what == "put" and stands is None):
+        if action == "anew" or (action == "put" and stored is None):
             state.put(any_table.build_put(record))
-        elif what == "put":
-            state.put(any_table.build_put(stands))  # Another version of it.
+        elif action == "put":
+            state.put(any_table.build_put(stored))  # Another version of it.
 
 
 @given(
@@ -62,25 +62,25 @@ def test_all_slices_together_are_the_table_at_the_start_in_its_order(
     by_creation = way == "evaluations"
     prefix = {"jobs of default": "default\0", "evaluations 1e": "1e"}.get(way, "")
 
-    def place(record: Any) -> tuple[int, str]:
+    def sort_key(record: Any) -> tuple[int, str]:
         return (record.create_index if by_creation else 0, table.get_key(record))
 
     records = [record for record in state.replica.iter_all(table) if table.get_key(record).startswith(prefix)]
-    expected = sorted(records, key=place, reverse=reverse)
+    expected = sorted(records, key=sort_key, reverse=reverse)
     start = None
     if from_middle and expected:
-        start = place(expected[len(expected) // 2])
+        start = sort_key(expected[len(expected) // 2])
         expected = expected[len(expected) // 2 :]
 
     still = TableSnapshot(state.replica, table, by_creation=by_creation, prefix=prefix, start=start, reverse=reverse)
-    taken: list[Any] = []
+    loaded: list[Any] = []
     steps = iter(between)
     while records := still.read_next(count):
-        taken += records
-        for what, number in next(steps, []):
-            write(state, what, number)
+        loaded += records
+        for action, number in next(steps, []):
+            write(state, action, number)
 
-    assert taken == expected
+    assert loaded == expected
     assert state.replica.watches.table_watches == {}
 
 
@@ -96,10 +96,10 @@ def test_a_load_does_not_change_an_open_snapshot() -> None:
     write(state, "drop", 5)
     write(state, "put", 9)
 
-    rest: list[Job] = []
+    remaining: list[Job] = []
     while records := still.read_next(2):
-        rest += records
-    assert [*first, *rest] == before
+        remaining += records
+    assert [*first, *remaining] == before
 
 
 def test_a_snapshot_that_is_closed_early_removes_its_observer() -> None:

@@ -46,10 +46,10 @@ def test_a_record_survives_a_batch_and_a_load_unchanged(table: Table[Any], data:
     loaded.load_state([StoredRecord(change.table, change.key, 7, change.data)], LogPosition(9, {table.name: 7}))
 
     for replica in (applied, loaded):
-        (kept,) = replica.iter_all(table)
-        assert encode_as_stored(kept, 7) == encode_as_stored(record, 7)
-        assert replica.build_record_condition(table, kept) == replica.build_key_condition(table, *_key(table, record))
-        assert replica.get(table, *_key(table, record)) is kept
+        (stored,) = replica.iter_all(table)
+        assert encode_as_stored(stored, 7) == encode_as_stored(record, 7)
+        assert replica.build_record_condition(table, stored) == replica.build_key_condition(table, *_key(table, record))
+        assert replica.get(table, *_key(table, record)) is stored
 
 
 def _key(table: Table[Any], record: msgspec.Struct) -> list[str | int]:

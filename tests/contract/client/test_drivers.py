@@ -71,6 +71,6 @@ async def test_closing_an_event_stream_ends_its_subscription() -> None:
         async with aclosing(client.events.stream(["Job"], index=0)) as lines:
             assert [event.key for event in (await anext(lines)).events] == ["web"]
 
-        assert [stream.gone.is_set() for stream in opened] == [True]
+        assert [stream.disconnected.is_set() for stream in opened] == [True]
         assert server.server.events is not None
         assert server.server.events.subscription_count == 0

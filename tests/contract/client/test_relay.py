@@ -105,20 +105,20 @@ def test_an_incomplete_reply_raises_an_error() -> None:
 
 
 def test_leaving_a_stream_closes_the_connection_to_the_server() -> None:
-    gone = asyncio.Event()
+    disconnected = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nline\r\n")
         await writer.drain()
         await reader.read()
-        gone.set()
+        disconnected.set()
         writer.close()
 
     async def use(relay: HttpRelay) -> None:
         async with relay.open(RelayRequest("GET", b"/v1/agent/monitor", ())) as incoming:
             assert await anext(incoming.parts) == b"line"
-        await wait_on_loop_until(gone.is_set, what="the server sees it")
+        await wait_on_loop_until(disconnected.is_set, what="the server sees it")
 
     asyncio.run(with_server(serve, use))
 

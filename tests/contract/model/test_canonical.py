@@ -205,7 +205,7 @@ def test_a_scaling_policy_gets_its_group_as_target() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("fields", "expected"),
     [
         ({"MaxClientDisconnect": HOUR}, DisconnectPolicy(lost_after=HOUR)),
         ({"StopAfterClientDisconnect": HOUR}, DisconnectPolicy(stop_on_client_after=HOUR)),
@@ -215,9 +215,9 @@ def test_a_scaling_policy_gets_its_group_as_target() -> None:
     ],
 )
 def test_deprecated_disconnect_fields_are_converted_to_a_block(
-    given: dict[str, Any], expected: DisconnectPolicy | None
+    fields: dict[str, Any], expected: DisconnectPolicy | None
 ) -> None:
-    group = first_group(submitted(TaskGroups=one_group(**given)))
+    group = first_group(submitted(TaskGroups=one_group(**fields)))
 
     assert group.disconnect == expected
     assert (
@@ -226,7 +226,7 @@ def test_deprecated_disconnect_fields_are_converted_to_a_block(
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("fields", "expected"),
     [
         ({}, (100, 0)),
         ({"Cores": 2}, (0, 2)),
@@ -235,8 +235,8 @@ def test_deprecated_disconnect_fields_are_converted_to_a_block(
         ({"Cores": 0}, (100, 0)),
     ],
 )
-def test_cores_replace_the_default_cpu(given: dict[str, int], expected: tuple[int, int]) -> None:
-    tasks = first_group(submitted(TaskGroups=one_group(Tasks=[{"Name": "t", "Resources": given}]))).tasks or ()
+def test_cores_replace_the_default_cpu(fields: dict[str, int], expected: tuple[int, int]) -> None:
+    tasks = first_group(submitted(TaskGroups=one_group(Tasks=[{"Name": "t", "Resources": fields}]))).tasks or ()
 
     assert expected == (tasks[0].resources.cpu, tasks[0].resources.cores)
 
@@ -294,7 +294,7 @@ def test_a_check_inherits_from_its_service() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("template", "expected"),
     [
         (Template(), ("restart", "", "0644", "{{", "}}", 5 * SECOND)),
         (Template(change_mode="signal"), ("signal", "SIGHUP", "0644", "{{", "}}", 5 * SECOND)),
@@ -305,23 +305,23 @@ def test_a_check_inherits_from_its_service() -> None:
         (Template(change_mode="", perms="", left_delim="<<", splay=0), ("restart", "", "0644", "<<", "}}", 0)),
     ],
 )
-def test_templates_get_their_defaults(given: Template, expected: tuple[object, ...]) -> None:
-    task = (first_group(canonicalize_job(a_job("shop", a_group("web", a_task(templates=(given,)))))).tasks or ())[0]
+def test_templates_get_their_defaults(template: Template, expected: tuple[object, ...]) -> None:
+    task = (first_group(canonicalize_job(a_job("shop", a_group("web", a_task(templates=(template,)))))).tasks or ())[0]
     made = (task.templates or ())[0]
 
     assert expected == (made.change_mode, made.change_signal, made.perms, made.left_delim, made.right_delim, made.splay)
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("artifact", "expected"),
     [
         (Artifact(getter_source="https://host/a/b.zip"), "local/"),
         (Artifact(getter_source="https://host/a/b.zip?x=1", getter_mode="file"), "local/b.zip"),
         (Artifact(relative_dest="elsewhere"), "elsewhere"),
     ],
 )
-def test_artifacts_get_a_destination(given: Artifact, expected: str) -> None:
-    task = (first_group(canonicalize_job(a_job("shop", a_group("web", a_task(artifacts=(given,)))))).tasks or ())[0]
+def test_artifacts_get_a_destination(artifact: Artifact, expected: str) -> None:
+    task = (first_group(canonicalize_job(a_job("shop", a_group("web", a_task(artifacts=(artifact,)))))).tasks or ())[0]
 
     assert expected == (task.artifacts or ())[0].relative_dest
 

@@ -255,9 +255,9 @@ def test_a_new_job_is_added_with_every_scalar_field() -> None:
 
 
 def test_a_deleted_job_lists_all_of_its_fields_as_deleted() -> None:
-    gone = compare_jobs(a_job(), None)
+    diff = compare_jobs(a_job(), None)
 
-    assert (gone.type, the_group(gone).type, the_task(gone).type) == (DiffType.DELETED,) * 3
+    assert (diff.type, the_group(diff).type, the_task(diff).type) == (DiffType.DELETED,) * 3
 
 
 def test_groups_and_tasks_are_paired_by_name_and_sorted() -> None:
@@ -309,10 +309,10 @@ def test_a_job_does_not_differ_from_itself(job: Job) -> None:
 
 
 @given(records(Job), records(Job))
-def test_swapping_the_jobs_reverses_the_diff(one: Job, other: Job) -> None:
-    other = msgspec.structs.replace(other, id=one.id)
+def test_swapping_the_jobs_reverses_the_diff(old: Job, new: Job) -> None:
+    new = msgspec.structs.replace(new, id=old.id)
 
-    assert mirrored(compare_jobs(one, other)) == compare_jobs(other, one)
+    assert mirrored(compare_jobs(old, new)) == compare_jobs(new, old)
 
 
 @given(records(Job))
@@ -340,12 +340,13 @@ def mirrored(part: Any) -> Any:
         swapped |= {"old": part.new, "new": part.old}
     for name in ("fields", "objects", "task_groups", "tasks"):
         if inner := getattr(part, name, None):
-            swapped[name] = tuple(mirrored(one) for one in inner)
+            swapped[name] = tuple(mirrored(item) for item in inner)
     return msgspec.structs.replace(part, **swapped)
 
 
 @pytest.mark.parametrize(
-    ("many", "one"), [("Constraints", "Constraint"), ("Affinities", "Affinity"), ("SpreadTarget", "SpreadTarget")]
+    ("plural", "singular"),
+    [("Constraints", "Constraint"), ("Affinities", "Affinity"), ("SpreadTarget", "SpreadTarget")],
 )
-def test_members_of_a_list_are_named_in_the_singular(many: str, one: str) -> None:
-    assert singularize(many) == one
+def test_members_of_a_list_are_named_in_the_singular(plural: str, singular: str) -> None:
+    assert singularize(plural) == singular

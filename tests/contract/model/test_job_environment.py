@@ -36,7 +36,7 @@ def test_namespace_and_pool_must_exist(
 
 
 @pytest.mark.parametrize(
-    ("enabled", "disabled", "refused"),
+    ("enabled", "disabled", "refused_drivers"),
     [
         (None, None, []),
         ((), (), []),
@@ -46,29 +46,32 @@ def test_namespace_and_pool_must_exist(
     ],
 )
 def test_a_namespace_may_limit_drivers(
-    enabled: tuple[str, ...] | None, disabled: tuple[str, ...] | None, refused: list[str]
+    enabled: tuple[str, ...] | None, disabled: tuple[str, ...] | None, refused_drivers: list[str]
 ) -> None:
     job = a_job("shop", a_group("web", a_task("a", driver="exec"), a_task("b", driver="docker")))
 
-    assert [problem.path for problem in check_drivers(job, enabled=enabled, disabled=disabled).problems] == refused
+    assert [
+        problem.path for problem in check_drivers(job, enabled=enabled, disabled=disabled).problems
+    ] == refused_drivers
 
 
 @pytest.mark.parametrize(
-    ("mode", "disabled", "refused"), [("", ("host",), True), ("bridge", ("host",), False), ("cni/x", ("cni/x",), True)]
+    ("mode", "disabled", "is_refused"),
+    [("", ("host",), True), ("bridge", ("host",), False), ("cni/x", ("cni/x",), True)],
 )
-def test_a_namespace_may_limit_network_modes(mode: str, disabled: tuple[str, ...], refused: bool) -> None:
+def test_a_namespace_may_limit_network_modes(mode: str, disabled: tuple[str, ...], is_refused: bool) -> None:
     job = a_job("shop", a_group(networks=(NetworkResource(mode=mode),)))
     findings = check_network_modes(job, enabled=None, disabled=disabled)
 
-    assert [problem.path for problem in findings.problems] == (["TaskGroups[0].Networks[0].Mode"] if refused else [])
+    assert [problem.path for problem in findings.problems] == (["TaskGroups[0].Networks[0].Mode"] if is_refused else [])
 
 
 def test_findings_of_several_checks_are_merged() -> None:
     job = a_job("shop")
-    places = check_namespace_and_node_pool(job, namespace_exists=False, node_pool_exists=False)
+    findings = check_namespace_and_node_pool(job, namespace_exists=False, node_pool_exists=False)
     drivers = check_drivers(job, enabled=("none",), disabled=None)
 
-    assert [problem.path for problem in merge_findings(places, drivers).problems] == [
+    assert [problem.path for problem in merge_findings(findings, drivers).problems] == [
         "Namespace", "NodePool", "TaskGroups[0].Tasks[0].Driver",
     ]  # fmt: skip
 

@@ -217,11 +217,11 @@ def test_an_evaluation_stub_copies_the_fields_of_the_evaluation() -> None:
 
 def test_variable_metadata_contain_the_lock_only_if_there_is_one() -> None:
     free = Variable(namespace="default", path="a", data=b"x", key_id="k1", modify_index=3)
-    held = msgspec.structs.replace(free, lock=VariableLock(id="l1"))
+    locked = msgspec.structs.replace(free, lock=VariableLock(id="l1"))
 
     assert b"Lock" not in msgspec.json.encode(make_variable_metadata(free))
-    assert make_variable_metadata(held).lock == VariableLock(id="l1")
-    assert b"Data" not in msgspec.json.encode(make_variable_metadata(held))
+    assert make_variable_metadata(locked).lock == VariableLock(id="l1")
+    assert b"Data" not in msgspec.json.encode(make_variable_metadata(locked))
 
 
 def test_the_id_of_a_registration_without_a_port_ends_in_a_dash() -> None:

@@ -112,19 +112,19 @@ def test_staying_in_a_state_is_always_allowed() -> None:
 
 
 def test_an_invalid_transition_reports_both_states_and_the_history() -> None:
-    story = ["placed by evaluation e1", "reported complete by n1"]
+    history = ["placed by evaluation e1", "reported complete by n1"]
 
-    with pytest.raises(InvalidTransition) as refused:
-        advance_state(ALLOCATION_STATES, ClientStatus.COMPLETE, ClientStatus.RUNNING, record_id="a1", history=story)
+    with pytest.raises(InvalidTransition) as caught:
+        advance_state(ALLOCATION_STATES, ClientStatus.COMPLETE, ClientStatus.RUNNING, record_id="a1", history=history)
 
     assert (
-        refused.value.machine,
-        refused.value.record_id,
-        refused.value.source,
-        refused.value.target,
-        refused.value.allowed_targets,
+        caught.value.machine,
+        caught.value.record_id,
+        caught.value.source,
+        caught.value.target,
+        caught.value.allowed_targets,
     ) == ("allocation", "a1", "complete", "running", ())
-    assert str(refused.value) == (
+    assert str(caught.value) == (
         "allocation a1 cannot go from complete to running; allowed from complete: none; "
         "history: placed by evaluation e1; reported complete by n1"
     )

@@ -46,7 +46,9 @@ texts = st.text(st.characters(codec="utf-8"), max_size=8)
 names = st.sampled_from(NAMES) | st.from_regex(r"[A-Za-z][A-Za-z0-9_/]{0,5}", fullmatch=True)
 pointer_parts = st.text(st.sampled_from("aZ0é-_.~:|/"), min_size=1, max_size=4)
 # Written with dots and brackets, or as a pointer, whose first part is not a name.
-any_selectors = st.builds(lambda first, others: Selector((first, *others)), names, st.lists(names | texts, max_size=3))
+any_selectors = st.builds(
+    lambda first, other_parts: Selector((first, *other_parts)), names, st.lists(names | texts, max_size=3)
+)
 any_selectors |= st.lists(pointer_parts, min_size=1, max_size=3).map(lambda parts: Selector(tuple(parts)))
 
 
@@ -101,7 +103,7 @@ BOUND = ("x", "y")
 
 def one_of_many(choices: Sequence[T]) -> st.SearchStrategy[T]:
     """As `sampled_from`, without showing hundreds of choices wherever the strategy is shown."""
-    return st.integers(0, len(choices) - 1).map(lambda place: choices[place])
+    return st.integers(0, len(choices) - 1).map(lambda index: choices[index])
 
 
 def selectors_over(subject: FilterSubject | type) -> st.SearchStrategy[Selector]:
@@ -114,8 +116,8 @@ def selectors_over(subject: FilterSubject | type) -> st.SearchStrategy[Selector]
 
 
 def _selectors_of_bound(fields: list[str]) -> st.SearchStrategy[Selector]:
-    others = st.lists(one_of_many((*fields[:30], *KEYS)), max_size=1)
-    return st.builds(lambda first, others: Selector((first, *others)), st.sampled_from(BOUND), others)
+    other_parts = st.lists(one_of_many((*fields[:30], *KEYS)), max_size=1)
+    return st.builds(lambda first, other_parts: Selector((first, *other_parts)), st.sampled_from(BOUND), other_parts)
 
 
 def _filled(parts: tuple[str, ...]) -> st.SearchStrategy[Selector]:

@@ -163,8 +163,8 @@ def check(node: Expression, record: type, names: dict[str, Any]) -> None:
             key, value, member = members_hints(hint, by_key=by_key)
             if node.key is not None and node.key == node.value:
                 raise Misfit("twice")
-            given = {node.member: member} if node.member else {node.key: key, node.value: value}
-            check(node.body, record, {**names, **{name: h for name, h in given.items() if name is not None}})
+            bound_names = {node.member: member} if node.member else {node.key: key, node.value: value}
+            check(node.body, record, {**names, **{name: h for name, h in bound_names.items() if name is not None}})
 
 
 def members_hints(hint: Any, *, by_key: bool) -> tuple[Any, Any, Any]:
@@ -185,10 +185,10 @@ def members_hints(hint: Any, *, by_key: bool) -> tuple[Any, Any, Any]:
 
 def hint_of(selector: Selector, record: type, names: dict[str, Any]) -> tuple[Any, bool]:
     """Return the hint of the selected value, and whether the last part is the key of a map."""
-    first, *others = selector.parts
+    first, *remaining_parts = selector.parts
     hint = names[first] if first in names else field_of(record, first)[1]
     by_key = False
-    for part in others:
+    for part in remaining_parts:
         inner, _ = without_none(hint)
         by_key = False
         match kind(hint):
@@ -244,7 +244,7 @@ def holds(node: Expression, record: Any, names: Names) -> bool:
             hint, value = look_up(node.selector, record, names)
             if value is ABSENT:
                 return node.quantifier is Quantifier.ALL
-            results = (holds(node.body, record, {**names, **given}) for given in members(node, hint, value))
+            results = (holds(node.body, record, {**names, **bound_names}) for bound_names in members(node, hint, value))
             return any(results) if node.quantifier is Quantifier.ANY else all(results)
 
 
@@ -260,19 +260,19 @@ def members(node: QuantifiedExpression, hint: Any, value: Any) -> Iterator[Names
         if node.member:
             yield {node.member: (member_hint, key if is_map else member)}
         else:
-            given = {node.key: (key_hint, key), node.value: (value_hint, member)}
-            yield {name: pair for name, pair in given.items() if name is not None}
+            bound_names = {node.key: (key_hint, key), node.value: (value_hint, member)}
+            yield {name: pair for name, pair in bound_names.items() if name is not None}
 
 
 def look_up(selector: Selector, record: Any, names: Names) -> tuple[Any, Any]:
     """The hint and the value that a selector leads to; ABSENT for a last key that is not there."""
-    first, *others = selector.parts
+    first, *remaining_parts = selector.parts
     if first in names:
         hint, value = names[first]
     else:
         attribute, hint = field_of(type(record), first)
         value = getattr(record, attribute)
-    for place, part in enumerate(others, start=1):
+    for position, part in enumerate(remaining_parts, start=1):
         if value is msgspec.UNSET:
             value = None
         inner, _ = without_none(hint)
@@ -286,7 +286,7 @@ def look_up(selector: Selector, record: Any, names: Names) -> tuple[Any, Any]:
         elif of_kind == "map":
             hint = typing.get_args(inner)[1]
             value = (value or {}).get(part, ABSENT)
-            if value is ABSENT and place < len(others):
+            if value is ABSENT and position < len(remaining_parts):
                 raise Unreadable("no such key")
         elif of_kind in ("scalars", "structs") and part.isdecimal() and int(part) < len(value or ()):
             hint = typing.get_args(inner)[0]

@@ -118,10 +118,10 @@ def get_error_text(text: str) -> str:
 
 
 def test_the_length_is_bounded() -> None:
-    room = MAX_FILTER_CHARS - len('A == ""')
-    parse_filter(f'A == "{"x" * room}"')
+    max_text_chars = MAX_FILTER_CHARS - len('A == ""')
+    parse_filter(f'A == "{"x" * max_text_chars}"')
 
-    assert "the expression is longer than 10000 characters" in get_error_text(f'A == "{"x" * (room + 1)}"')
+    assert "the expression is longer than 10000 characters" in get_error_text(f'A == "{"x" * (max_text_chars + 1)}"')
 
 
 @pytest.mark.parametrize("nest", ["({})", "not {}", "any L as x {{ {} }}", "not ({})"])

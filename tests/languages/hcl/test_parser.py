@@ -228,10 +228,10 @@ WORDS = st.sampled_from(
 @given(st.lists(WORDS, max_size=40).map("".join) | st.text(max_size=200))
 def test_any_text_is_a_document_or_a_syntax_error_with_a_location_in_it(text: str) -> None:
     try:
-        place = parse_document(text).location
+        location = parse_document(text).location
     except HclError as error:
-        place = error.location
+        location = error.location
 
     lines = text.split("\n")
-    assert 1 <= place.line <= len(lines)
-    assert 1 <= place.column <= len(lines[place.line - 1]) + 1
+    assert 1 <= location.line <= len(lines)
+    assert 1 <= location.column <= len(lines[location.line - 1]) + 1

@@ -255,10 +255,10 @@ def test_a_grant_can_be_revoked_and_must_name_an_existing_resource(tmp_path: Pat
             await operator.run("grant", "ada", "--amount", "3", "--duration", "1h", "--resource", "cor", fails=True),
         )
 
-    revoked, again, unknown = run_as_operator(tmp_path, scenario)
+    revoked, repeated, unknown = run_as_operator(tmp_path, scenario)
 
     assert revoked == "revoked from user:ada: 3 more of core\n"
-    assert "has no such grant" in again
+    assert "has no such grant" in repeated
     assert "'cor' is not a resource of the rules" in unknown
 
 

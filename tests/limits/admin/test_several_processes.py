@@ -137,10 +137,10 @@ def test_top_adds_up_the_requests_of_all_processes_of_the_machine(tmp_path: Path
         return top, await run_command(tmp_path, "why", request_id)
 
     with running_redis(tmp_path) as redis:
-        top, why = run_with_two(tmp_path, scenario, redis)
+        top, explanation = run_with_two(tmp_path, scenario, redis)
 
     assert top == [{"caller": "user:ada", "requests": 3, "refused": 1, "busiest": "GET /things"}]
-    assert "refused (primary) by core" in why
+    assert "refused (primary) by core" in explanation
 
 
 def test_any_process_shows_the_decisions_and_activity_of_the_others(tmp_path: Path) -> None:
@@ -154,17 +154,17 @@ def test_any_process_shows_the_decisions_and_activity_of_the_others(tmp_path: Pa
         service.activity.add_admissions_to_rows(service.now_ms())
         await service.decision_log.write(service.now_ms())
         await service.shared_records.write(service.now_ms(), is_last=True)
-        refused = next(iter(service.decision_log.list_recent())).id
+        refused_id = next(iter(service.decision_log.list_recent())).id
         since = "2020-01-01T00:00:00Z"
         activity = await run_command(tmp_path / "limits-a.sock", "activity", "acme", "--since", since)
         top = await run_command(tmp_path / "limits-a.sock", "top", "--json")
-        why = await run_command(tmp_path / "limits-a.sock", "why", refused)
-        return why, msgspec.json.decode(top), msgspec.json.decode(activity)["total_request_count"]
+        explanation = await run_command(tmp_path / "limits-a.sock", "why", refused_id)
+        return explanation, msgspec.json.decode(top), msgspec.json.decode(activity)["total_request_count"]
 
     with running_redis(tmp_path) as redis:
-        why, top, activity = run_with_two(tmp_path, scenario, redis)
+        explanation, top, activity = run_with_two(tmp_path, scenario, redis)
 
-    assert "GET /things of user:ada (personal_token, 127.0.0.1)\nrefused (primary) by core" in why
+    assert "GET /things of user:ada (personal_token, 127.0.0.1)\nrefused (primary) by core" in explanation
     assert top == [{"caller": "user:ada", "requests": 4, "refused": 2, "busiest": "GET /things"}]
     assert activity == 4
 

@@ -87,10 +87,10 @@ def test_an_empty_file_selects_the_built_in_profile_and_counters_in_memory() -> 
     ],
 )
 def test_errors_name_file_line_and_key(text: str, expected: str) -> None:
-    with pytest.raises(InvalidFile) as refused:
+    with pytest.raises(InvalidFile) as caught:
         read_settings(text)
 
-    assert str(refused.value) == expected
+    assert str(caught.value) == expected
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,10 @@ def test_a_limiter_that_cannot_start_reports_the_reason(tmp_path: Path, files: d
     for name, text in files.items():
         (tmp_path / name).write_text(text, "latin-1")
 
-    with pytest.raises(LimiterStartError) as refused:
+    with pytest.raises(LimiterStartError) as caught:
         RateLimiter(load_settings(tmp_path / "limits.toml"), AdvancingWorld())
 
-    assert message in str(refused.value)
+    assert message in str(caught.value)
 
 
 def write_files(folder: Path) -> LimiterSettings:

@@ -30,9 +30,9 @@ def test_a_query_costs_at_least_1() -> None:
 
 
 def test_costs_of_sibling_connections_add_up() -> None:
-    one = "a%d: repositories(first: 100) { nodes { issues(first: 1) { nodes { id } } } }"
+    connection = "a%d: repositories(first: 100) { nodes { issues(first: 1) { nodes { id } } } }"
 
-    assert cost("{ " + " ".join(one % number for number in range(10)) + " }") == 10
+    assert cost("{ " + " ".join(connection % number for number in range(10)) + " }") == 10
 
 
 def test_page_sizes_are_read_from_variables_and_their_defaults() -> None:

@@ -51,26 +51,28 @@ def test_2_7_a_reply_after_a_refund_reports_the_current_count() -> None:
     async def scenario(service: LimitEvaluator, _: Clock) -> list[str]:
         decision = await service.evaluate(a_request())
         refunded = await service.refund(decision, RefundReason.UNCHANGED)
-        again = await service.refund(refunded, RefundReason.UNCHANGED)
-        return [dict(build_headers(reply, service.rules))["x-ratelimit-used"] for reply in (decision, refunded, again)]
+        repeated = await service.refund(refunded, RefundReason.UNCHANGED)
+        return [
+            dict(build_headers(reply, service.rules))["x-ratelimit-used"] for reply in (decision, refunded, repeated)
+        ]
 
     assert serve(scenario) == ["1", "0", "0"]
 
 
 def test_2_9_a_batch_of_too_many_objects_is_refused_with_413_and_charged_nowhere() -> None:
     async def scenario(service: LimitEvaluator, _: Clock) -> tuple[Verdict, int, str, int]:
-        refused = await service.evaluate(a_request("r1", BATCH, objects=101))
-        refusal = build_refusal(refused, a_user(), service.rules)
+        decision = await service.evaluate(a_request("r1", BATCH, objects=101))
+        refusal = build_refusal(decision, a_user(), service.rules)
         admitted = await service.evaluate(a_request("r2", BATCH, objects=100))
-        return refused.verdict, refusal.status, dict(refusal.headers)["x-ratelimit-remaining"], admitted.used
+        return decision.verdict, refusal.status, dict(refusal.headers)["x-ratelimit-remaining"], admitted.used
 
     assert serve(scenario) == (Verdict.TOO_MANY_OBJECTS, 413, "3000", 1)
 
 
 def test_2_9_a_query_beyond_the_limits_is_refused_with_400_and_all_headers() -> None:
     async def scenario(service: LimitEvaluator, _: Clock) -> tuple[int, str, bool]:
-        refused = await service.refuse_unreadable_body(a_request("r1", "/graphql"), "The query is too deep.")
-        refusal = build_refusal(refused, a_user(), service.rules)
+        decision = await service.refuse_unreadable_body(a_request("r1", "/graphql"), "The query is too deep.")
+        refusal = build_refusal(decision, a_user(), service.rules)
         return refusal.status, dict(refusal.headers)["x-ratelimit-resource"], b"The query is too deep." in refusal.body
 
     assert serve(scenario) == (400, "graphql", True)

@@ -245,8 +245,8 @@ def test_4_3_a_caller_that_waits_as_told_is_never_banned() -> None:
     verdicts = []
     for _ in range(1_000):
         verdicts.append(limiter.send(APP, PATH).verdict)
-        refused = limiter.send(APP, PATH)
-        limiter.wait((refused.retry_after_s or 0) * SECOND_MS)
+        refusal = limiter.send(APP, PATH)
+        limiter.wait((refusal.retry_after_s or 0) * SECOND_MS)
 
     assert (set(verdicts), limiter.counters.bans["app:9"].refusals) == ({Verdict.ADMITTED}, 0)
 
@@ -267,7 +267,10 @@ def test_4_3_without_an_app_the_subject_is_the_token() -> None:
     limiter = make_limited_desk(caller)
     continue_sending(limiter, 4 * 60, caller=caller)
 
-    assert [limiter.send(who).verdict for who in (caller, a_user(token="t1"))] == [Verdict.BANNED, Verdict.ADMITTED]
+    assert [limiter.send(sender).verdict for sender in (caller, a_user(token="t1"))] == [
+        Verdict.BANNED,
+        Verdict.ADMITTED,
+    ]
 
 
 def test_4_3_for_addresses_a_ban_is_only_reported() -> None:

@@ -185,20 +185,20 @@ def test_2_2_refusals_open_no_window() -> None:
     limiter = InMemoryLimiter()
     for number in range(100):
         limiter.send(a_user(), "/zen", holds=True, request_id=f"held{number}")
-    refused = limiter.send(a_user(), "/search/users")
+    refusal = limiter.send(a_user(), "/search/users")
 
-    assert (refused.verdict, len(limiter.counters.tables["search"])) == (Verdict.SECONDARY, 0)
+    assert (refusal.verdict, len(limiter.counters.tables["search"])) == (Verdict.SECONDARY, 0)
 
 
 def test_2_2_a_backward_clock_step_resets_no_window() -> None:
     limiter = InMemoryLimiter(core(3))
     limiter.send_many(3, a_user())
-    refused = []
+    refusals = []
     for step_ms in (SECOND_MS, HOUR_MS, 24 * HOUR_MS):
         limiter.now_ms -= step_ms
-        refused.append(limiter.send(a_user()).verdict)
+        refusals.append(limiter.send(a_user()).verdict)
 
-    assert refused == [Verdict.PRIMARY] * 3
+    assert refusals == [Verdict.PRIMARY] * 3
 
 
 def test_2_2_a_stored_end_later_than_one_window_is_read_as_one_window_from_now() -> None:
@@ -356,9 +356,9 @@ def test_2_6_cpu_time_can_exceed_the_ceiling_and_no_wait_is_over_60_seconds() ->
     limiter = InMemoryLimiter()
     plan = limiter.send(a_user()).plan
     limiter.counters.add_usage(plan.meter_charges, 100 * 90_000, limiter.now_ms)
-    refused = limiter.send(a_user())
+    refusal = limiter.send(a_user())
 
-    assert (refused.verdict, (refused.retry_after_s or 0) <= 60) == (Verdict.SECONDARY, True)
+    assert (refusal.verdict, (refusal.retry_after_s or 0) <= 60) == (Verdict.SECONDARY, True)
 
 
 def test_2_6_the_debt_expires_with_its_slices() -> None:
@@ -513,8 +513,8 @@ def test_2_9_queries_have_limits_on_tokens_and_depth() -> None:
     long = b'{"query": "{ ' + b"a " * 20_000 + b'}"}'
     deep = b'{"query": "' + b"{ a " * 500 + b"}" * 500 + b'"}'
 
-    for body, what in ((long, "more than 10000 tokens"), (deep, "more than 100 levels")):
-        with pytest.raises(QueryTooComplex, match=what):
+    for body, reason in ((long, "more than 10000 tokens"), (deep, "more than 100 levels")):
+        with pytest.raises(QueryTooComplex, match=reason):
             QueryCostCalculator(CODE_HOST.graphql).compute_body_cost(body)
 
 
@@ -597,9 +597,9 @@ def test_partial_enforcement_holds_for_the_same_share_of_owners_at_every_request
     names = [f"user{number}" for number in range(400)]
     for name in names:
         limiter.send(a_user(name))
-    refused = [[name for name in names if not limiter.send(a_user(name)).is_admitted] for _ in range(2)]
+    refused_names = [[name for name in names if not limiter.send(a_user(name)).is_admitted] for _ in range(2)]
 
-    assert (refused[0] == refused[1], 70 < len(refused[0]) < 130) == (True, True)
+    assert (refused_names[0] == refused_names[1], 70 < len(refused_names[0]) < 130) == (True, True)
 
 
 def test_an_unlimited_ceiling_is_counted_and_never_reached() -> None:

@@ -212,9 +212,9 @@ def test_5_3_a_secondary_limit_is_disclosed_only_in_its_own_refusal() -> None:
     limiter = InMemoryLimiter('[[rule]]\nname = "content"\nceiling = 2\n')
     admitted = limiter.send(a_user(), ISSUES, method="POST")
     limiter.send(a_user(), ISSUES, method="POST")
-    refused = limiter.send(a_user(), ISSUES, method="POST")
+    refusal = limiter.send(a_user(), ISSUES, method="POST")
 
-    assert ['"content"' in limiter.headers(decision)["ratelimit"] for decision in (admitted, refused)] == [False, True]
+    assert ['"content"' in limiter.headers(decision)["ratelimit"] for decision in (admitted, refusal)] == [False, True]
 
 
 def test_5_3_a_primary_refusal_names_no_secondary_limit_that_was_hit_too() -> None:

@@ -348,10 +348,10 @@ def test_after_a_refusal_a_short_body_is_drained_and_a_long_one_closes_the_conne
         await caller.send(b"PUT /s HTTP/1.1\r\nHost: a\r\nContent-Length: 9000000\r\n\r\n" + b"x" * 1_000)
         return short, await caller.read_until_close()
 
-    short, rest = run_scenario(tmp_path, scenario, rules='[[rule]]\nname = "core"\nceiling = 0\n')
+    short, remaining_replies = run_scenario(tmp_path, scenario, rules='[[rule]]\nname = "core"\nceiling = 0\n')
 
     assert short == [403, 403]
-    assert b"connection: close" in rest
+    assert b"connection: close" in remaining_replies
 
 
 def test_the_gateway_serves_its_own_pages(tmp_path: Path) -> None:

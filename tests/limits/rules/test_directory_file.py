@@ -8,9 +8,9 @@ HASH = "a" * 64
 
 
 def problems_of(text: str) -> list[str]:
-    with pytest.raises(InvalidFile) as refused:
+    with pytest.raises(InvalidFile) as caught:
         read_directory(text, "who.toml")
-    return [str(problem) for problem in refused.value.problems]
+    return [str(problem) for problem in caught.value.problems]
 
 
 def test_the_example_of_the_design_is_read() -> None:

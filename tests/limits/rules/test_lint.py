@@ -111,7 +111,7 @@ def test_a_cost_that_a_rule_never_charges_is_accepted(rule: str, more: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("rule", "what"),
+    ("rule", "problem"),
     [
         ("ceiling = 3", "mine.toml:2: error: mine: POST costs 5 points and is always refused: the ceiling is 3"),
         (
@@ -124,10 +124,10 @@ def test_a_cost_that_a_rule_never_charges_is_accepted(rule: str, more: str) -> N
         ),
     ],
 )
-def test_a_cost_above_a_ceiling_is_reported_at_the_line_of_the_cost(rule: str, what: str) -> None:
+def test_a_cost_above_a_ceiling_is_reported_at_the_line_of_the_cost(rule: str, problem: str) -> None:
     text = f'{REST}[[rule]]\nname = "mine"\ncounts = "points"\n{rule}\n{CORE}'
 
-    assert [str(finding) for finding in lint_rules(read_rules(text, "mine.toml"))] == [what]
+    assert [str(finding) for finding in lint_rules(read_rules(text, "mine.toml"))] == [problem]
 
 
 def test_two_buckets_of_one_name_are_found() -> None:

@@ -47,7 +47,7 @@ def test_the_example_of_a_directory_is_read() -> None:
 def test_the_example_of_problems_is_what_is_reported() -> None:
     text = '\n\n[[rule]]\nceilng = 3\n[[rule]]\nmatch = [\n  "/search",\n]'
     expected_lines = re.findall(r"```text\n(.*?)```", WRITTEN, re.DOTALL)[0].splitlines()
-    with pytest.raises(Exception, match="is not known") as refused:
+    with pytest.raises(Exception, match="is not known") as caught:
         read_rules(text)
 
-    assert [line for line in expected_lines if line not in str(refused.value).splitlines()] == []
+    assert [line for line in expected_lines if line not in str(caught.value).splitlines()] == []

@@ -18,9 +18,9 @@ def rule_of(text: str, name: str = "mine") -> Rule:
 
 
 def problems_of(text: str) -> list[str]:
-    with pytest.raises(InvalidFile) as refused:
+    with pytest.raises(InvalidFile) as caught:
         read_rules(text, "mine.toml")
-    return [str(problem) for problem in refused.value.problems]
+    return [str(problem) for problem in caught.value.problems]
 
 
 # -- what a file may say -------------------------------------------------------------------------------------------

@@ -22,10 +22,10 @@ def make_exhausted_desk() -> tuple[InMemoryLimiter, LimitDecision]:
 
 
 def test_the_rate_limit_status_is_carried_by_headers_of_admitted_and_refused_responses() -> None:
-    limiter, refused = make_exhausted_desk()
+    limiter, refusal = make_exhausted_desk()
     admitted = limiter.send(a_user())
 
-    assert [[name for name in FIVE if name in limiter.headers(decision)] for decision in (admitted, refused)] == [
+    assert [[name for name in FIVE if name in limiter.headers(decision)] for decision in (admitted, refusal)] == [
         FIVE,
         FIVE,
     ]
@@ -93,16 +93,16 @@ def test_within_limits_a_counted_request_decreases_remaining_and_increases_used(
 
 
 def test_within_limits_a_request_beyond_the_primary_limit_leads_to_primary_exceeded_with_remaining_0() -> None:
-    limiter, refused = make_exhausted_desk()
+    limiter, refusal = make_exhausted_desk()
 
-    assert (refused.verdict, limiter.headers(refused)["x-ratelimit-remaining"]) == (Verdict.PRIMARY, "0")
+    assert (refusal.verdict, limiter.headers(refusal)["x-ratelimit-remaining"]) == (Verdict.PRIMARY, "0")
 
 
 def test_primary_exceeded_ends_when_time_reaches_x_ratelimit_reset() -> None:
-    limiter, refused = make_exhausted_desk()
-    limiter.now_ms = refused.reset_s * SECOND_MS - 1
+    limiter, refusal = make_exhausted_desk()
+    limiter.now_ms = refusal.reset_s * SECOND_MS - 1
     just_before = limiter.send(anonymous()).verdict
-    limiter.now_ms = refused.reset_s * SECOND_MS
+    limiter.now_ms = refusal.reset_s * SECOND_MS
 
     assert (just_before, limiter.send(anonymous()).remaining) == (Verdict.PRIMARY, 59)
 
@@ -155,15 +155,15 @@ def test_2_a_secondary_limit_answers_403_or_429_with_a_message_stating_that_a_se
 
 
 def test_3_a_client_that_waits_for_reset_after_a_primary_exceedance_is_admitted() -> None:
-    limiter, refused = make_exhausted_desk()
-    limiter.now_ms = refused.reset_s * SECOND_MS
+    limiter, refusal = make_exhausted_desk()
+    limiter.now_ms = refusal.reset_s * SECOND_MS
 
     assert limiter.send(anonymous()).is_admitted
 
 
 def test_4_a_client_that_waits_for_retry_after_is_admitted() -> None:
-    limiter, refused = make_exhausted_desk()
-    limiter.wait((refused.retry_after_s or 0) * SECOND_MS)
+    limiter, refusal = make_exhausted_desk()
+    limiter.wait((refusal.retry_after_s or 0) * SECOND_MS)
 
     assert limiter.send(anonymous()).is_admitted
 
@@ -184,8 +184,8 @@ def test_4_a_client_that_waits_a_minute_after_a_points_limit_is_admitted_within_
 
 
 def test_6_the_body_of_an_error_is_json_with_message_and_documentation_url() -> None:
-    limiter, refused = make_exhausted_desk()
-    body = body_of(limiter, refused)
+    limiter, refusal = make_exhausted_desk()
+    body = body_of(limiter, refusal)
 
     assert (str(body["message"]).startswith("API rate limit exceeded for 192.0.2.7."), body["documentation_url"]) == (
         True,

@@ -24,10 +24,10 @@ def test_at_most_100_concurrent_requests_shared_by_rest_and_graphql() -> None:
     for number in range(100):
         path, query = ("/graphql", QUERY) if number % 2 else ("/meta", None)
         limiter.send(a_user(), path, query=query, holds=True, request_id=f"held{number}")
-    refused = [rules_hit(limiter), rules_hit(limiter, "/graphql", query=QUERY)]
+    rules_of_refusals = [rules_hit(limiter), rules_hit(limiter, "/graphql", query=QUERY)]
     limiter.counters.release("held0", limiter.now_ms)
 
-    assert (refused, limiter.send(a_user()).verdict) == ([["concurrent"], ["concurrent"]], Verdict.ADMITTED)
+    assert (rules_of_refusals, limiter.send(a_user()).verdict) == ([["concurrent"], ["concurrent"]], Verdict.ADMITTED)
 
 
 def test_at_most_900_points_to_a_single_rest_endpoint_per_minute() -> None:
@@ -204,9 +204,9 @@ def test_there_is_no_way_to_query_the_status_of_a_secondary_limit_unless_an_oper
 def test_a_secondary_limit_ends_when_a_request_fits_again() -> None:
     limiter = InMemoryLimiter()
     limiter.send_many(900, a_user(), ISSUES)
-    refused = limiter.send(a_user(), ISSUES)
-    assert refused.retry_after_s is not None
-    limiter.wait(refused.retry_after_s * SECOND_MS)
+    refusal = limiter.send(a_user(), ISSUES)
+    assert refusal.retry_after_s is not None
+    limiter.wait(refusal.retry_after_s * SECOND_MS)
 
     assert limiter.send(a_user(), ISSUES).is_admitted
 

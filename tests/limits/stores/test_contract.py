@@ -66,10 +66,10 @@ def test_2_3_all_are_charged_or_none(kind: StoreKind) -> None:
     async def scenario(counter: Counter) -> tuple[int, int, int]:
         for _ in range(85):
             await counter.send(a_user(), ISSUES, method="POST")
-        refused = await counter.send(a_user(), ISSUES, method="POST")
-        names = [charge.name for charge in refused.charges]
-        content = refused.result.counts_before[names.index("content_hourly")]
-        return await counter.used(a_user(), "core"), content, refused.result.counts_before[names.index("points")]
+        refusal = await counter.send(a_user(), ISSUES, method="POST")
+        names = [charge.name for charge in refusal.charges]
+        content = refusal.result.counts_before[names.index("content_hourly")]
+        return await counter.used(a_user(), "core"), content, refusal.result.counts_before[names.index("points")]
 
     assert count(kind, "", scenario) == (80, 80, 400)
 
@@ -79,9 +79,9 @@ def test_2_3_every_limit_that_was_hit_is_named_with_its_end(kind: StoreKind) -> 
     async def scenario(counter: Counter) -> tuple[list[str], list[int]]:
         for _ in range(80):
             await counter.send(a_user(), ISSUES, method="POST")
-        refused = await counter.send(a_user(), ISSUES, method="POST")
-        ends = [(free_ms - counter.clock.now_ms) // SECOND_MS for free_ms in refused.result.free_at_ms]
-        return refused.list_hit_rules(is_enforced=True), ends
+        refusal = await counter.send(a_user(), ISSUES, method="POST")
+        ends = [(free_ms - counter.clock.now_ms) // SECOND_MS for free_ms in refusal.result.free_at_ms]
+        return refusal.list_hit_rules(is_enforced=True), ends
 
     rules = '[[rule]]\nname = "core"\nceiling = 80\n[[rule]]\nname = "content_hourly"\nceiling = 80\n'
     assert count(kind, rules, scenario) == (["core", "content", "content_hourly"], [3_600, 65, 3_660])
@@ -122,9 +122,9 @@ def test_2_6_usage_charged_afterwards_can_exceed_the_ceiling(kind: StoreKind) ->
     async def scenario(counter: Counter) -> tuple[list[str], bool]:
         plan = (await counter.send(a_user())).plan
         await counter.store.add_usage(plan.meter_charges, 500_000)
-        refused = await counter.send(a_user())
+        refusal = await counter.send(a_user())
         counter.clock.now_ms += 60 * SECOND_MS
-        return refused.list_hit_rules(is_enforced=True), (await counter.send(a_user())).is_admitted
+        return refusal.list_hit_rules(is_enforced=True), (await counter.send(a_user())).is_admitted
 
     assert count(kind, "", scenario) == (["cpu", "compute"], True)
 
@@ -173,9 +173,9 @@ def test_3_2_a_refused_request_id_stays_refused(kind: StoreKind) -> None:
             await counter.send(anonymous())
         first = await counter.send(anonymous(), request_id="same")
         counter.clock.now_ms = first.result.bucket_end_ms
-        again = await counter.send(anonymous(), request_id="same")
-        other = await counter.send(anonymous())
-        return [first.is_admitted, again.is_admitted, other.is_admitted]
+        repeated = await counter.send(anonymous(), request_id="same")
+        other_decision = await counter.send(anonymous())
+        return [first.is_admitted, repeated.is_admitted, other_decision.is_admitted]
 
     assert count(kind, "", scenario) == [False, False, True]
 

@@ -35,8 +35,8 @@ def check_exact_at(address: str, *, callers: int, minutes: int) -> None:
 
 
 def list_hours(minutes: int) -> list[int]:
-    whole, rest = divmod(minutes, 60)
-    return [HOURLY] * whole + ([min(HOURLY, rest * MINUTELY)] if rest else [])
+    hours, minutes_left = divmod(minutes, 60)
+    return [HOURLY] * hours + ([min(HOURLY, minutes_left * MINUTELY)] if minutes_left else [])
 
 
 def test_in_eight_processes_exactly_the_limit_is_admitted_in_every_window(tmp_path: Path) -> None:

@@ -115,8 +115,8 @@ def test_another_file_is_rejected_with_a_reason(tmp_path: Path) -> None:
 
 def test_a_truncated_file_is_rejected_with_a_reason(tmp_path: Path) -> None:
     run_process(tmp_path / "counters", Clock(), charge_counters)
-    whole = (tmp_path / "counters").read_bytes()
-    (tmp_path / "counters").write_bytes(whole[:-3])
+    data = (tmp_path / "counters").read_bytes()
+    (tmp_path / "counters").write_bytes(data[:-3])
 
     with pytest.raises(InvalidSnapshot, match="is damaged"):
         run_process(tmp_path / "counters", Clock(), charge_counters)

@@ -155,10 +155,10 @@ def test_a_neighbour_that_sends_invalid_data_is_disconnected_and_others_are_serv
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
         received = await asyncio.wait_for(reader.read(), 30)
         writer.close()
-        other = NeighbourStore(RealWorld(), path)
-        await other.open()
-        remaining = (await Counter(other, read_rules(RULES), Clock()).send(a_user())).remaining
-        await other.close()
+        other_store = NeighbourStore(RealWorld(), path)
+        await other_store.open()
+        remaining = (await Counter(other_store, read_rules(RULES), Clock()).send(a_user())).remaining
+        await other_store.close()
         await server.close()
         return received, remaining
 

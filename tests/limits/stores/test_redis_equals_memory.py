@@ -63,13 +63,13 @@ async def collect_results(
     counter = Counter(store, rules, clock)
     callers = [a_user(), a_user("bob", token="t2"), anonymous()]
     results: list[object] = []
-    for number, (deed, which, milliseconds) in enumerate(steps):
+    for number, (action, which, milliseconds) in enumerate(steps):
         caller = callers[which % 3]
         path = f"/repos/acme/site/{'abcdef'[which]}"
-        match deed:
+        match action:
             case "send" | "hold" | "post":
-                path, method = ("/repos/acme/site/issues", "POST") if deed == "post" else (path, "GET")
-                holds = deed != "send"
+                path, method = ("/repos/acme/site/issues", "POST") if action == "post" else (path, "GET")
+                holds = action != "send"
                 decision = await counter.send(caller, path, method=method, request_id=f"n{number}", holds=holds)
                 results.append(msgspec.structs.astuple(decision.result))
             case "again":
@@ -86,8 +86,8 @@ async def collect_results(
                 for earlier in range(max(0, number - which - 1), number):
                     await store.release(f"n{earlier}")
             case "give" | "fault":
-                why = RefundReason.FAULT if deed == "fault" else RefundReason.UNCHANGED
-                results.append(await store.refund(f"n{max(0, number - 1 - which)}", why))
+                refund_reason = RefundReason.FAULT if action == "fault" else RefundReason.UNCHANGED
+                results.append(await store.refund(f"n{max(0, number - 1 - which)}", refund_reason))
             case "spend":
                 plan = counter.call(caller, path, method="GET", query=None, request_id="x").plan
                 await store.add_usage(plan.meter_charges, milliseconds)
@@ -107,15 +107,15 @@ def test_redis_and_memory_give_the_same_results_for_any_history(
     async def run() -> tuple[list[object], list[object]]:
         rules = read_rules(TIGHT)
         clock = Clock()
-        here = await collect_results(MemoryStore(SimulatedWorld(1), rules, clock=clock), rules, clock, steps)
+        memory_results = await collect_results(MemoryStore(SimulatedWorld(1), rules, clock=clock), rules, clock, steps)
         server.ask("FLUSHALL")
         clock = Clock()
         store = RedisStore(RealWorld(), rules, RedisSettings(addresses=(server.address,)), clock=clock)
         await store.open()
         try:
-            return here, await collect_results(store, rules, clock, steps)
+            return memory_results, await collect_results(store, rules, clock, steps)
         finally:
             await store.close()
 
-    here, there = asyncio.run(run())
-    assert here == there
+    memory_results, redis_results = asyncio.run(run())
+    assert memory_results == redis_results

@@ -55,10 +55,10 @@ class GuardedLimiter:
         call = self.core_limiter.build_call(
             RequestFacts(self._world.new_id(), "GET", path, caller), self.guard.now_ms()
         )
-        taken = await self.guard.take(call)
+        outcome = await self.guard.take(call)
         if not holds:
             await self.guard.release(call.id)
-        return self.core_limiter.decide(call, taken)
+        return self.core_limiter.decide(call, outcome)
 
     async def wait_until_back(self) -> None:
         await wait_on_loop_until(lambda: not self.guard.counts.is_away, what="the store is back")
@@ -156,10 +156,10 @@ def test_3_2_requests_refused_while_redis_was_frozen_are_not_charged_afterwards(
         await limiter.send(a_user())
         server.pause()
         try:
-            refused = await asyncio.gather(*[limiter.send(a_user()) for _ in range(10)])
+            refusal = await asyncio.gather(*[limiter.send(a_user()) for _ in range(10)])
         finally:
             server.resume()
-        assert not any(decision.is_admitted for decision in refused)
+        assert not any(decision.is_admitted for decision in refusal)
         await limiter.wait_until_back()
         await limiter.guard.close()
         last = await limiter.send(a_user())
@@ -272,9 +272,9 @@ def test_counters_expire_in_redis_after_their_window(server: RedisServer) -> Non
 
 def test_two_processes_with_different_rules_on_one_redis_are_detected(server: RedisServer) -> None:
     async def scenario(limiter: GuardedLimiter) -> int:
-        other = RedisStore(RealWorld(), read_rules(POLICIES["open"]), RedisSettings(addresses=(server.address,)))
-        await other.open()
-        await other.close()
+        other_store = RedisStore(RealWorld(), read_rules(POLICIES["open"]), RedisSettings(addresses=(server.address,)))
+        await other_store.open()
+        await other_store.close()
         await limiter.store.check()
         return limiter.store.rule_hashes
 
@@ -328,9 +328,9 @@ def test_3_1_on_a_cluster_a_refusal_by_a_later_node_undoes_earlier_charges(folde
     async def scenario(limiter: GuardedLimiter) -> tuple[list[Verdict], int, int]:
         # All requests come from one address; each user has its own bucket.
         verdicts = [(await limiter.send(a_user(f"u{number}"))).verdict for number in range(7)]
-        refused = await limiter.send(a_user("u6"))
-        names = [charge.name for charge in refused.charges]
-        readings = await limiter.store.peek(refused.charges)
+        refusal = await limiter.send(a_user("u6"))
+        names = [charge.name for charge in refusal.charges]
+        readings = await limiter.store.peek(refusal.charges)
         return verdicts, readings[names.index("core")].used, readings[names.index("by_address")].used
 
     try:

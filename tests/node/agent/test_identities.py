@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.agent.processes import ANSWERED_WITHIN_S, RunningAgent, running
-from tests.looking import files_named, folders_named
+from tests.file_search import find_files, find_folders
 from tests.node.nodes import a_raw_job
 from tests.waiting import wait_until
 from wharf.node.processes import list_pids
@@ -69,7 +69,7 @@ class SecuredCluster:
         return self.allocation(job)
 
     def folder(self, allocation: dict[str, Any]) -> Path:
-        return next(folders_named(self.agent.folder, str(allocation["ID"])))
+        return next(find_folders(self.agent.folder, str(allocation["ID"])))
 
     def events(self, job: str, kind: str) -> list[str]:
         allocation = self.allocation(job)
@@ -79,7 +79,7 @@ class SecuredCluster:
     def read_all_texts(self) -> str:
         """Return all logs, and everything that the API shows of tasks and nodes."""
         views = [self.request("GET", "/v1/allocations?task_states=true"), self.request("GET", "/v1/nodes")]
-        logs = [path.read_text(errors="replace") for path in files_named(self.agent.folder, "*.log")]
+        logs = [path.read_text(errors="replace") for path in find_files(self.agent.folder, "*.log")]
         return "\n".join([self.agent.out, self.agent.err, *logs, json.dumps(views)])
 
 
@@ -147,22 +147,24 @@ def test_a_template_waits_for_a_policy_of_its_job_that_permits_listing_services(
 def test_identities_are_given_to_the_task_as_requested_and_appear_nowhere_else(cluster: SecuredCluster) -> None:
     cluster.put_variable("nomad/jobs/names", v="secret")
     script = f'echo "$WHARF_TOKEN $NOMAD_TOKEN $NOMAD_TOKEN_other_one $NOMAD_UNIX_ADDR" >$WHARF_SECRETS_DIR/environment; {WAIT_SCRIPT}'
-    others = [{"Name": "other-one", "Audience": ["o"], "TTL": 3600 * SECOND_NS, "Env": True, "File": True}]
-    job = a_raw_job("names", script, Identity={"Env": True, "File": True}, Identities=others, KillSignal="SIGKILL")
+    other_identities = [{"Name": "other-one", "Audience": ["o"], "TTL": 3600 * SECOND_NS, "Env": True, "File": True}]
+    job = a_raw_job(
+        "names", script, Identity={"Env": True, "File": True}, Identities=other_identities, KillSignal="SIGKILL"
+    )
     cluster.run(job)
 
     secrets = cluster.folder(cluster.wait_running("names")) / "t" / "secrets"
     environment = wait_until(
         lambda: (secrets / "environment").exists() and (secrets / "environment").read_text(), what="it has started"
     )
-    wharf_token, nomad_token, other, address = str(environment).split()
+    wharf_token, nomad_token, other_token, address = str(environment).split()
 
-    assert (wharf_token, wharf_token, other) == (
+    assert (wharf_token, wharf_token, other_token) == (
         nomad_token,
         (secrets / "nomad_token").read_text(),
         (secrets / "nomad_other-one.jwt").read_text(),
     )
-    assert "global:default:names:g:t:other-one" == decode_claims(other)["sub"]
+    assert "global:default:names:g:t:other-one" == decode_claims(other_token)["sub"]
     assert (200, 403) == (
         cluster.status("/v1/var/nomad/jobs/names", wharf_token),
         cluster.status("/v1/jobs", wharf_token),
@@ -171,7 +173,7 @@ def test_identities_are_given_to_the_task_as_requested_and_appear_nowhere_else(c
     everything = cluster.read_all_texts() + "".join(
         command for pid in list_pids() if (command := read_command_line(pid))
     )
-    assert (False, False) == (wharf_token.split(".")[2] in everything, other.split(".")[2] in everything)
+    assert (False, False) == (wharf_token.split(".")[2] in everything, other_token.split(".")[2] in everything)
 
 
 def read_command_line(pid: int) -> str:

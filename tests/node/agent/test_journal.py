@@ -76,9 +76,9 @@ def test_a_settled_entry_replaces_the_assignment_and_is_restored(tmp_path: Path)
 
     assert journal.read_settled("a1") == ended
     journal.close()
-    again = open_journal(tmp_path)
-    assert again.read_settled("a1") == ended
-    again.close()
+    reopened = open_journal(tmp_path)
+    assert reopened.read_settled("a1") == ended
+    reopened.close()
     assert decode_entries((tmp_path / "journal").read_bytes())[0][1:] == [ended, make_assignment("a2")]
 
 
@@ -105,11 +105,11 @@ def test_a_truncated_last_entry_is_ignored(tmp_path: Path, cut_bytes: int) -> No
     path = tmp_path / "journal"
     os.truncate(path, path.stat().st_size - cut_bytes)
 
-    again = NodeJournal(DiskJournalFile(path), BOOT_ID)
-    assert (list(again.load()), again.damage_text) == (["a1"], "")
+    reopened = NodeJournal(DiskJournalFile(path), BOOT_ID)
+    assert (list(reopened.load()), reopened.damage_text) == (["a1"], "")
     assert not path.with_suffix(".damaged").exists()
-    again.append_entry(make_assignment("a3"))
-    again.close()
+    reopened.append_entry(make_assignment("a3"))
+    reopened.close()
     assert list(NodeJournal(DiskJournalFile(path), BOOT_ID).load()) == ["a1", "a3"]
 
 
@@ -244,12 +244,14 @@ def test_a_read_only_disk_is_reported_and_stored_entries_are_restored(small: Sma
     mount = ["mount", "-o", "remount"]
     subprocess.run([*mount, "-o", "ro", str(small.folder)], check=True)
 
-    again = NodeJournal(DiskJournalFile(small.folder / "journal"), BOOT_ID, on_write_state_changed=small.reasons.append)
-    assert list(again.load()) == ["a1"]
-    again.append_entry(make_assignment("a2"))
-    assert (small.reasons, again.is_writable) == (["Read-only file system"], False)
+    reopened = NodeJournal(
+        DiskJournalFile(small.folder / "journal"), BOOT_ID, on_write_state_changed=small.reasons.append
+    )
+    assert list(reopened.load()) == ["a1"]
+    reopened.append_entry(make_assignment("a2"))
+    assert (small.reasons, reopened.is_writable) == (["Read-only file system"], False)
 
     subprocess.run([*mount, "-o", "rw", str(small.folder)], check=True)
-    assert again.retry_write() is True
-    again.close()
+    assert reopened.retry_write() is True
+    reopened.close()
     assert list(NodeJournal(DiskJournalFile(small.folder / "journal"), BOOT_ID).load()) == ["a1", "a2"]

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.needs_program("git")
 def git(folder: Path, *words: str) -> str:
     names = {"GIT_AUTHOR_NAME": "t", "GIT_AUTHOR_EMAIL": "t@t", "GIT_COMMITTER_NAME": "t", "GIT_COMMITTER_EMAIL": "t@t"}
     environment = os.environ | names | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-    done = subprocess.run(["git", *words], cwd=folder, env=environment, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
+    process = subprocess.run(["git", *words], cwd=folder, env=environment, check=True, capture_output=True, text=True)
+    return process.stdout.strip()
 
 
 @pytest.fixture(scope="module")

@@ -116,5 +116,5 @@ class AllocationHarness:
         return next(event.details or {} for event in reversed(self.task(name).events) if event.type == kind)
 
     def take_actions(self) -> list[events.NodeTaskAction]:
-        taken, self.actions = self.actions, []
-        return taken
+        actions, self.actions = self.actions, []
+        return actions

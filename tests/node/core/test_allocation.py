@@ -347,10 +347,10 @@ def test_an_allocation_stops_after_its_time_without_servers_unless_they_return_b
     back.pass_time(100)
     assert back.steps() == {"web": RUNNING}
 
-    gone = AllocationHarness(make_spec(stop_after_contact_lost_s=30.0))
-    gone.apply(events.ServerContactLost(gone.now_s))
-    gone.pass_time(31)
-    assert gone.steps() == {"web": TaskStep.STOPPING}
+    harness = AllocationHarness(make_spec(stop_after_contact_lost_s=30.0))
+    harness.apply(events.ServerContactLost(harness.now_s))
+    harness.pass_time(31)
+    assert harness.steps() == {"web": TaskStep.STOPPING}
 
 
 # -- health

@@ -126,9 +126,9 @@ def test_device_statistics_are_part_of_the_machine_statistics(node: ANode) -> No
     (lamps,) = statistics["DeviceStats"]
 
     assert ("acme", {"one", "two", "three"}) == (lamps["Vendor"], set(lamps["InstanceStats"]))
-    one = lamps["InstanceStats"]["one"]
-    assert {"IntNumeratorVal": 30, "IntDenominatorVal": 100, "Unit": "lm", "Desc": "light"} == one["Summary"]
-    assert {"FloatNumeratorVal": 2.5} == one["Stats"]["Attributes"]["warmth"]
+    first_lamp = lamps["InstanceStats"]["one"]
+    assert {"IntNumeratorVal": 30, "IntDenominatorVal": 100, "Unit": "lm", "Desc": "light"} == first_lamp["Summary"]
+    assert {"FloatNumeratorVal": 2.5} == first_lamp["Stats"]["Attributes"]["warmth"]
 
 
 def test_a_task_fails_if_its_device_cannot_be_reserved(node: ANode) -> None:

@@ -39,9 +39,9 @@ ORDER = TaskOrder(
 NETWORK = TaskNetwork("/run/n0", "", ())
 
 
-def build_order(*, network: TaskNetwork | None = None, **given: Any) -> TaskOrder:
+def build_order(*, network: TaskNetwork | None = None, **fields: Any) -> TaskOrder:
     """Return ORDER with other allocated resources."""
-    return replace(ORDER, given=replace(ORDER.given, **given), network=network)
+    return replace(ORDER, given=replace(ORDER.given, **fields), network=network)
 
 
 def build_body(order: TaskOrder = ORDER, **config: Any) -> dict[str, Any]:

@@ -188,7 +188,7 @@ def test_the_content_type_is_detected_from_the_beginning_of_a_file(sample: bytes
 
 
 def test_the_refusal_of_a_secret_file_has_a_reason(folder: ReadOnlyFolder) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as caught:
         folder.open_file("web/secrets/token")
 
-    assert refused.value.reason is RefusalReason.SECRET_FILE
+    assert caught.value.reason is RefusalReason.SECRET_FILE

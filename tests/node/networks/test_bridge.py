@@ -255,8 +255,8 @@ def test_the_error_of_a_plugin_is_reported_and_the_network_is_removed(node: ANod
     office.stop_failing()
     (allocation,) = node.allocations("refused")
     errors = [(event["Details"] or {}).get("setup_error", "") for event in allocation["TaskStates"]["t"]["Events"]]
-    why = "network plugin desk failed: all desks are taken: ask for another"
-    assert f"cannot create the allocation's network: {why}" in errors
+    reason = "network plugin desk failed: all desks are taken: ask for another"
+    assert f"cannot create the allocation's network: {reason}" in errors
     assert {"ADD", "DEL"} == set(office.list_commands(allocation["ID"]))
     wait_until(
         lambda: is_network_removed(read_allocation(node, allocation["ID"])), what="the failed network is removed"

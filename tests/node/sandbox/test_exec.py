@@ -190,9 +190,9 @@ def test_a_host_volume_is_mounted_at_its_destination(tmp_path: Path) -> None:
 
     async def test() -> None:
         async with running_harness(tmp_path) as harness:
-            given = Given(volumes=(GivenVolume(str(volume), "/srv/it here", False),))
+            granted = Given(volumes=(GivenVolume(str(volume), "/srv/it here", False),))
             assert "kept\n" == await harness.run_and_read_output(
-                "a", "cat '/srv/it here/kept'; echo new >'/srv/it here/new'", given=given
+                "a", "cat '/srv/it here/kept'; echo new >'/srv/it here/new'", given=granted
             )
             assert "new\n" == (volume / "new").read_text()
             read_only = Given(volumes=(GivenVolume(str(volume), "/srv", True),))
@@ -206,9 +206,9 @@ def test_a_host_volume_is_mounted_at_its_destination(tmp_path: Path) -> None:
 def test_an_allocated_device_belongs_to_the_user_of_the_task(tmp_path: Path) -> None:
     async def test() -> None:
         async with running_harness(tmp_path) as harness:
-            given = Given(devices=(GivenDevice("/dev/zero", "/dev/of/mine", "r"),))
+            granted = Given(devices=(GivenDevice("/dev/zero", "/dev/of/mine", "r"),))
             script = "stat -c '%u %A' /dev/of/mine; head -c 3 /dev/of/mine | wc -c; sh -c ': >/dev/of/mine' 2>/dev/null || echo no"
-            assert f"{NOBODY} cr--------\n3\nno\n" == await harness.run_and_read_output("a", script, given=given)
+            assert f"{NOBODY} cr--------\n3\nno\n" == await harness.run_and_read_output("a", script, given=granted)
             outside_dev = Given(devices=(GivenDevice("/dev/zero", "/srv/zero", "rwm"),))
             with pytest.raises(CannotStart, match="must be below /dev, not at /srv/zero"):
                 await harness.start("b", "true", given=outside_dev)
@@ -226,8 +226,8 @@ def test_an_invalid_or_forbidden_config_is_refused_with_the_reason(tmp_path: Pat
 
     async def test() -> None:
         async with running_harness(tmp_path) as harness:
-            for key, (value, why) in invalid.items():
-                with pytest.raises(CannotStart, match=why):
+            for key, (value, reason) in invalid.items():
+                with pytest.raises(CannotStart, match=reason):
                     await harness.start("a", "true", **{key: value})  # type: ignore[arg-type]  # invalid on purpose
             with pytest.raises(CannotStart, match="user nosuchuser does not exist on this machine"):
                 await harness.start("a", "true", user="nosuchuser")
@@ -332,8 +332,8 @@ def test_a_failed_sandbox_setup_is_reported_with_the_reason(tmp_path: Path) -> N
 
     async def test() -> None:
         async with running_harness(tmp_path) as harness:
-            why = await harness.read_refusal("a", "echo here", given=missing_device)
-            assert ("the task's sandbox cannot be set up: /dev/gone", "") == (why, harness.output("a"))
+            reason = await harness.read_refusal("a", "echo here", given=missing_device)
+            assert ("the task's sandbox cannot be set up: /dev/gone", "") == (reason, harness.output("a"))
             await harness.forget_and_wait("a")
 
     run(test())
@@ -342,7 +342,7 @@ def test_a_failed_sandbox_setup_is_reported_with_the_reason(tmp_path: Path) -> N
 def test_a_missing_work_folder_is_reported_by_name(tmp_path: Path) -> None:
     async def test() -> None:
         async with running_harness(tmp_path) as harness:
-            why = await harness.read_refusal("a", "echo here", work_dir="/nowhere")
-            assert "the task's sandbox cannot be set up: work_dir /nowhere is not a folder in the sandbox" == why
+            reason = await harness.read_refusal("a", "echo here", work_dir="/nowhere")
+            assert "the task's sandbox cannot be set up: work_dir /nowhere is not a folder in the sandbox" == reason
 
     run(test())

@@ -14,7 +14,7 @@ from wharf.contract.client.transport import Unreachable
 App = Callable[..., Any]
 
 
-class InMemoryPassage:
+class InMemoryRelay:
     """A relay to one application, or to an unreachable server if `app` is None. `open_count` counts the requests in flight."""
 
     def __init__(self, app: App | None) -> None:
@@ -37,7 +37,7 @@ class InMemoryPassage:
         finally:
             await parts.aclose()
             self.open_count -= 1
-            call.gone.set()
+            call.disconnected.set()
             call.hang_up()
             with suppress(TimeoutError):
                 async with asyncio.timeout(5):
@@ -52,7 +52,7 @@ class InMemoryPassage:
 class _Call:
     def __init__(self, outgoing: RelayRequest) -> None:
         self._outgoing = outgoing
-        self.gone = asyncio.Event()
+        self.disconnected = asyncio.Event()
         self._start: asyncio.Future[MutableMapping[str, Any]] = asyncio.get_running_loop().create_future()
         self._parts: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=1)
         self._is_sent = False
@@ -94,14 +94,14 @@ class _Call:
         if not self._is_sent:
             self._is_sent = True
             return {"type": "http.request", "body": b"", "more_body": False}
-        await self.gone.wait()
+        await self.disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def _send(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
             self._start.set_result(message)
             return
-        if self.gone.is_set():
+        if self.disconnected.is_set():
             return
         if message.get("body"):
             await self._parts.put(message["body"])

@@ -16,7 +16,7 @@ from wharf.contract.wire.endpoint_table import ENDPOINTS, Endpoint, EndpointKind
 HOST: Final = "127.0.0.1"
 
 
-class Manner(enum.Enum):
+class SendMode(enum.Enum):
     """How the bytes are sent."""
 
     WHOLE = "whole"
@@ -26,7 +26,7 @@ class Manner(enum.Enum):
     DEAF = "deaf"  # All of them; then the caller hangs up without listening.
 
 
-class Shot(msgspec.Struct, frozen=True):
+class FuzzRequest(msgspec.Struct, frozen=True):
     number: int
     endpoint: str
     """The endpoint that it was derived from."""
@@ -34,7 +34,7 @@ class Shot(msgspec.Struct, frozen=True):
     target: bytes
     headers: tuple[tuple[str, str], ...]
     body: bytes
-    manner: Manner
+    send_mode: SendMode
     data: bytes
     """The bytes that are sent."""
     pieces: int = 1
@@ -43,9 +43,9 @@ class Shot(msgspec.Struct, frozen=True):
 
     def as_command(self, port: int) -> str:
         """Return a command line that sends the request again."""
-        if self.is_garbled or self.manner is not Manner.WHOLE:
+        if self.is_garbled or self.send_mode is not SendMode.WHOLE:
             escaped = "".join(f"\\x{byte:02x}" for byte in self.data)
-            return f"printf '{escaped}' | nc -q 5 {HOST} {port}  # {self.manner.value}"
+            return f"printf '{escaped}' | nc -q 5 {HOST} {port}  # {self.send_mode.value}"
         words = ["curl", "-sS", "-i", "--max-time", "5", "--path-as-is", "--globoff", "-X", self.method]
         for name, value in self.headers:
             if name.lower() not in ("host", "content-length"):
@@ -57,7 +57,7 @@ class Shot(msgspec.Struct, frozen=True):
         return f"printf '{escaped}' | {line} -H Expect: --data-binary @-"
 
 
-class Ammunition(msgspec.Struct, frozen=True):
+class RequestMaterial(msgspec.Struct, frozen=True):
     """The material of requests: existing ids, tokens by frequency, and valid bodies."""
 
     ids: Mapping[str, tuple[str, ...]]
@@ -118,18 +118,18 @@ HEADERS: Final = (
 )
 
 
-def shot(seed: int, number: int, ammunition: Ammunition) -> Shot:
+def build_request(seed: int, number: int, material: RequestMaterial) -> FuzzRequest:
     chance = Random(f"{seed}/{number}")
-    rows = [row for row in ENDPOINTS if row.name not in ammunition.without]
+    rows = [row for row in ENDPOINTS if row.name not in material.without]
     row = chance.choice(rows)
     if row.unsupported_reason and chance.random() < 0.8:  # Their replies are all the same.
         row = chance.choice(rows)
     method = row.method if chance.random() < 0.93 else chance.choice(METHODS)
     if method == "PUT" and chance.random() < 0.2:
         method = "POST"
-    target = _target(chance, row, ammunition)
-    body = body_for(chance, row.body_type, ammunition.samples.get(row.name, ()))
-    headers = _headers(chance, ammunition, number, body)
+    target = _target(chance, row, material)
+    body = body_for(chance, row.body_type, material.samples.get(row.name, ()))
+    headers = _headers(chance, material, number, body)
     head = b"".join([
         method.encode(), b" ", target, b" HTTP/1.1\r\n",
         *(f"{name}: {value}\r\n".encode("latin-1", "replace") for name, value in headers), b"\r\n",
@@ -140,21 +140,21 @@ def shot(seed: int, number: int, ammunition: Ammunition) -> Shot:
         data, is_garbled = spoiled_bytes(chance, data), True
     elif draw < 0.07:
         data, is_garbled = spoiled_bytes(chance, head) + body, True
-    manner = Manner.WHOLE
+    send_mode = SendMode.WHOLE
     pieces = 1
     draw = chance.random()
     if draw < 0.04:
-        manner, data = Manner.CUT, data[: chance.randrange(len(data) or 1)]
+        send_mode, data = SendMode.CUT, data[: chance.randrange(len(data) or 1)]
     elif draw < 0.06:
-        manner, data = Manner.HALF, data[: chance.randrange(len(data) or 1)]
+        send_mode, data = SendMode.HALF, data[: chance.randrange(len(data) or 1)]
     elif draw < 0.07:
-        manner, pieces = Manner.SLOW, chance.choice((2, 3, 5))
+        send_mode, pieces = SendMode.SLOW, chance.choice((2, 3, 5))
     elif draw < 0.08:
-        manner = Manner.DEAF
-    return Shot(number, row.name, method, target, tuple(headers), body, manner, data, pieces, is_garbled)
+        send_mode = SendMode.DEAF
+    return FuzzRequest(number, row.name, method, target, tuple(headers), body, send_mode, data, pieces, is_garbled)
 
 
-def _target(chance: Random, row: Endpoint, ammunition: Ammunition) -> bytes:
+def _target(chance: Random, row: Endpoint, material: RequestMaterial) -> bytes:
     draw = chance.random()
     if draw < 0.02:
         return chance.choice(PATHS)
@@ -162,8 +162,8 @@ def _target(chance: Random, row: Endpoint, ammunition: Ammunition) -> bytes:
     for segment in row.path.split("/"):
         if segment.startswith("{"):
             name = segment.strip("{}").removesuffix("...")
-            there = ammunition.ids.get(name, ()) if chance.random() < 0.75 else ammunition.ids[""]
-            value = chance.choice(there or ammunition.ids[""])
+            known_ids = material.ids.get(name, ()) if chance.random() < 0.75 else material.ids[""]
+            value = chance.choice(known_ids or material.ids[""])
             if chance.random() < 0.05:
                 value = chance.choice(TEXTS)
             segments.append(quote(value, safe="/" if segment.endswith("...}") else "", errors="replace"))
@@ -185,9 +185,9 @@ def _query(chance: Random, row: Endpoint) -> bytes:
             values = FILTERS if parameter.name == "filter" else VALUES[parameter.kind]
             pairs += [(parameter.name, chance.choice(values)) for _ in range(chance.choice((1, 1, 1, 2)))]
     share = 0.12 if row.kind is EndpointKind.READ else 0.03
-    for name, given in COMMON.items():
+    for name, choices in COMMON.items():
         if chance.random() < share:
-            pairs.append((name, chance.choice(given)))
+            pairs.append((name, chance.choice(choices)))
     if any(name == "index" for name, _ in pairs) and not any(name == "wait" for name, _ in pairs):
         pairs.append(("wait", chance.choice(("1ms", "10ms"))))
     if chance.random() < 0.01:
@@ -198,10 +198,10 @@ def _query(chance: Random, row: Endpoint) -> bytes:
     return query
 
 
-def _headers(chance: Random, ammunition: Ammunition, number: int, body: bytes) -> list[tuple[str, str]]:
+def _headers(chance: Random, material: RequestMaterial, number: int, body: bytes) -> list[tuple[str, str]]:
     headers = [("Host", HOST), ("X-Request-Id", f"fuzz-{number}"), ("Connection", "close")]
     draw = chance.random()
-    token = ammunition.tokens[0] if draw < 0.7 else chance.choice(ammunition.tokens)
+    token = material.tokens[0] if draw < 0.7 else chance.choice(material.tokens)
     if token:
         name = "X-Cluster-Token" if chance.random() < 0.8 else "Authorization"
         headers.append((name, token if name == "X-Cluster-Token" else f"Bearer {token}"))
@@ -209,7 +209,7 @@ def _headers(chance: Random, ammunition: Ammunition, number: int, body: bytes) -
         if chance.random() < 0.02:
             headers.append((name, chance.choice(values)))
     if chance.random() < 0.003:
-        headers += [(f"X-{place}", "y") for place in range(chance.choice((100, 300, 1_200)))]
+        headers += [(f"X-{header_number}", "y") for header_number in range(chance.choice((100, 300, 1_200)))]
     if body and not any(name in ("Content-Length", "Transfer-Encoding") for name, _ in headers):
         headers.append(("Content-Length", str(len(body))))
     return headers

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-def folders_named(root: Path, name: str) -> Iterator[Path]:
+def find_folders(root: Path, name: str) -> Iterator[Path]:
     for at, folders, _ in os.walk(root):
         yield from (Path(at, each) for each in fnmatch.filter(folders, name))
 
 
-def files_named(root: Path, name: str) -> Iterator[Path]:
+def find_files(root: Path, name: str) -> Iterator[Path]:
     for at, _, files in os.walk(root):
         yield from (Path(at, each) for each in fnmatch.filter(files, name))

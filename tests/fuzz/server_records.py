@@ -19,7 +19,7 @@ from tests.builders import (
     a_task,
 )
 from tests.fuzz.bodies import TEXTS
-from tests.fuzz.shots import HOST, Ammunition
+from tests.fuzz.generated_requests import HOST, RequestMaterial
 from tests.kit.work import an_id
 from tests.waiting import wait_until
 from wharf.contract.model.jobs.job import Job
@@ -44,25 +44,25 @@ def jobs() -> list[Job]:
     ]
 
 
-class Asker:
+class JsonClient:
     """An HTTP client that creates the records."""
 
     def __init__(self, port: int, token: str) -> None:
         self._port = port
         self.token = token
 
-    async def ask(self, method: str, path: str, body: object = None, **headers: str) -> Any:
-        return await asyncio.to_thread(self._ask, method, path, body, headers)
+    async def send(self, method: str, path: str, body: object = None, **headers: str) -> Any:
+        return await asyncio.to_thread(self._send_json, method, path, body, headers)
 
     def all_placed(self) -> list[dict[str, Any]]:
         """Return the allocations once all jobs are placed, else an empty list. Blocks until the reply."""
-        found: list[dict[str, Any]] = self._ask("GET", "/v1/allocations", None, {})
+        found: list[dict[str, Any]] = self._send_json("GET", "/v1/allocations", None, {})
         return found if len(found) >= 4 else []
 
-    def _ask(self, method: str, path: str, body: object, headers: dict[str, str]) -> Any:
+    def _send_json(self, method: str, path: str, body: object, headers: dict[str, str]) -> Any:
         data = None if body is None else msgspec.json.encode(body)
-        given = headers or ({"X-Cluster-Token": self.token} if self.token else {})
-        request = urllib.request.Request(f"http://{HOST}:{self._port}{path}", data, headers=given, method=method)
+        all_headers = headers or ({"X-Cluster-Token": self.token} if self.token else {})
+        request = urllib.request.Request(f"http://{HOST}:{self._port}{path}", data, headers=all_headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=30) as reply:
                 data = reply.read()
@@ -100,39 +100,39 @@ def samples() -> dict[str, tuple[bytes, ...]]:
     }  # fmt: skip
 
 
-async def equip(port: int, bootstrap: str) -> Ammunition:
+async def create_records(port: int, bootstrap: str) -> RequestMaterial:
     """Create the records and return their ids. `bootstrap`: the secret of the first token; "" if access control is off."""
-    asker, tokens = Asker(port, ""), [""]
+    client, tokens = JsonClient(port, ""), [""]
     ids: dict[str, tuple[str, ...]] = {}
     introduction: dict[str, str] = {}
     if bootstrap:
-        await asker.ask("PUT", "/v1/acl/bootstrap", {"BootstrapSecret": bootstrap})
-        asker.token = bootstrap
+        await client.send("PUT", "/v1/acl/bootstrap", {"BootstrapSecret": bootstrap})
+        client.token = bootstrap
         rules = 'namespace "default" { policy = "read" } node { policy = "read" }'
-        await asker.ask("PUT", f"/v1/acl/policy/{WEAK_NAME}", {"Name": WEAK_NAME, "Rules": rules})
-        weak = await asker.ask("PUT", "/v1/acl/token", {"Name": "weak", "Type": "client", "Policies": [WEAK_NAME]})
+        await client.send("PUT", f"/v1/acl/policy/{WEAK_NAME}", {"Name": WEAK_NAME, "Rules": rules})
+        weak = await client.send("PUT", "/v1/acl/token", {"Name": "weak", "Type": "client", "Policies": [WEAK_NAME]})
         ids["accessor_id"] = (weak["AccessorID"],)
         tokens = [bootstrap, bootstrap, weak["SecretID"], "", an_id(99), "not-a-token", "a.b.c"]
-        told = await asker.ask("PUT", "/v1/acl/identity/client-introduction-token", {})
-        introduction = {"Authorization": f"Bearer {told['JWT']}"}
-        role = await asker.ask("PUT", "/v1/acl/role", {"Name": "staff", "Policies": [{"Name": WEAK_NAME}]})
+        introduction_token = await client.send("PUT", "/v1/acl/identity/client-introduction-token", {})
+        introduction = {"Authorization": f"Bearer {introduction_token['JWT']}"}
+        role = await client.send("PUT", "/v1/acl/role", {"Name": "staff", "Policies": [{"Name": WEAK_NAME}]})
         ids["role_id"] = (role["ID"],)
     for name in ("dev", "more"):
-        await asker.ask("PUT", "/v1/namespace", {"Name": name})
-    await asker.ask("PUT", "/v1/node/pools", {"Name": "gpu"})
-    await asker.ask(
+        await client.send("PUT", "/v1/namespace", {"Name": name})
+    await client.send("PUT", "/v1/node/pools", {"Name": "gpu"})
+    await client.send(
         "PUT", "/v1/quota", {"Name": "small", "Limits": [{"Region": "global", "RegionLimit": {"CPU": 100}}]}
     )
-    await asker.ask("PUT", "/v1/var/db", {"Items": {"password": ITEM}})
+    await client.send("PUT", "/v1/var/db", {"Items": {"password": ITEM}})
     node_id = an_id(77)
     node = build_fake_node(node_id, FakeMachine(name="fuzzed"), SimulatedWorld(1).now_ns())
-    await asker.ask("PUT", f"/v1/node/{node_id}/register", {"Node": node, "SecretID": NODE_SECRET}, **introduction)
-    await asker.ask("PUT", f"/v1/node/{node_id}/heartbeat", None, **{"X-Cluster-Node-Secret": NODE_SECRET})
+    await client.send("PUT", f"/v1/node/{node_id}/register", {"Node": node, "SecretID": NODE_SECRET}, **introduction)
+    await client.send("PUT", f"/v1/node/{node_id}/heartbeat", None, **{"X-Cluster-Node-Secret": NODE_SECRET})
     for job in jobs():
-        await asker.ask("PUT", "/v1/jobs", {"Job": job})
-    allocations = await asyncio.to_thread(wait_until, asker.all_placed, what="the jobs are placed")
-    evaluations = await asker.ask("GET", "/v1/evaluations")
-    deployments = await asker.ask("GET", "/v1/deployments")
+        await client.send("PUT", "/v1/jobs", {"Job": job})
+    allocations = await asyncio.to_thread(wait_until, client.all_placed, what="the jobs are placed")
+    evaluations = await client.send("GET", "/v1/evaluations")
+    deployments = await client.send("GET", "/v1/deployments")
     ids |= {
         "job_id": tuple(job.id for job in jobs()),
         "node_id": (node_id, node_id[:8]),
@@ -149,4 +149,4 @@ async def equip(port: int, bootstrap: str) -> Ammunition:
         "profile": ("goroutine", "heap"),
         "": (*TEXTS[1:12], an_id(1), an_id(2), "0000"),
     }
-    return Ammunition(ids, tuple(tokens), samples())
+    return RequestMaterial(ids, tuple(tokens), samples())

@@ -35,8 +35,8 @@ async def write(server: OneServer, *changes: Any) -> int:
 
 
 def a_deployment(id: str, **fields: Any) -> Deployment:
-    given = {"namespace": "default", "job_id": "shop", "create_index": WRITE_INDEX, **fields}
-    return Deployment(id=id, **given)
+    all_fields = {"namespace": "default", "job_id": "shop", "create_index": WRITE_INDEX, **fields}
+    return Deployment(id=id, **all_fields)
 
 
 def uuid(number: int) -> str:
