@@ -56,7 +56,11 @@ class BlockedQueue:
         return len(self._waiting)
 
     def update(self, evaluation: Evaluation) -> None:
-        """Take the newest version of an evaluation, whatever its status."""
+        """Store the newest version of an evaluation, or remove it if it is no longer blocked.
+
+        It is marked for a retry at once if capacity or a slot was freed after the state on which it was
+        decided.
+        """
         if evaluation.status is not EvaluationStatus.BLOCKED:
             self.remove(evaluation.id)
             if evaluation.status.is_terminal:
@@ -111,7 +115,7 @@ class BlockedQueue:
         self._give_slot(key)
 
     def _give_slot(self, key: JobKey) -> None:
-        """Mark the longest waiting child of the parent for a retry."""
+        """Mark the longest waiting child of this parent job for a retry, and record that it uses the free slot."""
         heap = self._waiting_children.get(key)
         while heap:
             evaluation = self._waiting.get(heap[0][-1])
@@ -170,7 +174,10 @@ class BlockedQueue:
         return bool(self._marked)
 
     def select_retries(self, max_evaluations: int, order: RetryOrderFunction | None = None) -> list[Evaluation]:
-        """Return the first marked evaluations in the given order. The default is priority, then age."""
+        """Return up to `max_evaluations` evaluations that are marked for a retry, in the order of `order`.
+
+        Without `order` they are sorted by priority, then age. They stay marked.
+        """
         marked = (self._waiting[evaluation_id] for evaluation_id in self._marked)
         return (order or sort_by_age)(marked, max_evaluations)
 

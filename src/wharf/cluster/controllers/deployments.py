@@ -82,7 +82,7 @@ def next_deadline_ns(deployment: Deployment) -> int | None:
 
 
 def _is_unhandled_failure(allocation: Allocation) -> bool:
-    """Return whether the allocation is unhealthy and was neither stopped nor replaced."""
+    """Return whether the allocation is reported unhealthy and was neither stopped nor replaced."""
     status = allocation.deployment_status
     is_unwell = status is not None and status.healthy is False
     return is_unwell and not allocation.is_server_terminal and not allocation.next_allocation

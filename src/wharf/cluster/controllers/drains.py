@@ -158,7 +158,11 @@ def _select_system_allocations(
 def _select_within_limits(
     job: Job, job_allocations: Iterable[Allocation], unforced: Mapping[str, Allocation], forced: Iterable[Allocation]
 ) -> Iterator[Allocation]:
-    """Yield as many allocations of each group as its `migrate.max_parallel` allows."""
+    """Yield the allocations of drains before their deadline that may leave now.
+
+    Each group keeps at least its count minus `migrate.max_parallel` healthy allocations. `forced` leave in any
+    case and do not count as healthy.
+    """
     forced_ids = {allocation.id: None for allocation in forced}
     healthy_counts = count_healthy_by_group(
         allocation for allocation in job_allocations if allocation.id not in forced_ids
@@ -218,7 +222,7 @@ def _iter_relevant(snapshot: Replica, drain: NodeDrain) -> Iterator[Allocation]:
 
 
 def _iter_occupying(snapshot: Replica, node_id: str) -> Iterator[Allocation]:
-    """Return the allocations that occupy the node."""
+    """Yield the allocations that use resources of the node."""
     return (
         allocation for _, allocation in snapshot.iter_by_index(ALLOCATIONS_ON_NODE, node_id) if allocation.is_occupying
     )

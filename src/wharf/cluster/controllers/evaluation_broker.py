@@ -51,7 +51,7 @@ class EvaluationBroker:
         return len(self._queued), sum(map(len, self._waiting_by_job.values())), len(self._active_by_job)
 
     def update(self, evaluation: Evaluation) -> None:
-        """Take the newest version of an evaluation, whatever its status."""
+        """Store the newest version of an evaluation and queue it when it is due, or remove it if it is not pending."""
         if evaluation.status is not EvaluationStatus.PENDING:
             self.remove(evaluation.id)
             return
@@ -115,7 +115,10 @@ class EvaluationBroker:
         return len(self._slots)
 
     def take_next(self) -> Evaluation | None:
-        """Return the next evaluation, or `None`. Its job is busy until `finish` is called."""
+        """Remove the next evaluation from the queue and return it, or `None` if no evaluation can be processed.
+
+        Its job is busy until `finish` is called: other evaluations of the job wait. Also counts the delivery.
+        """
         while self._heap:
             *_, evaluation_id = heapq.heappop(self._heap)
             del self._queued[evaluation_id]

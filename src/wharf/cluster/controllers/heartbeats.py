@@ -35,7 +35,7 @@ class HeartbeatDeadlines:
         return ttl_s
 
     def grant_failover_ttl(self, node_id: str, now_s: float) -> None:
-        """Give the node time to find a new leader."""
+        """Set the node's deadline to `failover_ttl_s` from now, so that it has time to find a new leader."""
         self._deadlines.set_deadline(node_id, now_s + self._settings.failover_ttl_s)
 
     def is_expected(self, node_id: str) -> bool:

@@ -54,7 +54,7 @@ class _MoveFinder:
         self._scanned_count = 0
 
     def run(self) -> Rebalancing:
-        """Return the proposal."""
+        """Return the proposed moves with the number of nodes in use before and after them."""
         counts_by_node = self._count_by_node()
         moves: list[AllocationMove] = []
         for allocation in self._iter_movable(counts_by_node):

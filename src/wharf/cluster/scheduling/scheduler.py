@@ -221,7 +221,7 @@ class _EvaluationPlanner:
         self._executor.deployment = deployment
 
     def _update_deployments(self, outcomes: Iterable[GroupOutcome]) -> tuple[list[Deployment], Job | None]:
-        """Return the deployments to write, and the job version that has become stable."""
+        """Return the deployments to write, and the job version that has become stable or `None`."""
         changed = [] if self._deployments.cancelled is None else [self._deployments.cancelled]
         deployment = self._executor.deployment
         if deployment is None:
@@ -238,7 +238,11 @@ class _EvaluationPlanner:
     # -- result ------------------------------------------------------------------------------------------------------
 
     def _build_plan(self, deployments: list[Deployment], stable: Job | None) -> Plan:
-        """Build the plan and the end of the evaluation."""
+        """Return the plan: all changes and placements of this evaluation, its final record and its follow-ups.
+
+        Also stores the deployment id, the parent job with a child limit and the node class eligibility in the
+        result. `stable` is the job version that has become stable, or `None`.
+        """
         job, result, changes = self._job, self._executor.result, self._executor.changes
         result.deployment_id = self._executor.deployment.id if self._executor.deployment is not None else ""
         if job is not None:

@@ -34,7 +34,7 @@ class NamespaceUsage:
     def add_usage(
         self, namespace: str, resources: AllocatedResources | None, number: int, measure: UsageMeasure
     ) -> None:
-        """Count `number` allocations that use these resources each."""
+        """Add the usage of `number` allocations with these resources to the namespace; a negative number subtracts."""
         if resources is None:
             return
         usage = measure(resources)

@@ -92,7 +92,11 @@ class ExaminedNodes:
         return Candidates(FleetDraft(self.fleet), rows, self.assigner, get_group_demand(group))
 
     def _probe_exclusive_resources(self) -> None:
-        """Check ports, cores and devices on each node, because columns do not show them."""
+        """Try to assign ports, cores and devices on each node with enough CPU, memory and disk.
+
+        Store the first missing resource of each node in `missing_dimensions` of the candidates. At most
+        `MAX_PROBED_NODES` nodes are tried.
+        """
         candidates, draft = self.candidates, FleetDraft(self.fleet)
         random = SeededRandom(self.job.id, self._snapshot.index)
         for position in np.flatnonzero(candidates.has_capacity)[:MAX_PROBED_NODES]:

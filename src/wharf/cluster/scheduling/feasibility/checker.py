@@ -289,7 +289,7 @@ class FeasibilityChecker:
     def _apply_volume_requests(
         self, group: TaskGroup, reasons: ValueCodes[str], reason_codes: Codes, find_volume: VolumeLookup
     ) -> None:
-        """Check host volumes on the rows that are still feasible."""
+        """Record missing host volumes as the reason on feasible rows whose node lacks a requested volume."""
         requests = list_host_volume_requests(group)
         if not requests:
             return

@@ -102,7 +102,7 @@ class _DistinctProperty:
         self._counts[MISSING_CODE] = self._limit
 
     def count(self, row: int, sign: int) -> None:
-        """Count one more, or with `sign=-1` one fewer, allocation on the node in this row."""
+        """Count one more, or with `sign=-1` one fewer, allocation for the property value of the node in this row."""
         code = int(self._column.codes[row])
         if code != MISSING_CODE:
             self._counts[code] += sign

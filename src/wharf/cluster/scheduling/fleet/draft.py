@@ -57,7 +57,7 @@ class FleetDraft:
         self.changed_rows += rows.tolist()
 
     def _add_exclusive(self, row: int, resources: AllocatedResources) -> None:
-        """Count the exclusive resources."""
+        """Count the ports, cores and devices of one allocation as in use in the row, if it has any."""
         if has_exclusive_resources(resources):
             self.get_exclusive_resources(row, is_for_update=True).add_resources(resources)
             self._port_changes.update((port, row) for _address, port in iter_ports(resources))
@@ -81,7 +81,7 @@ class FleetDraft:
         self.add_allocation(row, resources, get_resources_usage(resources))
 
     def _add(self, row: int, usage: Usage, sign: int) -> None:
-        """Add the usage, or subtract it with `sign=-1`."""
+        """Add the usage and one allocation to the row, or subtract both with `sign=-1`. Record the changed row."""
         self.cpu_used[row] += sign * usage.cpu
         self.memory_used[row] += sign * usage.memory_mb
         self.disk_used[row] += sign * usage.disk_mb

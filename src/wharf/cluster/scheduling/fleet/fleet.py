@@ -108,7 +108,7 @@ class Fleet:
         self._make_columns()
 
     def _make_columns(self) -> None:
-        """Create all columns."""
+        """Set all columns to new arrays without nodes."""
         row_count = self._row_capacity
         self.is_ready: Mask = np.zeros(row_count, dtype=np.bool_)
         self.kind: Codes = np.full(row_count, MISSING_CODE, dtype=np.int32)
@@ -381,7 +381,7 @@ class Fleet:
         )
 
     def get_usage(self, row: int) -> Usage:
-        """Return what is used in this row."""
+        """Return the CPU, memory and disk that allocations use on the node in this row."""
         return Usage(int(self.cpu_used[row]), int(self.memory_used[row]), int(self.disk_used[row]))
 
     def iter_nodes(self) -> Iterator[tuple[int, Node]]:

@@ -143,7 +143,11 @@ class PlacementExecutor:
             self._accept_placement(request, allocation)
 
     def _replace_allocation(self, request: PlacementRequest) -> None:
-        """Place the new version first. Without capacity, stop the old allocation only if its node then has enough."""
+        """Place the new version, then stop the old allocation; record a failure if no node has capacity.
+
+        The old allocation is stopped without a successor if its node can never run the new version, or if the
+        new version fits there after the stop.
+        """
         stop, node, placer = request.stop, request.node, self._placer
         assert stop is not None, "a replacement stops the old allocation"
         if node is not None and request.job is self._job and placer.is_infeasible(request, node):
@@ -218,7 +222,11 @@ class PlacementExecutor:
         self.changes.update_allocation(allocation, **fields)
 
     def _preempt(self, request: PlacementRequest) -> None:
-        """Preempt allocations for a failed placement. The blocked evaluation places it after the victims have ended."""
+        """Find the allocations to preempt for a failed placement, and stop them if there are any.
+
+        Nothing is placed now: the blocked evaluation places the request after the victims have ended. For an
+        all-at-once job the victims are stored until all placements were tried.
+        """
         victims = self._placer.find_victims(request)
         if is_all_at_once(request):
             self._deferred.add_preemption(request, victims)

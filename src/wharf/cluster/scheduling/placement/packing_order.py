@@ -81,21 +81,26 @@ PackingRule = Callable[[_ImaginaryNode, GroupDemand], tuple[float, ...]]
 
 
 def _prefer_largest(_node: _ImaginaryNode, demand: GroupDemand) -> tuple[float, ...]:
-    """Prefer the largest demand."""
+    """Return a sort key that prefers the demand with the largest share of a node."""
     return (-demand.size,)
 
 
 def _prefer_smallest_remainder(node: _ImaginaryNode, demand: GroupDemand) -> tuple[float, ...]:
-    """Prefer the demand that leaves the least free, weighted by how scarce each resource is."""
+    """Return a sort key that prefers the demand that leaves the least CPU and memory free on the node.
+
+    Each free share is squared and weighted by how much of the resource is still needed.
+    """
     largest_demand = max(node.remaining_cpu, node.remaining_memory, SHARE_TOLERANCE)
     cpu, memory = node.cpu - demand.cpu, node.memory - demand.memory
     return (node.remaining_cpu / largest_demand * cpu**2 + node.remaining_memory / largest_demand * memory**2,)
 
 
 def _prefer_least_stranded_scarce(node: _ImaginaryNode, demand: GroupDemand) -> tuple[float, ...]:
-    """Prefer the demand that strands the least of the scarcer resource.
+    """Return a sort key that prefers the demand that wastes the least of the scarcer resource.
 
-    A free resource is stranded if the demand that is still to be placed cannot use it for lack of the other resource.
+    The scarcer resource is the one of CPU and memory of which the allocations that are still to be placed need
+    more. The part of it that would stay free on the node is wasted if those allocations cannot use it, because
+    the other resource runs out first. Example: 0.3 of the memory is free, but no CPU.
     """
     cpu, memory = node.remaining_cpu - demand.cpu, node.remaining_memory - demand.memory
     scarce_demand, other_demand = (cpu, memory) if cpu >= memory else (memory, cpu)
@@ -111,9 +116,10 @@ def _prefer_least_stranded_scarce(node: _ImaginaryNode, demand: GroupDemand) -> 
 
 
 def _prefer_least_stranded_both(node: _ImaginaryNode, demand: GroupDemand) -> tuple[float, ...]:
-    """Prefer the demand that strands the least of both resources, weighted by scarcity.
+    """Return a sort key that prefers the demand that wastes the least of CPU and memory together.
 
-    This suits jobs that need equal shares of both.
+    A free share of one resource is wasted if the allocations that are still to be placed cannot use it, because
+    the other resource runs out first. Each wasted share is weighted by how much of the resource is still needed.
     """
     cpu, memory = node.remaining_cpu - demand.cpu, node.remaining_memory - demand.memory
     largest_demand = max(cpu, memory)

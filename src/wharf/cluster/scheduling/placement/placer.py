@@ -172,7 +172,7 @@ class Placer:
         return self._siblings_or_none
 
     def _add_sibling(self, allocation: Allocation) -> PlacedSibling | None:
-        """Add the allocation to the placed siblings."""
+        """Add the allocation to the placed siblings and return its entry, or `None` if its node is unknown."""
         row = self._cache.fleet.row_by_node_id.get(allocation.node_id)
         if row is None:
             return None
@@ -381,7 +381,7 @@ class Placer:
         )
 
     def _build_allocation(self, request: PlacementRequest, choice: NodeChoice) -> Allocation:
-        """Return the finished allocation and count it in siblings and quota."""
+        """Return the finished allocation record and count it in the siblings, the selectors and the quota."""
         now_ns, previous = self._context.now_ns, request.previous
         allocation = self._use_promised_id(self._build_record(request, choice, self._context.new_id()))
         self._placed_on.setdefault(allocation.node_id, []).append(allocation)

@@ -132,9 +132,10 @@ class EvaluationCompletion:
         return finished, (*delayed, *follow_ups, *redundant, *obsolete_timeouts)
 
     def _get_waiting_since(self) -> int:
-        """Return since when the job waits.
+        """Return since when the job waits for resources, in nanoseconds.
 
-        A new blocked evaluation keeps the queue position of earlier ones.
+        This is the earliest time of its waiting evaluations, so that a new one keeps their queue position;
+        else it is now.
         """
         job_evaluations = self._snapshot.list_by_index_sorted(
             EVALUATIONS_OF_JOB, self._evaluation.namespace, self._evaluation.job_id
@@ -194,7 +195,10 @@ class EvaluationCompletion:
         )
 
     def _cancel_others(self, status: EvaluationStatus, description: str) -> tuple[Evaluation, ...]:
-        """Cancel the job's other evaluations of that status, which this one makes redundant (scheduling.md 1.3)."""
+        """Return canceled copies of the job's other evaluations of that status, at most `MAX_CANCELED_EVALUATIONS`.
+
+        Evaluations that are due later are left out.
+        """
         job_evaluations = self._snapshot.list_by_index_sorted(
             EVALUATIONS_OF_JOB, self._evaluation.namespace, self._evaluation.job_id
         )
@@ -221,7 +225,11 @@ class EvaluationCompletion:
         )
 
     def _cancel_obsolete_timeouts(self, canceled: Sequence[str]) -> tuple[Evaluation, ...]:
-        """Cancel disconnect timeouts that no disconnected allocation waits for any more."""
+        """Return canceled copies of disconnect timeouts that no disconnected allocation waits for any more.
+
+        The evaluations with ids in `canceled` are left out, and at most `MAX_CANCELED_EVALUATIONS` are
+        returned.
+        """
         key = self._evaluation.namespace, self._evaluation.job_id
         timeouts = [
             evaluation

@@ -70,7 +70,10 @@ class BatchFill:
             self.node_fills[position] = NodeFill(*values, fixed_score=fixed)
 
     def place_one(self, position: int, score: float) -> NodeFill:
-        """Place one allocation on the node at this position."""
+        """Place one allocation on the node at this candidate position and return the node with its new score.
+
+        `score` is the node's score before the placement. It is stored in `choices`.
+        """
         node_fill = self.node_fills.get(position)
         if node_fill is None:
             node_fill = NodeFill(

@@ -97,7 +97,10 @@ class ScoreColumns:
 
 
 def _score_fixed_parts(fleet: Fleet, rows: Ints, job: Job, group: TaskGroup) -> dict[str, Floats]:
-    """Return the score parts for devices and affinities, if the job has any."""
+    """Return the score parts that placements do not change, by name: devices and affinities.
+
+    Each part is a column with one score for each row. A part is left out if the job requests nothing of its kind.
+    """
     parts: dict[str, Floats] = {}
     device_requests = [request for _task, request in list_device_requests(group)]
     if any(request.affinities for request in device_requests):

@@ -84,7 +84,7 @@ class _EvenSpread:
         return -1.0 if lowest == highest else (highest - lowest) / lowest
 
     def compute_all_boosts(self, used: Ints) -> Floats:
-        """Return the boosts of all values."""
+        """Return the boosts of all values. `used` is the number of allocations by value code."""
         if not self._value_counts:
             return np.zeros(len(used))
         lowest, highest = min(self._value_counts), max(self._value_counts)

@@ -40,19 +40,19 @@ class AllocationNames:
         The names stay free for others, because the allocation with the name of a canary is stopped when the canary is
         promoted.
         """
-        taken = {parse_index(name) for name in canaries}
-        candidates = sorted({parse_index(name) for name in replaced} - taken)
+        canary_indexes = {parse_index(name) for name in canaries}
+        candidates = sorted({parse_index(name) for name in replaced} - canary_indexes)
         indexes = [index for index in candidates if index < self._count][:count]
         if len(indexes) < count:
             free = (
                 candidate
                 for candidate in range(self._count)
-                if candidate not in self._used and candidate not in taken and candidate not in indexes
+                if candidate not in self._used and candidate not in canary_indexes and candidate not in indexes
             )
             indexes += [index for _, index in zip(range(count - len(indexes)), free, strict=False)]
         next_index = self._count
         while len(indexes) < count:
-            if next_index not in taken:
+            if next_index not in canary_indexes:
                 indexes.append(next_index)
             next_index += 1
         return [format_name(self._job_id, self._group, index) for index in indexes]

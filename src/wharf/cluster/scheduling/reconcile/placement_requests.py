@@ -74,9 +74,9 @@ def count_allowed_replacements(state: GroupState) -> int:
 def request_replacements(
     state: GroupState, replaced: list[Allocation], staying: Iterable[Allocation], names: AllocationNames
 ) -> set[str]:
-    """Replace each allocation under its own name, or under a free one if another allocation has the same name.
+    """Request a replacement for each allocation in `replaced`, and return the names that are then in use.
 
-    Return the names that are in use.
+    A replacement has the name of its allocation, or a free name if an allocation in `staying` has the same name.
     """
     replaced_ids = {allocation.id for allocation in replaced}
     used_names = {allocation.name for allocation in staying if allocation.id not in replaced_ids}
@@ -90,9 +90,10 @@ def request_replacements(
 
 
 def request_migrations(state: GroupState, used_names: set[str], names: AllocationNames) -> None:
-    """Stop and replace migrating allocations, whatever the deployment's state: their nodes must become empty.
+    """Stop migrating allocations and request their replacements, regardless of the deployment's status.
 
-    A promoted canary may have the name of an allocation that was not stopped for it yet.
+    No replacement is requested while placements are held back, or if the allocation forbids it. A replacement
+    gets a free name if its name is in `used_names`.
     """
     for allocation in state.migrating.values():
         transition = allocation.desired_transition

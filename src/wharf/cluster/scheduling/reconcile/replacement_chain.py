@@ -71,7 +71,7 @@ class ReplacementChain:
 
     @cached_property
     def _replacements_by_original(self) -> dict[str, list[Allocation]]:
-        """Replacements by the id of the allocation that they replace."""
+        """The replacements of each allocation, by the id of the allocation that they replace."""
         replacements: dict[str, list[Allocation]] = {}
         for allocation in self._by_id.values():
             if allocation.previous_allocation:

@@ -73,7 +73,7 @@ def can_ever_retry(allocation: Allocation, group: TaskGroup) -> bool:
 
 
 def get_next_delay_ns(policy: ReschedulePolicy, events: tuple[RescheduleEvent, ...], failed_at_ns: int) -> int:
-    """Return the delay before the next attempt."""
+    """Return the delay before the next attempt in nanoseconds, by the policy's delay function."""
     if policy.delay_function == DelayFunction.CONSTANT or not events:
         return policy.delay
     last = events[-1]

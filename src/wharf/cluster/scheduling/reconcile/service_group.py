@@ -149,7 +149,7 @@ def _classify(reconcile_input: ReconcileInput, group: TaskGroup, allocation: All
 
 
 def _update_in_place(state: GroupState) -> None:
-    """Update what can be updated in place, and find the allocations that need a destructive update."""
+    """Divide allocations of older versions into updates in place and destructive updates, and record both."""
     destructive: list[Allocation] = []
     for allocation in state.untainted.values():
         if allocation.is_of_version(state.job):
@@ -167,7 +167,7 @@ def _update_in_place(state: GroupState) -> None:
 
 
 def _set_deployment_state(state: GroupState, allocations: Iterable[Allocation]) -> None:
-    """Set the group's deployment state."""
+    """Set the group's deployment state in the outcome, and whether a new deployment must start for it."""
     outcome = state.outcome
     if state.input.deployment is not None:
         if state.is_in_deployment:

@@ -75,8 +75,10 @@ def _order_surplus(
     """
     order: list[tuple[bool, str]] = []
     if not is_canarying and canaries:
-        taken = {canary.name for canary in canaries.values()}
-        order += [(False, key) for key, allocation in known.items() if key not in canaries and allocation.name in taken]
+        canary_names = {canary.name for canary in canaries.values()}
+        order += [
+            (False, key) for key, allocation in known.items() if key not in canaries and allocation.name in canary_names
+        ]
     order += [(True, key) for key in _sort_by_index(migrating)]
     order += [(False, key) for key in _list_duplicates(known)]
     order += [(False, key) for key in _sort_by_index(known)]
@@ -84,7 +86,10 @@ def _order_surplus(
 
 
 def _list_duplicates(allocations: AllocationsById) -> list[str]:
-    """Return all but one allocation of each name. The oldest allocation of the newest version is left out."""
+    """Return the ids of all but one allocation of each name, the newest first.
+
+    The oldest allocation of the newest version of each name is left out.
+    """
     best: dict[str, str] = {}
     for key, allocation in allocations.items():
         best_key = best.get(allocation.name)

@@ -33,7 +33,10 @@ def is_destructive_update(old_job: Job, old: TaskGroup, new_job: Job, new: TaskG
 
 
 def build_comparison_key(job: Job, group: TaskGroup) -> tuple[Any, ...]:
-    """Return the parts of the group on which running tasks depend. If they are equal, an update in place is enough."""
+    """Return the fields of the group, as a tuple to compare, whose change requires a restart of its tasks.
+
+    If the tuples of two versions are equal, an update in place is enough.
+    """
     restart = group.restart_policy
     return (
         group.ephemeral_disk,
@@ -48,7 +51,7 @@ def build_comparison_key(job: Job, group: TaskGroup) -> tuple[Any, ...]:
 
 
 def _build_task_key(job: Job, group: TaskGroup, task: Task) -> tuple[Any, ...]:
-    """Return the parts of the task on which the running task depends."""
+    """Return the fields of the task, as a tuple to compare, whose change requires a restart of the task."""
     resources = task.resources
     restart = task.restart_policy
     return (
@@ -83,7 +86,7 @@ def _build_task_key(job: Job, group: TaskGroup, task: Task) -> tuple[Any, ...]:
 
 
 def _build_network_key(network: NetworkResource) -> tuple[Any, ...]:
-    """Return the parts of the network on which running tasks depend."""
+    """Return the fields of the network, as a tuple to compare, whose change requires a restart of tasks."""
     return (
         network.mode,
         network.mbits,

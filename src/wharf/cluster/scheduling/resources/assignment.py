@@ -63,7 +63,7 @@ class ResourceAssigner:
     def _build_resources(
         self, node: Node, exclusive: ExclusiveResources, random_below: RandomBelow
     ) -> AllocatedResources:
-        """Build a resource record."""
+        """Return a new resource record for one allocation. Raises `InsufficientResources` if resources are missing."""
         in_use = exclusive.copy() if not self.has_only_amounts else exclusive
         port_assigner = PortAssigner(node, in_use, random_below)
         shared = self._assign_group(port_assigner)
@@ -165,7 +165,7 @@ def list_usable_cores(node: Node) -> list[int]:
 
 
 def _assign_cores(node: Node, number: int, in_use: ExclusiveResources) -> AllocatedCpu:
-    """Assign the lowest free cores."""
+    """Return the `number` lowest free cores of the node and their speed. Raises `InsufficientResources`."""
     free = [core for core in list_usable_cores(node) if core not in in_use.cores]
     if len(free) < number:
         raise InsufficientResources("cores")

@@ -39,13 +39,13 @@ class ExclusiveResources:
         return copied
 
     def add_resources(self, resources: AllocatedResources) -> None:
-        """Count the exclusive resources of an allocation."""
+        """Count the ports, cores and device instances of one allocation as in use."""
         self.ports.update(iter_ports(resources))
         self.cores.update(iter_cores(resources))
         self.devices.update(iter_devices(resources))
 
     def remove_resources(self, resources: AllocatedResources) -> None:
-        """Remove the exclusive resources of an allocation from the counts."""
+        """Count the ports, cores and device instances of one allocation as no longer in use."""
         _subtract(self.ports, iter_ports(resources))
         _subtract(self.cores, iter_cores(resources))
         _subtract(self.devices, iter_devices(resources))

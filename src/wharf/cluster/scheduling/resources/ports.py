@@ -109,14 +109,17 @@ class PortAssigner:
         return addresses
 
     def _assign_static(self, port: Port) -> AllocatedPort:
-        """Assign a static port on the first address where it is free."""
+        """Assign a static port on the first address where it is free. Raises `PortUnavailable` if there is none."""
         for address, reserved in self._list_addresses(port):
             if port.ignore_collision or (port.value not in reserved and self._is_free(address, port.value)):
                 return self._record(port, address, port.value)
         raise PortUnavailable(f"reserved port collision {port.label}={port.value}")
 
     def _assign_dynamic(self, port: Port, own_ports: frozenset[int]) -> AllocatedPort:
-        """Assign a random free port of the node's dynamic range."""
+        """Assign a random free port of the node's dynamic range. Raises `PortUnavailable` if no port is free.
+
+        `own_ports` are the static ports of the same network, which are left out.
+        """
         resources = self._node.node_resources
         assert resources is not None, "a node without resources is never chosen"
         low, high = resources.min_dynamic_port, resources.max_dynamic_port
