@@ -70,7 +70,7 @@ def create(
     with report_startup_errors():
         from wharf.agent.tls import certificates
 
-        made = certificates.create_certificates(
+        created = certificates.create_certificates(
             folder,
             region=region,
             is_server=not is_client,
@@ -79,11 +79,11 @@ def create(
             days=days,
             authority_days=ca_days,
         )
-        for issued in made:
+        for issued in created:
             click.echo(
                 f"{issued.role:<9}  {issued.certificate_file}  {issued.key_file}  valid until {issued.valid_until}"
             )
-        certificate_file, key_file = made[-1].certificate_file, made[-1].key_file
+        certificate_file, key_file = created[-1].certificate_file, created[-1].key_file
         ca_file, ca_key_file = certificates.get_files(folder, certificates.AUTHORITY_FILES_NAME)
         click.echo(f"\nDo not copy {ca_key_file} to servers: anyone who has it can create certificates.")
         if is_client:

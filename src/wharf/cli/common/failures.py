@@ -69,7 +69,7 @@ class FailureSummary(NamedTuple):
     text: str
     newest_allocation: "AllocationStub"
     ended_task: str
-    """The task whose program ended by itself, so that its output may tell more; empty if there is none."""
+    """The task whose program ended by itself, so that its output may show the cause; empty if there is none."""
 
 
 def summarize_failures(allocations: "Iterable[AllocationStub]") -> list[FailureSummary]:

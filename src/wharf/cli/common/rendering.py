@@ -17,7 +17,7 @@ COLUMN_GAP: Final = "  "
 MIN_COLUMN_WIDTH: Final = 10
 """The last column of a table is not cut to fewer characters."""
 MIN_NAME_WIDTH: Final = 12
-"""A name is not cut to fewer characters: shorter ones could not be told apart."""
+"""A name is not cut to fewer characters, so that names stay different."""
 GOOD_STATES: Final = frozenset({"running", "ready", "eligible", "successful", "complete", "alive", "healthy", "active"})
 BAD_STATES: Final = frozenset({"failed", "lost", "down", "dead (failed)", "unhealthy"})
 PENDING_STATES: Final = frozenset({

@@ -293,7 +293,7 @@ def activity(organization: str, by: str, since: str, path: AdminAddress) -> None
 def metrics(path: AdminAddress) -> None:
     """Print metrics in the text format of Prometheus.
 
-    If there are several processes, the label `process` tells them apart.
+    If there are several processes, the label `process` names the process of each value.
     """
     from wharf.cli.limits.admin_client import query_text_of_all
 

@@ -144,7 +144,7 @@ def _is_context_allowed(rights: Rights, context: SearchContext, namespace: str) 
 
 
 def make_visibility_filter(rights: Rights, context: SearchContext, namespace: str) -> Callable[[Any], bool]:
-    """Return a function that tells whether a record is in the searched namespace and visible to the caller."""
+    """Return a predicate: whether a record is in the searched namespace and visible to the caller."""
     target = SEARCH_TARGETS[context]
     get_namespace, is_visible, permission = target.get_namespace, target.is_visible, target.permission
     allowed_namespaces: dict[str, bool] = {}

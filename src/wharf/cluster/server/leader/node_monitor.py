@@ -104,7 +104,7 @@ class NodeMonitor:
     def expect_all(self) -> None:
         """Expect a heartbeat of every node that is not down.
 
-        Keep the deadlines of nodes that were heard from already.
+        Keep the deadlines of nodes that have sent a heartbeat already.
         """
         replica, now_s = self._follower.replica, self._world.monotonic_s()
         if self._epoch != replica.epoch:

@@ -281,11 +281,11 @@ class LoginVerifier:
         self._check_times(config, claims, must_expire=must_expire)
         if issuers and claims.get("iss") not in issuers:
             raise LoginRejected(f"the auth method does not accept issuer {claims.get('iss')!r}")
-        given = claims.get("aud", [])
-        user_info = given if isinstance(given, list) else [given]
-        if audiences and not any(audience in user_info for audience in audiences):
+        audience_claim = claims.get("aud", [])
+        token_audiences = audience_claim if isinstance(audience_claim, list) else [audience_claim]
+        if audiences and not any(audience in token_audiences for audience in audiences):
             raise LoginRejected("the token was issued for another audience")
-        if not audiences and user_info and not must_expire:
+        if not audiences and token_audiences and not must_expire:
             raise LoginRejected("the token has an audience, but the auth method has none: set BoundAudiences")
         return claims
 
@@ -403,11 +403,15 @@ def _check_redirect(config: AuthMethodConfig, redirect_uri: str) -> None:
     for allowed in config.allowed_redirect_uris or ():
         if redirect_uri == allowed:
             return
-        given, known = _split_url(redirect_uri), _split_url(allowed)
-        if given is None or known is None:
+        requested, known = _split_url(redirect_uri), _split_url(allowed)
+        if requested is None or known is None:
             continue
         is_own_machine = known.hostname in ("localhost", "127.0.0.1", "::1") and known.scheme == "http"
-        if is_own_machine and (given.scheme, given.hostname, given.path) == (known.scheme, known.hostname, known.path):
+        if is_own_machine and (requested.scheme, requested.hostname, requested.path) == (
+            known.scheme,
+            known.hostname,
+            known.path,
+        ):
             return
     raise invalid_request(f"unauthorized redirect_uri: {redirect_uri}")
 

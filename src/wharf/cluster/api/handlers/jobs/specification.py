@@ -160,7 +160,7 @@ class JobSpecificationActions:
             raise invalid_request(f"Failed to parse job: {error}") from error
         if body.canonicalize:
             return ActionResult(canonicalize_job(job, self._server.job_settings))
-        return ActionResult(fill_with_nulls(Job, _keep_given_fields(msgspec.to_builtins(job), fields)))
+        return ActionResult(fill_with_nulls(Job, _keep_sent_fields(msgspec.to_builtins(job), fields)))
 
     def _get_job(self, request: Request, body: JobSpecificationBody) -> Job:
         """Return the job of the body with the requested namespace. Raises `Refusal`."""
@@ -241,17 +241,17 @@ def _extract_job(text: str) -> Mapping[str, Any]:
     raise invalid_request("Failed to parse job: the JSON has neither an ID nor a Job")
 
 
-def _keep_given_fields(value: object, given: object) -> Any:
+def _keep_sent_fields(value: object, sent: object) -> Any:
     """Return the value without the fields that the caller did not send, under their exact names."""
-    if isinstance(value, dict) and isinstance(given, Mapping):
-        by_lower_name = {name.lower(): each for name, each in given.items()}
+    if isinstance(value, dict) and isinstance(sent, Mapping):
+        by_lower_name = {name.lower(): each for name, each in sent.items()}
         return {
-            name: _keep_given_fields(each, given[name] if name in given else by_lower_name[name.lower()])
+            name: _keep_sent_fields(each, sent[name] if name in sent else by_lower_name[name.lower()])
             for name, each in value.items()
-            if name in given or name.lower() in by_lower_name
+            if name in sent or name.lower() in by_lower_name
         }
-    if isinstance(value, list | tuple) and isinstance(given, list | tuple):
-        return [_keep_given_fields(*pair) for pair in zip(value, given, strict=False)]
+    if isinstance(value, list | tuple) and isinstance(sent, list | tuple):
+        return [_keep_sent_fields(*pair) for pair in zip(value, sent, strict=False)]
     return value
 
 
