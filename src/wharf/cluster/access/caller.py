@@ -72,8 +72,11 @@ def build_denial(caller: Caller, detail: DenialDetail = DenialDetail.GENERIC) ->
 def require_rights(
     caller: Caller, need: Permission, *, manner: DenialDetail = DenialDetail.GENERIC, **about: str
 ) -> None:
-    """Raise a refusal unless the caller has the required rights. `about`: the namespace, path or label, for
-    `Rights.satisfies`."""
+    """Raise a refusal unless the caller has the required permission.
+
+    `about` names the object of the request: `namespace`, `path` (of a variable) or `label` (a node pool or volume).
+    `manner` selects how much the refusal says about an invalid token.
+    """
     if isinstance(need, PublicAccess):
         return
     if caller.is_refused or not caller.rights.satisfies(need, **about):

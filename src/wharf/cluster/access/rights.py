@@ -33,7 +33,7 @@ _IMPLICIT_CAPABILITIES: Final = frozenset({VariableCapability.READ, VariableCapa
 
 
 class Rights:
-    """The rights of some policies. Immutable; cached rights are shared by callers with the same policies."""
+    """The rights that a set of policies grants. Immutable; cached rights are shared by callers with the same policies."""
 
     __slots__ = ("_grants", "_host_volumes", "_implicit_paths", "_namespaces", "_node_pools", "_variable_namespaces", "_variables",
                  "is_management")  # fmt: skip

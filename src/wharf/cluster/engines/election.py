@@ -332,7 +332,7 @@ class Election:
         self, kind: str, change: EncodedChange, conditions: tuple[Condition, ...], lease: Lease
     ) -> int | None:
         """Write one record on the lease and return the index of the commit; None if it was not committed."""
-        since = await self._engine.barrier()
+        since_index = await self._engine.barrier()
         cause = Cause(CauseKind.LEASE, self._candidate.member_id)
         write = EncodedWrite(self._world.new_id(), kind, cause, conditions, (change,), lease.id)
         outcome = await self._engine.commit(write)
@@ -342,7 +342,7 @@ class Election:
             return None
         try:
             await self._engine.barrier()
-            return await self._engine.find_write(write.id, since=since)
+            return await self._engine.find_write(write.id, since=since_index)
         except (LogUnavailable, FollowerBehind):
             # It is unknown whether the record was written. Without its lease it is deleted.
             await self.release_lease(lease)
@@ -351,7 +351,7 @@ class Election:
     # --- time and change ---
 
     def _is_safe(self, lease: Lease) -> bool:
-        """Return whether the lease is valid for longer than the margin."""
+        """Return whether the lease stays valid for more than the safety margin (`margin_s`) before its expiry."""
         return self._world.monotonic_s() < lease.get_valid_until_s() - self._margin_s
 
     def find_loss_reason(self, lease: Lease, version: int) -> str:

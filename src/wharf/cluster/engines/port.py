@@ -72,7 +72,7 @@ class Committed(msgspec.Struct, frozen=True, gc=False, tag="Committed"):
 
 
 class WriteConflict(msgspec.Struct, frozen=True, gc=False, tag="Conflict"):
-    """The conditions that did not hold, as (table, key)."""
+    """The write changed nothing: its conditions on these records, as (table, key), did not hold."""
 
     keys: Sequence[tuple[str, str]]
 
@@ -135,7 +135,7 @@ class Load(Protocol):
 
 
 class LoadBase:
-    """Holds the position that a load of an engine has after its last slice."""
+    """The part that all loads have in common: the log position, which is set after the last slice."""
 
     _position: LogPosition | None = None
 
@@ -178,7 +178,7 @@ class LogEngine(Protocol):
     def load(self) -> Load: ...
 
     def follow(self, after: int) -> AsyncIterator[Batch]:
-        """Yield every batch with a greater index, without end. Raises `FollowerBehind`, or `LogUnavailable` when
+        """Yield every batch with an index greater than `after`, without end. Raises `FollowerBehind`, or `LogUnavailable` when
         contact is lost.
 
         After an exception the iterator is finished; call again with the last applied index.
@@ -190,7 +190,9 @@ class LogEngine(Protocol):
         ...
 
     async def find_write(self, write_id: str, *, since: int) -> int | None:
-        """Return the index at which the write was committed, or None. Searches back to the index `since`.
+        """Return the index at which the write with this id was committed, or None if it was not.
+
+        Searches the batches from the index `since` to the newest one.
 
         Raises `FollowerBehind` when the log no longer reaches back to `since`.
         """
@@ -203,7 +205,10 @@ class LogEngine(Protocol):
     async def grant_lease(self, ttl_s: float) -> Lease: ...
 
     async def compact(self, before: int) -> None:
-        """Allow the log to discard batches before this index. `follow(before - 1)` must still work."""
+        """Allow the log to discard batches with an index below `before`.
+
+        Afterwards a feed can still start at the batch `before`; a feed of earlier batches may raise `FollowerBehind`.
+        """
         ...
 
     async def restore(self, records: AsyncIterator[Sequence[StoredRecord]], position: LogPosition) -> int:

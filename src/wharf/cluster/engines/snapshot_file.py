@@ -37,7 +37,7 @@ _COMPRESSION_LEVEL: Final = 1
 
 
 class SnapshotHeader(msgspec.Struct, frozen=True):
-    """Which program saved the snapshot, and when. `needs`: what a restore needs besides the file, in sentences (such as
+    """The first frame of a snapshot: which program saved it, and when. `needs`: what a restore needs besides the file, in sentences (such as
     a keyring)."""
 
     created_ns: int

@@ -48,24 +48,24 @@ class WriteBuilder:
         self.conditions: list[Condition] = []
 
     def put(self, table: Table[RecordT], record: RecordT) -> None:
-        """Store the record."""
+        """Add the change that stores this record."""
         self.changes.append(table.build_put(record))
 
     def delete(self, table: Table[Any], *key: str | int) -> None:
-        """Delete the record under the key."""
+        """Add the change that deletes the record under the key."""
         self.changes.append(table.build_delete(*key))
 
     def require_unchanged_record(self, table: Table[RecordT], record: RecordT) -> None:
-        """Let the write conflict if this record changes before."""
+        """Add the condition that this record does not change before the commit."""
         self.conditions.append(self.snapshot.build_record_condition(table, record))
 
     def require_unchanged_key(self, table: Table[Any], *key: str | int) -> None:
-        """Let the write conflict if the record under the key changes or is created before."""
+        """Add the condition that the record under the key neither changes nor is created before the commit."""
         self.conditions.append(self.snapshot.build_key_condition(table, *key))
 
-    def build(self, kind: str, cause: Cause) -> Write:
-        """Build the write from what was collected."""
-        return Write(kind, cause, self.changes, self.conditions)
+    def build(self, write_kind: str, cause: Cause) -> Write:
+        """Return the write with the collected changes and conditions. `write_kind` is its name in the log."""
+        return Write(write_kind, cause, self.changes, self.conditions)
 
 
 def set_written_index(record: RecordT, index: int) -> RecordT:
@@ -80,7 +80,7 @@ def build_store_decision(
     table: Table[RecordT],
     requested: RecordT,
     stored: RecordT | None,
-    kind: str,
+    write_kind: str,
     cause: Cause,
     *,
     build_reply: Callable[[int, RecordT], T],
@@ -88,7 +88,7 @@ def build_store_decision(
 ) -> Decision[T]:
     """Build the decision that stores a named record; nothing is written if the stored one has the same content.
 
-    `stored`: the record under the same key, or None. `build_reply` receives the index of the last change, and the
+    `stored`: the record under the same key, or None. `write_kind`: the name of the write in the log. `build_reply` receives the index of the last change, and the
     record with its indexes. `conditions`: further conditions, besides that the record under the key is unchanged.
     """
     old: Any = stored  # mypy cannot express "a Struct with these fields".
@@ -98,11 +98,16 @@ def build_store_decision(
     create_index = WRITE_INDEX if old is None else old.create_index
     record = replace(requested, hash=content_hash, create_index=create_index, modify_index=0)
     key_condition = snapshot.build_key_condition(table, table.get_key(record))
-    write = Write(kind, cause, [table.build_put(record)], [key_condition, *conditions])
+    write = Write(write_kind, cause, [table.build_put(record)], [key_condition, *conditions])
     return Decision(write, lambda index: build_reply(index, set_written_index(record, index)))
 
 
-def build_delete_decision(snapshot: Replica, table: Table[Any], *key: str, kind: str, cause: Cause) -> Decision[int]:
-    """Build the decision that deletes one record, if it does not change before. The reply is the index."""
-    write = Write(kind, cause, [table.build_delete(*key)], [snapshot.build_key_condition(table, *key)])
+def build_delete_decision(
+    snapshot: Replica, table: Table[Any], *key: str, write_kind: str, cause: Cause
+) -> Decision[int]:
+    """Build the decision that deletes one record, if it does not change before. The reply is the index of the write.
+
+    `write_kind` is the name of the write in the log.
+    """
+    write = Write(write_kind, cause, [table.build_delete(*key)], [snapshot.build_key_condition(table, *key)])
     return Decision(write, lambda index: index)

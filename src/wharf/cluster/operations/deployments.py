@@ -82,7 +82,10 @@ def fail_deployment_for_groups(
     groups: Iterable[str],
     max_versions: int = DEFAULT_MAX_VERSIONS,
 ) -> DeploymentDecision:
-    """Fail the deployment because of these groups. If one of them has auto-revert, the job reverts."""
+    """Fail the deployment with `reason` as its status description.
+
+    If one of these `groups` has auto-revert, the job reverts to its newest stable version.
+    """
     deployment = _get_active_deployment(snapshot, deployment_id, "fail")
     known_groups = _get_groups(deployment)
     should_revert = any(known_groups[name].auto_revert for name in groups if name in known_groups)
@@ -98,7 +101,10 @@ def continue_deployment(
     allocations_to_retry: Sequence[Allocation] = (),
     max_changes: int,
 ) -> DeploymentDecision:
-    """Evaluate the job of the deployment again, and let the scheduler replace the failed `allocations_to_retry`."""
+    """Evaluate the job of the deployment again, and let the scheduler replace failed allocations.
+
+    Of `allocations_to_retry`, the first ones are marked for replacement, as many as fit in one write (`max_changes`).
+    """
     deployment = _get_active_deployment(snapshot, deployment_id, "go on with")
     marked = [
         replace(
@@ -411,11 +417,11 @@ def _build_failure_decision(
 
 
 def _build_partial_decision(
-    kind: str, snapshot: Replica, deployment: Deployment, allocations: Sequence[Allocation], *, cause: str
+    write_kind: str, snapshot: Replica, deployment: Deployment, allocations: Sequence[Allocation], *, cause: str
 ) -> DeploymentDecision:
     """Build a decision that writes only these allocations, as one part of a larger request."""
     write = Write(
-        kind,
+        write_kind,
         Cause(CauseKind.REQUEST, cause),
         [ALLOCATIONS.build_put(allocation) for allocation in allocations],
         [snapshot.build_record_condition(ALLOCATIONS, allocation) for allocation in allocations],
@@ -424,7 +430,7 @@ def _build_partial_decision(
 
 
 def _build_decision(
-    kind: str,
+    write_kind: str,
     snapshot: Replica,
     deployment: Deployment,
     context: DecisionContext,
@@ -455,7 +461,7 @@ def _build_decision(
     if evaluation is not None:
         changes.append(EVALUATIONS.build_put(evaluation))
     return Decision(
-        Write(kind, Cause(CauseKind.REQUEST, cause), changes, conditions),
+        Write(write_kind, Cause(CauseKind.REQUEST, cause), changes, conditions),
         lambda index: DeploymentWriteResult(
             index=index,
             deployment_modify_index=index,

@@ -284,8 +284,11 @@ def _update_summary(builder: DerivedWriteBuilder, job: Job, summary: JobSummary 
         if allocation is not None and _belongs_to_job(allocation, job):
             _count_allocation(groups, builder.snapshot.get(ALLOCATIONS, key), allocation)
     for key, evaluation in builder.get_changes(EVALUATIONS).items():
-        is_ours = evaluation is not None and (evaluation.namespace, evaluation.job_id) == (job.namespace, job.id)
-        if is_ours and _is_processed(builder.snapshot.get(EVALUATIONS, key), evaluation):
+        belongs_to_this_job = evaluation is not None and (evaluation.namespace, evaluation.job_id) == (
+            job.namespace,
+            job.id,
+        )
+        if belongs_to_this_job and _is_processed(builder.snapshot.get(EVALUATIONS, key), evaluation):
             for name, queued in (evaluation.queued_allocations or {}).items():
                 groups.setdefault(name, msgspec.structs.asdict(GroupSummary()))["queued"] = queued
     return replace(counted, summary={name: GroupSummary(**counters) for name, counters in groups.items()})

@@ -162,7 +162,7 @@ CHANGES_PER_JOB: Final = 3
 
 
 class EvaluationDeletionResult(msgspec.Struct, frozen=True):
-    """The number of deleted evaluations, and in `left` the ids that did not fit in the write."""
+    """The index of the write, the number of deleted evaluations, and in `left` the ids that did not fit in the write."""
 
     index: int
     count: int

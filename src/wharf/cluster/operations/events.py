@@ -87,7 +87,11 @@ class ChangedRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class ClusterEvent(msgspec.Struct, frozen=True, gc=False):
-    """One event. If `filter_keys` is None, subscribers can select it by its key only."""
+    """One event of the stream, about one changed record.
+
+    Subscribers select it by `key` or by one of `filter_keys` (for an allocation: its job and its deployment). If
+    `filter_keys` is None, only `key` selects it. If `is_deleted`, `record` is the record before its deletion.
+    """
 
     topic: EventTopic
     type: str
@@ -201,7 +205,7 @@ EVENT_TYPES: Final[Mapping[str, str]] = MappingProxyType({
 """The type of all events of a commit of this kind."""
 
 
-def build_events(kind: str, changes: Iterable[ChangedRecord]) -> list[ClusterEvent]:
+def build_events(write_kind: str, changes: Iterable[ChangedRecord]) -> list[ClusterEvent]:
     """Return the events of a commit, in the order of its changes."""
     events = []
     for change in changes:
@@ -213,7 +217,7 @@ def build_events(kind: str, changes: Iterable[ChangedRecord]) -> list[ClusterEve
         events.append(
             ClusterEvent(
                 topic=mapping.topic,
-                type=EVENT_TYPES.get(kind, default_type),
+                type=EVENT_TYPES.get(write_kind, default_type),
                 key=mapping.get_key(record),
                 namespace=mapping.get_namespace(record),
                 filter_keys=mapping.get_filter_keys(record) if mapping.get_filter_keys is not None else None,

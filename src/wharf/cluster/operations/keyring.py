@@ -147,10 +147,10 @@ def is_key_in_use(snapshot: Replica, key_id: str) -> bool:
     return any(snapshot.count_by_index(sealed_field.key_index, key_id) for sealed_field in SEALED_FIELDS)
 
 
-def _has_older_allocation(snapshot: Replica, until_ns: int) -> bool:
+def _has_older_allocation(snapshot: Replica, signed_before_ns: int) -> bool:
     """Return whether an allocation lives that may hold an identity signed before this time."""
     return any(
-        allocation.create_time < until_ns and not allocation.is_terminal
+        allocation.create_time < signed_before_ns and not allocation.is_terminal
         for allocation in snapshot.iter_all(ALLOCATIONS)
     )
 
@@ -159,7 +159,11 @@ def _has_older_allocation(snapshot: Replica, until_ns: int) -> bool:
 
 
 class SealedField(NamedTuple):
-    """An encrypted field of a table: how to read it from a record, and how to replace it."""
+    """An encrypted field of a table: how to read it from a record, and how to replace it.
+
+    `make_context` returns the text that binds the encrypted data to its record. `key_index` finds the records that are
+    encrypted with a key of the keyring.
+    """
 
     table: Table[Any]
     key_index: Index[Any]
@@ -284,7 +288,10 @@ def finish_reencryption(snapshot: Replica) -> Decision[KeyringWriteResult] | Non
 
 
 def _retire_keys(snapshot: Replica, *, full: bool) -> list[KeyringKey]:
-    """Return the older keys with the state they have after a rotation: inactive, or rekeying if it is a full one."""
+    """Return the older keys with the state they have after a rotation: inactive, or rekeying if it is full.
+
+    Data of a key in the state rekeying must still be re-encrypted.
+    """
     if not full:
         return [
             replace(key, state=KeyState.INACTIVE)
@@ -295,7 +302,7 @@ def _retire_keys(snapshot: Replica, *, full: bool) -> list[KeyringKey]:
 
 
 def _build_key_decision(
-    snapshot: Replica, kind: str, keys: Sequence[KeyringKey], reply_key: KeyringKey | None = None
+    snapshot: Replica, write_kind: str, keys: Sequence[KeyringKey], reply_key: KeyringKey | None = None
 ) -> Decision[KeyringWriteResult]:
     """Build the decision that stores these keys. The reply contains `reply_key`, if given."""
     changes = [KEYRING.build_put(key) for key in keys]
@@ -306,4 +313,4 @@ def _build_key_decision(
             return KeyringWriteResult(index)
         return KeyringWriteResult(index, set_written_index(reply_key, index))
 
-    return Decision(Write(kind, Cause(CauseKind.OPERATOR), changes, conditions), reply)
+    return Decision(Write(write_kind, Cause(CauseKind.OPERATOR), changes, conditions), reply)

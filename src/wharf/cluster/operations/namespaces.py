@@ -49,7 +49,7 @@ def delete_namespace(snapshot: Replica, name: str, *, region: str, cause: str = 
         problem_text = "; ".join(f'namespace "{name}" has {blocker} in regions: [{region}]' for blocker in blockers)
         raise invalid_request(problem_text)
     return build_delete_decision(
-        snapshot, NAMESPACES, name, kind=DELETED_WRITE_KIND, cause=Cause(CauseKind.REQUEST, cause)
+        snapshot, NAMESPACES, name, write_kind=DELETED_WRITE_KIND, cause=Cause(CauseKind.REQUEST, cause)
     )
 
 

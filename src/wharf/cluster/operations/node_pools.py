@@ -59,7 +59,7 @@ def delete_node_pool(snapshot: Replica, name: str, *, region: str, cause: str = 
     if blockers:
         raise invalid_request(format_problems([ValidationProblem("", blocker) for blocker in blockers]).rstrip())
     return build_delete_decision(
-        snapshot, NODE_POOLS, name, kind=DELETED_WRITE_KIND, cause=Cause(CauseKind.REQUEST, cause)
+        snapshot, NODE_POOLS, name, write_kind=DELETED_WRITE_KIND, cause=Cause(CauseKind.REQUEST, cause)
     )
 
 

@@ -48,7 +48,9 @@ def delete_quota(snapshot: Replica, name: str, *, cause: str = "") -> Decision[i
     namespaces = sorted(namespace.name for namespace in snapshot.list_by_index(NAMESPACES_WITH_QUOTA, name))
     if namespaces:
         raise invalid_request(f'quota "{name}" is still attached to namespaces: {", ".join(namespaces)}')
-    return build_delete_decision(snapshot, QUOTAS, name, kind=DELETED_WRITE_KIND, cause=Cause(CauseKind.REQUEST, cause))
+    return build_delete_decision(
+        snapshot, QUOTAS, name, write_kind=DELETED_WRITE_KIND, cause=Cause(CauseKind.REQUEST, cause)
+    )
 
 
 def compute_quota_usage(snapshot: Replica, quota: Quota) -> QuotaUsage:

@@ -23,7 +23,7 @@ class InstanceChoice(msgspec.Struct, frozen=True):
 
 
 def parse_instance_choice(text: str) -> InstanceChoice:
-    """Parse `<n>|<key>`."""
+    """Parse `<count>|<key>`, such as `2|my-client`. Raises a refusal for any other text."""
     number, separator, key = text.partition("|")
     is_number = number.isascii() and number.isdigit() and len(number) <= 9
     if not separator or not key or not is_number or not int(number):
@@ -54,7 +54,12 @@ def delete_service(
     if registration is None or registration.service_name != service:
         raise not_found("service registration not found")
     return build_delete_decision(
-        snapshot, SERVICES, namespace, registration_id, kind="service-deleted", cause=Cause(CauseKind.REQUEST, cause)
+        snapshot,
+        SERVICES,
+        namespace,
+        registration_id,
+        write_kind="service-deleted",
+        cause=Cause(CauseKind.REQUEST, cause),
     )
 
 

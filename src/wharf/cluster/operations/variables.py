@@ -81,7 +81,11 @@ def put_variable(
 def delete_variable(
     snapshot: Replica, key: VariableKey, *, expected_index: int | None = None, lock_id: str = ""
 ) -> Decision[VariableWriteResult]:
-    """Delete the variable; no error if it does not exist. The conditions are those of `put_variable`."""
+    """Delete the variable; no error if it does not exist.
+
+    `expected_index` is the ModifyIndex that the variable must have; 0 means that it must not exist. `lock_id` is
+    required if the variable is locked. Otherwise the decision writes nothing and reports a conflict.
+    """
     stored = _get_stored(snapshot, key)
     if expected_index is not None and expected_index != (stored.modify_index if stored is not None else 0):
         return _build_conflict_decision(stored, VariableConflict.VERSION)
@@ -214,7 +218,7 @@ def _build_conflict_decision(stored: Variable | None, conflict: VariableConflict
 
 
 def _build_write_decision(
-    snapshot: Replica, kind: str, variable: Variable, *, by: CauseKind = CauseKind.REQUEST
+    snapshot: Replica, write_kind: str, variable: Variable, *, by: CauseKind = CauseKind.REQUEST
 ) -> Decision[VariableWriteResult]:
     """Build the decision that stores the variable. Raises if its namespace does not exist."""
     if snapshot.get(NAMESPACES, variable.namespace) is None:
@@ -224,5 +228,5 @@ def _build_write_decision(
         snapshot.build_key_condition(NAMESPACES, variable.namespace),
         snapshot.build_key_condition(KEYRING, variable.key_id),
     ]
-    write = Write(kind, Cause(by), [VARIABLES.build_put(variable)], conditions)
+    write = Write(write_kind, Cause(by), [VARIABLES.build_put(variable)], conditions)
     return Decision(write, lambda index: VariableWriteResult(index, set_written_index(variable, index)))

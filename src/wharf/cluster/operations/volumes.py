@@ -210,7 +210,7 @@ def get_volume(snapshot: Replica, namespace: str, volume_id: str) -> HostVolume:
 
 
 def has_folder_on_node(snapshot: Replica, volume: HostVolume) -> bool:
-    """Return whether the node must delete the folder before the record can be deleted."""
+    """Return whether the volume has a folder that its node must delete before the record can be deleted."""
     return volume.state is not HostVolumeState.PENDING and snapshot.get(NODES, volume.node_id) is not None
 
 
@@ -221,7 +221,12 @@ def delete_volume(snapshot: Replica, namespace: str, volume_id: str, *, cause: s
     if users:
         raise invalid_request(f"volume {volume.id} in use by allocations: {', '.join(users)}")
     return build_delete_decision(
-        snapshot, HOST_VOLUMES, namespace, volume_id, kind=DELETED_WRITE_KIND, cause=Cause(CauseKind.REQUEST, cause)
+        snapshot,
+        HOST_VOLUMES,
+        namespace,
+        volume_id,
+        write_kind=DELETED_WRITE_KIND,
+        cause=Cause(CauseKind.REQUEST, cause),
     )
 
 

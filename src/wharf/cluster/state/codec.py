@@ -57,7 +57,10 @@ def encode_record(table: Table[R], record: R, *, cluster_format: int = UNLIMITED
 
 
 def build_encoder(table: Table[R], *, cluster_format: int = UNLIMITED_FORMAT) -> Callable[[R], bytes]:
-    """Return a function that encodes records as `encode_record` does. Raises `FormatNotRaised`."""
+    """Return a function that encodes records in the newest schema version that every server of the cluster can read.
+
+    Raises `FormatNotRaised` if the servers may not write this table yet.
+    """
     version = table.get_schema_version(cluster_format)
     if version == 0:
         raise FormatNotRaised(
@@ -225,7 +228,10 @@ def _compile_adopt_function(
     shared_readers: Mapping[str, "_SharedValueReaders"],
     packed_readers: Mapping[str, "_PackedMapReaders"],
 ) -> Callable[[Any, str, int], Any]:
-    """Compile a function that copies a record and completes the copy, as the finish function does for decoded ones."""
+    """Compile a function that copies a record and completes the copy, as is done for decoded records.
+
+    It sets the version and the write index fields, and replaces interned, shared and packed values by shared objects.
+    """
     names: dict[str, Any] = {
         "put": force_setattr, "intern": sys.intern, "stamped": _copy_with_write_index, "write_index": WRITE_INDEX,
     }  # fmt: skip

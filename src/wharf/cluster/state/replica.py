@@ -366,7 +366,7 @@ class ReplicaLoad:
             pass
 
     def finish_in_steps(self, position: LogPosition) -> Iterator[None]:
-        """Do what `finish` does in short steps; the caller must exhaust the iterator.
+        """Replace the replica's state in short steps, and yield between them; the caller must exhaust the iterator.
 
         Readers see the new state after the first step, and batches may be applied again. Subscriptions are woken by the
         last steps.

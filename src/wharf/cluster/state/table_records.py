@@ -55,7 +55,7 @@ class TableRecords(Generic[R]):
         )
 
     def link_relatives(self, tables: Mapping[str, "TableRecords[Any]"]) -> None:
-        """Find the table whose records may have the same values as this one's (`relative_key`)."""
+        """Store a reference to the table whose records may share values with this one's, if `relative_key` names one."""
         self._relatives = tables.get(self.table.relative_key[0]) if self.table.relative_key is not None else None
 
     # -- changing --------------------------------------------------------------------------------------------------
@@ -117,7 +117,10 @@ class TableRecords(Generic[R]):
         return old
 
     def add_records(self, records: dict[str, R]) -> None:
-        """Add records whose keys are all new. One index after the other is filled, which is faster than by record."""
+        """Add records whose keys are all new.
+
+        Fills one index with all records, then the next; that is faster than all indexes record by record.
+        """
         if self._read_recurring is not None:
             for record in records.values():
                 self._share_recurring_values(record, None)

@@ -117,7 +117,10 @@ class TableSnapshot(Generic[R]):
         *,
         is_begin_returned: bool,
     ) -> bool:
-        """Return whether a position is in the slice: after the begin, or at it if not returned yet, up to the last."""
+        """Return whether a position is in the slice from `begin_position` to `last_position` (included).
+
+        `begin_position` itself is included unless it was returned already. None leaves that side open.
+        """
         if self._reverse:
             is_after_begin = begin_position is None or (
                 position < begin_position if is_begin_returned else position <= begin_position

@@ -42,7 +42,7 @@ def watch_index(index: Index[Any], *value: Hashable) -> WatchTarget:
 
 
 def format_index_kind(index: Index[Any]) -> str:
-    """Return the `kind` of targets for values of an index."""
+    """Return the text that watch targets of this index have as their `kind`, such as `index job`."""
     return f"index {index.name}"
 
 
@@ -125,7 +125,7 @@ class IndexWatches(NamedTuple):
 
 
 def _add_touched_groups(touched: TouchedGroups, groups: dict[Hashable, Subscribers], values: set[Any]) -> None:
-    """Add the groups of these keys, prefixes or index values. The order is irrelevant: it is decided when waking."""
+    """Add to `touched` the groups of subscriptions to these keys, prefixes or index values. The order is irrelevant: it is decided when waking."""
     for value in groups.keys() & values:
         subscribers = groups[value]
         touched[id(subscribers)] = subscribers
@@ -171,7 +171,7 @@ class TableWatches:
             observer.on_changes(changes)
 
     def collect_touched(self, changes: Sequence[RecordChange], *, touched: TouchedGroups) -> None:
-        """Add every group that one of these changes touches.
+        """Add to `touched` every group of subscriptions with a target that one of these changes affects.
 
         All changes of a batch are compared with one kind of target after the other. With thousands of subscriptions, this
         function limits how many changes a replica can apply in a second.
@@ -190,7 +190,7 @@ class TableWatches:
             _add_touched_groups(touched, by_value, values)
 
     def collect_all(self, *, touched: TouchedGroups) -> None:
-        """Add every group of the table."""
+        """Add all groups of subscriptions of the table to `touched`."""
         add_touched_group(touched, self.table_subscribers)
         for groups in (
             self.subscribers_by_key,

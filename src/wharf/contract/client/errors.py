@@ -98,7 +98,7 @@ TRANSIENT_ERRORS: Final = (NoLeader, ServerUnavailable, RateLimited, OutcomeUnkn
 
 
 def build_error(reply: ClientReply) -> RequestRefused:
-    """Return the error that a reply stands for."""
+    """Return the error for a refused reply, with the type that belongs to its refusal code."""
     text = reply.body.decode("utf-8", "replace") or f"status {reply.status} with an empty body"
     refusal = build_refusal(
         reply.status, text, code=reply.headers.get(CODE_HEADER, ""), reason=reply.headers.get(REASON_HEADER, "")

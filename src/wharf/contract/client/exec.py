@@ -131,7 +131,11 @@ async def open_action(
     is_tty: bool = False,
     relays: Sequence[SocketRelay] = (),
 ) -> AsyncIterator[RunningCommand]:
-    """Run an action of a job, like `open_command`. Without `alloc_id`, the newest running allocation that has the action is used."""
+    """Run an action of a job inside a task. It is killed when the context ends. Raises `Refusal` and `Unreachable`.
+
+    `relays` replace the servers of the settings. Without `alloc_id`, the newest running allocation that has the action is
+    used.
+    """
     parameters = {"action": action, "namespace": namespace, "allocID": alloc_id, "group": group, "task": task}
     path = f"/v1/job/{quote(job_id, safe='')}/action"
     async with _open_websocket(settings, path, parameters, is_tty=is_tty, relays=relays) as running:

@@ -32,7 +32,7 @@ class MethodGroup(Generic[M]):
 
 
 class _BoundMethod(Generic[P]):
-    """A method that is bound to a client."""
+    """A client method for one endpoint; `describe` turns the caller's arguments into a request spec."""
 
     def __init__(
         self, client: Any, group: Any, endpoint: Endpoint, describe: DescribeCall
@@ -111,7 +111,7 @@ class _Method:
 
 
 class ReadMethod(_Method, Generic[P, T]):
-    """Becomes `SyncRead` or `AsyncRead`, depending on the client."""
+    """A descriptor of a read method: on a client it returns `SyncRead` or `AsyncRead`, depending on the client."""
 
     @overload
     def __get__(self, group: None, owner: type) -> Self: ...
@@ -127,7 +127,7 @@ class ReadMethod(_Method, Generic[P, T]):
 
 
 class ListMethod(_Method, Generic[P, R]):
-    """Becomes `SyncList` or `AsyncList`, depending on the client."""
+    """A descriptor of a list method: on a client it returns `SyncList` or `AsyncList`, depending on the client."""
 
     @overload
     def __get__(self, group: None, owner: type) -> Self: ...
@@ -143,7 +143,7 @@ class ListMethod(_Method, Generic[P, R]):
 
 
 class CallMethod(_Method, Generic[P, T]):
-    """Becomes a function that returns T, or a coroutine function on the asyncio client."""
+    """A descriptor of a single call: on a client it is a function that returns T, or a coroutine function (asyncio)."""
 
     @overload
     def __get__(self, group: None, owner: type) -> Self: ...
@@ -163,7 +163,7 @@ class CallMethod(_Method, Generic[P, T]):
 
 
 class StreamMethod(_Method, Generic[P, T]):
-    """Becomes a function that returns a generator, or an async generator on the asyncio client."""
+    """A descriptor of a stream: on a client it is a function that returns a generator, or an async one (asyncio)."""
 
     @overload
     def __get__(self, group: None, owner: type) -> Self: ...

@@ -77,7 +77,7 @@ class SyncStreamedReply(StreamHead, Protocol):
     """A reply that is received in chunks, for synchronous clients."""
 
     def read_chunk(self) -> bytes:
-        """Return the next chunk, as in `StreamedReply`."""
+        """Return the next chunk; an empty one is the end. Raises `Unreachable` if the connection breaks."""
         ...
 
     def close(self) -> None: ...

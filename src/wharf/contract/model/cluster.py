@@ -86,7 +86,7 @@ class RecordFormat(Record):
 
 
 class IdempotencyKey(Record):
-    """A write that was already made, with its reply. It is found by token and key.
+    """A write that was already made, with its reply (empty while it is in progress). It is found by token and key.
 
     The same key with another method, path or body is a different request and is refused.
     """

@@ -59,7 +59,7 @@ class Shortage(Record):
 
 
 class GroupExplanation(Record):
-    """The state of a group's allocations, and which nodes could run another one. `fitting` counts nodes with room for one more."""
+    """The state of a group's allocations, and which nodes could run another one. `fitting` counts nodes with capacity for one more."""
 
     group: str
     wanted: int = 0

@@ -25,7 +25,7 @@ def unite_capabilities(sets: Iterable[frozenset[K]]) -> frozenset[K]:
 
 
 class Glob:
-    """A label with `*`."""
+    """A label of a policy that contains `*`, such as `prod-*`, which matches any characters."""
 
     __slots__ = ("_first", "_last", "_middle", "_shortest", "literal_length")
 

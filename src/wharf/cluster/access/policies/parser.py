@@ -102,7 +102,7 @@ class _PolicyReader:
         self._labels = 0
 
     def read_rules(self, body: Body) -> PolicyRules:
-        """Read the whole document."""
+        """Return the rules of the whole document. Raises `InvalidPolicy`."""
         self._check_keys(body)
         return PolicyRules(
             namespaces=tuple(

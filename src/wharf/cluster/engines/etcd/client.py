@@ -299,7 +299,7 @@ class EtcdClient:
             raise ReplyLost(f"the connection to {self._settings.describe()} is closed") from None
 
     def _translate_error(self, error: ProtobufMessage) -> EtcdRefusal | LogUnavailable | ReplyLost:
-        """Return what a gRPC error means for the request."""
+        """Return a gRPC error as one of three: refused, certainly not executed, or unknown whether it was executed."""
         text = error.details() or error.code().name
         sentence = f"{self._settings.describe()} failed: {text}"
         if any(mark in text for mark in (*_NOT_STARTED_TEXTS, *STALE_TOKEN_TEXTS)):

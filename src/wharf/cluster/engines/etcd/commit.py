@@ -50,7 +50,10 @@ def compute_write_limits(settings: EtcdSettings) -> WriteLimits:
 
 
 async def commit_write(session: EtcdSession, write: EncodedWrite, limits: WriteLimits) -> WriteOutcome:
-    """Commit a write; repeat it while only the fence has moved."""
+    """Commit a write and return its outcome.
+
+    Repeats it if another process only moved the fence (rewrote the epoch key). Raises `LogUnavailable` after ten attempts.
+    """
     rejection_reason = check_write_limits(write, limits)
     if rejection_reason is not None:
         return WriteRejected(rejection_reason)

@@ -162,7 +162,7 @@ class EtcdEngine:
     # --- upkeep ---
 
     async def compact(self, before: int) -> None:
-        """Compact etcd up to the revision before `before`, after storing the ends of leases."""
+        """Compact etcd up to the revision before the index `before`, after storing the revisions at which leases ended."""
         session = self._session
         status = await session.read_status()
         epoch = status.epoch

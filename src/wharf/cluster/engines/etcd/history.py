@@ -20,13 +20,12 @@ _MAX_SINGLE_READS: Final = 64
 
 
 class LeaseEnding(NamedTuple):
-    """A record that was deleted, by the end of its lease or later by a write. `held_key` is the key that marks it as a
-    lease's record."""
+    """A record of a lease that no longer exists: the lease ended, or a write deleted the record."""
 
     table: str
-    revision: int
-    held_key: bytes
-    held_revision: int
+    revision: int  # The etcd revision at which the record was deleted.
+    held_key: bytes  # The etcd key that marks the record as belonging to a lease.
+    held_revision: int  # The revision at which that key was last written.
 
 
 @asynccontextmanager
@@ -42,18 +41,22 @@ async def open_history_watch(session: EtcdSession, request: ProtobufMessage) -> 
         raise LogUnavailable(str(error)) from error
 
 
-async def find_write(session: EtcdSession, write_id: str, since: int) -> int | None:
-    """Return the index of the write with this id, searching from `since`; None if it was not committed."""
+async def find_write(session: EtcdSession, write_id: str, since_index: int) -> int | None:
+    """Return the index of the write with this id, searching from the index `since_index`; None if it was not committed.
+
+    First prevents the write from being committed later (moves the fence). Raises `FollowerBehind` if the log does not
+    reach back to `since_index`.
+    """
     # Fence first: a write that is still in flight must not be committed after this returned None.
     await session.fence_writes()
     status = await session.read_status()
     epoch = status.epoch
     if not epoch.fence:
         return None
-    first = epoch.to_revision(since)
+    first = epoch.to_revision(since_index)
     if first < epoch.since:
         if epoch.number:
-            raise FollowerBehind(f"the log began epoch {epoch.number} after index {since}")
+            raise FollowerBehind(f"the log began epoch {epoch.number} after index {since_index}")
         first = epoch.since
     head, head_id = status.head_revision, status.head_write_id
     for _ in range(_MAX_SINGLE_READS):
@@ -61,25 +64,28 @@ async def find_write(session: EtcdSession, write_id: str, since: int) -> int | N
             return None
         if head_id == write_id:
             return epoch.to_index(head)
-        head, head_id = await _read_head_before(session, head, since)
-    return await _search_heads(session, write_id, since, first=first, last=head, epoch=epoch)
+        head, head_id = await _read_head_before(session, head, since_index)
+    return await _search_heads(session, write_id, since_index, first=first, last=head, epoch=epoch)
 
 
-async def _read_head_before(session: EtcdSession, revision: int, since: int) -> tuple[int, str]:
+async def _read_head_before(session: EtcdSession, revision: int, since_index: int) -> tuple[int, str]:
     """Return the revision and id of the newest write before this revision; 0 and an empty id if there is none."""
     try:
         reply = await session.send_request("range", messages.build_range(session.keys.head, b"", revision=revision - 1))
     except EtcdRefusal as error:
-        raise _build_behind_error(session, since) from error
+        raise _build_behind_error(session, since_index) from error
     for pair in reply.kvs:
         return int(pair.mod_revision), decode_head(pair.value).id
     return 0, ""
 
 
 async def _search_heads(
-    session: EtcdSession, write_id: str, since: int, *, first: int, last: int, epoch: Epoch
+    session: EtcdSession, write_id: str, since_index: int, *, first: int, last: int, epoch: Epoch
 ) -> int | None:
-    """Search all heads between two revisions with a watch."""
+    """Return the index of the write with this id between the revisions `first` and `last`, or None.
+
+    A watch reads the head key (which every write puts) at each of these revisions.
+    """
     if last < first:
         return None
     try:
@@ -91,20 +97,23 @@ async def _search_heads(
                     if event.kv.mod_revision >= last:
                         return None
     except WatchCompacted as error:
-        raise _build_behind_error(session, since) from error
+        raise _build_behind_error(session, since_index) from error
 
 
-def _build_behind_error(session: EtcdSession, since: int) -> FollowerBehind:
-    return FollowerBehind(f"{session.settings.describe()} is compacted; it no longer reaches back to index {since}")
+def _build_behind_error(session: EtcdSession, since_index: int) -> FollowerBehind:
+    return FollowerBehind(
+        f"{session.settings.describe()} is compacted; it no longer reaches back to index {since_index}"
+    )
 
 
 async def list_lease_endings(session: EtcdSession, epoch: Epoch, *, last_revision: int) -> list[LeaseEnding]:
-    """Return the deleted records of leases as of this revision, each with the revision at which it was deleted.
+    """Return the records of leases that no longer exist at `last_revision`, each with the revision of its deletion.
 
-    The end of a lease leaves no mark in the state, so a binary search in history finds its revision. (A watch would be
+    When a lease ends, etcd deletes its record without a trace in the current state. So a binary search reads the record at
+    past revisions until it finds the first one at which the record is missing. (A watch would be
     much slower: etcd serves about ten thousand revisions of history a second.) If the revision is compacted, the latest
-    possible one is returned. The engine's own `compact` stores endings first, so this only happens after foreign
-    compactions.
+    possible one is returned. This only happens if another program compacted etcd, because the engine stores the endings
+    before its own compactions.
 
     Raises `EtcdRefusal` when `last_revision` itself is compacted.
     """

@@ -21,12 +21,12 @@ from wharf.cluster.engines.etcd.messages import ProtobufMessage
 from wharf.cluster.engines.etcd.settings import EtcdSettings
 from wharf.world import World
 
-NEVER_VALID_S: Final = float("-inf")
-"""A time before every other: the lease is not valid any more."""
+EXPIRED_FOREVER_S: Final = float("-inf")
+"""The validity end of a lease that has ended, in monotonic seconds: earlier than any time."""
 
 
 class KeepaliveLease:
-    """What the thread and the event loop share of a lease. Each field is assigned atomically, so no lock is needed."""
+    """A lease that the keepalive thread renews, as that thread and the event loop share it. Each field is assigned atomically, so no lock is needed."""
 
     def __init__(self, lease_id: int, ttl_s: float, sent_s: float) -> None:
         self.id = lease_id
@@ -36,7 +36,7 @@ class KeepaliveLease:
         self._valid_until_s = sent_s + ttl_s
 
     def get_valid_until_s(self) -> float:
-        return NEVER_VALID_S if self.has_ended else self._valid_until_s
+        return EXPIRED_FOREVER_S if self.has_ended else self._valid_until_s
 
     def record_renewal(self, *, sent_s: float, ttl_s: float) -> None:
         """Record a renewal. etcd counts from the receipt of the renewal; we count from before it was sent, which is

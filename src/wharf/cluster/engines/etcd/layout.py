@@ -99,14 +99,14 @@ class EpochHistory:
 
 
 class HeadValue(msgspec.Struct, frozen=True, array_like=True):
-    """The newest write. It lists the deletions, because etcd sends no event for the deletion of a missing key."""
+    """The value of the head key: the newest write. It lists the deletions, because etcd sends no event for the deletion of a missing key."""
 
     format: int
     id: str
     kind: str
     cause: Cause
-    puts: int
-    drops: list[tuple[str, str]]
+    puts: int  # How many records the write stored.
+    drops: list[tuple[str, str]]  # The records that it deleted, as (table, key).
 
 
 _epochs: Final = msgspec.msgpack.Decoder(EpochValue)
@@ -234,7 +234,7 @@ class GenerationKeys:
 
 
 def raise_marks(marks: dict[str, int], found: Mapping[str, int]) -> None:
-    """Raise every mark to the value found, if that is greater."""
+    """Raise the revision in `marks` of each table to the one in `found`, if that is greater. Modifies `marks`."""
     for table, revision in found.items():
         if revision > marks.get(table, 0):
             marks[table] = revision

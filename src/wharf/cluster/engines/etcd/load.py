@@ -68,7 +68,7 @@ class EtcdLoad(LoadBase):
         self._position = LogPosition(epoch.to_index(revision), last_changes, epoch.number, since)
 
     async def _read_epoch_history(self, epoch: Epoch, revision: int) -> EpochHistory:
-        """Read the past epochs of the log."""
+        """Read how earlier epochs numbered the log, as of this revision."""
         if not epoch.number:
             return EpochHistory(epoch, [])
         generation_keys = self._session.get_generation_keys(epoch)
@@ -76,7 +76,10 @@ class EtcdLoad(LoadBase):
         return EpochHistory(epoch, [decode_past_epoch(pair.value) for pair in reply.kvs])
 
     async def _read_marks(self, epoch: Epoch, revision: int) -> dict[str, int]:
-        """Return the revision of the last change of each table, as far as marks give it."""
+        """Return the revision of the last deletion in each table, from the keys `last` and `ended`.
+
+        A later change that stored a record is not included: the record itself shows it.
+        """
         generation_keys = self._session.get_generation_keys(epoch)
         last = await self._read_page(generation_keys.last, generation_keys.last_end, revision)
         marks = {generation_keys.read_mark_table(pair.key): int(pair.mod_revision) for pair in last.kvs}

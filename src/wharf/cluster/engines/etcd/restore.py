@@ -22,7 +22,7 @@ _MAX_ATTEMPTS: Final = 10
 async def restore_log(
     session: EtcdSession, slices: AsyncIterator[Sequence[StoredRecord]], position: LogPosition
 ) -> int:
-    """Replace the log by the records and return the index afterwards."""
+    """Replace the log by these records, which were read at `position`, and return the index of the log afterwards."""
     restore = EtcdRestore(session, session.world.new_id())
     await restore.begin()
     async for records in slices:

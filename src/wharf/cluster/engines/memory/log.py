@@ -47,7 +47,7 @@ class MemoryLogLease(msgspec.Struct):
 
 
 class SavedLease(msgspec.Struct, frozen=True):
-    """A lease in a copy. Its time to live starts again when the copy is restored."""
+    """A lease in a copy of the log. Its time to live starts again when the copy is restored."""
 
     id: int
     ttl_s: float
@@ -149,7 +149,7 @@ class MemoryLog:
         return self._batches[position] if position < len(self._batches) else None
 
     def find_write(self, write_id: str, since: int) -> int | None:
-        """Return the index at which the write was committed, or None. Raises `FollowerBehind` if `since` is compacted."""
+        """Return the index at which the write was committed, or None. Raises `FollowerBehind` if the index `since` is compacted."""
         for batch in reversed(self._batches):
             if batch.index < since:
                 return None

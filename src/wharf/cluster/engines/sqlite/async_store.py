@@ -143,7 +143,10 @@ class AsyncSqliteStore:
         return self.run_on_store(lambda: self.sync_store.index)
 
     async def find_write(self, write_id: str, *, since: int) -> int | None:
-        """Return the index at which the write was committed, or None. Raises `FollowerBehind`."""
+        """Return the index at which the write was committed, or None. Searches from the index `since`.
+
+        Raises `FollowerBehind` if the log no longer reaches back to `since`.
+        """
         # Read the tail's start after everything submitted before: a write must not be committed after this returned
         # None.
         tail_from = await self.run_on_store(lambda: self.sync_store.tail_from)
@@ -159,7 +162,10 @@ class AsyncSqliteStore:
         self._drain_callbacks.append(resume)
 
     async def compact(self, before: int) -> None:
-        """Discard batches before `before`, as far as the guaranteed tail allows. Returns when that is done."""
+        """Discard batches with an index below `before`, and return when that is done.
+
+        The newest batches that the store always retains (the guaranteed tail) stay.
+        """
         await self.run_on_store(partial(self.sync_store.compact, before))
         while await self.run_on_store(self.sync_store.should_trim):
             await self.run_on_store(self.sync_store.run_maintenance_step)

@@ -34,7 +34,7 @@ class LeaseTracker:
             self._schedule_end(lease)
 
     def attach(self, owner: str) -> None:
-        """Count a connection of the owner, and stop the timers of its leases."""
+        """Record a new connection of this engine (`owner`), and stop the timers that would end its leases."""
         self._attached_owners[owner] += 1
         for lease in self._list_owner_leases(owner):
             timer = self._end_timers.pop(lease.id, None)

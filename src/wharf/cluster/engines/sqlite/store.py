@@ -245,7 +245,10 @@ class SqliteStore:
     # -- between two groups
 
     def compact(self, before: int) -> None:
-        """Allow trimming up to `before`, as far as the guaranteed tail allows. `run_maintenance_step` does it."""
+        """Allow maintenance to delete batches with an index below `before`. Deletes nothing itself.
+
+        The newest batches that the store always retains (the guaranteed tail) stay.
+        """
         self._compact_before = max(self._compact_before, before - 1)
 
     def should_maintain(self) -> bool:
@@ -492,7 +495,7 @@ class SqliteStore:
                 self.suspend_writes(error)
 
     def _trim(self) -> None:
-        """Do one step of trimming."""
+        """Delete the next lines that no follower needs: at most `MAX_TRIM_LINES`, in one transaction."""
         writer = self._require_writer()
         surplus = self._line_index.tail_changes - self._min_tail_changes
         last_index = self.index if surplus >= MAX_TRIM_LINES else self._compact_before

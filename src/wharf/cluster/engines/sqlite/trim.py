@@ -18,8 +18,12 @@ _TAIL: Final = "SELECT place, table_name FROM log WHERE place >= ? ORDER BY plac
 
 
 class TrimPlan(msgspec.Struct, frozen=True):
-    """One step. `tail_from`: the feed reaches back to the batches after it. `stale_count`: how many of the index's
-    stale lines are deleted."""
+    """The lines that the next trimming step deletes.
+
+    `tail_from`: afterwards the feed reaches back to the batches after this index. `change_count`: how many changes the
+    feed loses. `stale_count`: how many of the first stale lines are deleted. `last_changes`: the index of the last change
+    of each table in the discarded batches.
+    """
 
     tail_from: int
     change_count: int

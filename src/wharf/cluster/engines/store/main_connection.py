@@ -181,7 +181,7 @@ class MainConnection(asyncio.Protocol):
                     self.welcome.set_result(reply)
 
     def _resolve_request(self, number: int, reply: StoreReply) -> None:
-        """Give the reply to the request with this number."""
+        """Return the reply to the caller that waits for the request with this number, and record the contact."""
         request = self._waiting.pop(number, None)
         if request is None:
             return  # The caller was cancelled.

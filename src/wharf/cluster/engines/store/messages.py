@@ -43,20 +43,20 @@ class StoreHello(StoreMessage, frozen=True, gc=False, tag="hello"):
 
 
 class CommitRequest(StoreMessage, frozen=True, gc=False, tag="commit"):
-    """Commit a write; answered by `CommitReply`."""
+    """A request to commit a write; answered by `CommitReply`."""
 
     number: int
     write: EncodedWrite
 
 
 class BarrierRequest(StoreMessage, frozen=True, gc=False, tag="barrier"):
-    """Request the newest index; answered by `ValueReply`."""
+    """A request for the newest index; answered by `ValueReply`."""
 
     number: int
 
 
 class FindWriteRequest(StoreMessage, frozen=True, gc=False, tag="find"):
-    """Find the index of a write; answered by `ValueReply`."""
+    """A request for the index of a write, searched from the index `since`; answered by `ValueReply`."""
 
     number: int
     write_id: str
@@ -64,44 +64,44 @@ class FindWriteRequest(StoreMessage, frozen=True, gc=False, tag="find"):
 
 
 class GrantLeaseRequest(StoreMessage, frozen=True, gc=False, tag="grant"):
-    """Grant a lease; answered by `ValueReply` with its id."""
+    """A request to grant a lease; answered by `ValueReply` with its id."""
 
     number: int
     ttl_s: float
 
 
 class RevokeLeaseRequest(StoreMessage, frozen=True, gc=False, tag="revoke"):
-    """End a lease; answered by `ValueReply`."""
+    """A request to end a lease; answered by `ValueReply`."""
 
     number: int
     lease: int
 
 
 class CompactRequest(StoreMessage, frozen=True, gc=False, tag="compact"):
-    """Discard batches before an index; answered by `ValueReply`."""
+    """A request to discard batches with an index below `before`; answered by `ValueReply`."""
 
     number: int
     before: int
 
 
 class LogHealthRequest(StoreMessage, frozen=True, gc=False, tag="health"):
-    """Request the health of the log; answered by `LogHealthReply`."""
+    """A request for the health of the log; answered by `LogHealthReply`."""
 
     number: int
 
 
 class FollowRequest(StoreMessage, frozen=True, gc=False, tag="follow"):
-    """Start a feed: a stream of `BatchReply`."""
+    """A request for all batches after an index: a stream of `BatchReply`."""
 
     after: int
 
 
 class LoadRequest(StoreMessage, frozen=True, gc=False, tag="load"):
-    """Start a full read: a stream of `RecordsReply`, then `LoadEndReply`."""
+    """A request for all records: a stream of `RecordsReply`, then `LoadEndReply`."""
 
 
 class RestoreBegin(StoreMessage, frozen=True, gc=False, tag="restore"):
-    """Start a restore; `RestoreRecords` and `RestoreEnd` follow on the same connection."""
+    """A request to replace the log; `RestoreRecords` and `RestoreEnd` follow on the same connection."""
 
     position: LogPosition
 
@@ -113,7 +113,7 @@ class RestoreRecords(StoreMessage, frozen=True, gc=False, tag="rows"):
 
 
 class RestoreEnd(StoreMessage, frozen=True, gc=False, tag="end"):
-    """End of a restore: activate it if `is_whole` (all records were sent), else abandon it. Answered by `ValueReply`."""
+    """The end of a restore: activate it if `is_whole` (all records were sent), else abandon it. Answered by `ValueReply`."""
 
     is_whole: bool
 
@@ -166,7 +166,7 @@ class LogHealthReply(StoreMessage, frozen=True, gc=False, tag="healthy"):
 
 
 class FailureReply(StoreMessage, frozen=True, gc=False, tag="failed"):
-    """`FollowerBehind` or `LogUnavailable` of the port. With number 0, the connection or its stream ends."""
+    """A failed request: `FollowerBehind` if `is_behind`, otherwise `LogUnavailable`. With number 0, the connection or its stream ends."""
 
     number: int
     is_behind: bool

@@ -38,7 +38,7 @@ def store_auth_method(
     sealed_secrets: SealedData | None,
     limits: LifetimeLimits = DEFAULT_LIFETIME_LIMITS,
 ) -> Decision[AuthMethodWriteResult]:
-    """Create the auth method or replace it. At most one method of each type is the default.
+    """Create the auth method or replace it. Raises if it is invalid, or if its type has another default method already.
 
     Only the leader decides this, so that two requests cannot both create a default. `sealed_secrets` are the encrypted
     secrets of the method; None keeps the stored ones.

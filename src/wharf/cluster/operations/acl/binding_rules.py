@@ -63,5 +63,5 @@ def delete_binding_rule(snapshot: Replica, rule_id: str) -> Decision[int]:
     if snapshot.get(ACL_BINDING_RULES, rule_id) is None:
         raise not_found("ACL binding rule not found")
     return build_delete_decision(
-        snapshot, ACL_BINDING_RULES, rule_id, kind="binding-rule-deleted", cause=Cause(CauseKind.REQUEST)
+        snapshot, ACL_BINDING_RULES, rule_id, write_kind="binding-rule-deleted", cause=Cause(CauseKind.REQUEST)
     )

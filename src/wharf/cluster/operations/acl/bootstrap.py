@@ -31,7 +31,10 @@ def check_bootstrap_secret(secret_id: str) -> None:
 def bootstrap_acl(
     snapshot: Replica, accessor_id: str, secret: NewSecret, context: DecisionContext, *, reset_text: str | None = None
 ) -> Decision[TokenWriteResult]:
-    """Create the bootstrap token. `reset_text` is the content of the reset file, or None if there is no such file."""
+    """Create the first management token. A repeated bootstrap is refused unless `reset_text` is the last bootstrap's index.
+
+    `reset_text` is the content of the reset file in the server's data folder, or None if there is no such file.
+    """
     last_bootstrap = snapshot.get(ACL_BOOTSTRAP)
     if last_bootstrap is not None:
         _check_reset(last_bootstrap, reset_text)

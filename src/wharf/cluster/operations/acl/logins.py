@@ -14,16 +14,21 @@ from wharf.contract.model.secrets import NewSecret
 from wharf.contract.model.times import DecisionContext, to_datetime
 
 
-def find_login_method(snapshot: Replica, name: str, kind: AuthMethodType) -> AuthMethod:
-    """Return the auth method with this name, or the default method of the type if no name is given."""
+def find_login_method(snapshot: Replica, name: str, method_type: AuthMethodType) -> AuthMethod:
+    """Return the auth method with this name, or the default method of the type if no name is given.
+
+    Raises if there is no such method, or if the named method has another type.
+    """
     if not name:
-        defaults = [method for method in snapshot.iter_all(ACL_AUTH_METHODS) if method.default and method.type == kind]
+        defaults = [
+            method for method in snapshot.iter_all(ACL_AUTH_METHODS) if method.default and method.type == method_type
+        ]
         if not defaults:
-            raise invalid_request(f"missing auth method name, and no default auth method of type {kind} exists")
+            raise invalid_request(f"missing auth method name, and no default auth method of type {method_type} exists")
         return defaults[0]
     method = find_auth_method(snapshot, name)
-    if method.type != kind:
-        raise invalid_request(f'auth-method "{name}" is of type {method.type}, not {kind}')
+    if method.type != method_type:
+        raise invalid_request(f'auth-method "{name}" is of type {method.type}, not {method_type}')
     return method
 
 

@@ -28,4 +28,6 @@ def delete_policy(snapshot: Replica, name: str) -> Decision[int]:
     """Delete the policy; no error if it does not exist. Tokens and roles that name it lose the rights that it granted."""
     if snapshot.get(ACL_POLICIES, name) is None:
         return Decision(None, lambda index: index)
-    return build_delete_decision(snapshot, ACL_POLICIES, name, kind="policy-deleted", cause=Cause(CauseKind.REQUEST))
+    return build_delete_decision(
+        snapshot, ACL_POLICIES, name, write_kind="policy-deleted", cause=Cause(CauseKind.REQUEST)
+    )

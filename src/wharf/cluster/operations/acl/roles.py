@@ -55,4 +55,6 @@ def delete_role(snapshot: Replica, role_id: str) -> Decision[int]:
     """Delete the role. Raises not-found if it does not exist."""
     if snapshot.get(ACL_ROLES, role_id) is None:
         raise not_found("ACL role not found")
-    return build_delete_decision(snapshot, ACL_ROLES, role_id, kind="role-deleted", cause=Cause(CauseKind.REQUEST))
+    return build_delete_decision(
+        snapshot, ACL_ROLES, role_id, write_kind="role-deleted", cause=Cause(CauseKind.REQUEST)
+    )

@@ -100,7 +100,7 @@ def delete_token(snapshot: Replica, accessor_id: str) -> Decision[int]:
     if snapshot.get(ACL_TOKENS, accessor_id) is None:
         raise invalid_request(f"Cannot delete nonexistent tokens: {accessor_id}")
     return build_delete_decision(
-        snapshot, ACL_TOKENS, accessor_id, kind="token-deleted", cause=Cause(CauseKind.REQUEST)
+        snapshot, ACL_TOKENS, accessor_id, write_kind="token-deleted", cause=Cause(CauseKind.REQUEST)
     )
 
 
@@ -129,7 +129,7 @@ def create_one_time_token(
 
 
 def exchange_one_time_token(snapshot: Replica, digest: str, context: DecisionContext) -> Decision[TokenWriteResult]:
-    """Return the token that belongs to a one-time secret, and delete the secret.
+    """Build the decision that deletes a one-time secret; its reply is the token that the secret stands for.
 
     Unknown, used and expired secrets get the same error, so that the reply reveals nothing.
     """

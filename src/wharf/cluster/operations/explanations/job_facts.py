@@ -62,8 +62,8 @@ class JobFacts:
         return next(position for position, each in enumerate(queue, start=1) if each.id == own.id), len(queue)
 
     def get_queue_position(self) -> tuple[int, int]:
-        """Return the position of the job's first due evaluation in the queue, and the queue's length; 0 if there is
-        none.
+        """Return the position of the job's first due evaluation in the queue, and the queue's length; (0, 0) without
+        one.
         """
         own = {each.id for each in self.pending if not is_delayed(each)}
         if not own:

@@ -54,7 +54,7 @@ def store_child_job(
     trigger: EvaluationTrigger,
     context: DecisionContext,
     *,
-    kind: str,
+    write_kind: str,
     cause: str,
 ) -> Decision[ChildJobResult]:
     """Build the decision that stores the child: its first version, its summary and its evaluation.
@@ -74,7 +74,7 @@ def store_child_job(
     if evaluation is not None:
         builder.put(EVALUATIONS, evaluation)
     return Decision(
-        builder.build(kind, Cause(CauseKind.REQUEST, cause)),
+        builder.build(write_kind, Cause(CauseKind.REQUEST, cause)),
         lambda index: make_child_result(index, child.id, index, evaluation),
     )
 

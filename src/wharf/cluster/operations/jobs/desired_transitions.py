@@ -16,7 +16,7 @@ from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 
 
 class MarkingProgress(msgspec.Struct, frozen=True):
-    """How many allocations remain to be marked."""
+    """The index of the write, and how many allocations remain to be marked."""
 
     index: int
     remaining_count: int

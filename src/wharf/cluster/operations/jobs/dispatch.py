@@ -85,7 +85,7 @@ def dispatch_job(
         child,
         EvaluationTrigger.JOB_REGISTER,
         context,
-        kind="job-dispatched",
+        write_kind="job-dispatched",
         cause=request.cause,
     )
 

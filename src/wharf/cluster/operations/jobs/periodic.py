@@ -99,7 +99,7 @@ def launch_periodic_job(
         child,
         EvaluationTrigger.PERIODIC_JOB,
         context,
-        kind="periodic-job-launched",
+        write_kind="periodic-job-launched",
         cause=cause,
     )
 

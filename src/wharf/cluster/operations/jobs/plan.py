@@ -78,7 +78,7 @@ def dry_run_job(
         result,
         annotations=annotations,
         failed_groups=plan.completed_evaluation.failed_tg_allocs,
-        created_evaluations=_created(plan) or None,
+        created_evaluations=_list_created_evaluations(plan) or None,
         diff=annotate_job_diff(diff, annotations) if diff is not None else None,
     )
 
@@ -106,7 +106,7 @@ def _plan_job(snapshot: Replica, job: Job, stored: Job | None, context: Decision
     return plan_evaluation(cache, overlay, evaluation, context)
 
 
-def _created(plan: Plan) -> tuple[Evaluation, ...]:
+def _list_created_evaluations(plan: Plan) -> tuple[Evaluation, ...]:
     """Return the evaluations that the plan would create. They have no index, because they are not stored."""
     created = [each for each in plan.follow_ups if each.create_index <= 0]
     return tuple(replace(each, create_index=0, modify_index=0) for each in created)

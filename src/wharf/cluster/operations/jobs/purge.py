@@ -103,7 +103,7 @@ def purge_job(
 def continue_purge(
     snapshot: Replica, job_purge: JobPurge, context: DecisionContext, *, max_changes: int
 ) -> Decision[PurgeStepResult]:
-    """Build the next step of a purge. The last step deletes the record of the purge."""
+    """Build the decision of the next step of a purge. The last step also deletes the record of the purge."""
     leftovers = _iter_leftovers(snapshot, job_purge, context)
     step = list(_take_leftovers(leftovers, max_changes - 1))
     is_last = next(leftovers, None) is None and not _has_occupying_allocations(snapshot, job_purge)
@@ -132,8 +132,8 @@ def _list_job_changes(snapshot: Replica, job: Job, evaluation: Evaluation | None
 
 
 def _take_leftovers(leftovers: Iterator[_Leftover], max_leftovers: int) -> Iterator[_Leftover]:
+    """Yield the next leftovers (changes that remove records of the purged job), up to `max_leftovers`."""
     # Not islice: the caller checks afterwards whether the iterator has more, so no item may be consumed in vain.
-    """Yield the next leftovers, up to `max_leftovers`."""
     for _ in range(max_leftovers):
         leftover = next(leftovers, None)
         if leftover is None:

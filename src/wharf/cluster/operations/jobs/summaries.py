@@ -50,7 +50,10 @@ class SummaryReconciliation(msgspec.Struct, frozen=True):
 def reconcile_summaries(
     snapshot: Replica, *, after_key: str = "", max_summaries: int, max_scanned_jobs: int = 1_000, cause: str = ""
 ) -> Decision[SummaryReconciliation]:
-    """Correct up to `max_summaries` summaries of jobs after this key that differ from the stored records."""
+    """Correct up to `max_summaries` job summaries that differ from the stored records.
+
+    Scans at most `max_scanned_jobs` jobs, in key order, starting after `after_key`.
+    """
     changes: list[PutRecord] = []
     conditions: list[Condition] = []
     last_key = ""

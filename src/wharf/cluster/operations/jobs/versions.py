@@ -180,7 +180,7 @@ def set_version_tag(
         raise invalid_request(f'tag "{tag.name}" already exists on a different version of job "{job_id}"')
     tag = replace(tag, tagged_time=context.now_ns)
     return Decision(
-        _build_version_write(snapshot, job, found, kind="job-version-tagged", cause=cause, version_tag=tag),
+        _build_version_write(snapshot, job, found, write_kind="job-version-tagged", cause=cause, version_tag=tag),
         lambda index: VersionTagResult(index, tag),
     )
 
@@ -196,7 +196,7 @@ def delete_version_tag(
     if found is None:
         raise not_found(f'tag "{name}" not found on job "{job_id}"')
     return Decision(
-        _build_version_write(snapshot, job, found, kind="job-version-untagged", cause=cause, version_tag=None),
+        _build_version_write(snapshot, job, found, write_kind="job-version-untagged", cause=cause, version_tag=None),
         lambda index: VersionTagResult(index, VersionTag()),
     )
 
@@ -212,7 +212,7 @@ def set_version_stability(
     if found.stable == is_stable:
         return Decision(None, VersionStabilityResult)
     return Decision(
-        _build_version_write(snapshot, job, found, kind="job-version-marked", cause=cause, stable=is_stable),
+        _build_version_write(snapshot, job, found, write_kind="job-version-marked", cause=cause, stable=is_stable),
         VersionStabilityResult,
     )
 
@@ -234,7 +234,7 @@ def _find_tagged_version(snapshot: Replica, namespace: str, job_id: str, name: s
 
 
 def _build_version_write(
-    snapshot: Replica, job: Job, version: Job, *, kind: str, cause: str, **fields: object
+    snapshot: Replica, job: Job, version: Job, *, write_kind: str, cause: str, **fields: object
 ) -> Write:
     """Build the write that sets these fields of a version. The current version is stored in two tables; both change.
 
@@ -243,4 +243,4 @@ def _build_version_write(
     job = replace(job, **fields) if version.version == job.version else job
     changes = [JOB_VERSIONS.build_put(replace(version, **fields)), JOBS.build_put(job)]
     conditions = [snapshot.build_record_condition(JOB_VERSIONS, version), snapshot.build_record_condition(JOBS, job)]
-    return Write(kind, Cause(CauseKind.REQUEST, cause), changes, conditions)
+    return Write(write_kind, Cause(CauseKind.REQUEST, cause), changes, conditions)

@@ -43,7 +43,7 @@ MAX_DRAIN_DEADLINE_NS = 100 * 365 * 24 * 3_600 * 1_000_000_000
 
 
 class DrainOptions(msgspec.Struct, frozen=True):
-    """How to drain the node. `deadline_ns`: above 0 a time limit, 0 no limit, below 0 all allocations migrate at once."""
+    """The options of a drain. `deadline_ns`: above 0 a time limit, 0 no limit, below 0 all allocations migrate at once."""
 
     deadline_ns: int = 0
     ignore_system_jobs: bool = False
@@ -87,11 +87,11 @@ def _start_drain(node: Node, request: DrainRequest, options: DrainOptions, conte
     """
     now = to_datetime(context.now_ns)
     previous_strategy = node.drain_strategy
-    has_bound = 0 < options.deadline_ns <= MAX_DRAIN_DEADLINE_NS
+    has_force_deadline = 0 < options.deadline_ns <= MAX_DRAIN_DEADLINE_NS
     strategy = DrainStrategy(
         deadline=options.deadline_ns,
         ignore_system_jobs=options.ignore_system_jobs,
-        force_deadline=to_datetime(context.now_ns + options.deadline_ns) if has_bound else None,
+        force_deadline=to_datetime(context.now_ns + options.deadline_ns) if has_force_deadline else None,
         started_at=now if previous_strategy is None else previous_strategy.started_at,
     )
     last_metadata = node.last_drain if previous_strategy is not None else None
@@ -146,7 +146,7 @@ DRAIN_COMPLETE_MESSAGE: Final = "Node drain complete"
 
 
 class MigrationResult(msgspec.Struct, frozen=True):
-    """How many allocations were marked."""
+    """The index of the write, and how many allocations were marked."""
 
     index: int
     marked_count: int

@@ -37,7 +37,7 @@ def evaluate_node(
     max_evaluations: int,
     cause: str = "",
 ) -> Decision[NodeEvaluationResult]:
-    """Create evaluations of all jobs affected by the node, except `evaluated_jobs`, as many as one write takes."""
+    """Create evaluations of jobs that the node affects, except `evaluated_jobs`; at most `max_evaluations`."""
     node = get_node(snapshot, node_id)
     remaining = (job for job in find_affected_jobs(snapshot, node) if (job.namespace, job.id) not in evaluated_jobs)
     jobs = list(islice(remaining, max_evaluations))

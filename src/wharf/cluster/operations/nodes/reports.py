@@ -247,7 +247,10 @@ def _apply_report(stored: Allocation, report: AllocationReport, context: Decisio
 
 
 def _choose_log_tails(stored: Allocation, report: AllocationReport) -> bytes:
-    """Return the reported ends of the logs; the stored ones if the report has none, is too large or not final."""
+    """Return the packed last log lines that the report contains.
+
+    Return the stored ones if the report has none, if they are too large, or if the reported status is not terminal.
+    """
     is_storable = report.client_status.is_terminal and len(report.log_tails) <= MAX_PACKED_BYTES
     return report.log_tails if report.log_tails and is_storable else stored.log_tails
 

@@ -41,7 +41,10 @@ def mark_node_reachable(
 
 
 def restart_report_numbers(snapshot: Replica, node_id: str) -> Decision[NodeWriteResult]:
-    """Treat all reports that the node has sent so far as outdated. Nodes without report numbers are unchanged."""
+    """Build the decision that makes all reports that the node has sent so far outdated.
+
+    It raises the number from which the node must number its reports. A node without report numbers does not change.
+    """
     stored = get_node(snapshot, node_id)
     if not stored.reports_from:
         return build_empty_decision(stored)
@@ -114,7 +117,7 @@ def mark_heartbeat_missed(
 
 
 def _tolerates_disconnect(snapshot: Replica, node_id: str, context: DecisionContext) -> bool:
-    """Return whether an allocation on the node may still run without contact."""
+    """Return whether an allocation on the node may go on without contact now, by the disconnect block of its group."""
     for allocation in snapshot.list_by_index(ALLOCATIONS_ON_NODE, node_id):
         if allocation.is_server_terminal or allocation.is_client_terminal:
             continue

@@ -38,7 +38,7 @@ class NodeWriteResult(msgspec.Struct, frozen=True):
 
 
 def build_node_decision(
-    kind: str,
+    write_kind: str,
     snapshot: Replica,
     node: Node,
     evaluations: Sequence[Evaluation],
@@ -60,7 +60,7 @@ def build_node_decision(
     changes += [EVALUATIONS.build_put(evaluation) for evaluation in evaluations]
     ids = tuple(evaluation.id for evaluation in evaluations)
     must_report, reports_from = is_full_report_due(node), node.reports_from
-    write = Write(kind, cause or Cause(CauseKind.NODE, node.id), changes, conditions)
+    write = Write(write_kind, cause or Cause(CauseKind.NODE, node.id), changes, conditions)
     return Decision(write, lambda index: NodeWriteResult(index, ids, must_report, reports_from))
 
 

@@ -52,7 +52,7 @@ BATCH_SCHEDULER_TYPES: Final = (SchedulerType.BATCH, SchedulerType.SYSBATCH)
 
 
 class CollectionKind(enum.StrEnum):
-    """What is collected, in collection order: records that others refer to come last."""
+    """The kinds of records that garbage collection deletes, in this order: records that others refer to come last."""
 
     EVALUATIONS = "evaluations"
     BATCH_EVALUATIONS = "batch-evaluations"
@@ -126,14 +126,14 @@ def _fit_bundles(bundles: _Bundles, max_changes: int) -> _Bundles:
 
 
 def _iter_service_evaluations(snapshot: Replica, before_ns: int) -> _Bundles:
-    """Yield evaluations of all schedulers except batch."""
+    """Yield the terminal evaluations of all schedulers except batch, with their allocations, for deletion."""
     return _iter_evaluations_of_types(
         snapshot, before_ns, (SchedulerType.SERVICE, SchedulerType.SYSTEM, SchedulerType.CORE)
     )
 
 
 def _iter_batch_evaluations(snapshot: Replica, before_ns: int) -> _Bundles:
-    """Yield evaluations of batch schedulers. They are retained longer, because they record completed work."""
+    """Yield the terminal evaluations of batch schedulers, for deletion. They are retained longer, because they record completed work."""
     return _iter_evaluations_of_types(snapshot, before_ns, BATCH_SCHEDULER_TYPES)
 
 
@@ -283,7 +283,7 @@ def _iter_deployments(snapshot: Replica, before_ns: int) -> _Bundles:
 
 
 def _iter_one_time_tokens(snapshot: Replica, before_ns: int) -> _Bundles:
-    """Yield expired one-time tokens."""
+    """Yield the deletion of each one-time token that expired before this time."""
     expired_before = to_datetime(before_ns)
     for token in snapshot.iter_all(ONE_TIME_TOKENS):
         if token.expires_at <= expired_before:
@@ -294,7 +294,7 @@ def _iter_one_time_tokens(snapshot: Replica, before_ns: int) -> _Bundles:
 
 
 def _iter_tokens(snapshot: Replica, before_ns: int) -> _Bundles:
-    """Yield expired tokens."""
+    """Yield the deletion of each ACL token that expired before this time."""
     expired_before = to_datetime(before_ns)
     for token in snapshot.iter_all(ACL_TOKENS):
         if token.is_expired(expired_before):
@@ -327,7 +327,7 @@ def _get_job(snapshot: Replica, allocation: Allocation) -> Job | None:
 def _make_bundle(
     deletions: tuple[DeleteRecord, ...], conditions: tuple[Condition, ...], parts: tuple[_Bundle, ...] = ()
 ) -> _Bundle:
-    """Return a bundle of these deletions."""
+    """Return records that are deleted together; `parts` may be deleted one by one if the bundle exceeds a write."""
     return _Bundle(deletions, conditions, parts)
 
 

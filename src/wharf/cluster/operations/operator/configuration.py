@@ -21,7 +21,7 @@ C = TypeVar("C", SchedulerConfiguration, AutopilotConfiguration)
 
 
 class ConfigurationWriteResult(msgspec.Struct, frozen=True):
-    """`is_updated` is False if the stored version differs from the expected one; then nothing was written."""
+    """The index of the write. `is_updated` is False if the stored version differs from the expected one; then nothing was written."""
 
     index: int
     is_updated: bool

@@ -32,7 +32,7 @@ class NameMatch(msgspec.Struct, frozen=True):
 
 
 class FuzzySearchResult(msgspec.Struct, frozen=True):
-    """The matches by context. A context is absent if no name matches."""
+    """The matches by context, and whether those of a context are incomplete. A context without a match is absent."""
 
     matches: dict[str, tuple[NameMatch, ...]]
     truncations: dict[str, bool]

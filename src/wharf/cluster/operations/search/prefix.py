@@ -17,7 +17,7 @@ UUID_CHARACTERS: Final = frozenset("0123456789abcdef-")
 
 
 class PrefixSearchResult(msgspec.Struct, frozen=True):
-    """The ids by context. None: no id matches. Absent: the text cannot be the prefix of a UUID."""
+    """The ids by context, and whether those of a context are incomplete. None: no id matches. Absent: the text cannot be the prefix of a UUID."""
 
     matches: dict[str, tuple[str, ...] | None]
     truncations: dict[str, bool]

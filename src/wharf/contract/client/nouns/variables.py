@@ -57,7 +57,7 @@ class VariableMethods(MethodGroup[M]):
 
     @call_method("variable.put")
     def renew_lock(self, path: str, lock_id: str, **options: Unpack[WriteOptions]) -> CallSpec[variables.VariableView]:
-        """Write a variable, or acquire, renew or release its lock."""
+        """Renew the lock of a variable. `lock_id` is the ID of the lock that the caller holds."""
         body = _build_request(path, None, variables.LockRequest(id=lock_id))
         return CallSpec(options, path, body=body, extra_query=_build_lock_query("lock-renew"))
 
@@ -65,7 +65,7 @@ class VariableMethods(MethodGroup[M]):
     def release_lock(
         self, path: str, lock_id: str, **options: Unpack[WriteOptions]
     ) -> CallSpec[variables.VariableView]:
-        """Write a variable, or acquire, renew or release its lock."""
+        """Release the lock of a variable. `lock_id` is the ID of the lock that the caller holds."""
         body = _build_request(path, None, variables.LockRequest(id=lock_id))
         return CallSpec(options, path, body=body, extra_query=_build_lock_query("lock-release"))
 

@@ -19,7 +19,7 @@ HOP_BY_HOP_HEADERS: Final = frozenset((
 
 
 class RelayRequest(msgspec.Struct, frozen=True):
-    """`target` is the received path and query, still percent-encoded. `body` is None if there is none."""
+    """A request to forward. `target` is the received path and query, still percent-encoded. `body` is None if there is none."""
 
     method: str
     target: bytes

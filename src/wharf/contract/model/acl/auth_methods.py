@@ -17,11 +17,15 @@ REDACTED_TEXT = "redacted"
 
 
 class AuthMethodType(enum.StrEnum):
+    """How users of an auth method prove who they are."""
+
     OIDC = "OIDC"
     JWT = "JWT"
 
 
 class TokenLocality(enum.StrEnum):
+    """Whether the tokens of an auth method are valid in their own region or in all regions."""
+
     LOCAL = "local"
     GLOBAL = "global"
 

@@ -8,6 +8,8 @@ from wharf.contract.model.record import Record
 
 
 class BindType(enum.StrEnum):
+    """What a binding rule grants: a role, a policy or a management token."""
+
     ROLE = "role"
     POLICY = "policy"
     MANAGEMENT = "management"

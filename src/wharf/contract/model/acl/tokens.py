@@ -10,6 +10,8 @@ from wharf.contract.model.times import HOUR, MINUTE, format_duration
 
 
 class TokenType(enum.StrEnum):
+    """Whether a token has the rights of its policies, or all rights."""
+
     CLIENT = "client"
     MANAGEMENT = "management"
 
@@ -104,7 +106,7 @@ def list_token_problems(
 
 
 def _list_change_problems(token: Token, stored: Token) -> list[str]:
-    """Return an error for each changed field that is fixed at creation. Expiration is one: it can never be added later."""
+    """Return an error for each changed field that cannot change after creation, such as the expiration time."""
     found = []
     if token.global_ != stored.global_:
         found.append("cannot toggle global mode")

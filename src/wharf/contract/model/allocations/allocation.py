@@ -55,6 +55,8 @@ class ClientStatus(enum.StrEnum):
 
 
 class RescheduleOutcome(enum.StrEnum):
+    """The result of the last attempt to replace an allocation."""
+
     NONE = ""
     OK = "ok"
     NO_PLACEMENT = "no placement"
@@ -89,6 +91,8 @@ class AllocDeploymentStatus(Record):
 
 
 class RescheduleEvent(Record):
+    """One replacement of a failed allocation: when, which allocation on which node, and after which delay."""
+
     reschedule_time: int = 0  # ns since the epoch
     prev_alloc_id: str = ""
     prev_node_id: str = ""

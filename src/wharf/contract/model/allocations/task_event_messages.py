@@ -48,7 +48,7 @@ FAILURE_EVENT_TYPES: Final = frozenset({
     TaskEventType.FAILED_ARTIFACT_DOWNLOAD, TaskEventType.DISK_RESOURCES_EXCEEDED, TaskEventType.HOOK_FAILED,
     TaskEventType.FAILED_RESTORING_TASK,
 })  # fmt: skip
-"""Events that say why a task ended. Other events say what was done about it."""
+"""Events that give the reason why a task ended. Other events show what was done about it."""
 
 
 TaskStates = Mapping[str, TaskState] | Mapping[str, TaskStateView] | None

@@ -10,6 +10,8 @@ from wharf.contract.model.record import Record, SparseRecord
 
 
 class TaskStatus(enum.StrEnum):
+    """The state of a task."""
+
     PENDING = "pending"
     RUNNING = "running"
     DEAD = "dead"

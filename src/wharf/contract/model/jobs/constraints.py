@@ -33,7 +33,7 @@ class Operand(StrEnum):
 
 
 class Constraint(Record):
-    """A node that does not satisfy this is not used."""
+    """A condition that a node must satisfy: the left target, compared with the right one by the operand."""
 
     l_target: str = ""
     r_target: str = ""
@@ -44,7 +44,7 @@ class Constraint(Record):
 
 
 class Affinity(Record):
-    """A node that satisfies this is preferred, or avoided if the weight is negative."""
+    """A preference for nodes that satisfy the comparison; with a negative weight, they are avoided."""
 
     l_target: str = ""
     r_target: str = ""

@@ -47,7 +47,7 @@ class CronError(ValueError):
 
 
 class _Field(msgspec.Struct, frozen=True):
-    """One field of an expression: its name in messages, its range, and the names of its values."""
+    """One field of a cron expression: its name in messages, its range, and the names of its values (such as `MON`)."""
 
     label: str
     low: int

@@ -286,7 +286,7 @@ def _compare_maps(
 
 
 def _compare_lists(name: str, old: Sequence[msgspec.Struct], new: Sequence[msgspec.Struct]) -> Iterator[ObjectDiff]:
-    """Compare the records of two lists; `_paired` decides which belong together."""
+    """Compare the records of two lists; those with the same key or name belong together."""
     for old_member, new_member in _pair_members(old, new):
         yield _compare_objects(name, old_member, new_member)
 

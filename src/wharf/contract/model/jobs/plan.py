@@ -10,6 +10,8 @@ from wharf.contract.model.record import Record
 
 
 class DiffType(enum.StrEnum):
+    """How a part of a job differs between two versions."""
+
     NONE = "None"
     ADDED = "Added"
     DELETED = "Deleted"
