@@ -62,7 +62,7 @@ class OpenStream(msgspec.Struct, frozen=True):
 class ReadChunk(msgspec.Struct, frozen=True):
     """Read the next chunk of a streamed reply. The result is bytes; empty bytes are the end."""
 
-    reply: Any  # The reply that the driver returned for `OpenStream`.
+    reply: Any  # The streamed reply that was the result of `OpenStream`.
 
 
 class CloseStream(msgspec.Struct, frozen=True):

@@ -321,5 +321,8 @@ def _find_contradictions(rules: RuleSet, content: _FileContent, file: str) -> It
 
 
 def _has_core_rule(rules: RuleSet, caller_class: CallerClass) -> bool:
-    """Return whether a primary limit without patterns applies to this class of callers, so to all of its requests."""
+    """Return whether one primary limit applies to every request of this class of callers.
+
+    That is a primary rule without patterns, such as `core` of the built-in profiles.
+    """
     return any(rule.is_primary and not rule.match and rule.applies_to(caller_class) for rule in rules.rules)

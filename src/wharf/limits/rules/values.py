@@ -25,7 +25,7 @@ E = TypeVar("E", bound=Enum)
 
 
 class InvalidValue(ValueError):
-    """A value of the wrong kind. The text follows the name of the key in the message."""
+    """A value of the wrong kind. Its text completes an error message that starts with the name of the key."""
 
 
 class TomlValueKind(msgspec.Struct, frozen=True):

@@ -370,7 +370,7 @@ class EtcdWatch:
             raise
 
     async def read_response(self) -> ProtobufMessage:
-        """Return the next response with events. The first response has none."""
+        """Return the next response of the watch. The first one only confirms the watch and has no events."""
         try:
             response = await self._stream.read()
         except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:

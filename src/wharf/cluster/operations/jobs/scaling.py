@@ -70,7 +70,7 @@ def scale_group(
     if group is None:
         raise invalid_request(f'task group "{request.group}" specified for scaling does not exist in job')
     if request.count is None:
-        return _record_scaling_event(snapshot, job, group, request, context)
+        return _build_event_decision(snapshot, job, group, request, context)
     _check_count(request.count, job, group, settings)
     deployments = snapshot.list_by_index(DEPLOYMENTS_OF_JOB, job.namespace, job.id)
     if any(each.is_active and each.job_create_index == job.create_index for each in deployments):
@@ -95,7 +95,7 @@ def scale_group(
     )
 
 
-def _record_scaling_event(
+def _build_event_decision(
     snapshot: Replica, job: Job, group: TaskGroup, request: GroupScaling, context: DecisionContext
 ) -> Decision[JobWriteResult]:
     """Build the decision that records an event without changing the job."""

@@ -76,7 +76,7 @@ def _search_ids(
     return ids, False
 
 
-def _get_id(record: Any, key: tuple[str, ...]) -> str:
-    """Return the id of a record: the last part of its key."""
-    record_id: str = getattr(record, key[-1])
+def _get_id(record: Any, key_attributes: tuple[str, ...]) -> str:
+    """Return the id of a record: the value of the last of its table's key attributes."""
+    record_id: str = getattr(record, key_attributes[-1])
     return record_id

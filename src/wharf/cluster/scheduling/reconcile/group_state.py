@@ -34,6 +34,7 @@ class GroupState:
         self.reschedule_now: list[Allocation] = []
         """Failed allocations that are rescheduled now."""
         self.awaiting_watcher: list[Allocation] = []
+        """Failed allocations that the deployment watcher of the leader has not decided about."""
         """Failed allocations about which the deployment controller has not decided."""
         self.replaced_unknown: list[tuple[Allocation, int]] = []
         """Unknown allocations that are replaced but not stopped, with the time when they became unknown."""

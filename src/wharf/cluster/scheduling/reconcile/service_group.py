@@ -201,7 +201,8 @@ def _is_complete(state: GroupState) -> bool:
         return False
     if any(follow_up.trigger is EvaluationTrigger.ALLOC_RESCHEDULE for follow_up in outcome.follow_ups):
         return False
-    # Nobody decides on failed allocations after the deployment ends, so it must not end before.
+    # The deployment watcher decides whether failed allocations are replaced. It stops at the end of the deployment, so the
+    # deployment must not end before that decision.
     stopped_ids = {stop.allocation.id for stop in outcome.stops}
     if any(_is_unhealthy(allocation) and allocation.id not in stopped_ids for allocation in state.awaiting_watcher):
         return False

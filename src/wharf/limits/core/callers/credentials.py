@@ -38,7 +38,10 @@ class PresentedToken(msgspec.Struct, frozen=True):
 
 
 class PresentedClient(msgspec.Struct, frozen=True):
-    """The two parts of basic authentication: a client id with its secret, or a user name with a token."""
+    """The credentials of basic authentication: user name and password.
+
+    They are a client id with its secret, a user name with a token, or a token in place of the user name.
+    """
 
     client_id: str
     secret_sha256: str

@@ -98,7 +98,10 @@ class RequestForwarder:
         upstream.write(data)
 
     def send_body(self, request: ProxiedRequest, body: bytes) -> None:
-        """Send a part of the body to the service, or store it until a connection is open."""
+        """Send a part of the caller's body to the service, or store it until a connection to the service is open.
+
+        After the last part, the deadline moves from the caller to the service, and the request counts as running again.
+        """
         upstream = self.upstream
         if upstream is None:
             if body:
@@ -108,7 +111,7 @@ class RequestForwarder:
             return
         data = request.frame_body(body)
         if request.is_body_read:
-            self._transport.deadline_s = 0.0
+            self._transport.deadline_s = 0.0  # No deadline for the caller.
             upstream.deadline_s = self._environment.pool.compute_deadline_s()
             if request.admitted is not None:
                 request.admitted.resume_work(self._environment.now_s())
@@ -160,7 +163,7 @@ class RequestForwarder:
         """Stop reading from the caller, because the service does not read. The deadline now applies to the service."""
         self._transport.pause_reading()
         if not upstream.is_tunnel:
-            self._transport.deadline_s = 0.0
+            self._transport.deadline_s = 0.0  # No deadline for the caller.
             upstream.deadline_s = self._environment.pool.compute_deadline_s()
 
     def on_upstream_drained(self, upstream: UpstreamConnection) -> None:
@@ -294,5 +297,5 @@ def _ignore_end(_request: ProxiedRequest) -> None:
 
 
 def _ignore_failure(_request: ProxiedRequest, _message: str, _status: int) -> None:
-    """Replace the callback for a failed request after the caller has disconnected."""
+    """Do nothing: the callback for a failed request after the caller has disconnected."""
     return

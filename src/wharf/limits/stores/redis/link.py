@@ -120,10 +120,11 @@ class RedisLink:
             yield self._client
 
     async def check_server(self) -> dict[str, Any]:
-        """Return the sections `server` and `memory` of the server's INFO, and count a restart if it is another server.
+        """Read the sections `server` and `memory` of the INFO of Redis, and return their entries.
 
-        Raises `StoreUnavailable` without a reply; the first time also `UnsuitableStore` if the server cannot be used
-        for counters.
+        If the run id differs from the last call, Redis was restarted or replaced, and the restart is counted. Raises
+        `StoreUnavailable` if Redis does not reply. The first call raises `UnsuitableStore` if this Redis cannot hold
+        counters.
         """
         with _translated_errors():
             info: dict[str, Any] = {}

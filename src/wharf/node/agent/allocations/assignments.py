@@ -114,6 +114,7 @@ class LocalAssignmentHandler:
         assert allocation is not None, "the caller has checked has_allocation"
         record = allocation.record
         if not record.tasks and allocation.assignment.allocation.client_status.is_terminal:
+            # It had ended before this node received it. Only servers declare an allocation lost.
             status = allocation.assignment.allocation.client_status
             status = status if status is not ClientStatus.LOST else ClientStatus.COMPLETE
         else:

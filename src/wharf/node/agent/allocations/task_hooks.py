@@ -432,9 +432,9 @@ async def _read_output(command: Command, stream: Stream) -> bytes:
 
 
 def _find_up_since_s(record: AllocationRecord, task: str) -> float | None:
-    """Return the time since which the task runs, on the monotonic clock; `None` if it is not running or being stopped.
+    """Return when the task was started, on the monotonic clock, or `None` unless it is running and not being stopped.
 
-    For an empty name, the start of the group's task that has run the longest.
+    If `task` is empty, return the earliest start of the group's running tasks.
     """
     tasks = [record.task(task)] if task else record.tasks
     start_times = [task_record.started_s for task_record in tasks if task_record.step is TaskStep.RUNNING]

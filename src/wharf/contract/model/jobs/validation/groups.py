@@ -52,7 +52,7 @@ def _build_service_context(group: TaskGroup) -> ServiceContext:
 
 
 def _check_services(group: TaskGroup, path: str, report: ValidationReport) -> None:
-    """Check the services of the group itself."""
+    """Check the services of the group itself, then what concerns the services of group and tasks together."""
     context = _build_service_context(group)
     for position, service in enumerate(group.services or ()):
         section = report.add_section(f'Service "{service.name}" validation failed')
