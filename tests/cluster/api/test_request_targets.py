@@ -10,7 +10,12 @@ from tests.kit.virtual_time import in_virtual_time, pass_time
 from tests.spec.server_requests import register
 from wharf.cluster.api.replies.shared import MAX_SHARED_REPLY_BYTES, SharedReplyCache
 from wharf.cluster.api.requests.parameters import QueryOptions
-from wharf.cluster.api.requests.targets import MAX_CACHED_TARGETS, MAX_KEY_BYTES, RequestTarget, RequestTargetCache
+from wharf.cluster.api.requests.targets import (
+    MAX_CACHED_TARGET_BYTES,
+    MAX_CACHED_TARGETS,
+    RequestTarget,
+    RequestTargetCache,
+)
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALL_TABLES
@@ -34,7 +39,7 @@ def test_the_oldest_target_is_evicted_when_the_cache_is_full() -> None:
 
 def test_a_long_target_is_not_cached() -> None:
     targets = RequestTargetCache()
-    long = ("GET", b"/v1/jobs", b"filter=" + b"x" * MAX_KEY_BYTES)
+    long = ("GET", b"/v1/jobs", b"filter=" + b"x" * MAX_CACHED_TARGET_BYTES)
 
     targets.put(long, a_target())
 

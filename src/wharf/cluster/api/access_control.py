@@ -37,13 +37,13 @@ MAX_CACHED_CALLERS: Final = 10_000
 
 
 class IdentityVerifier(Protocol):
-    """Verifies signed identities: returns the claims, or an `InvalidCredential` with the reason."""
+    """Verifies signed identities. `verify` returns the claims, or an `InvalidCredential` with the reason."""
 
     def verify(self, snapshot: Replica, text: str, moment: DecisionContext) -> PresentedCredential: ...
 
 
 class RejectingVerifier:
-    """Rejects every identity: for a server that signs none. Only token secrets are accepted then."""
+    """An `IdentityVerifier` that rejects every identity, for servers that accept only token secrets."""
 
     def verify(self, _snapshot: Replica, _text: str, _moment: DecisionContext) -> PresentedCredential:
         return InvalidCredential("signed identities are not supported by this server")
@@ -62,7 +62,11 @@ class CallerAuthenticator:
         self._cache_version = (0, 0)
 
     def authenticate(self, snapshot: Replica, endpoint: Endpoint, headers: Mapping[bytes, bytes]) -> Caller:
-        """Return the caller with the rights stored in the snapshot. A blocking query calls this on every wake-up."""
+        """Return the caller that the request's token belongs to, with the rights that the snapshot stores.
+
+        Returns `UNCHECKED_CALLER`, which may do everything, for public endpoints and while access control is off.
+        Callers with a token secret are cached until a token, policy or role changes or the token expires.
+        """
         if not self.is_enabled or isinstance(endpoint.need, PublicAccess):
             return UNCHECKED_CALLER
         token = get_request_token(headers)
@@ -88,10 +92,12 @@ class CallerAuthenticator:
         return cached_caller
 
     def _authenticate_uncached(self, snapshot: Replica, token: str) -> Caller:
+        """Return the caller of the token, read from the snapshot."""
         moment = DecisionContext(self._world.now_ns(), self._world.new_id)
         return authenticate_caller(snapshot, self._parse_credential(snapshot, token, moment), moment)
 
     def _parse_credential(self, snapshot: Replica, token: str, moment: DecisionContext) -> PresentedCredential:
+        """Return what the token text is: nothing, the digest of a token secret, a signed identity, or invalid."""
         if not token:
             return None
         if len(token) > MAX_TOKEN_CHARACTERS:
@@ -102,16 +108,16 @@ class CallerAuthenticator:
 
 
 class RequestAuthorizer:
-    """Adds the caller to requests that are not reads, and checks whether the caller may use the endpoint."""
+    """Finds the caller of a request that is not a read, and checks whether the caller may use the endpoint."""
 
     def __init__(self, server: Server, authenticator: CallerAuthenticator) -> None:
         self._server = server
         self._authenticator = authenticator
 
     async def add_caller(self, request: Request) -> Request:
-        """Return the request with its caller, whose access `check` must verify.
+        """Return the request with its caller. The caller may still lack access: use `check`.
 
-        Writes first catch up with the log, so that a deleted token can write nothing. Other actions catch up only if
+        Writes first catch up with the log, so that a deleted token can write nothing. Other requests catch up only if
         they would be refused, because the token may have been created on another server just now.
         """
         endpoint = request.endpoint
@@ -140,15 +146,16 @@ class RequestAuthorizer:
         return request
 
     def _authenticate(self, request: Request) -> Request:
+        """Return the request with the caller that its token names, read from the replica as it is now."""
         caller = self._authenticator.authenticate(self._server.replica, request.endpoint, request.headers)
         return msgspec.structs.replace(request, caller=caller)
 
 
 def get_request_token(headers: Mapping[bytes, bytes]) -> str:
     """Return the token of a request: from `X-Cluster-Token`, else from a bearer `Authorization` header, else ""."""
-    own = headers.get(b"x-cluster-token", b"").decode("latin-1").strip()
-    if own:
-        return own
+    cluster_token = headers.get(b"x-cluster-token", b"").decode("latin-1").strip()
+    if cluster_token:
+        return cluster_token
     words = headers.get(b"authorization", b"").decode("latin-1").split()
     return words[1] if len(words) > 1 and words[0].lower() == "bearer" else ""
 

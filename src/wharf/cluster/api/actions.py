@@ -20,7 +20,10 @@ WRITE_KINDS: Final = (EndpointKind.WRITE, EndpointKind.LEADER_WRITE)
 
 
 class ActionExecutor:
-    """Executes actions here or in the authoritative region, and honors idempotency keys."""
+    """Executes the endpoints that do more than read the replica, here or in the authoritative region.
+
+    A write with an idempotency key is executed once; repeated requests get the stored reply.
+    """
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -28,7 +31,11 @@ class ActionExecutor:
         self.handlers = build_action_handlers(server)
 
     async def execute(self, scope: Scope, request: Request) -> HttpReply:
-        """Return the reply of an action whose caller was checked. Raises `Refusal`."""
+        """Return the reply of an action. The caller's access was checked already. Raises `Refusal`.
+
+        A write to global records is relayed to the authoritative region. A write with an idempotency key is executed
+        once.
+        """
         handler = self.handlers[request.endpoint.name]
         if should_relay_write(self._server, request):
             result = await relay_to_authoritative_region(self._server, request, method=scope["method"])
@@ -42,6 +49,7 @@ class ActionExecutor:
 
 
 def build_action_reply(result: ActionResult, *, is_pretty: bool) -> HttpReply:
+    """Return the HTTP reply of a handler's result, with the log index as a header if the result has one."""
     headers: HeaderList = [(b"x-cluster-index", str(result.index).encode())] if result.index else []
     match result.body:
         case None:

@@ -125,7 +125,10 @@ class Api:
     async def _reply_uncached(
         self, scope: Scope, path: str, headers: dict[bytes, bytes], receive: Receive, connection: HttpConnection | None
     ) -> HttpReply:
-        """Route and answer a request that is not in the target cache."""
+        """Route a request whose target is not in the cache, execute it and return its reply.
+
+        Requests without an endpoint get a redirect, a CORS preflight reply or an error.
+        """
         method = scope["method"]
         if BAD_ESCAPE_PATTERN.search(path.encode("latin-1")):
             return build_text_reply(400, "400 Bad Request")
@@ -151,7 +154,10 @@ class Api:
             return await self._execute(scope, receive, request, None, connection)
 
     def _parse_target(self, scope: Scope, request: Request) -> RequestTarget:
-        """Return the parsed target of a read. Targets of GET requests are cached. Raises `Refusal` if it is invalid."""
+        """Return the parsed target of a read, and cache it for later GET requests.
+
+        Raises `Refusal` if it is invalid.
+        """
         raw_path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
         target = self.reads.parse_target(request, raw_path)
         request.require_region(self._server.identity.region)
@@ -169,7 +175,10 @@ class Api:
         target: RequestTarget | None,
         connection: HttpConnection | None,
     ) -> HttpReply:
-        """Execute the request, count and audit it, and return its reply. `target` is set if it came from the cache."""
+        """Execute the request, count and audit it, and return its reply. Errors become replies.
+
+        `target`: the parsed target of a read if it was in the cache; else `None`.
+        """
         error = ""
         began_s = self._server.meter.now_s()
         try:
@@ -203,7 +212,10 @@ class Api:
         return reply
 
     async def _read_parameters_and_body(self, scope: Scope, receive: Receive, request: Request) -> Request:
-        """Return the request with its parameters and its body. A streamed body is read later, by the handler."""
+        """Return the request with its parsed parameters and its body. Raises `Refusal`.
+
+        A streamed body is not read here: the handler reads it from `body_parts`.
+        """
         endpoint = request.endpoint
         parameters = parse_endpoint_parameters(endpoint, request.query, scope["query_string"])
         if parameters:
@@ -216,7 +228,11 @@ class Api:
         return request
 
     def _record_audit(self, scope: Scope, request: Request, reply: HttpReply, error: str) -> None:
-        """Write an audit record if the endpoint is audited. A failure is logged and does not fail the request."""
+        """Append an audit record if the endpoint is audited. A failure to write it is logged and does not fail the
+        request.
+
+        Successful heartbeats, fetches and reports of nodes are not audited.
+        """
         endpoint = request.endpoint
         if self._audit is None or not (endpoint.kind in WRITE_KINDS or endpoint.is_audited):
             return
@@ -243,7 +259,11 @@ class Api:
 
 
 def get_request_series(endpoint: Endpoint, status: int, *, is_blocking: bool) -> RequestSeries:
-    """Return the metrics series of a reply, by endpoint noun, kind and status class."""
+    """Return the labels under which a reply is counted: the first part of the endpoint name, its kind, and `2xx` to
+    `5xx`.
+
+    A blocking query has a kind of its own, because its duration includes waiting.
+    """
     kind = BLOCKED_READ_KIND if is_blocking else endpoint.kind.value
     series = _SERIES.get((endpoint.name, kind, status // 100))
     if series is None:
@@ -253,10 +273,11 @@ def get_request_series(endpoint: Endpoint, status: int, *, is_blocking: bool) ->
 
 
 _SERIES: dict[tuple[str, str, int], RequestSeries] = {}
-"""Series by endpoint name, kind and first digit of the status. Bounded by the endpoint table."""
+"""Series by endpoint name, kind and first digit of the status. The endpoint table limits their number."""
 
 
 def _count_header_bytes(headers: Any) -> int:
+    """Return the total size of all header names and values."""
     size = 0
     for name, value in headers:
         size += len(name) + len(value)
@@ -264,7 +285,7 @@ def _count_header_bytes(headers: Any) -> int:
 
 
 async def _handle_lifespan(receive: Receive, send: Send) -> None:
-    """Answer the messages of the ASGI lifespan protocol."""
+    """Confirm startup and shutdown to the ASGI server. Returns after shutdown."""
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":

@@ -17,24 +17,27 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class HttpConnection(Protocol):
-    """The connection of a request. Valid until the reply is sent."""
+    """The connection of a request, as an optional extension of the ASGI server. Valid until the reply is sent."""
 
     def try_write_reply(self, status: int, headers: Headers, body: bytes) -> bool:
-        """Write the whole reply in one step. `False` means nothing was written: send the reply as ASGI messages."""
+        """Write the whole reply at once and return true.
+
+        Return false if nothing was written: then send ASGI messages.
+        """
         ...
 
     def set_disconnect_callback(self, callback: Callable[[], None] | None) -> bool:
-        """Set the function to call when the caller disconnects; `None` removes it.
+        """Set the function to call when the client disconnects; `None` removes it. Return whether that is possible.
 
-        `False` means the connection cannot detect a disconnect: the caller of this method must receive instead.
+        If not, a disconnect is detected only by receiving ASGI messages.
         """
         ...
 
 
 def take_connection(scope: Scope) -> HttpConnection | None:
-    """Return the connection, if the HTTP server offers one, and remove it from the scope.
+    """Return the connection extension of the ASGI scope, or `None` if the HTTP server offers none.
 
-    Left in the scope, it would form a reference cycle.
+    Removes all extensions from the scope, because the connection would form a reference cycle with it.
     """
     extensions = scope.pop("extensions", None)
     connection: HttpConnection | None = extensions.get(CONNECTION_EXTENSION) if extensions else None
@@ -53,7 +56,7 @@ class DisconnectWatcher:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when the caller disconnects, until `stop`."""
+        """Call `callback` once the client disconnects, until `stop` is called."""
         if self._connection is not None and self._connection.set_disconnect_callback(callback):
             return
         self._connection = None

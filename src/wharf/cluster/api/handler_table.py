@@ -75,7 +75,10 @@ JOINED_FIELD_READERS: Final[Mapping[type, JoinedFieldReaders]] = allocation_reco
 
 
 def build_read_handlers(server: Server) -> dict[str, ReadHandler]:
-    """Return the read handlers by endpoint name. While access control is off, ACL reads are refused, except `acl.token.self`."""
+    """Return the handlers of all read endpoints, by endpoint name.
+
+    While access control is off, handlers of ACL endpoints refuse every request, except `acl.token.self`.
+    """
     handlers = {**READ_HANDLERS, **variables.build_read_handlers(server)}
     for module in (tokens, policies, auth_methods):
         for name, handler in module.build_read_handlers(server).items():
@@ -84,7 +87,10 @@ def build_read_handlers(server: Server) -> dict[str, ReadHandler]:
 
 
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
-    """Return the handlers of all other endpoints by endpoint name. While access control is off, ACL actions are refused."""
+    """Return the handlers of all endpoints that are not reads, by endpoint name.
+
+    While access control is off, handlers of ACL endpoints refuse every request.
+    """
     handlers = {name: handler for build in ACTION_BUILDERS for name, handler in build(server).items()}
     for build in ACL_ACTION_BUILDERS:
         for name, handler in build(server).items():

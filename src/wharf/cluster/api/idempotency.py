@@ -31,12 +31,13 @@ MAX_ATTEMPTS: Final = 5
 
 
 class StoredReply(msgspec.Struct, frozen=True, array_like=True):
-    """A reply as it is stored, sealed. An `index` of `PREVIEW_INDEX` means the index of the batch that holds it."""
+    """The reply of an executed write, stored encrypted for repeated requests. The field order is the stored format."""
 
     status: int
     body: bytes
     content_type: str
     index: int
+    """Log index of the write; `PREVIEW_INDEX` means the index of the batch that contains this reply."""
 
 
 class IdempotentExecutor:
@@ -46,7 +47,10 @@ class IdempotentExecutor:
         self._server = server
 
     async def execute(self, request: Request, handler: ActionHandler, *, method: str, target: str) -> ActionResult:
-        """Run the handler, or return the stored reply of an earlier request by the same caller with the same key."""
+        """Run the handler, or return the stored reply if the same caller sent the same key before.
+
+        `method` and `target` (path and query) are compared with those of the earlier request. Raises `Refusal`.
+        """
         key = request.headers[IDEMPOTENCY_HEADER].decode("latin-1").strip()
         idempotency.check_idempotency_key(key)
         caller = request.caller
@@ -60,7 +64,7 @@ class IdempotentExecutor:
             return await self._execute_claimed(request, handler, idempotent_request)
 
     async def _find_stored_result(self, idempotent_request: IdempotentRequest) -> ActionResult | None:
-        """Return the stored reply of an earlier request, or `None`."""
+        """Catch up with the log, and return the stored reply of an earlier request with this key, or `None`."""
         await self._server.writer.catch_up()
         record = idempotency.find_recorded_response(
             self._server.replica, idempotent_request, now_ns=self._server.world.now_ns()
@@ -72,7 +76,11 @@ class IdempotentExecutor:
     async def _execute_previewed(
         self, request: Request, handler: ActionHandler, idempotent_request: IdempotentRequest
     ) -> ActionResult:
-        """Preview the write, then commit it in one batch with its reply. Raises `CannotPreview`."""
+        """Run the handler without committing its write, then commit the write in one batch with the reply.
+
+        Repeats this after a conflict. Raises `CannotPreview` if the handler does more than one local write or streams
+        its reply.
+        """
         await self._ensure_active_key()
         for _ in range(MAX_ATTEMPTS):
             stored_result = await self._find_stored_result(idempotent_request)
@@ -93,7 +101,10 @@ class IdempotentExecutor:
     async def _commit(
         self, idempotent_request: IdempotentRequest, reply: StoredReply, write: Write | None, *, cause: str
     ) -> int | None:
-        """Commit the write with its reply. Return the batch's index, or `None` if a concurrent write conflicts."""
+        """Commit the write together with its encrypted reply.
+
+        Return the index of the batch, or `None` if a concurrent write conflicts.
+        """
         replica, now_ns = self._server.replica, self._server.world.now_ns()
         sealed = self._seal(idempotent_request, reply)
         change, condition = idempotency.record_response(
@@ -112,7 +123,11 @@ class IdempotentExecutor:
     async def _execute_claimed(
         self, request: Request, handler: ActionHandler, idempotent_request: IdempotentRequest
     ) -> ActionResult:
-        """Claim the key, run the handler, then store its reply."""
+        """Record that the key is in use, run the handler, then store its reply.
+
+        If the handler refuses and nothing was written, the key is released again. If this server fails in between, the
+        key stays in use and repeated requests are refused.
+        """
         await self._ensure_active_key()
         stored_result = await self._find_stored_result(idempotent_request)
         if stored_result is not None:
@@ -147,10 +162,15 @@ class IdempotentExecutor:
         await self._server.access.ensure_active_key(self._server.replica, self._server.leader)
 
     def _seal(self, idempotent_request: IdempotentRequest, reply: StoredReply) -> SealedData:
+        """Return the reply encrypted with the active key of the keyring.
+
+        It can be decrypted only for this key and caller.
+        """
         context = make_response_context(idempotent_request.scope, idempotent_request.key)
         return self._server.access.keyring.seal(self._server.replica, msgspec.msgpack.encode(reply), context=context)
 
     def _open_stored_reply(self, record: IdempotencyKey) -> ActionResult:
+        """Return the decrypted reply of a stored record."""
         sealed = SealedData(record.answer_sealed, record.sealed_with)
         context = make_response_context(record.scope, record.key)
         decoded = self._server.access.keyring.open(self._server.replica, sealed, context=context)
@@ -160,7 +180,7 @@ class IdempotentExecutor:
 
 
 def _build_stored_reply(result: ActionResult) -> StoredReply | None:
-    """Return the result in stored form, or `None` for a streamed body, which cannot be stored."""
+    """Return the result of a handler in stored form, or `None` for a streamed body, which cannot be stored."""
     match result.body:
         case None:
             return StoredReply(result.status, b"", "", result.index)
@@ -173,7 +193,7 @@ def _build_stored_reply(result: ActionResult) -> StoredReply | None:
 
 
 def _build_result(reply: StoredReply, index: int) -> ActionResult:
-    """Return the stored reply as a result, with the batch's index in place of `PREVIEW_INDEX`."""
+    """Return a stored reply as a result, with `index` in place of the placeholder `PREVIEW_INDEX`."""
     body = reply.body.replace(str(PREVIEW_INDEX).encode(), str(index).encode())
     reply_index = index if reply.index == PREVIEW_INDEX else reply.index
     if not reply.content_type:

@@ -34,7 +34,10 @@ class KnownTokens(Protocol):
 
 
 class RequestClassifier:
-    """ASGI middleware around the limiter, which wraps the API. `tokens` is `None` while access control is off."""
+    """ASGI middleware in front of the rate limiter: adds to each request how the limiter must treat it.
+
+    `tokens` is `None` while access control is off.
+    """
 
     def __init__(
         self, app: App, server: Server, tokens: KnownTokens | None, *, is_nomad_compatible: bool = False
@@ -54,7 +57,7 @@ class RequestClassifier:
         await self._app(scope, receive, send)
 
     def classify_request(self, scope: Scope) -> dict[str, str | None]:
-        """Return the classification of a request; see `LIMITS_SCOPE_KEY`."""
+        """Return how the rate limiter must treat the request: the keys and values that `LIMITS_SCOPE_KEY` describes."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         if self._is_machine(scope, headers):
             return {"kind": "machine", "class": "plain", "authorization": None}
@@ -89,7 +92,7 @@ class RequestClassifier:
         return is_blocking and parse_query(scope["query_string"]).get("index", "0") not in ("", "0")
 
     def _get_authorization(self, headers: dict[bytes, bytes]) -> str | None:
-        """Return the token as a bearer header if it is known, else `None`."""
+        """Return the token as the value `Bearer <token>` if the replica knows it, else `None`."""
         if self._tokens is None:
             return None
         token = get_request_token(headers)

@@ -42,7 +42,7 @@ TOKEN_SAFE_CHARACTERS: Final = "".join(map(chr, range(33, 127))).replace("%", ""
 
 
 class ReadExecutor:
-    """Executes read endpoints and caches what can be shared between callers."""
+    """Executes read endpoints. Callers with the same query and rights share results and encoded bodies."""
 
     def __init__(self, server: Server, authenticator: CallerAuthenticator) -> None:
         self._server = server
@@ -53,7 +53,10 @@ class ReadExecutor:
         self.list_encoder = ListEncoder(server, self._filters, self._shared_replies)
 
     def parse_target(self, request: Request, raw_path: bytes) -> RequestTarget:
-        """Return the parsed target of a read. Raises `Refusal` if a parameter is invalid."""
+        """Return the parsed target (endpoint, query and options) of a read.
+
+        Raises `Refusal` if a parameter is invalid.
+        """
         return RequestTarget(
             endpoint=request.endpoint,
             path_values=request.path_values,
@@ -68,9 +71,10 @@ class ReadExecutor:
     async def execute(
         self, request: Request, target: RequestTarget, receive: Receive, connection: HttpConnection | None
     ) -> HttpReply:
-        """Return the reply of a read. With an `index` parameter, first wait until the data changed.
+        """Return the reply of a read. With an `index` parameter, first wait until the result's index exceeds it. Raises
+        `Refusal`.
 
-        Unless stale data is allowed, the replica first catches up with the log. Raises `Refusal`.
+        Unless stale data is allowed, the replica first catches up with the log.
         """
         if not target.options.is_stale_allowed:
             await self._server.reader.catch_up()
@@ -84,7 +88,11 @@ class ReadExecutor:
         return self._build_reply(encoded)
 
     def _parse_options(self, request: Request) -> QueryOptions:
-        """Return the query options that all reads share. Raises `Refusal` for an invalid one, filters included."""
+        """Return the query options. Those that the endpoint does not support are reset. Raises `Refusal` for an invalid
+        one.
+
+        A filter is compiled here, so that an invalid filter is refused before the read.
+        """
         options = parse_query_options(request.query)
         lists = request.endpoint.list_features
         if lists is None:
@@ -102,9 +110,10 @@ class ReadExecutor:
     # -- evaluation --------------------------------------------------------------------------------------------------
 
     def _evaluate(self, replica: Replica, request: Request, target: RequestTarget) -> ReadResult:
-        """Check the caller's rights and return the handler's result, wrapped in a `SharedReply`.
+        """Check the caller's rights, call the handler, and return its result, wrapped in a `SharedReply`.
 
-        A blocking query calls this again on every wake-up, because rights may be revoked while it waits.
+        A result that another caller with the same query and rights read at the same index is reused. A blocking query
+        calls this again on every wake-up, because rights may be revoked while it waits.
         """
         endpoint, options = target.endpoint, target.options
         caller = self._authenticator.authenticate(replica, endpoint, request.headers)
@@ -127,7 +136,11 @@ class ReadExecutor:
     async def _evaluate_blocking(
         self, request: Request, target: RequestTarget, receive: Receive, connection: HttpConnection | None
     ) -> ReadResult:
-        """Evaluate a blocking query: wait for an index above `index`, for up to `wait_s` plus 1/16 jitter."""
+        """Return the result of a blocking query: wait until its index exceeds the requested one, or the time is over.
+
+        The time is `wait_s` plus up to 1/16, so that many queries do not end at the same moment. A disconnect of the
+        client ends the wait.
+        """
         options, world = target.options, self._server.world
         jitter_s = world.random.random() * options.wait_s / 16
         # Stop waiting when the caller disconnects; otherwise clients that reconnect often would pile up waiting reads.
@@ -146,7 +159,7 @@ class ReadExecutor:
     # -- encoding ----------------------------------------------------------------------------------------------------
 
     async def _encode(self, shared: SharedReply, *, is_pretty: bool) -> EncodedRead:
-        """Return the encoded result. Callers that share it wait for one encoding."""
+        """Return the encoded result. Callers that share the result wait for one encoding."""
         result = shared.result
         if isinstance(result, Listing):
             return await self.list_encoder.encode(shared, result, is_pretty=is_pretty)
@@ -165,7 +178,7 @@ class ReadExecutor:
     async def _query_brain(
         self, shared: SharedReply, result: ReadResult, query: BrainQuery, *, is_pretty: bool
     ) -> EncodedRead:
-        """Send the query to this server's scheduler process and return its encoded reply."""
+        """Send the query to this server's scheduler process, and return its reply encoded."""
         server = self._server
         try:
             reply = await server.leader.call_member(server.identity.member_id, query.method, query.request)

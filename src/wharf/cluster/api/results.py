@@ -22,14 +22,19 @@ ReadHandler = Callable[[Replica, Request, QueryOptions], ReadResult | Listing[An
 
 
 class MissingRecord(Refusal):
-    """The result of reading a record that does not exist: a 404 with an index, so a blocking query can wait for it."""
+    """The result of reading a record that does not exist: a 404 with a log index, so that a blocking query can wait for
+    it.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(RefusalCode.NOT_FOUND, text)
 
 
 class BrainQuery(msgspec.Struct, frozen=True):
-    """A query to this server's scheduler process, sent when the reply is encoded; callers with one query key share it."""
+    """A read result that this server's scheduler process computes when the reply is encoded.
+
+    Callers with the same query share it.
+    """
 
     method: RpcMethod[Any, Any]
     request: object
@@ -43,7 +48,7 @@ class EncodedBody(msgspec.Struct, frozen=True):
 
 
 class StreamedBody(msgspec.Struct, frozen=True):
-    """A reply body that is sent in parts until it ends or the caller disconnects. `parts` is closed in both cases."""
+    """A reply body that is sent in parts until it ends or the client disconnects. `parts` is closed in both cases."""
 
     parts: AsyncIterator[bytes]
     content_type: str = "application/json"
@@ -53,10 +58,12 @@ class StreamedBody(msgspec.Struct, frozen=True):
 
 
 class ActionResult(msgspec.Struct, frozen=True):
-    """The result of an action. Without an `index` (0) the reply has no index header; `None` means no body."""
+    """The result of a handler that does more than read the replica."""
 
     body: object = None
+    """The value to send as JSON, an encoded or streamed body, or `None` for no body."""
     index: int = 0
+    """Log index for the index header; 0 means no header."""
     status: int = 200
 
 
@@ -65,14 +72,14 @@ ActionHandler = Callable[[Request], Awaitable[ActionResult]]
 
 
 def sort_by_creation(records: Iterable[Any]) -> list[Any]:
-    """Return the records by create index, then id. Records from a table index are not ordered."""
+    """Return the records sorted by create index, then id."""
     return sorted(records, key=lambda record: (record.create_index, record.id))
 
 
 def find_record(
     replica: Replica, table: Table[Any], *key: str, missing_text: str
 ) -> tuple[Any, int, list[WatchTarget]]:
-    """Return the record (or a `MissingRecord`), its index, and the watch target that a blocking query waits for."""
+    """Return what a read of one record needs: the record or a `MissingRecord`, its index, and its watch targets."""
     record = replica.get(table, *key)
     index = replica.get_last_change(table) if record is None else record.modify_index
     return record if record is not None else MissingRecord(missing_text), index, [watch_key(table, *key)]

@@ -18,13 +18,15 @@ from wharf.contract.model.refusal import Refusal, RefusalCode
 
 
 class ProcessInfo(msgspec.Struct, frozen=True):
-    """One process of this server. `stacks`: the stacks of all of its threads and tasks, as text."""
+    """One process of this server, with the state that an operator inspects."""
 
     name: str
     pid: int
     phase: str
+    """The state of the process, such as `ready`."""
     restarts: int
     stacks: str
+    """The stacks of all threads and tasks, as text."""
 
 
 class AgentInfo(msgspec.Struct, frozen=True):
@@ -36,6 +38,7 @@ class AgentInfo(msgspec.Struct, frozen=True):
     is_prometheus_enabled: bool = False
     has_node: bool = False
     node_servers: Sequence[str] = ()
+    """The server addresses in the configuration of the agent's own node."""
     node_id: str = ""
     """The id of the agent's own node; empty if it has none or the id is not known yet."""
     enabled_schedulers: Sequence[str] = ()
@@ -43,7 +46,7 @@ class AgentInfo(msgspec.Struct, frozen=True):
 
 
 class HostInfo(msgspec.Struct, frozen=True):
-    """The machine. `disks`: byte counts by kind, for each mount point."""
+    """Facts about the machine: its operating system, networks, name resolution, environment and disks."""
 
     os: str = ""
     networks: Sequence[Mapping[str, str]] = ()
@@ -51,10 +54,11 @@ class HostInfo(msgspec.Struct, frozen=True):
     hosts: str = ""
     environment: Mapping[str, str] = {}
     disks: Mapping[str, Mapping[str, int]] = {}
+    """For each mount point, byte counts by name, such as `free`."""
 
 
 class SavedSnapshot(msgspec.Struct, frozen=True):
-    """An archive of the whole state. Read `parts` to the end or close it: only then its file is removed."""
+    """An archive of the whole state. Read `parts` to the end or close it: its file is removed only then."""
 
     index: int
     sha256: bytes
@@ -83,7 +87,10 @@ class AgentInterface(Protocol):
         ...
 
     async def profile_process(self, seconds: float) -> str:
-        """Sample this process for some seconds. Return one line for each stack with its sample count."""
+        """Sample the stacks of this process for some seconds.
+
+        Return one line for each stack with its number of samples.
+        """
         ...
 
     async def read_host(self) -> HostInfo:
@@ -111,7 +118,7 @@ class AgentInterface(Protocol):
 
 
 class NoAgentInterface:
-    """Stands in for the agent if a server runs without one: lists its own tasks and refuses everything else."""
+    """An `AgentInterface` for a server that runs without an agent: it lists its own tasks and refuses all else."""
 
     def __init__(self, info: AgentInfo | None = None) -> None:
         self.info = info or AgentInfo()
@@ -149,6 +156,7 @@ class NoAgentInterface:
 
 
 def _refuse(problem: str) -> Refusal:
+    """Return the refusal of a request that needs an agent. `problem`: what is missing, such as "no log file"."""
     return Refusal(RefusalCode.NOT_IMPLEMENTED, f"this server runs without an agent: there is {problem}")
 
 

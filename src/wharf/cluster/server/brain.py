@@ -41,24 +41,28 @@ CONTACT_TIMEOUT_S: Final = 2.0
 
 
 class BrainMetrics(msgspec.Struct, frozen=True):
-    """Queue lengths of the leader.
-
-    `ready`: evaluations that can be processed now; `behind`: evaluations behind another one of the same job; `busy`:
-    evaluations in process; `unsettled_jobs`: jobs whose derived state must be recomputed; `silent_nodes`: nodes to
-    mark down; `nodes_expected`: nodes whose next heartbeat is expected.
-    """
+    """Queue lengths of the leader. All are 0 on a server that does not lead."""
 
     is_leading: bool
     ready: int = 0
+    """Evaluations that can be processed now."""
     behind: int = 0
+    """Evaluations that wait for another evaluation of the same job."""
     busy: int = 0
+    """Evaluations in process."""
     unsettled_jobs: int = 0
+    """Jobs whose derived state, such as their status, must be recomputed."""
     silent_nodes: int = 0
+    """Nodes that missed their heartbeat and must be marked down."""
     nodes_expected: int = 0
+    """Nodes whose next heartbeat is expected."""
 
 
 class Brain:
-    """Runs a server's leader work and gives RPC handlers and duties one place to write as leader."""
+    """Campaigns for leadership and runs the leader's work while this server leads.
+
+    RPC handlers and duties write as leader through it.
+    """
 
     def __init__(
         self,
@@ -106,36 +110,45 @@ class Brain:
 
     @property
     def replica(self) -> Replica:
-        """Return the replica of this server."""
+        """The replica of this server."""
         return self.follower.replica
 
     @property
     def cache(self) -> SchedulerCache:
-        """Return the scheduler's cache of the fleet. It matches the replica except during a batch."""
+        """The scheduler's cache of nodes and their used resources.
+
+        It matches the replica except while a batch is applied.
+        """
         return self._queues.fleet_updater.cache
 
     @property
     def max_changes(self) -> int:
-        """Return how many changes one write may have, without derived changes."""
+        """How many changes one write may have, without derived changes."""
         return self.term.max_changes
 
     @property
     def max_evaluations(self) -> int:
-        """Return how many evaluations fit in one write."""
+        """How many evaluations fit in one write."""
         return self.term.max_evaluations
 
     async def execute(self, operation: Callable[[Replica, DecisionContext], Decision[T]]) -> T:
-        """Run an operation as leader and commit its decision, as `LeaderTerm.execute` does."""
+        """Run an operation as leader, commit its decision and return its reply.
+
+        Raises `Refusal` if this server does not lead.
+        """
         return await self.term.execute(operation)
 
     async def execute_if_due(self, operation: Callable[[Replica, DecisionContext], Decision[T] | None]) -> T | None:
-        """Run an operation that usually has nothing to do, as `LeaderTerm.execute_if_due` does."""
+        """Run an operation as leader and commit its decision.
+
+        Return its reply, or `None` if it has nothing to do now.
+        """
         return await self.term.execute_if_due(operation)
 
     # -- leading ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Get elected, lead, lose leadership and start over, until cancelled."""
+        """Wait for election, lead until leadership is lost, and start over, until cancelled."""
         await self.follower.loaded_event.wait()
         while True:
             leadership = await self._wait_until_elected()
@@ -153,7 +166,7 @@ class Brain:
             log.warning("no longer leader")
 
     async def _wait_for_election_record(self, leadership: Leadership) -> None:
-        """Wait until the replica contains this election's leader record."""
+        """Wait until the replica contains the leader record of this election, or the leadership is lost."""
         while leadership.is_held():
             try:
                 await self.follower.wait_until_applied(leadership.build_condition().version)
@@ -162,7 +175,7 @@ class Brain:
                 log.warning("leader waits for its replica reason=%s", refusal.text)
 
     async def _bootstrap_cluster(self, leadership: Leadership) -> None:
-        """Write the first records of the cluster if the log has none.
+        """Write the first records of the cluster if the log has none; retry until that succeeds or leadership is lost.
 
         The log can become empty while the cluster runs. A replaced log has no leader record, so it ends the term. One
         check at the start of each term is therefore enough.
@@ -176,10 +189,9 @@ class Brain:
                 await asyncio.sleep(RETRY_DELAY_S)
 
     async def _lead(self, leadership: Leadership) -> None:
-        """Run the leader loop and the duties until leadership is lost.
+        """Rebuild the queues from the replica, then run the leader loop and the duties until leadership is lost.
 
-        An unexpected error stops all of them. The caller then starts them again, with queues rebuilt from the
-        replica.
+        An unexpected error stops all of them; this then returns, and the caller calls it again.
         """
         self._queues.rebuild()
         self._processor.reset()
@@ -223,7 +235,8 @@ class Brain:
     # -- leadership by request -------------------------------------------------------------------------------------
 
     async def transfer_leadership(self, successor: str) -> None:
-        """End this leadership in favor of the member `successor`. Writes in progress finish first.
+        """Offer the leadership to the member with the id `successor`, and stop leading. Writes in progress finish
+        first.
 
         Raises `Refusal` if this server does not lead or the outcome is unknown.
         """

@@ -25,7 +25,7 @@ MAX_BUFFERED_CHANGES: Final = 10_000
 MAX_LAG_COMMITS: Final = 5_000
 """How many commits a subscription may lag behind before it is lost."""
 MAX_LAG_CHANGES: Final = 50_000
-"""The same in changed records."""
+"""How many changed records a subscription may lag behind before it is lost."""
 
 
 class SubscriptionLost(Exception):
@@ -33,7 +33,7 @@ class SubscriptionLost(Exception):
 
 
 class EventCommit:
-    """One batch with the records that it changed."""
+    """One committed batch with the records that it changed, from which its events are built."""
 
     def __init__(self, index: int, kind: str, changes: Sequence[ChangedRecord]) -> None:
         self.index = index
@@ -47,7 +47,7 @@ class EventCommit:
 
 
 class EventFeed:
-    """The buffer of the last commits, filled by the follower."""
+    """A buffer of the last commits, from which subscriptions read events."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class EventFeed:
 
     @property
     def next_position(self) -> int:
-        """Return the position of the next commit."""
+        """The position that the next commit will have."""
         return self._first_position + len(self._commits)
 
     @property
@@ -88,7 +88,7 @@ class EventFeed:
     # -- filling -----------------------------------------------------------------------------------------------------
 
     def _on_batch(self, batch: Batch, changed_records: Sequence[AppliedChange]) -> None:
-        """Buffer the changed records of a batch; for a deleted record, the version before the deletion."""
+        """Buffer the changed records of a batch. For a deleted record, this is the version before the deletion."""
         changes = [
             ChangedRecord(table, old if record is None else record, record is None)
             for table, _key, old, record in changed_records
@@ -98,7 +98,10 @@ class EventFeed:
             self._append(EventCommit(batch.index, batch.kind, changes))
 
     def _append(self, commit: EventCommit) -> None:
-        """Buffer a commit and drop the oldest ones beyond the limits. The limits are higher while anyone subscribes."""
+        """Buffer a commit, drop the oldest ones above the limits, and wake waiting subscriptions.
+
+        The limits are higher while a subscription is open, so that it can lag behind.
+        """
         self._commits.append(commit)
         self._change_count += len(commit.changes)
         max_commits, max_changes = self._max_commits, self._max_changes
@@ -122,15 +125,18 @@ class EventFeed:
 
         0 starts at the oldest commit that new subscriptions may read.
         """
-        position = self._first_position + self._replayed_from()
+        position = self._first_position + self._count_skipped_commits()
         while position < self.next_position and self._commits[position - self._first_position].index < since_index:
             position += 1
         subscription = EventSubscription(self, position, since_index)
         self._subscriptions[subscription] = None
         return subscription
 
-    def _replayed_from(self) -> int:
-        """Return how many buffered commits are only for subscriptions that lag behind. New subscriptions skip them."""
+    def _count_skipped_commits(self) -> int:
+        """Return how many of the oldest buffered commits a new subscription skips.
+
+        These are above the limits for new subscriptions and buffered only for subscriptions that lag behind.
+        """
         skipped, changes = max(0, len(self._commits) - self._max_commits), self._change_count
         for position, commit in enumerate(self._commits):
             if position >= skipped and changes <= self._max_changes:
@@ -143,9 +149,9 @@ class EventFeed:
         self._subscriptions.pop(subscription, None)
 
     def read_commits(self, position: int, limit: int) -> list[EventCommit]:
-        """Return up to `limit` commits from this position on.
+        """Return up to `limit` commits, the first of which has this position.
 
-        Raises `SubscriptionLost` if the first of them has been dropped or the feed is closed.
+        Raises `SubscriptionLost` if that commit has been dropped or the feed is closed.
         """
         if self._is_closed or position < self._first_position:
             raise SubscriptionLost
@@ -157,13 +163,13 @@ class EventFeed:
         return self._is_closed or self.next_position > position
 
     async def wait_for_news(self) -> None:
-        """Wait for the next commit, restart or close."""
+        """Wait until a commit is buffered or the feed is restarted or closed."""
         if self._news_future is None:
             self._news_future = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._news_future)
 
     def restart(self) -> None:
-        """Drop everything after the replica was loaded again: the changes in between are unknown.
+        """Drop all commits after the replica was loaded again, because the changes in between are unknown.
 
         Every open subscription is lost.
         """
@@ -173,13 +179,13 @@ class EventFeed:
         self._wake()
 
     def close(self) -> None:
-        """End all subscriptions."""
+        """End all subscriptions: their next read raises `SubscriptionLost`."""
         self._is_closed = True
         self._wake()
 
 
 class EventSubscription:
-    """A reader of the feed and its position."""
+    """A reader of the event feed: the position of the next commit that it has not read."""
 
     def __init__(self, feed: EventFeed, position: int, since_index: int) -> None:
         self._feed = feed
@@ -187,7 +193,7 @@ class EventSubscription:
         self._since_index = since_index
 
     def take(self, limit: int) -> list[EventCommit]:
-        """Return up to `limit` unread commits; may be empty. Raises `SubscriptionLost`."""
+        """Return unread commits, at most `limit`; may be empty. Raises `SubscriptionLost` if some have been dropped."""
         commits = self._feed.read_commits(self._position, limit)
         self._position += len(commits)
         return [commit for commit in commits if commit.index >= self._since_index]

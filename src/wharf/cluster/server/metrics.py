@@ -23,15 +23,18 @@ BUCKET_LIMITS_MS: Final = (1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0,
 
 
 class RequestSeries(msgspec.Struct, frozen=True, order=True):
-    """The labels of one series. `kind`: read, local, write or ask; `status`: `2xx` and so on."""
+    """The labels of one series of request metrics."""
 
     noun: str
+    """The first part of the endpoint name, such as `job`."""
     kind: str
+    """The kind of the endpoint, such as `read` or `write`, or `blocked` for a blocking query."""
     status: str
+    """The status class, such as `2xx`."""
 
 
 class DurationHistogram:
-    """A histogram of durations since the process started."""
+    """Counts of request durations by bucket, since the process started."""
 
     __slots__ = ("buckets", "count", "sum_ms")
 
@@ -83,7 +86,7 @@ class DurationSummary:
 
 
 class MeterInterval:
-    """The summaries of one interval."""
+    """The durations of requests in one interval, by series."""
 
     def __init__(self, began_ns: int) -> None:
         self.began_ns = began_ns
@@ -103,7 +106,7 @@ class RequestMeter:
         self._finished: deque[MeterInterval] = deque(maxlen=max(1, int(retention_s // interval_s)))
 
     def now_s(self) -> float:
-        """Return the time to pass to `record_request` as `began_s`."""
+        """Return the monotonic time in seconds, to pass to `record_request` as `began_s`."""
         return self._world.monotonic_s()
 
     def record_request(self, series: RequestSeries, *, began_s: float) -> None:
@@ -126,9 +129,9 @@ class RequestMeter:
         return self.find_interval(0.0) or self._current
 
     def find_interval(self, ago_s: float) -> MeterInterval | None:
-        """Return the last interval that had finished `ago_s` seconds ago.
+        """Return the interval that was the last finished one `ago_s` seconds ago.
 
-        `None` if no interval had finished then or it is no longer retained.
+        Returns `None` if no interval had finished then or it is no longer retained.
         """
         now_s = self._world.monotonic_s()
         if now_s >= self._ends_s:
@@ -142,9 +145,9 @@ class RequestMeter:
         return sorted(self.histograms.items(), key=lambda item: item[0])
 
     def _finish_intervals(self, now_s: float) -> None:
-        """Finish the current interval and start a new one.
+        """Finish the current interval and start a new one at the current time.
 
-        Adds an empty interval for each one that passed without a request.
+        For each interval that passed without a request, an empty one is added.
         """
         empty_count = int((now_s - self._ends_s) // self.interval_s)
         self._finished.append(self._current)
@@ -155,6 +158,7 @@ class RequestMeter:
         self._ends_s += (empty_count + 1) * self.interval_s
 
     def _start_interval(self, started_s: float, now_s: float) -> MeterInterval:
+        """Return an empty interval that began at the monotonic time `started_s`."""
         return MeterInterval(self._world.now_ns() - round((now_s - started_s) * SECOND))
 
 
@@ -163,15 +167,13 @@ WITHHOLD_SIGN: Final = "-"
 
 
 class MetricFilter(msgspec.Struct, frozen=True):
-    """Which metrics are published.
-
-    `prefixes`: metric name prefixes, each after `+` (publish) or `-` (withhold). `host`: a label added to every
-    gauge, unless empty.
-    """
+    """Which metrics are published, and the `host` label of gauges. It does not affect what is measured."""
 
     prefixes: Sequence[str] = ()
+    """Prefixes of metric names, each after `+` (publish) or `-` (withhold)."""
     is_published_by_default: bool = True
     host: str = ""
+    """Value of the label `host` of every gauge; empty means no such label."""
 
     def is_published(self, name: str) -> bool:
         """Whether to publish this metric. The longest matching prefix decides; at equal length, `-` wins."""
@@ -193,7 +195,7 @@ def find_prefix_problem(prefix: str) -> str:
 
 
 class ProcessMetrics(msgspec.Struct, frozen=True):
-    """Memory, processor time and open files of this process."""
+    """Resource usage of one process: memory, processor time and open files."""
 
     resident_bytes: int = 0
     peak_bytes: int = 0

@@ -25,7 +25,10 @@ SAFE_METHODS: Final = frozenset(("GET", "HEAD"))
 
 
 class RelayedReply:
-    """A reply whose headers have arrived. Iterate over its parts; always close it, even if not read to its end."""
+    """The reply to a forwarded request, once its headers have arrived. Iterate over it to read its parts.
+
+    It must always be closed, even if it is not read to its end.
+    """
 
     def __init__(self, incoming: RelayReply, exit_stack: AsyncExitStack) -> None:
         self.status = incoming.status
@@ -44,7 +47,7 @@ class RelayedReply:
 
 
 class RequestRelay:
-    """Forwards requests. `regions`: the server addresses of each other region."""
+    """Forwards requests and websockets to other servers. `regions`: the server addresses of each other region."""
 
     def __init__(
         self,
@@ -61,7 +64,7 @@ class RequestRelay:
 
     @property
     def region_names(self) -> Iterable[str]:
-        """Return the regions that requests can be forwarded to."""
+        """The names of the regions that requests can be forwarded to."""
         return self._regions.keys()
 
     async def send_to_region(self, region: str, outgoing: RelayRequest) -> RelayedReply:
@@ -105,9 +108,9 @@ class RequestRelay:
         )
 
     async def send_to_member(self, address: str, outgoing: RelayRequest, *, hop: bytes = MEMBER_HOP) -> RelayedReply:
-        """Forward a request to a server of this region or, depending on `hop`, to another process of this server.
+        """Forward a request to the server of this region, or the process of this server, at this address.
 
-        Raises `Refusal`.
+        `hop`: which of both, for the header that prevents loops. Raises `Refusal`.
         """
         outgoing = add_hop(outgoing, hop, loop_error=_build_loop_refusal())
         try:
@@ -121,9 +124,9 @@ class RequestRelay:
     async def open_socket_to_region(
         self, region: str, outgoing: RelayRequest, *, subprotocols: Sequence[str] = ()
     ) -> AsyncIterator[WebSocket]:
-        """Open a websocket to the first server of the region that answers.
+        """Open a websocket to the first server of the region that answers; it is closed at the end of the context.
 
-        Raises `Refusal` as `send_to_region` does, and `SocketRefused`.
+        Raises `Refusal` (NOT_FOUND for an unknown region, UNAVAILABLE if no server answers) and `HandshakeRefused`.
         """
         if region not in self._regions:
             raise build_no_region_path()
@@ -140,7 +143,7 @@ class RequestRelay:
     ) -> AsyncIterator[WebSocket]:
         """Open a websocket to a server of this region or to another process of this server.
 
-        Raises `Refusal` and `SocketRefused`.
+        It is closed at the end of the context. Raises `Refusal` and `HandshakeRefused`.
         """
         outgoing = add_hop(outgoing, hop, loop_error=_build_loop_refusal())
         async with AsyncExitStack() as exit_stack:
@@ -153,12 +156,13 @@ class RequestRelay:
     def _open_socket(
         self, address: str, outgoing: RelayRequest, subprotocols: Sequence[str]
     ) -> AbstractAsyncContextManager[WebSocket]:
+        """Return the context of a websocket to the address. Raises `Refusal` if this server forwards no websockets."""
         if self._sockets_to is None:
             raise Refusal(RefusalCode.UNAVAILABLE, "this server does not forward websockets")
         return self._sockets_to(address).open_socket(outgoing, subprotocols=subprotocols)
 
     async def _open_reply(self, address: str, outgoing: RelayRequest) -> RelayedReply:
-        """Send the request and return the reply once its headers have arrived."""
+        """Send the request to the address and return the reply once its headers have arrived. Raises `Unreachable`."""
         relay = self._relays.get(address)
         if relay is None:
             relay = self._relays[address] = self._transport_to(address)

@@ -27,7 +27,7 @@ from wharf.world import World
 
 
 class ServerIdentity(msgspec.Struct, frozen=True):
-    """The identity and address of this server."""
+    """The id, name, location and address of this server."""
 
     member_id: str
     name: str
@@ -35,6 +35,7 @@ class ServerIdentity(msgspec.Struct, frozen=True):
     datacenter: str = "dc1"
     address: str = "127.0.0.1:4646"
     door_secret: str = ""
+    """Other members send this secret with RPC calls to this server."""
 
 
 class Server:
@@ -84,7 +85,7 @@ class Server:
         """The agent that runs this server. Set by the wiring if there is one."""
 
     def enable_events(self, *, max_commits: int = MAX_BUFFERED_COMMITS) -> None:
-        """Keep the last commits for event streams. Processes that serve no event streams skip this."""
+        """Start to buffer the last commits for event streams. Processes without event streams do not call this."""
         self.events = EventFeed(self.follower, max_commits=max_commits)
         self.reader.close_listeners.append(self.events.close)
 

@@ -15,7 +15,7 @@ from wharf.contract.model.times import HOUR, MINUTE, SECOND
 
 
 class PlanRejectionTrackerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """When to mark nodes ineligible that reject plans again and again."""
+    """When a node that repeatedly rejects plans is made ineligible for new allocations."""
 
     enabled: Annotated[bool, SettingInfo("Whether a node that repeatedly rejects plans is made ineligible.")] = False
     node_threshold: Annotated[
@@ -38,7 +38,7 @@ class SearchSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PreemptionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """For which job types preemption is enabled."""
+    """For which types of jobs the scheduler may stop allocations of lower priority."""
 
     system_scheduler_enabled: Annotated[bool, SettingInfo("For system jobs.")] = True
     sysbatch_scheduler_enabled: Annotated[bool, SettingInfo("For sysbatch jobs.")] = False

@@ -78,7 +78,7 @@ async def restore_state(engine: LogEngine, path: Path) -> int:
 
 
 class _SnapshotEngine:
-    """An engine as the snapshot functions see it: without the leased tables."""
+    """A log engine without the leader and member records, which snapshots do not contain."""
 
     def __init__(self, engine: LogEngine) -> None:
         self._engine = engine
@@ -91,7 +91,7 @@ class _SnapshotEngine:
 
 
 class _SnapshotLoad:
-    """A load without the leased tables."""
+    """A load of the whole state without the leader and member records."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
@@ -106,7 +106,7 @@ class _SnapshotLoad:
 async def _without_leased(
     slices: AsyncIterator[Sequence[StoredRecord]],
 ) -> AsyncGenerator[Sequence[StoredRecord], None]:
-    """Yield the records without those of leased tables."""
+    """Yield the records without the leader and member records."""
     async for rows in slices:
         yield [row for row in rows if row.table not in LEASED_TABLES]
 
@@ -114,7 +114,7 @@ async def _without_leased(
 async def _resolve_indexes(
     slices: AsyncIterator[Sequence[StoredRecord]],
 ) -> AsyncGenerator[Sequence[StoredRecord], None]:
-    """Yield the records with their own write index filled in."""
+    """Yield the records, with the real log index where a record stands for "the index of its own write"."""
     resolver = WriteIndexResolver(ALL_TABLES)
     async for rows in slices:
         for start in range(0, len(rows), ROWS_PER_STEP):
@@ -123,7 +123,7 @@ async def _resolve_indexes(
 
 
 class _RestoreCheck:
-    """Stands in for an engine: decodes every record of a snapshot and stores nothing."""
+    """Takes the place of a log engine in a trial restore: decodes every record of a snapshot and stores nothing."""
 
     def __init__(self) -> None:
         self._decoders = {table.name: RecordDecoder(table, should_open_packed=True) for table in ALL_TABLES}
@@ -135,7 +135,7 @@ class _RestoreCheck:
         return position.index
 
     def _check_record(self, row: StoredRecord) -> None:
-        """Decode a record. Raises `NewerFormat` or `DamagedRecord`."""
+        """Decode a record. Raises `NewerFormat` if this version cannot read it, `DamagedRecord` if it is damaged."""
         decoder = self._decoders.get(row.table)
         if decoder is None:
             raise NewerFormat(f"it has a table {row.table} that this version does not know")
@@ -160,7 +160,7 @@ class InvalidArchive(Exception):
 
 
 def is_archive(path: Path) -> bool:
-    """Whether the file starts like a gzip archive. False if it cannot be read."""
+    """Whether the file starts like a gzip file. False if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(2) == GZIP_MAGIC
@@ -169,7 +169,7 @@ def is_archive(path: Path) -> bool:
 
 
 def pack_archive(state: Path, archive: Path, snapshot_info: SnapshotInfo) -> bytes:
-    """Write the archive and return its SHA-256 digest."""
+    """Write the snapshot file `state`, its metadata and checksums to `archive`. Return the archive's SHA-256 digest."""
     position = snapshot_info.trailer.standing
     meta = msgspec.json.format(
         msgspec.json.encode(
@@ -195,7 +195,10 @@ def pack_archive(state: Path, archive: Path, snapshot_info: SnapshotInfo) -> byt
 
 
 def unpack_archive(archive: Path, state: Path) -> None:
-    """Extract the snapshot file from an archive. Raises `InvalidArchive`; the file `state` is then incomplete."""
+    """Extract the snapshot file from an archive to `state`. A bare snapshot file is moved to `state` instead.
+
+    Raises `InvalidArchive`; `state` may then be incomplete.
+    """
     with archive.open("rb") as file:
         start = file.read(len(SNAPSHOT_MAGIC))
     if start == SNAPSHOT_MAGIC:
@@ -210,7 +213,7 @@ def unpack_archive(archive: Path, state: Path) -> None:
 
 
 def _extract(archive: Path, state: Path) -> None:
-    """Extract the snapshot file and verify the checksums."""
+    """Extract the snapshot file from an archive to `state`, and verify the checksums. Raises `InvalidArchive`."""
     digests: dict[str, str] = {}
     checksum_text = ""
     with tarfile.open(archive, "r:gz") as tar:
@@ -242,7 +245,7 @@ def _extract(archive: Path, state: Path) -> None:
 
 
 def _copy_and_hash(inner: IO[bytes], state: Path) -> str:
-    """Copy to the file and return the SHA-256 digest."""
+    """Write the content to `state` and return its SHA-256 digest in hex."""
     digest = hashlib.sha256()
     with state.open("wb") as out:
         while part := inner.read(READ_CHUNK_BYTES):
@@ -259,7 +262,7 @@ def _parse_checksums(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _add_member(tar: tarfile.TarFile, name: str, content: IO[bytes], size: int, snapshot_info: SnapshotInfo) -> None:
-    """Add a file to the tar."""
+    """Add a file with this name, content and size to the tar archive."""
     info = tarfile.TarInfo(name)
     info.size, info.mode, info.mtime = size, 0o600, snapshot_info.header.created_ns // SECOND
     tar.addfile(info, content)

@@ -15,7 +15,7 @@ class WorkerFailed(Exception):
 
 
 class WorkerProcess(Protocol):
-    """Runs computations in another process."""
+    """Runs long computations in another process."""
 
     async def run(self, work: WorkerFunction) -> bytes:
         """Return the result of `work`. Raises `Refusal` if no worker finished in time, `WorkerFailed` if it failed."""
@@ -23,7 +23,7 @@ class WorkerProcess(Protocol):
 
 
 class InlineWorker:
-    """Runs computations in the caller's loop, for tests and the simulation."""
+    """A `WorkerProcess` for tests and the simulation: it runs computations in the caller's process."""
 
     async def run(self, work: WorkerFunction) -> bytes:
         return work()

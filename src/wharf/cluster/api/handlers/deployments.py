@@ -47,7 +47,7 @@ from wharf.contract.wire.deployments import (
 PREFIX_ERROR_PREFIX: Final = "index error: "
 LOOKUP_ERROR_PREFIX: Final = "deployment lookup failed: index error: "
 MAX_HEALTH_IDS: Final = 10_000
-"""Limits the size of one write."""
+"""Limits the work of one request: the number of allocations whose health it sets."""
 
 
 def list_deployments(replica: Replica, _request: Request, options: QueryOptions) -> Listing[Deployment]:
@@ -57,6 +57,10 @@ def list_deployments(replica: Replica, _request: Request, options: QueryOptions)
 
 
 def read_deployment(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
+    """Return the deployment of the path, or a missing record.
+
+    Raises `Refusal` if the caller may not read its namespace.
+    """
     deployment_id = _parse_deployment_id(request)
     deployment, index, watched = find_record(replica, DEPLOYMENTS, deployment_id, missing_text="deployment not found")
     if not isinstance(deployment, MissingRecord):
@@ -90,37 +94,41 @@ READ_HANDLERS: Final[dict[str, ReadHandler]] = {
 
 
 class DeploymentActions:
-    """Changes of deployments. The leader decides all of them."""
+    """Changes deployments on request. The leader decides all changes."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
 
     async def fail_deployment(self, request: Request) -> ActionResult:
+        """Mark the deployment as failed, which may revert its job to the last stable version."""
         deployment_id = await self._require_deployment(request)
         versions_kept = self._server.job_settings.versions_kept
         failure = FailDeploymentRequest(deployment_id, versions_kept, cause=request.id)
         return _build_result(await self._server.leader.call(FAIL_DEPLOYMENT, failure))
 
     async def pause_deployment(self, request: Request) -> ActionResult:
+        """Pause the deployment, or resume it if the body says so."""
         body = request.decode_body(DeploymentPauseRequest)
         deployment_id = await self._require_deployment(request, body.deployment_id)
         pause = PauseDeploymentRequest(deployment_id, body.pause, cause=request.id)
         return _build_result(await self._server.leader.call(PAUSE_DEPLOYMENT, pause))
 
     async def promote_deployment(self, request: Request) -> ActionResult:
+        """Promote the canaries of all groups or of those in the body."""
         body = request.decode_body(DeploymentPromoteRequest)
         deployment_id = await self._require_deployment(request, body.deployment_id)
         promotion = PromoteDeploymentRequest(deployment_id, body.all, body.groups or (), cause=request.id)
         return _build_result(await self._server.leader.call(PROMOTE_DEPLOYMENT, promotion))
 
     async def unblock_deployment(self, request: Request) -> ActionResult:
+        """Continue a deployment that waits for the deployments of other regions."""
         body = request.decode_body(DeploymentUnblockRequest)
         deployment_id = await self._require_deployment(request, body.deployment_id)
         unblocking = UnblockDeploymentRequest(deployment_id, cause=request.id)
         return _build_result(await self._server.leader.call(UNBLOCK_DEPLOYMENT, unblocking))
 
     async def set_allocation_health(self, request: Request) -> ActionResult:
-        """Set the health of allocations. An unhealthy one can fail the deployment."""
+        """Set the health of the allocations in the body. An unhealthy allocation can fail the deployment."""
         body = request.decode_body(DeploymentHealthRequest)
         deployment_id = await self._require_deployment(request, body.deployment_id)
         healthy, unhealthy = body.healthy_allocation_ids or (), body.unhealthy_allocation_ids or ()
@@ -133,7 +141,10 @@ class DeploymentActions:
         return _build_result(await self._server.leader.call(SET_ALLOCATION_HEALTH, health))
 
     async def _require_deployment(self, request: Request, body_id: str | None = None) -> str:
-        """Return the deployment id of the path. Raises `Refusal` if the body names another one or the caller lacks access."""
+        """Return the deployment id of the path.
+
+        Raises `Refusal` if the body has another id, the deployment does not exist or the caller lacks access.
+        """
         deployment_id = _parse_deployment_id(request)
         if body_id == "":
             raise invalid_request("DeploymentID must be specified")
@@ -147,6 +158,7 @@ class DeploymentActions:
 
 
 def _build_result(result: DeploymentWriteResult) -> ActionResult:
+    """Return the reply to a change of a deployment: its indexes and the evaluation that was created."""
     reply = DeploymentUpdateResponse(
         eval_id=result.eval_id,
         eval_create_index=result.eval_create_index,

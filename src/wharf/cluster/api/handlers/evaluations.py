@@ -45,7 +45,7 @@ EVALUATIONS_PER_STEP: Final = 500
 
 
 def list_evaluations(replica: Replica, request: Request, options: QueryOptions) -> Listing[Evaluation]:
-    """List evaluations; `status` and `job` select some of them."""
+    """List evaluations in the order of their creation. The parameters `status` and `job` select some of them."""
     status, job_id = request.get_text("status"), request.get_text("job")
 
     def is_requested(evaluation: Evaluation) -> bool:
@@ -63,7 +63,7 @@ def list_evaluations(replica: Replica, request: Request, options: QueryOptions) 
 
 
 def count_evaluations(replica: Replica, _request: Request, options: QueryOptions) -> Listing[Evaluation]:
-    """Return the number of matching evaluations."""
+    """Return the number of evaluations that a list with the same parameters would contain."""
     index, knows_leader = replica.get_last_change(EVALUATIONS), replica.get(LEADER) is not None
 
     def build_count(evaluations: list[Evaluation]) -> EvaluationCount:
@@ -73,7 +73,7 @@ def count_evaluations(replica: Replica, _request: Request, options: QueryOptions
 
 
 def read_evaluation(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
-    """Return the evaluation; with `related`, also stubs of its chain."""
+    """Return the evaluation. With `related`, it contains stubs of all evaluations that are linked to it."""
     eval_id = parse_uuid(request.get_path_value("eval_id"), error_prefix=LOOKUP_ERROR_PREFIX)
     evaluation, index, watched = find_record(replica, EVALUATIONS, eval_id, missing_text="eval not found")
     if isinstance(evaluation, MissingRecord):
@@ -88,12 +88,15 @@ def read_evaluation(replica: Replica, request: Request, _options: QueryOptions) 
 
 
 def find_related_evaluations(replica: Replica, evaluation: Evaluation) -> list[Evaluation]:
-    """Return the other evaluations of the chain, oldest first: next, previous and blocked ones, transitively."""
+    """Return the evaluations that are linked to this one, directly or through others, oldest first.
+
+    The links are the ids of the next, the previous and the blocked evaluation.
+    """
     related = {evaluation.id: evaluation}
     unvisited = [evaluation]
     while unvisited:
-        each = unvisited.pop()
-        for eval_id in (each.next_eval, each.previous_eval, each.blocked_eval):
+        current = unvisited.pop()
+        for eval_id in (current.next_eval, current.previous_eval, current.blocked_eval):
             linked = replica.get(EVALUATIONS, eval_id) if eval_id and eval_id not in related else None
             if linked is not None:
                 related[eval_id] = linked
@@ -129,7 +132,10 @@ class EvaluationActions:
         self._server = server
 
     async def delete_evaluations(self, request: Request) -> ActionResult:
-        """Delete evaluations by ids or by a filter. Raises `Refusal`."""
+        """Delete the evaluations that the body names by ids or by a filter.
+
+        Raises `Refusal` if it has both or neither.
+        """
         body = request.decode_body(EvaluationDeleteRequest)
         if body.eval_ids and body.filter:
             raise invalid_request("evals cannot be deleted by both ID and filter")
@@ -148,9 +154,10 @@ class EvaluationActions:
         return await self._delete_by_filter(request, body.filter)
 
     async def _delete_by_filter(self, request: Request, expression: str) -> ActionResult:
-        """Delete the matching evaluations of the request's namespace, in batches.
+        """Delete the evaluations of the requested namespace that the filter accepts, in batches.
 
-        The leader is called even if nothing matches, because it refuses the request while the broker is not paused.
+        The leader is called even if there are none, because it refuses the request while the evaluation broker is not
+        paused.
         """
         matches = _compile_deletion_filter(expression)
         await self._server.reader.catch_up()
@@ -174,7 +181,10 @@ def _build_deletion_result(count: int, index: int) -> ActionResult:
 
 
 def _compile_deletion_filter(expression: str) -> Callable[[Evaluation], bool]:
-    """Return the test of the filter; an empty filter accepts all. Compilation and test raise `Refusal`."""
+    """Return a test of whether the filter accepts an evaluation. An empty filter accepts all.
+
+    Raises `Refusal` if the filter is invalid; the returned test does so if it cannot be evaluated.
+    """
     if not expression:
         return lambda _evaluation: True
     try:

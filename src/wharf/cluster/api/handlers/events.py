@@ -29,7 +29,7 @@ WRITE_TIMEOUT_S: Final = 40.0
 """A caller that takes longer to read one part is disconnected."""
 COMMITS_PER_STEP: Final = 50
 MAX_EVENTS_PER_LINE: Final = 100
-"""Splits a large commit, so that it is not encoded and sent in one step."""
+"""A larger commit is sent as several lines, so that other tasks can run in between."""
 INDEX_PATTERN: Final = re.compile(r"[+-]?[0-9]{1,19}")
 NO_CACHE_HEADER: Final = (b"cache-control", b"no-cache")
 CONNECTION_CLOSE_HEADER: Final = (b"connection", b"close")
@@ -44,7 +44,10 @@ class EventActions:
         self._server = server
 
     async def stream_events(self, request: Request) -> ActionResult:
-        """Stream events that follow the requested index. Raises `Refusal`."""
+        """Stream the events of commits from the requested log index on. A negative index ends the stream at once.
+
+        Raises `Refusal` if the event stream is disabled or the caller may not receive the requested events.
+        """
         index = _parse_index(request.get_text("index"))
         event_filter = self._build_filter(request)
         feed = self._server.events
@@ -62,7 +65,10 @@ class EventActions:
         )
 
     def _build_filter(self, request: Request) -> EventFilter:
-        """Return the filter. For all namespaces it holds the current ones; later namespaces need a new request."""
+        """Return the filter for the requested topics and namespaces.
+
+        For all namespaces it contains those that exist now; events of later namespaces need a new request.
+        """
         if request.namespace == ALL_NAMESPACES:
             namespaces = frozenset(namespace.name for namespace in self._server.replica.iter_all(NAMESPACES))
         else:
@@ -72,7 +78,10 @@ class EventActions:
     async def _iterate_lines(
         self, feed: EventFeed, caller: Caller, event_filter: EventFilter, index: int
     ) -> AsyncIterator[bytes]:
-        """Yield lines of events after the index, and heartbeats in between."""
+        """Yield the events of commits from `index` on as JSON lines, and a heartbeat line at intervals.
+
+        Ends when the subscription has fallen too far behind or the caller has lost its rights.
+        """
         world = self._server.world
         subscription = feed.subscribe(since_index=index)
         try:
@@ -95,7 +104,10 @@ class EventActions:
             subscription.end()
 
     def _reauthenticate(self, caller: Caller, event_filter: EventFilter) -> Caller:
-        """Return the caller with its current rights. Raises `_RightsLost`."""
+        """Return the caller with its current rights.
+
+        Raises `_RightsLost` if these do not allow the requested events.
+        """
         current = reauthenticate_caller(self._server.replica, caller, self._server.writer.read_clock())
         if current.is_refused or not event_filter.is_allowed_for(current.rights):
             raise _RightsLost
@@ -141,7 +153,7 @@ def _encode_line(index: int, events: list[ClusterEvent]) -> bytes:
 
 
 def _parse_index(text: str) -> int:
-    """Return the index; 0 if the text is empty. Raises `Refusal` with Nomad's text."""
+    """Return the log index that the text holds; 0 if it is empty. Raises `Refusal` with Nomad's error text."""
     if text == "":
         return 0
     if not INDEX_PATTERN.fullmatch(text):

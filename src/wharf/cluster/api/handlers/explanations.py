@@ -31,7 +31,7 @@ from wharf.cluster.state.watches import WatchTarget, watch_index, watch_key, wat
 
 
 def read_job_explanation(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
-    """Return a query to the scheduler process that explains the job."""
+    """Return a `BrainQuery`: when the reply is encoded, it asks the scheduler process to explain the job."""
     namespace, job_id = options.namespace, request.get_path_value("job_id")
     if replica.get(JOBS, namespace, job_id) is None:
         return ReadResult(
@@ -42,7 +42,10 @@ def read_job_explanation(replica: Replica, request: Request, options: QueryOptio
 
 
 def read_evaluation_explanation(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
-    """Return a query to the scheduler process that explains the evaluation."""
+    """Return a `BrainQuery`: when the reply is encoded, it asks the scheduler process to explain the evaluation.
+
+    Raises `Refusal` if the caller may not read the namespace.
+    """
     eval_id = parse_uuid(request.get_path_value("eval_id"), error_prefix=EVALUATION_ERROR_PREFIX)
     evaluation, index, watched = find_record(replica, EVALUATIONS, eval_id, missing_text="eval not found")
     if isinstance(evaluation, MissingRecord):
@@ -55,7 +58,10 @@ def read_evaluation_explanation(replica: Replica, request: Request, _options: Qu
 
 
 def read_allocation_explanation(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
-    """Return the explanation of the allocation, computed from the replica."""
+    """Return the explanation of the allocation, computed from the replica.
+
+    Raises `Refusal` without access to its namespace.
+    """
     alloc_id = parse_uuid(request.get_path_value("alloc_id"), error_prefix=ALLOCATION_ERROR_PREFIX)
     allocation, index, watched = find_record(replica, ALLOCATIONS, alloc_id, missing_text="alloc not found")
     if isinstance(allocation, MissingRecord):
@@ -70,9 +76,9 @@ def read_allocation_explanation(replica: Replica, request: Request, _options: Qu
 
 
 def _get_job_watch(replica: Replica, namespace: str, job_id: str) -> tuple[int, list[WatchTarget]]:
-    """Return the index and the watch targets of a job's explanation.
+    """Return the index and the watch targets of an explanation of a job, which a blocking query waits for.
 
-    It depends on the job, its evaluations, allocations and deployments, and on all nodes.
+    The explanation depends on the job, its evaluations, allocations and deployments, and on all nodes.
     """
     key = namespace, job_id
     watched = [

@@ -19,12 +19,13 @@ class IdentityActions:
         self._server = server
 
     async def list_public_keys(self, _request: Request) -> ActionResult:
+        """Return the public keys that verify signed identities, as a JSON Web Key set."""
         return ActionResult(
             identities.KeySetView(self._server.access.identity_signer.list_public_keys(self._server.replica))
         )
 
     async def read_issuer(self, _request: Request) -> ActionResult:
-        """Return the OIDC discovery document. Raises `Refusal` if no issuer is configured."""
+        """Return the OIDC discovery document of this issuer. Raises `Refusal` if no issuer is configured."""
         issuer = self._server.access.settings.issuer
         if not issuer:
             raise not_found("OIDC Discovery endpoint disabled: server.oidc_issuer is not set")
@@ -41,7 +42,7 @@ class IdentityActions:
         )
 
     async def create_introduction(self, request: Request) -> ActionResult:
-        """Sign an introduction token for a new node."""
+        """Return a signed introduction token, with which a new node may register."""
         body = request.decode_body(messages.IntroductionRequest) if request.body else messages.IntroductionRequest()
         ttl_ns = resolve_introduction_ttl(parse_duration_field(body.ttl, field="TTL"))
         server = self._server

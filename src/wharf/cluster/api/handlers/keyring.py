@@ -31,7 +31,7 @@ class KeyringActions:
         self._server = server
 
     async def rotate_keyring(self, request: Request) -> ActionResult:
-        """Add a new key; with `full`, also encrypt all secrets again."""
+        """Add a new key and return it without its material. With `full`, also encrypt all secrets again."""
         rotation = KeyRotationRequest(
             await self._server.access.keyring.make_key(),
             full="full" in request.query,
@@ -45,6 +45,7 @@ class KeyringActions:
         )
 
     async def delete_key(self, request: Request) -> ActionResult:
+        """Delete the key of the path. With `force`, also if records are still encrypted with it. Raises `Refusal`."""
         force_text = request.query.get("force", "")
         if force_text and force_text not in TRUE_WORDS and force_text not in FALSE_WORDS:
             raise invalid_request("invalid force parameter")
@@ -61,7 +62,10 @@ def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
 
 
 def _parse_publish_time(text: str) -> int:
-    """Return the time in nanoseconds since 1970; 0 if the text is empty. Raises `Refusal`."""
+    """Return the time at which a new key becomes active, in nanoseconds since 1970; 0 if the text is empty.
+
+    Raises `Refusal` for other text.
+    """
     if not text:
         return 0
     if not (text.isascii() and text.isdigit() and len(text) <= 19):

@@ -44,18 +44,21 @@ class NamespaceActions:
         return await self._store(request.decode_body(Namespace), request)
 
     async def update_namespace(self, request: Request) -> ActionResult:
+        """Replace the namespace of the path. Raises `Refusal` if the body has another name."""
         namespace = request.decode_body(Namespace)
         if namespace.name != request.get_path_value("namespace_name"):
             raise invalid_request("Namespace name does not match request path")
         return await self._store(namespace, request)
 
     async def _store(self, namespace: Namespace, request: Request) -> ActionResult:
+        """Create or replace the namespace."""
         index = await self._server.writer.execute(
             lambda snapshot, _context: namespaces.store_namespace(snapshot, namespace, cause=request.id)
         )
         return ActionResult(index=index)
 
     async def delete_namespace(self, request: Request) -> ActionResult:
+        """Delete the namespace of the path. Raises `Refusal` if it is in use."""
         name, region = request.get_path_value("namespace_name"), self._server.identity.region
         # Whether the namespace is in use depends on many records, so the replica must hold all acknowledged writes.
         await self._server.writer.catch_up()

@@ -42,7 +42,10 @@ def read_node_pool(replica: Replica, request: Request, _options: QueryOptions) -
 
 
 def list_pool_nodes(replica: Replica, request: Request, options: QueryOptions) -> Listing[Node] | ReadResult:
-    """List the nodes of the pool. The pool `all` has every node."""
+    """List the nodes of the pool by id, or return a missing record if it does not exist.
+
+    The pool `all` has every node.
+    """
     name = request.get_path_value("pool_name")
     if not _pool_exists(replica, name, options):
         return read_node_pool(replica, request, options)
@@ -63,7 +66,10 @@ def list_pool_nodes(replica: Replica, request: Request, options: QueryOptions) -
 
 
 def list_pool_jobs(replica: Replica, request: Request, options: QueryOptions) -> Listing[Job] | ReadResult:
-    """List the jobs whose own pool is this one. The pool `all` lists only jobs that name it."""
+    """List the jobs that are placed in the pool, or return a missing record if it does not exist.
+
+    For the pool `all`, these are only the jobs that name it.
+    """
     name = request.get_path_value("pool_name")
     if not _pool_exists(replica, name, options):
         return read_node_pool(replica, request, options)
@@ -83,9 +89,10 @@ def list_pool_jobs(replica: Replica, request: Request, options: QueryOptions) ->
 
 
 def _build_job_iterator(jobs: Sequence[Job]) -> Callable[[str, bool], Iterable[Job]]:
-    """Return the function that iterates the jobs by namespace and id, from a page token on."""
+    """Return the function that a `Listing` iterates jobs with: by namespace and id, from a page token on."""
 
     def iterate(token: str, reverse: bool) -> Iterable[Job]:
+        """Return the jobs from the one that the token names on, backwards if `reverse` is set."""
         namespace, _, job_id = token.partition(".")
         start = (namespace, job_id)
         if not reverse:
@@ -96,7 +103,10 @@ def _build_job_iterator(jobs: Sequence[Job]) -> Callable[[str, bool], Iterable[J
 
 
 def _pool_exists(replica: Replica, name: str, options: QueryOptions) -> bool:
-    """Return whether the pool exists. Raises `Refusal` for a prefix, which these lists do not support."""
+    """Return whether the pool exists.
+
+    Raises `Refusal` if the query has a prefix, which lists of a pool do not support.
+    """
     if options.prefix:
         raise invalid_request("`prefix` is not supported here: use `filter`")
     return replica.get(NODE_POOLS, name) is not None
@@ -122,18 +132,21 @@ class NodePoolActions:
         return await self._store(pool, request)
 
     async def update_pool(self, request: Request) -> ActionResult:
+        """Replace the node pool of the path. Raises `Refusal` if the body has another name."""
         pool = request.decode_body(NodePoolRequest).to_record()
         if pool.name != request.get_path_value("pool_name"):
             raise invalid_request("Node pool name does not match request path")
         return await self._store(pool, request)
 
     async def _store(self, pool: NodePool, request: Request) -> ActionResult:
+        """Create or replace the node pool."""
         index = await self._server.writer.execute(
             lambda snapshot, _context: node_pools.store_node_pool(snapshot, pool, cause=request.id)
         )
         return ActionResult(index=index)
 
     async def delete_pool(self, request: Request) -> ActionResult:
+        """Delete the node pool of the path. Raises `Refusal` if it is in use."""
         name, region = request.get_path_value("pool_name"), self._server.identity.region
         # Whether the pool is in use depends on many records, so the replica must hold all acknowledged writes.
         await self._server.writer.catch_up()

@@ -47,6 +47,7 @@ UNSIGNED_PATTERN: Final = re.compile(r"[0-9]{1,19}")
 
 
 def read_scheduler_configuration(replica: Replica, _request: Request, _options: QueryOptions) -> ReadResult:
+    """Return the scheduler configuration, or the default one if none was stored."""
     record = replica.get(SCHEDULER_CONFIGURATION) or SchedulerConfiguration()
     reply = operator_wire.SchedulerConfigurationReply(
         scheduler_config=record, index=record.modify_index, known_leader=replica.get(LEADER) is not None
@@ -60,7 +61,7 @@ def read_autopilot_configuration(replica: Replica, _request: Request, _options: 
 
 
 def read_raft_configuration(replica: Replica, _request: Request, _options: QueryOptions) -> ReadResult:
-    """Return the servers of the region in the format of Nomad's Raft configuration."""
+    """Return the servers of the region, in the format of Nomad's Raft configuration."""
     leader, index = replica.get(LEADER), replica.get_last_change(MEMBERS, LEADER)
     servers = [
         operator_wire.RaftServer(
@@ -84,12 +85,13 @@ READ_HANDLERS: Final[dict[str, ReadHandler]] = {
 
 
 class ClusterOperatorActions:
-    """Changes configurations and servers, and reports the health of the cluster."""
+    """Changes the cluster's configurations and servers, and reports its health."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
 
     async def read_state_sizes(self, _request: Request) -> ActionResult:
+        """Return the number of records of each table, and the health and size of the log."""
         replica = self._server.replica
         health = await check_engine_health(self._server.engine)
         sizes = {name: replica.count_records(table) for name, table in replica.tables.items()}
@@ -100,7 +102,7 @@ class ClusterOperatorActions:
     # -- configurations --------------------------------------------------------------------------------------------
 
     async def set_scheduler_configuration(self, request: Request) -> ActionResult:
-        """Replace the scheduler configuration. With `cas`, only if its version is current."""
+        """Replace the scheduler configuration. With `cas`, only if its ModifyIndex equals that number."""
         expected_version = _parse_expected_version(request)
         desired = _decode_configuration(request, SchedulerConfiguration, name="scheduler")
         result = await self._server.writer.execute(
@@ -112,7 +114,10 @@ class ClusterOperatorActions:
         return ActionResult(reply, result.index)
 
     async def set_autopilot_configuration(self, request: Request) -> ActionResult:
-        """Replace the autopilot configuration. With `cas`, only if its version is current."""
+        """Replace the autopilot configuration.
+
+        With `cas`, only if its ModifyIndex equals that number. Return whether it did.
+        """
         expected_version = _parse_expected_version(request)
         view = _decode_configuration(request, operator_wire.AutopilotConfigurationView, name="autopilot")
         desired = operator_wire.parse_autopilot_view(view)
@@ -131,7 +136,7 @@ class ClusterOperatorActions:
     # -- servers ---------------------------------------------------------------------------------------------------
 
     async def remove_peer(self, request: Request) -> ActionResult:
-        """Remove the record of a server by id."""
+        """Delete the member record of the server with the requested id. Raises `Refusal` if it is unknown."""
         if request.get_text("address"):
             raise invalid_request("removing a server by its address is not supported: use its id")
         member_id = request.get_text("id")
@@ -146,24 +151,31 @@ class ClusterOperatorActions:
         return ActionResult(None, result.index)
 
     async def transfer_leadership(self, request: Request) -> ActionResult:
-        """Make another server the leader. Replies once it leads, as seen by this server's replica."""
+        """Make the requested server the leader. Return once this server's replica shows it as the leader.
+
+        Raises `Refusal` if another server became the leader, or none in time.
+        """
         await self._server.writer.catch_up()
-        heir = self._find_heir(request.query)
+        successor = self._find_successor(request.query)
         leader = self._server.replica.get(LEADER)
         if leader is None:
             raise Refusal(RefusalCode.UNAVAILABLE, "No cluster leader")
-        if leader.member_id == heir.id:
-            raise invalid_request(f"{heir.name or heir.id} is already the leader")
-        await self._server.leader.call(TRANSFER_LEADERSHIP, TransferLeadershipRequest(heir.id))
-        new_leader = await self._wait_for_new_leader(leader.member_id, heir)
-        if new_leader.member_id != heir.id:
+        if leader.member_id == successor.id:
+            raise invalid_request(f"{successor.name or successor.id} is already the leader")
+        await self._server.leader.call(TRANSFER_LEADERSHIP, TransferLeadershipRequest(successor.id))
+        new_leader = await self._wait_for_new_leader(leader.member_id, successor)
+        if new_leader.member_id != successor.id:
             raise Refusal(
-                RefusalCode.CONFLICT, f"leadership not transferred: another server than {heir.name} is the leader now"
+                RefusalCode.CONFLICT,
+                f"leadership not transferred: another server than {successor.name} is the leader now",
             )
         return ActionResult(None, new_leader.modify_index)
 
-    async def _wait_for_new_leader(self, former_id: str, heir: Member) -> Leader:
-        """Return the record of the next leader. Raises `Refusal` after a timeout."""
+    async def _wait_for_new_leader(self, former_id: str, successor: Member) -> Leader:
+        """Wait until another member than `former_id` is the leader and return its leader record.
+
+        Raises `Refusal` after `TRANSFER_TIMEOUT_S`. `successor` is only named in the error.
+        """
         changed, replica = asyncio.Event(), self._server.replica
         subscription = replica.watches.subscribe([watch_table(LEADER)], changed.set)
         try:
@@ -178,13 +190,16 @@ class ClusterOperatorActions:
         except TimeoutError:
             raise Refusal(
                 RefusalCode.UNAVAILABLE,
-                f"leadership not transferred: {heir.name} did not become the leader within {TRANSFER_TIMEOUT_S:g} s",
+                f"leadership not transferred: {successor.name} did not become the leader within {TRANSFER_TIMEOUT_S:g} s",
             ) from None
         finally:
             subscription.close()
 
-    def _find_heir(self, query: Mapping[str, str]) -> Member:
-        """Return the member that the query names by id or address. Raises `Refusal`."""
+    def _find_successor(self, query: Mapping[str, str]) -> Member:
+        """Return the member that the query names by `id` or `address`.
+
+        Raises `Refusal` unless it names exactly one member.
+        """
         has_id, has_address = "id" in query, "address" in query
         if not has_id and not has_address:
             raise invalid_request("must specify id or address")
@@ -212,7 +227,11 @@ class ClusterOperatorActions:
         return matching[0]
 
     async def read_health(self, _request: Request) -> ActionResult:
-        """Request the status of all servers at once. A server that does not reply in time is unhealthy."""
+        """Request the status of all servers at the same time and return the health of each. The status is 429 if
+        unhealthy.
+
+        A server that does not reply in time is unhealthy.
+        """
         server, replica = self._server, self._server.replica
         members = list(replica.iter_all(MEMBERS))
         tasks = [
@@ -254,7 +273,7 @@ class ClusterOperatorActions:
 
 
 def _parse_expected_version(request: Request) -> int | None:
-    """Return the version that the configuration must have (`cas`), or `None` if any is accepted. Raises `Refusal`."""
+    """Return the ModifyIndex that the configuration must have (`cas`), or `None` without `cas`. Raises `Refusal`."""
     if "cas" not in request.query:
         return None
     text = request.query["cas"]
@@ -264,7 +283,10 @@ def _parse_expected_version(request: Request) -> int | None:
 
 
 def _decode_configuration(request: Request, body_type: type[T], *, name: str) -> T:
-    """Return the decoded body. Raises `Refusal` that names the configuration, unless the body is empty."""
+    """Return the decoded body. Raises a `Refusal` with `name` in its text, such as "Error parsing scheduler config".
+
+    The refusal of an empty body has its usual text.
+    """
     try:
         return request.decode_body(body_type)
     except Refusal as refusal:
@@ -274,6 +296,7 @@ def _decode_configuration(request: Request, body_type: type[T], *, name: str) ->
 
 
 def _is_address(text: str) -> bool:
+    """Return whether the text is an IP address and a port, such as `10.0.0.1:4646`."""
     host, colon, port = text.rpartition(":")
     try:
         ip_address(host.strip("[]"))
@@ -304,7 +327,7 @@ def _build_server_view(member: Member, health: ServerHealth, *, is_leader: bool)
 
 
 class MaintenanceActions:
-    """Starts maintenance on the leader at once. The replies have no body."""
+    """Starts maintenance work on the leader now. The replies have no body."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

@@ -25,7 +25,7 @@ def list_quotas(replica: Replica, request: Request, options: QueryOptions) -> Li
 def _build_visibility_test(replica: Replica, request: Request) -> Callable[[Quota], bool]:
     """Return a test of whether the caller sees a quota.
 
-    Callers that may read quotas see all. Others see the quotas of namespaces in which they have any right.
+    Callers that may read quotas see all. Other callers see the quotas of namespaces in which they have any right.
     """
     if request.has_permission(READ_QUOTA):
         return lambda _quota: True
@@ -53,7 +53,7 @@ def list_quota_usages(replica: Replica, request: Request, options: QueryOptions)
 
 
 def read_quota_usage(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
-    """Return the quota with the resources that its namespaces use."""
+    """Return the quota with the resources that the jobs of its namespaces use now."""
     name = request.get_path_value("quota_name")
     quota = replica.get(QUOTAS, name)
     watched = [watch_key(QUOTAS, name), watch_table(NAMESPACES), watch_table(ALLOCATIONS)]
@@ -83,18 +83,21 @@ class QuotaActions:
         return await self._store(request.decode_body(Quota), request)
 
     async def update_quota(self, request: Request) -> ActionResult:
+        """Replace the quota of the path. Raises `Refusal` if the body has another name."""
         quota = request.decode_body(Quota)
         if quota.name != request.get_path_value("quota_name"):
             raise invalid_request("Quota name does not match request path")
         return await self._store(quota, request)
 
     async def _store(self, quota: Quota, request: Request) -> ActionResult:
+        """Create or replace the quota."""
         index = await self._server.writer.execute(
             lambda snapshot, _context: quotas.store_quota(snapshot, quota, cause=request.id)
         )
         return ActionResult(index=index)
 
     async def delete_quota(self, request: Request) -> ActionResult:
+        """Delete the quota of the path. Raises `Refusal` if it is in use."""
         name = request.get_path_value("quota_name")
         # Whether the quota is in use depends on many records, so the replica must hold all acknowledged writes.
         await self._server.writer.catch_up()

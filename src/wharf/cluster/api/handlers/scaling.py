@@ -15,8 +15,8 @@ from wharf.contract.wire.scaling import ScalingPolicyStub
 
 
 def list_scaling_policies(replica: Replica, request: Request, options: QueryOptions) -> Listing[ScalingPolicy]:
-    """List the policies; parameters select a job, a type and an id prefix."""
-    job_id, kind = request.get_text("job"), request.get_text("type")
+    """List the scaling policies of the namespace. The parameters `job`, `type` and `prefix` select some of them."""
+    job_id, policy_type = request.get_text("job"), request.get_text("type")
     if job_id and options.namespace != ALL_NAMESPACES:
         policies = replica.list_by_index(SCALING_POLICIES_OF_JOB, options.namespace, job_id)
         watched = [watch_index(SCALING_POLICIES_OF_JOB, options.namespace, job_id)]
@@ -28,7 +28,7 @@ def list_scaling_policies(replica: Replica, request: Request, options: QueryOpti
         for policy in policies
         if options.namespace in (ALL_NAMESPACES, get_policy_namespace(policy))
         and (not job_id or (policy.target or {}).get("Job") == job_id)
-        and (not kind or policy.type == kind)
+        and (not policy_type or policy.type == policy_type)
         and policy.id.startswith(options.prefix)
     )
     return list_records(
@@ -58,6 +58,7 @@ def _build_stub(policy: ScalingPolicy) -> ScalingPolicyStub:
 
 
 def read_scaling_policy(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
+    """Return the scaling policy, or a missing record. Raises `Refusal` if the caller may not read its namespace."""
     policy, index, watched = find_record(
         replica, SCALING_POLICIES, request.get_path_value("policy_id"), missing_text="policy not found"
     )

@@ -38,7 +38,10 @@ class SearchActions:
         self._server = server
 
     async def search_by_prefix(self, request: Request) -> ActionResult:
-        """Return the objects whose ids begin with the prefix, by context."""
+        """Return the ids that begin with a prefix, by context (such as jobs or nodes).
+
+        Contexts that the caller may not read are omitted.
+        """
         body = request.decode_body(SearchRequest)
         check_search_context(body.context)
         namespace = request.query.get("namespace") or body.namespace or "default"
@@ -61,7 +64,10 @@ class SearchActions:
         return ActionResult(reply, index)
 
     async def search_fuzzily(self, request: Request) -> ActionResult:
-        """Return the objects whose names contain the text, by context."""
+        """Return the objects whose names contain a text, by context (such as jobs or nodes).
+
+        Contexts that the caller may not read are omitted.
+        """
         body = request.decode_body(FuzzySearchRequest)
         self._limits.check_fuzzy_query(body.text)
         check_search_context(body.context)
@@ -90,7 +96,7 @@ class SearchActions:
         return self._server.search_limits
 
     async def _catch_up(self, request: Request) -> None:
-        """Catch up with the log, unless the request allows stale data."""
+        """Wait until the replica has all acknowledged writes, unless the request allows stale data."""
         if not parse_query_options(request.query).is_stale_allowed:
             await self._server.reader.catch_up()
 
@@ -101,7 +107,7 @@ class SearchActions:
 
 
 async def _run_in_steps(steps: Generator[None, None, T]) -> T:
-    """Run the generator and return its result. Other tasks run between two steps."""
+    """Run a generator to its end and return its result. Other tasks run at each of its yields."""
     while True:
         try:
             next(steps)

@@ -30,7 +30,7 @@ def list_services(replica: Replica, _request: Request, options: QueryOptions) ->
 
 
 def _group_by_name(registrations: list[ServiceRegistration]) -> list[NamespaceServices]:
-    """Return the services by namespace and name, each with the tags of all its instances."""
+    """Return the services of each namespace, sorted by name. Each has the tags of all its instances."""
     tags: dict[str, dict[str, set[str]]] = {}
     for registration in registrations:
         names = tags.setdefault(registration.namespace, {})
@@ -45,7 +45,10 @@ def _group_by_name(registrations: list[ServiceRegistration]) -> list[NamespaceSe
 
 
 def list_registrations(replica: Replica, request: Request, options: QueryOptions) -> Listing[ServiceRegistration]:
-    """List the instances of a service; with `choose`, a stable choice of them."""
+    """List the registered instances of a service.
+
+    With `choose`, only some of them, always the same for the same key.
+    """
     key = (options.namespace, request.get_path_value("service_name"))
     choice = request.get_text("choose")
     registrations: Iterable[ServiceRegistration] = replica.list_by_index(REGISTRATIONS_BY_NAME, *key)

@@ -19,6 +19,7 @@ class SnapshotActions:
         self._server = server
 
     async def save_snapshot(self, request: Request) -> ActionResult:
+        """Send an archive with the whole state; unless `stale` is set, with all acknowledged writes."""
         if "stale" not in request.query:
             await self._server.reader.catch_up()
         snapshot = await self._server.agent.save_snapshot(self._server.engine)
@@ -26,7 +27,10 @@ class SnapshotActions:
         return ActionResult(StreamedBody(snapshot.parts, SNAPSHOT_CONTENT_TYPE, headers=headers), snapshot.index)
 
     async def restore_snapshot(self, request: Request) -> ActionResult:
-        """Replace the state. Nothing is replaced before the whole archive was received and verified."""
+        """Replace the whole state by that of the archive in the body. Return the new log index.
+
+        Nothing is replaced before the whole archive was received and verified.
+        """
         assert request.body_parts is not None, "the endpoint declares a streamed body"
         try:
             index = await self._server.agent.restore_snapshot(self._server.engine, request.body_parts)

@@ -32,7 +32,7 @@ LOCK_OPERATIONS: Final = ("lock-acquire", "lock-renew", "lock-release")
 CONFLICT_STATUS: Final = 409
 NO_CONTENT_STATUS: Final = 204
 MAX_VERSION_DIGITS: Final = 20
-"""Limits the work of parsing a version."""
+"""Limits the work of parsing the number in `cas`."""
 
 
 class VariableReads:
@@ -42,7 +42,7 @@ class VariableReads:
         self._server = server
 
     def list_variables(self, replica: Replica, request: Request, options: QueryOptions) -> Listing[Variable]:
-        """List the variables without their items. Variables that the caller may not list are omitted."""
+        """List the variables that the caller may list, without their items."""
         return list_by_namespace(
             replica,
             VARIABLES,
@@ -54,7 +54,7 @@ class VariableReads:
         )
 
     def read_variable(self, replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
-        """Return the variable with its decrypted items."""
+        """Return the variable of the path with its decrypted items, or a missing record."""
         namespace, path = request.namespace, request.get_path_value("path")
         watched = [watch_key(VARIABLES, namespace, path)]
         variable = replica.get(VARIABLES, namespace, path) if KEY_SEPARATOR not in path else None
@@ -71,7 +71,7 @@ class VariableActions:
         self._server = server
 
     async def put_variable(self, request: Request) -> ActionResult:
-        """Write the variable, or execute the lock operation that the query names."""
+        """Write the variable of the path, or execute the lock operation that the query names. Raises `Refusal`."""
         body = request.decode_body(variables_wire.VariableRequest)
         namespace = request.query.get("namespace") or body.namespace or request.namespace
         key = VariableKey(namespace, request.get_path_value("path"))
@@ -99,7 +99,10 @@ class VariableActions:
     async def _put(
         self, request: Request, key: VariableKey, body: variables_wire.VariableRequest, expected_version: int | None
     ) -> ActionResult:
-        """Write the items of the variable."""
+        """Write the items of the variable.
+
+        `expected_version`: the ModifyIndex that it must have; `None` accepts any. Returns a 409 on a conflict.
+        """
         lock = body.lock
         if lock is not None and (lock.ttl or lock.lock_delay):
             raise invalid_request("TTL and LockDelay are set when a lock is acquired: use lock-acquire")
@@ -119,7 +122,7 @@ class VariableActions:
         return self._build_result(request, key, result)
 
     async def delete_variable(self, request: Request) -> ActionResult:
-        """Delete the variable. With `cas`, only if its version is current."""
+        """Delete the variable. With `cas`, only if its ModifyIndex equals that number; otherwise return a 409."""
         key = VariableKey(request.namespace, request.get_path_value("path"))
         expected_version = parse_expected_version(request)
         if any(name in request.query for name in LOCK_OPERATIONS):
@@ -134,7 +137,10 @@ class VariableActions:
     # -- locks -------------------------------------------------------------------------------------------------------
 
     async def _acquire(self, request: Request, key: VariableKey, body: variables_wire.VariableRequest) -> ActionResult:
-        """Acquire the lock of the variable, which is created if it does not exist."""
+        """Acquire the lock of the variable, and write the items of the body if it has any.
+
+        The variable is created if it does not exist. Returns a 409 if the lock is held.
+        """
         requested = body.lock or variables_wire.LockRequest()
         lock = VariableLock(
             id=requested.id,
@@ -154,7 +160,7 @@ class VariableActions:
         return self._build_result(request, key, result, is_holder=True)
 
     async def _renew(self, request: Request, key: VariableKey, body: variables_wire.VariableRequest) -> ActionResult:
-        """Renew the lock on the leader. Nothing is written."""
+        """Restart the TTL of the lock in the leader's memory. Nothing is written to the log. Return the variable."""
         lock_id = body.lock.id if body.lock is not None else ""
         if not lock_id:
             raise invalid_request("missing Lock.ID: it names the lock to renew")
@@ -163,7 +169,7 @@ class VariableActions:
         return ActionResult(build_variable_view(request, lease.variable, is_holder=True), lease.index)
 
     async def _release(self, request: Request, key: VariableKey, body: variables_wire.VariableRequest) -> ActionResult:
-        """Release the lock of the variable."""
+        """Release the lock of the variable and return the variable; returns a 409 on a conflict."""
         if body.items:
             raise invalid_request("lock-release accepts no items")
         lock_id = body.lock.id if body.lock is not None else ""
@@ -177,17 +183,22 @@ class VariableActions:
     # -- replies -----------------------------------------------------------------------------------------------------
 
     async def _ensure_key(self) -> None:
-        """Wait until the keyring has a key to encrypt items with."""
+        """Create the first key of the keyring, if it has none to encrypt items with."""
         await self._server.access.ensure_active_key(self._server.replica, self._server.leader)
 
     def _seal(self, snapshot: Replica, key: VariableKey, items: dict[str, str]) -> SealedData:
+        """Return the items encrypted with the active key. They can be decrypted only as items of this variable."""
         plain = msgspec.json.encode(items)
         return self._server.access.keyring.seal(snapshot, plain, context=make_variable_context(key.namespace, key.path))
 
     def _build_result(
         self, request: Request, key: VariableKey, result: VariableWriteResult, *, is_holder: bool = False
     ) -> ActionResult:
-        """Return the written variable, or a 409 with the stored one, as far as the caller may see it."""
+        """Return the written variable with its items or, after a conflict, a 409.
+
+        The 409 shows the stored variable as far as the caller may read it; if another caller holds the lock, only its
+        path.
+        """
         variable = result.variable
         if result.conflict is VariableConflict.LOCKED:
             # Callers that do not hold the lock learn only that it is held; the index shows nothing either.
@@ -227,7 +238,7 @@ def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
 
 
 def parse_expected_version(request: Request) -> int | None:
-    """Return the version that the variable must have (`cas`), or `None` if any is accepted. Raises `Refusal`."""
+    """Return the ModifyIndex that the variable must have (`cas`), or `None` without `cas`. Raises `Refusal`."""
     text = request.query.get("cas")
     if text is None or text == "":
         return None
@@ -239,7 +250,7 @@ def parse_expected_version(request: Request) -> int | None:
 def build_variable_view(
     request: Request, variable: Variable, *, is_holder: bool = False
 ) -> variables_wire.VariableView:
-    """Return the variable without its items."""
+    """Return the variable without its items. `is_holder`: whether the caller holds its lock and may see the lock id."""
     return variables_wire.VariableView(
         namespace=variable.namespace,
         path=variable.path,
@@ -254,7 +265,10 @@ def build_variable_view(
 def build_view_with_items(
     server: Server, replica: Replica, request: Request, variable: Variable, *, is_holder: bool = False
 ) -> variables_wire.VariableView:
-    """Return the variable with its decrypted items."""
+    """Return the variable with its decrypted items.
+
+    `is_holder`: whether the caller holds its lock and may see the lock id.
+    """
     sealed = SealedData(variable.data, variable.key_id)
     plain = server.access.keyring.open(
         replica, sealed, context=make_variable_context(variable.namespace, variable.path)
@@ -266,7 +280,10 @@ def build_view_with_items(
 def _build_lock_view(
     request: Request, lock: VariableLock | None, *, is_holder: bool
 ) -> variables_wire.LockView | msgspec.UnsetType:
-    """Return the lock. Its id allows writing as the holder, so only the holder and management tokens see it."""
+    """Return the lock as the caller may see it; unset if there is none.
+
+    The lock id allows writing as the holder, so only the holder and management tokens see it.
+    """
     if lock is None:
         return msgspec.UNSET
     can_see_id = is_holder or request.caller.rights.is_management

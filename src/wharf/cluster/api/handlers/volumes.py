@@ -45,7 +45,7 @@ def list_volumes(replica: Replica, request: Request, options: QueryOptions) -> L
 
 
 def _build_visibility_test(request: Request) -> Callable[[HostVolume], bool]:
-    """Return a test of whether a volume is on the requested node and pool, and the caller may list it."""
+    """Return a test of whether a volume is on the requested node and in the requested pool, and the caller may list it."""
     node_id, pool = request.get_text("node_id"), request.get_text("node_pool")
 
     def is_visible(volume: HostVolume) -> bool:
@@ -72,7 +72,7 @@ READ_HANDLERS: Final[dict[str, ReadHandler]] = {"host_volume.list": list_volumes
 
 
 class HostVolumeActions:
-    """Writes volumes, and calls the nodes that hold their folders.
+    """Creates, registers and deletes host volumes: writes their records and calls the nodes that have their folders.
 
     A request is relayed to the process that holds the node's connection before anything is written.
     """
@@ -81,7 +81,10 @@ class HostVolumeActions:
         self._server = server
 
     async def create_volume(self, request: Request) -> ActionResult:
-        """Create the volume on the first suitable node that can be reached."""
+        """Create the volume of the body on the first suitable node that can be reached.
+
+        Raises `Refusal` if none can.
+        """
         desired = _decode_volume(request)
         server = self._server
         await server.reader.catch_up()
@@ -101,9 +104,9 @@ class HostVolumeActions:
     async def _create_on_node(
         self, request: Request, desired: HostVolume, node_id: str, channel: NodeChannel
     ) -> ActionResult:
-        """Write the record, have the node create the folder, then complete the record.
+        """Write a record, have the node create the folder, then complete the record with the folder's path and size.
 
-        If the node refuses, a new record is deleted again.
+        If the node refuses, a record that did not exist before is deleted again.
         """
         forbid_in_preview()
         server = self._server
@@ -137,7 +140,10 @@ class HostVolumeActions:
         return ActionResult(HostVolumeResponse(volume=result.volume, index=result.index), result.index)
 
     async def register_volume(self, request: Request) -> ActionResult:
-        """Register an existing folder. If the node cannot be reached, the reply carries a warning."""
+        """Register a folder that exists on a node as a volume.
+
+        If the node cannot be reached, the reply contains a warning.
+        """
         desired, server = _decode_volume(request), self._server
         volumes.check_volume(server.replica, desired, has_folder=True)
         try:
@@ -185,19 +191,26 @@ class HostVolumeActions:
         return ActionResult(index=index)
 
     async def _delete_record(self, volume: HostVolume, request: Request) -> None:
+        """Delete the record of a volume whose creation or registration failed."""
         await self._server.writer.execute(
             lambda snapshot, _context: volumes.delete_volume(snapshot, volume.namespace, volume.id, cause=request.id)
         )
 
     @staticmethod
     async def _call_node(channel: NodeChannel, verb: str, volume: HostVolume) -> bytes:
-        """Return the body of the node's reply. Raises `Refusal`."""
+        """Send a request about the volume to its node, such as `volume_create`.
+
+        Return the body of the reply. Raises `Refusal`.
+        """
         call = NodeCall(verb, volume.id, body=msgspec.json.encode(build_node_volume(volume)))
         return (await channel.call(call)).body
 
 
 def _decode_volume(request: Request) -> HostVolume:
-    """Return the volume of the body. The namespace of the query overrides that of the body. Raises `Refusal`."""
+    """Return the volume of the body, with its namespace replaced by that of the query, if the query has one.
+
+    Raises `Refusal` if the body has no volume or the caller lacks access to the namespace.
+    """
     volume = request.decode_body(HostVolumeRequest).volume
     if volume is None:
         raise invalid_request("missing volume definition")

@@ -42,7 +42,9 @@ ListPosition = Any
 
 
 class ListSegment:
-    """Consecutive records of a list: their positions, their encodings, and the joined text, built on first use."""
+    """Consecutive records of a list: their sort keys, their encodings, and the joined text, which is built on first
+    use.
+    """
 
     __slots__ = ("_deflated", "_deflated_text", "_is_first", "_text", "encoded_records", "positions")
 
@@ -55,14 +57,17 @@ class ListSegment:
         self._deflated_text = b""
 
     def get_text(self, *, is_first: bool) -> bytes:
-        """Return the joined records, with the list's bracket or a comma before them."""
+        """Return the encoded records joined by commas, after "[" for the first segment of the list, else after ","."""
         if not self._text or is_first != self._is_first:
             self._text = (b"[" if is_first else b",") + b",".join(self.encoded_records)
             self._is_first = is_first
         return self._text
 
     def get_deflated(self, text: bytes) -> bytes:
-        """Return the compressed text, as a deflate block that can be concatenated with those of other segments."""
+        """Return `text`, which is the text of this segment, in compressed form. The result is cached for this text.
+
+        It ends with a sync flush, so the compressed segments of a list form one valid deflate stream when concatenated.
+        """
         if self._deflated_text is not text:
             compressor = zlib.compressobj(COMPRESSION_LEVEL, zlib.DEFLATED, RAW_WINDOW_BITS)
             self._deflated = compressor.compress(text) + compressor.flush(zlib.Z_SYNC_FLUSH)
@@ -71,7 +76,7 @@ class ListSegment:
 
 
 class SegmentedBody(ReplyBody):
-    """The list at one log index. It shares the texts of the segments, so a new body copies nothing."""
+    """The body of a list, as of one log index, built from the texts of its segments without copying them."""
 
     __slots__ = ("_segments",)
 
@@ -81,7 +86,11 @@ class SegmentedBody(ReplyBody):
         super().__init__([*texts, b"]"] if texts else [b"[]"])
 
     async def get_encoded_chunks(self, encoding: bytes) -> Sequence[bytes]:
-        """Return the compressed chunks, joined from the compressed segments."""
+        """Return the chunks of the body in the encoding; b"" means uncompressed.
+
+        For gzip, only segments that are not compressed yet are compressed. Their deflate blocks are put between a gzip
+        header and a trailer with the checksum and size of the whole text.
+        """
         if encoding != GZIP_ENCODING:
             return await super().get_encoded_chunks(encoding)
         if encoding not in self._compressed:
@@ -104,7 +113,10 @@ ListChanges = Sequence[tuple[ListPosition, Any]]
 
 
 class CachedList:
-    """One cached list. It observes its tables from creation until `close`, and must be created before `fill` reads."""
+    """An encoded list that observes changes of its tables from creation until `close`, so that it can be refreshed.
+
+    Create it before its records are read; otherwise changes in between would be missed.
+    """
 
     def __init__(self, replica: Replica, spec: ListCacheSpec) -> None:
         self.size = 0
@@ -126,7 +138,7 @@ class CachedList:
 
     @property
     def is_current(self) -> bool:
-        """Whether it has observed every change of its table."""
+        """Whether the list has observed every change: it is not closed and its table was not loaded again."""
         return not self._is_closed and self._replica.get_table_records(self._spec.table) is self._table_records
 
     def close(self) -> None:
@@ -143,7 +155,10 @@ class CachedList:
             self._segments, self._first_positions, self._changed, self._body = [], [], {}, None
 
     def on_changes(self, changes: Sequence[RecordChange]) -> None:
-        """Record changes of the list's table or of its dependency table, which has the same keys."""
+        """Record which positions of the list changed. Too many changes close the list.
+
+        A changed create index moves a record, so the positions before and after the change are recorded.
+        """
         spec = self._spec
         for key, old, new in changes:
             if not key.startswith(spec.prefix):
@@ -160,7 +175,10 @@ class CachedList:
     # -- filling -----------------------------------------------------------------------------------------------------
 
     async def fill(self, records: Sequence[Any], encode_records: EncodeRecords) -> SegmentedBody:
-        """Encode all records of the list, in order, and return its body."""
+        """Encode all records of the list, in order, and return its body.
+
+        Other tasks run between two steps. An error closes the list.
+        """
         self._users += 1
         try:
             positions: list[ListPosition] = []
@@ -188,10 +206,12 @@ class CachedList:
             self._release()
 
     def _append_segment(self, segment: ListSegment) -> None:
+        """Add a segment at the end of the list."""
         self._segments.append(segment)
         self._first_positions.append(segment.positions[0])
 
     def _build_body(self) -> SegmentedBody:
+        """Build the body from the current segments, and estimate the memory of the list."""
         body = self._body = SegmentedBody(tuple(self._segments))
         self.size = 2 * body.size + RECORD_OVERHEAD_BYTES * sum(
             len(segment.encoded_records) for segment in self._segments
@@ -201,20 +221,26 @@ class CachedList:
     # -- refreshing --------------------------------------------------------------------------------------------------
 
     def take_changes(self) -> ListChanges:
-        """Return the changes since the last call. Pass them to `refresh`, in the order in which they were taken."""
+        """Return the changes since the last call, and clear them. Each call must be followed by one call of `refresh`.
+
+        The changes must reach `refresh` in the order in which they were taken.
+        """
         self._users += 1
         changed, self._changed = self._changed, {}
         return [(position, self._get_record(position, key)) for position, key in changed.items()]
 
     def _get_record(self, position: ListPosition, key: str) -> Any:
-        """Return the record, or `None` if the list has no record at this position."""
+        """Return the record with this table key, or `None` if the list has no such record at this position now."""
         spec, record = self._spec, self._table_records.records.get(key)
         if record is None or spec.get_position(key, record) != position:
             return None  # The record was deleted or has another position now.
         return record if spec.is_selected is None or spec.is_selected(record) else None
 
     async def refresh(self, changes: ListChanges, encode_records: EncodeRecords) -> SegmentedBody:
-        """Encode the changed records and return the body of the current list."""
+        """Encode the changed records, update their segments, and return the body of the current list.
+
+        An error closes the list.
+        """
         try:
             async with self._refresh_lock:
                 for start in range(0, len(changes), RECORDS_PER_STEP):
@@ -233,28 +259,36 @@ class CachedList:
             self._release()
 
     def _update_position(self, position: ListPosition, encoded_record: bytes | None) -> None:
-        """Insert or replace the encoded record at the position; `None` removes it."""
+        """Insert or replace the encoded record at this position of the list; `None` removes it."""
         if not self._segments:
             if encoded_record is not None:
                 self._append_segment(ListSegment([position], [encoded_record]))
             return
-        number = max(0, bisect_right(self._first_positions, position) - 1)
-        positions, encoded_records = self._segments[number].positions, self._segments[number].encoded_records
-        offset = bisect_left(positions, position)
-        exists = offset < len(positions) and positions[offset] == position
+        segment_number = max(0, bisect_right(self._first_positions, position) - 1)
+        positions, encoded_records = (
+            self._segments[segment_number].positions,
+            self._segments[segment_number].encoded_records,
+        )
+        offset_in_segment = bisect_left(positions, position)
+        exists = offset_in_segment < len(positions) and positions[offset_in_segment] == position
         if encoded_record is None and not exists:
             return
         if encoded_record is None:
-            del positions[offset], encoded_records[offset]
+            del positions[offset_in_segment], encoded_records[offset_in_segment]
         elif exists:
-            encoded_records[offset] = encoded_record
+            encoded_records[offset_in_segment] = encoded_record
         else:
-            positions.insert(offset, position)
-            encoded_records.insert(offset, encoded_record)
-        self._replace_segment(number, positions, encoded_records)
+            positions.insert(offset_in_segment, position)
+            encoded_records.insert(offset_in_segment, encoded_record)
+        self._replace_segment(segment_number, positions, encoded_records)
 
-    def _replace_segment(self, number: int, positions: list[ListPosition], encoded_records: list[bytes]) -> None:
-        """Replace a segment with a new object, because existing bodies share the old one. A large segment is split."""
+    def _replace_segment(
+        self, segment_number: int, positions: list[ListPosition], encoded_records: list[bytes]
+    ) -> None:
+        """Replace a segment by a new object with these records, because existing bodies share the old one.
+
+        An empty segment is removed; a large one is split into two.
+        """
         segments = [ListSegment(positions, encoded_records)] if positions else []
         if sum(map(len, encoded_records)) > 2 * BODY_CHUNK_BYTES and len(encoded_records) > 1:
             half = len(encoded_records) // 2
@@ -262,12 +296,12 @@ class CachedList:
                 ListSegment(positions[:half], encoded_records[:half]),
                 ListSegment(positions[half:], encoded_records[half:]),
             ]
-        self._segments[number : number + 1] = segments
-        self._first_positions[number : number + 1] = [segment.positions[0] for segment in segments]
+        self._segments[segment_number : segment_number + 1] = segments
+        self._first_positions[segment_number : segment_number + 1] = [segment.positions[0] for segment in segments]
 
 
 class ListCache:
-    """The most recently used cached lists."""
+    """The most recently used cached lists, limited in number and memory."""
 
     def __init__(self, *, max_lists: int = MAX_CACHED_LISTS, max_bytes: int = MAX_CACHED_LIST_BYTES) -> None:
         self._max_lists = max_lists
@@ -275,7 +309,7 @@ class ListCache:
         self._lists: OrderedDict[Hashable, CachedList] = OrderedDict()
 
     def get(self, name: Hashable) -> CachedList | None:
-        """Return the list, or `None` if it is not cached or missed a change."""
+        """Return the cached list, or `None`. A list that missed a change is dropped."""
         cached_list = self._lists.get(name)
         if cached_list is None:
             return None
@@ -287,7 +321,10 @@ class ListCache:
         return cached_list
 
     def put(self, name: Hashable, cached_list: CachedList) -> None:
-        """Store a filled list. It replaces a list of the same name that was built concurrently."""
+        """Store a filled list, unless it missed a change or is larger than half of the cache.
+
+        Replaces a list of the same name, and drops the least recently used lists above the limits.
+        """
         previous = self._lists.pop(name, None)
         if previous is not None:
             previous.close()

@@ -40,9 +40,11 @@ class ListEncoder:
         self.cached_lists = ListCache()
 
     async def encode(self, shared: SharedReply, listing: Listing[Any], *, is_pretty: bool) -> EncodedRead:
-        """Return the encoded page. Callers that share it wait for one encoding task.
+        """Return the requested page of the listing, encoded. `shared`: the result that callers with the same query
+        share.
 
-        The first caller starts a separate task: if that caller disconnects, the others still get the body.
+        These callers wait for one encoding. It runs in a task of its own: if the caller that started it disconnects,
+        the others still get the body. A short page is encoded at once, without a task.
         """
         task = shared.encoding_tasks.get(is_pretty)
         if task is None:
@@ -68,7 +70,11 @@ class ListEncoder:
         return await asyncio.shield(task)
 
     def _build_tests(self, listing: Listing[Any], shared: SharedReply) -> list[RecordTest]:
-        """Return the tests that a record must pass to be listed: selection, filter, namespace rights, visibility."""
+        """Return the tests that a record must pass to be listed, in the order in which they are applied.
+
+        They are: selected by the listing, accepted by the filter, in a namespace that the caller may read, visible to
+        the caller.
+        """
         request, options = shared.request, shared.options
         lists = request.endpoint.list_features
         assert lists is not None, f"{request.endpoint.name} returns a Listing but declares no list features"
@@ -85,7 +91,11 @@ class ListEncoder:
     async def _encode_page(
         self, shared: SharedReply, listing: Listing[Any], page: ListPage, *, is_pretty: bool
     ) -> EncodedRead:
-        """Return the encoded page. The body of a long list is cached until the replica's data of it changes."""
+        """Read the rest of the page and return it encoded.
+
+        The body of a long list is cached, for callers with the same query and rights, until the replica's data of it
+        changes.
+        """
         key = version = None
         if listing.cache_name and not page.is_small:
             request = shared.request
@@ -115,7 +125,7 @@ class ListEncoder:
         cache_spec: ListCacheSpec,
         cached_list: CachedList,
     ) -> EncodedRead:
-        """Encode a whole list and cache it for later requests."""
+        """Encode a whole list, store it in the cache for later requests, and return its body."""
         try:
             await page.finish()
             body = await cached_list.fill(page.records, self._build_encoder(listing, uses_record_cache=False))
@@ -128,14 +138,15 @@ class ListEncoder:
     async def _refresh_cached_list(
         self, shared: SharedReply, listing: Listing[Any], cached_list: CachedList, changes: ListChanges
     ) -> EncodedRead:
-        """Return a cached list, after encoding again only the records that changed."""
+        """Encode the changed records of a cached list again, and return its current body."""
         body = await cached_list.refresh(changes, self._build_encoder(listing, uses_record_cache=False))
         return self._shared_replies.store_encoded(shared, EncodedRead(listing.index, body), is_pretty=False)
 
     def _build_encoder(self, listing: Listing[Any], *, uses_record_cache: bool = True) -> EncodeRecords:
-        """Return the function that encodes the listing's records.
+        """Return the function that encodes records of the listing.
 
-        Without `uses_record_cache` new encodings are not stored: a `CachedList` stores its own.
+        If the listing has a cache name, encodings are read from the cache of encoded records. New encodings are stored
+        there only with `uses_record_cache`: a `CachedList` stores its own.
         """
         cache_name, cache = listing.cache_name, self._encoded_records
         build_view, get_dependency = listing.build_view, listing.get_dependency
@@ -162,7 +173,7 @@ class ListEncoder:
 def _get_whole_list_spec(
     listing: Listing[Any], options: QueryOptions, tests: Sequence[RecordTest], *, is_pretty: bool
 ) -> ListCacheSpec | None:  # fmt: skip
-    """Return how to cache the list, or `None` if the request wants only a part of it or indented JSON."""
+    """Return how to cache the whole list, or `None` if the request selects a part of it or indented JSON."""
     if is_pretty or options.per_page or options.next_token or options.is_reversed:
         return None
     cacheable_tests = [] if listing.is_selected is None else [listing.is_selected]

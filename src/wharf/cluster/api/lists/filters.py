@@ -14,9 +14,9 @@ JoinedFieldReaders = dict[str, Callable[[Replica], Callable[[Any], Any]]]
 
 
 class ListFilters:
-    """Compiles filter expressions against the fields of an endpoint's records.
+    """Compiles filter expressions of list endpoints.
 
-    `joined_field_readers` read the fields that a list joins from other tables, by record type.
+    `joined_field_readers`: by record type, how to read fields that are stored in other tables.
     """
 
     def __init__(self, replica: Replica, joined_field_readers: Mapping[type, JoinedFieldReaders]) -> None:
@@ -26,10 +26,14 @@ class ListFilters:
         """By endpoint name; built on first use."""
 
     def compile(self, text: str, endpoint: Endpoint) -> RecordTest:
-        """Return the test of a filter expression. Raises `Refusal` with Nomad's error texts."""
+        """Return a test of whether a record of the endpoint matches the filter expression.
+
+        Raises `Refusal` with Nomad's text.
+        """
         return compile_record_filter(text, self._get_subject(endpoint))
 
     def _get_subject(self, endpoint: Endpoint) -> FilterSubject:
+        """Return the fields that filters of the endpoint can use. They are built on first use."""
         subject = self._subjects.get(endpoint.name)
         if subject is None:
             assert endpoint.list_features is not None, f"{endpoint.name} has no list features"
@@ -40,7 +44,7 @@ class ListFilters:
 
 
 def compile_record_filter(text: str, subject: FilterSubject) -> RecordTest:
-    """Return the test of a filter expression. Raises `Refusal` with Nomad's error texts."""
+    """Return a test of whether a record matches the filter expression. Raises `Refusal` with Nomad's error text."""
     try:
         return compile_filter(text, subject).accepts
     except FilterTypeError as error:

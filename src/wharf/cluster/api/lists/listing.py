@@ -23,16 +23,17 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 ALL_NAMESPACES: Final = "*"
 MAX_INDEX_DIGITS: Final = 19
-"""Limits the work of parsing a token."""
+"""Limits the work of parsing the index in a page token."""
 
 
 def return_record(record: Any) -> Any:
+    """Return the record itself: the view of lists that show whole records."""
     return record
 
 
 @dataclass(frozen=True, slots=True)
 class ListCacheSpec:
-    """A whole list that `cache` can store and refresh."""
+    """How to store a whole list in the list cache and keep it up to date."""
 
     name: tuple[str, ...]
     """Lists with the same name have the same content."""
@@ -52,7 +53,7 @@ class ListCacheSpec:
         return [self.table] if self.dependency_table is None else [self.table, self.dependency_table]
 
     def get_position(self, key: str, record: Any) -> Any:
-        """Return the sort key of a record in the list."""
+        """Return the sort key of a record in the list: its table key, or its create index and table key."""
         return (record.create_index, key) if self.is_by_creation else key
 
 
@@ -63,8 +64,11 @@ class Listing(Generic[R]):
     iterate: Callable[[str, bool], Iterable[R]]
     """Called with a page token ("" means the beginning) and whether to reverse; returns the records from there on."""
     make_token: Callable[[R], str]
+    """Returns the page token that names a record."""
     index: int
+    """The log index of the last change of the list's tables."""
     watched: Sequence[WatchTarget]
+    """What a blocking query waits for."""
     build_view: Callable[[R], object] = return_record
     """Returns the list item of a record."""
     get_namespace: Callable[[R], str] | None = None
@@ -116,7 +120,10 @@ class Listing(Generic[R]):
 def list_by_namespace(
     replica: Replica, table: Table[R], options: QueryOptions, *more: Table[Any], **parts: Any
 ) -> Listing[R]:  # fmt: skip
-    """Return the list by namespace, then id. Tokens are `<namespace>.<id>`. `more`: further tables that views read."""
+    """Return the listing of a table by namespace, then id. A page token is `<namespace>.<id>`.
+
+    `more`: further tables that the views read. `parts`: further fields of the `Listing`.
+    """
     is_everywhere = options.namespace == ALL_NAMESPACES
     prefix = "" if is_everywhere else options.namespace + KEY_SEPARATOR + options.prefix
     get_name = attrgetter(table.key_attributes[1])
@@ -151,9 +158,11 @@ def list_by_namespace(
 def list_by_creation(
     replica: Replica, table: Table[R], options: QueryOptions, *more: Table[Any], error_prefix: str = "", **parts: Any
 ) -> Listing[R]:  # fmt: skip
-    """Return the list by CreateIndex, then id, with tokens `<CreateIndex>.<id>`. With an id prefix: by id, tokens `<id>`.
+    """Return the listing of a table by CreateIndex, then id. A page token is `<CreateIndex>.<id>`.
 
-    Raises `Refusal` with the error prefix if the id prefix is invalid.
+    With an id prefix, it is ordered by id and the token is the id. Raises `Refusal`, whose text begins with
+    `error_prefix`, if the id prefix is invalid. `more`: further tables that the views read. `parts`: further fields of
+    the `Listing`.
     """
     is_namespaced = "namespace" in table.record_type.__struct_fields__
     namespace = options.namespace if is_namespaced and options.namespace != ALL_NAMESPACES else None
@@ -188,7 +197,11 @@ def list_by_creation(
 def list_by_name(
     replica: Replica, table: Table[R], options: QueryOptions, *more: Table[Any], **parts: Any
 ) -> Listing[R]:
-    """Return the list by key, for tables whose key has one part: a name or an id. The key is the token."""
+    """Return the listing of a table by key, for tables whose key has one part: a name or an id. The key is the page
+    token.
+
+    `more`: further tables that the views read. `parts`: further fields of the `Listing`.
+    """
 
     def iterate(token: str, reverse: bool) -> Iterable[R]:
         return replica.iter_by_key(table, prefix=options.prefix, start=token or None, reverse=reverse)
@@ -202,7 +215,10 @@ def list_by_name(
 def list_records(
     records: Iterable[R], *, index: int, watched: Sequence[WatchTarget], make_token: Callable[[R], str], **parts: Any
 ) -> Listing[R]:  # fmt: skip
-    """Return a list of records that were read already, ordered by their tokens as text."""
+    """Return the listing of records that were read already, ordered by their page tokens as text.
+
+    `parts`: further fields of the `Listing`.
+    """
     ordered = sorted(records, key=make_token)
 
     def iterate(token: str, reverse: bool) -> Iterable[R]:
@@ -220,18 +236,22 @@ def _build_listing(
     make_token: Callable[[R], str],
     **parts: Any,
 ) -> Listing[R]:
-    """Return the listing, which changes when any of the tables changes."""
+    """Return the listing with the index and watch targets of the tables. `parts`: further fields of the `Listing`."""
     return Listing(
         iterate, make_token, replica.get_last_change(*tables), [watch_table(table) for table in tables], **parts
     )
 
 
 def build_key_position(key: str | None) -> RecordPosition | None:
+    """Return the position of a table key for a `TableSnapshot`; `None`, the beginning, if there is no key."""
     return (0, key) if key else None
 
 
 def _parse_creation_token(token: str) -> tuple[int, str] | None:
-    """Return the position that a token `<CreateIndex>.<id>` names. An invalid number means the beginning."""
+    """Return the create index and id in a page token `<CreateIndex>.<id>`, or `None` if the token is empty.
+
+    An invalid number means create index 0.
+    """
     if not token:
         return None
     number, _, key = token.partition(".")

@@ -20,9 +20,10 @@ MAX_CHECKED_RECORDS: Final = 2_000
 
 
 class ListPage:
-    """A page of a list. `records` and `next_token` are valid when it is complete: at once, or after `finish`.
+    """One page of a list: its records, and the token that names the first record of the next page.
 
-    Call `close` if the page is abandoned before that.
+    Both are valid once `is_complete` is true: after `read_from` for a short list, else after `finish`. Call `close` if
+    the page is abandoned before that.
     """
 
     def __init__(self, tests: Sequence[RecordTest], *, per_page: int, make_token: Callable[[Any], str]) -> None:
@@ -38,12 +39,17 @@ class ListPage:
 
     @property
     def is_small(self) -> bool:
-        """Whether the page is complete and small enough to encode in one step."""
+        """Whether the page is complete and small enough to encode without yielding to the event loop."""
         return self.is_complete and len(self.records) <= RECORDS_PER_STEP
 
     def read_from(self, listing: Listing[Any], token: str, *, is_reversed: bool) -> None:
-        """Read the page in one step if it is short, else open a snapshot of the list for `finish`."""
+        """Read and test the first records of the list from the page token on.
+
+        If these few records complete the page, it is complete on return. Otherwise this only prepares batches of the
+        remaining records, which `finish` tests: from a snapshot of the list, if the listing can open one.
+        """
         records = iter(listing.iterate(token, is_reversed))
+        # First the page size plus the record that the next token names, then one more step.
         steps = (
             (min(self._page_size + 1, MAX_CHECKED_RECORDS), RECORDS_PER_STEP) if self._per_page else (RECORDS_PER_STEP,)
         )
@@ -63,7 +69,10 @@ class ListPage:
             self._batches = (rest[start : start + RECORDS_PER_STEP] for start in range(0, len(rest), RECORDS_PER_STEP))
 
     async def finish(self) -> None:
-        """Test the remaining records in slices."""
+        """Test the remaining records in batches until the page is full or the list ends; then close the snapshot.
+
+        Other tasks run between two batches.
+        """
         try:
             while not self.is_complete:
                 batch = next(self._batches, None)
@@ -76,11 +85,15 @@ class ListPage:
             self.close()
 
     def close(self) -> None:
+        """Release the snapshot of the list, if one was opened."""
         if self._snapshot is not None:
             self._snapshot.close()
 
     def _test_records(self, records: Iterable[Any]) -> None:
-        """Add the records that pass all tests, up to the page size. Raises `Refusal` if a filter fails."""
+        """Append the records that pass all tests to the page, until it is full. Raises `Refusal` if a filter fails.
+
+        The first record that no longer fits completes the page and becomes its next token.
+        """
         for test in self._tests:
             records = filter(test, records)
         try:

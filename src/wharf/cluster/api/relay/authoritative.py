@@ -24,7 +24,9 @@ GLOBAL_WRITE_ENDPOINTS: Final = frozenset((
 
 
 def should_relay_write(server: Server, request: Request) -> bool:
-    """Return whether the request writes global records and this region is not the authoritative one."""
+    """Return whether the request must be relayed, because it writes global records and this region is not
+    authoritative.
+    """
     settings = server.access.settings
     if not settings.is_enabled or settings.authoritative_region in ("", server.identity.region):
         return False
@@ -50,17 +52,22 @@ def _writes_global_token(server: Server, request: Request) -> bool:
 
 
 def _is_global_token(server: Server, accessor_id: str) -> bool:
+    """Return whether this region's replica has the token and it is global."""
     token = server.replica.get(ACL_TOKENS, accessor_id)
     return token is not None and token.global_
 
 
 def _creates_global_tokens(server: Server, method_name: str) -> bool:
+    """Return whether logins with the auth method create tokens that are valid in all regions."""
     method = server.replica.get(ACL_AUTH_METHODS, method_name)
     return method is not None and method.token_locality == TokenLocality.GLOBAL
 
 
 async def relay_to_authoritative_region(server: Server, request: Request, *, method: str) -> ActionResult:
-    """Return the reply of the authoritative region. Raises `Refusal` if none of its servers replies."""
+    """Relay the request to the authoritative region and return its reply.
+
+    Raises `Refusal` if no server there replies.
+    """
     relayed_request = build_relayed_request(request, method=method, excluded_parameters=("region",))
     reply = await server.relay.send_to_region(server.access.settings.authoritative_region, relayed_request)
     index = next((int(value) for name, value in reply.headers if name.lower() == b"x-cluster-index"), 0)

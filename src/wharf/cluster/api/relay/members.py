@@ -36,21 +36,26 @@ def find_member(server: Server, name: str) -> Member | None:
 
 
 async def relay_to_member(server: Server, request: Request, member: Member) -> ActionResult | None:
-    """Relay the request and return the member's reply, or `None` if the member is this server."""
+    """Relay the request to the member and return its reply, or return `None` if the member is this server."""
     if member.id == server.identity.member_id:
         return None
     return await build_relayed_result(await server.relay.send_to_member(member.address, build_relayed_request(request)))
 
 
 class NodeHolder(msgspec.Struct, frozen=True):
-    """The process that holds a node's connection: its address, and the kind of hop that reaches it."""
+    """The process that has the connection to a node."""
 
     address: str
+    """Where to send requests to this process."""
     hop: bytes
+    """Value for the hop header: whether this is a process of this server or of another member."""
 
 
 async def find_node_holder(server: Server, node_id: str) -> NodeHolder:
-    """Return the other process that holds the node's connection. Raises a `Refusal` if none is known."""
+    """Return the other process that has the connection to the node, as the leader knows it.
+
+    Raises `NoNodePath` if no other process is known to have it.
+    """
     reporter = server.local_channels.reporter
     if reporter is None:
         raise build_no_node_path()
@@ -66,7 +71,7 @@ async def find_node_holder(server: Server, node_id: str) -> NodeHolder:
 
 
 async def relay_to_node_holder(server: Server, request: Request, node_id: str) -> ActionResult:
-    """Relay the request to the process that holds the node's connection. Raises `Refusal`."""
+    """Relay the request to the process that has the connection to the node, and return its reply. Raises `Refusal`."""
     holder = await find_node_holder(server, node_id)
     return await build_relayed_result(
         await server.relay.send_to_member(holder.address, build_relayed_request(request), hop=holder.hop)
@@ -76,7 +81,10 @@ async def relay_to_node_holder(server: Server, request: Request, node_id: str) -
 def build_relayed_request(
     request: Request, *, method: str = "", excluded_parameters: Collection[str] = ()
 ) -> RelayRequest:
-    """Return the request to send to another server, without the excluded parameters."""
+    """Return the request as a message to another server. An empty `method` means the endpoint's method.
+
+    The excluded query parameters are omitted.
+    """
     query = "&".join(
         f"{quote(name, safe='')}={quote(value, safe='')}"
         for name, value in request.query.items()
@@ -107,6 +115,7 @@ async def build_relayed_result(relayed_reply: RelayedReply) -> ActionResult:
 
 
 async def _iterate_parts(relayed_reply: RelayedReply) -> AsyncIterator[bytes]:
+    """Yield the parts of a relayed reply and close it at the end. Raises `Refusal` if the connection is lost."""
     try:
         async for part in relayed_reply:
             yield part
@@ -117,7 +126,7 @@ async def _iterate_parts(relayed_reply: RelayedReply) -> AsyncIterator[bytes]:
 
 
 def build_request_path(request: Request) -> str:
-    """Return the path of the request, percent-encoded."""
+    """Return the percent-encoded path of the request, built from its endpoint and path values."""
     path = request.endpoint.path
     for name, value in request.path_values.items():
         path = path.replace(f"{{{name}...}}", quote(value)).replace(f"{{{name}}}", quote(value, safe=""))

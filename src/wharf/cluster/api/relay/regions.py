@@ -29,7 +29,10 @@ EMPTY_CONTENT_LENGTHS: Final = frozenset((b"", b"0"))
 
 
 class RegionRelay:
-    """ASGI middleware that relays requests for another reachable region; `app` handles all others."""
+    """ASGI middleware that relays requests for other regions.
+
+    `app` handles requests for this region and unknown regions.
+    """
 
     def __init__(self, app: App, server: Server) -> None:
         self._app = app
@@ -52,11 +55,14 @@ class RegionRelay:
             await self._relay_request(region, scope, receive, send)
 
     def close(self) -> None:
-        """End relayed requests because this server stops. Callers can repeat them on another server."""
+        """End all relayed requests because this server stops."""
         self._closing.set()
 
     async def _relay_request(self, region: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Relay the request until its reply is complete, the caller disconnects, or this server stops."""
+        """Relay the request until its reply is complete, the client disconnects, or this server stops.
+
+        If this server stops before the reply has begun, the client gets a refusal.
+        """
         caller = _CallerReceiver(receive)
         has_begun = False
 
@@ -78,7 +84,7 @@ class RegionRelay:
             await _send_refusal(send, Refusal(RefusalCode.UNAVAILABLE, f"{STOPPING_TEXT}: use another server"))
 
     async def _relay_reply(self, region: str, request: RelayRequest, send: Send) -> None:
-        """Send the request to the region, and its reply to the caller."""
+        """Send the request to the region, and each part of its reply to the client as it arrives."""
         try:
             reply = await self._server.relay.send_to_region(region, request)
         except Refusal as refusal:
@@ -106,7 +112,10 @@ class RelayedSocket:
         self._send = send
 
     async def relay(self, region: str, request: RelayRequest, closing_event: asyncio.Event) -> None:
-        """Relay the websocket until one side closes it or `closing_event` is set."""
+        """Open the websocket at the other region, accept the client's, and relay messages until one side closes.
+
+        Also ends when `closing_event` is set. If the other region refuses, the client's handshake is rejected.
+        """
         await self._receive()  # The `websocket.connect` message.
         subprotocols = self._scope.get("subprotocols") or ()
         try:
@@ -138,12 +147,14 @@ class RelayedSocket:
             await remote.close(GOING_AWAY_CODE)
 
     async def _relay_to_remote(self, remote: WebSocket) -> None:
+        """Relay messages of the client until it disconnects, then close the websocket to the other region."""
         while (message := await self._receive())["type"] != "websocket.disconnect":
             text = message.get("text")
             await remote.send(text if text is not None else message["bytes"])
         await remote.close(to_sendable_close_code(message.get("code") or CLOSE_NORMAL))
 
     async def _relay_to_caller(self, remote: WebSocket) -> None:
+        """Relay messages of the other region until it closes the websocket, then close that of the client."""
         while (message := await remote.receive()) is not None:
             kind = "text" if isinstance(message, str) else "bytes"
             await self._send({"type": "websocket.send", kind: message})
@@ -151,14 +162,17 @@ class RelayedSocket:
 
 
 class _CallerReceiver:
-    """Receives the caller's messages: the parts of the body, as fast as they are relayed, and the disconnect."""
+    """Receives the ASGI messages of the client: the parts of its body, and its disconnect.
+
+    At most one part waits in memory.
+    """
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._parts: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=1)
 
     async def receive_all(self) -> None:
-        """Receive until the caller disconnects."""
+        """Queue the parts of the body, then wait until the client disconnects."""
         is_complete = False
         while (message := await self._receive())["type"] != "http.disconnect":
             if is_complete:
@@ -183,13 +197,14 @@ class _CallerReceiver:
 
 
 def get_request_target(scope: Scope) -> bytes:
-    """Return path and query as received, still percent-encoded."""
+    """Return path and query of the ASGI scope as received, still percent-encoded."""
     path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     query: bytes = scope["query_string"]
     return path.partition(b"?")[0] + (b"?" + query if query else b"")
 
 
 async def _send_refusal(send: Send, refusal: Refusal) -> None:
+    """Send the refusal to the client as a whole HTTP reply."""
     body = refusal.text.encode()
     headers = [*build_refusal_headers(refusal), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": STATUS_BY_CODE[refusal.code], "headers": headers})

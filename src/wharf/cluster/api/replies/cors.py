@@ -32,7 +32,7 @@ def list_cors_methods(path: str) -> tuple[str, ...]:
 
 
 def build_cors_headers(headers: Mapping[bytes, bytes]) -> HeaderList:
-    """Return the CORS headers of a reply."""
+    """Return the CORS headers of a reply. Without an `Origin` header in the request, this is only `Vary`."""
     vary = (b"vary", b"Origin")
     if b"origin" not in headers:
         return [vary]
@@ -40,7 +40,11 @@ def build_cors_headers(headers: Mapping[bytes, bytes]) -> HeaderList:
 
 
 def build_preflight_headers(headers: Mapping[bytes, bytes], methods: tuple[str, ...]) -> HeaderList:
-    """Return the headers of the reply to a preflight request. A method that is not allowed gets no `Allow` headers."""
+    """Return the headers of the reply to a CORS preflight request.
+
+    `methods`: the methods that are allowed for the path. If the requested method is not one of them, only `Vary`
+    headers are returned.
+    """
     requested_method = headers.get(b"access-control-request-method", b"").decode("latin-1")
     vary = [
         (b"vary", b"Origin"),

@@ -22,7 +22,10 @@ WINDOW_BITS_BY_ENCODING: Final = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib
 
 
 def negotiate_encoding(accept_encoding: bytes) -> bytes:
-    """Return the first supported encoding of the header, or b"". Weights are ignored (conventions 1.9)."""
+    """Return the first supported encoding in the `Accept-Encoding` header, or b"".
+
+    Weights are ignored (conventions 1.9).
+    """
     for name in accept_encoding.split(b","):
         if (stripped := name.strip()) in WINDOW_BITS_BY_ENCODING:
             return stripped
@@ -30,7 +33,10 @@ def negotiate_encoding(accept_encoding: bytes) -> bytes:
 
 
 def compress_parts(parts: Iterable[bytes], encoding: bytes) -> Iterator[bytes]:
-    """Yield the compressed body. Each step compresses a bounded number of bytes; a yielded part may be empty."""
+    """Yield the compressed body in parts, some of which may be empty.
+
+    Each step compresses at most `COMPRESSION_STEP_BYTES`, so that the caller can run other tasks in between.
+    """
     compressor = zlib.compressobj(COMPRESSION_LEVEL, zlib.DEFLATED, WINDOW_BITS_BY_ENCODING[encoding])
     for part in parts:
         for start in range(0, len(part), COMPRESSION_STEP_BYTES):
@@ -55,7 +61,7 @@ async def yield_to_loop() -> None:
 
 
 class ReplyBody:
-    """A body in chunks. Each compressed version is created once and shared by all callers."""
+    """The body of a reply in chunks. Each compressed version is created once and shared by all callers."""
 
     __slots__ = ("_compressed", "_lock", "chunks", "size")
 
@@ -66,7 +72,7 @@ class ReplyBody:
         self._lock: asyncio.Lock | None = None
 
     async def get_encoded_chunks(self, encoding: bytes) -> Sequence[bytes]:
-        """Return the chunks in the negotiated encoding; b"" means uncompressed."""
+        """Return the chunks in the encoding (gzip, deflate or b"" for uncompressed), compressed at the first call."""
         if not encoding:
             return self.chunks
         if encoding in self._compressed:
@@ -91,14 +97,16 @@ EMPTY_REPLY_BODY: Final = ReplyBody((b"",))
 
 
 def encode_body(value: object, *, is_pretty: bool = False) -> ReplyBody:
+    """Return the value as a JSON body, indented if `is_pretty` is set."""
     data = encode_json(value)
     return ReplyBody((msgspec.json.format(data, indent=4) + b"\n" if is_pretty else data,))
 
 
 class EncodedRecordCache:
-    """Encoded list items by record and dependency. The oldest are evicted above `max_bytes`.
+    """A cache of encoded list items, by list name, record and the record that the item also depends on.
 
-    A record that was written again is another object, so an entry can never be stale.
+    An entry compares objects by identity. Each write of a record creates a new object, so an entry is never stale. The
+    oldest entries are evicted above `max_bytes`.
     """
 
     def __init__(self, *, max_bytes: int = MAX_CACHED_RECORD_BYTES) -> None:
@@ -107,21 +115,30 @@ class EncodedRecordCache:
         self._entries: OrderedDict[tuple[str, int], tuple[object, object, bytes]] = OrderedDict()
 
     def get(self, list_name: str, record: object, dependency: object) -> bytes | None:
+        """Return the cached item, or `None` if there is none for these objects."""
         entry = self._entries.get((list_name, id(record)))
         return entry[2] if entry is not None and entry[0] is record and entry[1] is dependency else None
 
     def get_all(self, list_name: str, records: Sequence[object], dependencies: Sequence[object]) -> list[bytes | None]:
-        """Return the cached items of many records, at a third of the cost of single lookups."""
+        """Return the cached item of each record, or `None` where there is none.
+
+        One call for many records costs a third of single lookups.
+        """
         get_entry = self._entries.get
         return [
             entry[2]
-            if (entry := get_entry((list_name, id(record)))) is not None and entry[0] is record and entry[1] is rest
+            if (entry := get_entry((list_name, id(record)))) is not None
+            and entry[0] is record
+            and entry[1] is dependency
             else None
-            for record, rest in zip(records, dependencies, strict=True)
+            for record, dependency in zip(records, dependencies, strict=True)
         ]
 
     def put(self, list_name: str, record: object, dependency: object, data: bytes) -> None:
-        """Store an item. The entry references the record, so that its `id()` cannot be reused meanwhile."""
+        """Store an item, and evict the oldest items above the memory limit.
+
+        The entry references the record, so that its `id()` cannot be reused meanwhile.
+        """
         key = (list_name, id(record))
         previous = self._entries.pop(key, None)
         self._bytes += len(data) + CACHE_ENTRY_BYTES - (len(previous[2]) + CACHE_ENTRY_BYTES if previous else 0)
@@ -132,7 +149,7 @@ class EncodedRecordCache:
 
 
 class ListBodyCache:
-    """Encoded lists, each with the version of the data. An entry is used only while its version is current."""
+    """A cache of whole encoded lists, each with the version of the data. An entry is used only for the same version."""
 
     def __init__(self, *, max_bytes: int = MAX_CACHED_BODY_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -140,6 +157,7 @@ class ListBodyCache:
         self._entries: OrderedDict[Hashable, tuple[Hashable, ReplyBody, str]] = OrderedDict()
 
     def get(self, key: Hashable, version: Hashable) -> tuple[ReplyBody, str] | None:
+        """Return the body and the next page token that are cached for this key and version, or `None`."""
         entry = self._entries.get(key)
         if entry is None or entry[0] != version:
             return None
@@ -147,6 +165,10 @@ class ListBodyCache:
         return entry[1], entry[2]
 
     def put(self, key: Hashable, version: Hashable, body: ReplyBody, next_token: str) -> None:
+        """Store a body and its next page token, unless it is larger than half of the cache.
+
+        Evicts the oldest above the limit.
+        """
         self._drop(key)
         if body.size > self._max_bytes // 2:
             return
@@ -156,6 +178,7 @@ class ListBodyCache:
             self._drop(next(iter(self._entries)))
 
     def _drop(self, key: Hashable) -> None:
+        """Remove an entry, if it exists."""
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._bytes -= entry[1].size + CACHE_ENTRY_BYTES
@@ -166,7 +189,7 @@ EncodeRecords = Callable[[Sequence[Any]], list[bytes]]
 
 
 async def encode_list(records: Sequence[Any], encode_records: EncodeRecords, *, is_pretty: bool) -> ReplyBody:
-    """Return the records as a JSON list, encoded in slices."""
+    """Return the records as a JSON list. Other tasks run between two steps of encoding."""
     chunks: list[bytes] = []
     encoded_records: list[bytes] = []
     size = 0
@@ -188,11 +211,15 @@ async def encode_list(records: Sequence[Any], encode_records: EncodeRecords, *, 
 
 
 def _join_records(encoded_records: list[bytes], *, is_first: bool, pretty: bool) -> bytes:
+    """Return the encoded records joined by commas, after "[" if they are the first of the list, else after a comma."""
     separator = b",\n    " if pretty else b","
     beginning = (b"[\n    " if pretty else b"[") if is_first else separator
     return beginning + separator.join(encoded_records)
 
 
 def _indent_record(encoded_record: bytes) -> bytes:
-    """Return the record indented as a list item. JSON strings contain no line breaks, so every line break is layout."""
+    """Return the encoded record indented by four more spaces, as an item of an indented list.
+
+    JSON strings contain no line breaks, so every line break is layout.
+    """
     return msgspec.json.format(encoded_record, indent=4).replace(b"\n", b"\n    ")

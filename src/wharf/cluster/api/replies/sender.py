@@ -30,7 +30,7 @@ DUPLICATED_REQUEST_HEADERS: Final = (b"token",)
 
 
 class HttpReply(msgspec.Struct, frozen=True):
-    """A reply before compression and without the headers that all replies have."""
+    """A reply before it is compressed and the headers that all replies have are added."""
 
     status: int
     headers: HeaderList
@@ -50,24 +50,28 @@ def build_refusal_headers(refusal: Refusal) -> HeaderList:
 
 
 def build_refusal_reply(refusal: Refusal, *headers: tuple[bytes, bytes]) -> HttpReply:
+    """Return the reply of a refusal: its status, headers and text. `headers`: further headers."""
     return HttpReply(
         STATUS_BY_CODE[refusal.code], [*build_refusal_headers(refusal), *headers], ReplyBody((refusal.text.encode(),))
     )
 
 
 class ReplyContext(msgspec.Struct, frozen=True):
-    """What sending a reply needs of its request, and the connection to send it on."""
+    """The request that a reply belongs to, as far as sending the reply needs it, and where to send the reply."""
 
     headers: Mapping[bytes, bytes]
     is_cors_allowed: bool
-    """Whether browsers may request it from pages of another origin."""
+    """Whether browsers may read the reply from pages of another origin (CORS)."""
     receive: Receive
     send: Send
     connection: HttpConnection | None = None
 
 
 class ReplySender:
-    """Sends replies. With `is_nomad_compatible`, Nomad's header names are accepted, and sent in addition to Wharf's."""
+    """Sends replies with the headers that all replies have.
+
+    With `is_nomad_compatible`, Nomad's header names are accepted too, and sent in addition to Wharf's.
+    """
 
     def __init__(self, world: World, *, extra_headers: Mapping[str, str], is_nomad_compatible: bool) -> None:
         self._world = world
@@ -88,7 +92,7 @@ class ReplySender:
         return headers
 
     async def send(self, reply: HttpReply, context: "ReplyContext") -> None:
-        """Send the reply, compressed if the caller accepts it."""
+        """Send the reply, compressed if the client accepts that."""
         headers = context.headers
         reply_headers = [*reply.headers, *self._extra_headers]
         if self._compat:
@@ -118,7 +122,7 @@ class ReplySender:
         await _send_chunks(chunks, context.send)
 
     async def _stream(self, status: int, headers: HeaderList, body: StreamedBody, receive: Receive, send: Send) -> None:
-        """Send the parts until they end, the caller disconnects, or this server stops."""
+        """Send the parts of a streamed body until it ends, the client disconnects, or this server stops."""
         await send(
             {
                 "type": "http.response.start",
@@ -149,7 +153,9 @@ class ReplySender:
 
 
 async def _send_chunks(chunks: Sequence[bytes], send: Send) -> None:
-    """Send the chunks one after another; a caller that reads slowly does not delay other callers."""
+    """Send the chunks of a body in pieces of limited size, so that the ASGI server can wait for a slow client in
+    between.
+    """
     last = len(chunks) - 1
     for number, chunk in enumerate(chunks):
         if len(chunk) <= 2 * BODY_CHUNK_BYTES:
@@ -163,7 +169,10 @@ async def _send_chunks(chunks: Sequence[bytes], send: Send) -> None:
 
 
 async def _send_parts(send: Send, body: StreamedBody) -> None:
-    """Send the parts as they arrive. Stops if the caller reads none for too long."""
+    """Send the parts of a streamed body as they arrive, then its end.
+
+    Stops without the end if the client takes longer than `write_timeout_s` to read a part.
+    """
     try:
         async for part in body.parts:
             try:

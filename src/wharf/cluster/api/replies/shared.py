@@ -29,16 +29,18 @@ MAX_SHARED_REPLY_BYTES: Final = 32 * 1024 * 1024
 
 
 class EncodedRead(msgspec.Struct, frozen=True):
-    """An encoded body, or the refusal to send instead of it, and the log index of the data."""
+    """The encoded result of a read: a body, or the refusal to send instead."""
 
     index: int
+    """Log index of the data."""
     body: ReplyBody | None = None
     refusal: Refusal | None = None
     next_token: str = ""
+    """The token of the next page; empty on the last page."""
 
 
 class SharedReply:
-    """The result of one evaluation and the bodies encoded from it, plain and indented."""
+    """The result of a read that callers share, and the bodies encoded from it: plain JSON and indented JSON."""
 
     __slots__ = ("encoded", "encoding_tasks", "options", "request", "result")
 
@@ -51,7 +53,7 @@ class SharedReply:
 
 
 class SharedReplyCache:
-    """Results read at the current index of the replica, by query key and rights. A new index empties the cache."""
+    """A cache of read results at the current index of the replica, by query and rights. A new index empties it."""
 
     def __init__(self) -> None:
         self._version: tuple[int, int] = (-1, -1)
@@ -59,9 +61,9 @@ class SharedReplyCache:
         self._bytes = 0
 
     def add_bytes(self, size: int) -> None:
-        """Count the bytes of a body encoded from a cached result. Above the limit the cache is emptied.
+        """Add `size` to the memory of bodies encoded from cached results. Above the limit, the cache is emptied.
 
-        Requests in flight hold their own reference and are not affected.
+        Requests in flight have their own reference and are not affected.
         """
         self._bytes += size
         if self._bytes > MAX_SHARED_REPLY_BYTES:
@@ -69,7 +71,7 @@ class SharedReplyCache:
             self._results = {}
 
     def store_encoded(self, shared: SharedReply, encoded: EncodedRead, *, is_pretty: bool) -> EncodedRead:
-        """Store the encoded reply for the callers that share it, and return it."""
+        """Store the encoded result in `shared`, for the callers that share it, and return it."""
         shared.encoded[is_pretty] = encoded
         if encoded.body is not None:
             self.add_bytes(encoded.body.size)
@@ -91,16 +93,19 @@ class SharedReplyCache:
 
 
 def build_query_key(request: Request) -> Hashable:
-    """Return a key of what the request reads, without parameters that only select how to reply."""
+    """Return a value that is equal for requests that read the same.
+
+    It ignores parameters that only select how to reply, such as `wait` and `pretty`.
+    """
     query = tuple(sorted(pair for pair in request.query.items() if pair[0] not in REPLY_PARAMETERS))
     lists = tuple(value for value in request.parameters.values() if isinstance(value, tuple))
     return request.endpoint.name, tuple(request.path_values.values()), query, lists, request.body
 
 
 def build_rights_key(caller: Caller, endpoint: Endpoint) -> Hashable:
-    """Return a key of everything about the caller that the reply can depend on.
+    """Return a value that is equal for callers to whom the endpoint sends the same reply.
 
-    These are the caller's rights, and also the identity where the endpoint's reply is about the caller.
+    This is the callers' rights and, where the reply is about the caller, also the identity.
     """
     if isinstance(endpoint.need, AnyToken | VariablePermission):
         return caller.rights, caller.kind, caller.accessor_id, caller.claims

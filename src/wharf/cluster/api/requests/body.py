@@ -24,7 +24,11 @@ class BodyTimeout(Exception):
 
 
 async def read_body(receive: Receive, headers: Mapping[bytes, bytes], max_body_bytes: int) -> bytes:
-    """Return the whole body. Raises `Refusal` if it is too large, `ClientDisconnected` or `BodyTimeout`."""
+    """Return the whole request body.
+
+    Raises `Refusal` if it is too large, `ClientDisconnected` if it is incomplete, `BodyTimeout` if it arrives too
+    slowly.
+    """
     content_length = headers.get(b"content-length", b"")
     if content_length.isdigit() and (len(content_length) > MAX_LENGTH_DIGITS or int(content_length) > max_body_bytes):
         raise build_too_large_refusal(max_body_bytes)
@@ -38,10 +42,14 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], max_body_b
 
 
 async def _read_remaining_parts(receive: Receive, first: bytes, max_body_bytes: int) -> bytes:
-    """Read the remaining parts into one buffer: a list of many small parts would take more memory than the data."""
+    """Return the whole body, of which `first` is the first part. Raises `ClientDisconnected`, `BodyTimeout` or
+    `Refusal`.
+
+    All parts go into one buffer: a list of many small parts would take more memory than the data.
+    """
     body = bytearray(first)
     try:
-        async with asyncio.timeout(PART_TIMEOUT_S + len(first) / MIN_BYTES_PER_S) as bound:
+        async with asyncio.timeout(PART_TIMEOUT_S + len(first) / MIN_BYTES_PER_S) as time_limit:
             while True:
                 message = await _receive_part(receive)
                 if message["type"] == "http.disconnect":
@@ -52,12 +60,13 @@ async def _read_remaining_parts(receive: Receive, first: bytes, max_body_bytes: 
                     raise build_too_large_refusal(max_body_bytes)
                 if not message.get("more_body"):
                     return bytes(body)
-                bound.reschedule((bound.when() or 0) + len(part) / MIN_BYTES_PER_S)
+                time_limit.reschedule((time_limit.when() or 0) + len(part) / MIN_BYTES_PER_S)
     except TimeoutError:
         raise BodyTimeout from None
 
 
 async def _receive_part(receive: Receive) -> Message:
+    """Return the next ASGI message of the client. Raises `BodyTimeout` after `PART_TIMEOUT_S`."""
     try:
         async with asyncio.timeout(PART_TIMEOUT_S):
             return await receive()
@@ -82,6 +91,6 @@ def build_too_large_refusal(limit_bytes: int) -> Refusal:
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
-    """Return when the caller disconnects."""
+    """Wait until the client disconnects; other messages are ignored."""
     while (await receive())["type"] != "http.disconnect":
         pass

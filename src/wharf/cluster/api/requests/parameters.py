@@ -26,29 +26,39 @@ ParameterValue = str | bool | int | tuple[str, ...]
 
 
 class QueryOptions(msgspec.Struct, frozen=True, gc=False):
-    """The parameters that every read takes. `index` 0 replies at once; `per_page` 0 returns all records."""
+    """The query parameters that every read accepts."""
 
     index: int = 0
+    """The read waits for a log index above this one; 0 returns at once."""
     wait_s: float = DEFAULT_WAIT_S
+    """How long a blocking query waits."""
     is_stale_allowed: bool = False
+    """Whether the read may skip the log barrier and so return slightly old data."""
     namespace: str = "default"
     prefix: str = ""
+    """Lists contain only records whose id or name begins with it."""
     is_reversed: bool = False
     per_page: int = 0
+    """Records in one page; 0 returns all."""
     next_token: str = ""
+    """Names the first record of the requested page; empty means the first page."""
     filter: str = ""
+    """A filter expression; empty selects all records."""
 
 
 DEFAULT_QUERY_OPTIONS: Final = QueryOptions()
 
 
 def parse_query_pairs(query_string: bytes) -> list[tuple[str, str]]:
-    """Return all pairs in order, without those that cannot be decoded."""
+    """Return the decoded name-value pairs of a query string in order.
+
+    Pairs that cannot be decoded or have no name are omitted.
+    """
     return [pair for pair in map(_decode_pair, query_string.split(b"&")) if pair is not None and pair[0]]
 
 
 def parse_query(query_string: bytes) -> dict[str, str]:
-    """Return the first value of each parameter, without pairs that cannot be decoded."""
+    """Return the first value of each query parameter by name. Pairs that cannot be decoded are omitted."""
     query: dict[str, str] = {}
     for name, value in parse_query_pairs(query_string):
         query.setdefault(name, value)
@@ -56,7 +66,7 @@ def parse_query(query_string: bytes) -> dict[str, str]:
 
 
 def parse_query_strict(query_string: bytes) -> dict[str, str]:
-    """Return the first value of each parameter. Raises `Refusal` for a pair that cannot be decoded.
+    """Return the first value of each query parameter by name. Raises `Refusal` for a pair that cannot be decoded.
 
     Ignoring such a pair could drop the filter of a list or the condition of a write.
     """
@@ -74,6 +84,7 @@ def parse_query_strict(query_string: bytes) -> dict[str, str]:
 
 
 def _decode_pair(part: bytes) -> tuple[str, str] | None:
+    """Return the decoded name and value, or `None` if they are not valid UTF-8 or hold a semicolon."""
     if b";" in part:
         return None
     name, _, value = part.partition(b"=")
@@ -82,6 +93,7 @@ def _decode_pair(part: bytes) -> tuple[str, str] | None:
 
 
 def _decode_text(text: bytes) -> str | None:
+    """Return the percent-decoded text, or `None` if an escape is malformed or the bytes are not UTF-8."""
     if BAD_ESCAPE_PATTERN.search(text):
         return None
     try:
@@ -91,7 +103,10 @@ def _decode_text(text: bytes) -> str | None:
 
 
 def parse_query_options(query: Mapping[str, str]) -> QueryOptions:
-    """Parse the options in Nomad's order, so that the same invalid parameter is reported first. Raises `Refusal`."""
+    """Return the options of a query. Raises `Refusal` for an invalid value.
+
+    The parameters are parsed in Nomad's order, so that of several invalid ones the same is reported as by Nomad.
+    """
     if not query:
         return DEFAULT_QUERY_OPTIONS
     return QueryOptions(
@@ -108,6 +123,7 @@ def parse_query_options(query: Mapping[str, str]) -> QueryOptions:
 
 
 def _parse_stale(query: Mapping[str, str]) -> bool:
+    """Return whether the query allows stale data: `stale` without a value or with a true word. Raises `Refusal`."""
     text = query.get("stale")
     if text is None:
         return False
@@ -119,6 +135,7 @@ def _parse_stale(query: Mapping[str, str]) -> bool:
 
 
 def _parse_per_page(query: Mapping[str, str]) -> int:
+    """Return the page size; 0 means no limit. Raises `Refusal` if it is not a number from 0 to 2**31 - 1."""
     text = query.get("per_page", "")
     if text == "":
         return 0
@@ -129,6 +146,10 @@ def _parse_per_page(query: Mapping[str, str]) -> int:
 
 
 def _parse_wait_s(query: Mapping[str, str]) -> float:
+    """Return the wait time of a blocking query in seconds: `wait`, capped at `MAX_WAIT_S`. Raises `Refusal`.
+
+    A missing, zero or negative `wait` selects the default.
+    """
     text = query.get("wait")
     if not text:
         return DEFAULT_WAIT_S
@@ -140,6 +161,10 @@ def _parse_wait_s(query: Mapping[str, str]) -> float:
 
 
 def _parse_index(query: Mapping[str, str]) -> int:
+    """Return the log index of the query; 0 if it is missing.
+
+    Raises `Refusal` if it is not an unsigned 64-bit number.
+    """
     text = query.get("index", "")
     if text == "":
         return 0
@@ -158,7 +183,10 @@ def is_pretty(query: Mapping[str, str]) -> bool:
 def parse_endpoint_parameters(
     endpoint: Endpoint, query: Mapping[str, str], query_string: bytes
 ) -> Mapping[str, ParameterValue]:
-    """Return the declared parameters of the query by name. All are validated, used by the handler or not."""
+    """Return the values of the parameters that the endpoint declares and the query contains, by name.
+
+    Raises `Refusal` for an invalid value, even if the handler does not use the parameter.
+    """
     if not endpoint.parameters or not query:
         return NO_PARAMETERS
     values: dict[str, ParameterValue] = {}
@@ -175,7 +203,10 @@ NO_PARAMETERS: Final[Mapping[str, ParameterValue]] = {}
 
 
 def _parse_value(parameter: Parameter, text: str) -> ParameterValue:
-    """Return the value of a declared parameter. Raises `Refusal` with Nomad's texts."""
+    """Return the value of a declared parameter, converted to its declared type.
+
+    Raises `Refusal` with Nomad's error text.
+    """
     match parameter.kind:
         case ParameterKind.FLAG:
             if text in TRUE_WORDS:
@@ -198,17 +229,27 @@ def _parse_value(parameter: Parameter, text: str) -> ParameterValue:
             return text
 
 
-def _parse_integer(parameter: Parameter, text: str, kind: str, reader: str, *, min_value: int, max_value: int) -> int:
+def _parse_integer(
+    parameter: Parameter, text: str, go_type_name: str, go_function_name: str, *, min_value: int, max_value: int
+) -> int:
+    """Return the integer that `text` holds. Raises `Refusal` if it is not a decimal integer or not in the range.
+
+    The error text is that of Nomad: `go_type_name` and `go_function_name` are the Go type and the function of Go's
+    `strconv` that it names.
+    """
     has_sign = text[0] in "+-"
     if not INTEGER_PATTERN.fullmatch(text) or (min_value == 0 and has_sign):
-        raise _build_parse_refusal(parameter, text, kind, reader, "invalid syntax")
+        raise _build_parse_refusal(parameter, text, go_type_name, go_function_name, "invalid syntax")
     if not min_value <= int(text) <= max_value:
-        raise _build_parse_refusal(parameter, text, kind, reader, "value out of range")
+        raise _build_parse_refusal(parameter, text, go_type_name, go_function_name, "value out of range")
     return int(text)
 
 
-def _build_parse_refusal(parameter: Parameter, text: str, kind: str, reader: str, reason: str) -> Exception:
+def _build_parse_refusal(
+    parameter: Parameter, text: str, go_type_name: str, go_function_name: str, reason: str
+) -> Exception:
+    """Return the refusal of a parameter value, in the words of Go's `strconv`, which existing clients expect."""
     return invalid_request(
-        f'{parameter.refusal_prefix}Failed to parse value of "{parameter.name}" ({text}) as a {kind}: '
-        f'strconv.{reader}: parsing "{text}": {reason}'
+        f'{parameter.refusal_prefix}Failed to parse value of "{parameter.name}" ({text}) as a {go_type_name}: '
+        f'strconv.{go_function_name}: parsing "{text}": {reason}'
     )

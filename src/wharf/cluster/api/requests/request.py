@@ -29,28 +29,34 @@ class Request(msgspec.Struct, frozen=True):
     """One HTTP request that was routed to an endpoint."""
 
     id: str
+    """The request id, which logs and audit records contain."""
     endpoint: Endpoint
     path_values: dict[str, str]
+    """The decoded values of the named parts of the path."""
     query: Mapping[str, str]
+    """All query parameters as text."""
     headers: Mapping[bytes, bytes]
+    """The headers; names in lower case."""
     body: bytes = EMPTY_BODY
     caller: Caller = UNCHECKED_CALLER
     parameters: Mapping[str, ParameterValue] = NO_PARAMETERS
+    """The query parameters that the endpoint declares, converted to their types."""
     body_parts: AsyncIterator[bytes] | None = None
     """The parts of the body as they arrive, for endpoints with a streamed body."""
 
     @property
     def namespace(self) -> str:
+        """The namespace of the query; `default` if it has none."""
         return self.query.get("namespace") or "default"
 
     def get_path_value(self, name: str) -> str:
-        """Return a named part of the path, decoded."""
+        """Return the decoded value of a named part of the path, such as `job_id`."""
         return self.path_values[name]
 
     def require_region(self, own_region: str) -> None:
-        """Raise a not-found `Refusal` if the request names another region than this server's.
+        """Raise a not-found `Refusal` if the query names a region other than `own_region`.
 
-        Requests for reachable regions were relayed before they reach the application.
+        Requests for regions that can be reached were relayed before and do not get here.
         """
         if self.query.get("region", "") not in ("", own_region):
             raise not_found("No path to region")
@@ -60,7 +66,10 @@ class Request(msgspec.Struct, frozen=True):
     def require_permission(
         self, permission: Permission | None = None, *, namespace: str = "", path: str = "", label: str = ""
     ) -> None:
-        """Raise a `Refusal` unless the caller has the permission (default: the endpoint's) on the given object."""
+        """Raise a `Refusal` unless the caller has a permission on the object that the arguments name.
+
+        Without `permission`, this is the permission that the endpoint requires.
+        """
         needed = self.endpoint.need if permission is None else permission
         require_rights(
             self.caller, needed, manner=self.endpoint.denial_detail, namespace=namespace, path=path, label=label
@@ -69,7 +78,10 @@ class Request(msgspec.Struct, frozen=True):
     def has_permission(
         self, permission: Permission | None = None, *, namespace: str = "", path: str = "", label: str = ""
     ) -> bool:
-        """Return whether the caller has the permission. Lists use this to omit records instead of refusing."""
+        """Return whether the caller has a permission on the object that the arguments name.
+
+        Without `permission`, this is the permission that the endpoint requires. Lists use this to omit records.
+        """
         needed = self.endpoint.need if permission is None else permission
         rights = self.caller.rights
         return not self.caller.is_refused and rights.satisfies(needed, namespace=namespace, path=path, label=label)
@@ -77,11 +89,14 @@ class Request(msgspec.Struct, frozen=True):
     # -- body --------------------------------------------------------------------------------------------------------
 
     def decode_body(self, body_type: type[T]) -> T:
-        """Return the decoded body. Raises `Refusal` with the position of the error."""
+        """Return the body as a value of the type. Raises a `Refusal` that names the position of the error."""
         return self.decode_body_with_warnings(body_type).value
 
     def decode_body_with_warnings(self, body_type: type[T]) -> DecodedInput[T]:
-        """Return the decoded body and warnings about unknown fields. Raises `Refusal`."""
+        """Return the body as a value of the type, with warnings about unknown fields.
+
+        Raises `Refusal` if it is invalid.
+        """
         if not self.body:
             raise invalid_request("Request body is empty", RefusalReason.EMPTY_BODY)
         if self.body.isspace():
@@ -103,6 +118,7 @@ class Request(msgspec.Struct, frozen=True):
         return self._get_parameter(name, tuple, ())
 
     def get_flag(self, name: str, *, default: bool = False) -> bool:
+        """Return a boolean parameter, or `default` if it is absent."""
         return self._get_parameter(name, bool, default)
 
     def get_number(self, name: str, *, default: int = 0) -> int:
@@ -110,6 +126,9 @@ class Request(msgspec.Struct, frozen=True):
         return self._get_parameter(name, int, default)
 
     def _get_parameter(self, name: str, value_type: type[T], default: T) -> T:
+        """Return the value of a parameter that the endpoint declares with this type, or `default` if the query lacks
+        it.
+        """
         declared = any(parameter.name == name for parameter in self.endpoint.parameters)
         assert declared, f"{self.endpoint.name} does not declare `{name}`"
         value = self.parameters.get(name, default)
@@ -125,7 +144,7 @@ def create_request(
     headers: Mapping[bytes, bytes],
     parameters: Mapping[str, ParameterValue] = NO_PARAMETERS,
 ) -> Request:
-    """Return the request. Its id is that of the `X-Request-Id` header, else a new one."""
+    """Return the request. Its id is that of the `X-Request-Id` header, else a new one. The caller is added later."""
     id_header = headers.get(REQUEST_ID_HEADER)
     request_id = (id_header.decode("latin-1")[:MAX_REQUEST_ID_CHARACTERS] if id_header else "") or world.new_id()
     return Request(request_id, endpoint, path_values, query, headers, parameters=parameters)

@@ -13,7 +13,7 @@ from wharf.contract.wire.endpoint_table import Endpoint
 
 MAX_CACHED_TARGETS: Final = 8_192
 """Limits the memory of the cache."""
-MAX_KEY_BYTES: Final = 512
+MAX_CACHED_TARGET_BYTES: Final = 512
 """Targets with a longer path and query are not cached."""
 
 TargetKey = tuple[str, bytes, bytes]
@@ -21,7 +21,7 @@ TargetKey = tuple[str, bytes, bytes]
 
 
 class RequestTarget(msgspec.Struct, frozen=True):
-    """A routed and parsed read request."""
+    """The part of a read request that depends only on its method, path and query, parsed."""
 
     endpoint: Endpoint
     path_values: dict[str, str]
@@ -31,12 +31,13 @@ class RequestTarget(msgspec.Struct, frozen=True):
     query_key: Hashable
     """Identifies what is read, without parameters that only select how to reply."""
     is_pretty: bool
+    """Whether to indent the JSON of the reply."""
     is_cors_allowed: bool
-    """Whether browsers may request it from pages of another origin."""
+    """Whether browsers may read the reply from pages of another origin (CORS)."""
 
 
 class RequestTargetCache:
-    """Recently requested targets. The oldest is evicted when the cache is full."""
+    """Recently requested targets by method, path and query. The oldest is evicted when the cache is full."""
 
     def __init__(self) -> None:
         self._targets: dict[TargetKey, RequestTarget] = {}
@@ -45,7 +46,8 @@ class RequestTargetCache:
         return self._targets.get(key)
 
     def put(self, key: TargetKey, target: RequestTarget) -> None:
-        if len(key[1]) + len(key[2]) > MAX_KEY_BYTES:
+        """Store a target, unless its path and query are too long."""
+        if len(key[1]) + len(key[2]) > MAX_CACHED_TARGET_BYTES:
             return
         if len(self._targets) >= MAX_CACHED_TARGETS:
             del self._targets[next(iter(self._targets))]

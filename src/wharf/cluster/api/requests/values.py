@@ -14,7 +14,11 @@ UUID_PATTERN: Final = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA
 
 
 def parse_uuid(text: str, *, error_prefix: str) -> str:
-    """Return the UUID in lower case, as records store it. Raises `Refusal` with the prefix if it is not a UUID."""
+    """Return the UUID in lower case, as records store it.
+
+    Raises a `Refusal`, whose text begins with `error_prefix`, if it has not 36 characters or a character that is no hex
+    digit.
+    """
     uuid = text.lower()
     if len(uuid) != UUID_CHARACTERS:
         raise invalid_request(f"{error_prefix}UUID must be {UUID_CHARACTERS} characters")
@@ -23,7 +27,10 @@ def parse_uuid(text: str, *, error_prefix: str) -> str:
 
 
 def parse_duration_field(value: DurationText, *, field: str) -> int:
-    """Return a duration of a request body in nanoseconds; 0 if it is empty. Raises `Refusal` naming the field."""
+    """Return a duration of a request body in nanoseconds; 0 if it is empty. A number is in nanoseconds already.
+
+    Raises a `Refusal` that names `field`.
+    """
     if isinstance(value, int):
         return value
     if not value:
@@ -58,6 +65,7 @@ def parse_id_prefix(text: str, *, error_prefix: str = "") -> str:
 
 
 def _check_hex_digits(digits: str, error_prefix: str) -> None:
+    """Raise a `Refusal`, whose text begins with `error_prefix`, if a character is not a lower-case hex digit."""
     wrong = next((character for character in digits if character not in HEX_DIGITS), None)
     if wrong is not None:
         raise invalid_request(f"{error_prefix}Invalid UUID: encoding/hex: invalid byte: {wrong!r} is not a hex digit")

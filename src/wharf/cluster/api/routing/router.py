@@ -19,15 +19,15 @@ MAX_SUFFIX_SEGMENTS: Final = 3
 
 
 class RouteMatch(msgspec.Struct, frozen=True):
-    """The endpoints of a path. `methods` is empty if the path does not exist.
-
-    Then `is_id_prefix` means that the path exists with an id appended, and `is_missing_id` that its id is empty.
-    """
+    """What a path leads to: its endpoints by method, and the values of the named parts of the path."""
 
     methods: EndpointByMethod
+    """Empty if the path has no endpoint."""
     path_values: dict[str, str]
     is_id_prefix: bool = False
+    """Whether the path has no endpoint, but has one with `/<id>` appended."""
     is_missing_id: bool = False
+    """Whether the path has no endpoint because its id is empty."""
 
 
 NO_MATCH: Final = RouteMatch({}, {})
@@ -36,7 +36,10 @@ MISSING_ID_MATCH: Final = RouteMatch({}, {}, is_missing_id=True)
 
 
 class _Suffix:
-    """A suffix after an id with slashes. A named part in it (`versions/{tag}/tag`) matches any segment."""
+    """The end of a path after an id that may contain slashes, such as `plan` in `/v1/job/{job_id...}/plan`.
+
+    A named part in it, such as `{tag}`, matches any segment.
+    """
 
     __slots__ = ("methods", "names", "segments")
 
@@ -46,7 +49,7 @@ class _Suffix:
         self.methods: EndpointByMethod = {}
 
     def values(self, segments: list[str]) -> dict[str, str] | None:
-        """Return the values of the named parts, or `None` if the segments do not match."""
+        """Return the values of the named parts of this suffix, or `None` if the segments do not match it."""
         values = {}
         for segment, name, part in zip(self.segments, self.names, segments, strict=True):
             if name and part:
@@ -57,7 +60,7 @@ class _Suffix:
 
 
 class _PathNode:
-    """A node of the routing tree: the endpoints of one path and its children."""
+    """A node of the routing tree: the endpoints of one path, and the paths that continue it."""
 
     __slots__ = ("long_name", "methods", "named", "named_suffixes", "segments", "short_name", "suffixes")
 
@@ -65,15 +68,18 @@ class _PathNode:
         self.methods: EndpointByMethod = {}
         self.segments: dict[str, _PathNode] = {}
         self.named: _PathNode | None = None
+        """The node after an id of one segment."""
         self.short_name = ""
+        """The name of an id of one segment."""
         self.long_name = ""
+        """The name of an id that may contain slashes."""
         self.suffixes: dict[tuple[str, ...], _Suffix] = {}
         self.named_suffixes: dict[int, list[_Suffix]] = {}
         """Suffixes with named parts, by their number of segments."""
 
 
 class Router:
-    """The routing tree of all endpoints."""
+    """Finds the endpoints of a path, in a tree with one level for each path segment."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         self._root = _PathNode()
@@ -81,7 +87,7 @@ class Router:
             self._add(endpoint)
 
     def _add(self, endpoint: Endpoint) -> None:
-        """Add an endpoint to the tree. A PUT endpoint is also reached by POST."""
+        """Add an endpoint to the tree. A PUT endpoint is also added for POST, unless it allows only PUT."""
         node = self._root
         segments = endpoint.path.split("/")[1:]
         methods: EndpointByMethod | None = None
@@ -115,7 +121,7 @@ class Router:
                 methods[method] = endpoint
 
     def find_route(self, raw_path: str) -> RouteMatch:
-        """Return the match of a path.
+        """Return the endpoints and path values of a path.
 
         `raw_path` is still percent-encoded, so that an encoded slash does not split an id of one segment.
         """
@@ -140,6 +146,7 @@ class Router:
 
 
 def _get_or_add_suffix(node: _PathNode, segments: tuple[str, ...]) -> _Suffix:
+    """Return the suffix with these segments after the id at `node`; create it if it does not exist."""
     assert len(segments) <= MAX_SUFFIX_SEGMENTS, f"a suffix of {len(segments)} segments: raise MAX_SUFFIX_SEGMENTS"
     suffix = node.suffixes.get(segments)
     if suffix is None:
@@ -150,7 +157,10 @@ def _get_or_add_suffix(node: _PathNode, segments: tuple[str, ...]) -> _Suffix:
 
 
 def _match_suffix(node: _PathNode, segments: list[str], values: dict[str, str]) -> RouteMatch:
-    """Match the longest suffix; the segments before it are the id."""
+    """Return the match of segments that begin with an id that may contain slashes.
+
+    The longest known suffix wins; the segments before it are the id. `values`: path values that were matched before.
+    """
     if not any(segments):
         return MISSING_ID_MATCH
     for length in range(min(MAX_SUFFIX_SEGMENTS, len(segments) - 1), -1, -1):

@@ -43,7 +43,7 @@ def clean_path(path: str) -> str:
 
 
 def build_redirect(path: str, method: str, query: bytes) -> HttpReply:
-    """Return a redirect to the path, with the query of the request."""
+    """Return a redirect to the path with the query string `query`. A redirect of a GET has an HTML body."""
     location = (b"location", path.encode("latin-1") + (b"?" + query if query else b""))
     if method != "GET":
         return HttpReply(307, [location], EMPTY_REPLY_BODY)
@@ -52,7 +52,7 @@ def build_redirect(path: str, method: str, query: bytes) -> HttpReply:
 
 
 def build_unrouted_reply(path: str, match: RouteMatch, method: str, query: bytes) -> HttpReply:
-    """Return the reply to a path that has no endpoint."""
+    """Return the reply to a path without an endpoint: a redirect, a page, an error for an empty id, or 404."""
     if path == "/":
         return build_redirect(UI_PATH, method, query)
     if path.startswith(UI_PATH):

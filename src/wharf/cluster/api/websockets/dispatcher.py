@@ -21,7 +21,10 @@ log = logging.getLogger(__name__)
 
 
 class WebSocketDispatcher:
-    """Runs the websocket handler of a path, or rejects the handshake as `app` would refuse the plain request."""
+    """Runs the handler of a websocket.
+
+    If the path has no handler, rejects the handshake with the reply of `app` to a GET.
+    """
 
     def __init__(
         self, app: App, server: Server, router: Router, replies: ReplySender, authorizer: RequestAuthorizer
@@ -41,7 +44,7 @@ class WebSocketDispatcher:
         self._closing.set()
 
     async def dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one websocket until it closes."""
+        """Find the handler of a websocket and run it until the websocket closes. A refusal closes the websocket."""
         raw_path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
         match = self._router.find_route(raw_path.partition(b"?")[0].decode("latin-1"))
         endpoint = match.methods.get("GET")

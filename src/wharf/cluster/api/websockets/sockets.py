@@ -19,7 +19,7 @@ GOING_AWAY_CODE: Final = 1001
 POLICY_VIOLATION_CODE: Final = 1008
 INTERNAL_ERROR_CODE: Final = 1011
 MAX_REASON_BYTES: Final = 120
-"""Limits the reason of a close frame, which the websocket protocol bounds to 123 bytes."""
+"""Limits the reason of a close frame, which the websocket protocol limits to 123 bytes."""
 HANDSHAKE_REPLY_EXTENSION: Final = "websocket.http.response"
 STOPPING_TEXT: Final = "this server is stopping"
 NO_WEBSOCKET_TEXT: Final = b"this endpoint has no websocket: send the request without an upgrade"
@@ -37,12 +37,13 @@ class CallerSocket:
         self.is_open = False
 
     async def accept(self) -> None:
+        """Complete the handshake: the websocket is open after this."""
         await self._receive()  # The `websocket.connect` message.
         await self._send({"type": "websocket.accept"})
         self.is_open = True
 
     async def refuse(self, refusal: Refusal) -> None:
-        """Reject the handshake, or close an open connection, with the refusal."""
+        """Reject the handshake with the refusal, or close the websocket with it if it is open already."""
         if self.is_open:
             await self.close(
                 POLICY_VIOLATION_CODE if STATUS_BY_CODE[refusal.code] < 500 else INTERNAL_ERROR_CODE, refusal.text
@@ -54,7 +55,7 @@ class CallerSocket:
         )
 
     async def receive(self) -> str | bytes | None:
-        """Return the next message, or `None` once the caller has closed."""
+        """Return the next message, or `None` once the client has closed the websocket."""
         message = await self._receive()
         if message["type"] == "websocket.disconnect":
             self.is_open = False
@@ -66,13 +67,17 @@ class CallerSocket:
         return data
 
     async def send(self, message: str | bytes) -> None:
-        """Send a message. Does nothing if the caller has closed."""
+        """Send a message. Does nothing if the websocket is closed."""
         kind = "text" if isinstance(message, str) else "bytes"
         async with self._sending:  # Several tasks may send; messages must not interleave.
             if self.is_open:
                 await self._send_message({"type": "websocket.send", kind: message})
 
     async def close(self, code: int, reason: str = "") -> None:
+        """Close the websocket with a code and a reason, which is shortened to the allowed size.
+
+        Does nothing if it is closed.
+        """
         async with self._sending:
             if self.is_open:
                 self.is_open = False
@@ -99,7 +104,10 @@ WebSocketHandlers = Mapping[str, WebSocketHandler]
 
 
 async def reply_as_request(app: App, scope: Scope, receive: Receive, send: Send) -> None:
-    """Reject the handshake with the reply to the plain request, or with a 400 if that reply would be a success."""
+    """Reject a websocket handshake with the reply that `app` sends to a plain GET of the same path.
+
+    If that reply would be a success, reject it with a 400.
+    """
     await receive()
     reply: list[Message] = []
 
@@ -119,7 +127,7 @@ async def reply_as_request(app: App, scope: Scope, receive: Receive, send: Send)
 
 
 async def refuse_handshake(send: Send, scope: Scope, status: int, headers: RawHeaders, body: bytes) -> None:
-    """Reject the handshake with an HTTP reply, or close the websocket if the ASGI server cannot send one."""
+    """Reject a websocket handshake with an HTTP reply. If the ASGI server cannot send one, close the websocket."""
     if HANDSHAKE_REPLY_EXTENSION not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": 1011, "reason": body.decode(errors="replace")[:100]})
         return

@@ -26,15 +26,18 @@ class CollectionDuty:
         brain.duties.append(self.run)
 
     async def run(self) -> None:
-        """Collect at every interval while the brain leads. Waits first, because a new leader has more urgent work."""
+        """Delete what has expired, once per interval, while the brain leads.
+
+        The first pass runs after one interval, because a new leader has more urgent work.
+        """
         while self._brain.is_leading:
             await asyncio.sleep(self._settings.interval_s)
             for collection_pass in list_collection_passes(self._settings):
                 await self._collect(collection_pass)
 
     async def _collect(self, collection_pass: CollectionPass) -> None:
+        """Delete all expired records of one table, such as evaluations, in as many writes as needed."""
         # Each deleted record may change the status and the summary of a job.
-        """Delete the expired records of one kind."""
         limit = max(1, self._brain.max_changes // CHANGES_PER_JOB)
         deleted_count = 0
         while step := await self._brain.execute_if_due(

@@ -5,7 +5,7 @@
 
 from wharf.cluster.controllers import deployments
 from wharf.cluster.server.brain import Brain
-from wharf.cluster.server.duties.watch_loop import MAX_WAIT_S, run_watch_loop
+from wharf.cluster.server.duties.watch_loop import MAX_PASS_INTERVAL_S, run_watch_loop
 from wharf.cluster.state.tables import DEPLOYMENTS
 from wharf.cluster.state.watches import watch_table
 from wharf.contract.model.times import SECOND
@@ -13,7 +13,7 @@ from wharf.world import World
 
 
 class DeploymentDuty:
-    """Takes the next steps of running deployments."""
+    """Makes the next changes of running deployments, such as promotion or failure, when they are due."""
 
     def __init__(self, world: World, brain: Brain) -> None:
         self._world = world
@@ -21,7 +21,7 @@ class DeploymentDuty:
         brain.duties.append(self.run)
 
     async def run(self) -> None:
-        """Check deployments while the brain leads."""
+        """Check all running deployments while the brain leads: when one changes, and when a deadline passes."""
         await run_watch_loop(
             self._brain,
             list_watched=lambda: [watch_table(DEPLOYMENTS)],
@@ -30,7 +30,7 @@ class DeploymentDuty:
         )
 
     async def _check_deployments(self) -> None:
-        """Take all due steps of every running deployment."""
+        """Make all changes of every running deployment that are due now."""
         replica = self._brain.replica
         running = [deployment.id for deployment in replica.iter_all(DEPLOYMENTS) if deployment.is_active]
         for deployment_id in running:
@@ -38,7 +38,7 @@ class DeploymentDuty:
                 pass
 
     async def _take_step(self, deployment_id: str) -> bool:
-        """Take the next step of the deployment. Return whether there was one."""
+        """Make the next change of the deployment that is due. Return whether there was one."""
         limit = self._brain.max_changes
         result = await self._brain.execute_if_due(
             lambda snapshot, context: deployments.decide_next_step(snapshot, deployment_id, context, max_changes=limit)
@@ -46,12 +46,14 @@ class DeploymentDuty:
         return result is not None
 
     def _wait_s(self) -> float:
-        """Return the seconds until the next deadline of a deployment."""
+        """Return the seconds until the next deadline of a deployment, at least 0.1; `MAX_PASS_INTERVAL_S` if there is
+        none.
+        """
         replica, now_ns = self._brain.replica, self._world.now_ns()
         deadlines = [
             deadline
             for deployment in replica.iter_all(DEPLOYMENTS)
             if (deadline := deployments.next_deadline_ns(deployment)) is not None
         ]
-        wait_s = (min(deadlines) - now_ns) / SECOND if deadlines else MAX_WAIT_S
+        wait_s = (min(deadlines) - now_ns) / SECOND if deadlines else MAX_PASS_INTERVAL_S
         return max(0.1, wait_s)

@@ -14,7 +14,7 @@ from wharf.cluster.engines.port import Batch
 from wharf.cluster.operations.decision import Decision
 from wharf.cluster.operations.nodes.writes import NodeWriteResult
 from wharf.cluster.server.brain import Brain
-from wharf.cluster.server.duties.watch_loop import MAX_WAIT_S, run_watch_loop
+from wharf.cluster.server.duties.watch_loop import MAX_PASS_INTERVAL_S, run_watch_loop
 from wharf.cluster.state import Replica, WatchTarget
 from wharf.cluster.state.replica import AppliedChange
 from wharf.cluster.state.tables import ALLOCATIONS, JOBS, NODES
@@ -28,7 +28,7 @@ MAX_JOBS_PER_WRITE: Final = 10
 
 
 class DrainDuty:
-    """Carries out node drains."""
+    """Moves allocations off draining nodes and completes drains."""
 
     def __init__(self, world: World, brain: Brain) -> None:
         self._world = world
@@ -39,7 +39,7 @@ class DrainDuty:
         brain.duties.append(self.run)
 
     async def run(self) -> None:
-        """Check drains while the brain leads."""
+        """Check drains while the brain leads: when nodes, jobs or allocations change, and when a deadline passes."""
         self._reset_tracker()  # An earlier run may have failed before it finished its checks.
         await run_watch_loop(
             self._brain, list_watched=self._list_watched, run_pass=self._check_drains, wait_s=self._wait_s
@@ -63,7 +63,10 @@ class DrainDuty:
         )
 
     async def _check_drains(self) -> None:
-        """Move allocations of changed jobs and finish empty drains. Later changes wake the next pass."""
+        """Move allocations of jobs that changed off draining nodes, then complete the drains of nodes that are empty.
+
+        Changes during this pass are handled by the next pass.
+        """
         replica = self._brain.replica
         drains = self._find_drains(replica, self._world.now_ns())
         self._tracker.mark_forced([node_id for node_id, drain in drains.items() if drain.is_forced])
@@ -79,7 +82,7 @@ class DrainDuty:
             await asyncio.sleep(0)
 
     def _find_drains(self, snapshot: Replica, now_ns: int) -> NodeDrains:
-        """Return the drains of all draining nodes as of now."""
+        """Return the drains of all draining nodes at the time `now_ns`."""
         return drain_controller.find_drains(snapshot, self._tracker.draining_nodes, now_ns)
 
     async def _move_allocations(self, jobs: list[JobKey]) -> None:
@@ -97,7 +100,7 @@ class DrainDuty:
             remaining_jobs = () if step is None else step.remaining_jobs  # None: nothing left to move now.
 
     async def _finish_drain(self, node_id: str) -> None:
-        """Complete the drain of a node."""
+        """Complete the drain of a node, if it is still finished when the write is decided."""
 
         def decide(snapshot: Replica, context: DecisionContext) -> Decision[NodeWriteResult] | None:
             drains = self._find_drains(snapshot, context.now_ns)
@@ -106,9 +109,9 @@ class DrainDuty:
         await self._brain.execute_if_due(decide)
 
     def _wait_s(self) -> float:
-        """Return the seconds until the next drain deadline."""
+        """Return the seconds until the next drain deadline; `MAX_PASS_INTERVAL_S` if there is none."""
         now_ns = self._world.now_ns()
         deadline_ns = drain_controller.next_deadline_ns(self._brain.replica, self._tracker.draining_nodes, now_ns)
         if deadline_ns is None:
-            return MAX_WAIT_S
+            return MAX_PASS_INTERVAL_S
         return max(0.01, (deadline_ns - now_ns) / SECOND)

@@ -21,7 +21,7 @@ from wharf.world.tasks import wait_for_event
 
 log = logging.getLogger(__name__)
 
-MAX_WAIT_S: Final = 60.0
+MAX_LAUNCH_CHECK_INTERVAL_S: Final = 60.0
 """Limits how late a launch is after the wall clock was changed, because the wait uses the monotonic clock."""
 
 RESTORED_JOBS_PER_STEP: Final = 20
@@ -56,7 +56,7 @@ class PeriodicLaunchDuty:
             await wait_for_event(self._wake_event, self._wait_s())
 
     def _on_batch(self, batch: Batch) -> None:
-        """Record changed periodic jobs. Called for every batch, so it does nothing more."""
+        """Record which periodic jobs a batch changed and wake the duty. Does nothing unless this server leads."""
         if not self._brain.is_leading:
             return
         for change in batch.changes:
@@ -68,12 +68,12 @@ class PeriodicLaunchDuty:
                     self._wake_event.set()
 
     def _on_load(self) -> None:
-        """Restore the schedule after the replica was reloaded."""
+        """Request that the schedule is built again, because the replica was reloaded."""
         self._must_restore = True
         self._wake_event.set()
 
     async def _restore(self) -> None:
-        """Build the schedule from the replica."""
+        """Build the launch schedule of all periodic jobs from the replica. Other tasks run in between."""
         self._must_restore = False
         self._changed_jobs.clear()
         self._launches = launches = LaunchSchedule()
@@ -85,13 +85,13 @@ class PeriodicLaunchDuty:
                 await asyncio.sleep(0)
 
     def _update_schedule(self) -> None:
-        """Update the schedule with the jobs that changed."""
+        """Update the launch times of the jobs that changed since the last call."""
         changed_jobs, self._changed_jobs = self._changed_jobs, {}
         for key in changed_jobs:
             self._launches.update_job(key, self._brain.replica.get(JOBS, *key), self._world.now_ns())
 
     async def _launch(self, due: DueLaunch) -> None:
-        """Launch a due job. A launch that can never succeed is logged and skipped."""
+        """Launch a due job, if it is still due. A launch that can never succeed is logged and skipped."""
         try:
             child = await self._brain.execute(
                 lambda snapshot, context: launch_if_due(snapshot, due, context, self._settings)
@@ -105,8 +105,8 @@ class PeriodicLaunchDuty:
             log.info("launched periodic job child=%s", child.job_id)
 
     def _wait_s(self) -> float:
-        """Return the seconds until the next launch, at most `MAX_WAIT_S`."""
+        """Return the seconds until the next launch, at most `MAX_LAUNCH_CHECK_INTERVAL_S`."""
         due_ns = self._launches.next_deadline_ns()
         if due_ns is None:
-            return MAX_WAIT_S
-        return min(MAX_WAIT_S, max(0.001, (due_ns - self._world.now_ns()) / SECOND))
+            return MAX_LAUNCH_CHECK_INTERVAL_S
+        return min(MAX_LAUNCH_CHECK_INTERVAL_S, max(0.001, (due_ns - self._world.now_ns()) / SECOND))

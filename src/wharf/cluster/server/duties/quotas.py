@@ -22,16 +22,16 @@ class QuotaDuty:
         brain.duties.append(self.run)
 
     async def run(self) -> None:
-        """Check quotas while the brain leads."""
+        """Retry evaluations that a quota blocked, while the brain leads, whenever a quota may have capacity again."""
         await run_watch_loop(self._brain, list_watched=self._list_watched, run_pass=self._retry_all)
 
     async def _retry_all(self) -> None:
-        """Retry evaluations until none can be retried."""
+        """Unblock evaluations whose quota has capacity, one write at a time, until none is left."""
         while await self._brain.execute_if_due(self._retry_evaluations):
             pass
 
     def _list_watched(self) -> list[WatchTarget]:
-        """Return what to watch. Allocations matter only while an evaluation waits for a quota."""
+        """Return what to watch. Allocations are watched only while an evaluation waits for a quota."""
         watched = [
             watches.watch_table(QUOTAS),
             watches.watch_table(NAMESPACES),
@@ -44,7 +44,7 @@ class QuotaDuty:
         )
 
     def _retry_evaluations(self, snapshot: Replica, context: DecisionContext) -> Decision[bool] | None:
-        """Decide which evaluations to unblock; `None` if there are none."""
+        """Return the decision to unblock the evaluations whose quota has capacity; `None` if there are none."""
         evaluations = quotas.select_retries(snapshot, self._brain.max_evaluations)
         return (
             Decision(unblock_evaluations(snapshot, evaluations, context), lambda _index: True) if evaluations else None

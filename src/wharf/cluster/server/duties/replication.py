@@ -60,20 +60,20 @@ ReplicatedRecord = Any
 
 
 class ReplicationSource(NamedTuple):
-    """How a table is read from the authoritative region.
-
-    `fetch` returns the whole record for an item of the list, or None if the record was deleted meanwhile.
-    """
+    """How a table is read from the authoritative region."""
 
     list_stubs: Callable[..., Awaitable[Response[list[Any]]]]
+    """Lists the table. An item has at least the key and the hash of its record."""
     fetch: Callable[[Any], Awaitable[ReplicatedRecord | None]]
+    """Returns the whole record of an item, or `None` if it was deleted meanwhile."""
     should_replicate: Callable[[Any], bool] = lambda _stub: True
+    """Whether the record of an item is replicated."""
 
 
 class ReplicationDuty:
-    """Replicates all tables while the brain leads.
+    """Copies all global records from the authoritative region while the brain leads.
 
-    `client`: a client of all servers of the authoritative region, with a management token of that region.
+    `client`: a client of all servers of that region, with a management token of that region.
     """
 
     def __init__(self, brain: Brain, keyring: Keyring, client: AsyncClient, *, region: str) -> None:
@@ -86,7 +86,7 @@ class ReplicationDuty:
         brain.duties.append(self.run)
 
     async def run(self) -> None:
-        """Replicate all tables until cancelled or no longer leading."""
+        """Copy all tables, each in its own task, until cancelled or this server no longer leads."""
         sources = self._build_sources()
         tasks = [
             self._brain.world.start_task(
@@ -102,7 +102,7 @@ class ReplicationDuty:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow_table(self, replicated: ReplicatedTable, source: ReplicationSource) -> None:
-        """Replicate a table each time it changes in the authoritative region."""
+        """Copy a table at once, then each time it changes in the authoritative region. Failures are retried."""
         index, retry_delay_s = 0, MIN_RETRY_DELAY_S
         while self._brain.is_leading:
             try:
@@ -126,7 +126,10 @@ class ReplicationDuty:
     async def _replicate_table(
         self, replicated: ReplicatedTable, source: ReplicationSource, stubs: Iterable[Any]
     ) -> None:
-        """Make the local table equal to the listed records, some records at a time."""
+        """Make the local table equal to the list `stubs`.
+
+        Records whose hash differs are fetched and written in batches.
+        """
         await self._check_permission()
         table, replica = replicated.table, self._brain.replica
         stubs_by_key = {table.get_key(stub): stub for stub in stubs if source.should_replicate(stub)}
@@ -175,13 +178,13 @@ class ReplicationDuty:
     # -- log -------------------------------------------------------------------------------------------------------
 
     def _on_failure(self, replicated: ReplicatedTable, error: Exception) -> None:
-        """Record that the query of a table failed, and log it if no other table is failing."""
+        """Record that copying a table failed. It is logged only if no other table is failing."""
         if not self._failing_tables:
             log.warning("replication failed, will retry region=%s reason=%s", self._region, error)
         self._failing_tables[replicated.table.name] = None
 
     def _on_success(self, replicated: ReplicatedTable) -> None:
-        """Record that a table was replicated, and log it if it was the last failing one."""
+        """Record that a table was copied. If it was the last failing one, the recovery is logged."""
         if replicated.table.name not in self._failing_tables:
             return
         del self._failing_tables[replicated.table.name]
@@ -278,7 +281,7 @@ class ReplicationDuty:
 
 
 async def _use_stub(record: ReplicatedRecord) -> ReplicatedRecord:
-    """Return the list item: the list of this table contains whole records."""
+    """Return the list item unchanged: lists of this table contain whole records, so nothing is fetched."""
     return record
 
 
@@ -292,5 +295,5 @@ def _parse_config_view(view: acl_wire.AuthMethodConfigView | None) -> AuthMethod
 
 
 def _to_ns(duration: times.DurationText) -> int:
-    """Return the duration in nanoseconds; an empty text is 0."""
+    """Return a duration of the API, a number or a text such as "30s", in nanoseconds; an empty text is 0."""
     return duration if isinstance(duration, int) else parse_duration_ns(duration) if duration else 0

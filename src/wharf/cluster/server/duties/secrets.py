@@ -30,7 +30,7 @@ MAX_SEALED_PER_WRITE: Final = 32
 
 
 class SecretsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Check interval and retention times. The defaults are those of Nomad (conventions 4.3, 5.3)."""
+    """When keys, secrets, tokens and idempotency keys are checked, and how long unused ones are retained."""
 
     should_create_first_key: bool = False
     """Whether to create the first key at once, so that other servers see at start which file wraps it."""
@@ -50,7 +50,9 @@ class SecretsDuty:
         brain.duties.append(self.run)
 
     async def run(self) -> None:
-        """Run a pass at intervals, and at once when the keyring changes."""
+        """Run a pass over keys, secrets and tokens at intervals, and at once when the keyring changes, while the brain
+        leads.
+        """
         replica = self._brain.replica
         changed = asyncio.Event()
         watched: list[WatchTarget] = [watch_table(KEYRING)]
@@ -67,7 +69,10 @@ class SecretsDuty:
             subscription.close()
 
     async def _run_pass(self) -> None:
-        """Do everything that is due, one write at a time."""
+        """Rotate and rewrap keys, re-encrypt records, and delete expired tokens, idempotency keys and unused keys.
+
+        Only what is due is changed, one write at a time.
+        """
         settings = self._settings
         await self._rotate_key_if_due()
         await self._rewrap_keys()
@@ -94,7 +99,9 @@ class SecretsDuty:
         )
 
     async def _rotate_key_if_due(self) -> None:
-        """Activate a prepublished key, create the first key, or rotate an active key that is too old."""
+        """Activate a key whose publish time has passed, create the first key if configured, and replace a key that is
+        too old.
+        """
         await self._brain.execute(
             lambda snapshot, context: _report_if_due(keyring.activate_prepublished_key(snapshot, context))
         )
@@ -108,7 +115,7 @@ class SecretsDuty:
             await self._brain.execute(lambda snapshot, _context: keyring.rotate_key(snapshot, request))
 
     async def _rewrap_keys(self) -> None:
-        """Wrap keys again that another wrapping key than the current one wraps."""
+        """Encrypt keys of the keyring again if they are wrapped by another wrapping key than the current one."""
         own_keyring = self._keyring
         if not own_keyring.list_foreign_keys(self._brain.replica):
             return
@@ -123,9 +130,9 @@ class SecretsDuty:
             log.info("rewrapped keyring keys")
 
     async def _reencrypt_records(self) -> None:
-        """Re-encrypt records with the active key, some per write.
+        """Re-encrypt all outdated records with the active key, some per write.
 
-        The replica shows where to continue, so a new leader can.
+        The replica shows which records are left, so a new leader can continue.
         """
         limit = max(1, min(MAX_SEALED_PER_WRITE, self._brain.max_changes // 2))
         while self._brain.is_leading and keyring.list_records_to_reencrypt(self._brain.replica, max_records=1):
@@ -135,7 +142,10 @@ class SecretsDuty:
         await self._brain.execute(lambda snapshot, _context: _report_if_due(keyring.finish_reencryption(snapshot)))
 
     def _reencrypt(self, snapshot: Replica, limit: int) -> list[tuple[ReencryptionItem, SealedData]]:
-        """Decrypt up to `limit` outdated records and encrypt them with the active key."""
+        """Return up to `limit` outdated records, each with its secret encrypted with the active key.
+
+        Nothing is written.
+        """
         own_keyring = self._keyring
         return [
             (
@@ -149,7 +159,7 @@ class SecretsDuty:
 
 
 def _report_if_due(decision: Decision[Any] | None) -> Decision[bool]:
-    """Return the decision with a reply that says whether there was one."""
+    """Return the decision with a boolean reply: whether there was something to do."""
     if decision is None:
         return Decision(None, lambda _index: False)
     return Decision(decision.write, lambda _index: True)

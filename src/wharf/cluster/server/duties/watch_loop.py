@@ -12,8 +12,8 @@ from wharf.cluster.state import WatchTarget
 from wharf.cluster.state.watches import Subscription
 from wharf.world.tasks import wait_for_event
 
-MAX_WAIT_S: Final = 60.0
-"""The longest wait between two passes."""
+MAX_PASS_INTERVAL_S: Final = 60.0
+"""The longest wait between two passes, in case a deadline was computed wrongly or the wall clock was changed."""
 MIN_BATCH_DELAY_S: Final = 0.2
 MAX_BATCH_DELAY_S: Final = 2.0
 """After a change, wait at least `MIN_BATCH_DELAY_S`, or as long as the last pass took up to this.
@@ -27,11 +27,12 @@ async def run_watch_loop(
     *,
     list_watched: Callable[[], Sequence[WatchTarget]],
     run_pass: Callable[[], Awaitable[None]],
-    wait_s: Callable[[], float] = lambda: MAX_WAIT_S,
+    wait_s: Callable[[], float] = lambda: MAX_PASS_INTERVAL_S,
 ) -> None:
-    """Run `run_pass` whenever a watched target changes or `wait_s()` has passed, while the brain leads.
+    """Run `run_pass` while the brain leads: at once, then whenever a watched target changes or a time has passed.
 
-    `list_watched` is called before every pass, because the targets may depend on the state.
+    The time is what `wait_s()` returns, capped at `MAX_PASS_INTERVAL_S`. After a change, a short delay gathers further
+    changes. `list_watched` is called before every pass, because the targets may depend on the state.
     """
     replica = brain.replica
     changed = asyncio.Event()
@@ -49,7 +50,7 @@ async def run_watch_loop(
             began_s = brain.world.monotonic_s()
             await run_pass()
             took_s = brain.world.monotonic_s() - began_s
-            if await wait_for_event(changed, min(MAX_WAIT_S, wait_s())):
+            if await wait_for_event(changed, min(MAX_PASS_INTERVAL_S, wait_s())):
                 await asyncio.sleep(min(MAX_BATCH_DELAY_S, max(MIN_BATCH_DELAY_S, took_s)))
     finally:
         if subscription is not None:

@@ -29,7 +29,7 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 MIN_PART_CHANGES: Final = 4
-"""The smallest part that a plan is split into after a write was too large."""
+"""The fewest changes to which a part of a plan is reduced after a write was too large."""
 MAX_PART_CHANGES: Final = 500
 """The largest part of a plan, unless it is all or nothing.
 
@@ -42,7 +42,7 @@ MAX_FOLLOW_UP_JITTER_NS: Final = 300 * SECOND
 
 
 class EvaluationProcessor:
-    """Processes the evaluations of the broker, one at a time."""
+    """Processes the evaluations of the evaluation broker, one at a time: plans each and commits the plan."""
 
     def __init__(
         self, world: World, follower: Follower, writer: Writer, term: LeaderTerm, queues: LeaderQueues
@@ -58,12 +58,12 @@ class EvaluationProcessor:
         follower.load_listeners.append(self.reset)
 
     def reset(self) -> None:
-        """Forget attempts and the plan made ahead, for a new term or a reloaded replica."""
+        """Clear the attempt counts and the plan made ahead, for a new term or a reloaded replica."""
         self._attempts.clear()
         self._pre_planner.reset()
 
     async def process_next(self) -> bool:
-        """Process the next evaluation of the broker. Return False if none is ready."""
+        """Process the next evaluation of the evaluation broker. Return whether one was ready."""
         self._queues.broker.enqueue_due(self._world.now_ns())
         planned_ahead = self._pre_planner.take()
         evaluation, plan = planned_ahead if planned_ahead is not None else (self._queues.broker.take_next(), None)
@@ -78,10 +78,10 @@ class EvaluationProcessor:
         return True
 
     async def _process(self, evaluation: Evaluation, plan: Plan | None) -> bool:
-        """Process one evaluation, with the plan made ahead if there is one.
+        """Process one evaluation, with the plan made ahead if there is one. Return whether it is finished.
 
-        After an unexpected error the evaluation is retried later and other evaluations continue. Return False if it
-        is not finished.
+        After an unexpected error, the evaluation is delivered again later; after too many errors, it fails and gets a
+        follow-up evaluation.
         """
         try:
             await self._plan_and_commit(evaluation, plan)
@@ -95,17 +95,17 @@ class EvaluationProcessor:
                 return False
             reason = f"the scheduler failed: {type(error).__name__}; see the leader's log"
             delay_ns = FOLLOW_UP_DELAY_NS + self._world.random.randrange(MAX_FOLLOW_UP_JITTER_NS)
-            await self._end_as_failed(
+            await self._commit_if_pending(
                 evaluation, partial(evaluations.fail_at_delivery_limit, reason=reason, delay_ns=delay_ns)
             )
         return True
 
     async def _fail(self, evaluation: Evaluation, reason: str) -> None:
-        """Mark the evaluation failed, with this reason."""
-        await self._end_as_failed(evaluation, partial(evaluations.fail_evaluation, reason=reason))
+        """Mark the evaluation as failed with this reason, if it is still pending."""
+        await self._commit_if_pending(evaluation, partial(evaluations.fail_evaluation, reason=reason))
 
-    async def _end_as_failed(self, evaluation: Evaluation, build_write: Callable[..., Write]) -> None:
-        """Commit the write that `build_write` makes, if the evaluation is still pending."""
+    async def _commit_if_pending(self, evaluation: Evaluation, build_write: Callable[..., Write]) -> None:
+        """Commit the write that `build_write` makes for the evaluation, if the evaluation is still pending."""
         async with self._term.write_lock:
             replica = self._follower.replica
             current = replica.get(EVALUATIONS, evaluation.id)
@@ -115,8 +115,8 @@ class EvaluationProcessor:
     async def _plan_and_commit(self, evaluation: Evaluation, plan: Plan | None) -> None:
         """Plan the evaluation, check the plan and commit it in parts.
 
-        An evaluation that is not complete stays pending and is processed again. After too many plans without progress
-        it becomes blocked.
+        `plan`: the plan made ahead, or `None`. An evaluation that is not complete stays pending and is processed again.
+        After too many plans without progress it becomes blocked.
         """
         replica = self._follower.replica
         current = replica.get(EVALUATIONS, evaluation.id)
@@ -132,7 +132,7 @@ class EvaluationProcessor:
             self._attempts.pop(evaluation.id, None)
         elif attempts >= get_max_plan_attempts(evaluation):
             self._attempts.pop(evaluation.id, None)
-            await self._end_as_failed(evaluation, partial(evaluations.block_after_conflicts, attempts=attempts))
+            await self._commit_if_pending(evaluation, partial(evaluations.block_after_conflicts, attempts=attempts))
         else:
             self._attempts[evaluation.id] = attempts
 
@@ -150,7 +150,11 @@ class EvaluationProcessor:
         return has_progress
 
     async def _commit_in_parts(self, plan: Plan) -> tuple[bool, bool]:
-        """Commit the plan in parts. Return whether anything was committed, and whether everything was."""
+        """Commit the plan in parts. Return whether any part was committed, and whether the whole plan was.
+
+        While the log commits a part, the next evaluation is planned. A conflict or a write that is too large is
+        retried.
+        """
         remaining: Plan | None = plan
         max_changes, conflicts, has_progress, is_fully_committed = self._term.max_changes, 0, False, True
         rejection = ""

@@ -46,7 +46,7 @@ RETRY_DELAY_S: Final = 0.5
 
 
 class LeaderLoop:
-    """Does the leader's work, one piece at a time."""
+    """Does the leader's pending work, the most urgent first, one piece at a time."""
 
     def __init__(
         self,
@@ -70,7 +70,10 @@ class LeaderLoop:
         """How many blocked evaluations were retried in a row. Each new evaluation that is processed lowers it."""
 
     async def run(self) -> None:
-        """Do work, or wait for some, while this server leads."""
+        """Do pending work, or wait for some, while this server leads.
+
+        Failed writes are retried after `RETRY_DELAY_S`.
+        """
         while self._term.is_leading:
             self._queues.wake_event.clear()
             try:
@@ -86,7 +89,11 @@ class LeaderLoop:
                 await self._wait()
 
     async def _do_next(self) -> bool:
-        """Do the most urgent piece of work. Return False if there is none."""
+        """Do the most urgent pending work. Return whether there was any.
+
+        The order: nodes without heartbeat, job statuses and summaries, record format, changed nodes, blocked
+        evaluations, reservations, new evaluations.
+        """
         queues = self._queues
         self._node_monitor.record_silent_nodes()
         if self._node_monitor.silent_nodes:
@@ -131,7 +138,10 @@ class LeaderLoop:
         return configuration is not None and configuration.pause_eval_broker
 
     async def _write_derived_state(self) -> None:
-        """Write job statuses and summaries that no longer match, after writes of other processes."""
+        """Write the statuses and summaries of jobs that other processes changed; as many jobs as fit in one write.
+
+        If that fails, the jobs stay in the queue.
+        """
         unsettled = self._queues.unsettled_jobs
         jobs = list(islice(unsettled, max(1, self._term.max_changes // CHANGES_PER_JOB)))
         for job in jobs:
@@ -146,7 +156,7 @@ class LeaderLoop:
                 self._queues.unsettled_jobs |= dict.fromkeys(jobs)
 
     async def _upgrade_record_format(self) -> None:
-        """Write the newest record format that every member can read."""
+        """Write the newest record format that every member can read, if it is newer than the active one."""
         queues = self._queues
         queues.have_members_changed = False
         is_done = False
@@ -158,7 +168,10 @@ class LeaderLoop:
             queues.have_members_changed = queues.have_members_changed or not is_done
 
     async def _evaluate_node(self, node_id: str) -> None:
-        """Create the evaluations that did not fit in the write that changed the node."""
+        """Create evaluations for jobs of a changed node that have none yet, as many as fit in one write.
+
+        If some remain, the node stays in the queue.
+        """
         del self._queues.changed_nodes[node_id]
         is_done = False
         try:
@@ -176,7 +189,7 @@ class LeaderLoop:
                 self._queues.changed_nodes[node_id] = None
 
     async def _retry_blocked(self) -> None:
-        """Unblock evaluations that can use the freed capacity, in retry order."""
+        """Unblock evaluations that can use freed capacity, in retry order, as many as fit in one write."""
         async with self._term.write_lock:
             replica, blocked, broker = self._follower.replica, self._queues.blocked, self._queues.broker
             retry_order = RetryOrder(replica, self._queues.fleet_updater.cache)
@@ -205,7 +218,7 @@ class LeaderLoop:
                     broker.release_slots(still_blocked)
 
     async def _update_reservations(self) -> bool:
-        """Release reservations that are no longer useful; reserve nodes for evaluations that have waited too long.
+        """Release node reservations that no longer help, and reserve nodes for evaluations that have waited too long.
 
         Return whether anything was written.
         """
@@ -233,7 +246,7 @@ class LeaderLoop:
             return is_done
 
     async def _wait(self) -> None:
-        """Wait for new work, the next deadline of a queue or the next heartbeat deadline."""
+        """Wait for new work or the next deadline: of a queue or of a heartbeat."""
         queues = self._queues
         timeout_s = self._node_monitor.heartbeats.next_deadline_s() - self._world.monotonic_s()
         wake_times_ns = [] if self._is_paused() else [queues.broker.next_wake_ns(), queues.blocked.next_wake_ns()]

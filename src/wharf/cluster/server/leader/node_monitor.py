@@ -38,17 +38,19 @@ MAX_LOGGED_NAMES: Final = 10
 
 
 class _NodeReport(msgspec.Struct, frozen=True):
-    """One report of a node."""
+    """One report of a node about its allocations."""
 
     node_id: str
     reports: tuple[AllocationReport, ...]
     is_complete: bool
+    """Whether the report covers all allocations of the node."""
     number: int
+    """Its position in the node's sequence of reports; 0 if the node does not number them."""
 
     def decide(
         self, max_evaluations: int, snapshot: Replica, context: DecisionContext
     ) -> Decision[status.NodeWriteResult]:
-        """Decide what this report changes."""
+        """Return the decision of what this report changes, with at most `max_evaluations` new evaluations."""
         return reports.apply_reports(
             snapshot,
             self.node_id,
@@ -61,7 +63,7 @@ class _NodeReport(msgspec.Struct, frozen=True):
 
 
 class NodeMonitor:
-    """The leader's view of which nodes are alive."""
+    """Tracks which nodes are alive, marks silent nodes down, and applies reports of nodes. Used by the leader."""
 
     def __init__(
         self,
@@ -95,7 +97,7 @@ class NodeMonitor:
     # -- terms -----------------------------------------------------------------------------------------------------
 
     def start_term(self) -> None:
-        """Forget the deadlines and reports of an earlier term."""
+        """Clear the heartbeat deadlines and the record of received reports, at the start of a term."""
         self.heartbeats = HeartbeatDeadlines(self._settings, self._world.random)
         self.silent_nodes.clear()
         self._fully_reported.clear()
@@ -123,20 +125,24 @@ class NodeMonitor:
     # -- silent nodes ----------------------------------------------------------------------------------------------
 
     def record_silent_nodes(self) -> None:
-        """Add nodes whose deadline has passed to `silent_nodes`."""
+        """Add nodes whose heartbeat deadline has passed to `silent_nodes`, and log them."""
         late_nodes = self.heartbeats.take_late(self._world.monotonic_s())
         if late_nodes:
             self.silent_nodes |= dict.fromkeys(late_nodes)
             log.warning("nodes missed heartbeats nodes=%s", self._format_node_names(late_nodes))
 
     async def mark_next_silent_down(self) -> None:
-        """Mark the first silent node down, unless it sends a heartbeat first. A failure is retried later."""
+        """Mark the first of `silent_nodes` down or disconnected, unless it sends a heartbeat first.
+
+        If the write fails, the node stays in `silent_nodes`, at the end.
+        """
         # Move it to the end, so that a node that cannot be marked does not block the others.
         node_id = next(iter(self.silent_nodes))
         del self.silent_nodes[node_id]
         self.silent_nodes[node_id] = None
 
         def mark_missed(snapshot: Replica, context: DecisionContext) -> Decision[status.NodeWriteResult]:
+            """Return the decision to mark the node, or no write if its heartbeat has arrived."""
             if self.heartbeats.is_expected(node_id):
                 return Decision(None, status.NodeWriteResult)
             return status.mark_heartbeat_missed(snapshot, node_id, context, max_evaluations=self._term.max_evaluations)
@@ -164,7 +170,10 @@ class NodeMonitor:
     # -- messages of nodes -----------------------------------------------------------------------------------------
 
     async def register_node(self, node: Node) -> tuple[status.NodeWriteResult, float]:
-        """Register a node. Return the result and the heartbeat TTL in seconds."""
+        """Register a node and start its heartbeat deadline.
+
+        Return the result of the write and the heartbeat TTL in seconds.
+        """
         limit = self._term.max_evaluations
         written = await self._term.execute(
             lambda snapshot, context: registration.register_node(snapshot, node, context, max_evaluations=limit)
@@ -174,7 +183,11 @@ class NodeMonitor:
         return await self._request_full_report(node.id, written), self._renew_heartbeat(node.id)
 
     async def record_heartbeat(self, node_id: str) -> tuple[status.NodeWriteResult, float]:
-        """Record a heartbeat. Return the result and the next heartbeat TTL in seconds."""
+        """Restart the heartbeat deadline of a node; mark it ready if it was not. Return the result and the TTL in
+        seconds.
+
+        Raises `Refusal` if this server does not lead.
+        """
         if not self._term.is_leading:
             raise no_leader()
         node = self._follower.replica.get(NODES, node_id)
@@ -184,10 +197,10 @@ class NodeMonitor:
         return await self._request_full_report(node_id, written), self._renew_heartbeat(node_id)
 
     async def _request_full_report(self, node_id: str, written: status.NodeWriteResult) -> status.NodeWriteResult:
-        """Ask the node for a complete report if the log was replaced by an older copy.
+        """Return the result `written`, with a request for a complete report if the log was replaced by an older copy.
 
-        Such a log has lost acknowledged reports, and nodes do not repeat those. Each node is asked once per term in a
-        later epoch. Report numbers are lost too, so they restart, and copies of earlier reports are ignored.
+        Such a log has lost acknowledged reports, and nodes do not repeat those. Report numbers are lost too, so they
+        restart, and copies of earlier reports are ignored.
         """
         if not self._must_report_all(node_id):
             return written
@@ -195,7 +208,7 @@ class NodeMonitor:
         return replace(written, must_report=True, reports_from=reports_from or written.reports_from)
 
     async def _restart_numbers(self, node_id: str) -> int:
-        """Restart the node's report numbers and return the first one; 0 if already done in this term.
+        """Restart the numbering of the node's reports and return the first number; 0 if already done in this term.
 
         An earlier report may describe allocations that were assigned again since.
         """
@@ -208,7 +221,7 @@ class NodeMonitor:
         return restarted.reports_from
 
     def _must_report_all(self, node_id: str) -> bool:
-        """Whether the log was replaced and this node has not sent a complete report since."""
+        """Whether the log was replaced by an older copy and this node has not sent a complete report since."""
         return bool(self._epoch) and node_id not in self._fully_reported
 
     def _renew_heartbeat(self, node_id: str) -> float:
@@ -225,7 +238,10 @@ class NodeMonitor:
         is_complete: bool = False,
         number: int = 0,
     ) -> status.NodeWriteResult:
-        """Apply a report and return once it is committed. A repeated report changes nothing."""
+        """Apply a report about allocations of a node, and return the result once it is committed.
+
+        The report `report_id` is applied once; a repeated one gets the cached result.
+        """
         # One report of a node at a time: otherwise a repeated report could be applied after a newer one.
         async with self._report_locks.setdefault(node_id, asyncio.Lock()):
             results = self._report_results.setdefault(node_id, OrderedDict())
@@ -239,7 +255,7 @@ class NodeMonitor:
             return written
 
     async def _take_report(self, report: _NodeReport) -> status.NodeWriteResult:
-        """Apply a report. A complete report also covers allocations that it does not mention."""
+        """Apply a report. After a complete report, allocations that it does not mention are treated as reported too."""
         if report.number and self._must_report_all(report.node_id):
             await self._restart_numbers(report.node_id)
         if report.is_complete:
@@ -252,7 +268,7 @@ class NodeMonitor:
         return replace(written, must_report=True) if self._must_report_all(report.node_id) else written
 
     async def _apply_report(self, report: _NodeReport) -> status.NodeWriteResult:
-        """Apply a report, batched with those of other nodes if possible."""
+        """Apply a report, in one write with reports of other nodes if possible, else alone."""
         written = None
         if not get_current_preview():
             written = await self.report_batcher.add_report(
@@ -261,7 +277,7 @@ class NodeMonitor:
         return written if written is not None else await self._report_in_parts(report)
 
     async def _report_in_parts(self, report: _NodeReport) -> status.NodeWriteResult:
-        """Apply a report alone, in several writes if it is too large for one."""
+        """Apply a report without those of other nodes. If it is too large for one write, apply each half on its own."""
         try:
             return await self._term.execute(partial(report.decide, self._term.max_evaluations))
         except Refusal as refusal:
@@ -284,5 +300,5 @@ class NodeMonitor:
 def _mark_reachable(
     node_id: str, max_evaluations: int, snapshot: Replica, context: DecisionContext
 ) -> Decision[status.NodeWriteResult]:
-    """Decide how to mark a node that sent a heartbeat as ready again."""
+    """Return the decision to mark a node that sent a heartbeat as ready again."""
     return status.mark_node_reachable(snapshot, node_id, context, max_evaluations=max_evaluations)

@@ -20,7 +20,10 @@ log = logging.getLogger(__name__)
 
 
 class PrePlanner:
-    """Holds at most one evaluation and its plan. The broker counts the evaluation as in process."""
+    """Plans the next evaluation while the log commits the plan before it, and holds the evaluation and its plan.
+
+    The evaluation broker counts the held evaluation as in process.
+    """
 
     def __init__(self, follower: Follower, writer: Writer, queues: LeaderQueues) -> None:
         self._follower = follower
@@ -30,15 +33,18 @@ class PrePlanner:
         self._plan: Plan | None = None
 
     def reset(self) -> None:
-        """Forget the evaluation, because the rebuilt broker contains it again."""
+        """Drop the held evaluation and plan, because the rebuilt evaluation broker contains the evaluation again."""
         self._evaluation = self._plan = None
 
     def discard_plan(self) -> None:
-        """Discard the plan, because the plan before it was not committed as assumed. The evaluation stays."""
+        """Drop the plan, because the plan before it was not committed as assumed. The evaluation is held further."""
         self._plan = None
 
     def take(self) -> tuple[Evaluation, Plan | None] | None:
-        """Return and clear the held evaluation, with its plan if that is still valid."""
+        """Return and clear the held evaluation, with its plan, or `None` instead of a plan that is no longer valid.
+
+        Returns `None` if no evaluation is held.
+        """
         evaluation, plan = self._evaluation, self._plan
         self._evaluation = self._plan = None
         if evaluation is None:
@@ -46,7 +52,10 @@ class PrePlanner:
         return evaluation, plan if plan is not None and self._is_still_valid(plan) else None
 
     def plan_next(self, current_plan: Plan) -> None:
-        """Plan the next evaluation on the capacity that remains after `current_plan`."""
+        """Take the next evaluation and plan it, as if all of `current_plan` were committed.
+
+        It is held without a plan if it cannot be planned ahead.
+        """
         broker = self._queues.broker
         # The order of retried evaluations depends on the result of the one before, so they are not planned ahead.
         if self._evaluation is not None or broker.remaining_slots:
@@ -66,7 +75,7 @@ class PrePlanner:
             log.debug("pre-planning failed evaluation=%s", evaluation.id, exc_info=True)
 
     def _uncommitted_placements(self, current_plan: Plan) -> dict[str, tuple[Allocation, ...]]:
-        """Return the placements of the plan that the replica does not contain yet, by node id."""
+        """Return the new allocations of the plan that the replica does not contain yet, by node id."""
         replica = self._follower.replica
         return {
             node_id: placed
@@ -75,14 +84,14 @@ class PrePlanner:
         }
 
     def _can_plan(self, evaluation: Evaluation, current_plan: Plan) -> bool:
-        """Whether this evaluation can be planned before `current_plan` is committed."""
+        """Whether the result of this evaluation depends on `current_plan` only through free capacity."""
         job_key = (current_plan.evaluation.namespace, current_plan.evaluation.job_id)
         if any((record.allocation.namespace, record.allocation.job_id) != job_key for record in current_plan.changes):
             return False  # The plan preempts allocations of other jobs.
         return can_plan_ahead(self._follower.replica, evaluation)
 
     def _is_still_valid(self, plan: Plan) -> bool:
-        """Whether no record that the plan relies on has changed."""
+        """Whether the job and all records that the plan changes are still as they were when it was made."""
         replica, evaluation = self._follower.replica, plan.evaluation
         job = replica.get(JOBS, evaluation.namespace, evaluation.job_id)
         if job is None or plan.job is None:

@@ -43,7 +43,7 @@ from wharf.contract.model.quotas import Quota
 
 
 class FleetUpdater:
-    """Keeps the scheduler's cache in step with the replica and records on which node classes capacity was freed."""
+    """Applies each batch to the scheduler's cache of nodes, and records on which node classes capacity was freed."""
 
     def __init__(self, follower: Follower) -> None:
         self.cache = SchedulerCache()
@@ -58,7 +58,7 @@ class FleetUpdater:
         self.cache = SchedulerCache.from_snapshot(self._follower.replica)
 
     def _on_batch(self, batch: Batch, changed_records: Sequence[AppliedChange]) -> None:
-        """Apply the node and allocation changes of a batch to the cache."""
+        """Apply the changes of nodes and allocations in a batch to the cache, and record freed node classes."""
         del batch  # The changed records have all that is needed.
         replica = self._follower.replica
         nodes: list[RecordChange[Node]] = []
@@ -83,13 +83,16 @@ class FleetUpdater:
                     self._freed_classes[node_of_allocation.computed_class] = None
 
     def take_freed_classes(self) -> list[str]:
-        """Return and clear the node classes on which capacity was freed."""
+        """Return the node classes on which capacity was freed since the last call, and clear them."""
         classes, self._freed_classes = list(self._freed_classes), {}
         return classes
 
 
 def has_freed_capacity(before: Node | None, after: Node) -> bool:
-    """Whether a node can accept allocations now that it could not accept before the change."""
+    """Whether a changed node may accept allocations that it could not accept before.
+
+    `before`: `None` for a new node.
+    """
     if not after.is_ready_for_placements:
         return False
     if before is None or not before.is_ready_for_placements:
@@ -105,7 +108,7 @@ PLACEMENT_FIELDS: Final = (
 
 
 class LeaderQueues:
-    """The leader's queues. `wake_event` is set whenever there may be new work."""
+    """The pending work of the leader. `wake_event` is set whenever there may be new work."""
 
     def __init__(self, follower: Follower, term: LeaderTerm, nodes: NodeMonitor) -> None:
         self._follower = follower
@@ -124,7 +127,10 @@ class LeaderQueues:
         follower.load_listeners.append(self._on_load)
 
     def rebuild(self) -> None:
-        """Fill all queues from the replica, for a new leader or a reloaded replica. Heartbeat deadlines stay."""
+        """Fill all queues from the replica, for a new leader or a reloaded replica.
+
+        Existing heartbeat deadlines are not changed.
+        """
         replica = self._follower.replica
         self.broker, self.blocked = EvaluationBroker(), BlockedQueue()
         self.fleet_updater.take_freed_classes()
@@ -148,7 +154,7 @@ class LeaderQueues:
             self.rebuild()
 
     def _on_batch(self, batch: Batch, changed_records: Sequence[AppliedChange]) -> None:
-        """Record what a batch changed. Called for every batch, so it does nothing more."""
+        """Add the work that a batch creates to the queues. Does nothing unless this server leads."""
         if self._term.leadership is None:
             return
         self.blocked.on_capacity_freed(self.fleet_updater.take_freed_classes(), batch.index)

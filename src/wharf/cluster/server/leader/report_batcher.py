@@ -33,7 +33,10 @@ CHANGES_PER_DEPLOYMENT: Final = 1
 
 
 class _PendingReport:
-    """A report that waits for a write. `future`: its result, or `None` if the caller must write it alone."""
+    """A report of a node that waits to be written.
+
+    `future`: its result, or `None` if the caller must write it alone.
+    """
 
     __slots__ = ("decide", "future", "node_id")
 
@@ -44,7 +47,7 @@ class _PendingReport:
 
 
 class ReportBatcher:
-    """A duty of the leader that writes reports in batches."""
+    """Writes reports of many nodes in one write. A background task of the leader runs it."""
 
     def __init__(self, follower: Follower, writer: Writer, term: LeaderTerm) -> None:
         self._follower = follower
@@ -55,7 +58,10 @@ class ReportBatcher:
         self._is_running = False
 
     async def add_report(self, node_id: str, decide: ReportOperation) -> NodeWriteResult | None:
-        """Return the result once the report is committed with others, or `None` if the caller must write it alone."""
+        """Write the report together with others and return its result once it is committed.
+
+        Returns `None` if the caller must write it alone. `decide` decides what the report changes.
+        """
         if not self._is_running:
             return None
         report = _PendingReport(node_id, decide, asyncio.get_running_loop().create_future())
@@ -64,7 +70,10 @@ class ReportBatcher:
         return await report.future
 
     async def run(self) -> None:
-        """Write pending reports while this server leads."""
+        """Write pending reports in batches while this server leads.
+
+        At the end, callers of pending reports get `None`.
+        """
         self._is_running = True
         try:
             while self._term.is_leading:
@@ -79,7 +88,10 @@ class ReportBatcher:
                 _resolve(report, None)
 
     async def _write_pending(self) -> None:
-        """Write one batch of pending reports, at most one report of each node."""
+        """Write one batch of pending reports, at most one of each node.
+
+        Reports that are not written are resolved with `None`.
+        """
         reports: list[_PendingReport] = []
         try:
             async with self._term.write_lock:
@@ -91,9 +103,9 @@ class ReportBatcher:
                 _resolve(report, None)
 
     async def _write(self, reports: Sequence[_PendingReport]) -> None:
-        """Decide the reports, commit those that fit together and answer them.
+        """Decide the reports, commit those that fit in one write, and resolve them with their results.
 
-        Holds the write lock, so no other decision of the leader comes in between.
+        The caller holds the write lock of the leader, so no other decision comes in between.
         """
         if not reports or not self._term.is_leading:
             return
@@ -118,7 +130,7 @@ class ReportBatcher:
 
 
 class _BatchWrite:
-    """One write that is built from reports, as long as it fits with its derived changes."""
+    """A write that is put together from the writes of several reports, as long as it fits with its derived changes."""
 
     def __init__(self, max_changes: int) -> None:
         self.entries: list[tuple[_PendingReport, Decision[NodeWriteResult]]] = []
@@ -126,11 +138,11 @@ class _BatchWrite:
         self._conditions: list[Condition] = []
         self._evaluated_jobs: dict[tuple[str, str], None] = {}
         self._derived_changes: dict[object, int] = {}
-        """Derived changes that the write causes, by job and by deployment."""
+        """The number of derived changes, such as job summaries, by job and by deployment."""
         self._max_changes = max_changes
 
     def add(self, report: _PendingReport, write: Write, decision: Decision[NodeWriteResult]) -> None:
-        """Add a report, unless it does not fit or evaluates a job that another report evaluates already."""
+        """Add the write of a report, unless it does not fit or evaluates a job that another report already evaluates."""
         derived_changes: dict[object, int] = {}
         evaluated_jobs: dict[tuple[str, str], None] = {}
         for change in write.changes:
@@ -156,14 +168,14 @@ class _BatchWrite:
         self.entries.append((report, decision))
 
     def write(self) -> Write:
-        """Return the write. Its cause names the first node."""
+        """Return the combined write. Its cause names the first node and the number of others."""
         first_node, remaining_count = self.entries[0][0].node_id, len(self.entries) - 1
         cause = Cause(CauseKind.NODE, f"{first_node} and {remaining_count} more" if remaining_count else first_node)
         return Write("node-reported", cause, self._changes, self._conditions)
 
 
 def _split_first_per_node(pending: Sequence[_PendingReport]) -> tuple[list[_PendingReport], list[_PendingReport]]:
-    """Split the reports into the first one of each node and those that must wait for it."""
+    """Return the first report of each node, and the later reports, which must wait for the first to be written."""
     first_reports: dict[str, _PendingReport] = {}
     later: list[_PendingReport] = []
     for report in pending:
@@ -175,6 +187,6 @@ def _split_first_per_node(pending: Sequence[_PendingReport]) -> tuple[list[_Pend
 
 
 def _resolve(report: _PendingReport, result: NodeWriteResult | None) -> None:
-    """Answer a report, unless it is answered."""
+    """Give the waiting caller of a report its result, unless it already has one."""
     if not report.future.done():
         report.future.set_result(result)

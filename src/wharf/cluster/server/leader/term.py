@@ -35,7 +35,7 @@ CHANGES_PER_NODE: Final = 2
 
 
 class LeaderTerm:
-    """Whether this server leads, and its writes as leader."""
+    """Knows whether this server leads, and makes the writes that only the leader may make."""
 
     def __init__(self, limits: WriteLimits, follower: Follower, writer: Writer) -> None:
         self.leadership: Leadership | None = None
@@ -49,7 +49,7 @@ class LeaderTerm:
 
     @property
     def is_leading(self) -> bool:
-        """Whether the leadership is held and the replica's leader record is of this election."""
+        """Whether this server holds the leadership and its replica shows the leader record of that election."""
         leadership = self.leadership
         if leadership is None or not leadership.is_held():
             return False
@@ -57,16 +57,19 @@ class LeaderTerm:
 
     @property
     def max_changes(self) -> int:
-        """Return how many changes, each with a condition, a write may have besides derived changes."""
+        """How many changes, each with a condition, a write may have besides derived changes."""
         return min(self._limits.changes, self._limits.conditions) - RESERVED_CHANGES
 
     @property
     def max_evaluations(self) -> int:
-        """Return how many evaluations, with derived changes, fit in a write that also changes a node."""
+        """How many evaluations, with their derived changes, fit in a write that also changes a node."""
         return max(1, (self.max_changes - CHANGES_PER_NODE) // CHANGES_PER_EVALUATION)
 
     def build_leader_write(self, write: Write) -> Write:
-        """Return the write with derived changes and the leader's condition. Raises `Refusal` if not leading."""
+        """Return the write with its derived changes and the condition that this server still leads.
+
+        Raises `Refusal` if it does not lead.
+        """
         if self.leadership is None or not self.is_leading:
             raise no_leader()
         derived = add_derived_changes(self._follower.replica, write)
@@ -86,7 +89,10 @@ class LeaderTerm:
         return outcome
 
     async def execute(self, operation: Callable[[Replica, DecisionContext], Decision[T]]) -> T:
-        """Run an operation under the write lock and commit its decision with the derived changes."""
+        """Run an operation, commit its decision as leader with the derived changes, and return its reply.
+
+        Holds the write lock meanwhile. Raises `Refusal` if this server does not lead.
+        """
 
         def as_leader(snapshot: Replica, context: DecisionContext) -> Decision[T]:
             if not self.is_leading:
@@ -100,10 +106,10 @@ class LeaderTerm:
             return await self._writer.execute(as_leader)
 
     async def execute_if_due(self, operation: Callable[[Replica, DecisionContext], Decision[T] | None]) -> T | None:
-        """Run an operation and commit its decision; return `None` if it has nothing to do.
+        """Run an operation as leader and commit its decision. Return its reply, or `None` if it has nothing to do now.
 
-        If the replica shows nothing to do, this is accepted without a log barrier: the change that makes something
-        due wakes the duty again.
+        "Nothing to do" is accepted from the replica without a log barrier: the change that makes something due wakes
+        the duty again.
         """
         async with self.write_lock:
             current_decision: Decision[T] | None = None

@@ -26,7 +26,7 @@ BOOTSTRAP_TABLES: Final = (NAMESPACES, NODE_POOLS, SCHEDULER_CONFIGURATION, CLUS
 
 
 class ClusterBootstrap:
-    """Writes the first records of a cluster."""
+    """Writes the first records of a cluster, such as its default namespace."""
 
     def __init__(self, follower: Follower, writer: Writer, *, scheduler: SchedulerConfiguration | None = None) -> None:
         """`scheduler`: the first scheduler configuration; `None` for the default one."""
@@ -35,7 +35,11 @@ class ClusterBootstrap:
         self._scheduler = scheduler
 
     async def bootstrap(self) -> None:
-        """Write the first records, unless they exist. Every server may try; one succeeds. Raises `Refusal`."""
+        """Write the first records of the cluster, unless they exist. All servers may try at the same time; one
+        succeeds.
+
+        Raises `Refusal` if the log cannot be written.
+        """
         await self._follower.loaded_event.wait()
         # The log index is no evidence of a bootstrap: members write their own records before it.
         if self._follower.replica.get(CLUSTER_FORMAT) is not None:

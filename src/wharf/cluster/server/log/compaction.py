@@ -18,7 +18,7 @@ LOG_RETENTION_S: Final = 600.0
 
 
 class LogAgeTracker:
-    """Records when the log reached which index. All times are from one monotonic clock."""
+    """Records at which time the log reached which index. All times are from one monotonic clock, in seconds."""
 
     def __init__(self, retention_s: float = LOG_RETENTION_S) -> None:
         self._retention_s = retention_s
@@ -29,7 +29,11 @@ class LogAgeTracker:
         self._samples.append((now_s, index))
 
     def take_expired_index(self, now_s: float) -> int | None:
-        """Return the newest index that was reached longer than the retention time ago, or `None`. Returns it once."""
+        """Return the highest index that the log had reached when the retention time began, and drop the samples up to
+        it.
+
+        Returns `None` if no sample is that old.
+        """
         index = None
         while self._samples and self._samples[0][0] <= now_s - self._retention_s:
             index = self._samples.popleft()[1]
@@ -43,7 +47,7 @@ COMPACTION_INTERVAL_S: Final = 60.0
 
 
 class LogCompactor:
-    """Compacts the log while this server leads.
+    """Deletes batches older than the retention time from the log, while this server leads.
 
     Every server tracks the age of the log, so a new leader can compact at once.
     """
@@ -65,7 +69,7 @@ class LogCompactor:
             await asyncio.sleep(COMPACTION_INTERVAL_S)
 
     async def _compact_once(self) -> None:
-        """Delete the batches that are old enough, if this server leads."""
+        """Record the log index and, if this server leads, delete the batches that are older than the retention time."""
         now_s = self._world.monotonic_s()
         self._age_tracker.record_index(now_s, self._follower.replica.index)
         index = self._age_tracker.take_expired_index(now_s)

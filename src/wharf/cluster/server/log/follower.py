@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 MIN_RETRY_DELAY_S: Final = 0.05
 """The first delay before a failed connection to the log is retried."""
 MAX_RETRY_DELAY_S: Final = 2.0
-"""The longest such delay."""
+"""The longest delay before a failed connection to the log is retried."""
 MAX_CACHED_WRITES: Final = 10_000
 """How many recent write ids are cached, to find out whether a write with unknown outcome was committed."""
 
@@ -38,11 +38,11 @@ ChangeListener = Callable[[Batch, Sequence[AppliedChange]], None]
 
 
 class Follower:
-    """Loads the state once, then applies every batch in order. Loads again if the log no longer has the next batch.
+    """Keeps the replica up to date: loads the state once, then applies every batch of the log in order.
 
-    For each batch, `pre_apply_listeners` are called before it is applied, so they still see deleted records. Then
-    `change_listeners` are called with the changed records, then `batch_listeners`. `load_listeners` are called after
-    every load.
+    If the log no longer has the next batch, the state is loaded again. For each batch, `pre_apply_listeners` are called
+    before it is applied, so they still see deleted records. Then `change_listeners` are called with the changed
+    records, then `batch_listeners`. `load_listeners` are called after every load.
     """
 
     def __init__(self, world: World, engine: LogEngine, replica: Replica) -> None:
@@ -103,12 +103,18 @@ class Follower:
                 await self._pause()
 
     async def _pause(self) -> None:
-        """Wait before the next attempt. The delay doubles each time, until a batch arrives."""
+        """Wait before the next attempt, for a random part of the retry delay, and double the delay up to its maximum.
+
+        The delay is reset when a batch arrives.
+        """
         await asyncio.sleep(self._retry_delay_s * (0.5 + self._world.random.random() / 2))
         self._retry_delay_s = min(2 * self._retry_delay_s, MAX_RETRY_DELAY_S)
 
     async def _load(self) -> None:
-        """Load the whole state from the log into the replica, in small steps."""
+        """Load the whole state from the log into the replica. Other tasks run in between.
+
+        Raises `NewerFormat` if this program cannot read what the cluster writes.
+        """
         self._adoptable.clear()  # The load includes these writes, so their batches will not arrive.
         load = self._engine.load()
         replica_load = ReplicaLoad(self.replica)
@@ -125,7 +131,7 @@ class Follower:
             listener()
 
     async def _follow(self) -> None:
-        """Apply batches as they arrive and call the listeners."""
+        """Apply each batch as it arrives, call the listeners, then wake the watches of changed records."""
         changes = 0
         async for batch in self._engine.follow(self.replica.index):
             changes += len(batch.changes)
@@ -148,7 +154,10 @@ class Follower:
                     await asyncio.sleep(0)
 
     def _publish(self, batch: Batch) -> None:
-        """Record an applied batch, release waiting callers and call the batch listeners."""
+        """Record the index of an applied batch, wake callers that wait for it, and call `batch_listeners`.
+
+        Raises `NewerFormat` if the batch activates a record format that this program cannot read.
+        """
         if self.replica.get_last_change(CLUSTER_FORMAT) == batch.index:
             reject_newer_format(self.replica)
         self._retry_delay_s = MIN_RETRY_DELAY_S
@@ -163,7 +172,7 @@ class Follower:
     async def wait_until_applied(self, index: int) -> None:
         """Wait until the replica has applied every batch up to `index`.
 
-        Raises `Refusal` if the follower has failed or the replica does not get there in `APPLY_TIMEOUT_S`.
+        Raises `Refusal` if the follower has failed or the replica does not reach the index within `APPLY_TIMEOUT_S`.
         """
         if self.replica.index >= index:
             return
@@ -180,7 +189,7 @@ class Follower:
             self._remove_waiter(index, future)
 
     def _time_out_waiter(self, index: int, future: asyncio.Future[None]) -> None:
-        """Fail a caller that has waited too long for `index`."""
+        """Raise a `Refusal` in the caller that waits for `index` with this future, because its time is over."""
         if not future.done():
             text = (
                 f"this server is at index {self.replica.index} and has received no newer batch for "
@@ -190,10 +199,11 @@ class Follower:
 
     @property
     def waiter_count(self) -> int:
-        """Return how many callers wait for an index."""
+        """How many callers wait for the replica to reach an index."""
         return sum(map(len, self._waiters.values()))
 
     def _remove_waiter(self, index: int, future: asyncio.Future[None]) -> None:
+        """Remove a caller that no longer waits for `index`."""
         futures = self._waiters.get(index)
         if futures is not None:
             futures.pop(future, None)
@@ -201,14 +211,16 @@ class Follower:
                 del self._waiters[index]
 
     def _fail_waiters(self, error: Exception) -> None:
-        """Fail every waiting caller, because the follower has stopped."""
+        """Raise a `Refusal` in every waiting caller, because the follower has stopped."""
         for futures in self._waiters.values():
             for future in futures:
                 if not future.done():
                     future.set_exception(_build_failure_refusal(error))
 
     def cache_write(self, write_id: str, adoptable: AdoptableRecords) -> None:
-        """Keep the records of a write of this process, so that they need not be decoded when its batch arrives."""
+        """Store the records of a write that this process commits, so that its batch need not be decoded when it
+        arrives.
+        """
         if adoptable:
             self._adoptable[write_id] = adoptable
 
@@ -217,7 +229,7 @@ class Follower:
         self._adoptable.pop(write_id, None)
 
     def find_write_index(self, write_id: str) -> int | None:
-        """Return the index of a recent write, or `None` if it is not in the cache.
+        """Return the log index of a recent write, or `None` if it is not in the cache.
 
         `None` does not mean that the write was not committed.
         """

@@ -17,7 +17,7 @@ PREVIEW_INDEX: Final = 4_611_686_018_427_380_087
 
 
 class CannotPreview(Exception):
-    """The handler does more than one local write."""
+    """The handler makes more than one local write, or does something that cannot be undone."""
 
 
 class WritePreview:
@@ -29,7 +29,7 @@ class WritePreview:
         """The write that would be committed; `None` if the decision needs no write."""
 
     def record_decision(self, decision: Decision[Any]) -> None:
-        """Record the handler's decision. Raises `CannotPreview` for a second one."""
+        """Record the decision of the handler. Raises `CannotPreview` if it already made one."""
         if self.has_decided:
             raise CannotPreview
         self.has_decided = True
@@ -45,14 +45,17 @@ def get_current_preview() -> WritePreview | None:
 
 
 def forbid_in_preview() -> None:
-    """Raise `CannotPreview` inside a preview. Called before every action that cannot be undone."""
+    """Raise `CannotPreview` if the current task runs in a preview.
+
+    Call this before every action that cannot be undone.
+    """
     if _CURRENT.get() is not None:
         raise CannotPreview
 
 
 @contextlib.contextmanager
 def preview_write() -> Iterator[WritePreview]:
-    """Record decisions instead of committing them, for code inside this context."""
+    """Context in which decisions are recorded in the returned `WritePreview` instead of committed."""
     preview = WritePreview()
     token = _CURRENT.set(preview)
     try:

@@ -24,11 +24,13 @@ CONTACT_LOST_AFTER_S: Final = 5.0
 
 
 class ReadResult(msgspec.Struct, frozen=True):
-    """The value that a read returned, its index, and the watch targets that would change it."""
+    """The result of a read that a blocking query can wait on."""
 
     value: object
     index: int
+    """Log index of the last change of the value."""
     watched: Sequence[WatchTarget]
+    """What to watch for the next change of the value."""
 
 
 class ChangeWaiter:
@@ -70,7 +72,7 @@ class ChangeWaiter:
 
 
 class Reader:
-    """Reads of one process."""
+    """Consistent and blocking reads of one process, from its replica."""
 
     def __init__(self, world: World, engine: LogEngine, follower: Follower) -> None:
         self._world = world
@@ -84,7 +86,7 @@ class Reader:
         self._barrier_task: asyncio.Task[None] | None = None
 
     def has_leader(self) -> bool:
-        """Whether a leader record exists and the log was in contact recently."""
+        """Whether the replica has a leader record and the log replied within `CONTACT_LOST_AFTER_S`."""
         contact_s = self._engine.get_last_contact_s()
         if contact_s is None or self._world.monotonic_s() - contact_s >= CONTACT_LOST_AFTER_S:
             return False
@@ -92,7 +94,7 @@ class Reader:
 
     @property
     def waiter_count(self) -> int:
-        """Return how many blocking queries wait now."""
+        """How many blocking queries wait now."""
         return len(self._change_waiters)
 
     def last_contact_ms(self) -> int | None:
@@ -101,9 +103,9 @@ class Reader:
         return None if contact_s is None else max(0, round((self._world.monotonic_s() - contact_s) * 1_000))
 
     async def catch_up(self) -> None:
-        """Wait until the replica has every write that was acknowledged in the region before this call.
+        """Wait until the replica has every write of the region that was acknowledged before this call.
 
-        Waits up to five seconds for a leader and the log. Raises `Refusal` after that.
+        Raises `Refusal` if there is no leader or the log does not answer within `LEADER_TIMEOUT_S`.
         """
         began_s = self._world.monotonic_s()
         if await self._is_caught_up():
@@ -119,7 +121,10 @@ class Reader:
             raise no_leader() from None
 
     async def _is_caught_up(self) -> bool:
-        """Wait for a barrier and the replica. Return False if there is no leader or the log does not answer."""
+        """Request a barrier from the log and wait until the replica has reached it. Return whether that succeeded.
+
+        Returns false if there is no leader or the log does not answer.
+        """
         if not self.has_leader():
             return False
         index = await self._next_barrier()
@@ -130,10 +135,10 @@ class Reader:
         return True
 
     async def _next_barrier(self) -> int | None:
-        """Return the newest index of the log as of now or later; `None` if the log does not answer in time.
+        """Return the newest index of the log, as of this call or later; `None` if the log does not answer in time.
 
-        Callers that arrive before a barrier starts share it; later callers share the next one. Each caller has its
-        own future: this is cheaper than sharing one, and a cancelled caller does not affect the others.
+        Callers that arrive before a barrier request starts share it; later callers share the next one. Each caller has
+        its own future: this is cheaper than sharing one, and a cancelled caller does not affect the others.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[int | None] = loop.create_future()
@@ -147,7 +152,7 @@ class Reader:
             timer.cancel()
 
     async def _serve_barriers(self) -> None:
-        """Request barriers from the log until no caller waits for one."""
+        """Request one barrier after another from the log and give the index to all waiting callers, until none waits."""
         try:
             while self._barrier_waiters:
                 waiters, self._barrier_waiters = self._barrier_waiters, []
@@ -175,12 +180,12 @@ class Reader:
         on_disconnect: Callable[[Callable[[], None]], None] = lambda _: None,
         is_caught_up: bool = False,
     ) -> ReadResult:
-        """Read until the result's index exceeds `index` or the time is over, then return the newest result.
+        """Call `read` until the index of its result exceeds `index` or `wait_s` is over, and return the newest result.
 
-        The watch is rearmed before the read, without an await in between, so no change is missed. If the replica has
-        not reached `index` when the time is over, raises `Refusal` instead of returning an older state.
-        `is_caught_up`: the replica already passed a barrier, so a higher `index` belongs to a replaced log and the
-        lower one is returned. `on_disconnect` receives a function to call when the client disconnects.
+        The watch is rearmed before each read, without an await in between, so no change is missed. If the replica has
+        not reached `index` when the time is over, raises `Refusal` instead of returning an older state. `is_caught_up`:
+        the replica already passed a barrier, so a higher `index` belongs to a replaced log and the lower one is
+        returned. `on_disconnect` receives a function to call when the client disconnects.
         """
         result = read(self._follower.replica)
         if result.index > index or self._is_closing:
@@ -205,7 +210,10 @@ class Reader:
             del self._change_waiters[waiter]
 
     def _read_after_timeout(self, read: Callable[[Replica], ReadResult], index: int) -> ReadResult:
-        """Read for a query whose time is over. Raises `Refusal` if the replica is still behind `index`."""
+        """Return the result of a blocking query whose time is over.
+
+        Raises `Refusal` if the replica is behind `index`.
+        """
         replica_index = self._follower.replica.index
         if replica_index < index:
             raise Refusal(
@@ -215,12 +223,12 @@ class Reader:
         return read(self._follower.replica)
 
     async def wait_closed(self) -> None:
-        """After `close`: wait until no barrier request is in flight."""
+        """Wait until no barrier request is in flight. Call this after `close`."""
         if self._barrier_task is not None:
             await asyncio.wait([self._barrier_task])
 
     def close(self) -> None:
-        """Stop serving: every blocking query returns the current state at once."""
+        """End all blocking queries: each returns its current result. Also calls `close_listeners`."""
         self._is_closing = True
         for waiter in self._change_waiters:
             waiter.wake()
@@ -229,5 +237,6 @@ class Reader:
 
 
 def _set_index(future: asyncio.Future[int | None], index: int | None) -> None:
+    """Give the index to a waiting caller, unless it was cancelled or timed out."""
     if not future.done():  # The caller may be cancelled or timed out.
         future.set_result(index)

@@ -35,15 +35,15 @@ T = TypeVar("T")
 MAX_ATTEMPTS: Final = 5
 """How often a write is decided again after conflicts before the caller gets a refusal."""
 
-LOOP_TURNS_TO_SEND: Final = 3
-"""Loop iterations until a message to the log is sent: start the task, gather messages, write to the socket."""
+LOOP_ITERATIONS_TO_SEND: Final = 3
+"""Iterations of the event loop until a message to the log is sent: start the task, gather messages, write to the socket."""
 
 WriteOperation = Callable[[Replica, DecisionContext], Decision[T]]
 """Decides on the replica what to write."""
 
 
 class Writer:
-    """Writes of one process. A write with unknown outcome is looked up before it is decided again."""
+    """Commits the writes of one process. After a lost reply, it finds out whether the write was committed."""
 
     def __init__(self, world: World, engine: LogEngine, follower: Follower) -> None:
         self._world = world
@@ -55,10 +55,12 @@ class Writer:
         return DecisionContext(self._world.now_ns(), self._world.new_id)
 
     async def execute(self, operation: WriteOperation[T]) -> T:
-        """Run the operation on the newest state until its write is committed, then return its reply.
+        """Run the operation on the replica and commit its write; repeat this after a conflict. Return the operation's
+        reply.
 
-        A refusal, or a decision without a write, has no condition that the log could check. It is accepted only if
-        the replica had passed a barrier first. Raises `Refusal`.
+        A refusal, or a decision without a write, has no condition that the log could check. It is accepted only if the
+        replica had passed a barrier first. Raises `Refusal`. In a preview, the decision is recorded instead of
+        committed.
         """
         preview = get_current_preview()
         is_current = False
@@ -95,7 +97,7 @@ class Writer:
             is_current = True
 
     def refuse_transition(self, error: InvalidTransition) -> Refusal:
-        """Log a forbidden state transition with the history of its record. Return the refusal for the caller."""
+        """Log a forbidden state transition with the recent history of its record. Return the refusal for the caller."""
         described = add_record_history(self._follower.replica, error)
         log.warning("state transition rejected reason=%s", described)
         return Refusal(RefusalCode.CONFLICT, str(described))
@@ -111,13 +113,13 @@ class Writer:
     async def commit(
         self, write: Write, *, lease: int = 0, meanwhile: Callable[[], None] | None = None
     ) -> Committed | WriteConflict:
-        """Commit a write. Return whether it was committed or in conflict; raise `Refusal` for every other outcome.
+        """Commit a write. Return `Committed` or `WriteConflict`; raises `Refusal` for every other outcome.
 
-        `meanwhile` runs while the log processes the write. `lease`: the lease that the written records belong to.
+        `meanwhile` is called while the log processes the write. `lease`: the lease that the written records belong to.
         """
         forbid_in_preview()
         replica = self._follower.replica
-        since = replica.index
+        since_index = replica.index
         record_format = get_active_format(replica)
         encoded = replica.encode_write(write, write_id=self._world.new_id(), lease=lease, cluster_format=record_format)
         limit_problem = check_write_limits(encoded, self._engine.limits)
@@ -142,31 +144,32 @@ class Writer:
                 log.warning(
                     "write outcome unknown, looking it up kind=%s id=%s reason=%s", write.kind, encoded.id, reason
                 )
-                return await self._resolve_outcome(encoded.id, since)
+                return await self._resolve_outcome(encoded.id, since_index)
 
     async def _send(self, encoded: EncodedWrite, meanwhile: Callable[[], None] | None) -> WriteOutcome:
-        """Send the write to the log; run `meanwhile` as soon as it is sent."""
+        """Send the write to the log and return the outcome. `meanwhile` is called as soon as the write is sent."""
         if meanwhile is None:
             return await self._engine.commit(encoded)
         commit_task = self._world.start_task(self._engine.commit(encoded), name="commit")
         try:
-            for _ in range(LOOP_TURNS_TO_SEND):
+            for _ in range(LOOP_ITERATIONS_TO_SEND):
                 await asyncio.sleep(0)
             meanwhile()
             return await commit_task
         finally:
             commit_task.cancel()
 
-    async def _resolve_outcome(self, write_id: str, since: int) -> Committed | WriteConflict:
-        """Find out whether a write was committed.
+    async def _resolve_outcome(self, write_id: str, since_index: int) -> Committed | WriteConflict:
+        """Return whether a write with unknown outcome was committed; if not, as a `WriteConflict`. Raises `Refusal`.
 
-        After a barrier, a write that is not in the log will never be there.
+        After a barrier, a write that is not in the log will never be there. The log is searched after the index
+        `since_index`.
         """
         try:
             await self._follower.wait_until_applied(await self._engine.barrier())
             index = self._follower.find_write_index(write_id)
             if index is None:
-                index = await self._engine.find_write(write_id, since=since)
+                index = await self._engine.find_write(write_id, since=since_index)
         except (LogUnavailable, FollowerBehind, Refusal) as error:
             raise Refusal(
                 RefusalCode.OUTCOME_UNKNOWN,
@@ -189,6 +192,7 @@ class Writer:
 
 
 def _log_rejected_transitions(decision: Decision[T]) -> None:
+    """Log each forbidden state transition that the decision left out."""
     for transition in decision.invalid_transitions:
         log.warning("state transition rejected reason=%s", transition)
 

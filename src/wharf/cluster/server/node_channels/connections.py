@@ -13,7 +13,10 @@ from wharf.contract.wire.nodes import channel
 
 
 class _PendingCall:
-    """One call in flight."""
+    """One call to a node that is in flight: its first reply, the parts that arrived, and its input credit.
+
+    The input credit is how many bytes of input the node accepts now.
+    """
 
     def __init__(self) -> None:
         self.first_reply: asyncio.Future[channel.WholeReply | channel.StreamBegin] = (
@@ -25,7 +28,10 @@ class _PendingCall:
         self.credit_event = asyncio.Event()
 
     async def wait_input_credit(self, count: int) -> None:
-        """Wait until the node accepts `count` more bytes of input, or the call is over."""
+        """Wait until the node accepts more input or the call is over, then subtract `count` bytes from the credit.
+
+        The credit may become negative: one message may exceed it.
+        """
         while self.input_credit <= 0 and not self.is_over:
             self.credit_event.clear()
             await self.credit_event.wait()
@@ -33,9 +39,9 @@ class _PendingCall:
 
 
 class NodeConnection:
-    """One connection to a node. `send` writes a message to it.
+    """One connection to a node, with the calls that are in flight on it. `send` writes a message to the node.
 
-    The code that reads the connection calls `receive` for each message and `disconnect` at its end.
+    The code that reads the connection calls `receive` for each message, and `disconnect` at its end.
     """
 
     def __init__(self, send: Callable[[bytes], Awaitable[None]]) -> None:
@@ -57,7 +63,10 @@ class NodeConnection:
         return NodeReply(first.content_type, parts=self._read_parts(number, call))
 
     async def open_stream(self, request: NodeCall) -> NodeStream:
-        """Start a call with input and output streams. Raises `Refusal`."""
+        """Start a call with input and output streams, and return its stream once the node accepts it.
+
+        Raises `Refusal`.
+        """
         number, call = await self._start_call(request)
         try:
             await call.first_reply
@@ -67,7 +76,7 @@ class NodeConnection:
         return ConnectionStream(self._read_parts(number, call), lambda data: self._send_input(number, call, data))
 
     def receive(self, data: bytes) -> None:
-        """Process a message of the node. Raises `msgspec.MsgspecError` if it cannot be decoded."""
+        """Process one message from the node. Raises `msgspec.MsgspecError` if it cannot be decoded."""
         message = channel.decode_message_to_server(data)
         call = self._pending_calls.get(message.id)
         if call is None:
@@ -96,7 +105,7 @@ class NodeConnection:
             self._fail(number, call, _build_disconnect_refusal())
 
     async def _start_call(self, request: NodeCall) -> tuple[int, _PendingCall]:
-        """Register a call and send its request."""
+        """Send a request to the node. Return its call number and the call."""
         self._last_number += 1
         number, call = self._last_number, _PendingCall()
         self._pending_calls[number] = call
@@ -106,7 +115,10 @@ class NodeConnection:
         return number, call
 
     async def _read_parts(self, number: int, call: _PendingCall) -> AsyncGenerator[bytes, None]:
-        """Yield the parts of a reply. Cancels the call if the reader stops early."""
+        """Yield the parts of a reply, and give the node credit for more after each. Raises the `Refusal` of the node.
+
+        If the reader stops early, the call is cancelled on the node.
+        """
         try:
             while (part := await call.parts.get()) is not None:
                 if isinstance(part, Refusal):
@@ -119,7 +131,7 @@ class NodeConnection:
             await self._end(number, call)
 
     async def _end(self, number: int, call: _PendingCall) -> None:
-        """Remove the call and cancel it on the node, unless it is over."""
+        """Remove the call and cancel it on the node. Does nothing if the call is over."""
         if call.is_over:
             return
         self._remove_call(number, call)
@@ -127,7 +139,7 @@ class NodeConnection:
             await self._send_message(channel.CancelRequest(number))
 
     async def _send_input(self, number: int, call: _PendingCall, data: bytes) -> None:
-        """Send input of a stream once the node has credit for it."""
+        """Wait until the node accepts more input, then send the data, unless the call is over."""
         await call.wait_input_credit(len(data))
         if not call.is_over:
             await self._send_message(channel.ChannelInput(number, data))
@@ -145,7 +157,7 @@ class NodeConnection:
         self._pending_calls.pop(number, None)
 
     def _fail(self, number: int, call: _PendingCall, refusal: Refusal) -> None:
-        """End the call with a refusal."""
+        """End the call: its reader gets the refusal."""
         self._remove_call(number, call)
         if call.first_reply.done():
             call.parts.put_nowait(refusal)
@@ -154,7 +166,7 @@ class NodeConnection:
 
 
 class ConnectionStream:
-    """A stream over a node's connection."""
+    """A `NodeStream` over the connection to a node: output of the node, and input to it."""
 
     def __init__(self, parts: AsyncGenerator[bytes, None], send: Callable[[bytes], Awaitable[None]]) -> None:
         self._read_parts = parts
@@ -162,7 +174,7 @@ class ConnectionStream:
 
     @property
     def parts(self) -> AsyncGenerator[bytes, None]:
-        """Return the output of the node."""
+        """The output of the node, as it arrives."""
         return self._read_parts
 
     async def send(self, data: bytes) -> None:
@@ -175,7 +187,7 @@ def _build_disconnect_refusal() -> Refusal:
 
 
 class LocalNodeChannels:
-    """The node connections of this process."""
+    """The connections to nodes that this process holds, by node id."""
 
     def __init__(self) -> None:
         self._connections: dict[str, NodeConnection] = {}
@@ -194,7 +206,7 @@ class LocalNodeChannels:
             self.reporter.add_node(node_id)
 
     def remove_connection(self, node_id: str, connection: NodeConnection) -> None:
-        """Disconnect, and forget the connection if it is still the node's current one."""
+        """Disconnect the connection, and remove it if it is still the node's current one."""
         connection.disconnect()
         if self._connections.get(node_id) is connection:
             del self._connections[node_id]

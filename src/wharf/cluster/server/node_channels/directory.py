@@ -25,32 +25,32 @@ RETRY_DELAY_S: Final = 1.0
 
 
 class ProcessAddress(msgspec.Struct, frozen=True):
-    """A process of a member."""
+    """Names one process of one member."""
 
     member_id: str
     process: str
 
 
 class HeldNodesReport(msgspec.Struct, frozen=True):
-    """The connections of a process. `held`: nodes with a connection; `let_go`: nodes without one any more.
-
-    `is_whole`: `held` is complete and replaces earlier reports.
-    """
+    """A report of a process to the leader about its connections to nodes."""
 
     place: ProcessAddress
     held: tuple[str, ...]
+    """Ids of nodes with a connection."""
     let_go: tuple[str, ...] = ()
+    """Ids of nodes whose connection was closed."""
     is_whole: bool = False
+    """Whether `held` is complete and replaces earlier reports of the process."""
 
 
 class FindNodeRequest(msgspec.Struct, frozen=True):
-    """Asks which process holds the node's connection."""
+    """A request for the process that holds the connection to a node."""
 
     node_id: str
 
 
 class FindNodeReply(msgspec.Struct, frozen=True):
-    """`place`: the process; `None` if no process is known to hold the connection."""
+    """The process that holds the connection to a node; `None` if none is known."""
 
     place: ProcessAddress | None
 
@@ -60,13 +60,13 @@ FIND_NODE: Final = RpcMethod("where-is-node", FindNodeRequest, FindNodeReply)
 
 
 class NodeDirectory:
-    """The leader's map from node to process."""
+    """The leader's map from node id to the process that holds the connection to the node."""
 
     def __init__(self) -> None:
         self._addresses: dict[str, ProcessAddress] = {}
 
     async def update(self, report: HeldNodesReport) -> EmptyMessage:
-        """Apply the report of a process."""
+        """Apply the report of a process about its connections."""
         if report.is_whole:
             self._remove_nodes(report.place, [node for node, place in self._addresses.items() if place == report.place])
         self._remove_nodes(report.place, report.let_go)
@@ -74,11 +74,11 @@ class NodeDirectory:
         return EmptyMessage()
 
     async def find_node(self, request: FindNodeRequest) -> FindNodeReply:
-        """Return the process that holds the node's connection."""
+        """Return which process holds the connection to a node, as far as reports show."""
         return FindNodeReply(self._addresses.get(request.node_id))
 
     def _remove_nodes(self, place: ProcessAddress, nodes: Iterable[str]) -> None:
-        """Remove nodes of a process, unless another process holds them by now."""
+        """Remove nodes from the map, unless a process other than `place` holds them now."""
         for node in nodes:
             # The node may have connected to another process before the old connection ended.
             if self._addresses.get(node) == place:
@@ -92,7 +92,7 @@ def build_routes() -> tuple[RpcRoute, ...]:
 
 
 class HeldNodesReporter:
-    """Reports the connections of this process to the leader: changes at once, and everything to a new leader."""
+    """Reports this process's connections to nodes to the leader: changes at once, and all of them to a new leader."""
 
     def __init__(self, world: World, replica: Replica, leader: LeaderClient, address: ProcessAddress) -> None:
         self._world = world
@@ -104,12 +104,12 @@ class HeldNodesReporter:
         self._changed = asyncio.Event()
 
     def add_node(self, node_id: str) -> None:
-        """Record a new connection."""
+        """Record that this process has a connection to the node, and report it soon."""
         self._held[node_id] = None
         self._record_change(node_id, True)
 
     def remove_node(self, node_id: str) -> None:
-        """Record a closed connection."""
+        """Record that the connection to the node was closed, and report it soon."""
         self._held.pop(node_id, None)
         self._record_change(node_id, False)
 
@@ -119,7 +119,10 @@ class HeldNodesReporter:
         self._changed.set()
 
     async def run(self) -> None:
-        """Send reports until cancelled."""
+        """Send reports until cancelled: each change, and everything when the leader changes.
+
+        Failed reports are repeated.
+        """
         reported_leader: object = None
         subscription = self._replica.watches.subscribe([watch.watch_key(LEADER)], self._changed.set)
         try:
@@ -138,7 +141,10 @@ class HeldNodesReporter:
             subscription.close()
 
     async def _report(self, *, is_whole: bool) -> bool:
-        """Send a report; return whether it succeeded. Failed changes stay queued."""
+        """Send the queued changes or, with `is_whole`, all connections. Return whether it succeeded.
+
+        If not, the changes stay queued.
+        """
         changes, self._unreported = self._unreported, {}
         held = self._held if is_whole else [node for node, is_held in changes.items() if is_held]
         let_go = [node for node, is_held in changes.items() if not is_held]

@@ -9,16 +9,18 @@ from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
 
 
 class NodeCall(msgspec.Struct, frozen=True):
-    """A request to a node. `target_id`: the allocation that it concerns, if any."""
+    """A request that a server sends to a node."""
 
     verb: str
+    """What to do, such as `restart`."""
     target_id: str = ""
+    """The id of the allocation or volume that the request concerns, if any."""
     parameters: Mapping[str, str | bool | int] = msgspec.field(default_factory=dict)
     body: bytes = b""
 
 
 class NodeReply(msgspec.Struct, frozen=True):
-    """An encoded body, or its parts as they arrive."""
+    """The reply of a node: an encoded body, or its parts as they arrive."""
 
     content_type: str
     body: bytes = b""
@@ -26,7 +28,7 @@ class NodeReply(msgspec.Struct, frozen=True):
 
 
 class NodeStream(Protocol):
-    """A call with input and output streams."""
+    """A call to a node with an input stream and an output stream."""
 
     @property
     def parts(self) -> AsyncGenerator[bytes, None]:
@@ -39,14 +41,14 @@ class NodeStream(Protocol):
 
 
 class NodeChannel(Protocol):
-    """Calls to one node."""
+    """Sends calls to one node."""
 
     async def call(self, request: NodeCall) -> NodeReply:
-        """Call the node. Raises `Refusal` from the node, or if it disconnects during the call."""
+        """Send the request and return the node's reply. Raises `Refusal` if the node refuses or disconnects."""
         ...
 
     async def open_stream(self, request: NodeCall) -> NodeStream:
-        """Start a call with streams. Raises `Refusal`."""
+        """Start a call with input and output streams. Raises `Refusal` if the node refuses or disconnects."""
         ...
 
 

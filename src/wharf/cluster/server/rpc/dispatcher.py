@@ -29,7 +29,10 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class RpcDispatcher:
-    """The brain's side of RPC: decodes a request, calls its handler and encodes the reply. Always returns a reply."""
+    """Executes RPC calls: decodes the request, calls the handler of the method and encodes the reply.
+
+    Always replies.
+    """
 
     def __init__(self, brain: Brain, *, worker: WorkerProcess | None = None) -> None:
         """`worker`: runs long computations; without it they run in the brain's loop."""
@@ -37,7 +40,7 @@ class RpcDispatcher:
         self._by_name = {method.name: (method, handler) for method, handler in routes}
 
     async def call(self, name: str, body: bytes) -> RpcReply:
-        """Handle one call. Errors become refusals."""
+        """Execute the method `name` with the encoded request `body`, and return its reply. Errors become refusals."""
         if name not in self._by_name:
             return RpcReply(
                 code=RefusalCode.INVALID, text=f"unknown RPC method {name!r}: this server may run an older version"
@@ -59,7 +62,7 @@ class RpcDispatcher:
 
 
 def _build_routes(brain: Brain, worker: WorkerProcess) -> tuple[RpcRoute, ...]:
-    """Return every RPC method with its handler."""
+    """Return every RPC method of the brain with its handler."""
     return (
         *agents.build_routes(brain),
         *deployments.build_routes(brain),

@@ -26,7 +26,7 @@ _decode_reply = msgspec.msgpack.Decoder(RpcReply).decode
 
 
 class HttpPeerTransports:
-    """Keeps one transport for each address."""
+    """Carries RPC calls to other members over HTTP. One transport for each address is kept open."""
 
     def __init__(self, open_transport: Callable[[str], Transport]) -> None:
         self._open_transport = open_transport
@@ -46,14 +46,17 @@ class HttpPeerTransports:
 
 
 class _HttpTransport:
-    """RPC to one member."""
+    """Carries RPC calls to the brain of one member over HTTP."""
 
     def __init__(self, transport: Transport, member: Member) -> None:
         self._transport = transport
         self._member = member
 
     async def call(self, name: str, body: bytes) -> RpcReply:
-        """Send the request and return the reply. Raises `Refusal`, as `RpcTransport.call` does."""
+        """Send the encoded request `body` for the method `name`, and return the reply.
+
+        Raises `Refusal`: UNAVAILABLE if nothing was executed, OUTCOME_UNKNOWN if the call may have been executed.
+        """
         headers = {SECRET_HEADER: self._member.door_secret, "content-type": "application/msgpack"}
         try:
             request = ClientRequest("PUT", RPC_PATH + name, headers=headers, body=body, timeout_s=REPLY_TIMEOUT_S)
@@ -71,9 +74,9 @@ class _HttpTransport:
             raise Refusal(RefusalCode.OUTCOME_UNKNOWN, text) from error
 
     def _build_refusal(self, reply: ClientReply) -> Refusal:
-        """Return the refusal for a reply that is not 200.
+        """Return the refusal for a reply whose status is not 200.
 
-        If the reply does not prove that the call was not executed, the outcome is unknown.
+        Unless the reply proves that the call was not executed, its outcome is unknown.
         """
         text = reply.body.decode("utf-8", "replace")
         code = build_refusal(reply.status, text, code=reply.headers.get(CODE_HEADER, "")).code

@@ -17,7 +17,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class LeaderClient:
-    """Calls the leader's brain: this server's own one, or that of the member in the leader record."""
+    """Sends RPC calls to the leader's brain, or to the brain of a named member."""
 
     def __init__(
         self, replica: Replica, member_id: str, own_transport: RpcTransport, peers: PeerTransports | None
@@ -28,7 +28,7 @@ class LeaderClient:
         self._peers = peers
 
     async def call(self, method: RpcMethod[RequestT, ReplyT], request: RequestT) -> ReplyT:
-        """Call the leader and return its reply. Raises `Refusal`."""
+        """Call a method of the leader's brain and return its reply. Raises `Refusal`."""
         forbid_in_preview()
         reply = await self._leader_transport().call(method.name, _encode(request))
         if reply.code is not None:
@@ -36,7 +36,7 @@ class LeaderClient:
         return method.decode_reply(reply.body)
 
     async def call_member(self, member_id: str, method: RpcMethod[RequestT, ReplyT], request: RequestT) -> ReplyT:
-        """Call the brain of one member, for methods that need no leader. Raises `Refusal`."""
+        """Call a method that needs no leader on the brain of this member, and return its reply. Raises `Refusal`."""
         transport = self._own_transport
         if member_id != self._member_id and self._peers is not None:
             member = self._replica.get(MEMBERS, member_id)
@@ -49,7 +49,7 @@ class LeaderClient:
         return method.decode_reply(reply.body)
 
     def _leader_transport(self) -> RpcTransport:
-        """Return the transport to the leader. Raises `Refusal` if there is no leader."""
+        """Return the transport to the leader's brain. Raises `Refusal` if no leader is known."""
         leader = self._replica.get(LEADER)
         if leader is None:
             raise no_leader()

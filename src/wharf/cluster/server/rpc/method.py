@@ -13,7 +13,10 @@ ReplyT = TypeVar("ReplyT")
 
 
 class RpcMethod(Generic[RequestT, ReplyT]):
-    """An RPC method. The name is part of the protocol between servers of different versions."""
+    """An RPC method: its name and the types of its messages.
+
+    The name is part of the protocol between servers of different versions.
+    """
 
     def __init__(self, name: str, request_type: type[RequestT], reply_type: type[ReplyT]) -> None:
         self.name = name
@@ -30,7 +33,7 @@ class EmptyMessage(msgspec.Struct, frozen=True):
 
 
 class RpcReply(msgspec.Struct, frozen=True):
-    """The encoded reply or a refusal."""
+    """The reply to an RPC call: an encoded message, or the parts of a `Refusal` if `code` is set."""
 
     body: bytes = b""
     code: RefusalCode | None = None
@@ -42,16 +45,16 @@ class RpcTransport(Protocol):
     """Carries calls to one brain: in this process, over a socket, or over HTTP to another member."""
 
     async def call(self, name: str, body: bytes) -> RpcReply:
-        """Send a request and return the reply.
+        """Send the encoded request `body` for the method `name`, and return the reply.
 
-        Raises `Refusal` with UNAVAILABLE if the brain cannot be reached (nothing was executed), OUTCOME_UNKNOWN if
-        the reply was lost.
+        Raises `Refusal` with UNAVAILABLE if the brain cannot be reached (nothing was executed), OUTCOME_UNKNOWN if the
+        reply was lost.
         """
         ...
 
 
 class PeerTransports(Protocol):
-    """Transports to the brains of other members."""
+    """Provides transports to the brains of other members."""
 
     def transport_to(self, member: Member) -> RpcTransport:
         """Return the transport to this member's brain."""

@@ -30,15 +30,19 @@ Longer than the brain waits for a hanging log, so that the brain can report that
 
 
 class RpcRequestFrame(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A numbered call. The order of the fields is the wire format."""
+    """One RPC call as it is sent over the socket. The order of the fields is the wire format."""
 
     number: int
+    """Identifies the call on its connection."""
     method: str
     body: bytes
 
 
 class RpcReplyFrame(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The reply to the call with this number. The order of the fields is the wire format."""
+    """The reply to the call with the same number, as it is sent over the socket.
+
+    The order of the fields is the wire format.
+    """
 
     number: int
     reply: RpcReply
@@ -49,7 +53,7 @@ _decode_reply_frame = msgspec.msgpack.Decoder(RpcReplyFrame).decode
 
 
 class BrainSocketServer:
-    """The brain's side of the socket."""
+    """Listens on the Unix socket of the brain and executes the calls that arrive."""
 
     def __init__(self, world: World, path: Path, dispatcher: RpcTransport) -> None:
         self._world = world
@@ -59,7 +63,7 @@ class BrainSocketServer:
         self._connections: dict[asyncio.StreamWriter, None] = {}
 
     async def open(self) -> None:
-        """Listen; only this user may connect. A socket file of an earlier brain is replaced."""
+        """Start to listen. Only the same user may connect. A socket file of an earlier brain is replaced."""
         self._server = await asyncio.start_unix_server(self._serve, sock=bind_private_socket(self._path))
 
     async def close(self) -> None:
@@ -71,7 +75,7 @@ class BrainSocketServer:
         self._path.unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Handle the calls of one connection, each in its own task."""
+        """Execute the calls of one connection, each in its own task, until the client disconnects."""
         frames = FrameDecoder(MAX_FRAME_BYTES)
         tasks: dict[asyncio.Task[None], None] = {}
         self._connections[writer] = None
@@ -98,16 +102,21 @@ class BrainSocketServer:
 
 
 class _Connection:
-    """One connection to the brain and its calls without a reply. `last_received_s`: when data arrived last."""
+    """One connection to the brain."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
         self.pending: dict[int, asyncio.Future[RpcReply]] = {}
+        """Calls without a reply, by number."""
         self.last_received_s = float("-inf")
+        """Monotonic time at which data arrived last."""
 
 
 class BrainSocketClient:
-    """The api's side of the socket. `reply_timeout_s`: how long a call waits for a brain that hangs."""
+    """Sends RPC calls of an api process to the brain of its server, over a Unix socket.
+
+    `reply_timeout_s`: how long a call waits for its reply.
+    """
 
     def __init__(self, world: World, path: Path, *, reply_timeout_s: float = REPLY_TIMEOUT_S) -> None:
         self._world = world
@@ -119,7 +128,10 @@ class BrainSocketClient:
         self._connect_lock = asyncio.Lock()
 
     async def call(self, name: str, body: bytes) -> RpcReply:
-        """Send the request and return the reply. Raises `Refusal`."""
+        """Send the encoded request `body` for the method `name`, and return the reply.
+
+        Raises `Refusal`: UNAVAILABLE if the brain cannot be reached, OUTCOME_UNKNOWN if no reply arrives.
+        """
         connection = await self._connect()
         number = next(self._numbers)
         future: asyncio.Future[RpcReply] = asyncio.get_running_loop().create_future()
@@ -148,11 +160,12 @@ class BrainSocketClient:
             await asyncio.gather(self._read_task, return_exceptions=True)
 
     def _discard_connection(self, connection: _Connection) -> None:
+        """Use this connection for no further calls. Does nothing if there is a newer one."""
         if self._connection is connection:
             self._connection = None
 
     async def _connect(self) -> _Connection:
-        """Return the open connection, or connect. Raises `Refusal`."""
+        """Return the open connection to the brain, or open one. Raises `Refusal` if that fails."""
         async with self._connect_lock:
             if self._connection is not None:
                 return self._connection
@@ -170,7 +183,7 @@ class BrainSocketClient:
             return connection
 
     async def _read(self, reader: asyncio.StreamReader, connection: _Connection) -> None:
-        """Pass replies to their callers until the connection ends; then fail all pending calls."""
+        """Give each reply to its caller until the connection ends; then fail all calls without a reply."""
         frames = FrameDecoder(MAX_FRAME_BYTES)
         try:
             while data := await reader.read(READ_CHUNK_BYTES):

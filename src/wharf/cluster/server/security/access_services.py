@@ -27,7 +27,7 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
     is_enabled: bool = False
     lifetime_limits: LifetimeLimits = DEFAULT_LIFETIME_LIMITS
     issuer: str = ""
-    """The issuer claim of identities; empty if nobody outside needs to find our public keys."""
+    """The issuer claim of identities; empty if no other service needs to find the public keys."""
     own_node_secret: str = ""
     """With this secret the node of this server's own agent registers; empty if it has none."""
     authoritative_region: str = ""
@@ -35,7 +35,7 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccessServices:
-    """Keyring, signer and login providers of a server."""
+    """The services of a server for access control: keyring, signer of identities, settings and login providers."""
 
     def __init__(self, world: World) -> None:
         self.keyring = Keyring(world, None)
@@ -46,14 +46,14 @@ class AccessServices:
         """Returns the content of the file that allows a second ACL bootstrap; `None` if there is no such file."""
 
     def apply_settings(self, settings: AccessSettings) -> None:
-        """Use these settings from now on."""
+        """Replace the settings, and sign identities with them from now on."""
         self.settings = settings
         self.identity_signer = IdentitySigner(
             self.keyring, issuer=settings.issuer, own_node_secret=settings.own_node_secret
         )
 
     async def ensure_active_key(self, replica: Replica, leader: LeaderClient) -> None:
-        """Create the first key of the keyring, if there is none."""
+        """Have the leader create the first key of the keyring, if the replica shows no active key. Raises `Refusal`."""
         if self.keyring.find_active_key(replica) is None:
             await leader.call(ROTATE_KEYRING, KeyRotationRequest(await self.keyring.make_key(), only_first=True))
 

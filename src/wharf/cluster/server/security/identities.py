@@ -84,7 +84,7 @@ class NodeIdentitySpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IdentitySigner:
-    """Signs and verifies identities. Implements `api.gate.Verifier`."""
+    """Signs and verifies identities. Implements `IdentityVerifier` of the API."""
 
     def __init__(self, keyring: Keyring, *, issuer: str = "", own_node_secret: str = "") -> None:
         """`own_node_secret`: accepted from this agent's own node instead of an introduction token."""
@@ -97,7 +97,7 @@ class IdentitySigner:
     # -- signing -----------------------------------------------------------------------------------------------------
 
     def sign_workload(self, snapshot: Replica, workload: WorkloadIdentitySpec, context: DecisionContext) -> str:
-        """Return a signed workload identity."""
+        """Return a workload identity as a signed token (JWT)."""
         claims: dict[str, Any] = {
             KIND_CLAIM: WORKLOAD_KIND,
             "sub": workload.subject,
@@ -113,7 +113,7 @@ class IdentitySigner:
         return self._sign(snapshot, claims, context, ttl_ns=workload.ttl_ns)
 
     def sign_node(self, snapshot: Replica, node: NodeIdentitySpec, context: DecisionContext) -> str:
-        """Return a signed node identity."""
+        """Return an identity of a node as a signed token (JWT)."""
         claims = {
             KIND_CLAIM: NODE_KIND,
             "sub": node.subject,
@@ -129,7 +129,7 @@ class IdentitySigner:
     def sign_introduction(
         self, snapshot: Replica, introduction: Introduction, context: DecisionContext, *, ttl_ns: int
     ) -> str:
-        """Return an introduction token for a node that will join."""
+        """Return an introduction token, with which a new node may register, valid for `ttl_ns`."""
         claims = {
             KIND_CLAIM: INTRODUCTION_KIND,
             "sub": f"node-introduction:{introduction.node_pool}:{introduction.node_name}",
@@ -140,7 +140,11 @@ class IdentitySigner:
         return self._sign(snapshot, claims, context, ttl_ns=ttl_ns)
 
     def _sign(self, snapshot: Replica, claims: dict[str, Any], context: DecisionContext, *, ttl_ns: int) -> str:
-        """Sign the claims with the active key, after adding times and issuer. `ttl_ns` 0: no expiry."""
+        """Return the claims as a token, signed with the active key, with times and the issuer added. `ttl_ns` 0: no
+        expiry.
+
+        Raises `Refusal` if there is no active key.
+        """
         key = self._keyring.find_active_key(snapshot)
         if key is None:
             raise Refusal(RefusalCode.UNAVAILABLE, "the keyring has no active key yet; retry in a few seconds")
@@ -157,9 +161,9 @@ class IdentitySigner:
     # -- checking ----------------------------------------------------------------------------------------------------
 
     def verify(self, snapshot: Replica, text: str, context: DecisionContext) -> PresentedCredential:
-        """Return the workload that a token proves, or why the token is invalid."""
+        """Return the claims of a valid workload identity, or an `InvalidCredential` with the reason."""
         try:
-            claims = self._verify_claims(snapshot, text, context, kind=WORKLOAD_KIND)
+            claims = self._verify_claims(snapshot, text, context, identity_kind=WORKLOAD_KIND)
         except _InvalidToken as error:
             return InvalidCredential(f"failed to parse signed token: {error}")
         return WorkloadClaims(
@@ -170,19 +174,27 @@ class IdentitySigner:
         )
 
     def verify_introduction(self, snapshot: Replica, text: str, context: DecisionContext) -> Introduction | None:
-        """Return the introduction that a token contains, or `None` if the token is invalid."""
+        """Return the introduction that a valid token contains, or `None`.
+
+        The secret of this agent's own node is accepted in place of a token.
+        """
         if self._own_node_secret and hmac.compare_digest(text.encode(), self._own_node_secret):
             return Introduction(node_pool="")
         try:
-            claims = self._verify_claims(snapshot, text, context, kind=INTRODUCTION_KIND)
+            claims = self._verify_claims(snapshot, text, context, identity_kind=INTRODUCTION_KIND)
         except _InvalidToken:
             return None
         return Introduction(
             node_name=str(claims.get("nomad_node_name", "")), node_pool=str(claims.get("nomad_node_pool", ""))
         )
 
-    def _verify_claims(self, snapshot: Replica, text: str, context: DecisionContext, *, kind: str) -> dict[str, Any]:
-        """Return the claims of a valid token of this kind. Raises `_InvalidToken`."""
+    def _verify_claims(
+        self, snapshot: Replica, text: str, context: DecisionContext, *, identity_kind: str
+    ) -> dict[str, Any]:
+        """Return the claims of a token if it is valid now and an identity of this kind.
+
+        Raises `_InvalidToken` otherwise.
+        """
         key = snapshot.get(KEYRING, _require_key_id(text))
         if key is None:
             raise _InvalidToken("the token is not signed by a key of this cluster")
@@ -191,14 +203,19 @@ class IdentitySigner:
             jwt.JWTClaimsRegistry(now=context.now_ns // SECOND).validate(claims)
         except (JoseError, ValueError) as error:
             raise _InvalidToken(describe_jose_error(error, default="invalid signature")) from None
-        if claims.get(KIND_CLAIM) != kind:
+        if claims.get(KIND_CLAIM) != identity_kind:
             raise _InvalidToken(
-                f"the token is not an identity of a {kind}" if kind == WORKLOAD_KIND else f"the token is not a {kind}"
+                f"the token is not an identity of a {identity_kind}"
+                if identity_kind == WORKLOAD_KIND
+                else f"the token is not a {identity_kind}"
             )
         return claims
 
     def _decode_signed(self, text: str, key: KeyringKey) -> dict[str, Any]:
-        """Return the claims after checking the signature. Cached, because the same token arrives with every request."""
+        """Return the claims of a token whose signature this key verifies. Raises `JoseError` or `ValueError` if it does not.
+
+        Results are cached, because the same token arrives with every request.
+        """
         cached = self._decoded_tokens.get((text, key.wrapped))
         if cached is not None:
             self._decoded_tokens.move_to_end((text, key.wrapped))
@@ -214,7 +231,7 @@ class IdentitySigner:
     # -- keys --------------------------------------------------------------------------------------------------------
 
     def list_public_keys(self, snapshot: Replica) -> list[dict[str, Any]]:
-        """Return the public keys for verification by others, as JSON Web Keys."""
+        """Return the public keys with which other services verify identities, as JSON Web Keys."""
         keys = [self._signing_key(key) for key in snapshot.iter_all(KEYRING) if key.state in PUBLISHED_KEY_STATES]
         return [{**key.as_dict(private=False), "alg": get_algorithm(key), "use": "sig"} for key in keys]
 
@@ -223,7 +240,7 @@ class IdentitySigner:
         return list(dict.fromkeys(key["alg"] for key in self.list_public_keys(snapshot))) or [RS256]
 
     def _signing_key(self, key: KeyringKey) -> SigningKey:
-        """Return the signing key of a keyring key."""
+        """Return the signing key that a key of the keyring contains. Unwrapped keys are cached."""
         cached = self._keys.get(key.wrapped)
         if cached is not None:
             return cached
@@ -245,6 +262,7 @@ def get_algorithm(key: SigningKey) -> str:
 
 
 def _load_rsa_key(pkcs8: bytes) -> RSAPrivateKey:
+    """Return the RSA private key that the bytes (PKCS #8) contain."""
     loaded = load_der_private_key(pkcs8, password=None)
     assert isinstance(loaded, RSAPrivateKey), "the keyring stores RSA keys for this algorithm"
     return loaded
@@ -275,9 +293,9 @@ DEFAULT_NODE_TTL_NS: Final = 24 * HOUR
 def build_workload_specs(
     snapshot: Replica, node: Node, alloc_id: str, task_name: str, names: Sequence[str], *, region: str
 ) -> list[WorkloadIdentitySpec]:
-    """Return the claims for each named identity of a task.
+    """Return the claims of the task's identities with these names.
 
-    Raises `Refusal` unless the allocation runs on this node and the task declares the identities.
+    Raises `Refusal` unless the allocation runs on the node and the task declares the identities.
     """
     allocation = snapshot.get(ALLOCATIONS, alloc_id)
     if allocation is None:
@@ -298,6 +316,7 @@ def build_workload_specs(
 
 
 def _find_task(allocation: Allocation, job: Job | None, name: str) -> Task | None:
+    """Return the task of the allocation's group with this name, or `None`."""
     group = job.find_group(allocation.task_group) if job is not None else None
     return next((task for task in (group.tasks if group else None) or () if task.name == name), None)
 
@@ -305,7 +324,7 @@ def _find_task(allocation: Allocation, job: Job | None, name: str) -> Task | Non
 def _build_workload_spec(
     allocation: Allocation, job: Job, task: Task, identity: WorkloadIdentity, *, region: str
 ) -> WorkloadIdentitySpec:
-    """Return the claims of one identity of a task."""
+    """Return the claims of one identity that the task declares."""
     return WorkloadIdentitySpec(
         region=region,
         namespace=allocation.namespace,
@@ -320,7 +339,7 @@ def _build_workload_spec(
 
 
 def build_node_spec(snapshot: Replica, node: Node, *, region: str) -> NodeIdentitySpec:
-    """Return the claims of a node's identity, with the TTL of its node pool."""
+    """Return the claims of a node's own identity, with the lifetime that its node pool sets."""
     pool = snapshot.get(NODE_POOLS, node.node_pool or DEFAULT_NODE_POOL)
     return NodeIdentitySpec(
         region=region,

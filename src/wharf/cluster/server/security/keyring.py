@@ -30,7 +30,10 @@ class WrongWrappingKey(Exception):
 
 
 class WrappingKey:
-    """The key outside of the log. `origin`: the file it was read from, for messages."""
+    """The key that encrypts the keys of the keyring. It is stored in a file, not in the log.
+
+    `origin`: the path of that file, for messages.
+    """
 
     def __init__(self, secret: bytes, *, origin: str = "") -> None:
         assert len(secret) == KEY_BYTES, "a wrapping key has 32 bytes"
@@ -40,19 +43,18 @@ class WrappingKey:
 
 
 class KeyMaterial(msgspec.Struct, frozen=True, array_like=True):
-    """An unwrapped key: a secret for encryption, and a signing key.
-
-    The signing key is an RSA key (PKCS #8) or, if that is empty, the seed of an Ed25519 key. The order of the fields
-    is the stored format.
-    """
+    """The secret content of a keyring key. The order of the fields is the stored format."""
 
     secret: bytes
+    """Encrypts secrets (AES-GCM)."""
     signing_seed: bytes
+    """Seed of an Ed25519 signing key; used if `rsa_key` is empty."""
     rsa_key: bytes = b""
+    """RSA signing key (PKCS #8), or empty."""
 
 
 class UnwrappedKey(NamedTuple):
-    """A key that is ready for use."""
+    """A keyring key, decrypted: its cipher for secrets and its signing key."""
 
     cipher: AESGCM
     signing_seed: bytes
@@ -64,7 +66,7 @@ RsaKeyFactory = Callable[[], Awaitable[bytes]]
 
 
 class Keyring:
-    """One process's use of the keyring. Without a wrapping key, every use raises `Refusal`."""
+    """Creates keys and encrypts and decrypts secrets with them. Without a wrapping key, every use raises `Refusal`."""
 
     def __init__(self, world: World, wrapping_key: WrappingKey | None) -> None:
         self._world = world
@@ -77,7 +79,10 @@ class Keyring:
         """Called when the wrapping keys change."""
 
     def set_wrapping_keys(self, wrapping_key: WrappingKey, *other_keys: WrappingKey) -> None:
-        """Wrap with this key from now on. The other keys are also used for unwrapping."""
+        """Encrypt keys with `wrapping_key` from now on; use the other keys only to decrypt.
+
+        Calls `change_listeners`.
+        """
         self._current_wrapping_key = wrapping_key
         self._wrapping_keys = {known_key.fingerprint: known_key for known_key in (wrapping_key, *other_keys)}
         self._unwrapped_keys.clear()
@@ -101,12 +106,15 @@ class Keyring:
         )
 
     def list_foreign_keys(self, snapshot: Replica) -> list[KeyringKey]:
-        """Return the keys that another wrapping key than the current one wraps."""
+        """Return the keyring keys that are encrypted with a wrapping key other than the current one."""
         fingerprint = self._require_wrapping_key().fingerprint
         return [key for key in snapshot.iter_all(KEYRING) if key.wrapped_with != fingerprint]
 
     def rewrap_key(self, key: KeyringKey) -> KeyringKey:
-        """Return the key, wrapped by the current wrapping key."""
+        """Return the keyring key, encrypted with the current wrapping key.
+
+        Raises `Refusal` if it cannot be decrypted.
+        """
         wrapped = self._wrap(key.key_id, self._decrypt_key(key))
         return msgspec.structs.replace(key, wrapped=wrapped, wrapped_with=self._require_wrapping_key().fingerprint)
 
@@ -118,11 +126,14 @@ class Keyring:
                 raise WrongWrappingKey(_describe_wrong_key(wrapping_key, key))
 
     def find_active_key(self, snapshot: Replica) -> KeyringKey | None:
-        """Return the key that encrypts and signs now."""
+        """Return the keyring key that encrypts and signs now, or `None` if there is none."""
         return next(iter(snapshot.list_by_index_sorted(KEYRING_KEYS_BY_STATE, KeyState.ACTIVE)), None)
 
     def unwrap_key(self, key: KeyringKey) -> UnwrappedKey:
-        """Unwrap a key. Raises `Refusal` if this server lacks its wrapping key."""
+        """Return the keyring key decrypted.
+
+        Raises `Refusal` if this server lacks its wrapping key. Results are cached.
+        """
         cached = self._unwrapped_keys.get(key.wrapped)
         if cached is not None:
             return cached
@@ -134,12 +145,15 @@ class Keyring:
         return unwrapped
 
     def _wrap(self, key_id: str, plain: bytes) -> bytes:
-        """Encrypt the key material with the current wrapping key."""
+        """Return the key material encrypted with the current wrapping key."""
         nonce = self._world.token_bytes(NONCE_BYTES)
         return nonce + self._require_wrapping_key().cipher.encrypt(nonce, plain, key_id.encode())
 
     def _decrypt_key(self, key: KeyringKey) -> bytes:
-        """Decrypt the key material."""
+        """Return the decrypted key material of a keyring key.
+
+        Raises `Refusal` if this server lacks its wrapping key.
+        """
         wrapping_key = self._wrapping_keys.get(key.wrapped_with, self._require_wrapping_key())
         nonce, sealed = key.wrapped[:NONCE_BYTES], key.wrapped[NONCE_BYTES:]
         try:
@@ -150,9 +164,9 @@ class Keyring:
     # -- sealing -----------------------------------------------------------------------------------------------------
 
     def seal(self, snapshot: Replica, plain: bytes, *, context: str) -> SealedData:
-        """Encrypt with the active key.
+        """Return `plain` encrypted with the active key. Raises `Refusal` if there is no active key.
 
-        `context` is authenticated: the data can be opened with the same context only.
+        `context` names the record that the secret belongs to: the data can be decrypted only with the same context.
         """
         key = self.find_active_key(snapshot)
         if key is None:
@@ -161,7 +175,10 @@ class Keyring:
         return SealedData(nonce + self.unwrap_key(key).cipher.encrypt(nonce, plain, context.encode()), key.key_id)
 
     def open(self, snapshot: Replica, sealed: SealedData, *, context: str) -> bytes:
-        """Decrypt sealed data. Raises `Refusal`."""
+        """Return the decrypted content of sealed data.
+
+        Raises `Refusal` if the key is unknown or the data or context differ.
+        """
         key = snapshot.get(KEYRING, sealed.key_id)
         if key is None:
             raise Refusal(RefusalCode.UNAVAILABLE, f"cannot decrypt: key {sealed.key_id} is not in the keyring")
@@ -185,7 +202,7 @@ class Keyring:
 
 
 def _describe_wrong_key(wrapping_key: WrappingKey, key: KeyringKey) -> str:
-    """Return a message about a key that this server cannot unwrap."""
+    """Return the error text about a keyring key that the wrapping key of this server cannot decrypt."""
     own_key_text = f"the key in {wrapping_key.origin}" if wrapping_key.origin else "this server's wrapping key"
     return (
         f"{own_key_text} ({wrapping_key.fingerprint}) is not the one that wraps the keyring in the log ({key.wrapped_with}): "

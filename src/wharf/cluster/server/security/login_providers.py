@@ -11,12 +11,13 @@ class ProviderUnreachable(Exception):
 
 
 class ProviderRequest(msgspec.Struct, frozen=True):
-    """A GET, or a POST if there is a form. `ca_pem`: the only trusted CA certificates, unless empty."""
+    """An HTTP request to an identity provider: a GET, or a POST if there is a form."""
 
     url: str
     form: Mapping[str, str] | None = None
     headers: Mapping[str, str] = {}
     ca_pem: tuple[str, ...] = ()
+    """The only trusted CA certificates; empty means those of the system."""
 
 
 class ProviderReply(msgspec.Struct, frozen=True):
@@ -35,7 +36,7 @@ class LoginProviders(Protocol):
 
 
 class NoLoginProviders:
-    """For servers without outgoing connections."""
+    """A `LoginProviders` for servers without outgoing connections: every provider is unreachable."""
 
     async def send(self, request: ProviderRequest) -> ProviderReply:
         raise ProviderUnreachable(f"this server cannot reach identity providers: {request.url}")

@@ -40,7 +40,7 @@ from wharf.world import World
 T = TypeVar("T")
 
 STATE_TTL_S: Final = 300
-"""How long a user may take at the provider's page."""
+"""How long a user may take to log in at the provider, and how long a client assertion is valid."""
 
 DEFAULT_LEEWAY_S: Final = 150
 """Leeway in seconds for expiry and not-before claims if the method sets none."""
@@ -79,12 +79,14 @@ class MethodSecrets(msgspec.Struct, frozen=True):
 
 
 class LoginState(msgspec.Struct, frozen=True, array_like=True):
-    """What the second step of a login needs from the first. The order of the fields is the wire format."""
+    """What the second step of an OIDC login needs from the first. The order of the fields is the wire format."""
 
     method: str
     redirect_uri: str
     nonce: str
+    """Random text of the client, which the ID token must contain."""
     verifier: str
+    """The PKCE code verifier; empty if PKCE is off."""
     expires_at_s: int
 
 
@@ -99,7 +101,7 @@ class ProviderMetadata(msgspec.Struct, frozen=True):
 
 
 class ProviderTokens(msgspec.Struct, frozen=True):
-    """The provider's reply to an authorization code."""
+    """The tokens that an identity provider returns for an authorization code."""
 
     id_token: str = ""
     access_token: str = ""
@@ -117,7 +119,10 @@ class LoginVerifier:
     # -- OIDC --------------------------------------------------------------------------------------------------------
 
     async def build_auth_url(self, snapshot: Replica, method: AuthMethod, *, redirect_uri: str, nonce: str) -> str:
-        """Return the provider's URL where the user logs in."""
+        """Return the URL of the identity provider at which the user logs in.
+
+        Raises `Refusal` if the request is invalid, and `LoginRejected` if the provider cannot be reached.
+        """
         config = _require_config(method)
         _check_redirect(config, redirect_uri)
         if not nonce:
@@ -153,7 +158,10 @@ class LoginVerifier:
         redirect_uri: str,
         issuer: str,
     ) -> dict[str, object]:
-        """Exchange the authorization code and return the verified claims. Raises `LoginRejected`."""
+        """Exchange the authorization code of an OIDC login for tokens, and return the verified claims of the user.
+
+        Raises `LoginRejected` if the provider rejects the code or a check fails.
+        """
         config = _require_config(method)
         login_state = self._open_state(snapshot, state)
         if login_state.method != method.name or login_state.nonce != nonce or login_state.redirect_uri != redirect_uri:
@@ -182,7 +190,7 @@ class LoginVerifier:
     async def _exchange_code(
         self, snapshot: Replica, method: AuthMethod, metadata: ProviderMetadata, *, code: str, login_state: LoginState
     ) -> ProviderTokens:
-        """Exchange the authorization code for the provider's tokens."""
+        """Exchange the authorization code for the provider's tokens. Raises `LoginRejected`."""
         config = _require_config(method)
         form = {"grant_type": "authorization_code", "code": code, "redirect_uri": login_state.redirect_uri}
         if login_state.verifier:
@@ -209,7 +217,9 @@ class LoginVerifier:
         return _decode_json(reply.body, ProviderTokens, what="tokens")
 
     def _sign_assertion(self, config: AuthMethodConfig, secrets: MethodSecrets, metadata: ProviderMetadata) -> str:
-        """Return a signed client assertion, which replaces the client secret."""
+        """Return a signed client assertion, a JWT with which this server authenticates at the provider instead of a
+        secret.
+        """
         assertion = config.oidc_client_assertion
         assert assertion is not None, "the caller checks that the method has one"
         now_s = self._world.now_ns() // SECOND
@@ -233,7 +243,10 @@ class LoginVerifier:
     async def _fetch_user_info(
         self, config: AuthMethodConfig, metadata: ProviderMetadata, access_token: str, claims: Mapping[str, object]
     ) -> dict[str, object]:
-        """Return more claims from the provider's user info endpoint."""
+        """Return further claims about the user from the provider's user info endpoint.
+
+        Raises `LoginRejected` if they are about another user than `claims`.
+        """
         headers = {"authorization": f"Bearer {access_token}"}
         reply = await self._fetch(metadata.userinfo_endpoint, config.discovery_ca_pem or (), headers=headers)
         user_info = _decode_json(reply.body, dict[str, object], what="the user info")
@@ -244,7 +257,7 @@ class LoginVerifier:
     # -- JWT ---------------------------------------------------------------------------------------------------------
 
     async def verify_token(self, method: AuthMethod, login_token: str) -> dict[str, object]:
-        """Return the claims of a JWT that the user presents. Raises `LoginRejected`."""
+        """Verify a JWT of the user with the keys of the auth method, and return its claims. Raises `LoginRejected`."""
         config = _require_config(method)
         ca_pem = (config.jwks_ca_cert,) if config.jwks_ca_cert else config.discovery_ca_pem or ()
         issuers = config.bound_issuer or ()
@@ -272,7 +285,10 @@ class LoginVerifier:
         audiences: tuple[str, ...],
         must_expire: bool,
     ) -> dict[str, object]:
-        """Return the claims if signature, issuer, audience and times are valid. Raises `LoginRejected`."""
+        """Return the claims of a token if its signature, issuer, audience and times are valid. Raises `LoginRejected`.
+
+        `must_expire`: whether the token needs an expiration time, as ID tokens do.
+        """
         allowed = [name for name in config.signing_algs or DEFAULT_ALGORITHMS if name in SUPPORTED_ALGORITHMS]
         try:
             claims: dict[str, object] = dict(_decode_token(text, keys, allowed))
@@ -290,7 +306,10 @@ class LoginVerifier:
         return claims
 
     def _check_times(self, config: AuthMethodConfig, claims: Mapping[str, object], *, must_expire: bool) -> None:
-        """Raise `LoginRejected` unless the token is valid now."""
+        """Raise `LoginRejected` unless the token is valid now, with the leeways of the auth method.
+
+        A missing expiry or start time is derived from the other times.
+        """
         now_s = self._world.now_ns() // SECOND
         skew_s = _resolve_leeway_s(config.clock_skew_leeway, DEFAULT_CLOCK_SKEW_S)
         issued, starts, ends = (_read_seconds(claims.get(name)) for name in ("iat", "nbf", "exp"))
@@ -313,10 +332,10 @@ class LoginVerifier:
         if starts - skew_s > now_s:
             raise LoginRejected("the token is not valid yet")
 
-    # -- what providers say of themselves ------------------------------------------------------------------------------
+    # -- metadata and keys of providers ------------------------------------------------------------------------------
 
     async def _discover(self, config: AuthMethodConfig) -> ProviderMetadata:
-        """Return the provider's metadata."""
+        """Return the endpoints of the provider, from its discovery document. Raises `LoginRejected`."""
         base = config.oidc_discovery_url.rstrip("/")
         url = f"{base}/.well-known/openid-configuration"
         found = _decode_json(
@@ -327,7 +346,7 @@ class LoginVerifier:
         return found
 
     async def _fetch_keys(self, url: str, ca_pem: tuple[str, ...]) -> KeySet:
-        """Return the public keys at the URL."""
+        """Return the public keys in the JSON Web Key set at the URL. Raises `LoginRejected`."""
         found = _decode_json(await self._fetch_cached(url, ca_pem), dict[str, Any], what="its keys")
         try:
             return KeySet.import_key_set(found)  # type: ignore[arg-type]  # what is no set of keys it refuses itself
@@ -352,7 +371,7 @@ class LoginVerifier:
     async def _fetch(
         self, url: str, ca_pem: tuple[str, ...], *, headers: Mapping[str, str] | None = None
     ) -> ProviderReply:
-        """Fetch a document. Raises `LoginRejected` unless the status is 200."""
+        """Return the reply to a GET of the URL. Raises `LoginRejected` if there is none or its status is not 200."""
         try:
             reply = await self._providers.send(ProviderRequest(url, None, headers or {}, ca_pem))
         except ProviderUnreachable as error:
@@ -364,7 +383,7 @@ class LoginVerifier:
     # -- sealed --------------------------------------------------------------------------------------------------------
 
     def open_secrets(self, snapshot: Replica, method: AuthMethod) -> MethodSecrets:
-        """Decrypt the secrets of an auth method."""
+        """Return the decrypted secrets of an auth method; empty secrets if it has none. Raises `Refusal`."""
         if not method.secrets_sealed:
             return MethodSecrets()
         sealed = SealedData(method.secrets_sealed, method.sealed_with)
@@ -373,12 +392,12 @@ class LoginVerifier:
         )
 
     def _seal_state(self, snapshot: Replica, state: LoginState) -> str:
-        """Encrypt the state of a login as text for a URL."""
+        """Return the state of a login encrypted, as text for a URL."""
         sealed = self._keyring.seal(snapshot, msgspec.msgpack.encode(state), context=STATE_CONTEXT)
         return f"{sealed.key_id}.{encode_base64url(sealed.data)}"
 
     def _open_state(self, snapshot: Replica, text: str) -> LoginState:
-        """Decrypt the state of a login. Raises `LoginRejected`."""
+        """Return the state of a login from the text that the client sent back. Raises `LoginRejected`."""
         key_id, _, data = text.partition(".")
         try:
             sealed = SealedData(decode_base64url(data), key_id)
@@ -393,13 +412,17 @@ def build_login_refusal(why: LoginRejected) -> Refusal:
 
 
 def _require_config(method: AuthMethod) -> AuthMethodConfig:
+    """Return the configuration of the auth method. Raises `Refusal` if it has none."""
     if method.config is None:
         raise invalid_request(f'auth-method "{method.name}" has no configuration')
     return method.config
 
 
 def _check_redirect(config: AuthMethodConfig, redirect_uri: str) -> None:
-    """Raise `Refusal` unless the redirect URI is allowed: an exact match, or for localhost any port."""
+    """Raise `Refusal` unless the auth method allows the redirect URI.
+
+    It must equal an allowed one; for `http` URIs of the local machine, the port may differ.
+    """
     for allowed in config.allowed_redirect_uris or ():
         if redirect_uri == allowed:
             return
@@ -425,7 +448,10 @@ def _split_url(url: str) -> SplitResult | None:
 
 
 def _decode_token(text: str, keys: KeySet, allowed: list[str]) -> dict[str, Any]:
-    """Verify with the key that the token names; if it names none that is known, with the first key that fits."""
+    """Verify the signature of a token and return its claims. Raises `JoseError` or `ValueError` if no key fits.
+
+    If the token names a known key, only that key is used; otherwise all keys are tried.
+    """
     try:
         return jwt.decode(text, keys, algorithms=allowed).claims
     except JoseError:
@@ -441,7 +467,7 @@ def _decode_token(text: str, keys: KeySet, allowed: list[str]) -> dict[str, Any]
 
 
 def _names_known_key(text: str, keys: KeySet) -> bool:
-    """Whether the token's header names one of these keys. True if the header is unreadable."""
+    """Whether the header of the token names one of these keys. Also true if the header is unreadable."""
     try:
         return read_key_id(text) in {key.kid for key in keys.keys if key.kid}
     except ValueError:
@@ -449,7 +475,7 @@ def _names_known_key(text: str, keys: KeySet) -> bool:
 
 
 def _load_pem_keys(texts: tuple[str, ...]) -> KeySet:
-    """Return the public keys of an auth method. Raises `LoginRejected`."""
+    """Return the public keys of an auth method, from PEM texts. Raises `LoginRejected` if one cannot be read."""
     found: list[RSAKey | ECKey | OKPKey] = []
     for text in texts:
         key = _load_pem_key(text)
@@ -475,22 +501,26 @@ def _load_pem_key(text: str) -> RSAKey | ECKey | OKPKey | None:
     return None
 
 
-def _decode_json(body: bytes, kind: type[T], *, what: str) -> T:
-    """Decode a reply of the identity provider. Raises `LoginRejected`."""
+def _decode_json(body: bytes, reply_type: type[T], *, what: str) -> T:
+    """Return the JSON reply of an identity provider as a value of the type.
+
+    Raises `LoginRejected`, with `what` in its text.
+    """
     try:
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.json.decode(body, type=reply_type)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise LoginRejected(f"cannot decode the reply of the identity provider: {what}") from None
 
 
 def _read_seconds(value: object) -> int | None:
+    """Return the value of a time claim in whole seconds, or `None` if it is not a number."""
     return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _resolve_leeway_s(leeway_ns: int, usual_s: int) -> int:
-    """Return the leeway in seconds: 0 selects the default, a negative value disables it."""
+def _resolve_leeway_s(leeway_ns: int, default_s: int) -> int:
+    """Return a configured leeway in seconds: 0 selects `default_s`, a negative value disables it."""
     if leeway_ns == 0:
-        return usual_s
+        return default_s
     return max(0, leeway_ns // SECOND)
 
 

@@ -37,6 +37,7 @@ def list_auth_methods(replica: Replica, _request: Request, options: QueryOptions
 
 
 def read_auth_method(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
+    """Return the auth method of the path with redacted secrets, or a missing record."""
     name = request.get_path_value("name")
     method, index, watched = find_record(replica, ACL_AUTH_METHODS, name, missing_text=METHOD_NOT_FOUND_TEXT)
     return ReadResult(method if isinstance(method, MissingRecord) else build_auth_method_view(method), index, watched)
@@ -62,12 +63,14 @@ class AuthMethodActions:
         return await self._store(request.decode_body(acl_wire.AuthMethodRequest))
 
     async def update_method(self, request: Request) -> ActionResult:
+        """Replace the auth method of the path. Raises `Refusal` if the body names another method."""
         body = request.decode_body(acl_wire.AuthMethodRequest)
         if body.name != request.get_path_value("name"):
             raise invalid_request("ACL auth method name does not match request path")
         return await self._store(body)
 
     async def _store(self, body: acl_wire.AuthMethodRequest) -> ActionResult:
+        """Store the auth method of the body, with its secrets encrypted. Return it as readers see it."""
         access, replica = self._server.access, self._server.replica
         await access.ensure_active_key(replica, self._server.leader)
         method, submitted = _split_secrets(body)
@@ -77,9 +80,9 @@ class AuthMethodActions:
         return ActionResult(build_auth_method_view(result.method), result.index)
 
     def _seal_secrets(self, replica: Replica, method: AuthMethod, submitted: MethodSecrets) -> SealedData | None:
-        """Return the encrypted secrets, or `None` if they are unchanged.
+        """Return the encrypted secrets of the auth method, or `None` if they equal the stored ones.
 
-        A secret submitted as the redacted text, as replies show it, is unchanged.
+        A secret that was submitted as the redacted text, as replies show it, keeps its stored value.
         """
         existing = replica.get(ACL_AUTH_METHODS, method.name)
         stored = self._logins.open_secrets(replica, existing) if existing is not None else MethodSecrets()
@@ -97,7 +100,10 @@ class AuthMethodActions:
         return self._server.access.keyring.seal(replica, plain, context=make_auth_method_context(method.name))
 
     async def read_sealed_secrets(self, request: Request) -> ActionResult:
-        """Return the secrets encrypted with the public key of a region that copies the method."""
+        """Return the secrets of an auth method, encrypted for the public key in the body.
+
+        Servers of other regions use this to copy the auth method.
+        """
         body = request.decode_body(acl_wire.SealedSecretsRequest)
         replica = self._server.replica
         method = replica.get(ACL_AUTH_METHODS, request.get_path_value("name"))
@@ -110,6 +116,7 @@ class AuthMethodActions:
         return ActionResult(acl_wire.SealedSecretsReply(sender=message.sender, sealed=message.sealed))
 
     async def delete_method(self, request: Request) -> ActionResult:
+        """Delete the auth method of the path, with what depends on it, in one write."""
         name = request.get_path_value("name")
         limits = self._server.engine.limits
         max_changes = min(limits.changes, limits.conditions)
@@ -122,6 +129,7 @@ class AuthMethodActions:
         return await self._store_rule(request.decode_body(acl_wire.BindingRuleRequest))
 
     async def update_rule(self, request: Request) -> ActionResult:
+        """Replace the binding rule of the path. Raises `Refusal` if the body names another rule."""
         body = request.decode_body(acl_wire.BindingRuleRequest)
         if body.id != request.get_path_value("rule_id"):
             raise invalid_request("ACL binding rule ID does not match request path")
@@ -165,7 +173,7 @@ def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
 
 
 def _split_secrets(body: acl_wire.AuthMethodRequest) -> tuple[AuthMethod, MethodSecrets]:
-    """Return the auth method with redacted secrets, and the secrets."""
+    """Return the auth method of the body with its secrets replaced by the redacted text, and the secrets themselves."""
     config = _parse_config(body.config) if body.config is not None else None
     secrets = MethodSecrets()
     if config is not None:
@@ -190,7 +198,10 @@ def _split_secrets(body: acl_wire.AuthMethodRequest) -> tuple[AuthMethod, Method
 
 
 def _parse_config(view: acl_wire.AuthMethodConfigView) -> AuthMethodConfig:
-    """Return the configuration with its durations parsed. Raises `Refusal`."""
+    """Return the stored form of a configuration, with its durations in nanoseconds.
+
+    Raises `Refusal` if one is invalid.
+    """
     fields = {name: getattr(view, name) for name in AuthMethodConfig.__struct_fields__}
     fields |= {name: parse_duration_field(fields[name], field=name) for name in LEEWAY_FIELDS}
     return AuthMethodConfig(**fields)

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def require_acl_enabled(server: Server, handler: Callable[P, T]) -> Callable[P, T]:
-    """Return a handler that refuses every request while access control is off."""
+    """Return `handler` wrapped: the wrapper raises `Refusal` while access control is off."""
 
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
         if not server.access.settings.is_enabled:

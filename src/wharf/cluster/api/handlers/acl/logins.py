@@ -24,7 +24,7 @@ class LoginActions:
         self._secrets = TokenSecrets(server)
 
     async def build_auth_url(self, request: Request) -> ActionResult:
-        """Return the address of the page on which the user logs in."""
+        """Return the URL of the identity provider at which the user logs in. Raises `Refusal`."""
         body = request.decode_body(acl_wire.AuthUrlRequest)
         method = await self._find_method(body.auth_method_name, AuthMethodType.OIDC)
         await self._secrets.ensure_sealing_key()
@@ -37,7 +37,7 @@ class LoginActions:
         return ActionResult(acl_wire.AuthUrlReply(auth_url=url))
 
     async def complete_login(self, request: Request) -> ActionResult:
-        """Verify the code of an OIDC login, and create a token."""
+        """Verify the code that the identity provider gave to an OIDC user, and return a new token. Raises `Refusal`."""
         body = request.decode_body(acl_wire.CompleteAuthRequest)
         method = await self._find_method(body.auth_method_name, AuthMethodType.OIDC)
         try:
@@ -55,7 +55,7 @@ class LoginActions:
         return await self._create_token(method, claims)
 
     async def log_in(self, request: Request) -> ActionResult:
-        """Verify a JWT, and create a token."""
+        """Verify the JWT of the body, and return a new token. Raises `Refusal`."""
         body = request.decode_body(acl_wire.LoginRequest)
         method = await self._find_method(body.auth_method_name, AuthMethodType.JWT)
         try:
@@ -66,14 +66,17 @@ class LoginActions:
 
     @cached_property
     def _verifier(self) -> LoginVerifier:
-        """Verifies logins. Built on first use, because `access.providers` may be set after this object is created."""
+        """The verifier of logins.
+
+        Built on first use, because `access.providers` may be set after this object is created.
+        """
         access = self._server.access
         return LoginVerifier(self._server.world, access.keyring, access.providers)
 
-    async def _find_method(self, name: str, kind: AuthMethodType) -> AuthMethod:
-        """Return the auth method by name, or the default one of the kind. Raises `Refusal`."""
+    async def _find_method(self, name: str, method_type: AuthMethodType) -> AuthMethod:
+        """Return the auth method with the name or, if it is empty, the default method of the type. Raises `Refusal`."""
         await self._server.reader.catch_up()
-        return logins.find_login_method(self._server.replica, name, kind)
+        return logins.find_login_method(self._server.replica, name, method_type)
 
     async def _create_token(self, method: AuthMethod, claims: dict[str, object]) -> ActionResult:
         """Create the token that the binding rules grant for the verified claims. Raises `Refusal` if none match."""

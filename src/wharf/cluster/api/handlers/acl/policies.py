@@ -39,6 +39,7 @@ def list_policies(replica: Replica, request: Request, options: QueryOptions) -> 
 
 
 def read_policy(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
+    """Return the policy of the path, or a missing record. Raises `Refusal` if the caller may not read it."""
     name = request.get_path_value("name")
     if not _can_read_policy(request, name):
         raise build_denial(request.caller, request.endpoint.denial_detail)
@@ -47,7 +48,10 @@ def read_policy(replica: Replica, request: Request, _options: QueryOptions) -> R
 
 
 def list_own_policies(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
-    """Return the policies of the caller's token; null for management tokens."""
+    """Return the policies of the caller's token, or null for a management token.
+
+    Raises `Refusal` for anonymous callers.
+    """
     caller = request.caller
     if caller.kind is CallerKind.ANONYMOUS:
         raise build_denial(caller)
@@ -99,6 +103,7 @@ class PolicyActions:
         self._server = server
 
     async def store_policy(self, request: Request) -> ActionResult:
+        """Create or replace the policy of the path. Raises `Refusal` if the body names another policy."""
         name = request.get_path_value("name")
         body = request.decode_body(acl_wire.PolicyRequest)
         if body.name != name:
@@ -116,6 +121,7 @@ class PolicyActions:
         return await self._store_role(request.decode_body(acl_wire.RoleRequest))
 
     async def update_role(self, request: Request) -> ActionResult:
+        """Replace the role of the path. Raises `Refusal` if the body names another role."""
         body = request.decode_body(acl_wire.RoleRequest)
         if body.id != request.get_path_value("role_id"):
             raise invalid_request("ACL role ID does not match request path")
@@ -167,7 +173,7 @@ def build_policy_stub(policy: Policy) -> acl_wire.PolicyStub:
 
 
 def build_policy_view(policy: Policy) -> acl_wire.PolicyView:
-    """Return the policy with its rules as text and as JSON."""
+    """Return the policy with its rules as text and as JSON. The JSON is null if this version cannot parse the rules."""
     rules_json: msgspec.Raw | None
     try:
         rules_json = msgspec.Raw(encode_rules(parse_policy(policy.rules)))

@@ -37,6 +37,7 @@ class TokenReads:
         self._server = server
 
     def list_tokens(self, replica: Replica, _request: Request, options: QueryOptions) -> Listing[Token]:
+        """List the tokens without their secrets, in the order of their creation."""
         return list_by_creation(
             replica,
             ACL_TOKENS,
@@ -84,6 +85,7 @@ class TokenReads:
         return self._build_result(replica, token)
 
     def _build_result(self, replica: Replica, token: Token) -> ReadResult:
+        """Return the token with its secret, and what a blocking query on it watches."""
         view = TokenSecrets(self._server).build_view(replica, token)
         return ReadResult(view, token.modify_index, [watch_key(ACL_TOKENS, token.accessor_id)])
 
@@ -95,18 +97,18 @@ class TokenSecrets:
         self._server = server
 
     async def ensure_sealing_key(self) -> None:
-        """Wait until the keyring has a key to encrypt secrets with."""
+        """Create the first key of the keyring, if it has none to encrypt secrets with."""
         await self._server.access.ensure_active_key(self._server.replica, self._server.leader)
 
     def seal_secret(self, snapshot: Replica, accessor_id: str, secret: str) -> NewSecret:
-        """Return the digest and the encrypted form of a secret."""
+        """Return the digest of a token's secret and its encrypted form, which only the token `accessor_id` can use."""
         keyring = self._server.access.keyring
         return NewSecret(
             hash_secret(secret), keyring.seal(snapshot, secret.encode(), context=make_token_context(accessor_id))
         )
 
     def build_view(self, snapshot: Replica, token: Token) -> acl_wire.TokenView:
-        """Return the token with its secret."""
+        """Return the token as its reader sees it, with its secret decrypted."""
         sealed = SealedData(token.secret_sealed, token.sealed_with)
         secret = self._server.access.keyring.open(snapshot, sealed, context=make_token_context(token.accessor_id))
         return build_token_view(snapshot, token, secret_id=secret.decode())
@@ -120,7 +122,10 @@ class TokenActions:
         self._secrets = TokenSecrets(server)
 
     async def bootstrap_acl(self, request: Request) -> ActionResult:
-        """Create the first management token, with the secret of the body if there is one."""
+        """Create the first management token and return it with its secret.
+
+        The caller may choose the secret in the body. Raises `Refusal` if a token was created this way before.
+        """
         own_secret = request.decode_body(acl_wire.BootstrapRequest).bootstrap_secret if request.body else ""
         if own_secret:
             bootstrap.check_bootstrap_secret(own_secret)
@@ -139,10 +144,12 @@ class TokenActions:
         return self._build_result(result, secret)
 
     async def create_token(self, request: Request) -> ActionResult:
+        """Create the token of the body, import it with its ids, or update the existing token that the body names."""
         body = request.decode_body(acl_wire.TokenRequest)
         return await self._update(body) if self._is_update(body) else await self._create(body)
 
     async def update_token(self, request: Request) -> ActionResult:
+        """Replace the token of the path. Raises `Refusal` if the body names another token."""
         accessor_id = request.get_path_value("accessor_id")
         body = request.decode_body(acl_wire.TokenRequest)
         if body.accessor_id != accessor_id:
@@ -151,9 +158,10 @@ class TokenActions:
         return await self._update(body)
 
     def _is_update(self, body: acl_wire.TokenRequest) -> bool:
-        """Return whether the request updates a token. With both ids of an unknown token it imports that token.
+        """Return whether a request to create a token means an existing token, which it updates.
 
-        Raises `Refusal` if the ids are invalid.
+        A body without ids creates a token. A body with the accessor id and secret id of an unknown token imports that
+        token. Raises `Refusal` if the ids are invalid.
         """
         if not body.accessor_id:
             if body.secret_id:
@@ -169,7 +177,7 @@ class TokenActions:
         return False
 
     async def _create(self, body: acl_wire.TokenRequest) -> ActionResult:
-        """Create a token, or import one whose ids are given."""
+        """Create a token, or import one if the body contains its ids. Return it with its secret."""
         world = self._server.world
         await self._secrets.ensure_sealing_key()
         accessor_id, secret = body.accessor_id or world.new_id(), body.secret_id or world.new_secret()
@@ -183,6 +191,7 @@ class TokenActions:
         return self._build_result(result, secret)
 
     async def _update(self, body: acl_wire.TokenRequest) -> ActionResult:
+        """Replace an existing token and return it with its secret."""
         token = build_token(body, body.accessor_id)
         result = await self._server.writer.execute(
             lambda snapshot, context: tokens.update_token(snapshot, token, context)
@@ -212,7 +221,10 @@ class TokenActions:
         return ActionResult(acl_wire.OneTimeTokenReply(one_time_token=view, index=result.index), result.index)
 
     async def exchange_one_time_token(self, request: Request) -> ActionResult:
-        """Return the token of a one-time secret, which becomes invalid."""
+        """Return the token for which a one-time secret was created, with its secret.
+
+        The one-time secret becomes invalid.
+        """
         secret = request.decode_body(acl_wire.OneTimeTokenExchangeRequest).one_time_secret_id
         if UUID_PATTERN.fullmatch(secret) is None:
             raise invalid_request(f'invalid one-time secret ID "{secret}": it must be a UUID')
@@ -250,7 +262,10 @@ def check_uuid(accessor_id: str) -> None:
 
 
 def build_token(body: acl_wire.TokenRequest, accessor_id: str) -> Token:
-    """Return the token of the body. Raises `Refusal` if a time is invalid."""
+    """Return the token that the body describes. Raises `Refusal` if a time is invalid.
+
+    The zero time of Go clients means that the token does not expire.
+    """
     expiration_time = body.expiration_time
     if expiration_time is not None and expiration_time.year == ZERO_TIME_YEAR:
         expiration_time = None
@@ -305,7 +320,7 @@ def build_token_view(replica: Replica, token: Token, *, secret_id: str) -> acl_w
 
 
 def _resolve_role_names(replica: Replica, token: Token) -> tuple[RoleLink, ...] | None:
-    """Return the roles of a token with their current names."""
+    """Return the links from the token to its roles, with the current role names; `None` if the token has no roles."""
     if token.roles is None:
         return None
     links = [(link, replica.get(ACL_ROLES, link.id)) for link in token.roles]

@@ -160,6 +160,7 @@ class _PageWriter:
         yield "</details>"
 
     def render_section(self, noun: str, rows: Sequence[Endpoint]) -> Iterator[str]:
+        """Yield the section of one noun, such as jobs, with all its endpoints."""
         yield f'<section class="noun" id="{noun}" data-g><h2>{escape(_get_title(noun))}</h2>'
         for row in rows:
             yield from self._render_endpoint(row)
@@ -208,6 +209,7 @@ class _PageWriter:
         yield "</article>"
 
     def _render_shared_parameters(self, operation: Document) -> Iterator[str]:
+        """Yield a folded table of the parameters that the endpoint shares with others, if there are any."""
         names = [each["$ref"].rpartition("/")[2] for each in operation["parameters"] if "$ref" in each]
         if names:
             listed = ", ".join(f"<code>{escape(self._shared[name]['name'])}</code>" for name in names)
@@ -216,13 +218,14 @@ class _PageWriter:
             yield "</details>"
 
     def _render_refusals(self, responses: Document) -> Iterator[str]:
+        """Yield a folded table of the error statuses that the endpoint can return."""
         statuses = [status for status, response in responses.items() if "$ref" in response]
         shared = self._document["components"]["responses"]
         rows = "".join(f"<tr><td><code>{s}</code><td>{escape(shared[s]['description'])}</tr>" for s in statuses)
         yield f"<details><summary>Errors: {', '.join(statuses)}</summary><table>{rows}</table></details>"
 
     def _render_body(self, label: str, content: Document) -> Iterator[str]:
-        """Yield the type, fields and an example of a request or reply body."""
+        """Yield the type, the fields and a JSON example of a request or reply body."""
         ((media_type, media),) = content.items()
         schema = media["schema"]
         yield f"<details><summary>{label}: {self._render_type(schema)} <small>{escape(media_type)}</small></summary>"
@@ -240,7 +243,7 @@ class _PageWriter:
     # -- types ---------------------------------------------------------------------------------------------------------
 
     def _render_fields(self, schema: Document, *, is_reply: bool = False) -> Iterator[str]:
-        """Yield the table of a type's fields, with defaults unless it is a reply."""
+        """Yield the values of an enum, and the table of an object's fields. Replies have no column of defaults."""
         if "enum" in schema:
             yield f"<p>One of {', '.join(f'<code>{escape(str(value))}</code>' for value in schema['enum'])}.</p>"
         properties = schema.get("properties")
@@ -254,7 +257,7 @@ class _PageWriter:
         yield "</table>"
 
     def _render_type(self, schema: Document) -> str:
-        """Return the type of a value as HTML."""
+        """Return the name of a JSON schema's type as HTML, such as `list of string` or a link to the section of a type."""
         if "$ref" in schema:
             name = schema["$ref"].rpartition("/")[2]
             return f'<a href="#type-{escape(name)}">{escape(name)}</a>'
@@ -273,7 +276,7 @@ class _PageWriter:
                 return "any value"
 
     def _build_sample(self, schema: Document, depth: int) -> Any:
-        """Return an example value of the type, nested up to `depth` levels."""
+        """Return an example value for a JSON schema: its default, or zero values, nested up to `depth` levels."""
         if "default" in schema and schema["default"] not in (None, "", [], {}):
             return schema["default"]
         if "$ref" in schema:
@@ -318,7 +321,7 @@ def _build_anchor(row: Endpoint) -> str:
 
 
 def _build_search_text(row: Endpoint) -> str:
-    """Return the text that the search of the page matches."""
+    """Return the lower-case text of an endpoint that the search field of the page is compared with."""
     return escape(f"{row.method} {row.path} {row.name} {row.summary} {_get_title(get_noun(row))}".lower())
 
 
@@ -332,9 +335,11 @@ def _render_path(path: str) -> str:
 
 
 def _render_text(text: str) -> str:
-    """Return the text as HTML, with code between backquotes."""
+    """Return the text as HTML. Parts between backquotes become `<code>` elements."""
     parts = re.split(r"`([^`]+)`", text)
-    return "".join(f"<code>{escape(part)}</code>" if at % 2 else escape(part) for at, part in enumerate(parts))
+    return "".join(
+        f"<code>{escape(part)}</code>" if position % 2 else escape(part) for position, part in enumerate(parts)
+    )
 
 
 def _render_pills(row: Endpoint, operation: Document) -> str:
@@ -352,6 +357,7 @@ def _render_pills(row: Endpoint, operation: Document) -> str:
 
 
 def _build_curl_command(row: Endpoint, parameters: Sequence[str]) -> str:
+    """Return an example command that calls the endpoint with curl. A GET shows its first parameter."""
     path = PATH_PARAMETER_PATTERN.sub(lambda match: f"${match[1].upper()}", row.path)
     query = f"?{parameters[0]}=…" if parameters and row.method == "GET" else ""
     method = "" if row.method == "GET" else f" -X {row.method}"
@@ -366,11 +372,12 @@ def _render_parameter_table(parameters: Iterable[Document]) -> Iterator[str]:
 
 
 def _render_parameter_rows(parameters: Iterable[Document]) -> Iterator[str]:
+    """Yield one table row for each parameter: name, type and description."""
     for parameter in parameters:
         schema = parameter["schema"]
-        kind = _get_parameter_type(schema)
+        type_name = _get_parameter_type(schema)
         where = " (header)" if parameter["in"] == "header" else ""
-        yield f"<tr><td><code>{escape(parameter['name'])}</code>{where}<td class=k>{kind}<td>{_render_text(parameter['description'])}</tr>"
+        yield f"<tr><td><code>{escape(parameter['name'])}</code>{where}<td class=k>{type_name}<td>{_render_text(parameter['description'])}</tr>"
 
 
 def _get_parameter_type(schema: Document) -> str:

@@ -35,7 +35,10 @@ def _render_page() -> bytes:
 
 
 def prepare_documents() -> None:
-    """Build both, which takes a few tenths of a second. Safe to call in another thread, to keep the event loop free."""
+    """Build the OpenAPI document and the documentation page, which takes a few tenths of a second, and cache them.
+
+    Safe to call in another thread, so that the event loop is not blocked.
+    """
     _encode_document()
     _render_page()
 

@@ -6,11 +6,11 @@ from typing import Final
 from wharf.cluster.engines.port import LogEngine, LogHealth, LogUnavailable
 
 HEALTH_TIMEOUT_S: Final = 3.0
-"""Health checks are frequent and impatient: a log that does not answer within this time counts as not writable."""
+"""Health checks need a fast reply: a log that does not answer within this time counts as not writable."""
 
 
 async def check_engine_health(engine: LogEngine) -> LogHealth:
-    """Return whether the log is writable, and its size. Never raises."""
+    """Return whether the log is writable, why not, and its size. An unavailable or slow log counts as not writable."""
     try:
         async with asyncio.timeout(HEALTH_TIMEOUT_S):
             return await engine.read_health()

@@ -43,7 +43,10 @@ class GaugeValue(msgspec.Struct, frozen=True):
 
 
 async def collect_gauges(server: Server) -> list[GaugeValue]:
-    """Return the gauges, ordered by name. Those that the brain or the log do not report in time are omitted."""
+    """Return all gauges of this server, ordered by name and labels.
+
+    Gauges that the brain or the log do not report within `COLLECT_TIMEOUT_S` are omitted.
+    """
     brain, index_lag, health = await asyncio.gather(
         _read_brain_metrics(server), _read_index_lag(server), check_engine_health(server.engine)
     )
@@ -145,7 +148,10 @@ class MetricActions:
         self._server = server
 
     async def read_metrics(self, request: Request) -> ActionResult:
-        """Return JSON, or text for Prometheus. Raises `Refusal` if Prometheus is not enabled."""
+        """Return the metrics as JSON or, with `format=prometheus`, as text.
+
+        Raises `Refusal` if Prometheus is not enabled.
+        """
         if request.get_text("format") != "prometheus":
             return ActionResult(await self._build_json(ago_s=request.get_number("ago") / SECOND))
         if not self._server.agent.info.is_prometheus_enabled:
@@ -171,7 +177,10 @@ class MetricActions:
         ]
 
     async def _build_json(self, *, ago_s: float) -> agents_wire.Metrics:
-        """Return the metrics of the last finished interval, or of the interval `ago_s` seconds ago."""
+        """Return the metrics of the interval that was the last finished one `ago_s` seconds ago.
+
+        Raises `Refusal` if it is gone.
+        """
         meter, metric_filter = self._server.meter, self._filter
         interval = meter.find_interval(ago_s) if ago_s else meter.last_interval()
         if interval is None:
@@ -214,7 +223,7 @@ def _build_counter(series: RequestSeries, summary: DurationSummary, interval_s: 
 
 
 def _build_sample(series: RequestSeries, summary: DurationSummary, interval_s: float) -> agents_wire.MetricSample:
-    """Return the durations of the series' requests, in milliseconds."""
+    """Return the summary of how long the requests of the series took, in milliseconds."""
     return agents_wire.MetricSample(
         name=f"{METRIC_PREFIX}.{DURATIONS_METRIC}",
         count=summary.count,
@@ -248,7 +257,10 @@ def _iterate_gauge_lines(gauges: Iterable[GaugeValue]) -> Iterator[str]:
 
 
 def _iterate_histogram_lines(totals: Iterable[tuple[RequestSeries, DurationHistogram]]) -> Iterator[str]:
-    """Yield the lines of the duration histograms. Buckets are cumulative."""
+    """Yield the lines of the duration histograms of all series.
+
+    As Prometheus requires, each bucket line counts all requests up to its limit, not only those of that bucket.
+    """
     name = _format_name(DURATIONS_METRIC)
     is_first = True
     for series, histogram in totals:

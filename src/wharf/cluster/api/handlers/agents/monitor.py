@@ -36,7 +36,7 @@ class AgentMonitorActions:
         self._server = server
 
     async def stream_log(self, request: Request) -> ActionResult:
-        """Stream new log lines of the requested level and above."""
+        """Stream new log lines of the requested level and above, from this agent or the server that the request names."""
         name = request.get_text("log_level").lower() or "info"
         level = {"warning": "warn", "err": "error"}.get(name, name)
         as_json = _parse_flag(request.get_text("log_json"), option="log json")
@@ -52,7 +52,7 @@ class AgentMonitorActions:
         return ActionResult(StreamedBody(parts, TEXT_CONTENT_TYPE if plain else "application/json"))
 
     async def _iterate_frames(self, lines: AsyncIterator[str]) -> AsyncGenerator[bytes, None]:
-        """Yield one frame for each line, and an empty frame after `HEARTBEAT_INTERVAL_S` without one."""
+        """Yield each log line as a JSON frame, and an empty frame after every `HEARTBEAT_INTERVAL_S` without a line."""
         upcoming: asyncio.Task[str | None] | None = None
         try:
             while True:
@@ -73,7 +73,7 @@ class AgentMonitorActions:
             await _close(lines)
 
     async def export_log(self, request: Request) -> ActionResult:
-        """Send the log file. Raises `Refusal` for the systemd journal."""
+        """Send the whole log file of this agent or the named server. Raises `Refusal` for the systemd journal."""
         on_disk = _parse_flag(request.get_text("on_disk"), option="on disk")
         plain = _parse_flag(request.get_text("plain"), option="plain")
         unit = request.get_text("service_name")
@@ -121,6 +121,8 @@ class AgentMonitorActions:
         return await self._inspect(request, self._server.agent.read_command_line)
 
     async def profile_process(self, request: Request) -> ActionResult:
+        """Return a profile of the api process, sampled for the requested seconds."""
+
         async def profile() -> bytes:
             return (await self._server.agent.profile_process(_parse_seconds(request.get_text("seconds")))).encode()
 
@@ -141,7 +143,7 @@ class AgentMonitorActions:
         return await self._inspect(request, read_stacks)
 
     async def _inspect(self, request: Request, inspect: Callable[[], Awaitable[bytes]]) -> ActionResult:
-        """Return the text that `inspect` reads here, or the reply of the requested server."""
+        """Return the text that `inspect` reads from this agent, or the reply of the server that the request names."""
         self._refuse_without_debug(request)
         relayed = await self._relay(
             request, both_text="Cannot forward to both server and client node", unknown_code=RefusalCode.INVALID
@@ -151,13 +153,15 @@ class AgentMonitorActions:
     # -- access and relay ------------------------------------------------------------------------------------------
 
     def _refuse_without_debug(self, request: Request) -> None:
+        """Raise a `Refusal` if access control is off and `enable_debug` is not set."""
         if request.caller is UNCHECKED_CALLER and not self._server.agent.info.is_debug_enabled:
             raise Refusal(RefusalCode.FORBIDDEN, "Permission denied")
 
     async def _relay(self, request: Request, *, both_text: str, unknown_code: RefusalCode) -> ActionResult | None:
         """Return the reply of the server that the request names, or `None` if the request is for this server.
 
-        Raises `Refusal` with `both_text` if it names a server and a node, with `unknown_code` if the server is unknown.
+        Raises `Refusal`: with the text `both_text` if the request names a server and a node, with the code
+        `unknown_code` if the server is unknown.
         """
         server_id, node_id = request.get_text("server_id"), request.get_text("node_id")
         if server_id and node_id:
@@ -188,6 +192,7 @@ def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
 
 
 def _parse_flag(text: str, *, option: str) -> bool:
+    """Return whether the text means true; an empty text means false. Raises `Refusal` that names the option."""
     if text == "" or text in FALSE_WORDS:
         return False
     if text in TRUE_WORDS:
@@ -202,6 +207,7 @@ def _parse_seconds(text: str) -> float:
 
 
 async def _encode_lines(lines: AsyncIterator[str]) -> AsyncGenerator[bytes, None]:
+    """Yield the lines as bytes, each with a line break. Closes `lines` at the end."""
     try:
         async for line in lines:
             yield f"{line}\n".encode()
@@ -210,6 +216,7 @@ async def _encode_lines(lines: AsyncIterator[str]) -> AsyncGenerator[bytes, None
 
 
 async def _frame_parts(parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Yield each part of a file as a JSON frame with base64 data."""
     async with aclosing(parts):
         async for part in parts:
             yield encode_json(agents_wire.MonitorFrame(data=b64encode(part).decode()))

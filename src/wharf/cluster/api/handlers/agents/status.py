@@ -36,6 +36,7 @@ class AgentActions:
     # -- this agent ------------------------------------------------------------------------------------------------
 
     async def read_self(self, _request: Request) -> ActionResult:
+        """Return the configuration, the member record and the statistics of this agent."""
         server, info = self._server, self._server.agent.info
         own = server.replica.get(MEMBERS, server.identity.member_id)
         config = {**info.configuration, "Version": {"Version": info.version}}
@@ -85,7 +86,10 @@ class AgentActions:
         )
 
     async def read_health(self, request: Request) -> ActionResult:
-        """Report the requested parts, by default all that this agent has. The status is 500 if a part is unhealthy."""
+        """Report the health of the requested parts (`client`, `server`), by default of all that this agent has.
+
+        The status is 500 if a part is unhealthy.
+        """
         parts, has_node = request.get_texts("type"), self._server.agent.info.has_node
         health = agents_wire.AgentHealth(
             client=_build_client_health(has_node=has_node) if "client" in parts or (not parts and has_node) else None,
@@ -95,6 +99,7 @@ class AgentActions:
         return ActionResult(health, status=200 if is_healthy else 500)
 
     async def _read_server_health(self) -> agents_wire.HealthReport:
+        """Return whether a leader is known and the log is writable."""
         health = await check_engine_health(self._server.engine)
         is_healthy = self._server.reader.has_leader() and health.writable
         return agents_wire.HealthReport(is_healthy, "ok" if is_healthy else health.why or "no leader")
@@ -102,12 +107,14 @@ class AgentActions:
     # -- servers ---------------------------------------------------------------------------------------------------
 
     async def list_servers(self, _request: Request) -> ActionResult:
+        """Return the addresses of all servers that the node of this agent knows. Raises `Refusal` if it has no node."""
         if not self._server.agent.info.has_node:
             raise Refusal(RefusalCode.NOT_IMPLEMENTED, "Invalid method")
         addresses = {member.address for member in self._server.replica.iter_all(MEMBERS)}
         return ActionResult(sorted(addresses | set(self._server.agent.info.node_servers)))
 
     async def set_servers(self, request: Request) -> ActionResult:
+        """Refuse the request: the servers of a node are set only in its configuration."""
         if not request.get_texts("address"):
             raise invalid_request("missing server address")
         if not self._server.agent.info.has_node:
@@ -134,7 +141,7 @@ class AgentActions:
         return ActionResult(agents_wire.JoinResult(len(addresses) - len(unknown), error, warning))
 
     async def force_member_leave(self, request: Request) -> ActionResult:
-        """Remove the record of a server by name or id."""
+        """Delete the member record of the server with this name or id."""
         name, prune = request.get_text("node"), request.get_text("prune")
         if not name:
             raise invalid_request("missing node to force leave")
@@ -215,7 +222,7 @@ def _build_client_health(*, has_node: bool) -> agents_wire.HealthReport:
 
 
 class ClusterStatusActions:
-    """Reports the leader, the servers and the regions, and serves calls of other members."""
+    """Reports the leader, the servers and the regions, and executes RPC calls of other members."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -230,7 +237,10 @@ class ClusterStatusActions:
         return ActionResult(list_region_names(self._server))
 
     async def serve_rpc(self, request: Request) -> ActionResult:
-        """Answer another member's call to this server's scheduler process. Such calls are never relayed further."""
+        """Pass an RPC call of another member to this server's brain and return the reply.
+
+        Raises `Refusal` unless the caller presents this server's secret. Calls are never relayed further.
+        """
         presented = request.headers.get(SECRET_HEADER.encode(), b"")
         secret = self._server.identity.door_secret.encode()
         if not secret or not compare_digest(presented, secret):

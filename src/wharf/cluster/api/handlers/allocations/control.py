@@ -24,14 +24,14 @@ SCHEDULE_STATES: Final = ("pause", "run", "scheduled")
 
 
 class AllocationControlActions:
-    """Stops are decided by the leader; everything else is executed by the allocation's node."""
+    """Controls allocations: the leader stops them; everything else is executed by the allocation's node."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._nodes = NodeCaller(server)
 
     async def stop_allocation(self, request: Request) -> ActionResult:
-        """Stop the allocation, and return the evaluation that replaces it."""
+        """Stop the allocation, and return the id of the evaluation that will replace it."""
         allocation_id = parse_uuid(request.get_path_value("alloc_id"), error_prefix=LOOKUP_ERROR_PREFIX)
         allocation = await require_record(
             self._server, ALLOCATIONS, allocation_id, not_found_text="allocation not found"
@@ -47,7 +47,9 @@ class AllocationControlActions:
         return ActionResult(AllocationStopResponse(eval_id=result.eval_id, index=result.index), result.index)
 
     async def call_node(self, request: Request) -> ActionResult:
-        """Forward a request that needs no further checks, such as statistics."""
+        """Have the node of the allocation execute a request that needs no checks of its body, such as reading
+        statistics.
+        """
         return await self._nodes.call_allocation_node(request)
 
     async def restart_allocation(self, request: Request) -> ActionResult:
@@ -64,6 +66,7 @@ class AllocationControlActions:
         return await self._nodes.call_allocation_node(request, check)
 
     async def signal_task(self, request: Request) -> ActionResult:
+        """Send a signal to one task or to all tasks of the allocation."""
         body = request.decode_body(AllocSignalRequest)
         if not body.signal:
             raise invalid_request("missing signal: name one, such as SIGHUP")
@@ -72,6 +75,7 @@ class AllocationControlActions:
         )
 
     async def set_schedule_state(self, request: Request) -> ActionResult:
+        """Pause or run a task regardless of its time schedule, or return it to the schedule."""
         body = request.decode_body(AllocPauseRequest)
         if body.schedule_state not in SCHEDULE_STATES:
             raise invalid_request(

@@ -43,14 +43,14 @@ UNISOLATED_DRIVERS: Final = frozenset({"raw_exec"})
 
 
 class ExecActions:
-    """Checks exec requests and opens their streams."""
+    """Finds the allocation of an exec request (a command in a running task), and opens its stream to the node."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._nodes = NodeCaller(server)
 
     async def find_exec_allocation(self, request: Request) -> Allocation:
-        """Return the allocation to run the command in. Raises `Refusal` if that is impossible or not allowed."""
+        """Return the allocation to run the command in. Raises `Refusal` if the request is invalid or not allowed."""
         task = request.get_text("task")
         if not task:
             raise invalid_request("must provide task name")
@@ -65,12 +65,15 @@ class ExecActions:
         return await self._nodes.require_allocation(request, check)
 
     async def open_exec(self, request: Request, allocation: Allocation) -> NodeStream:
-        """Start the command on the node and return its streams. Raises `NoNodePath` or another `Refusal`."""
+        """Start the command on the node and return its stream.
+
+        Raises `NoNodePath` if this process has no connection to the node, or another `Refusal`.
+        """
         channel = self._server.node_channels.channel_to(allocation.node_id)
         return await channel.open_stream(build_node_call(request, allocation.id))
 
     async def reject_plain_exec(self, request: Request) -> ActionResult:
-        """Refuse a request without a websocket. Errors of the request itself are reported first."""
+        """Refuse an exec request that is not a websocket. Errors of the request itself are reported first."""
         allocation = await self.find_exec_allocation(request)
         try:
             self._server.node_channels.channel_to(allocation.node_id)
@@ -84,14 +87,17 @@ def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
 
 
 class ExecHandshake(msgspec.Struct):
-    """The first message of a browser, which cannot set headers."""
+    """The first message of a client that cannot set headers, such as a browser. It contains the token."""
 
     version: int = 0
     auth_token: str = ""
 
 
 class ExecWebSocketHandlers:
-    """Runs commands over websockets. `authorize` adds the caller to a request, and raises `Refusal` without access."""
+    """Handles exec requests over websockets.
+
+    `authorize` adds the caller to a request, and raises `Refusal` without access.
+    """
 
     def __init__(self, server: Server, authorize: Callable[[Request], Awaitable[Request]]) -> None:
         self._server = server
@@ -103,6 +109,7 @@ class ExecWebSocketHandlers:
         await self._run_command(await self._accept(request, socket), socket)
 
     async def serve_action(self, request: Request, socket: CallerSocket) -> None:
+        """Run the command of a job action in a running allocation of the job."""
         authorized = await self._accept(request, socket)
         await self._server.reader.catch_up()
         await self._run_command(self._job_actions.build_exec_request(authorized), socket)
@@ -115,6 +122,9 @@ class ExecWebSocketHandlers:
         return await self._authorize(request)
 
     async def _run_command(self, request: Request, socket: CallerSocket) -> None:
+        """Run the command on the node and forward its streams, through another server process if that holds the node's
+        connection.
+        """
         allocation = await self._exec.find_exec_allocation(request)
         async with AsyncExitStack() as exit_stack:
             try:
@@ -124,7 +134,10 @@ class ExecWebSocketHandlers:
             await self._relay(socket, stream)
 
     async def _open_relayed_socket(self, request: Request, node_id: str, exit_stack: AsyncExitStack) -> WebSocket:
-        """Open the same websocket at the process that holds the node's connection. Raises `Refusal`."""
+        """Open the same websocket at the process that holds the node's connection.
+
+        `exit_stack` closes it. Raises `Refusal`.
+        """
         holder = await find_node_holder(self._server, node_id)
         relayed_request = build_relayed_request(request, excluded_parameters=("ws_handshake",))
         opening = self._server.relay.open_socket_to_member(holder.address, relayed_request, hop=holder.hop)
@@ -134,7 +147,7 @@ class ExecWebSocketHandlers:
             raise Refusal(RefusalCode.UNAVAILABLE, error.body.decode(errors="replace")) from error
 
     async def _relay(self, socket: CallerSocket, stream: NodeStream) -> None:
-        """Forward messages until the command ends, the caller closes, or this server stops."""
+        """Forward messages in both directions until the command ends, the client closes, or this server stops."""
         try:
             _, output, closing = await run_until_first(
                 self._server.world,
@@ -184,7 +197,10 @@ class _RelayedStream:
 
 
 def _add_handshake_token(request: Request, first_message: str | bytes | None) -> Request:
-    """Return the request with the token of the handshake. Raises `Refusal` if the handshake is invalid."""
+    """Return the request with the token from the first websocket message.
+
+    Raises `Refusal` if that message is invalid.
+    """
     try:
         handshake = msgspec.json.decode(first_message or b"{}", type=ExecHandshake)
     except msgspec.MsgspecError:

@@ -40,11 +40,13 @@ class FileActions:
         return await self._nodes.call_allocation_node(request)
 
     async def access_path(self, request: Request) -> ActionResult:
+        """Have the node read the file or folder `path` of the allocation. Raises `Refusal` if `path` is missing."""
         if not request.get_text("path"):
             raise invalid_request("must provide a file name: give its `path`")
         return await self._nodes.call_allocation_node(request)
 
     async def read_file_part(self, request: Request) -> ActionResult:
+        """Have the node return a part of a file, from the byte `offset` on. Raises `Refusal` without a valid offset."""
         if "offset" not in request.parameters:
             raise invalid_request("missing offset: give the byte to read from as `offset`")
         if request.get_number("offset") < 0:
@@ -56,7 +58,10 @@ class FileActions:
         return await self.access_path(request)
 
     async def stream_logs(self, request: Request) -> ActionResult:
-        """Stream a log of a task from its node, or from the lines that the servers store."""
+        """Stream a log of a task from its node.
+
+        If the node cannot provide it and the allocation is finished, send the last lines that the servers store.
+        """
         task = request.get_text("task")
         if not task:
             raise invalid_request("must provide task name")
@@ -75,7 +80,10 @@ class FileActions:
             return retained
 
     async def download_allocation_data(self, request: Request) -> ActionResult:
-        """Send the allocation's data to the node of its replacement, which proves itself with a migrate token."""
+        """Send the data of an allocation to the node of its replacement.
+
+        While access control is on, that node must present a token made from the node secret of the allocation's node.
+        """
         allocation = await self._nodes.require_allocation(request)
         if self._server.access.settings.is_enabled:
             node = self._server.replica.get(NODES, allocation.node_id)
@@ -99,11 +107,14 @@ def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
 
 
 class RetainedLogFrame(msgspec.Struct, omit_defaults=True, rename={"offset": "Offset", "data": "Data", "file": "File"}):
-    """One frame of a log stream. `data` is base64."""
+    """One frame of a log stream."""
 
     offset: int = 0
+    """Position in the log after this frame, in bytes."""
     data: str = ""
+    """The bytes in base64."""
     file: str = ""
+    """The name of the log file."""
 
 
 def read_retained_log(request: Request, allocation: Allocation) -> ActionResult | None:
@@ -124,6 +135,7 @@ def read_retained_log(request: Request, allocation: Allocation) -> ActionResult 
 
 
 def _check_origin(request: Request) -> None:
+    """Raise a `Refusal` unless `origin` is empty, `start` or `end` and `offset` is not negative."""
     if request.get_text("origin") not in FILE_ORIGINS:
         raise invalid_request("invalid origin: use `start` or `end`")
     if request.get_number("offset") < 0:

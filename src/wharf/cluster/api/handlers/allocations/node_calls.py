@@ -21,7 +21,9 @@ AllocationCheck = Callable[[Allocation, Job | None], None]
 
 
 class NodeCaller:
-    """Sends requests to nodes: over this process's connection, else through the process that holds the connection."""
+    """Sends requests to nodes, over a connection of this process or through the server process that holds the
+    connection.
+    """
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -38,12 +40,19 @@ class NodeCaller:
         return ActionResult(EncodedBody(reply.body, reply.content_type))
 
     async def call_allocation_node(self, request: Request, check: AllocationCheck | None = None) -> ActionResult:
-        """Return the reply of the node that runs the allocation of the path. Raises `Refusal`."""
+        """Return the reply of the node that runs the allocation of the path.
+
+        Raises `Refusal` as `check` and the node do.
+        """
         allocation = await self.require_allocation(request, check)
         return await self.call_node(request, allocation.node_id, allocation_id=allocation.id)
 
     async def require_allocation(self, request: Request, check: AllocationCheck | None = None) -> Allocation:
-        """Return the allocation of the path. Raises `Refusal` if the caller lacks the right or the check fails."""
+        """Return the allocation of the path. Raises `Refusal` if it is unknown, the caller lacks access or `check`
+        fails.
+
+        `check` is called with the allocation and the job version that it runs.
+        """
         allocation_id = request.get_path_value("alloc_id")
         allocation = await require_record(
             self._server, ALLOCATIONS, allocation_id, not_found_text=f'Unknown allocation "{allocation_id}"'
@@ -56,7 +65,10 @@ class NodeCaller:
 
 
 def build_node_call(request: Request, allocation_id: str) -> NodeCall:
-    """Return the request as a message to the node. The verb is the endpoint's name without `client.`."""
+    """Return the request as a message to the node.
+
+    Its verb is the endpoint's name without `client.`, such as `restart`.
+    """
     verb = request.endpoint.name.removeprefix("client.")
     parameters = {name: value for name, value in request.parameters.items() if not isinstance(value, tuple)}
     return NodeCall(verb, allocation_id, parameters, request.body)

@@ -52,7 +52,7 @@ def read_allocation(replica: Replica, request: Request, _options: QueryOptions) 
 
 
 def build_allocation_view(replica: Replica, allocation: Allocation) -> object:
-    """Return the allocation with the job version that was placed."""
+    """Return the allocation as single reads show it: with the job version that it runs, its resources and task states."""
     return AllocationView(
         job=_build_job_reader(replica)(allocation),
         allocated_resources=allocation.allocated_resources,
@@ -65,7 +65,7 @@ def build_allocation_view(replica: Replica, allocation: Allocation) -> object:
 def build_allocation_stub(
     replica: Replica, allocation: Allocation, *, has_resources: bool = False, has_task_states: bool = True
 ) -> AllocationStub:
-    """Return the allocation as lists show it."""
+    """Return the allocation as lists show it; the flags add its resources and task states."""
     job = replica.get(JOB_VERSIONS, *get_job_version_key(allocation))
     stub = AllocationStub(
         job_type=job.type if job else "",
@@ -90,11 +90,12 @@ ALLOCATION_STUB_FIELDS: Final = [
 
 
 def get_job_version_key(allocation: Allocation) -> tuple[str, str, int]:
-    """Return the key of the job version that was placed."""
+    """Return namespace, id and version of the job that the allocation runs."""
     return allocation.namespace, allocation.job_id, allocation.job_version
 
 
 def _build_job_reader(replica: Replica) -> Callable[[Allocation], Job | None]:
+    """Return a function that returns the job version that an allocation runs."""
     return lambda allocation: replica.get(JOB_VERSIONS, *get_job_version_key(allocation))
 
 

@@ -16,13 +16,16 @@ from wharf.contract.wire.endpoint_table import ENDPOINT_BY_NAME
 
 
 class JobActionResolver:
-    """Finds the allocation, task and command of a job action."""
+    """Finds the allocation, the task and the command of a job action, which is a command that a job declares by name."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
 
     def build_exec_request(self, request: Request) -> Request:
-        """Return the exec request that runs the action. Raises `Refusal` if the action or allocation is not found."""
+        """Return the exec request (a command in a running task) that runs the requested job action.
+
+        Raises `Refusal` if the action or a running allocation with it is not found.
+        """
         name = request.get_text("action")
         if not name:
             raise invalid_request("must provide action name")
@@ -40,12 +43,18 @@ class JobActionResolver:
         )
 
     async def reject_plain_request(self, request: Request) -> ActionResult:
-        """Refuse a request without a websocket. Errors of the request itself are reported first."""
+        """Refuse a request for a job action that is not a websocket.
+
+        Errors of the request itself are reported first.
+        """
         self.build_exec_request(request)
         raise invalid_request("commands run over a websocket: send the request with an upgrade")
 
-    def _find_allocation(self, request: Request, name: str) -> Allocation:
-        """Return the requested allocation, else the newest running one whose tasks declare the action."""
+    def _find_allocation(self, request: Request, action_name: str) -> Allocation:
+        """Return the requested allocation, else the newest running one whose tasks declare the action.
+
+        Raises `Refusal` if none.
+        """
         replica, key = self._server.replica, (request.namespace, request.get_path_value("job_id"))
         if replica.get(JOBS, *key) is None:
             raise not_found(f'Unknown job "{key[1]}"')
@@ -61,16 +70,19 @@ class JobActionResolver:
             if each.client_status is ClientStatus.RUNNING
             and group in ("", each.task_group)
             and any(
-                action.name == name and task in ("", owner.name)
+                action.name == action_name and task in ("", owner.name)
                 for owner, action in _list_actions(self._get_job(each), each)
             )
         ]
         if not running:
-            raise not_found(f'no running allocation of job "{key[1]}" has the action "{name}"')
+            raise not_found(f'no running allocation of job "{key[1]}" has the action "{action_name}"')
         return max(running, key=lambda each: (each.create_index, each.id))
 
     def _find_action(self, allocation: Allocation, name: str, task: str) -> tuple[Task, TaskAction]:
-        """Return the task and action, as in the job version of the allocation. Raises `Refusal` if it is ambiguous."""
+        """Return the task and its action from the job version that the allocation runs.
+
+        `task` is empty if any task may be meant. Raises `Refusal` if no task or several declare the action.
+        """
         declared = list(_list_actions(self._get_job(allocation), allocation))
         found = [each for each in declared if each[1].name == name and task in ("", each[0].name)]
         if len(found) > 1:
@@ -84,10 +96,12 @@ class JobActionResolver:
         return found[0]
 
     def _get_job(self, allocation: Allocation) -> Job | None:
+        """Return the job version that the allocation runs."""
         return self._server.replica.get(JOB_VERSIONS, allocation.namespace, allocation.job_id, allocation.job_version)
 
 
 def _list_actions(job: Job | None, allocation: Allocation) -> Iterator[tuple[Task, TaskAction]]:
+    """Yield each task of the allocation's group with each action that it declares."""
     group = job.find_group(allocation.task_group) if job is not None else None
     for task in (group.tasks if group is not None else None) or ():
         for action in task.actions or ():

@@ -41,7 +41,7 @@ class JobControlActions:
         return self._server.job_settings
 
     async def deregister_job(self, request: Request) -> ActionResult:
-        """Stop the job; with `purge`, delete it."""
+        """Stop the job; with `purge`, also delete it."""
         purge = request.get_flag("purge")
         if purge:
             request.require_permission(permissions.PURGE_JOB, namespace=request.namespace)
@@ -66,7 +66,7 @@ class JobControlActions:
         return ActionResult(reply, result.index)
 
     async def evaluate_job(self, request: Request) -> ActionResult:
-        """Create an evaluation of the job."""
+        """Create an evaluation of the job; the body can request to reschedule its failed allocations."""
         job_id = request.get_path_value("job_id")
         body = request.decode_body(JobEvaluateRequest) if request.body else JobEvaluateRequest(job_id=job_id)
         if not body.job_id:
@@ -93,7 +93,7 @@ class JobControlActions:
         return ActionResult(reply, result.index)
 
     async def dispatch_job(self, request: Request) -> ActionResult:
-        """Dispatch the job with the payload and metadata of the body."""
+        """Dispatch the parameterized job with the payload and metadata of the body."""
         body = request.decode_body(JobDispatchRequest)
         if body.job_id and body.job_id != request.get_path_value("job_id"):
             raise invalid_request("Job ID does not match")
@@ -102,13 +102,13 @@ class JobControlActions:
         return await self._dispatch(request, namespace, body)
 
     async def dispatch_payload(self, request: Request) -> ActionResult:
-        """Dispatch the job with the whole body as payload."""
+        """Dispatch the parameterized job with the whole request body as payload."""
         if not request.body:
             raise invalid_request("Request body is empty", RefusalReason.EMPTY_BODY)
         return await self._dispatch(request, request.namespace, JobDispatchRequest(payload=request.body))
 
     async def _dispatch(self, request: Request, namespace: str, body: JobDispatchRequest) -> ActionResult:
-        """Create a child of a parameterized job."""
+        """Create a child of a parameterized job with the payload and metadata of `body`."""
         dispatch = DispatchRequest(
             namespace=namespace,
             job_id=request.get_path_value("job_id"),
@@ -132,7 +132,7 @@ class JobControlActions:
         return ActionResult(reply, result.index)
 
     async def scale_job(self, request: Request) -> ActionResult:
-        """Set the count of a group, or record a scaling event."""
+        """Set the count of the group in the body. Without a count, only record a scaling event."""
         body = request.decode_body(ScalingRequest)
         job_id, target = request.get_path_value("job_id"), body.target or {}
         namespace = resolve_namespace(request, body.namespace)

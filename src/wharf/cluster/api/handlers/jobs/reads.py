@@ -98,12 +98,14 @@ def list_job_allocations(replica: Replica, request: Request, options: QueryOptio
 
 
 def list_job_evaluations(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
+    """List the evaluations of the job, oldest first."""
     key = _get_job_key(request, options)
     evaluations = sort_by_creation(replica.list_by_index(EVALUATIONS_OF_JOB, *key))
     return _build_index_result(replica, EVALUATIONS, EVALUATIONS_OF_JOB, evaluations, key)
 
 
 def list_job_deployments(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
+    """List the deployments of the job, oldest first; with `all`, also those of purged jobs with the same id."""
     deployments = _list_job_records(
         replica, request, options, DEPLOYMENTS_OF_JOB, includes_purged=request.get_flag("all")
     )
@@ -111,7 +113,7 @@ def list_job_deployments(replica: Replica, request: Request, options: QueryOptio
 
 
 def read_latest_deployment(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
-    """Return the newest deployment, or nothing."""
+    """Return the newest deployment of the job, or null if it has none."""
     deployments: list[Deployment] = _list_job_records(
         replica, request, options, DEPLOYMENTS_OF_JOB, includes_purged=False
     )
@@ -121,6 +123,7 @@ def read_latest_deployment(replica: Replica, request: Request, options: QueryOpt
 
 
 def list_job_services(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
+    """List the service registrations of the job, or return a missing record if the job does not exist."""
     key = _get_job_key(request, options)
     if replica.get(JOBS, *key) is None:
         return ReadResult(MissingRecord(JOB_NOT_FOUND_TEXT), replica.get_last_change(JOBS), [watch_key(JOBS, *key)])
@@ -152,7 +155,7 @@ def list_job_actions(replica: Replica, request: Request, options: QueryOptions) 
 
 
 def read_job_submission(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
-    """Return the source of one version. Raises `Refusal` if `version` is missing."""
+    """Return the source text of one job version. Raises `Refusal` if the parameter `version` is missing."""
     if not request.query.get("version"):
         raise invalid_request("Unable to parse job submission version parameter")
     key = (*_get_job_key(request, options), request.get_number("version"))
@@ -162,7 +165,7 @@ def read_job_submission(replica: Replica, request: Request, options: QueryOption
 
 
 def read_job_scale(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
-    """Return the count of each group with its allocations and scaling events."""
+    """Return the scale status of the job: for each group its count, its allocations and its scaling events."""
     key = _get_job_key(request, options)
     job = replica.get(JOBS, *key)
     watched = [
@@ -185,7 +188,10 @@ def _get_job_key(request: Request, options: QueryOptions) -> tuple[str, str]:
 def _list_job_records(
     replica: Replica, request: Request, options: QueryOptions, index: Index[Any], *, includes_purged: bool
 ) -> list[Any]:
-    """Return allocations or deployments, oldest first; with `includes_purged`, also those of purged jobs with the same id."""
+    """Return the records of the job in `index`, which is an index of allocations or deployments, oldest first.
+
+    With `includes_purged`, also those of purged jobs with the same id.
+    """
     key = _get_job_key(request, options)
     records = replica.list_by_index(index, *key)
     job = replica.get(JOBS, *key)
@@ -197,7 +203,10 @@ def _list_job_records(
 def _build_index_result(
     replica: Replica, table: Table[Any], index: Index[Any], views: list[Any], key: tuple[str, str]
 ) -> ReadResult:
-    """Return the views with the table's index; a blocking query waits for the key of the index."""
+    """Return `views` as the result of a read that depends on the records of one job in `index`.
+
+    A blocking query waits until such a record changes.
+    """
     return ReadResult(views, replica.get_last_change(table), [watch_index(index, *key)])
 
 

@@ -44,7 +44,7 @@ JSON_OBJECT_PATTERN: Final = re.compile(r"\s*\{")
 
 
 class JobSpecificationBody(Protocol):
-    """A body that holds a whole job."""
+    """A decoded request body that contains a whole job."""
 
     @property
     def job(self) -> Job | None: ...
@@ -55,7 +55,7 @@ class JobSpecificationBody(Protocol):
 
 
 class JobSpecificationActions:
-    """Executes requests whose body holds a whole job."""
+    """Executes requests whose body contains a whole job: register, plan, validate, parse."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -67,7 +67,7 @@ class JobSpecificationActions:
         return await self._register(request, job_id=request.get_path_value("job_id"))
 
     async def _register(self, request: Request, *, job_id: str | None) -> ActionResult:
-        """Register the job of the body. Raises `Refusal` if its id is not `job_id`."""
+        """Register the job of the body. Raises `Refusal` if its id differs from `job_id`; `None` accepts any id."""
         decoded = request.decode_body_with_warnings(messages.JobRegisterRequest)
         body = decoded.value
         job = self._get_job(request, body)
@@ -98,7 +98,7 @@ class JobSpecificationActions:
         return ActionResult(reply, result.index)
 
     async def plan_job(self, request: Request) -> ActionResult:
-        """Run the registration without committing it, and return what the scheduler would do."""
+        """Return what the scheduler would do if the job of the body were registered. Nothing is written."""
         decoded = request.decode_body_with_warnings(JobPlanRequest)
         body = decoded.value
         job = self._get_job(request, body)
@@ -131,7 +131,10 @@ class JobSpecificationActions:
         return ActionResult(reply, plan.job_modify_index)
 
     async def validate_job(self, request: Request) -> ActionResult:
-        """Return the errors and warnings of the job. An invalid job is not an error of the request."""
+        """Return the validation errors and warnings of the job in the body.
+
+        The status is 200 even if the job is invalid.
+        """
         decoded = request.decode_body_with_warnings(JobValidateRequest)
         job = self._get_job(request, decoded.value)
         request.require_permission(namespace=job.namespace)
@@ -147,7 +150,10 @@ class JobSpecificationActions:
         )
 
     async def parse_job(self, request: Request) -> ActionResult:
-        """Parse a job file in JSON. Raises `Refusal` for HCL."""
+        """Return the job of a JSON text in the body. Raises `Refusal` for HCL.
+
+        With `canonicalize`, fields that the text omits have their defaults; otherwise they are null.
+        """
         body = request.decode_body(JobParseRequest)
         if not body.job_hcl.strip():
             raise invalid_request("Job spec is empty")
@@ -163,7 +169,10 @@ class JobSpecificationActions:
         return ActionResult(fill_with_nulls(Job, _keep_sent_fields(msgspec.to_builtins(job), fields)))
 
     def _get_job(self, request: Request, body: JobSpecificationBody) -> Job:
-        """Return the job of the body with the requested namespace. Raises `Refusal`."""
+        """Return the job of the body, with its namespace set to that of the query, else the body, else the job.
+
+        Raises `Refusal` if the body has no job or names a region other than this one.
+        """
         if body.job is None:
             raise invalid_request("Job must be specified")
         namespace = request.query.get("namespace") or body.namespace or body.job.namespace or "default"
@@ -176,7 +185,10 @@ class JobSpecificationActions:
 
 
 def require_job_permissions(request: Request, job: Job, *, policy_override: bool = False) -> None:
-    """Raise a `Refusal` unless the caller has the endpoint's right in the namespace, and rights to all volumes used."""
+    """Raise a `Refusal` unless the caller may use the endpoint in the job's namespace and mount all volumes of the job.
+
+    `policy_override`: whether the request overrides policies, which needs a further permission.
+    """
     request.require_permission(namespace=job.namespace)
     if policy_override:
         request.require_permission(permissions.OVERRIDE_POLICY, namespace=job.namespace)
@@ -199,6 +211,7 @@ def has_management_token(request: Request) -> bool:
 
 
 def build_register_response(result: JobWriteResult, *, is_leader_known: bool = False) -> messages.JobRegisterResponse:
+    """Return the reply to a registration: the evaluation, the indexes and the warnings."""
     return messages.JobRegisterResponse(
         eval_id=result.eval_id,
         eval_create_index=result.eval_create_index,
@@ -224,7 +237,7 @@ def _build_submission(source: messages.JobSource | None, job: Job) -> Submission
 
 
 def _extract_job(text: str) -> Mapping[str, Any]:
-    """Return the fields of the job in a JSON text: the whole object, or its `Job`. Raises `Refusal`.
+    """Return the fields of the job in a JSON text: the whole object, or the value of its key `Job`. Raises `Refusal`.
 
     The JSON form of HCL is not supported: it has the job's name as a key.
     """

@@ -35,14 +35,14 @@ from wharf.contract.wire.jobs.messages import (
 
 PACK_META_KEY: Final = "pack.name"
 MAX_REQUESTED_JOBS: Final = 10_000
-"""Limits the work of one request."""
+"""Limits the work of one request: the number of jobs that its body names."""
 
 StatusPosition = tuple[int, str, str]
 """The sort key of a job: its ModifyIndex, then namespace and id, because one write can change several jobs."""
 
 
 def list_job_statuses(replica: Replica, request: Request, options: QueryOptions) -> Listing[Job]:
-    """List the jobs of the namespace; child jobs only with `include_children`."""
+    """List status overviews of the jobs in the namespace, last changed first. Child jobs need `include_children`."""
     prefix = options.prefix
     jobs: Iterable[Job]
     if options.namespace == ALL_NAMESPACES:
@@ -55,7 +55,10 @@ def list_job_statuses(replica: Replica, request: Request, options: QueryOptions)
 
 
 def list_named_job_statuses(replica: Replica, request: Request, options: QueryOptions) -> Listing[Job]:
-    """List the jobs that the body names, in any namespace; without a body, all jobs. Unknown jobs are omitted."""
+    """List status overviews of the jobs that the body names, in any namespace; unknown jobs are omitted.
+
+    Without a body, list all jobs of the requested namespace.
+    """
     if not request.body.strip():
         return list_job_statuses(replica, request, options)
     try:
@@ -73,10 +76,14 @@ def list_named_job_statuses(replica: Replica, request: Request, options: QueryOp
 
 
 def _build_listing(replica: Replica, request: Request, jobs: Iterable[Job]) -> Listing[Job]:
-    """Return the jobs, last changed first. `jobs` must be in descending key order; the sort keeps it for equal indexes."""
+    """Return the listing of status overviews, last changed first.
+
+    `jobs` must be in descending key order: the sort is stable, so jobs with equal ModifyIndex keep this order.
+    """
     ordered = sorted(jobs, key=attrgetter("modify_index"), reverse=True)
 
     def iterate(token: str, reverse: bool) -> Iterable[Job]:
+        """Return the jobs from the position in the page token on."""
         if not token:
             return reversed(ordered) if reverse else ordered
         start = _parse_position(token)
@@ -85,6 +92,9 @@ def _build_listing(replica: Replica, request: Request, jobs: Iterable[Job]) -> L
         return dropwhile(lambda job: _get_position(job)[: len(start)] > start, ordered)
 
     def make_token(job: Job) -> str:
+        """Return the page token of a job: its ModifyIndex, with namespace and id if other jobs have the same
+        ModifyIndex.
+        """
         if any(each.modify_index == job.modify_index for each in ordered if each is not job):
             return f"{job.modify_index}.{job.namespace}.{job.id}"
         return str(job.modify_index)
@@ -100,13 +110,14 @@ def _build_listing(replica: Replica, request: Request, jobs: Iterable[Job]) -> L
 
 
 def _get_position(job: Job) -> StatusPosition:
+    """Return the sort key of a job in the list."""
     return job.modify_index, job.namespace, job.id
 
 
 def _parse_position(token: str) -> tuple[int] | StatusPosition:
-    """Return the position that a token names: an index, or one job of those that share it.
+    """Return the sort key in a page token: ModifyIndex, namespace and job id, or the ModifyIndex alone.
 
-    An invalid number means index 0.
+    An invalid number means ModifyIndex 0.
     """
     number, _, name = token.partition(".")
     index = int(number) if number.isascii() and number.isdigit() and len(number) < 20 else 0
@@ -115,7 +126,10 @@ def _parse_position(token: str) -> tuple[int] | StatusPosition:
 
 
 def build_status_overview(replica: Replica, job: Job) -> JobStatusOverview:
-    """Return the overview of a job. Periodic and parameterized jobs have children instead of allocations."""
+    """Return the status overview of a job.
+
+    A periodic or parameterized job has child jobs instead of allocations, so it shows their statuses.
+    """
     is_parent = job.is_periodic or job.is_parameterized
     key = (job.namespace, job.id)
     children = replica.list_by_index_sorted(CHILDREN_OF_JOB, *key) if is_parent else []
@@ -149,7 +163,7 @@ def build_status_overview(replica: Replica, job: Job) -> JobStatusOverview:
 
 
 def _build_allocation_status(allocation: Allocation) -> AllocationStatusView:
-    """Return the allocation as overviews show it."""
+    """Return the part of an allocation that a status overview shows."""
     status = allocation.deployment_status
     return AllocationStatusView(
         id=allocation.id,
@@ -166,7 +180,7 @@ def _build_allocation_status(allocation: Allocation) -> AllocationStatusView:
 
 
 def _build_latest_deployment(deployment: Deployment) -> LatestDeployment:
-    """Return the deployment as overviews show it."""
+    """Return the part of a deployment that a status overview shows."""
     groups = (deployment.task_groups or {}).values()
     return LatestDeployment(
         id=deployment.id,

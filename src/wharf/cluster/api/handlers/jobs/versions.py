@@ -32,7 +32,7 @@ from wharf.contract.wire.jobs.messages import (
 
 
 def list_job_versions(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
-    """List the versions, newest first; with `diffs`, their differences."""
+    """List the stored versions of the job, newest first; with `diffs`, also their differences."""
     key = (options.namespace, request.get_path_value("job_id"))
     job_versions = versions.list_versions(replica, *key)
     watched = [watch_key(JOBS, *key), watch_index(VERSIONS_OF_JOB, *key)]
@@ -44,7 +44,11 @@ def list_job_versions(replica: Replica, request: Request, options: QueryOptions)
 
 
 def _build_diffs(request: Request, job_versions: list[Job]) -> tuple[JobDiff, ...]:
-    """Return the difference of each version to the one before it, or of all to one tag or version."""
+    """Return the differences between job versions.
+
+    With `diff_tag` or `diff_version`, each version is compared with that version; otherwise each with the version
+    before it. Raises `Refusal` if the named version does not exist.
+    """
     tag = request.get_text("diff_tag")
     if tag:
         base = next(
@@ -72,7 +76,7 @@ class JobVersionActions:
         self._server = server
 
     async def tag_version(self, request: Request) -> ActionResult:
-        """Give a version a tag; by default the latest version."""
+        """Give a version of the job the tag of the path. The body selects the version; by default the latest."""
         body = request.decode_body(VersionTagRequest)
         namespace = resolve_namespace(request, body.namespace)
         job_id, name = request.get_path_value("job_id"), request.get_path_value("tag")
@@ -92,6 +96,7 @@ class JobVersionActions:
         return ActionResult(VersionTagResponse.of(result.tag, result.index))
 
     async def untag_version(self, request: Request) -> ActionResult:
+        """Remove the tag of the path from the version that has it."""
         job_id, name = request.get_path_value("job_id"), request.get_path_value("tag")
         result = await self._server.writer.execute(
             lambda snapshot, _context: versions.delete_version_tag(
@@ -101,7 +106,7 @@ class JobVersionActions:
         return ActionResult(VersionTagResponse.of(result.tag, result.index))
 
     async def revert_job(self, request: Request) -> ActionResult:
-        """Register an earlier version of the job again."""
+        """Register an earlier version of the job again, as a new version."""
         body = request.decode_body(JobRevertRequest)
         namespace, job_id = resolve_namespace(request, body.namespace), request.get_path_value("job_id")
         _check_job_id(body.job_id, job_id)
@@ -128,7 +133,10 @@ class JobVersionActions:
         return ActionResult(build_register_response(result), result.index)
 
     async def mark_version_stable(self, request: Request) -> ActionResult:
-        """Mark a version as stable or not."""
+        """Mark a version of the job as stable or, if the body says so, as not stable.
+
+        A failed deployment reverts its job to the last stable version.
+        """
         body = request.decode_body(JobStableRequest)
         namespace, job_id = resolve_namespace(request, body.namespace), request.get_path_value("job_id")
         _check_job_id(body.job_id, job_id)

@@ -18,18 +18,18 @@ META_KEY_PATTERN: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]*(?:\.[a-zA-Z_][a-z
 
 
 class NodeAgentActions:
-    """Forwards requests to node agents."""
+    """Forwards requests to the node agent that `node_id` names; by default that of this server's own agent."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._nodes = NodeCaller(server)
 
     async def call_agent(self, request: Request) -> ActionResult:
-        """Forward a request that needs no further checks, such as statistics."""
+        """Have the node agent execute a request that needs no further checks, such as reading statistics."""
         return await self._call_agent(request, request.get_text("node_id"))
 
     async def apply_metadata(self, request: Request) -> ActionResult:
-        """Change metadata of a node. Raises `Refusal` if a key is invalid."""
+        """Have the node agent change the metadata of its node. Raises `Refusal` if a key is invalid."""
         body = request.decode_body(NodeMetaApplyRequest)
         if not body.meta:
             raise invalid_request("missing required Meta object")
@@ -41,10 +41,15 @@ class NodeAgentActions:
         return await self._call_agent(request, request.get_text("node_id") or body.node_id)
 
     async def renew_identity(self, request: Request) -> ActionResult:
+        """Have the node agent request a new signed identity for its node."""
         body = request.decode_body(NodeIdentityRequest) if request.body else NodeIdentityRequest()
         return await self._call_agent(request, request.get_text("node_id") or body.node_id)
 
     async def _call_agent(self, request: Request, node_id: str) -> ActionResult:
+        """Return the reply of the node agent.
+
+        An empty id means the node of this server's own agent. Raises `Refusal`.
+        """
         node_id = node_id or self._server.agent.info.node_id
         if not node_id:
             raise invalid_request("missing node ID: this agent runs no node; name one with `node_id`")

@@ -24,14 +24,14 @@ UNDECODABLE_MESSAGE_TEXT: Final = "the message cannot be decoded"
 
 
 class NodeChannelHandler:
-    """Registers the connection of a node for as long as its websocket is open."""
+    """Serves node channels: websockets that nodes keep open, through which servers send them requests."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._channels = server.local_channels
 
     async def serve_channel(self, request: Request, socket: CallerSocket) -> None:
-        """Serve the channel until the node disconnects or this server stops."""
+        """Register the node's connection, and receive its messages until the node disconnects or this server stops."""
         node = await authenticate_node(self._server, request)
         await socket.accept()
         connection = NodeConnection(socket.send)
@@ -50,7 +50,10 @@ class NodeChannelHandler:
             receiving.result()  # Raises an internal error, which the dispatcher logs.
 
     async def _receive_messages(self, node_id: str, socket: CallerSocket, connection: NodeConnection) -> None:
-        """Pass messages to the connection until the node closes the websocket or sends an undecodable one."""
+        """Pass each message to the connection until the node closes the websocket.
+
+        A message that cannot be decoded closes it too.
+        """
         while (message := await socket.receive()) is not None:
             try:
                 connection.receive(message.encode() if isinstance(message, str) else message)

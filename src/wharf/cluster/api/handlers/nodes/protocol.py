@@ -58,10 +58,10 @@ RETURN_DRAIN_MESSAGE: Final = "the node is back"
 
 
 def list_assignment_indexes(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
-    """Return the AllocModifyIndex of each allocation of the node, by allocation id. The node fetches those that changed.
+    """Return the AllocModifyIndex of each allocation of the node, by allocation id.
 
-    The index of the result is the greatest of them, so that changes of other nodes do not wake this node. It does not
-    fall when an allocation is garbage-collected.
+    The node uses it to fetch only allocations that changed. The index of the result is the greatest of them, so that
+    changes of other nodes do not wake this node. It does not fall when an allocation is garbage-collected.
     """
     _require_node(replica, request)
     node_id = request.get_path_value("node_id")
@@ -73,9 +73,10 @@ def list_assignment_indexes(replica: Replica, request: Request, options: QueryOp
 
 
 def read_predecessor(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
-    """Return the state of a predecessor. Only predecessors of the node's own allocations are found.
+    """Return the state of an allocation that one of the node's own allocations replaces; other allocations are not
+    found.
 
-    The reply holds the token with which the node downloads the predecessor's data.
+    The reply contains the token with which the node downloads the predecessor's data.
     """
     _require_node(replica, request)
     allocation_id = request.get_path_value("alloc_id")
@@ -96,10 +97,10 @@ def read_predecessor(replica: Replica, request: Request, _options: QueryOptions)
 
 
 def _get_assignment_index(replica: Replica, allocation: Allocation) -> int:
-    """Return the allocation's AllocModifyIndex, but after a restore of the log at least the first index of the epoch.
+    """Return the AllocModifyIndex that the node sees for the allocation.
 
-    Before the restore the node may have seen a greater index of a state that no longer exists. The higher index makes
-    it fetch all its allocations again.
+    If the log was restored from a snapshot, this is at least the first index after that. Before it, the node may have
+    seen a greater index of a state that no longer exists; the higher index makes it fetch all allocations again.
     """
     return max(allocation.alloc_modify_index, replica.epoch_since)
 
@@ -111,13 +112,16 @@ READ_HANDLERS: Final[dict[str, ReadHandler]] = {
 
 
 class NodeProtocolActions:
-    """Executes requests of nodes that are more than a read of the replica. Most are decided by the leader."""
+    """Executes requests of node agents that are more than a read of the replica."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
 
     async def register_node(self, request: Request) -> ActionResult:
-        """Register the node, or update its record."""
+        """Register the node or update its record, and create its node pool if needed. Return its heartbeat TTL.
+
+        Raises `Refusal` if the node may not join.
+        """
         registration = request.decode_body(messages.NodeRegistration)
         if registration.node.id != request.get_path_value("node_id"):
             raise invalid_request("Node ID does not match request path")
@@ -127,7 +131,10 @@ class NodeProtocolActions:
         return _build_lease_result(await self._server.leader.call(REGISTER_NODE, node))
 
     async def _ensure_pool(self, node: Node, request: Request) -> None:
-        """Create the node's pool if it does not exist. Pools are created only in the authoritative region."""
+        """Create the node's pool if it does not exist.
+
+        Pools are replicated from the authoritative region, so other regions do not create them.
+        """
         check_node_pool_name(node.node_pool)
         own_region, authoritative = self._server.identity.region, self._server.access.settings.authoritative_region
         if authoritative in ("", own_region) and self._server.replica.get(NODE_POOLS, node.node_pool) is None:
@@ -136,7 +143,10 @@ class NodeProtocolActions:
             )
 
     async def _check_admission(self, request: Request, node: Node) -> None:
-        """Raise a `Refusal` if access control is on and an unknown node has no valid introduction token."""
+        """Raise a `Refusal` unless the node may register.
+
+        While access control is on, a node that is not registered yet needs a valid introduction token.
+        """
         access = self._server.access
         if not access.settings.is_enabled:
             return
@@ -148,11 +158,15 @@ class NodeProtocolActions:
         check_node_admission(self._server.replica, node, introduction)
 
     async def record_heartbeat(self, request: Request) -> ActionResult:
+        """Record the node's heartbeat on the leader.
+
+        Return the time until the next one, and what the node must report.
+        """
         node = await authenticate_node(self._server, request)
         return _build_lease_result(await self._server.leader.call(RECORD_HEARTBEAT, HeartbeatRequest(node.id)))
 
     async def fetch_assignments(self, request: Request) -> ActionResult:
-        """Return the requested allocations of the node with their jobs. Other ids are omitted."""
+        """Return the allocations of the node with the ids in the body, each with its job. Ids of others are omitted."""
         node = await authenticate_node(self._server, request)
         replica = self._server.replica
         ids = request.decode_body(messages.AssignmentsRequest).ids
@@ -169,7 +183,7 @@ class NodeProtocolActions:
         return ActionResult(assignments)
 
     async def record_report(self, request: Request) -> ActionResult:
-        """Record the state of the node's allocations on the leader."""
+        """Pass the node's report about its allocations to the leader, which records it."""
         node = await authenticate_node(self._server, request)
         body = request.decode_body(messages.NodeReportRequest)
         reports = tuple(
@@ -192,7 +206,10 @@ class NodeProtocolActions:
         )
 
     async def set_shutdown_drain(self, request: Request) -> ActionResult:
-        """Start the drain of a node that shuts down, or end it when the node is back."""
+        """Start the drain of a node that shuts down, or end that drain when the node is back.
+
+        A drain that an operator started is not ended.
+        """
         node = await authenticate_node(self._server, request)
         spec, last = request.decode_body(NodeDrainRequest).drain_spec, node.last_drain
         if spec is None and (last is None or (last.meta or {}).get("message") != SHUTDOWN_DRAIN_MESSAGE):
@@ -214,9 +231,9 @@ class NodeProtocolActions:
 
 
 async def authenticate_node(server: Server, request: Request) -> Node:
-    """Return the node of the path. Raises `Refusal` unless the request carries the node's secret.
+    """Return the node of the path. Raises `Refusal` unless the node exists and the request carries its secret.
 
-    The node may have registered on another server just now, so a failure catches up with the log and checks again.
+    The node may have registered on another server just now, so on failure the replica catches up with the log first.
     """
     try:
         return _require_node(server.replica, request)
@@ -226,7 +243,10 @@ async def authenticate_node(server: Server, request: Request) -> Node:
 
 
 def _require_node(replica: Replica, request: Request) -> Node:
-    """Return the node of the path. Raises `Refusal` unless the request carries the node's secret."""
+    """Return the node of the path from the replica.
+
+    Raises `Refusal` unless it exists and the request carries its secret.
+    """
     node = replica.get(NODES, request.get_path_value("node_id"))
     if node is None:
         raise not_found("node not found")
@@ -237,6 +257,7 @@ def _require_node(replica: Replica, request: Request) -> Node:
 
 
 def _build_lease_result(lease: NodeLease) -> ActionResult:
+    """Return the reply to a registration or heartbeat: the TTL and what the node must report."""
     reply = messages.NodeUpdateResponse(
         heartbeat_ttl=round(lease.ttl_s * SECOND),
         node_modify_index=lease.index,
@@ -254,7 +275,10 @@ class NodeIdentityActions:
         self._server = server
 
     async def sign_task_identities(self, request: Request) -> ActionResult:
-        """Sign the requested identities of one task of the node."""
+        """Return the signed identities with the requested names for one task that runs on the node.
+
+        Raises `Refusal`.
+        """
         node = await authenticate_node(self._server, request)
         body = request.decode_body(IdentitiesRequest)
         if len(body.names) > MAX_IDENTITY_NAMES:
@@ -278,7 +302,7 @@ class NodeIdentityActions:
         return ActionResult(IdentitiesReply(identities=tuple(identities)))
 
     async def sign_node_identity(self, request: Request) -> ActionResult:
-        """Sign an identity of the node itself."""
+        """Return a signed identity of the node itself, with the id of the key that signed it."""
         node = await authenticate_node(self._server, request)
         server = self._server
         await server.access.ensure_active_key(server.replica, server.leader)

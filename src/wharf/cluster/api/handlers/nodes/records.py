@@ -49,12 +49,16 @@ def list_nodes(replica: Replica, request: Request, options: QueryOptions) -> Lis
 
 
 def build_stub_options(request: Request) -> dict[str, Any]:
-    """Return the view and cache name of nodes in lists. Each set of requested fields has a cache name of its own."""
+    """Return the `Listing` arguments that show nodes in a list: `build_view` and `cache_name`.
+
+    The cache name names the optional fields that the request selects, so lists with other fields are cached apart.
+    """
     cache_name = f"node.list{' resources' * request.get_flag('resources')}{' os' * request.get_flag('os')}"
     return {"build_view": lambda node: build_node_stub(node, request), "cache_name": cache_name}
 
 
 def parse_node_prefix(options: QueryOptions) -> QueryOptions:
+    """Return the options with the id prefix in lower case. Raises `Refusal` if the prefix is invalid."""
     if not options.prefix:
         return options
     return msgspec.structs.replace(options, prefix=parse_id_prefix(options.prefix, error_prefix=LOOKUP_ERROR_PREFIX))
@@ -84,6 +88,7 @@ NODE_STUB_FIELDS: Final = tuple(
 
 
 def read_node(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
+    """Return the node of the path, or a missing record. Raises `Refusal` if the text cannot be a node id."""
     node_id = request.get_path_value("node_id")
     found, index, watched = find_record(replica, NODES, node_id, missing_text="node not found")
     if isinstance(found, MissingRecord):
@@ -113,13 +118,13 @@ READ_HANDLERS: Final[dict[str, ReadHandler]] = {
 
 
 class NodeActions:
-    """Changes of nodes. The leader decides all of them."""
+    """Changes nodes on request of operators. The leader decides all changes."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
 
     async def drain_node(self, request: Request) -> ActionResult:
-        """Start, change or cancel a drain."""
+        """Start or change the drain that the body describes, or cancel the drain if it describes none."""
         body = request.decode_body(NodeDrainRequest)
         spec = body.drain_spec
         drain = DrainRequest(
@@ -144,16 +149,19 @@ class NodeActions:
         return build_node_change_result(await self._server.leader.call(SET_ELIGIBILITY, change))
 
     async def evaluate_node(self, request: Request) -> ActionResult:
+        """Create evaluations of all jobs on the node. Return their ids."""
         node_request = NodeRequest(request.get_path_value("node_id"), request.id)
         return _build_update_result(await self._server.leader.call(EVALUATE_NODE, node_request), node_modify_index=0)
 
     async def purge_node(self, request: Request) -> ActionResult:
+        """Delete the record of the node. Return the ids of the evaluations that this created."""
         node_request = NodeRequest(request.get_path_value("node_id"), request.id)
         result = await self._server.leader.call(PURGE_NODE, node_request)
         return _build_update_result(result, node_modify_index=result.index)
 
 
 def _build_update_result(result: NodeWriteResult, *, node_modify_index: int) -> ActionResult:
+    """Return the reply to an evaluation or purge of a node, with the evaluations that it created."""
     reply = messages.NodeUpdateResponse(
         eval_ids=result.eval_ids or None,
         eval_create_index=result.index if result.eval_ids else 0,
@@ -164,6 +172,7 @@ def _build_update_result(result: NodeWriteResult, *, node_modify_index: int) -> 
 
 
 def build_node_change_result(result: NodeWriteResult, *, node_modify_index: int = 0) -> ActionResult:
+    """Return the reply to a drain or a change of eligibility, with the evaluations that it created."""
     reply = NodeChangeResponse(
         node_modify_index=node_modify_index,
         eval_ids=result.eval_ids or None,

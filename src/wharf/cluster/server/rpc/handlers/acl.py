@@ -19,14 +19,13 @@ from wharf.contract.model.secrets import SealedData
 
 
 class StoreAuthMethodRequest(msgspec.Struct, frozen=True):
-    """`sealed`: the encrypted secrets of the method; `None` keeps the stored ones.
-
-    `bounds`: limits of token lifetimes.
-    """
+    """A request to create or update an auth method."""
 
     method: AuthMethod
     sealed: SealedData | None = None
+    """The encrypted secrets of the method; `None` keeps the stored ones."""
     bounds: LifetimeLimits = DEFAULT_LIFETIME_LIMITS
+    """Minimum and maximum lifetime of tokens that the method may configure."""
 
 
 STORE_ROLE: Final = RpcMethod("store-role", Role, RoleWriteResult)
@@ -40,11 +39,11 @@ class AclHandlers:
         self._brain = brain
 
     async def store_role(self, role: Role) -> RoleWriteResult:
-        """Create or update a role."""
+        """Create the role, or update the one with the same id. Raises `Refusal` if its name is taken."""
         return await self._brain.execute(lambda snapshot, context: roles.store_role(snapshot, role, context.new_id))
 
     async def store_method(self, request: StoreAuthMethodRequest) -> AuthMethodWriteResult:
-        """Create or update an auth method."""
+        """Create the auth method, or update the one with the same name."""
         return await self._brain.execute(
             lambda snapshot, context: auth_methods.store_auth_method(
                 snapshot, request.method, context, sealed_secrets=request.sealed, limits=request.bounds

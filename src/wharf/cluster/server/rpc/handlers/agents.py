@@ -11,13 +11,14 @@ from wharf.contract.model.operator.autopilot import ServerLogStatus
 
 
 class TransferLeadershipRequest(msgspec.Struct, frozen=True):
-    """`heir`: the id of the member that should lead."""
+    """A request to the leader to give its leadership to another member."""
 
     heir: str
+    """The id of the member that should lead."""
 
 
 class ServerMetrics(msgspec.Struct, frozen=True):
-    """Metrics of a server's brain and its process."""
+    """The leader's queue lengths and the resource usage of the brain process of one server."""
 
     brain: BrainMetrics
     process: ProcessMetrics

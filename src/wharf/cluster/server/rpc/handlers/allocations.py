@@ -11,10 +11,15 @@ from wharf.cluster.server.rpc.method import RpcMethod, RpcRoute
 
 
 class StopAllocationRequest(msgspec.Struct, frozen=True):
+    """A request to stop an allocation, which the scheduler then replaces."""
+
     allocation_id: str
     no_shutdown_delay: bool = False
+    """Stop the tasks without waiting for their `shutdown_delay`."""
     reschedule: bool = False
+    """Place the replacement as after a failure of the allocation."""
     cause: str = ""
+    """The id of the HTTP request."""
 
 
 STOP_ALLOCATION: Final = RpcMethod("stop-allocation", StopAllocationRequest, AllocationStopResult)

@@ -12,13 +12,16 @@ from wharf.cluster.server.rpc.method import RpcMethod, RpcRoute
 
 
 class FailDeploymentRequest(msgspec.Struct, frozen=True):
+    """A request to mark a running deployment as failed. `cause`: the id of the HTTP request."""
+
     deployment_id: str
     versions_kept: int
+    """How many job versions are stored; older ones are deleted if a failure reverts the job."""
     cause: str = ""
 
 
 class PauseDeploymentRequest(msgspec.Struct, frozen=True):
-    """Pauses the deployment, or resumes it if `pause` is False."""
+    """A request to pause a deployment, or to resume it if `pause` is false. `cause`: the id of the HTTP request."""
 
     deployment_id: str
     pause: bool
@@ -26,22 +29,33 @@ class PauseDeploymentRequest(msgspec.Struct, frozen=True):
 
 
 class PromoteDeploymentRequest(msgspec.Struct, frozen=True):
+    """A request to promote the canaries of a deployment. `cause`: the id of the HTTP request."""
+
     deployment_id: str
     everything: bool
+    """Promote all groups; `groups` is ignored then."""
     groups: tuple[str, ...] = ()
+    """Names of the groups to promote."""
     cause: str = ""
 
 
 class UnblockDeploymentRequest(msgspec.Struct, frozen=True):
+    """A request to continue a deployment that waits for the deployments of other regions. `cause`: the id of the HTTP request."""
+
     deployment_id: str
     cause: str = ""
 
 
 class SetHealthRequest(msgspec.Struct, frozen=True):
+    """A request to set the health of allocations of a deployment. `cause`: the id of the HTTP request."""
+
     deployment_id: str
     healthy: tuple[str, ...]
+    """Ids of allocations to mark healthy."""
     unhealthy: tuple[str, ...]
+    """Ids of allocations to mark unhealthy. They can fail the deployment."""
     versions_kept: int
+    """How many job versions are stored; older ones are deleted if a failure reverts the job."""
     cause: str = ""
 
 
@@ -59,6 +73,7 @@ class DeploymentHandlers:
         self._brain = brain
 
     async def fail_deployment(self, request: FailDeploymentRequest) -> DeploymentWriteResult:
+        """Mark the deployment as failed, which may revert its job to the last stable version."""
         return await self._brain.execute(
             lambda snapshot, context: deployments.fail_deployment(
                 snapshot, request.deployment_id, context, max_versions=request.versions_kept, cause=request.cause
@@ -66,13 +81,14 @@ class DeploymentHandlers:
         )
 
     async def pause_deployment(self, request: PauseDeploymentRequest) -> DeploymentWriteResult:
+        """Pause the deployment, or resume it if the request says so."""
         change = deployments.pause_deployment if request.pause else deployments.resume_deployment
         return await self._brain.execute(
             lambda snapshot, context: change(snapshot, request.deployment_id, context, cause=request.cause)
         )
 
     async def promote_deployment(self, request: PromoteDeploymentRequest) -> DeploymentWriteResult:
-        """Promote canaries, in as many writes as needed."""
+        """Promote the requested canaries, in as many writes as needed. Return the result of the last write."""
         return await _until_done(
             lambda: self._brain.execute(
                 lambda snapshot, context: deployments.promote_deployment(
@@ -88,7 +104,7 @@ class DeploymentHandlers:
         )
 
     async def unblock_deployment(self, request: UnblockDeploymentRequest) -> DeploymentWriteResult:
-        """Continue a deployment that waits for other regions."""
+        """Continue a deployment that waits for the deployments of other regions."""
         return await self._brain.execute(
             lambda snapshot, context: deployments.unblock_deployment(
                 snapshot, request.deployment_id, context, cause=request.cause
@@ -96,7 +112,10 @@ class DeploymentHandlers:
         )
 
     async def set_health(self, request: SetHealthRequest) -> DeploymentWriteResult:
-        """Set the health of allocations, in as many writes as needed."""
+        """Set the health of the requested allocations, in as many writes as needed.
+
+        Return the result of the last write.
+        """
         return await _until_done(
             lambda: self._brain.execute(
                 lambda snapshot, context: deployments.set_allocation_health(
@@ -114,7 +133,7 @@ class DeploymentHandlers:
 
 
 async def _until_done(step: Callable[[], Awaitable[DeploymentWriteResult]]) -> DeploymentWriteResult:
-    """Repeat a step until it reports that nothing remains. Each step is one write."""
+    """Repeat a step, which makes one write, until its result is marked done. Return the last result."""
     result = await step()
     while not result.is_done:
         result = await step()

@@ -26,18 +26,22 @@ from wharf.contract.model.times import DecisionContext
 
 
 class DryRunJobRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`index`: the log index that the caller has seen."""
+    """A request for the plan that the scheduler would make for a job."""
 
     index: int
+    """The log index that the caller has seen. The brain computes from this state or a newer one."""
     job: Job
     settings: JobSettings
     with_diff: bool
+    """Whether to include the differences from the registered job."""
     warnings_of_reading: tuple[str, ...] = ()
+    """Warnings from parsing the request body, such as unknown fields."""
     launches: int = 1
+    """How many next launches of a periodic job to list."""
 
 
 class ExplainJobRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`index`: the log index that the caller has seen."""
+    """A request to explain the state of a job. `index`: the log index that the caller has seen."""
 
     index: int
     namespace: str
@@ -45,24 +49,28 @@ class ExplainJobRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExplainEvaluationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`index`: the log index that the caller has seen."""
+    """A request to explain the state of an evaluation. `index`: the log index that the caller has seen."""
 
     index: int
     eval_id: str
 
 
 class RebalanceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`only_plan`: propose moves without starting them. `cause`: the id of the request."""
+    """A request to move allocations to better nodes."""
 
     only_plan: bool
+    """Whether to return the proposed moves without starting them."""
     cause: str = ""
+    """The id of the HTTP request."""
 
 
 class WorkerReply(msgspec.Struct, frozen=True):
-    """The result of a computation in the worker process: an encoded answer or a refusal."""
+    """The outcome of a computation in the worker process: an encoded result, or the parts of a `Refusal`."""
 
     answer: msgspec.Raw = msgspec.Raw(b"\xc0")
+    """The result in MessagePack; nil if the computation was refused."""
     code: RefusalCode | None = None
+    """The code of the refusal; `None` for a result."""
     text: str = ""
     reason: RefusalReason = RefusalReason.UNSPECIFIED
 
@@ -84,7 +92,7 @@ class DryRunHandlers:
         self._worker = worker
 
     async def dry_run_job(self, request: DryRunJobRequest) -> msgspec.Raw:
-        """Return the plan for a job without registering it."""
+        """Return the plan for a job as an encoded `DryRun`, without registering the job."""
         brain = self._brain
         # Ids of evaluations that are never stored. They come from the kernel: a forked process shares the state of the
         # id generator, so it would repeat ids.
@@ -104,7 +112,7 @@ class DryRunHandlers:
         )
 
     async def explain_job(self, request: ExplainJobRequest) -> msgspec.Raw:
-        """Explain the current state of a job."""
+        """Return an encoded `JobExplanation`: why the job has its current state."""
         brain = self._brain
         return await self._run_in_worker(
             request.index,
@@ -112,14 +120,18 @@ class DryRunHandlers:
         )
 
     async def explain_evaluation(self, request: ExplainEvaluationRequest) -> msgspec.Raw:
-        """Explain the current state of an evaluation."""
+        """Return an encoded `EvaluationExplanation`: why the evaluation has its current state."""
         brain = self._brain
         return await self._run_in_worker(
             request.index, lambda: explain_evaluation(brain.replica, request.eval_id, lambda: brain.cache)
         )
 
     async def rebalance(self, request: RebalanceRequest) -> msgspec.Raw:
-        """Propose moves in the worker, then start those that are still valid, unless `only_plan` is set."""
+        """Propose moves of allocations in the worker, then start those that are still valid. Return an encoded
+        `Rebalancing`.
+
+        With `only_plan`, no move is started.
+        """
         brain = self._brain
         reply = await self._run_in_worker(brain.replica.index, lambda: propose_moves(brain.replica, brain.cache))
         proposal = msgspec.msgpack.decode(reply, type=Rebalancing)
@@ -133,7 +145,11 @@ class DryRunHandlers:
         return msgspec.Raw(_encode(msgspec.structs.replace(proposal, moving=started.move_count)))
 
     async def _run_in_worker(self, index: int, compute: Callable[[], object]) -> msgspec.Raw:
-        """Wait until the replica has reached `index`, run `compute` in the worker and return its encoded result."""
+        """Wait until the replica has reached `index`, run `compute` in the worker process and return its encoded
+        result.
+
+        Raises the `Refusal` that `compute` raises.
+        """
         await self._brain.follower.wait_until_applied(index)
         reply = _decode_worker_reply(await self._worker.run(lambda: _compute_reply(compute)))
         if reply.code is not None:
@@ -142,7 +158,7 @@ class DryRunHandlers:
 
 
 def _compute_reply(compute: Callable[[], object]) -> bytes:
-    """Run the computation and encode its result or refusal."""
+    """Run the computation and return its result or its refusal as an encoded `WorkerReply`."""
     try:
         return _encode(WorkerReply(msgspec.Raw(_encode(compute()))))
     except Refusal as refusal:

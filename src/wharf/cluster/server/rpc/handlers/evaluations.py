@@ -15,11 +15,13 @@ from wharf.contract.model.times import DecisionContext
 
 
 class DeleteEvaluationsRequest(msgspec.Struct, frozen=True):
-    """`passes_over`: skip evaluations that are unknown or still needed, instead of refusing the whole request."""
+    """A request to delete evaluations by id."""
 
     ids: tuple[str, ...]
     passes_over: bool = False
+    """Whether to skip evaluations that are unknown or still needed, instead of refusing the whole request."""
     cause: str = ""
+    """The id of the HTTP request."""
 
 
 DELETE_EVALUATIONS: Final = RpcMethod("delete-evaluations", DeleteEvaluationsRequest, EvaluationDeletionResult)
@@ -32,9 +34,9 @@ class EvaluationHandlers:
         self._brain = brain
 
     async def delete_evaluations(self, request: DeleteEvaluationsRequest) -> EvaluationDeletionResult:
-        """Delete evaluations in as many writes as needed.
+        """Delete the evaluations, in as many writes as needed. Return their number and the index of the last write.
 
-        All of them are checked before the first write. After it, evaluations that are needed again are skipped.
+        All of them are checked before the first write. In later writes, evaluations that are needed again are skipped.
         """
         deleted = await self._brain.execute(partial(self._delete_some, request.ids, request.passes_over, request.cause))
         index, count, remaining = deleted.index, deleted.count, deleted.left
@@ -46,7 +48,7 @@ class EvaluationHandlers:
     def _delete_some(
         self, ids: tuple[str, ...], passes_over: bool, cause: str, snapshot: Replica, context: DecisionContext
     ) -> Decision[EvaluationDeletionResult]:
-        """Decide which evaluations to delete in one write."""
+        """Return the decision to delete as many of the evaluations as fit in one write."""
         return evaluations.delete_evaluations(
             snapshot,
             ids,

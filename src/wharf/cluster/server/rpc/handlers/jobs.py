@@ -29,25 +29,32 @@ log = logging.getLogger(__name__)
 
 
 class StopJobRequest(msgspec.Struct, frozen=True):
-    """Stop a job; with `purge`, delete it too. `cause`: the id of the request."""
+    """A request to stop a job; with `purge`, also to delete it. `cause`: the id of the HTTP request."""
 
     namespace: str
     job_id: str
     settings: JobSettings
     eval_priority: int = 0
+    """Priority of the evaluation; 0 uses the priority of the job."""
     purge: bool = False
     no_shutdown_delay: bool = False
+    """Stop the tasks without waiting for their `shutdown_delay`."""
     cause: str = ""
 
 
 class EvaluateJobRequest(msgspec.Struct, frozen=True):
+    """A request to create an evaluation of a job. `cause`: the id of the HTTP request."""
+
     namespace: str
     job_id: str
     force_reschedule: bool = False
+    """Whether to reschedule the failed allocations of the job first, whatever its reschedule policy allows."""
     cause: str = ""
 
 
 class ForcePeriodicRequest(msgspec.Struct, frozen=True):
+    """A request to launch a periodic job now. `cause`: the id of the HTTP request."""
+
     namespace: str
     job_id: str
     settings: JobSettings
@@ -55,6 +62,8 @@ class ForcePeriodicRequest(msgspec.Struct, frozen=True):
 
 
 class DispatchJobRequest(msgspec.Struct, frozen=True):
+    """A request to create a child of a parameterized job."""
+
     dispatch: DispatchRequest
     settings: JobSettings
 
@@ -72,9 +81,10 @@ class JobHandlers:
         self._brain = brain
 
     async def stop_job(self, request: StopJobRequest) -> JobWriteResult:
-        """Stop or purge a job.
+        """Stop the job or, with `purge`, delete it.
 
-        The marks that skip shutdown delays are written first, because a task reads them when it is stopped.
+        With `no_shutdown_delay`, its allocations are first marked to stop without that delay, because a task reads the
+        mark when it is stopped.
         """
         if request.no_shutdown_delay:
             await self._mark_all(
@@ -104,7 +114,10 @@ class JobHandlers:
         )
 
     async def _purge(self, request: StopJobRequest) -> JobWriteResult:
-        """Purge the job. Return once everything is deleted that need not wait for a node."""
+        """Mark the job for deletion and delete at once all that need not wait for a node to stop allocations.
+
+        If a step is refused, a duty of the leader continues the purge later.
+        """
         result = await self._brain.execute(
             lambda snapshot, context: purge.purge_job(
                 snapshot,
@@ -152,14 +165,16 @@ class JobHandlers:
         )
 
     async def _mark_all(self, operation: desired_transitions.MarkingOperation) -> None:
-        """Repeat a marking operation until no allocation remains."""
+        """Repeat an operation that marks some allocations of a job, one write at a time, until none remains to be
+        marked.
+        """
         while (await self._brain.execute(operation)).remaining_count:
             pass
 
     # -- purges in progress --------------------------------------------------------------------------------------------
 
     async def continue_purges(self) -> None:
-        """Continue all purges whenever an allocation of a purged job changes. A duty of the leader."""
+        """Continue all purges whenever one is added or an allocation of a purged job changes. Runs until cancelled."""
         replica = self._brain.replica
         while True:
             changed = asyncio.Event()
@@ -179,7 +194,7 @@ class JobHandlers:
                 subscription.close()
 
     async def _continue_purge(self, intent: JobPurge) -> None:
-        """Take all steps of a purge that are possible now."""
+        """Make all writes of a purge that are possible now. `intent`: the record of the purge."""
 
         def step(snapshot: Replica, context: DecisionContext) -> Decision[purge.PurgeStepResult]:
             current_intent = snapshot.get(JOB_PURGES, intent.namespace, intent.job_id, intent.job_create_index)

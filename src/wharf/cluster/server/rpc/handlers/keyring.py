@@ -17,7 +17,7 @@ class KeyringHandlers:
         self._brain = brain
 
     async def rotate_keyring(self, request: KeyRotationRequest) -> KeyringWriteResult:
-        """Make a new key the active one."""
+        """Store the new key of the request as the active one, as far as the request's options allow."""
         return await self._brain.execute(lambda snapshot, _context: keyring.rotate_key(snapshot, request))
 
 

@@ -17,39 +17,46 @@ from wharf.contract.model.times import DecisionContext
 
 
 class HeartbeatRequest(msgspec.Struct, frozen=True):
-    """A node is alive."""
+    """The message by which a node shows that it is alive."""
 
     node_id: str
 
 
 class NodeLease(msgspec.Struct, frozen=True):
-    """`ttl_s`: the heartbeat TTL in seconds. `index`: the index of the write, 0 if nothing was written."""
+    """The reply to a registration or heartbeat: how long the node counts as alive, and what it must report."""
 
     ttl_s: float
+    """Seconds until the next heartbeat is due."""
     index: int = 0
+    """Log index of the write; 0 if nothing was written."""
     must_report: bool = False
+    """Whether the node must send a report about all its allocations."""
     reports_from: int = 0
+    """The number for the node's next report, unless the node is already beyond it; 0 if reports are not numbered."""
 
 
 class RecordNodeReportRequest(msgspec.Struct, frozen=True):
-    """A node's report. `is_whole`: it covers all allocations of the node. A repeated `report_id` changes nothing."""
+    """A node's report about the state of its allocations."""
 
     node_id: str
     reports: tuple[AllocationReport, ...]
     report_id: str = ""
+    """Identifies a repeated report, which changes nothing. Empty: repeats are not recognized."""
     is_whole: bool = False
+    """Whether the report covers all allocations of the node."""
     number: int = 0
+    """The position of this report in the node's sequence; 0 if the node does not number its reports."""
 
 
 class SetEligibilityRequest(msgspec.Struct, frozen=True):
-    """Sets the scheduling eligibility of a node."""
+    """A request to set whether new allocations may be placed on a node."""
 
     node_id: str
     eligible: bool
 
 
 class NodeRequest(msgspec.Struct, frozen=True):
-    """A request for one node. `cause`: the id of the request."""
+    """A request that names only a node. `cause`: the id of the HTTP request."""
 
     node_id: str
     cause: str = ""
@@ -71,12 +78,12 @@ class NodeHandlers:
         self._brain = brain
 
     async def register_node(self, node: Node) -> NodeLease:
-        """Store a registration of the node and start its heartbeat TTL."""
+        """Store the node's registration and start its heartbeat TTL. Return the TTL and what the node must report."""
         written, ttl_s = await self._brain.node_monitor.register_node(node)
         return NodeLease(ttl_s, written.index, written.must_report, written.reports_from)
 
     async def record_heartbeat(self, request: HeartbeatRequest) -> NodeLease:
-        """Restart the heartbeat TTL of the node."""
+        """Restart the heartbeat TTL of the node. Return the TTL and what the node must report."""
         written, ttl_s = await self._brain.node_monitor.record_heartbeat(request.node_id)
         return NodeLease(ttl_s, 0, written.must_report, written.reports_from)
 
@@ -102,7 +109,10 @@ class NodeHandlers:
         )
 
     async def evaluate_node(self, request: NodeRequest) -> NodeWriteResult:
-        """Create evaluations of all jobs on the node, in as many writes as needed."""
+        """Create evaluations of all jobs on the node, in as many writes as needed.
+
+        Return the ids of all evaluations.
+        """
         ids: tuple[str, ...] = ()
         evaluated: dict[tuple[str, str], None] = {}
 
@@ -120,7 +130,7 @@ class NodeHandlers:
                 return NodeWriteResult(result.index, ids)
 
     async def purge_node(self, request: NodeRequest) -> NodeWriteResult:
-        """Delete a node."""
+        """Delete a node and create evaluations for the jobs that it ran, as many as fit in one write."""
         limit = self._brain.max_evaluations
         return await self._brain.execute(
             lambda snapshot, context: registration.purge_node(

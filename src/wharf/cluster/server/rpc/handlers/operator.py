@@ -23,16 +23,19 @@ CHANGES_PER_SUMMARY: Final = 2
 
 
 class MaintenanceRequest(msgspec.Struct, frozen=True):
-    """`cause`: the id of the request."""
+    """A request to start maintenance work on the leader."""
 
     cause: str = ""
+    """The id of the HTTP request, stored with each write."""
 
 
 class MaintenanceResult(msgspec.Struct, frozen=True):
-    """How many records were deleted or rewritten, and the index of the last write."""
+    """What a maintenance request did."""
 
     index: int
+    """Log index of the last write; 0 if nothing was written."""
     records: int
+    """Number of deleted or rewritten records."""
 
 
 COLLECT_GARBAGE: Final = RpcMethod("collect", MaintenanceRequest, MaintenanceResult)
@@ -46,7 +49,7 @@ class OperatorHandlers:
         self._brain = brain
 
     async def collect_garbage(self, request: MaintenanceRequest) -> MaintenanceResult:
-        """Delete everything that is finished, regardless of its age."""
+        """Delete all finished jobs, evaluations, deployments and nodes, regardless of their age."""
         deleted_count, index = 0, 0
         for kind in CollectionKind:
             while (step := await self._collect_some(kind, Cause(CauseKind.REQUEST, request.cause))).deleted_count:
@@ -54,8 +57,8 @@ class OperatorHandlers:
         return MaintenanceResult(index, deleted_count)
 
     async def _collect_some(self, kind: CollectionKind, cause: Cause) -> CollectionResult:
+        """Delete as many finished records of this kind, such as jobs, as fit in one write. Return their count and index."""
         # Each deleted record may change the status and the summary of a job.
-        """Delete as many finished records of this kind as fit in one write."""
         limit = max(1, self._brain.max_changes // CHANGES_PER_JOB)
         return await self._brain.execute(
             lambda snapshot, context: collect_garbage(
@@ -64,7 +67,7 @@ class OperatorHandlers:
         )
 
     async def reconcile_summaries(self, request: MaintenanceRequest) -> MaintenanceResult:
-        """Recompute all job summaries and rewrite the wrong ones."""
+        """Recompute all job summaries and rewrite those that are wrong, in as many writes as needed."""
         next_key, written_count, index = "", 0, 0
         limit = max(1, self._brain.max_changes // CHANGES_PER_SUMMARY)
 

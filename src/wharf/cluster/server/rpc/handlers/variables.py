@@ -26,7 +26,7 @@ from wharf.world.tasks import wait_for_event
 
 
 class RenewLockRequest(msgspec.Struct, frozen=True):
-    """Renews the lock `lock_id` of a variable."""
+    """A request to restart the TTL of the lock `lock_id` of a variable."""
 
     key: VariableKey
     lock_id: str
@@ -36,7 +36,7 @@ RENEW_LOCK: Final = RpcMethod("renew-lock", RenewLockRequest, VariableWriteResul
 
 
 class LockHandlers:
-    """Handles lock renewals and expires locks."""
+    """Renews locks of variables, and releases those whose TTL has passed."""
 
     def __init__(self, brain: Brain) -> None:
         self._brain = brain
@@ -46,7 +46,10 @@ class LockHandlers:
         brain.duties.append(self.expire_locks)
 
     async def renew_lock(self, request: RenewLockRequest) -> VariableWriteResult:
-        """Restart the TTL of a lock. Nothing is written. Raises `Refusal` if the lock is not held."""
+        """Restart the TTL of a lock in the leader's memory; nothing is written. Return the variable.
+
+        Raises `Refusal` if the lock is not held or this server does not lead.
+        """
 
         def check(snapshot: Replica, _context: DecisionContext) -> Decision[VariableWriteResult]:
             lock = variables.get_renewable_variable(snapshot, request.key, request.lock_id)
@@ -73,7 +76,7 @@ class LockHandlers:
             await self._wait(None if deadline_s == NEVER_S else max(0.0, deadline_s - self._brain.world.monotonic_s()))
 
     async def _expire_lock(self, lock: HeldLock) -> None:
-        """Release the lock, unless it was renewed."""
+        """Release the lock in the log, unless it was renewed since its deadline passed."""
         key = VariableKey(lock.namespace, lock.path)
 
         def expire(snapshot: Replica, context: DecisionContext) -> Decision[VariableWriteResult]:
@@ -88,7 +91,10 @@ class LockHandlers:
         await wait_for_event(self._wake_event, timeout_s)
 
     def _on_batch(self, batch: Batch) -> None:
-        """Update the deadlines of changed variables."""
+        """Update the deadline of each lock whose variable a batch changed or deleted.
+
+        Does nothing unless this server leads.
+        """
         if not self._brain.is_leading:
             return
         replica = self._brain.replica
@@ -103,7 +109,10 @@ class LockHandlers:
                 self._locks.update_lock(namespace, path, "", 0, self._brain.world.monotonic_s())
 
     def _update_deadline(self, variable: Variable) -> None:
-        """Start the deadline of the variable's lock, or remove it if there is no lock."""
+        """Restart the deadline of the variable's lock, or remove it if the variable has no lock.
+
+        Wakes the expiry loop.
+        """
         now_s = self._brain.world.monotonic_s()
         variable_lock = variable.lock
         self._locks.update_lock(
