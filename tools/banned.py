@@ -154,6 +154,7 @@ def check_source(path: str, source: str) -> list[Finding]:
 
 
 def _check_names(path: str, module: str, tree: ast.Module) -> Iterator[Finding]:
+    """Yield a finding for each use of a banned name, unless the use is harmless."""
     rules = [rule for rule in BANNED_NAMES if rule.covers_package(module)]
     if not rules:
         return
@@ -186,7 +187,10 @@ def _is_unseeded(call: ast.AST, function: ast.expr) -> bool:
 
 
 def _check_methods(path: str, module: str, tree: ast.Module) -> Iterator[Finding]:
-    """Find `create_task` by the name of the method, because the type of the receiver is unknown."""
+    """Yield a finding for each call of a method `create_task`, and in simulated packages also of `run_in_executor`.
+
+    The methods are found by name, because the type of their object is unknown.
+    """
     if not is_inside(module, ("wharf", "simulation")) or is_inside(module, ("wharf.world",)):
         return
     names = ImportedNames(tree)
@@ -202,6 +206,7 @@ def _check_methods(path: str, module: str, tree: ast.Module) -> Iterator[Finding
 
 
 def _check_prints(path: str, module: str, tree: ast.Module) -> Iterator[Finding]:
+    """Yield a finding for each call of `print` outside of the command line interface."""
     if not is_inside(module, ("wharf",)) or is_inside(module, ("wharf.cli",)):
         return
     for node in ast.walk(tree):
@@ -214,6 +219,7 @@ def _check_prints(path: str, module: str, tree: ast.Module) -> Iterator[Finding]
 
 
 def _check_waiting(path: str, module: str, tree: ast.Module) -> Iterator[Finding]:
+    """Yield a finding for each `async` and `await` in packages that must not wait."""
     if not is_inside(module, SYNCHRONOUS_PACKAGES):
         return
     for node in ast.walk(tree):
@@ -226,7 +232,7 @@ def _check_waiting(path: str, module: str, tree: ast.Module) -> Iterator[Finding
 
 
 def _check_late_imports(path: str, module: str, tree: ast.Module) -> Iterator[Finding]:
-    """`wharf --help` stays quick because commands import what is heavy when they run."""
+    """Yield a finding for each import at the top of a command's module that would slow down `wharf --help`."""
     if not is_inside(module, ("wharf.cli",)):
         return
     for node in _outside_functions(tree):
@@ -238,6 +244,7 @@ def _check_late_imports(path: str, module: str, tree: ast.Module) -> Iterator[Fi
 
 
 def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a module that run when it is imported: those outside of functions and of imports for types."""
     for child in ast.iter_child_nodes(node):
         is_for_types_only = isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and not is_for_types_only:
@@ -246,16 +253,18 @@ def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _check_set_order(path: str, module: str, tree: ast.Module) -> Iterator[Finding]:
+    """Yield a finding for each iteration over a set in simulated packages."""
     if not is_inside(module, SIMULATED_PACKAGES):
         return
-    for line, reader in find_set_iterations(tree):
+    for line, iteration in find_set_iterations(tree):
         message = (
-            f"{reader} iterates over a set, and its order differs from run to run: use sorted(...), a dict or a list"
+            f"{iteration} iterates over a set, and its order differs from run to run: use sorted(...), a dict or a list"
         )
         yield Finding(path, line, "set-order", message)
 
 
 def main() -> int:
+    """Check all files and print the findings. Return the exit code."""
     findings: list[Finding] = []
     for folder in CHECKED_FOLDERS:
         for file in sorted((ROOT / folder).rglob("*.py")):

@@ -49,6 +49,10 @@ def assemble_section(version: str, fragments: dict[str, str]) -> str:
 
 
 def main(arguments: list[str], root: Path = ROOT) -> int:
+    """Check all fragments; with a version as argument, also write its section and delete the fragments.
+
+    Return the exit code.
+    """
     files = [file for file in sorted((root / FRAGMENT_FOLDER).iterdir()) if file.name != "README.md"]
     fragments = {file.name: file.read_text("utf-8") for file in files}
     faults = []

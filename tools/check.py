@@ -21,6 +21,8 @@ CHECKED_FOLDERS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Check:
+    """One check: its name, its command, and what to do if it fails."""
+
     name: str
     command: tuple[str, ...]
     fix_hint: str
@@ -28,6 +30,8 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class CheckOutcome:
+    """The result of one check, with the output of its command and the time it took."""
+
     check: Check
     is_passed: bool
     output: str
@@ -79,6 +83,7 @@ CHECKS = (
 
 
 def run_check(check: Check) -> CheckOutcome:
+    """Run the command of a check and return the outcome."""
     began = time.monotonic()
     done = subprocess.run(
         check.command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -87,6 +92,7 @@ def run_check(check: Check) -> CheckOutcome:
 
 
 def main(names: list[str]) -> int:
+    """Run the named checks, or all, two at a time, and print their results. Return the exit code."""
     known = {check.name: check for check in CHECKS}
     unknown = [name for name in names if name not in known]
     if unknown:

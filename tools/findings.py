@@ -8,6 +8,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
+    """A violation of a rule at one line of a file, and what to write instead."""
+
     path: str  # Of the file, from the project's root, with forward slashes.
     line: int
     rule: str

@@ -17,9 +17,10 @@ ALL_BUT = "all but "
 
 
 class RowsField(fields.Field):  # type: ignore[type-arg] # Its base is generic over a type that import-linter leaves open.
-    """Rows of the form "package: other other", or "package: all but other"."""
+    """A field of the contract whose rows have the form "package: other other" or "package: all but other"."""
 
     def parse(self, raw_data: str | list[str]) -> dict[str, frozenset[str]]:
+        """Return, for each row, the rows that it may import. Raises `ValidationError` if a row is invalid."""
         rows = [raw_data] if isinstance(raw_data, str) else raw_data
         try:
             return read_rows(rows)
@@ -28,7 +29,10 @@ class RowsField(fields.Field):  # type: ignore[type-arg] # Its base is generic o
 
 
 def read_rows(rows: list[str]) -> dict[str, frozenset[str]]:
-    """Return the rows that each row may import. Raises `ValueError` if a row names a package without a row."""
+    """Return, for each row of the table, the rows that it may import.
+
+    Raises `ValueError` if a row names a package without a row.
+    """
     texts = {package.strip(): others.strip() for package, _, others in (row.partition(":") for row in rows)}
     table: dict[str, frozenset[str]] = {}
     for package, others in texts.items():
@@ -85,7 +89,7 @@ def find_row(module: str, rules: Mapping[str, frozenset[str]]) -> str | None:
 
 
 def is_exempt(module: str, rules: Mapping[str, frozenset[str]]) -> bool:
-    """Whether the module needs no row: the root, its `__main__`, and packages that only hold other rows."""
+    """Return whether the module needs no row: the root, its `__main__`, and packages that only hold other rows."""
     if module in (ROOT_PACKAGE, f"{ROOT_PACKAGE}.__main__"):
         return True
     name = module.removeprefix(f"{ROOT_PACKAGE}.")
@@ -93,13 +97,14 @@ def is_exempt(module: str, rules: Mapping[str, frozenset[str]]) -> bool:
 
 
 class ImportRulesContract(Contract):
-    """Every package imports only what its row names."""
+    """A contract of import-linter: every package imports only what its row of the table names."""
 
     type_name = "import-rules"
 
     rows = RowsField()
 
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:  # noqa: ARG002 # import-linter passes it.
+        """Compare all imports with the table. Return the violations."""
         imports: dict[tuple[str, str], int | None] = {}
         for importer in graph.modules:
             for imported in graph.find_modules_directly_imported_by(importer):

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 
 class ImportedNames:
+    """The full names that the imports of one module bind."""
+
     def __init__(self, tree: ast.Module) -> None:
         self._meaning: dict[str, str] = {}
         for node in ast.walk(tree):

@@ -77,6 +77,7 @@ def list_log_lines(path: str, source: str) -> Iterator[LogLine]:
 
 
 def _is_logger(node: ast.expr) -> bool:
+    """Return whether an expression is a variable or attribute with the name of a logger."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name in LOGGER_NAMES
@@ -85,6 +86,7 @@ def _is_logger(node: ast.expr) -> bool:
 
 
 def _read_phrase(text: ast.expr) -> str | None:
+    """Return the fixed phrase of a log text, or `None` if the text does not have the form of a phrase with fields."""
     if not (isinstance(text, ast.Constant) and isinstance(text.value, str)):
         return None
     match = _LINE.fullmatch(text.value)
@@ -159,6 +161,7 @@ TITLES = {
 
 
 def main(arguments: list[str]) -> int:
+    """Check all log lines, and the page that lists them; with `--write`, write the page. Return the exit code."""
     lines: list[LogLine] = []
     for file in sorted((ROOT / SOURCE_FOLDER).rglob("*.py")):
         lines.extend(list_log_lines(file.relative_to(ROOT).as_posix(), file.read_text("utf-8")))

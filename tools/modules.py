@@ -50,6 +50,7 @@ def find_small_modules(sources: Mapping[str, str], trees: Mapping[str, ast.Modul
 
 
 def _find_importers(trees: Mapping[str, ast.Module]) -> Mapping[str, set[str]]:
+    """Return, for each module of the source, the modules that import it."""
     modules = {get_module_name(path) for path in trees}
     importers: defaultdict[str, set[str]] = defaultdict(set)
     for path, tree in trees.items():
@@ -68,6 +69,7 @@ def check_sources(sources: Mapping[str, str]) -> list[Finding]:
 
 
 def main() -> int:
+    """Check all files of the source and print the findings. Return the exit code."""
     files = sorted((ROOT / SOURCE_FOLDER).rglob("*.py"))
     sources = {file.relative_to(ROOT).as_posix(): file.read_text("utf-8") for file in files}
     return print_remaining_findings(check_sources(sources), {CLASS_RULE, MODULE_RULE})

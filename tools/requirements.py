@@ -28,6 +28,7 @@ def read_direct_requirements(text: str) -> frozenset[str]:
 
 
 def read_pins(text: str) -> dict[str, str]:
+    """Return the locked version of each distribution in a requirements file, by name."""
     return {normalize_name(m.group(1)): m.group(2) for line in text.splitlines() if (m := _PIN.match(line))}
 
 
@@ -62,6 +63,7 @@ def find_missing_hashes(path: str, text: str) -> Iterator[Finding]:
 
 
 def main(root: Path = ROOT) -> int:
+    """Check all requirements files and print the findings. Return the exit code."""
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
     folder = root / "requirements"
     direct = {file.stem: read_direct_requirements(file.read_text("utf-8")) for file in sorted(folder.glob("*.in"))}

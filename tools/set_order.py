@@ -28,6 +28,8 @@ def find_set_iterations(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 class _Visitor(ast.NodeVisitor):
+    """Collects the expressions of one module that iterate over a set. It tracks which names and attributes hold sets."""
+
     def __init__(self) -> None:
         self.found: list[tuple[int, str]] = []
         self._names: list[frozenset[str]] = [frozenset()]  # Names that hold sets, a scope each.
@@ -46,15 +48,18 @@ class _Visitor(ast.NodeVisitor):
         self._visit_function(node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        """Visit a class while the attributes that hold sets are known."""
         self._attributes.append(self._set_attributes(node))
         self.generic_visit(node)
         self._attributes.pop()
 
     def _visit_function(self, node: _Function) -> None:
+        """Visit a function while its parameters that are annotated as sets are known."""
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         self._visit_scope(node, frozenset(a.arg for a in arguments if _is_set_annotation(a.annotation)))
 
     def _visit_scope(self, node: ast.Module | _Function, parameters: frozenset[str]) -> None:
+        """Visit a module or function while the names that hold sets in it are known."""
         self._names.append(self._names[-1] | parameters)
         self._names[-1] = self._names[-1] | self._set_names(node)
         self.generic_visit(node)
@@ -74,6 +79,7 @@ class _Visitor(ast.NodeVisitor):
         return frozenset(sets - others)
 
     def _set_attributes(self, scope: ast.ClassDef) -> frozenset[str]:
+        """Return the attributes of `self` that are annotated or assigned as sets anywhere in the class."""
         sets: set[str] = set()
         for node in ast.walk(scope):
             if isinstance(node, ast.AnnAssign) and _is_set_annotation(node.annotation):
@@ -89,6 +95,7 @@ class _Visitor(ast.NodeVisitor):
     # Whether an expression is a set
 
     def _is_set(self, node: ast.expr) -> bool:
+        """Return whether an expression is known to be a set."""
         match node:
             case ast.Set() | ast.SetComp():
                 return True
@@ -126,6 +133,7 @@ class _Visitor(ast.NodeVisitor):
         self._visit_comprehension(node)
 
     def _visit_comprehension(self, node: ast.ListComp | ast.DictComp | ast.GeneratorExp) -> None:
+        """Check what a comprehension iterates over, unless its consumer ignores order."""
         if id(node) not in self._order_blind_ids:
             for generator in node.generators:
                 self._check_iterable(generator.iter, "a comprehension")
@@ -145,6 +153,7 @@ class _Visitor(ast.NodeVisitor):
             self.visit(element.value if isinstance(element, ast.Starred) else element)
 
     def visit_Call(self, node: ast.Call) -> None:
+        """Check the arguments of a call that keeps the order of its input, such as `list(…)` and `join`."""
         match node.func:
             case ast.Name(id=name) if name in _ORDER_BLIND:
                 self._order_blind_ids.update(id(argument) for argument in node.args)
@@ -160,12 +169,14 @@ class _Visitor(ast.NodeVisitor):
                 pass
         self.generic_visit(node)
 
-    def _check_iterable(self, node: ast.expr, reader: str) -> None:
+    def _check_iterable(self, node: ast.expr, iteration: str) -> None:
+        """Record an iteration over a set. `iteration` describes it, such as "a loop"."""
         if self._is_set(node):
-            self.found.append((node.lineno, reader))
+            self.found.append((node.lineno, iteration))
 
 
 def _is_set_annotation(annotation: ast.expr | None) -> bool:
+    """Return whether a type annotation is that of a set."""
     match annotation:
         case ast.Subscript(value=value):
             return _is_set_annotation(value)
@@ -176,6 +187,7 @@ def _is_set_annotation(annotation: ast.expr | None) -> bool:
 
 
 def _is_keys_view(node: ast.expr) -> bool:
+    """Return whether an expression is a call of `keys()`."""
     match node:
         case ast.Call(func=ast.Attribute(attr="keys"), args=[]):
             return True

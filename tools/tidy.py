@@ -47,6 +47,7 @@ _BANNED_TEXT = (
 
 
 def check_text(path: str, text: str) -> Iterator[Finding]:
+    """Yield a finding for each line that contains a banned text."""
     for number, line in enumerate(text.splitlines(), start=1):
         for rule, pattern, message in _BANNED_TEXT:
             if pattern.search(line):
@@ -61,6 +62,7 @@ def list_files(root: Path) -> list[str]:
 
 
 def main() -> int:
+    """Check all files of the repository and print the findings. Return the exit code."""
     findings: list[Finding] = []
     for path in list_files(ROOT):
         if path in SKIPPED_FILES:

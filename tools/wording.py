@@ -71,6 +71,7 @@ def check_source(path: str, source: str) -> list[Finding]:
 
 
 def _check_names(path: str, source: str) -> Iterator[Finding]:
+    """Yield a finding for each defined name that is, or contains, a private word."""
     for name, line in _list_defined_names(ast.parse(source, filename=path)):
         whole = name.strip("_")
         instead = WHOLE_NAMES.get(whole)
@@ -97,6 +98,7 @@ def _list_defined_names(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def _check_texts(path: str, source: str) -> Iterator[Finding]:
+    """Yield a finding for each private phrase in strings, docstrings and comments."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         is_text = token.type in _TEXT_TOKENS or tokenize.tok_name[token.type] == "FSTRING_MIDDLE"
         if not is_text:
@@ -112,6 +114,7 @@ def _describe(path: str, line: int, word: str, instead: str) -> Finding:
 
 
 def main() -> int:
+    """Check all files and print the findings. Return the exit code."""
     findings: list[Finding] = []
     for folder in CHECKED_FOLDERS:
         for file in sorted((ROOT / folder).rglob("*.py")):

@@ -157,7 +157,7 @@ class ACluster:
             await node.is_ready()
         return nodes
 
-    # -- ways to other members' brains (`server.asking.Peers`)
+    # -- ways to other members' brains (`PeerTransports`)
 
     def transport_to(self, member: Any) -> RpcDispatcher:
         return self.servers[member.id].answers

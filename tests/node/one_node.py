@@ -7,7 +7,7 @@ import logging
 import sys
 from pathlib import Path
 
-from wharf.agent.node_identities import load_own_identity
+from wharf.agent.node_identities import load_or_create_own_identity
 from wharf.contract.client import NO_RETRIES, AsyncClient
 from wharf.contract.client.http_transport import HttpTransport
 from wharf.contract.client.relay.dialers import ServerDialer
@@ -41,7 +41,7 @@ async def main(address: str, folder: Path, tracking_method: str, world: World) -
         client,
         settings,
         location,
-        load_own_identity(world, state_folder),
+        load_or_create_own_identity(world, state_folder),
         [WebSocketRelay(address)],
         [ServerDialer(address)],
     )

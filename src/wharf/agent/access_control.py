@@ -60,7 +60,11 @@ class HttpIdentityProviders:
     """
 
     async def send(self, request: ProviderRequest) -> ProviderReply:
-        """Send the request and return the reply. Raises `ProviderUnreachable`."""
+        """Send the request and return the reply.
+
+        Raises `ProviderUnreachable` if there is no complete reply in time, or if the provider's certificate is not
+        trusted.
+        """
         import httpx2  # Imported here because it loads slowly, and most servers have no identity provider.
 
         try:
@@ -108,9 +112,10 @@ MAX_ACL_RESET_CHARS: Final = 100
 
 
 def configure_access(context: ProcessContext, server: Server) -> None:
-    """Apply the access control settings to the server.
+    """Apply the access control settings to the server, and set how it reaches identity providers, creates RSA keys and
+    reads the ACL reset file.
 
-    `open_keyring` adds the keyring later, once the replica is loaded.
+    The keyring is loaded later, by `open_keyring`, once the replica is loaded.
     """
     settings = context.order.settings
     lifetime_limits = LifetimeLimits(settings.acl.token_min_expiration_ttl.ns, settings.acl.token_max_expiration_ttl.ns)
@@ -140,6 +145,7 @@ def open_keyring(context: ProcessContext, server: Server) -> None:
     load_keyring(server, file)
 
     def reload_keyring(_settings: AgentSettings) -> None:
+        """Load the keyring file again. If it cannot be used, log an error and keep the keys loaded before."""
         try:
             load_keyring(server, file)
         except StartupError as error:
@@ -148,15 +154,15 @@ def open_keyring(context: ProcessContext, server: Server) -> None:
     context.add_reload_handler(reload_keyring)
 
 
-def build_gate(context: ProcessContext, server: Server) -> CallerAuthenticator:
-    """Return the authenticator that api processes use for callers."""
+def build_caller_authenticator(context: ProcessContext, server: Server) -> CallerAuthenticator:
+    """Return the component that api processes use to find out which token or identity a request has."""
     return CallerAuthenticator(
         context.world, is_enabled=context.order.settings.acl.enabled, verifier=server.access.identity_signer
     )
 
 
-def build_tending_settings(settings: AgentSettings) -> SecretsSettings:
-    """Return when keys are rotated and when old keys and expired tokens are deleted."""
+def build_secrets_settings(settings: AgentSettings) -> SecretsSettings:
+    """Return the settings of the duty that rotates keys and deletes old keys and expired tokens."""
     server = settings.server
     return SecretsSettings(
         should_create_first_key=True,

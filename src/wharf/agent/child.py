@@ -94,7 +94,10 @@ def _take_channel() -> socket.socket:
 
 
 async def _run(context: ProcessContext, role: RunRole) -> None:
-    """Connect the context to the loop, wait for the parent, and run the role."""
+    """Connect the context to the event loop, wait until the parent lets the process begin, and run the role.
+
+    Meanwhile the process sends signs of life. If the parent asks it to stop before it may begin, the role does not run.
+    """
     context.attach()
     with contextlib.suppress(NotImplementedError):
         # An operator may terminate one process; the parent then starts it again.

@@ -23,7 +23,7 @@ KEYRING_FILE: Final = "keyring.key"
 
 LOCK_TIMEOUT_S: Final = 2.0
 """How long to wait for the lock. The children of a killed agent hold it until they end, usually within a second."""
-_PAUSE_S: Final = 0.05
+_LOCK_RETRY_INTERVAL_S: Final = 0.05
 
 
 class DataFolder:
@@ -34,9 +34,10 @@ class DataFolder:
         self.lock_descriptor = -1
 
     def acquire(self, *, owner: str) -> None:
-        """Create the folder if it is missing, and lock it.
+        """Create the folder if it is missing, check that it belongs to this user, and lock it.
 
-        `owner` describes this agent in the error of another agent that tries to lock the folder. Raises `CommandError`.
+        `owner` is a text that describes this agent. Another agent that finds the folder locked shows it in its error.
+        Raises `CommandError` if the folder cannot be used or is still locked after `LOCK_TIMEOUT_S`.
         """
         self._create()
         self._check_owner()
@@ -54,8 +55,8 @@ class DataFolder:
                     f"the data folder {self.path} is in use by {owner}: stop that one, or choose another folder with "
                     "--data-dir"
                 )
-            threading.Event().wait(_PAUSE_S)
-            waited_s += _PAUSE_S
+            threading.Event().wait(_LOCK_RETRY_INTERVAL_S)
+            waited_s += _LOCK_RETRY_INTERVAL_S
         os.ftruncate(self.lock_descriptor, 0)
         os.pwrite(self.lock_descriptor, owner.encode(), 0)
 
@@ -82,6 +83,7 @@ class DataFolder:
             self.lock_descriptor = -1
 
     def _try_lock(self) -> bool:
+        """Lock the lock file without waiting. Return `False` if another process holds the lock."""
         try:
             fcntl.flock(self.lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -89,6 +91,7 @@ class DataFolder:
         return True
 
     def _create(self) -> None:
+        """Create the folder, which only its owner can open, if it does not exist. Raises `CommandError`."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except FileExistsError as error:

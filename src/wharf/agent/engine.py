@@ -16,15 +16,15 @@ VOLATILE_FOLDER = "volatile"
 
 
 def get_store_folder(settings: AgentSettings) -> Path:
-    """Return the folder of the log file."""
+    """Return the folder of the log file. Engine `memory` has a folder of its own, which is deleted when the agent ends."""
     is_volatile = settings.state.engine is EngineKind.MEMORY
     return Path(settings.data_dir) / (VOLATILE_FOLDER if is_volatile else STORE_FOLDER)
 
 
 def get_store_socket(settings: AgentSettings) -> Path:
-    """Return the socket of the store process.
+    """Return the path of the Unix socket of the store process.
 
-    The same path as `StoreProcessSettings.socket_path`, computed without importing the store.
+    It is the path that `StoreProcessSettings.socket_path` returns, computed without importing the store.
     """
     return get_store_folder(settings) / STORE_SOCKET
 
@@ -66,6 +66,7 @@ def describe_state_location(settings: AgentSettings) -> str:
 
 
 def _build_etcd_engine(etcd: EtcdStateSettings, world: World) -> LogEngine:
+    """Return an engine for the configured etcd servers, not opened yet."""
     from wharf.cluster.engines.etcd.engine import EtcdEngine
     from wharf.cluster.engines.etcd.settings import EtcdSettings, EtcdTls
 

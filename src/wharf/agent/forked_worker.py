@@ -26,6 +26,7 @@ WORKER_TIMEOUT_S: Final = 10.0
 
 MAX_JOBS_PER_FORK: Final = 16
 """Limits the computations of one fork, so that they fit into its timeout."""
+# Each result of a fork is one of these tags, the length of the body, and the body.
 RESULT_TAG: Final = b"d"
 ERROR_TAG: Final = b"f"
 _HEAD: Final = struct.Struct(">cI")
@@ -84,13 +85,13 @@ class ForkedWorker:
     async def _run_batch(self, batch: Sequence[_PendingCall]) -> None:
         """Run the calls in one fork and set their results."""
         try:
-            reading, pid = _fork([call.function for call in batch], timeout_s=self._timeout_s)
+            read_descriptor, pid = _fork([call.function for call in batch], timeout_s=self._timeout_s)
         except OSError as error:
             _fail_calls(batch, f"cannot start a worker process: {error.strerror}; retry in a few seconds")
             return
         try:
             async with asyncio.timeout(self._timeout_s):
-                await _read_results(reading, batch)
+                await _read_results(read_descriptor, batch)
         except TimeoutError:
             _fail_calls(batch, f"the worker process did not reply within {self._timeout_s:g} s; retry later")
         except asyncio.IncompleteReadError:
@@ -103,25 +104,25 @@ class ForkedWorker:
             await asyncio.shield(asyncio.to_thread(os.waitpid, pid, 0))
 
 
-async def _read_results(reading: int, batch: Sequence[_PendingCall]) -> None:
+async def _read_results(read_descriptor: int, batch: Sequence[_PendingCall]) -> None:
     """Set the result of each call as soon as the fork writes it."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reading, "rb", buffering=0)
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_descriptor, "rb", buffering=0)
     )
     try:
         for call in batch:
-            kind, length = _HEAD.unpack(await reader.readexactly(_HEAD.size))
-            _set_result(call, kind, await reader.readexactly(length))
+            tag, length = _HEAD.unpack(await reader.readexactly(_HEAD.size))
+            _set_result(call, tag, await reader.readexactly(length))
     finally:
         transport.close()
 
 
-def _set_result(call: _PendingCall, kind: bytes, body: bytes) -> None:
+def _set_result(call: _PendingCall, tag: bytes, body: bytes) -> None:
     """Set the result or the exception of a call, unless it was canceled."""
     if call.result.done():
         return
-    if kind == RESULT_TAG:
+    if tag == RESULT_TAG:
         call.result.set_result(body)
     else:
         call.result.set_exception(WorkerFailed(body.decode(errors="replace")))
@@ -139,7 +140,7 @@ def _fail_calls(batch: Sequence[_PendingCall], why: str) -> None:
 
 def _fork(functions: Sequence[WorkerFunction], *, timeout_s: float) -> tuple[int, int]:
     """Start a fork. Return the descriptor to read its results from, and its process id. Raises `OSError`."""
-    reading, writing = os.pipe()
+    read_descriptor, write_descriptor = os.pipe()
     try:
         with warnings.catch_warnings():
             # Newer Pythons warn if the process has other threads. The warning does not apply: the fork takes no lock
@@ -147,16 +148,16 @@ def _fork(functions: Sequence[WorkerFunction], *, timeout_s: float) -> tuple[int
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
     except OSError:
-        os.close(reading)
-        os.close(writing)
+        os.close(read_descriptor)
+        os.close(write_descriptor)
         raise
     if pid == 0:
-        _run_in_fork(functions, writing, timeout_s=timeout_s)
-    os.close(writing)
-    return reading, pid
+        _run_in_fork(functions, write_descriptor, timeout_s=timeout_s)
+    os.close(write_descriptor)
+    return read_descriptor, pid
 
 
-def _run_in_fork(functions: Sequence[WorkerFunction], writing: int, *, timeout_s: float) -> NoReturn:
+def _run_in_fork(functions: Sequence[WorkerFunction], write_descriptor: int, *, timeout_s: float) -> NoReturn:
     """Run the functions in the fork, write their results, and exit. Never returns or raises."""
     try:
         gc.disable()
@@ -166,13 +167,13 @@ def _run_in_fork(functions: Sequence[WorkerFunction], writing: int, *, timeout_s
             signal.signal(number, signal.SIG_DFL)
         # If the brain dies meanwhile, the timer ends this fork.
         signal.setitimer(signal.ITIMER_REAL, timeout_s + 1)
-        _close_all_but(writing)
+        _close_all_but(write_descriptor)
         for function in functions:
             try:
-                kind, body = RESULT_TAG, function()
+                tag, body = RESULT_TAG, function()
             except Exception:  # Top level of a call: the other functions still run.
-                kind, body = ERROR_TAG, traceback.format_exc().encode()
-            _write_all(writing, _HEAD.pack(kind, len(body)) + body)
+                tag, body = ERROR_TAG, traceback.format_exc().encode()
+            _write_all(write_descriptor, _HEAD.pack(tag, len(body)) + body)
     finally:
         os._exit(0)
 
@@ -189,7 +190,7 @@ def _close_all_but(kept_descriptor: int) -> None:
                 os.close(descriptor)
 
 
-def _write_all(writing: int, data: bytes) -> None:
+def _write_all(write_descriptor: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
-        rest = rest[os.write(writing, rest) :]
+        rest = rest[os.write(write_descriptor, rest) :]

@@ -92,7 +92,10 @@ class ProcessContext:
             await asyncio.sleep(SIGN_OF_LIFE_INTERVAL_S)
 
     async def wait_to_begin(self) -> bool:
-        """Wait for the parent. Return `True` if the role may begin, `False` if it should stop instead."""
+        """Wait until the parent lets this process begin its work.
+
+        Return `False` if it asks the process to stop instead.
+        """
         await self._may_begin.wait()
         return not self.stopping.is_set()
 
@@ -204,7 +207,10 @@ class ProcessContext:
             send_message(self._channel, message)
 
     def _describe(self, question: int) -> ProcessDescription:
-        """Return stacks, recent log lines and facts of this process for a debug archive."""
+        """Return stacks, recent log lines and facts of this process for a debug archive.
+
+        `question` is the id of the request.
+        """
         try:
             facts = self._facts()
         except Exception as error:  # Top level of a request: an archive without these facts is still useful.

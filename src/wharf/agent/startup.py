@@ -53,7 +53,7 @@ class ReadyReport(msgspec.Struct, frozen=True):
 
 
 def list_process_specs(settings: AgentSettings) -> list[ProcessSpec]:
-    """Return the processes that the configuration requires."""
+    """Return a specification of each process that the configuration requires."""
     parts: list[ProcessSpec] = []
     needs_store: tuple[str, ...] = ()
     if settings.server.enabled:
@@ -91,9 +91,10 @@ class AgentProcess:
         is_fresh: bool = False,
         should_introduce_own_node: bool = False,
     ) -> None:
-        """`reload_configuration` reads the configuration files again and may raise `ConfigurationError`. `is_fresh` empties
-        the data folder first. `should_introduce_own_node`: with access control, the node of this agent needs no
-        introduction token to register at its own server.
+        """`reload_configuration` reads the configuration files again and may raise `ConfigurationError`.
+
+        `is_fresh` empties the data folder first. `should_introduce_own_node`: with access control, the node of this
+        agent needs no introduction token to register at its own server.
         """
         self.settings = configuration.settings
         self._reload_configuration = reload_configuration
@@ -167,7 +168,10 @@ class AgentProcess:
     # -- callbacks of the supervisor
 
     def build_spawn_spec(self, part: str) -> SpawnSpec:
-        """Return the order and the inherited descriptors of a process."""
+        """Return how to start a process: its first message and the descriptors it inherits.
+
+        `part` is its name, such as `api-2`.
+        """
         role = part.partition("-")[0]
         descriptors = [self._folder.lock_descriptor]
         listening = -1
@@ -240,11 +244,13 @@ class AgentProcess:
             self._next_snapshot_s = self._world.monotonic_s() + wait_s
 
     def next_one_off_s(self) -> float | None:
-        """Return when the next snapshot is due on the monotonic clock, or `None`."""
+        """Return when the next snapshot is due, in seconds of the monotonic clock; `None` if no snapshots are
+        scheduled.
+        """
         return self._next_snapshot_s
 
     def start_one_off(self) -> str | None:
-        """Return the role that saves a snapshot, and schedule the next one."""
+        """Schedule the next snapshot, and return the role of the process that saves one now."""
         self._next_snapshot_s = self._world.monotonic_s() + self.settings.snapshots.interval.seconds
         return SNAPSHOT_ROLE
 
@@ -265,7 +271,10 @@ def require_no_running_tasks(settings: AgentSettings) -> None:
 
 
 def require_own_folder(folder: Path) -> None:
-    """Raise `CommandError` if the folder holds files but is not a data folder of an agent, so that --reset-data keeps them."""
+    """Raise `CommandError` if the folder contains files but is not a data folder of an agent.
+
+    `--reset-data` would delete these files.
+    """
     try:
         entries = {entry.name for entry in folder.iterdir()} if folder.exists() else set()
     except OSError as error:

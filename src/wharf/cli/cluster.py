@@ -47,6 +47,7 @@ def members(session: Session) -> None:
     leader = session.client.status.leader()
 
     def render_text() -> str:
+        """Return the table of servers."""
         rows = [
             (
                 member.name, f"{member.addr}:{member.port}", member.status,

@@ -28,6 +28,7 @@ def _create_completer(
     """Return a click completion function that lists completions for a prefix through the client."""
 
     def complete(context: click.Context, _: click.Parameter, prefix: str) -> "list[CompletionItem]":
+        """Return the completions for a prefix, or none if the server does not reply quickly."""
         from click.shell_completion import CompletionItem
 
         try:

@@ -146,7 +146,10 @@ def _set_paused(session: Session, deployment_id: str, *, is_paused: bool) -> Non
 
 
 def _follow_deployment(session: Session, deployment: "Deployment") -> None:
-    """Follow a deployment to its end and exit with the code of the outcome; Ctrl-C lets it continue."""
+    """Show the deployment's progress until it ends, then exit with the code of its outcome.
+
+    Ctrl-C stops only the display.
+    """
     from wharf.cli.job.follower import FollowInterrupted, follow_job
 
     try:

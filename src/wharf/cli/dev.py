@@ -163,7 +163,7 @@ def print_welcome(report: "ReadyReport") -> None:
 
 
 def list_commands_to_try(report: "ReadyReport") -> list[str]:
-    """Return the shell commands with which a user begins: environment variables, then a first job."""
+    """Return the shell commands that the welcome text suggests: environment variables to set, then a first job."""
     settings, folder = report.settings, report.data_folder
     wharf = find_own_command()
     lines: list[str] = []

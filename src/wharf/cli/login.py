@@ -77,7 +77,10 @@ def _login_with_browser(session: Session, method: str, callback: str) -> "TokenV
     callback_parameters: dict[str, str] = {}
 
     class CallbackHandler(BaseHTTPRequestHandler):
+        """Receives the browser that returns from the identity provider, and stores the parameters of its URL."""
+
         def do_GET(self) -> None:  # The name that http.server requires.
+            """Store the parameters of the callback URL and send a closing page. Any other path is answered with 404."""
             parts = urlsplit(self.path)
             if parts.path != CALLBACK_PATH:
                 self.send_error(404)

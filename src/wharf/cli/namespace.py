@@ -61,6 +61,7 @@ def show_namespace(session: Session, name: str) -> None:
     capabilities = namespace.capabilities
 
     def render_text() -> str:
+        """Return the fields of the namespace, and the use of its quota if it has one."""
         parts = [
             render_pairs(
                 [

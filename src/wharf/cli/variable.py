@@ -180,8 +180,9 @@ def lock(session: Session, path: str, command: tuple[str, ...], ttl: str, delay:
 
 @contextlib.contextmanager
 def _report_conflicts(path: str) -> "Iterator[None]":
-    """Turn a conflict in the block into a CliError. The server's text is the current variable as JSON, with its items,
-    which must not be printed.
+    """Turn a conflict in the block into a CliError without the variable's items.
+
+    The server's text is the current variable as JSON, with its items, which must not be printed.
     """
     import msgspec
 

@@ -30,12 +30,15 @@ class SettingsBuilder:
         """The origin of every value in the tree. Values without an origin are defaults."""
 
     def build(self, tree: SettingTree) -> AgentSettings | None:
-        """Return the settings, or `None` if there are problems."""
+        """Return the settings that the tree describes, or `None` if there are problems, which `problems` then lists."""
         settings = self._build_section(AgentSettings, tree, ())
         return settings if isinstance(settings, AgentSettings) and not self.problems else None
 
     def _build_section(self, section: type[msgspec.Struct], tree: SettingTree, path: KeyPath) -> object:
-        """Build a table of known keys. Invalid values are left at their defaults."""
+        """Return the settings of one table.
+
+        Unknown keys and invalid values are added to the problems, and have their defaults here.
+        """
         fields = get_fields(section)
         values: dict[str, object] = {}
         for key, node in tree.children.items():
@@ -50,7 +53,10 @@ class SettingsBuilder:
         return section(**values)
 
     def _build_value(self, kind: Any, node: SettingTree | SettingLeaf, path: KeyPath, info: SettingInfo) -> object:
-        """Build a table of known keys, a map, or a single value, whichever the type requires."""
+        """Return the value of one key: a table of known keys, a map or a single value, whichever its type requires.
+
+        Return `_INVALID` if the value has another type.
+        """
         if is_section(kind):
             if isinstance(node, SettingTree):
                 return self._build_section(kind, node, path)
@@ -68,7 +74,11 @@ class SettingsBuilder:
         return self._add_problem(node, path, f"expected {describe_type(kind)}, given {description}")
 
     def _build_leaf(self, kind: Any, leaf: SettingLeaf, path: KeyPath, info: SettingInfo) -> object:
-        """Convert a single value, check its limits, and record its origin. The value of a secret is never reported."""
+        """Convert a single value, check its limits, and record its origin.
+
+        Return `_INVALID` and add a problem if it is invalid. The text of a problem never contains the value of a
+        secret.
+        """
         try:
             value = parse_scalar(kind, leaf.value)
         except ValueError:
@@ -117,6 +127,7 @@ def parse_scalar(kind: Any, value: Scalar | list[PlainValue]) -> object:
 
 
 def _require_scalar(value: PlainValue) -> Scalar | list[PlainValue]:
+    """Return an element of a list. Raises `ValueError` if it is a table."""
     if isinstance(value, dict):
         raise ValueError("a table in a list")
     return value

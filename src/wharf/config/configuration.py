@@ -52,10 +52,10 @@ def load_configuration(
     flags: Sequence[CommandFlag] = (),
     presets: Mapping[KeyPath, Scalar | list[PlainValue]] | None = None,
 ) -> Configuration:
-    """Read and merge all sources.
+    """Return the configuration of all sources: defaults, files in order, environment, then flags. Later values win.
 
-    `presets` are defaults of the calling command; every other source overrides them. Raises `ConfigurationError` with all
-    problems of all sources, not only the first.
+    `presets` are defaults of the calling command; every other source overrides them. Raises `ConfigurationError` with
+    all problems of all sources, not only the first.
     """
     files, problems = list_files(paths)
     tree = SettingTree({}, DEFAULT_ORIGIN)

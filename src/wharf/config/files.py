@@ -16,7 +16,7 @@ MAX_FILE_BYTES: Final = 4_000_000
 
 
 def list_files(paths: Sequence[FilePath]) -> tuple[list[FilePath], list[ConfigurationProblem]]:
-    """Return the files to read, in order, and the paths that cannot be read.
+    """Return two lists: the files to read, in order, and a problem for each path that cannot be read.
 
     A folder stands for the .toml and .json files directly in it, sorted by name.
     """

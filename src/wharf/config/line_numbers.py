@@ -39,7 +39,10 @@ def find_json_lines(text: str) -> LineNumbers:
 
 
 def find_repeated_json_key(text: str) -> tuple[KeyPath, int] | None:
-    """Return the first key that occurs twice in one object, with the line of its second occurrence."""
+    """Return the path of the first key that occurs twice in one object, and the line of its second occurrence.
+
+    Return `None` if there is none.
+    """
     seen_keys: set[tuple[int, str]] = set()
     for key in _iterate_json_keys(text):
         key_in_object = (key.object_number, key.path[-1])

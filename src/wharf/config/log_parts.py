@@ -84,7 +84,9 @@ package around it."""
 
 
 def list_log_parts() -> dict[str, str]:
-    """Return the full package name of each part: `engines` is wharf.cluster.engines."""
+    """Return the full package name of each part of Wharf that `log_levels` can name, such as wharf.cluster.engines for
+    `engines`.
+    """
     packages = {module.name: f"wharf.{module.name}" for module in pkgutil.iter_modules(wharf.__path__)}
     for group in _GROUPS:
         folders = [f"{folder}/{group}" for folder in wharf.__path__]

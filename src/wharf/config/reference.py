@@ -107,6 +107,7 @@ def _describe_default(field: SettingField) -> str:
 
 
 def _render_foreign_keys() -> Iterator[str]:
+    """Yield the Markdown lines of the section about keys of Nomad that Wharf does not have."""
     yield "## Keys of Nomad that Wharf does not have\n"
     yield "Each is an error like every unknown key; the message gives the reason.\n"
     yield "| key | why |\n|---|---|"

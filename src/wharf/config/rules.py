@@ -52,6 +52,7 @@ def get_listen_address(settings: AgentSettings) -> str:
 
 
 def _check_names(settings: AgentSettings) -> RuleViolations:
+    """Check that region and datacenter are names without spaces and slashes."""
     for key in ("region", "datacenter"):
         value = getattr(settings, key)
         if not value or re.search(r"[\s/]", value):
@@ -59,6 +60,7 @@ def _check_names(settings: AgentSettings) -> RuleViolations:
 
 
 def _check_telemetry(settings: AgentSettings) -> RuleViolations:
+    """Check the prefixes of the metric filter, and that the collection interval is above 0."""
     for prefix in settings.telemetry.prefix_filter:
         if message := find_prefix_problem(prefix):
             yield ("telemetry", "prefix_filter"), message
@@ -67,7 +69,7 @@ def _check_telemetry(settings: AgentSettings) -> RuleViolations:
 
 
 def _check_roles(settings: AgentSettings) -> RuleViolations:
-    """An agent is a server, a node or both; a node alone needs addresses of servers."""
+    """Check that the agent is a server, a node or both, and that a node without a server has addresses of servers."""
     if not settings.server.enabled and not settings.client.enabled:
         yield (
             ("server", "enabled"),
@@ -78,7 +80,7 @@ def _check_roles(settings: AgentSettings) -> RuleViolations:
 
 
 def _check_folders(settings: AgentSettings) -> RuleViolations:
-    """A data folder is required, and all paths must be absolute."""
+    """Check that there is a data folder, and that all paths are absolute."""
     if not settings.data_dir:
         yield ("data_dir",), 'required: set the folder of all data, such as data_dir = "/var/lib/wharf"'
     folders: tuple[tuple[KeyPath, str], ...] = (
@@ -97,7 +99,7 @@ def _check_folders(settings: AgentSettings) -> RuleViolations:
 
 
 def _check_addresses(settings: AgentSettings) -> RuleViolations:
-    """Listen addresses must be IP addresses, the advertised one a host and a port."""
+    """Check that listen addresses are IP addresses or `localhost`, and that the advertised one is a host and a port."""
     for path, text in ((("bind_addr",), settings.bind_addr), (("addresses", "http"), settings.addresses.http)):
         if text and text != "localhost" and not _is_ip_address(text):
             yield path, f'expected an IP address or "localhost", given "{text}"'
@@ -114,7 +116,9 @@ def _is_ip_address(text: str) -> bool:
 
 
 def _check_access(settings: AgentSettings) -> RuleViolations:
-    """Check lifetimes of tokens, the settings of replication, and that a public address has access control."""
+    """Check lifetimes of tokens and the settings of replication, and that an address other machines can reach has
+    access control.
+    """
     min_ttl, max_ttl = settings.acl.token_min_expiration_ttl, settings.acl.token_max_expiration_ttl
     if min_ttl.ns > max_ttl.ns:
         yield (("acl", "token_min_expiration_ttl"), "it is longer than acl.token_max_expiration_ttl")
@@ -145,7 +149,7 @@ def _check_access(settings: AgentSettings) -> RuleViolations:
 
 
 def _check_tls(settings: AgentSettings) -> RuleViolations:
-    """TLS requires a certificate and a key; verifying clients requires TLS and the authority's certificate."""
+    """Check that TLS has a certificate and a key, and that verifying clients has TLS and the authority's certificate."""
     tls = settings.tls
     if not tls.http:
         if tls.verify_https_client:
@@ -159,9 +163,9 @@ def _check_tls(settings: AgentSettings) -> RuleViolations:
 
 
 def _check_limits(settings: AgentSettings) -> RuleViolations:
-    """Several servers must share their counters: counters in memory belong to one machine.
+    """Check that several servers share their counters, because counters in memory belong to one machine.
 
-    If a limits file is set, the code that reads that file checks it.
+    If a limits file is set, the code that reads that file checks this instead.
     """
     limits = settings.limits
     if not limits.enabled or limits.file or not settings.server.enabled:
@@ -202,7 +206,7 @@ def _check_etcd(settings: AgentSettings) -> RuleViolations:
 
 
 def _check_log_levels(settings: AgentSettings) -> RuleViolations:
-    """The keys of `log_levels` must be packages of Wharf or known loggers of libraries."""
+    """Check that the keys of `log_levels` are packages of Wharf or known loggers of libraries."""
     known_parts = [*sorted(list_log_parts()), *_OTHER_LOGGERS]
     for name in settings.log_levels:
         part = name.removeprefix("wharf.").partition(".")[0]
@@ -213,6 +217,7 @@ def _check_log_levels(settings: AgentSettings) -> RuleViolations:
 
 
 def _check_task_ports(settings: AgentSettings) -> RuleViolations:
+    """Check that the range of ports for tasks is not empty."""
     if settings.client.min_dynamic_port > settings.client.max_dynamic_port:
         yield (
             ("client", "min_dynamic_port"),

@@ -102,9 +102,10 @@ _PLURAL_BY_TYPE: dict[Any, str] = {str: "texts", int: "integers"}
 
 
 def find_field(path: KeyPath) -> tuple[SettingField, Any] | None:
-    """Return the declared field for a path of keys, and the type of the value at the path; `None` if it is unknown.
+    """Return the declared field for a path of keys, and the type of the value at the path.
 
-    A key that users choose has no field of its own: the field is that of the table around it.
+    Return `None` if the path is unknown. A key that users choose, such as a volume's name, has no field of its own. Its
+    field is that of the table around it.
     """
     kind: Any = AgentSettings
     field: SettingField | None = None

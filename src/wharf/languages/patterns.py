@@ -44,10 +44,12 @@ class Re2Pattern:
         names = self._compiled.groupindex
 
         def get_group(match: Any, name: str) -> str:  # The library declares no types.
+            """Return the text of a group, by name or number. Return "" if the group does not exist or did not match."""
             number = int(name) if name.isdecimal() else names.get(name, -1)
             return (match.group(number) or "") if 0 <= number <= count else ""
 
         def expand_replacement(match: Any) -> str:
+            """Return the replacement with the groups of one match inserted."""
             return _GROUP_REFERENCE.sub(
                 lambda reference: "$" if reference[0] == "$$" else get_group(match, reference[1] or reference[2]),
                 replacement,

@@ -23,9 +23,9 @@ _BARE_VALUE: Final = re.compile(r"[^,\]}#\n]*")
 
 
 def find_locations(text: str) -> Mapping[KeyPath, SourceLocation]:
-    """Return the location of each key and element.
+    """Return the line and column of each key and array element of a TOML document, by its path.
 
-    The path of a table in an array holds its index: `("rule", 0, "name")`.
+    The path of a key in an array of tables holds the index of the table: `("rule", 0, "name")`.
     """
     return _LocationScanner(text).scan()
 
@@ -75,7 +75,10 @@ class _LocationScanner:
         return path
 
     def _read_pair(self, table: KeyPath) -> None:
-        """Read a key with its value."""
+        """Read a key with its value, and record the locations of both.
+
+        `table` is the path of the table that contains the key.
+        """
         start = self._offset
         path = table
         for name in self._read_key():
@@ -120,7 +123,10 @@ class _LocationScanner:
             self._skip(_BARE_VALUE)
 
     def _skip_closing(self, closing: str) -> bool:
-        """Skip blanks and a comma. Return whether the array or table ends here, and skip its end."""
+        """Skip blanks and a comma, and the closing character if it follows.
+
+        Return whether the array or table ends here.
+        """
         self._skip(_BLANK)
         if self._text[self._offset : self._offset + 1] == ",":
             self._offset += 1
@@ -133,7 +139,7 @@ class _LocationScanner:
         return True
 
     def _skip(self, pattern: re.Pattern[str]) -> bool:
-        """Skip what the pattern matches. Return whether that was anything."""
+        """Skip the text at the offset that the pattern matches. Return whether anything was skipped."""
         match = pattern.match(self._text, self._offset)
         if match is None:
             return False

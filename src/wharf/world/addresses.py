@@ -22,9 +22,9 @@ def split_host_and_port(text: str) -> HostAndPort | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is `localhost` or a loopback address, also if it is an IPv4 address mapped to IPv6.
+    """Return whether only processes of this machine can connect to the host.
 
-    Only processes of this machine can connect to such an address.
+    This is so for `localhost` and loopback addresses, also for an IPv4 address mapped to IPv6.
     """
     try:
         address = ip_address(host)

@@ -13,7 +13,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class FrameTooLong(Exception):
-    """A frame is longer than the protocol allows: the peer does not speak it."""
+    """The length of a received frame is above the limit: the sender uses another protocol."""
 
 
 def encode_frame(message: msgspec.Struct) -> bytes:

@@ -54,7 +54,10 @@ class ReplicaTokens(MemoryDirectory, frozen=True):
         )
 
     def find_user(self, login: str) -> User | None:
-        """Return a user for each token: tokens have no owner, so each is counted by its accessor id."""
+        """Return a user whose login is the accessor id of a token.
+
+        Tokens of a cluster have no owner, so the limiter treats each token as a user of its own.
+        """
         return User(login=login)
 
     def is_known_token(self, sha256: str) -> bool:
@@ -90,7 +93,7 @@ class ApiLimits:
         )
 
     def _with_fresh_tokens(self, inner: App) -> App:
-        """Return an application that clears the limiter's token cache if any token changed.
+        """Return an application that clears the limiter's cache of tokens before a request if any token has changed.
 
         So a deleted token is unknown to the limiter immediately.
         """
@@ -125,7 +128,10 @@ class ApiLimits:
 
 
 def has_machine_rules(rules: RuleSet) -> bool:
-    """Return whether any rule limits machines, as rules for the API do."""
+    """Return whether any rule has a ceiling for the caller class `MACHINE`.
+
+    Rules for the API need one; rules for other services have none.
+    """
     return any(CallerClass.MACHINE in rule.ceilings for rule in rules.rules)
 
 
@@ -166,9 +172,11 @@ def build_limiter_settings(settings: AgentSettings, data_folder: Path, process: 
 
 
 def share_on_machine(store: StoreSettings, socket: Path, processes: int, process: str) -> StoreSettings:
-    """Return store settings with which the first process counts for all processes of the machine.
+    """Return store settings for one process, with which the first process counts the requests of all processes of the
+    machine.
 
-    While the first process is unavailable, each other process allows its share of a limit.
+    `process` is the name of the process, `processes` how many there are. While the first one is unavailable, each other
+    process allows its share of a limit.
     """
     if process == COUNTING_PROCESS:
         return msgspec.structs.replace(store, socket=socket)

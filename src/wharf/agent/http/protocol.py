@@ -29,6 +29,7 @@ class DirectReplyProtocol(HttpToolsProtocol):
             self.on_disconnect()
 
     def on_headers_complete(self) -> None:
+        """Start to handle the request, and offer a `DirectReply` to the application in the extensions of its scope."""
         super().on_headers_complete()
         cycle = self.cycle
         if cycle is not None and cycle.scope is self.scope:  # Otherwise it is an upgrade or a pipelined request.
@@ -76,7 +77,10 @@ class DirectReply:
         return True
 
     def set_disconnect_callback(self, callback: Callable[[], None] | None) -> bool:
-        """Call `callback` if the client disconnects. Return `False` if the request has a body."""
+        """Call `callback` once the client disconnects, at once if it has; `None` removes the callback.
+
+        Return whether that is possible. It is not possible for a request with a body, and then nothing is changed.
+        """
         if self._has_body:
             return False  # An unread body would hide the end of the connection.
         self._protocol.on_disconnect = callback
@@ -178,6 +182,8 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
     """Return the protocol class of a port whose connections share this limiter."""
 
     class LimitedProtocol(DirectReplyProtocol):
+        """The protocol of one connection: closes it if the client has too many, sends too slowly or does not read."""
+
         def __init__(self, *args: Any, **options: Any) -> None:  # The arguments are uvicorn's.
             super().__init__(*args, **options)
             self._address: str | None = None
@@ -189,6 +195,7 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
             self._stalled_timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+            """Accept the connection if its client may open another one. Otherwise close it, usually with a 429 reply."""
             peer = transport.get_extra_info("peername")
             address = str(peer[0]) if isinstance(peer, tuple) and peer else ""
             if not connections.try_admit(address):
@@ -201,6 +208,7 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
             self._first_byte_timer = self.loop.call_later(FIRST_BYTE_TIMEOUT_S, transport.abort)
 
         def data_received(self, data: bytes) -> None:
+            """Parse received data, and enforce the size and the time limit of the head of a request."""
             if self._address is None:
                 return
             if self._first_byte_timer is not None:
@@ -249,6 +257,7 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
                 self._stalled_timer = None
 
         def handle_websocket_upgrade(self) -> None:
+            """Let the websocket protocol take over the connection, which no longer counts for its client."""
             # The websocket protocol takes over the connection and does not report its end, so it no longer counts.
             if self._address is not None:
                 connections.release(self._address)

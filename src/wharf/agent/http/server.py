@@ -125,6 +125,7 @@ class _Server(uvicorn.Server):
         loop, config = asyncio.get_running_loop(), self.config
 
         def protocol() -> asyncio.Protocol:
+            """Return the protocol of one new connection."""
             return config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn calls it
                 config=config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
             )
@@ -147,7 +148,9 @@ class _Server(uvicorn.Server):
         yield
 
     async def tick_until(self, stop: asyncio.Event) -> None:
-        """Update the Date header and abort lingering connections until the event is set."""
+        """Until the event is set, update the Date header every second, and abort closing connections whose client does
+        not read.
+        """
         lingering, next_check_s = LingeringConnections(), 0.0
         while not stop.is_set():
             if self._world.monotonic_s() >= next_check_s:

@@ -92,6 +92,7 @@ class JsonLineFormatter(logging.Formatter):
         self._redactor = redactor
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the redacted record as a JSON object. Empty fields are omitted."""
         line = format_record(record, self._process, self._redactor)
         document: dict[str, object] = {
             "time": format_log_time(line.at_s),
@@ -110,7 +111,7 @@ class JsonLineFormatter(logging.Formatter):
 
 
 class TextLineFormatter(logging.Formatter):
-    """`12:00:01.250 info   api    listening  address=127.0.0.1:4646  request=8a3f`"""
+    """Formats a record as text for operators, such as `12:00:01.250 info api listening address=127.0.0.1:4646`."""
 
     def __init__(self, process: str, redactor: Redactor, *, has_colours: bool, has_date: bool) -> None:
         super().__init__()
@@ -120,6 +121,7 @@ class TextLineFormatter(logging.Formatter):
         self._date = has_date
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the redacted record as a line of text. Further lines of a message or traceback are indented."""
         line = format_record(record, self._process, self._redactor)
         time = format_log_time(line.at_s) if self._date else format_log_time(line.at_s)[11:23]
         fields = dict(line.fields) | ({"request": line.request_id} if line.request_id else {})
@@ -137,7 +139,7 @@ class TextLineFormatter(logging.Formatter):
 
 
 class WrittenLogLine(msgspec.Struct, frozen=True):
-    """A line as `JsonLineFormatter` writes it."""
+    """A log line, decoded from the JSON text that `JsonLineFormatter` wrote."""
 
     time: str
     level: str

@@ -64,6 +64,10 @@ class Redactor:
         return {name: REDACTED if is_secret_name(name) else self._redact_value(value) for name, value in fields.items()}
 
     def _redact_value(self, value: object) -> object:
+        """Return a field's value with secrets replaced, also inside of maps and lists.
+
+        A value of another type becomes text.
+        """
         if isinstance(value, bool | int | float | None):
             return value
         if isinstance(value, Mapping):

@@ -18,7 +18,7 @@ import msgspec
 from wharf.contract.model.times import SECOND
 
 _STAMP: Final = "%Y%m%dT%H%M%S"
-_STAMPED: Final = re.compile(r"-(\d{8}T\d{6})(?:\.(\d+))?")
+_STAMP_PATTERN: Final = re.compile(r"-(\d{8}T\d{6})(?:\.(\d+))?")
 
 
 class Rotation(msgspec.Struct, frozen=True):
@@ -119,7 +119,7 @@ def list_rotated_files(path: Path) -> list[Path]:
     """Return the rotated files of a log file, oldest first."""
     rotated: list[tuple[str, int, Path]] = []
     for file in path.parent.glob(f"{path.stem}-*{path.suffix}"):
-        match = _STAMPED.fullmatch(file.name.removeprefix(path.stem).removesuffix(path.suffix))
+        match = _STAMP_PATTERN.fullmatch(file.name.removeprefix(path.stem).removesuffix(path.suffix))
         if match is not None:
             rotated.append((match[1], int(match[2] or 0), file))
     return [file for _, _, file in sorted(rotated)]

@@ -48,6 +48,7 @@ class LogConfiguration(msgspec.Struct, frozen=True, kw_only=True):
 
     level: LogLevel = LogLevel.INFO
     levels: Mapping[str, LogLevel] = {}
+    """Levels of single libraries or parts of Wharf, by name."""
     json: bool = False
     file: str = ""
     rotation: Rotation = Rotation()
@@ -121,10 +122,10 @@ class _ForwardingHandler(LineHandler):
 class _ConfiguredLevelFilter(logging.Filter):
     """Passes only records of the configured levels, while a follower reads at a lower level."""
 
-    def __init__(self, order: LogConfiguration) -> None:
+    def __init__(self, configuration: LogConfiguration) -> None:
         super().__init__()
-        self._level = NUMBER_BY_LEVEL[order.level]
-        self._level_by_name = _get_level_numbers(order)
+        self._level = NUMBER_BY_LEVEL[configuration.level]
+        self._level_by_name = _get_level_numbers(configuration)
 
     def filter(self, record: logging.LogRecord) -> bool:
         parts = record.name.split(".")
@@ -144,20 +145,20 @@ class ProcessLogging:
         self._retained_lines: collections.deque[str] = collections.deque(maxlen=MAX_RETAINED_LINES)
         self._handlers: list[logging.Handler] = []
         self._named_loggers: set[str] = set()
-        self._order = LogConfiguration()
+        self._configuration = LogConfiguration()
         self._forwarding: tuple[int, Callable[[int, str], None]] | None = None
 
-    def apply(self, order: LogConfiguration) -> None:
+    def apply(self, configuration: LogConfiguration) -> None:
         """Apply the configuration. Raises `OSError` if the log file cannot be opened; the old configuration then stays."""
-        redactor = Redactor(order.secrets)
+        redactor = Redactor(configuration.secrets)
         handlers: list[logging.Handler] = [
             LineHandler(
                 lambda line, _at_ns: self._retained_lines.append(line), JsonLineFormatter(self._process, redactor)
             )
         ]
-        if order.file:
-            file = RotatingFile(Path(order.file), order.rotation)
-            formatter = self._build_formatter(order, redactor, colours=False, date=True)
+        if configuration.file:
+            file = RotatingFile(Path(configuration.file), configuration.rotation)
+            formatter = self._build_formatter(configuration, redactor, colours=False, date=True)
             handlers.append(
                 LineHandler(
                     lambda line, at_ns: file.write(line.encode("utf-8", "replace") + b"\n", now_ns=at_ns),
@@ -165,10 +166,10 @@ class ProcessLogging:
                     on_close=file.close,
                 )
             )
-        if order.on_terminal:
+        if configuration.on_terminal:
             is_terminal = self._stream.isatty()
             colours = is_terminal and not os.environ.get("NO_COLOR")
-            formatter = self._build_formatter(order, redactor, colours=colours, date=not is_terminal)
+            formatter = self._build_formatter(configuration, redactor, colours=colours, date=not is_terminal)
             handlers.append(LineHandler(lambda line, _at_ns: self._write_line(line), formatter))
 
         root = logging.getLogger()
@@ -178,8 +179,8 @@ class ProcessLogging:
         for handler in handlers:
             root.addHandler(handler)
         self._handlers = handlers
-        self._order = order
-        self._set_levels(order)
+        self._configuration = configuration
+        self._set_levels(configuration)
         self._start_forwarding()
         logging.captureWarnings(True)
 
@@ -189,21 +190,21 @@ class ProcessLogging:
         `put` must not block. The configured outputs do not change.
         """
         self._forwarding = (level, put) if level else None
-        self.apply(self._order)
+        self.apply(self._configuration)
 
     def _start_forwarding(self) -> None:
         """Add the forwarding handler if lines are forwarded."""
         if self._forwarding is None:
             return
         level, put = self._forwarding
-        level_filter = _ConfiguredLevelFilter(self._order)
+        level_filter = _ConfiguredLevelFilter(self._configuration)
         for handler in self._handlers:
             handler.addFilter(level_filter)
-        forwarder = _ForwardingHandler(put, JsonLineFormatter(self._process, Redactor(self._order.secrets)))
+        forwarder = _ForwardingHandler(put, JsonLineFormatter(self._process, Redactor(self._configuration.secrets)))
         forwarder.setLevel(level)
         root = logging.getLogger()
         root.addHandler(forwarder)
-        root.setLevel(min(level, NUMBER_BY_LEVEL[self._order.level]))
+        root.setLevel(min(level, NUMBER_BY_LEVEL[self._configuration.level]))
         self._handlers.append(forwarder)
 
     def get_retained_lines(self) -> list[str]:
@@ -211,6 +212,7 @@ class ProcessLogging:
         return list(self._retained_lines)
 
     def close(self) -> None:
+        """Remove and close all handlers of this process, and stop capturing warnings."""
         root = logging.getLogger()
         for handler in self._handlers:
             root.removeHandler(handler)
@@ -224,27 +226,31 @@ class ProcessLogging:
         self._stream.flush()
 
     def _build_formatter(
-        self, order: LogConfiguration, redactor: Redactor, *, colours: bool, date: bool
+        self, configuration: LogConfiguration, redactor: Redactor, *, colours: bool, date: bool
     ) -> logging.Formatter:
         """Return the formatter for text or JSON lines."""
-        if order.json:
+        if configuration.json:
             return JsonLineFormatter(self._process, redactor)
         return TextLineFormatter(self._process, redactor, has_colours=colours, has_date=date)
 
-    def _set_levels(self, order: LogConfiguration) -> None:
+    def _set_levels(self, configuration: LogConfiguration) -> None:
         """Set the configured levels on the loggers, and reset those no longer configured."""
-        level_by_name = dict(_QUIET_LIBRARIES) | _get_level_numbers(order)
+        level_by_name = dict(_QUIET_LIBRARIES) | _get_level_numbers(configuration)
         for name in self._named_loggers - set(level_by_name):
             logging.getLogger(name).setLevel(logging.NOTSET)
         for name, level in level_by_name.items():
             logging.getLogger(name).setLevel(level)
         self._named_loggers = set(level_by_name)
-        logging.getLogger().setLevel(NUMBER_BY_LEVEL[order.level])
+        logging.getLogger().setLevel(NUMBER_BY_LEVEL[configuration.level])
 
 
-def _get_level_numbers(order: LogConfiguration) -> dict[str, int]:
-    """Return level numbers by logger name. `get_logger_levels` maps names of Wharf's parts to loggers."""
-    libraries = {name: level for name, level in order.levels.items() if name in _QUIET_LIBRARIES}
-    parts = {name: level for name, level in order.levels.items() if name not in _QUIET_LIBRARIES}
+def _get_level_numbers(configuration: LogConfiguration) -> dict[str, int]:
+    """Return the configured level numbers by logger name.
+
+    A configured name is that of a library or of a part of Wharf, such as `scheduler`. A part can stand for several
+    loggers.
+    """
+    libraries = {name: level for name, level in configuration.levels.items() if name in _QUIET_LIBRARIES}
+    parts = {name: level for name, level in configuration.levels.items() if name not in _QUIET_LIBRARIES}
     levels = libraries | get_logger_levels(parts)
     return {name: NUMBER_BY_LEVEL[level] for name, level in levels.items()}

@@ -6,7 +6,7 @@ import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wharf.agent.access_control import build_gate, open_keyring
+from wharf.agent.access_control import build_caller_authenticator, open_keyring
 from wharf.agent.errors import StartupError
 from wharf.agent.http.server import HttpServer
 from wharf.agent.inspection import AgentInspection
@@ -81,7 +81,7 @@ async def run(context: ProcessContext) -> None:
         max_body_bytes=settings.api.max_body_size.bytes,
         extra_headers=settings.http_api_response_headers,
         is_nomad_compatible=settings.compat.nomad,
-        authenticator=build_gate(context, server),
+        authenticator=build_caller_authenticator(context, server),
     )
     application = RegionRelay(api, server)
     socket_path = Path(context.order.data_folder) / get_socket_name(context.order.name)

@@ -5,7 +5,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from wharf.agent.access_control import build_tending_settings, open_keyring
+from wharf.agent.access_control import build_secrets_settings, open_keyring
 from wharf.agent.engine import describe_state_location
 from wharf.agent.errors import StartupError
 from wharf.agent.forked_worker import ForkedWorker, disable_grpc_fork_support
@@ -102,7 +102,7 @@ async def run(context: ProcessContext) -> None:
         ),
         bootstrap=server.bootstrap,
     )
-    SecretsDuty(brain, server.access.keyring, build_tending_settings(context.order.settings))
+    SecretsDuty(brain, server.access.keyring, build_secrets_settings(context.order.settings))
     DeploymentDuty(context.world, brain)
     DrainDuty(context.world, brain)
     PeriodicLaunchDuty(context.world, brain, server.job_settings)
@@ -148,7 +148,7 @@ async def _run_brain(
 
 
 async def _bootstrap(server: Server) -> None:
-    """Bootstrap the cluster if necessary, and retry until it succeeds."""
+    """Write the first records of a new cluster. Retry until the log accepts them or already has them."""
     while True:
         try:
             await server.bootstrap_cluster()
@@ -158,7 +158,10 @@ async def _bootstrap(server: Server) -> None:
 
 
 async def _join(election: Election) -> None:
-    """Join the cluster before the server reports ready. Raises `MemberIdInUse` if another server has its id."""
+    """Write this server's member record to the log. Retry until that succeeds.
+
+    Raises `MemberIdInUse` if another server has its id.
+    """
     while True:
         try:
             await election.join()

@@ -50,7 +50,10 @@ class ServerCandidate:
         return encode_record(MEMBERS, record, cluster_format=get_active_format(self._server.replica))
 
     def build_leader_record(self, *, successor: str = "") -> bytes:
-        """Return the encoded record of this server as leader, with the server that should lead next."""
+        """Return the encoded record of this server as leader.
+
+        `successor` is the id of the server that should lead next, or empty.
+        """
         leader = Leader(member_id=self.member_id, elected_at=self._server.world.now_ns(), heir=successor)
         record = msgspec.structs.replace(leader, create_index=WRITE_INDEX, modify_index=WRITE_INDEX)
         return encode_record(LEADER, record, cluster_format=get_active_format(self._server.replica))
@@ -110,6 +113,9 @@ class ElectionView:
 
 
 def build_election(server: Server, *, folder: str) -> Election:
-    """Return the election of this server. `folder` is the id of its data folder (`compute_folder_id`)."""
+    """Return this server's participant in the elections of a leader.
+
+    `folder` is the id of its data folder, from `compute_folder_id`.
+    """
     candidate, view = ServerCandidate(server, folder), ElectionView(server, folder)
     return Election(server.world, server.engine, candidate, view, ttl_s=LEADER_TTL_S, margin_s=LEADER_TTL_MARGIN_S)

@@ -9,7 +9,11 @@ from typing import Final
 
 from wharf.agent.errors import StartupError
 from wharf.agent.identity import get_agent_name
-from wharf.agent.node_identities import FAKE_IDENTITIES_FILE, load_fake_identities, load_own_identity
+from wharf.agent.node_identities import (
+    FAKE_NODE_IDENTITIES_FILE,
+    load_or_create_fake_node_identities,
+    load_or_create_own_identity,
+)
 from wharf.agent.process_context import ProcessContext
 from wharf.agent.tls.contexts import build_client_tls_context, reload_client_tls
 from wharf.config.settings import AgentSettings
@@ -25,6 +29,7 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 REGISTRATION_TIMEOUT_S: Final = 2.0
+"""How long the process waits for its node to register before it reports ready all the same."""
 TASK_END_MARGIN_S: Final = 5.0
 """How long stopping waits for tasks beyond the longest kill timeout."""
 
@@ -97,6 +102,7 @@ def _build_node_agent(
     sockets: Sequence[SocketRelay],
     dialers: Sequence[Dialer],
 ) -> NodeAgent:
+    """Return the node agent with its location and identity, which is created at the first start of the node."""
     settings = context.order.settings
     location = NodeLocation(
         name=get_agent_name(settings),
@@ -106,7 +112,7 @@ def _build_node_agent(
         allocation_folder=Path(settings.client.alloc_dir) if settings.client.alloc_dir else data_folder / "alloc",
     )
     location.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    identity = load_own_identity(context.world, location.state_folder)
+    identity = load_or_create_own_identity(context.world, location.state_folder)
     return NodeAgent(context.world, client, settings.client, location, identity, sockets, dialers)
 
 
@@ -115,7 +121,7 @@ def _build_fake_nodes(world: World, client: AsyncClient, settings: AgentSettings
     count = settings.client.fake_nodes
     if not count:
         return []
-    identities = load_fake_identities(world, data_folder / FAKE_IDENTITIES_FILE, count)
+    identities = load_or_create_fake_node_identities(world, data_folder / FAKE_NODE_IDENTITIES_FILE, count)
     return [
         FakeNode(
             world,

@@ -25,7 +25,9 @@ GC_YOUNG_THRESHOLD: Final = 10_000
 """How many new objects start a collection of the young generation. Scanning that many takes 1 to 2 ms."""
 
 GC_MIDDLE_THRESHOLD: Final = 1
+"""How many collections of the young generation start one of the middle generation."""
 GC_OLD_THRESHOLD: Final = 3_000
+"""How many collections of the middle generation start one of the old generation."""
 
 
 def tune_garbage_collector() -> None:

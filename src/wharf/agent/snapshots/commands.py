@@ -102,7 +102,10 @@ async def run_restore_command(settings: AgentSettings, file: Path) -> int:
 
 @contextlib.asynccontextmanager
 async def _open_engine(settings: AgentSettings, world: World, *, can_create: bool) -> AsyncIterator[LogEngine]:
-    """Yield an open engine and close it at the end. Raises `CommandError`."""
+    """Yield the open log engine of a command, and close it at the end of the block.
+
+    Raises `CommandError` if it cannot be opened.
+    """
     engine = build_command_engine(settings, world, can_create=can_create)
     try:
         await engine.open()

@@ -46,7 +46,8 @@ def get_newest_time_ns(folder: Path) -> int | None:
 
 
 def compute_wait_s(interval_s: float, *, now_ns: int, newest_ns: int | None) -> float:
-    """Return the seconds until the next snapshot is due, counted from the newest one.
+    """Return the seconds until the next snapshot is due, counted from the newest one; a whole interval if there is
+    none.
 
     So a restart neither saves a snapshot immediately nor restarts the interval.
     """

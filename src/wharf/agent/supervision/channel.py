@@ -45,11 +45,11 @@ class ProcessOrder(msgspec.Struct, frozen=True, kw_only=True, tag="Order"):
 
 
 class BeginWork(msgspec.Struct, frozen=True, tag="Go"):
-    """Begin: the processes that this one depends on are ready."""
+    """The message that lets a process begin its work, because the processes that it depends on are ready."""
 
 
 class StopRequest(msgspec.Struct, frozen=True, tag="Stop"):
-    """End in order: finish open requests and return."""
+    """A request to finish open requests and then end."""
 
 
 class NewSettings(msgspec.Struct, frozen=True, tag="NewSettings"):
@@ -60,22 +60,25 @@ class NewSettings(msgspec.Struct, frozen=True, tag="NewSettings"):
 
 
 class DescribeRequest(msgspec.Struct, frozen=True, tag="DescribeYourself"):
-    """Reply with a `ProcessDescription`. `question` is the request id."""
+    """A request for a `ProcessDescription`. `question` is the id of the request, which the reply repeats."""
 
     question: int
 
 
 class ReloadReply(msgspec.Struct, frozen=True, tag="ReloadAnswer"):
-    """The result of a reload: setting names, or the problem that prevented it. `question` is the request id."""
+    """The result of a reload. `question` is the id of the request."""
 
     question: int
     applied: list[str] = []
+    """The settings whose new values are in effect."""
     needs_restart: list[str] = []
+    """The settings whose new values take effect only after a restart."""
     problem: str = ""
+    """Why nothing was reloaded, or empty."""
 
 
 class FollowLogRequest(msgspec.Struct, frozen=True, tag="TellLog"):
-    """Forward log lines of this level and above from now on; 0 stops forwarding."""
+    """A request to forward log lines of this level number and above from now on; 0 stops forwarding."""
 
     level: int
 
@@ -93,11 +96,14 @@ class Ready(msgspec.Struct, frozen=True, tag="Ready"):
 
 
 class SignOfLife(msgspec.Struct, frozen=True, tag="Alive"):
-    """Sent every `SIGN_OF_LIFE_INTERVAL_S` by the event loop of a child, so that it stops if the loop hangs."""
+    """A message that the event loop of a child sends every `SIGN_OF_LIFE_INTERVAL_S`.
+
+    If the loop hangs, none arrives, and the parent kills the child.
+    """
 
 
 class StartupFailure(msgspec.Struct, frozen=True, tag="CannotGoOn"):
-    """Sent before the process ends. `why` is one sentence: what is wrong and what to do."""
+    """The reason why a process cannot start, sent before it ends. `why` is one sentence: what is wrong and what to do."""
 
     why: str
 
@@ -112,7 +118,7 @@ class ProcessDescription(msgspec.Struct, frozen=True, tag="Description"):
 
 
 class ReloadRequest(msgspec.Struct, frozen=True, tag="PleaseReload"):
-    """Asks the parent to reload the configuration, because a client called `agent/reload` over HTTP."""
+    """A request to the parent to reload the configuration, because a client called `agent/reload` over HTTP."""
 
     question: int
 
@@ -136,8 +142,8 @@ class UndecodableMessage(Exception):
 class MessageDecoder(Generic[M]):
     """Assembles received bytes into messages. The bytes may arrive in parts of any size."""
 
-    def __init__(self, kind: object) -> None:
-        self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(kind)
+    def __init__(self, message_type: object) -> None:
+        self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(message_type)
         self._frames = FrameDecoder(MAX_MESSAGE_BYTES)
 
     def feed(self, data: bytes) -> Iterator[M]:

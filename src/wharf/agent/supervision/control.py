@@ -23,15 +23,15 @@ from wharf.world.unix_sockets import shorten_socket_path
 
 
 class DebugRequest(msgspec.Struct, frozen=True, tag="DebugAsked"):
-    """Requests a `DebugReply`: descriptions of all processes."""
+    """A request for a `DebugReply`, which describes all processes."""
 
 
 class ControlReloadRequest(msgspec.Struct, frozen=True, tag="ReloadAsked"):
-    """Reloads the configuration, as SIGHUP does, and requests the result."""
+    """A request to reload the configuration, as SIGHUP does, and to reply with the result."""
 
 
 class ControlLogRequest(msgspec.Struct, frozen=True, tag="LogAsked"):
-    """Requests log lines of this level and above until the connection ends, as `FollowedLogLines`."""
+    """A request for log lines of this level number and above, as `FollowedLogLines`, until the connection ends."""
 
     level: int
 

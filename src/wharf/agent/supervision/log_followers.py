@@ -23,7 +23,9 @@ class FollowedLogLines(msgspec.Struct, frozen=True, tag="LogLines"):
 
 
 class _Follower:
-    """One connection that follows the log from this level on."""
+    """One connection that receives log lines: its lowest level number, the bytes still to send, and the count of
+    skipped lines.
+    """
 
     def __init__(self, connection: socket.socket, level: int) -> None:
         self.connection = connection
@@ -94,7 +96,7 @@ class LogFollowers:
         self._selector.modify(follower.connection, events, lambda: self._on_ready(follower))
 
     def _drop(self, follower: _Follower) -> None:
-        """Close the connection of a follower."""
+        """Close the connection of a follower, and remove it from the followers."""
         with contextlib.suppress(KeyError):
             self._selector.unregister(follower.connection)
         follower.connection.close()
@@ -103,7 +105,7 @@ class LogFollowers:
         self._update_level()
 
     def _update_level(self) -> None:
-        """Report the lowest followed level if it changed."""
+        """Pass the lowest level that a follower reads to `on_level` if it changed."""
         level = min((follower.level for follower in self._followers), default=0)
         if level != self.level:
             self.level = level

@@ -38,7 +38,7 @@ STALL_THRESHOLD_S: Final = 2.0
 
 
 class ProcessSpec(msgspec.Struct, frozen=True):
-    """One process of the tree."""
+    """One process of the agent: what it depends on, and how long it may take."""
 
     name: str
     dependencies: tuple[str, ...] = ()
@@ -53,13 +53,13 @@ class ProcessSpec(msgspec.Struct, frozen=True):
 
 
 class PartReady(msgspec.Struct, frozen=True):
-    """A part reported that it is ready."""
+    """An event: a part, which is one process of the agent, reported that it is ready."""
 
     part: str
 
 
 class PartEnded(msgspec.Struct, frozen=True):
-    """The process of a part ended."""
+    """An event: the process of a part ended."""
 
     part: str
     exit_text: str
@@ -69,17 +69,17 @@ class PartEnded(msgspec.Struct, frozen=True):
 
 
 class PartAlive(msgspec.Struct, frozen=True):
-    """A part sent a sign of life."""
+    """An event: a part sent a sign of life."""
 
     part: str
 
 
 class StopRequested(msgspec.Struct, frozen=True):
-    """An operator or a parent program asked the agent to stop."""
+    """An event: an operator or a parent program asked the agent to stop."""
 
 
 class TimerFired(msgspec.Struct, frozen=True):
-    """A deadline may have passed (`ProcessTree.next_deadline_s`)."""
+    """An event: a deadline may have passed (`ProcessTree.next_deadline_s`)."""
 
 
 Event = PartReady | PartEnded | PartAlive | StopRequested | TimerFired
@@ -88,35 +88,35 @@ Event = PartReady | PartEnded | PartAlive | StopRequested | TimerFired
 
 
 class SpawnPart(msgspec.Struct, frozen=True):
-    """Start the process of this part. It loads, but does not begin its work."""
+    """An effect: start the process of this part. It loads, but does not begin its work."""
 
     part: str
 
 
 class BeginPart(msgspec.Struct, frozen=True):
-    """Start the work of the part."""
+    """An effect: let the part begin its work."""
 
     part: str
 
 
 class StopPart(msgspec.Struct, frozen=True):
-    """Ask the part to stop."""
+    """An effect: ask the part to stop."""
 
     part: str
 
 
 class KillPart(msgspec.Struct, frozen=True):
-    """Kill the process of this part."""
+    """An effect: kill the process of this part."""
 
     part: str
 
 
 class AnnounceReady(msgspec.Struct, frozen=True):
-    """All parts are ready for the first time: report it to the operator."""
+    """An effect: report to the operator that all parts are ready, which happens once."""
 
 
 class LogPartEnded(msgspec.Struct, frozen=True):
-    """Log that a part ended, and why, and that it will be restarted."""
+    """An effect: log that a part ended, why, and that it will be started again after this delay."""
 
     part: str
     cause: str
@@ -124,13 +124,13 @@ class LogPartEnded(msgspec.Struct, frozen=True):
 
 
 class LogPartKilled(msgspec.Struct, frozen=True):
-    """Log that a part is killed because it did not stop in time."""
+    """An effect: log that a part is killed because it did not stop in time."""
 
     part: str
 
 
 class FinishTree(msgspec.Struct, frozen=True):
-    """All parts have ended. `reason` is empty after a request to stop."""
+    """An effect: end the agent, because all parts have ended. `reason` is empty after a request to stop."""
 
     reason: str = ""
 
@@ -139,18 +139,20 @@ Effect = SpawnPart | BeginPart | StopPart | KillPart | AnnounceReady | LogPartEn
 
 
 class PartPhase(enum.Enum):
-    """The phases of a part."""
+    """The phases of a part, which is one process of the agent."""
 
     LOADING = enum.auto()  # Spawned; waits for its dependencies.
-    STARTING = enum.auto()  # Told to begin; not ready yet.
+    STARTING = enum.auto()  # Asked to begin; not ready yet.
     READY = enum.auto()
     STOPPING = enum.auto()
     RESTING = enum.auto()  # Ended; spawned again after a pause.
     GONE = enum.auto()
 
 
-_WATCHED: Final = (PartPhase.LOADING, PartPhase.STARTING, PartPhase.READY)
-_LIVING: Final = (PartPhase.LOADING, PartPhase.STARTING, PartPhase.READY, PartPhase.STOPPING)
+# The phases in which a part is killed if it sends no sign of life.
+_PHASES_WITH_SILENCE_LIMIT: Final = (PartPhase.LOADING, PartPhase.STARTING, PartPhase.READY)
+# The phases in which a part has a process.
+_PHASES_WITH_PROCESS: Final = (PartPhase.LOADING, PartPhase.STARTING, PartPhase.READY, PartPhase.STOPPING)
 
 
 class PartState:
@@ -168,7 +170,10 @@ class PartState:
 
 
 class ProcessTree:
-    """The state of all parts, and the decisions about them. See the module for the rules."""
+    """The state of all parts (processes of the agent), and the decisions about them.
+
+    The module docstring has the rules.
+    """
 
     def __init__(self, parts: Sequence[ProcessSpec]) -> None:
         self._parts = {part.name: part for part in parts}
@@ -180,14 +185,14 @@ class ProcessTree:
         self._end_reason = ""
 
     def start(self, now_s: float) -> list[Effect]:
-        """Spawn all parts."""
+        """Return the effects that start the agent: spawn all parts, and let those without dependencies begin."""
         effects: list[Effect] = []
         for name in self._parts:
             effects += self._spawn(name, now_s)
         return effects + self._begin_ready_parts(now_s)
 
     def handle_event(self, event: Event, now_s: float) -> list[Effect]:
-        """Update the state of the parts and return what to do."""
+        """Update the state of the parts after an event, and return the effects to carry out, in order."""
         match event:
             case PartReady(part):
                 return self._on_ready(part, now_s)
@@ -206,14 +211,17 @@ class ProcessTree:
         return min((s.deadline_s for s in self.part_states.values() if s.phase is not PartPhase.GONE), default=None)
 
     def _on_stop_requested(self, now_s: float) -> list[Effect]:
-        """Stop all parts, or kill them at the second request."""
+        """Stop all parts at the first request.
+
+        Kill them at a second one, unless it follows within `STOP_DEDUPLICATION_S`.
+        """
         if self._stop_requested_at_s is not None:
             return self._kill_all() if now_s - self._stop_requested_at_s >= STOP_DEDUPLICATION_S else []
         self._stop_requested_at_s = now_s
         return [] if self._is_stopping else self._stop(now_s)
 
     def _on_ready(self, name: str, now_s: float) -> list[Effect]:
-        """Mark the part as ready, and let parts begin that depend on it."""
+        """Record that the part is ready, and let parts begin that depend on it. Announce once when all parts are ready."""
         state = self.part_states[name]
         if state.phase is not PartPhase.STARTING:
             return []  # The part was asked to stop meanwhile.
@@ -252,15 +260,21 @@ class ProcessTree:
         return [LogPartEnded(event.part, cause, pause_s)]
 
     def _on_timer(self, now_s: float) -> list[Effect]:
-        """Act on all deadlines that have passed."""
+        """Act on all deadlines that have passed: kill silent parts and parts that stop too slowly, and spawn ended
+        parts again.
+        """
         effects: list[Effect] = []
-        if any(s.deadline_s + STALL_THRESHOLD_S < now_s for s in self.part_states.values() if s.phase in _WATCHED):
+        if any(
+            s.deadline_s + STALL_THRESHOLD_S < now_s
+            for s in self.part_states.values()
+            if s.phase in _PHASES_WITH_SILENCE_LIMIT
+        ):
             for name in self._parts:
                 self._extend_silence_deadline(name, now_s)
         for name, state in self.part_states.items():
             if state.deadline_s > now_s:
                 continue
-            if state.phase in _WATCHED:
+            if state.phase in _PHASES_WITH_SILENCE_LIMIT:
                 state.was_silent = True
                 state.deadline_s = (
                     now_s + self._parts[name].max_silence_s
@@ -300,7 +314,7 @@ class ProcessTree:
         effects: list[Effect] = []
         for name, part in self._parts.items():
             state = self.part_states[name]
-            if state.phase not in _LIVING or state.phase is PartPhase.STOPPING:
+            if state.phase not in _PHASES_WITH_PROCESS or state.phase is PartPhase.STOPPING:
                 continue
             if not any(
                 name in dependent.dependencies and self._is_living(dependent.name) for dependent in self._parts.values()
@@ -317,10 +331,12 @@ class ProcessTree:
         return [KillPart(name) for name in self._parts if self._is_living(name)]
 
     def _is_living(self, name: str) -> bool:
-        return self.part_states[name].phase in _LIVING
+        return self.part_states[name].phase in _PHASES_WITH_PROCESS
 
     def _enter_phase(self, name: str, phase: PartPhase, now_s: float) -> None:
-        """Set the phase of the part and restart its silence deadline."""
+        """Set the phase of a part, which is one process of the agent, and restart the time in which it must send a sign
+        of life.
+        """
         state = self.part_states[name]
         state.phase = phase
         state.since_s = now_s
@@ -331,7 +347,7 @@ class ProcessTree:
     def _extend_silence_deadline(self, name: str, now_s: float) -> None:
         """Restart the time in which the part must send a sign of life."""
         state = self.part_states[name]
-        if state.phase in _WATCHED and not state.was_silent:
+        if state.phase in _PHASES_WITH_SILENCE_LIMIT and not state.was_silent:
             state.deadline_s = now_s + self._max_silence_s(name)
 
     def _max_silence_s(self, name: str) -> float:

@@ -100,12 +100,16 @@ class SpawnSpec(msgspec.Struct, frozen=True):
     """How to start a part: its first message and the descriptors it inherits."""
 
     order: ProcessOrder
+    """The first message to the process."""
     descriptors: tuple[int, ...] = ()
     """Open files that the child inherits, under the same numbers."""
 
 
 class PendingDebugRequest:
-    """A debug request that waits for the descriptions of children. `waiting_for` holds the ids of open requests."""
+    """A debug request whose reply waits for the descriptions of children.
+
+    `waiting_for` holds the ids of the requests that have no reply yet.
+    """
 
     def __init__(self, connection: socket.socket, waiting_for: set[int], deadline_s: float) -> None:
         self.connection = connection
@@ -118,11 +122,11 @@ class SupervisorOwner(Protocol):
     """Callbacks of the supervisor into the agent process that owns it."""
 
     def build_spawn_spec(self, part: str) -> SpawnSpec:
-        """Return how to start this part."""
+        """Return how to start the process with this name, such as `api-2`."""
         ...
 
     def on_ready(self, details: Mapping[str, Mapping[str, str]]) -> None:
-        """All parts are ready for the first time. `details` are the reports of the parts by name."""
+        """React to all processes being ready for the first time. `details` are their reports, by process name."""
         ...
 
     def reload(self) -> tuple[ReloadReply, NewSettings | None]:
@@ -146,12 +150,14 @@ class SupervisorOwner(Protocol):
         ...
 
     def on_one_off_done(self, part: str, how: str, why: str) -> None:
-        """A one-off process ended. `how` is its exit text; `why` is its reported reason, or empty."""
+        """React to the end of a one-off process. `how` is its exit text; `why` is its reported reason, or empty."""
         ...
 
 
 class Supervisor:
-    """Runs the processes of the tree, one-off processes beside it, and the control socket."""
+    """Starts, watches and stops the processes of an agent as a `ProcessTree` decides, runs one-off processes beside
+    them, and serves the control socket.
+    """
 
     def __init__(
         self, world: World, tree: ProcessTree, owner: SupervisorOwner, *, commands: socket.socket | None
@@ -290,7 +296,7 @@ class Supervisor:
                 self._send(child, msgspec.structs.replace(reply, question=question))
 
     def _on_sign_of_life(self, child: ChildProcess) -> None:
-        """Extend the silence deadline of the child."""
+        """Restart the time in which the child must send its next sign of life."""
         if child.name in self._one_offs:
             child.silence_deadline_s = self._now_s() + MAX_SILENCE_BEFORE_READY_S
         else:
@@ -305,6 +311,7 @@ class Supervisor:
         self._apply_effects(self._tree.handle_event(event, self._now_s()))
 
     def _apply_effects(self, effects: list[Effect]) -> None:
+        """Carry out what the process tree decided, in order."""
         for effect in effects:
             match effect:
                 case SpawnPart(part):
@@ -325,7 +332,7 @@ class Supervisor:
                     self._finish_effect = effect
 
     def _spawn(self, part: str) -> ChildProcess:
-        """Start the process of a part, and send its order."""
+        """Start the process with this name, such as `api-2`, send it its first message, and return it."""
         spawned = self._owner.build_spawn_spec(part)
         ours, theirs = socket.socketpair()
         with theirs:
@@ -470,7 +477,9 @@ Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 
 @contextlib.contextmanager
 def _redirect_signals() -> Any:
-    """Yield a socket that receives each signal as a byte, so that signals are handled between events."""
+    """Yield a socket from which each received signal is read as one byte, so that signals are handled between other
+    events.
+    """
     reading, writing = socket.socketpair()
     reading.setblocking(False)
     writing.setblocking(False)

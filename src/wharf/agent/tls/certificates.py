@@ -60,7 +60,7 @@ def create_certificates(
     days: int,
     authority_days: int,
 ) -> list[CreatedCertificate]:
-    """Create a certificate, and the authority first if the folder has none. Return the created ones.
+    """Create a certificate, and before it an authority if the folder has none. Return what was created.
 
     Without `files_name` the files are named after role and region. Raises `CommandError`, and then creates no files.
     """
@@ -100,6 +100,7 @@ def _check_region(region: str) -> None:
 
 
 def _check_files_name(name: str) -> None:
+    """Raise `CommandError` if the name cannot be a file name, or is that of the authority's files."""
     if not _FILES_NAME.fullmatch(name):
         raise CommandError(
             f"--name {name}: expected the name of a file without its folder: letters, digits, '.', '_' and '-'"
@@ -109,6 +110,7 @@ def _check_files_name(name: str) -> None:
 
 
 def _check_host(name: str) -> None:
+    """Raise `CommandError` if the text is neither an IP address nor a host name, which may start with `*.`."""
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(name)
         return
@@ -119,6 +121,7 @@ def _check_host(name: str) -> None:
 
 
 def _check_days(folder: Path, authority: CertificateAndKey, *, now_ns: int, days: int) -> None:
+    """Raise `CommandError` if the authority has expired, or expires before a certificate that is valid for `days`."""
     now = _to_datetime(now_ns)
     ends_at = authority.certificate.not_valid_after_utc
     left_days = (ends_at - now).days
@@ -133,12 +136,17 @@ def _check_days(folder: Path, authority: CertificateAndKey, *, now_ns: int, days
         )
 
 
-def _write_created(what: str, folder: Path, name: str, pair: CertificateAndKey) -> CreatedCertificate:
+def _write_created(role: str, folder: Path, name: str, pair: CertificateAndKey) -> CreatedCertificate:
+    """Write a certificate and its key to the folder, and return what was created.
+
+    `role` is the holder's role, such as "server".
+    """
     files = write_pair(folder, name, pair)
-    return CreatedCertificate(what, *files, pair.certificate.not_valid_after_utc.date())
+    return CreatedCertificate(role, *files, pair.certificate.not_valid_after_utc.date())
 
 
 def make_authority(*, now_ns: int, days: int) -> CertificateAndKey:
+    """Return a new certificate authority, valid for `days`, whose certificate is signed with its own key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Wharf authority")])
     builder = _start_certificate(name, name, key, now_ns=now_ns, days=days)
@@ -202,12 +210,15 @@ def read_authority(folder: Path) -> CertificateAndKey | None:
 
 
 def get_files(folder: Path, name: str) -> tuple[Path, Path]:
-    """Return the paths of the certificate and of its key."""
+    """Return two paths in the folder: that of the certificate with this name, and that of its private key."""
     return folder / f"{name}.pem", folder / f"{name}-key.pem"
 
 
 def write_pair(folder: Path, name: str, pair: CertificateAndKey) -> tuple[Path, Path]:
-    """Write certificate and key. Raises `CommandError` if a file exists, and then writes neither."""
+    """Write certificate and key, and return the paths of both.
+
+    Raises `CommandError` if a file exists, and then writes neither.
+    """
     certificate_file, key_file = get_files(folder, name)
     for file in (certificate_file, key_file):
         if file.exists():
@@ -223,6 +234,7 @@ def write_pair(folder: Path, name: str, pair: CertificateAndKey) -> tuple[Path, 
 
 
 def _write(file: Path, data: bytes) -> None:
+    """Write a new file that only its owner can read. Raises `CommandError` if it exists or cannot be written."""
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -235,6 +247,7 @@ def _write(file: Path, data: bytes) -> None:
 def _start_certificate(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, *, now_ns: int, days: int
 ) -> x509.CertificateBuilder:
+    """Return a builder for a certificate with names, key, serial number and validity, but without extensions."""
     now = _to_datetime(now_ns)
     return (
         x509.CertificateBuilder()
@@ -253,6 +266,7 @@ def _to_datetime(now_ns: int) -> datetime.datetime:
 
 
 def _build_key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    """Return the key usage extension: to sign data, and with `signs_certificates` also certificates."""
     return x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,

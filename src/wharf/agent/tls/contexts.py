@@ -27,6 +27,7 @@ def load_certificate(context: ssl.SSLContext, tls: TlsSettings) -> None:
 
 
 def _load_key_pair(context: ssl.SSLContext, tls: TlsSettings) -> None:
+    """Load certificate and key into the context. Raises `StartupError` if the key needs a password or does not fit."""
     try:
         context.load_cert_chain(tls.cert_file, tls.key_file, password=_no_password)
     except _NeedsPassword as error:
@@ -38,6 +39,7 @@ def _load_key_pair(context: ssl.SSLContext, tls: TlsSettings) -> None:
 
 
 def _describe_error(error: ssl.SSLError, tls: TlsSettings) -> str:
+    """Return why OpenSSL could not load the certificate and the key, for the operator."""
     if error.reason == "KEY_VALUES_MISMATCH":
         return f"tls.key_file {tls.key_file} is not the key of {tls.cert_file}"
     if error.reason is None or error.reason.startswith("PEM") or error.reason == "NO_START_LINE":
@@ -54,6 +56,7 @@ def _no_password() -> str:
 
 
 def _check_readable(key: str, file: str) -> None:
+    """Raise `StartupError` if the file cannot be read. `key` is the name of its setting."""
     try:
         with open(file, "rb") as opened:
             opened.read(1)
@@ -62,6 +65,7 @@ def _check_readable(key: str, file: str) -> None:
 
 
 def _load_certificates(context: ssl.SSLContext, key: str, file: str) -> None:
+    """Trust the certificates of the file. Raises `StartupError` if it has none. `key` is the name of its setting."""
     try:
         context.load_verify_locations(file)
     except (OSError, ssl.SSLError) as error:

@@ -174,6 +174,7 @@ def _start_input_thread(
     """
 
     def read() -> None:
+        """Read standard input until its end, one chunk for each free slot."""
         while True:
             free_slots.acquire()
             try:

@@ -83,7 +83,9 @@ def logs(
 
 
 def get_read_position(last_bytes: int | None) -> tuple[str, int]:
-    """Return the API's `origin` and `offset` for the last bytes of a log, or for the whole log if None."""
+    """Return the parameters `origin` and `offset` of the API with which the last bytes of a log are read; None stands
+    for the whole log.
+    """
     return ("", 0) if last_bytes is None else ("end", last_bytes)
 
 
@@ -159,13 +161,18 @@ def _measure_last_lines(session: Session, allocation: "AllocationStub", task: st
 
 
 def has_last_lines(text: bytes, count: int, requested_bytes: int) -> bool:
-    """Return whether the end of a log, read with a limit of `requested_bytes`, has `count` complete lines (or all)."""
+    """Return whether `text`, the end of a log, is long enough to contain the last `count` lines.
+
+    It is also long enough if it is the whole log (shorter than the `requested_bytes`), or if no more may be read
+    (`MAX_TAIL_BYTES`).
+    """
     return text.count(b"\n") > count or len(text) < requested_bytes or requested_bytes >= MAX_TAIL_BYTES or not count
 
 
 def take_last_lines(text: bytes, count: int) -> bytes:
-    """Return the last lines of a text; an unfinished last line counts. Only `\\n` ends a line, because progress bars
-    print `\\r` within a line.
+    """Return the last `count` lines of a text; an unfinished last line counts.
+
+    Only `\\n` ends a line, because progress bars print `\\r` within a line.
     """
     if not count:
         return b""

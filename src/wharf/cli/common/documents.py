@@ -37,7 +37,7 @@ def read_text(path: str) -> str:
 
 
 def read_record(path: str, record_type: type[R], **overrides: Any) -> R:
-    """Read a record from a file. Non-empty `overrides` (from options, by field name) replace what the file says.
+    """Return the record in a JSON or YAML file. Keyword arguments that are not empty replace fields of the file.
 
     Field names are accepted as the API spells them, in any case, and with underscores. Raises CliError, also if the
     file has a field that the record does not have.
@@ -85,7 +85,7 @@ def read_or_fetch_record(
 
 
 def _iter_unknown_fields(document: Any, record: Any, path: str) -> Iterator[str]:
-    """Describe each nested field of the file's document that the decoded record does not have.
+    """Yield an error text for each nested field of the file's document that the decoded record does not have.
 
     msgspec ignores unknown fields, so a misspelled one would be lost without an error.
     """
@@ -113,7 +113,7 @@ _DUPLICATE_KEY: Final = re.compile(r'found duplicate key "([^"]+)"')
 
 
 def read_document(path: str) -> tuple[str, Any]:
-    """Read a JSON or YAML file. Return its name for messages, and its content. Raises CliError."""
+    """Read a JSON or YAML file. Return two values: its name for messages, and its content. Raises CliError."""
     name = "standard input" if path == STDIN else path
     text = read_utf8_text(path, name)
     is_json = text.lstrip().startswith("{") and not path.endswith(YAML_SUFFIXES)
@@ -138,9 +138,13 @@ def read_utf8_text(path: str, name: str) -> str:
 
 
 def parse_json(name: str, text: str) -> Any:  # Any JSON value.
-    """Parse JSON. Raises CliError with line and column, also for a key that occurs twice in one object."""
+    """Return the value of a JSON text.
+
+    Raises CliError with line and column, also for a key that occurs twice in one object.
+    """
 
     def build_object(entries: list[tuple[str, Any]]) -> dict[str, Any]:
+        """Return the object with these keys and values. Raises CliError if a key occurs twice."""
         built: dict[str, Any] = {}
         for key, value in entries:
             if key in built:
@@ -157,7 +161,7 @@ def parse_json(name: str, text: str) -> Any:  # Any JSON value.
 
 
 def parse_yaml(name: str, text: str) -> Any:  # Any YAML value.
-    """Parse a YAML file that holds one document. Raises CliError with line and column."""
+    """Return the value of a YAML text that holds one document. Raises CliError with line and column."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 

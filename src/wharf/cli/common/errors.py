@@ -66,7 +66,7 @@ class ValidationIssue(NamedTuple):
 
 
 def parse_validation_issues(text: str) -> list[ValidationIssue]:
-    """Split a server's validation error into its problems.
+    """Return the single problems of a server's validation error.
 
     The server's text is either `Job.Path: problem; Job.Path: problem`, or nested bullet lists of `problem (Path)`.
     """

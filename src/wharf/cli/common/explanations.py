@@ -86,7 +86,10 @@ def _render_bullets(texts: "Sequence[str]") -> str:
 
 
 def _render_group(group: "GroupExplanation", summary: str) -> str:
-    """Return the counts of a group and the reasons why nodes were excluded. Texts of `summary` are not repeated."""
+    """Return the counts of a group, and the reasons why nodes were excluded.
+
+    Texts that `summary` contains are left out.
+    """
     running = f"{group.running} of {group.wanted} running"
     counts = [running, f"{group.starting} starting" if group.starting else ""]
     # No nodes were considered if nothing waits for capacity: the missing allocations ended and are not replaced yet.

@@ -17,7 +17,7 @@ SIGNAL_EXIT_CODE_BASE: Final = 128
 
 
 def list_placement_failures(metric: "AllocMetric") -> list[str]:
-    """Return the reasons why a group could not be placed, one line each, most nodes first."""
+    """Return the reasons why a group could not be placed, one line each, those of the most nodes first."""
     found: list[str] = []
     # The scheduler considers no node if the quota already forbids the placement: then the number of nodes says nothing.
     if metric.nodes_evaluated == 0 and not metric.nodes_in_pool and not metric.quota_exhausted:
@@ -104,7 +104,10 @@ def _find_ended_task(allocation: "AllocationStub") -> str:
 
 
 def find_common_exit_code(allocations: "Iterable[AllocationStub]") -> int:
-    """Return the exit code that the failed tasks of all allocations have in common, else 0. Signals count as 128 + n."""
+    """Return the exit code of failed tasks if it is the same for all allocations, else 0.
+
+    A signal counts as 128 + its number.
+    """
     codes = {_get_exit_code(allocation) for allocation in allocations}
     return codes.pop() if len(codes) == 1 else 0
 

@@ -28,7 +28,10 @@ def require_single(
     describe: Callable[[R], str],
     list_command: str,
 ) -> R:
-    """Return the only record, or the one whose id is exactly `query`. Raises CliError, which lists the candidates."""
+    """Return the only record, or the one whose id is exactly `query`. Raises CliError, which lists the candidates.
+
+    `kind` is the noun for such records in error texts, such as "job". `describe` returns the text shown beside an id.
+    """
     if not query:
         raise CliError(f"missing {kind}: `{list_command}` lists all")
     exact = [record for record in records if get_id(record) == query]
@@ -133,7 +136,7 @@ K = TypeVar("K", bound=_HasId)
 
 
 def match_id_prefix(query: str, fetch: Callable[[str], Sequence[K]]) -> list[K]:
-    """Return the records whose id begins with `query`; `fetch` lists them by prefix.
+    """Return the records whose id begins with `query`. `fetch` returns the records whose id begins with a prefix.
 
     Servers accept only prefixes of whole bytes (two hex digits each), so a shorter prefix is sent and the rest is
     compared here.

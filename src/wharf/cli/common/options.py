@@ -30,7 +30,10 @@ class RenamedOption(click.Option):
         self.former_names = tuple(former_names)
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:  # click does not export the parser's type.
-        """Let the parser accept the former names, too. `opts` is what help shows, so it is restored afterwards."""
+        """Add the option to click's parser, with its former names.
+
+        Help shows `opts`, so that list is restored afterwards.
+        """
         current_names = self.opts
         self.opts = [*current_names, *self.former_names]
         try:
@@ -49,7 +52,10 @@ node_argument = click.argument("node_id", metavar="NODE", shell_complete=complet
 
 
 def parse_key_values(pairs: "Iterable[str]", option: str) -> dict[str, str] | None:
-    """Parse `KEY=VALUE` texts; None if there are none. `option` is the option's name for messages. Raises CliError."""
+    """Return the `KEY=VALUE` texts as a map, or None if there are none. `option` is the option's name for messages.
+
+    Raises CliError.
+    """
     found: dict[str, str] = {}
     for text in pairs:
         key, sign, value = text.partition("=")

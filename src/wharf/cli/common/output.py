@@ -15,7 +15,10 @@ TASK_ONLY_TEXT: Final = "the template uses a function that only works in task te
 
 
 def to_plain(value: Any) -> Any:  # Any value goes in; mappings, lists and plain values come out.
-    """Convert records to mappings with all their fields, including the empty ones that the API omits."""
+    """Return records as mappings with all their fields, including the empty ones that the API omits.
+
+    Lists and maps of records are converted too.
+    """
     if isinstance(value, msgspec.Struct):
         names = zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True)
         fields = ((wire_name, getattr(value, name)) for name, wire_name in names)

@@ -87,7 +87,10 @@ Column = tuple[str, list[str]]
 def _fit_to_width(
     columns: list[Column], optional_columns: Sequence[str], shortenable_columns: Sequence[str], max_width: int
 ) -> list[Column]:
-    """Drop optional columns and shorten cells until the table fits, as `render_table` describes."""
+    """Return the columns of a table, made to fit: without optional ones, then with shortened cells.
+
+    If even the shortest form is too wide, the columns are returned with their full texts, and the terminal wraps them.
+    """
     for title in optional_columns:
         if _table_width(columns) <= max_width:
             break

@@ -166,7 +166,10 @@ _SETTING_BY_OPTION: Final = {
 
 
 class ServerCommand(click.Command):
-    """A click command that calls a server. Adds the output and connection options, and reports server errors."""
+    """A click command that calls a server.
+
+    It adds the output and connection options, and turns server errors into CliError.
+    """
 
     failure_exit_code = 1
     """The exit code of every failure that has no code of its own."""
@@ -245,7 +248,10 @@ def _list_names(options: tuple[click.Option, ...]) -> list[str]:
 
 
 def _add_second_dash(arguments: Sequence[str], params: Sequence[click.Parameter]) -> list[str]:
-    """Replace `-name` by `--name` if the command has a long option of that name. Arguments after `--` stay."""
+    """Return the arguments with `--name` for `-name` if the command has a long option of that name.
+
+    Arguments after `--` stay.
+    """
     known = {"help"}
     for param in params:
         names = (*param.opts, *param.secondary_opts, *getattr(param, "former_names", ()))
@@ -260,7 +266,10 @@ def _add_second_dash(arguments: Sequence[str], params: Sequence[click.Parameter]
 
 
 def _choose_colours(context: click.Context, options: Mapping[str, Any]) -> None:
-    """Turn colours off or on by the options, then by the environment; else click omits them if there is no terminal."""
+    """Turn colours off or on as the options say, or else the environment.
+
+    By default click omits them without a terminal.
+    """
     is_off = any(os.environ.get(name) for name in ("NO_COLOR", "WHARF_CLI_NO_COLOR", "NOMAD_CLI_NO_COLOR"))
     is_forced = any(os.environ.get(name) for name in ("WHARF_CLI_FORCE_COLOR", "NOMAD_CLI_FORCE_COLOR"))
     if options["no_color"] or is_off:

@@ -57,7 +57,7 @@ def to_nanoseconds(time: datetime.datetime | None) -> int:
 
 
 def parse_time(text: str) -> datetime.datetime:
-    """Parse a time as API replies have it. Raises ValueError."""
+    """Return the datetime of a text in the format of API replies (RFC 3339). Raises ValueError."""
 
     import msgspec
 

@@ -119,7 +119,10 @@ def _suggest_id_field(job: dict[str, Any]) -> str:
 
 
 def _convert_durations(value: Any) -> Any:  # Any value of the document, of the same type.
-    """Convert durations such as `30s` to nanoseconds. Invalid ones stay: the server rejects them."""
+    """Return the value with durations such as `30s` converted to nanoseconds.
+
+    Invalid ones stay: the server rejects them.
+    """
     from wharf.contract.wire.times import DurationError, parse_duration_ns
 
     if isinstance(value, list):
@@ -145,7 +148,7 @@ def _is_duration_field(field_path: str) -> bool:
 
 
 def _iter_tiny_durations(value: Any, path: str = "") -> Iterator[tuple[str, int]]:  # Any value of the document.
-    """Find durations below MIN_DURATION_NS in a document, as (field path, nanoseconds)."""
+    """Yield the durations below MIN_DURATION_NS in a document, each as its field path and its nanoseconds."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             yield from _iter_tiny_durations(item, f"{path}[{index}]")
@@ -159,7 +162,8 @@ def _iter_tiny_durations(value: Any, path: str = "") -> Iterator[tuple[str, int]
 
 
 def _find_position(source: str, steps: list[str | int]) -> tuple[int, int]:
-    """Return line and column, from 1, of the value that a field path leads to, or of the last step that exists.
+    """Return line and column, from 1, of the value that a field path leads to, or of the last part of the path that
+    exists.
 
     JSON is parsed as YAML, of which it is a subset, because only the YAML parser keeps positions.
     """

@@ -76,9 +76,9 @@ def wait_for_evaluation(session: "Session", eval_id: str, namespace: str) -> "Ev
 def follow_submission(
     session: Session, job_id: str, eval_id: str, *, namespace: str, should_detach: bool, should_follow: bool
 ) -> None:
-    """Follow a job after a change, as the options say, and exit with the code of the outcome.
+    """Show a job's progress after a change, and exit with the code of the outcome.
 
-    `should_detach`: only print the evaluation. Without a terminal and without `should_follow`, wait only until the
+    With `should_detach`, only print the evaluation. Without a terminal and without `should_follow`, wait only until the
     scheduler has processed the evaluation.
     """
     if should_detach:
@@ -103,7 +103,8 @@ def follow_submission(
 def report_evaluation(session: Session, eval_id: str, namespace: str) -> None:
     """Wait until the scheduler has processed an evaluation, and print the result.
 
-    Exits with code 2 if not everything was placed.
+    Exits with code 2 if not everything was placed, and raises CliError if the evaluation failed. An empty `eval_id`
+    does nothing.
     """
     from wharf.cli.common.failures import render_unplaced_groups
     from wharf.cli.job.progress import ExitCode

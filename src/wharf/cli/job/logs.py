@@ -89,7 +89,7 @@ def logs(
 
 
 def _parse_since_ns(text: str) -> int:
-    """Return the duration of `--since` in nanoseconds. Raises CliError."""
+    """Return the duration that `--since` names, in nanoseconds. Raises CliError."""
     from wharf.contract.wire.times import DurationError, parse_duration_ns
 
     try:
@@ -99,7 +99,11 @@ def _parse_since_ns(text: str) -> int:
 
 
 class LogFilter:
-    """Which logs and lines to print. `since_ns` is a Unix time, 0 for no limit; `lines` None means the whole log."""
+    """The selection of logs and lines to print.
+
+    `since_ns` is a Unix time before which a log was last written; 0 is no limit. `lines` is the number of last lines of
+    each log; None is the whole log.
+    """
 
     def __init__(
         self,
@@ -144,7 +148,7 @@ class LogFilter:
 async def _print_logs(
     session: Session, job_id: str, namespace: str, log_filter: LogFilter, *, is_following: bool
 ) -> None:
-    """Print the logs of a job: one after the other, or, if following, all together until the job is dead."""
+    """Print the logs of a job: one log after the other, or, with `is_following`, all together until the job is dead."""
     from wharf.contract.client import connect_async
 
     async with connect_async(session.settings, world=session.world) as client:

@@ -130,7 +130,10 @@ def find_outcome(progress: JobProgress) -> JobOutcome | None:
 
 
 def _find_batch_outcome(progress: JobProgress) -> JobOutcome | None:
-    """Return the outcome of a batch job once it is dead: whether any of its allocations failed."""
+    """Return the outcome of a batch job: success, or failure if any allocation failed.
+
+    Return None until the job is dead.
+    """
     if progress.job.status != "dead":
         return None
     ended = progress.current_allocations

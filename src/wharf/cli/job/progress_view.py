@@ -208,7 +208,7 @@ def find_nonempty_columns(progress: "JobProgress") -> set[str]:
 
 
 def _count_by_group(progress: "JobProgress") -> list[tuple[str, dict[str, Any]]]:
-    """Return for each group its name and its counts, by the titles of the columns, in order."""
+    """Return for each group its name and its counts by column title, in the order of the job's groups."""
     deployment_groups = (progress.deployment.task_groups or {}) if progress.deployment else {}
     has_canaries = any(group.desired_canaries for group in deployment_groups.values())
     rows: list[tuple[str, dict[str, Any]]] = []

@@ -85,9 +85,10 @@ def restart(
 def _wait_until_running(
     session: Session, before: "AllocationStub", task: str, timeout_s: float, *, remaining: int
 ) -> None:
-    """Wait until the restarted tasks of an allocation run again. `before` is its state before the restart.
+    """Wait until the restarted tasks of an allocation run again.
 
-    Raises CliError if the allocation ends or the time is over; `remaining` is the number of unconfirmed allocations.
+    `before` is the allocation as it was before the restart. Raises CliError if the allocation ends or the time is over.
+    `remaining` is the number of allocations that its text reports as not restarted.
     """
     deadline_ns = session.now_ns() + round(timeout_s * NS_PER_SECOND)
     states = before.task_states or {}

@@ -82,6 +82,7 @@ def history(session: Session, job_id: str, diffs: bool, version: int | None) -> 
     versions = [job for job in response.versions if version in (None, job.version)]
 
     def render_text() -> str:
+        """Return a table of the versions, or the changes of each version."""
         if not diffs:
             titles = ("Version", "Stable", "Submitted", "Tag", "Description")
             return render_table(titles, [_build_version_row(session, job) for job in versions])
@@ -168,8 +169,9 @@ def show_job(session: Session, job_id: str, *, is_all_allocations: bool) -> None
 
 
 def _list_newest_children(session: Session, job: "Job") -> "list[JobStub]":
-    """Return the newest children of a periodic or parameterized job. A child's id begins with `PARENT/periodic-` or
-    `PARENT/dispatch-`.
+    """Return the newest children of a periodic or parameterized job.
+
+    A child's id begins with `PARENT/periodic-` or `PARENT/dispatch-`.
     """
     if not job.is_periodic and job.parameterized_job is None:
         return []

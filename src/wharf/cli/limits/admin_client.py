@@ -41,6 +41,7 @@ class _AdminAddressType(click.ParamType[AdminAddress]):
     name = "path"
 
     def convert(self, value: Any, _param: click.Parameter | None, _context: click.Context | None) -> AdminAddress:
+        """Return an AdminUrl for a text that begins with `http://`, and a path for any other text."""
         if isinstance(value, Path | AdminUrl):
             return value
         return AdminUrl(value) if value.startswith("http://") else Path(value)
@@ -54,6 +55,7 @@ class _UnixConnection(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
+        """Connect to the Unix socket."""
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(RESPONSE_TIMEOUT_S)
         with shorten_socket_path(self._path) as address:

@@ -127,7 +127,7 @@ def top(count: int, minutes: int, path: AdminAddress, as_json: bool) -> None:
 
 
 def _merge_activity(path: AdminAddress, target: str) -> list[dict[str, Any]]:
-    """Return the activity of each caller, summed over all processes, most requests first.
+    """Return the counts of requests and refusals of each caller, summed over all processes, most requests first.
 
     A caller's busiest endpoint is that of the process with most of its requests.
     """

@@ -55,7 +55,7 @@ class Parameter(msgspec.Struct, frozen=True):
 class JoinedFieldType(msgspec.Struct, frozen=True):
     """A field that filters see in addition to those of the record, such as the job of an allocation.
 
-    The handler module of the endpoint defines how it is read (`JOINS`).
+    The handler module of the endpoint defines how it is read (`JOINED_FIELD_READERS`).
     """
 
     name: str

@@ -90,6 +90,10 @@ class _Cache:
         self._weight = 0
 
     def get(self, subject: FilterSubject, text: str) -> Filter | None:
+        """Return the filter with this subject and text, and count this as its latest use.
+
+        Return `None` if it is not cached.
+        """
         cached_filter = self._filters.get((subject, text))
         if cached_filter is not None:
             self._filters.move_to_end((subject, text))
@@ -119,14 +123,18 @@ class _Compiler:
         self.pattern_count = 0
 
     def compile(self, tree: Expression, subject: FilterSubject) -> Predicate:
-        """Return a predicate over records. With `any` or `all`, it builds the outermost frame for each record."""
+        """Return the function that decides for each record whether it matches.
+
+        If the expression has `any` or `all`, the function runs on a frame: a tuple with the record, the names that are
+        bound and the steps that are left.
+        """
         if not has_quantifiers(tree):
             return self._compile_node(tree, NameScope(subject, is_framed=False))
         accepts = self._compile_node(tree, NameScope(subject, is_framed=True))
         return lambda record: accepts((record, None, None, [MAX_STEPS]))
 
     def _compile_node(self, node: Expression, scope: NameScope) -> Predicate:
-        """Compile an expression within a scope of names."""
+        """Return the predicate of an expression. `scope` holds the names that selectors in it may begin with."""
         match node:
             case Match():
                 return self._compile_match(node, scope)
@@ -142,7 +150,9 @@ class _Compiler:
     # -- terms ---------------------------------------------------------------------------------------------------
 
     def _compile_match(self, match: Match, scope: NameScope) -> Predicate:
-        """Compile a term: the selector, then the test of its operator."""
+        """Return the predicate of one term, such as `Status == "running"`: it reads the value and applies the
+        operator's test.
+        """
         resolved = resolve_selector(match.selector, scope, self._errors)
         operator = match.operator.positive
         if operator is FilterOperator.MATCHES:
@@ -163,13 +173,18 @@ class _Compiler:
         return _combine_read_and_test(resolved, test, when_missing=when_missing, is_negated=match.operator.is_negated)
 
     def _count_pattern(self, match: Match) -> None:
+        """Count one more regular expression. Raises `FilterTypeError` beyond `MAX_PATTERNS`."""
         self.pattern_count += 1
         if self.pattern_count > MAX_PATTERNS:
             reason = f"more than {MAX_PATTERNS} regular expressions"
             raise self._errors.make_type_error(match.selector.offset, reason)
 
     def _reject_null(self, test: ValueTest, match: Match, kind: ValueKind) -> ValueTest:
-        """Wrap a test so that a null, or an untyped value without the operator, is an error of the record."""
+        """Return a test that raises `FilterEvaluationError` for a null in place of a value.
+
+        For an untyped value it also raises that error if the value's type does not have the operator. Tests for which
+        null is valid are returned unchanged.
+        """
         if isinstance(kind, UntypedKind):
             return self._wrap_untyped_errors(test, match.selector)
         is_pointer = kind.is_nullable and not isinstance(kind, TimeKind | ListKind | MapKind) and kind.name != "bytes"
@@ -177,14 +192,18 @@ class _Compiler:
             return test
 
         def test_non_null(value: object) -> bool:
+            """Return the result of the test, or raise an error of the record if the value is null."""
             return self._raise_null(match.selector) if value is None else test(value)
 
         return test_non_null
 
     def _wrap_untyped_errors(self, test: ValueTest, selector: Selector) -> ValueTest:
-        """Raise `FilterEvaluationError` if the test does not support the type of an untyped value."""
+        """Return a test that raises `FilterEvaluationError` if an untyped value has a type without the operator."""
 
         def test_untyped(value: object) -> bool:
+            """Return the result of the test, or raise an error of the record if the value's type does not have the
+            operator.
+            """
             try:
                 return test(value)
             except untyped.UnsupportedOperand as error:
@@ -207,6 +226,7 @@ class _Compiler:
         return raise_mismatch
 
     def _raise_null(self, selector: Selector) -> NoReturn:
+        """Raise the error for a null where the selected value of a record is needed."""
         last = len(selector.parts) - 1
         reason = f"{selector.path}: at part {last}, invalid value kind: invalid"
         raise self._errors.make_unreadable_selector_error(selector, last, reason)
@@ -214,7 +234,9 @@ class _Compiler:
     # -- collections ---------------------------------------------------------------------------------------------
 
     def _compile_quantified(self, node: QuantifiedExpression, scope: NameScope) -> Predicate:
-        """Compile an `any` or `all`: the body runs for each member in a frame of its own, until the result is known."""
+        """Return the predicate of an `any` or `all`: it runs the body for each member in a frame of its own, until the
+        result is known.
+        """
         resolved = resolve_selector(node.selector, scope, self._errors)
         names, members = self._bind_names(node, resolved)
         body = self._compile_node(node.body, scope.add_names(names))
@@ -222,6 +244,7 @@ class _Compiler:
         read = resolved.read
 
         def holds(frame: Frame) -> bool:
+            """Return whether the body holds for some member (`any`) or for every member (`all`) of the selected value."""
             value = read(frame)
             if value is MISSING:
                 return not is_any
@@ -239,7 +262,11 @@ class _Compiler:
     def _bind_names(
         self, node: QuantifiedExpression, resolved: ResolvedSelector
     ) -> tuple[dict[str, BoundName], Callable[[Any], Iterable[tuple[Any, Any]]]]:
-        """Return the names that the body can use, and a function that iterates over the members of a value."""
+        """Return two things for an `any` or `all`: the names that its body can use, and a function that iterates over
+        the members.
+
+        Raises `FilterTypeError` if the selected value is neither a list nor a map.
+        """
         if node.key is not None and node.key == node.value:
             raise self._errors.make_type_error(node.offset, f'the name "{node.key}" is bound twice')
         kind = resolved.kind
@@ -262,11 +289,18 @@ class _Compiler:
         raise self._errors.make_type_error(node.selector.offset, reason)
 
     def _make_untyped_walk(self, node: QuantifiedExpression) -> Callable[[object], Iterable[tuple[object, object]]]:
-        """Return a function that iterates over the members of an untyped list or map; other types are an error."""
+        """Return a function that iterates over the members of an untyped list or map.
+
+        It raises `FilterEvaluationError` for other types.
+        """
         selector = node.selector
         binds_keys_only = node.member is not None
 
         def walk(value: object) -> Iterable[tuple[object, object]]:
+            """Return pairs of key and member.
+
+            If only one name is bound to a map's members, both parts of a pair are the key.
+            """
             try:
                 members = untyped.list_members(value, str(selector))
             except untyped.UnsupportedOperand as error:
@@ -284,7 +318,10 @@ class _Compiler:
 def _map_bound_names(
     node: QuantifiedExpression, *, member: BoundName, key: ValueKind, value: ValueKind
 ) -> dict[str, BoundName]:
-    """Return the bound names of an `any` or `all`: the single one, or those of key and value without a `_`."""
+    """Return the names that an `any` or `all` binds, with what each stands for: the single name, or key and value.
+
+    A name written as `_` is left out.
+    """
     if node.member is not None:
         return {node.member: member}
     bindings = ((node.key, BoundName(KEY_SLOT, key)), (node.value, BoundName(VALUE_SLOT, value)))
@@ -305,7 +342,10 @@ def _walk_map(values: dict[str, object] | None) -> Iterable[tuple[str, object]]:
 def _combine_read_and_test(
     resolved: ResolvedSelector, test: ValueTest, *, when_missing: bool, is_negated: bool
 ) -> Predicate:
-    """Combine reading a value and testing it. A missing value counts as `when_missing` before the negation."""
+    """Return a predicate that reads a value and tests it.
+
+    If the value is missing, the predicate returns `when_missing`, or its opposite if the operator is negated.
+    """
     read = resolved.read
     if not resolved.can_be_missing:
         return (lambda frame: not test(read(frame))) if is_negated else (lambda frame: test(read(frame)))
@@ -323,7 +363,7 @@ def _negate(predicate: Predicate) -> Predicate:
 
 
 def _require_all(predicates: list[Predicate]) -> Predicate:
-    """Combine predicates with `and`. Two and three of them, the usual case, need no loop."""
+    """Return a predicate that holds if all of these hold. Two and three of them, the usual case, need no loop."""
     if len(predicates) == 2:
         first, second = predicates
         return lambda frame: first(frame) and second(frame)
@@ -341,7 +381,7 @@ def _require_all(predicates: list[Predicate]) -> Predicate:
 
 
 def _require_any(predicates: list[Predicate]) -> Predicate:
-    """Combine predicates with `or`. Two of them, the usual case, need no loop."""
+    """Return a predicate that holds if any of these holds. Two of them, the usual case, need no loop."""
     if len(predicates) == 2:
         first, second = predicates
         return lambda frame: first(frame) or second(frame)

@@ -36,13 +36,19 @@ class FilterEvaluationError(FilterError):
 
 
 def make_syntax_error(source: str, offset: int, reason: str) -> FilterSyntaxError:
-    """Return a syntax error at `offset`, with the location in front of the reason."""
+    """Return the error for an expression that does not follow the grammar.
+
+    Its text starts with the location of `offset` in `source`.
+    """
     line, column = find_location(source, offset)
     return FilterSyntaxError(f"{line}:{column} ({offset}): {reason}", offset=offset, line=line, column=column)
 
 
 def make_type_error(source: str, offset: int, reason: str) -> FilterTypeError:
-    """Return a type error at `offset`, with the location in front of the reason."""
+    """Return the error for an expression that does not fit the record type.
+
+    Its text starts with the location of `offset` in `source`.
+    """
     line, column = find_location(source, offset)
     return FilterTypeError(f"{line}:{column} ({offset}): {reason}", offset=offset, line=line, column=column)
 

@@ -41,7 +41,7 @@ class ValueKind:
 
 @dataclass(frozen=True, slots=True)
 class TextKind(ValueKind):
-    """Text, and every value that the wire encodes as text.
+    """The kind of texts, and of every value that the API encodes as text.
 
     `format` converts a value to its text; it is `None` if the value is a string already.
     """
@@ -56,12 +56,12 @@ class TextKind(ValueKind):
 
 @dataclass(frozen=True, slots=True)
 class TimeKind(ValueKind):
-    """A time, compared as the text of the wire (RFC 3339). A null time counts as missing."""
+    """The kind of times, compared as the text of the API (RFC 3339). A null time counts as missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class BooleanKind(ValueKind):
-    """True or false."""
+    """The kind of values that are true or false."""
 
     @property
     def name(self) -> str:
@@ -70,7 +70,7 @@ class BooleanKind(ValueKind):
 
 @dataclass(frozen=True, slots=True)
 class IntegerKind(ValueKind):
-    """An integer from `minimum` to `maximum`, both included."""
+    """The kind of integers from `minimum` to `maximum`, both included."""
 
     minimum: int = MIN_INTEGER
     maximum: int = MAX_INTEGER
@@ -82,17 +82,17 @@ class IntegerKind(ValueKind):
 
 @dataclass(frozen=True, slots=True)
 class FloatKind(ValueKind):
-    """A floating-point number."""
+    """The kind of floating-point numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class BytesKind(ValueKind):
-    """A sequence of bytes."""
+    """The kind of byte sequences."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListKind(ValueKind):
-    """A list or a set. The elements of a set have no order, so they cannot be selected by index."""
+    """The kind of lists and sets. The elements of a set have no order, so they cannot be selected by index."""
 
     item: ValueKind = dataclasses.field(default_factory=ValueKind)
     has_order: bool = True
@@ -100,7 +100,7 @@ class ListKind(ValueKind):
 
 @dataclass(frozen=True, slots=True)
 class MapKind(ValueKind):
-    """A map. Its keys can be selected only if they are text."""
+    """The kind of maps. The keys of a map can be selected only if they are text."""
 
     value: ValueKind = dataclasses.field(default_factory=ValueKind)
     has_text_keys: bool = True
@@ -108,7 +108,7 @@ class MapKind(ValueKind):
 
 @dataclass(frozen=True, slots=True)
 class StructKind(ValueKind):
-    """A record inside a record. Its fields are computed on access, because a type may contain itself."""
+    """The kind of a record inside a record. Its fields are computed on access, because a type may contain itself."""
 
     type: builtins.type = object
 
@@ -120,7 +120,7 @@ class StructKind(ValueKind):
 
 @dataclass(frozen=True, slots=True)
 class UntypedKind(ValueKind):
-    """Any JSON value. The type is known only when a record is read."""
+    """The kind of values that can be any JSON value. The type is known only when a record is read."""
 
     @property
     def name(self) -> str:
@@ -148,7 +148,8 @@ class JoinedField:
 
 
 class FilterSubject:
-    """A record type as filters see it: its fields without the hidden ones, plus the joined ones.
+    """A record type as filters see it: its fields without the hidden ones, plus the joined ones, which filters only
+    see.
 
     Create one instance for each filtered list and keep it: compiled filters are cached by subject.
     """
@@ -192,7 +193,10 @@ def get_kind(annotation: Any) -> ValueKind:
 
 
 def _make_field(field: inspect.Field, *, can_be_unset: bool) -> FilterField:
-    """Return the field as filters see it. A value that is unset is read as null."""
+    """Return a field of a record type as filters see it: its kind, and a function that reads it.
+
+    An unset value is read as null.
+    """
     kind = _convert_kind(field.type)
     getter = attrgetter(field.name)
     if not can_be_unset:

@@ -37,7 +37,10 @@ class Pointer:
 
 
 class FilterLexer:
-    """Reads one expression. `read_` methods return `None` if the text at the offset is something else."""
+    """Reads names, numbers and strings of one expression at an offset.
+
+    The methods that start with `read_` return `None` if the text at the offset is something else.
+    """
 
     def __init__(self, source: str) -> None:
         self.source = source

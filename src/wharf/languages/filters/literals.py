@@ -26,14 +26,18 @@ MAX_BYTE: Final = 255
 
 
 def to_boolean(text: str) -> bool | None:
-    """Return the boolean that the text stands for, such as true for "t" or "1"."""
+    """Return the boolean that the text stands for, such as true for "t" or "1". Return `None` for any other text."""
     if text in _TRUE:
         return True
     return False if text in _FALSE else None
 
 
 def to_integer(text: str, *, minimum: int = MIN_INTEGER, maximum: int = MAX_INTEGER) -> int | None:
-    """Return the integer from `minimum` to `maximum` that the text stands for. Without negatives, signs are invalid."""
+    """Return the integer that the text stands for.
+
+    Return `None` if the text is not an integer from `minimum` to `maximum`. If `minimum` is not negative, a text with a
+    sign is not valid either.
+    """
     parsed = _INTEGER.fullmatch(text)
     if parsed is None or len(text) > _MAX_INTEGER_CHARS or (parsed["sign"] and minimum >= 0):
         return None
@@ -44,7 +48,7 @@ def to_integer(text: str, *, minimum: int = MIN_INTEGER, maximum: int = MAX_INTE
 
 
 def to_float(text: str) -> float | None:
-    """Return the finite number that the text stands for."""
+    """Return the finite number that the text stands for, or `None` if it is not a number."""
     if not _FLOAT.fullmatch(text):
         return None
     number = float(text)
@@ -52,6 +56,9 @@ def to_float(text: str) -> float | None:
 
 
 def to_number(text: str) -> int | float | None:
-    """Return the number that the text stands for: an integer if possible, otherwise a float."""
+    """Return the number that the text stands for: an integer if possible, otherwise a float.
+
+    Return `None` for any other text.
+    """
     integer = to_integer(text)
     return to_float(text) if integer is None else integer

@@ -55,7 +55,9 @@ class OperatorMismatch(Exception):
 
 
 def list_operators(kind: ValueKind) -> tuple[FilterOperator, ...]:
-    """Return the positive operators of a kind. The kind also has the opposite of each."""
+    """Return the operators that values of a kind have, without the negated ones, such as `matches` without `not
+    matches`.
+    """
     match kind:
         case TextKind():
             operators: tuple[FilterOperator, ...] = (EQUAL, CONTAINS, MATCHES, IS_EMPTY)
@@ -77,7 +79,10 @@ def list_operators(kind: ValueKind) -> tuple[FilterOperator, ...]:
 
 
 def make_test(match: Match, kind: ValueKind) -> ValueTest:
-    """Return the test for a term, without its negation. Raises `OperatorMismatch` if the term does not fit the kind."""
+    """Return the test for a term such as `Name contains "web"`. It ignores whether the operator is negated.
+
+    Raises `OperatorMismatch` if the kind does not have the operator, or the literal does not fit the kind.
+    """
     operator = match.operator.positive
     if operator not in list_operators(kind):
         raise OperatorMismatch(_describe_missing_operator(match, kind), is_value_mismatch=False)

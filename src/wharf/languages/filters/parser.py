@@ -67,7 +67,10 @@ def parse_filter(source: str) -> Expression:
 
 
 class _Parser:
-    """Parses one expression. `_parse_` methods return `None` if their rule does not match at the offset."""
+    """Parses one expression.
+
+    Each method `_parse_…` takes an offset, and returns `None` if its rule does not match there.
+    """
 
     def __init__(self, source: str) -> None:
         self._lexer = FilterLexer(source)
@@ -243,7 +246,10 @@ class _Parser:
         return None
 
     def _parse_quantified_body(self, quantifier: Quantifier, offset: int, selector_offset: int) -> ParsedNode | None:
-        """Parse what follows `any` or `all`: a selector, `as`, the bound names, and the body in braces."""
+        """Parse what follows `any` or `all`: a selector, `as`, the bound names, and the body in braces.
+
+        Return `None` if it does not match.
+        """
         selector = self._parse_selector(selector_offset)
         if selector is None:
             self._expect(selector_offset, "a selector")
@@ -272,7 +278,11 @@ class _Parser:
         return ParsedNode(node, closing + 1)
 
     def _parse_bound_names(self, offset: int) -> tuple[tuple[str | None, str | None, str | None], int] | None:
-        """Parse `x`, `i, v`, `i, _` or `_, v`; return (member, key, value) and the offset after them."""
+        """Parse the names after `as`: `x`, `i, v`, `i, _` or `_, v`.
+
+        Return the names (member, key, value), each `None` if it is not bound, and the offset after them. Return `None`
+        if they do not match.
+        """
         first = self._parse_bound_name(offset)
         if first is None:
             self._expect(offset, "a name", '"_"')
@@ -289,7 +299,10 @@ class _Parser:
         return (None, first[0], second[0]), second[1]
 
     def _parse_bound_name(self, offset: int) -> tuple[str | None, int] | None:
-        """Parse a name or `_`, which is returned as `None`, with the offset after it."""
+        """Parse a name, and return it with the offset after it. The name `_` is returned as `None`.
+
+        Return `None` if neither starts here.
+        """
         if self._lexer.starts_with(offset, "_"):
             return None, offset + 1
         name = self._lexer.read_name(offset)
@@ -298,7 +311,10 @@ class _Parser:
     # -- selectors and values ------------------------------------------------------------------------------------
 
     def _parse_selector(self, offset: int) -> tuple[Selector, int] | None:
-        """Parse a selector: a JSON pointer, or names, indexes and keys joined by dots and brackets."""
+        """Parse a selector: a JSON pointer, or names, indexes and keys joined by dots and brackets.
+
+        Return it with the offset after it, or `None` if no selector starts here.
+        """
         pointer = self._lexer.read_pointer(offset)
         if pointer is not None:
             return Selector(pointer.parts, offset=offset, part_offsets=pointer.part_offsets), pointer.end
@@ -336,7 +352,10 @@ class _Parser:
         return TextSpan(key.text, key.end + 1)
 
     def _parse_value(self, offset: int) -> tuple[LiteralValue, int] | None:
-        """Parse a string, a number or a word. A word is a text, even if a field has that name."""
+        """Parse a string, a number or a word, and return it with the offset after it; `None` if no value starts here.
+
+        A word is a text, even if a field has that name.
+        """
         parsed = self._lexer.read_string(offset) or self._lexer.read_number(offset)
         if parsed is not None:
             return LiteralValue(parsed.text, offset=offset), parsed.end
@@ -349,7 +368,9 @@ class _Parser:
     # -- small parts ---------------------------------------------------------------------------------------------
 
     def _parse_keyword(self, word: str, offset: int) -> int | None:
-        """Return the offset after a word and the white space that must follow it."""
+        """Return the offset after this word and the white space that must follow it, or `None` if they are not at the
+        offset.
+        """
         self._expect(offset, f'"{word}"')
         if not self._lexer.starts_with(offset, word):
             return None
@@ -361,7 +382,7 @@ class _Parser:
         return next_offset
 
     def _parse_spaced_keyword(self, word: str, end: int) -> int | None:
-        """Return the offset after a word with white space on both sides."""
+        """Return the offset after this word with white space on both sides, or `None` if that is not at the offset."""
         offset = self._lexer.skip_space(end)
         if offset == end:
             self._expect(end, _SPACE_NAME)
@@ -376,7 +397,10 @@ class _Parser:
             raise make_syntax_error(self._source, offset, reason)
 
     def _count_term(self, parsed: ParsedNode, offset: int) -> ParsedNode:
-        """Count one more term and return it. Raises `FilterSyntaxError` beyond `MAX_FILTER_TERMS`."""
+        """Count one more term and return it.
+
+        Raises `FilterSyntaxError` if the expression has more than `MAX_FILTER_TERMS`.
+        """
         self._terms += 1
         if self._terms > MAX_FILTER_TERMS:
             raise make_syntax_error(self._source, offset, f'rule "match": more than {MAX_FILTER_TERMS} terms')

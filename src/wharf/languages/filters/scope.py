@@ -55,7 +55,11 @@ class NameScope:
         return dict.fromkeys([name for names in self._bound_names for name in names] + list(self._subject.fields))
 
     def find_field(self, name: str) -> FilterField | None:
-        """Return the innermost bound name or field of that name, to be read from a frame; `None` if there is none."""
+        """Return the kind of a name and the function that reads its value from a record or frame; `None` if the name is
+        unknown.
+
+        The innermost `any` or `all` that binds the name is used; otherwise the name is a field of the record.
+        """
         for hops, names in enumerate(reversed(self._bound_names)):
             if name in names:
                 return FilterField(names[name].kind, _make_frame_reader(hops, names[name].slot))
@@ -66,7 +70,7 @@ class NameScope:
 
 
 def _make_frame_reader(hops: int, slot: int) -> ReadFunction:
-    """Return a function that reads a slot of the frame that is `hops` levels further out."""
+    """Return a function that reads a slot of the frame that is `hops` frames further out than the current one."""
     if hops == 0:
         return itemgetter(slot)
     if hops == 1:

@@ -53,7 +53,7 @@ class ResolvedSelector:
 
 
 class FilterErrorBuilder:
-    """Builds the errors of one expression, so that callers need not pass its source."""
+    """Builds the errors of one expression. It stores the source, so that callers do not have to pass it."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -67,18 +67,21 @@ class FilterErrorBuilder:
         return make_evaluation_error(self.source, offset, reason, has_location=has_location)
 
     def make_unknown_selector_error(self, selector: Selector, part: int, reason: str) -> FilterError:
-        """Return the error for a part of a selector that the record type does not have."""
+        """Return the error for the part of a selector, by its index, that the record type does not have."""
         return make_type_error(self.source, selector.get_part_offset(part), f"error finding value in datum: {reason}")
 
     def make_unreadable_selector_error(self, selector: Selector, part: int, reason: str) -> FilterError:
-        """Return the error for a part of a selector that a record does not have."""
+        """Return the error for the part of a selector, by its index, that a record does not have."""
         return make_evaluation_error(
             self.source, selector.get_part_offset(part), f"error finding value in datum: {reason}"
         )
 
 
 def resolve_selector(selector: Selector, scope: NameScope, errors: FilterErrorBuilder) -> ResolvedSelector:
-    """Return how to read the selected value. Raises `FilterTypeError` if the type does not have the selector."""
+    """Return the kind of the value that a selector selects, and the function that reads it from a record.
+
+    Raises `FilterTypeError` if the record type does not have the selector.
+    """
     first = scope.find_field(selector.parts[0])
     if first is None:
         raise _make_unknown_field_error(selector, 0, scope.subject_name, scope.list_names(), errors)
@@ -92,7 +95,10 @@ def resolve_selector(selector: Selector, scope: NameScope, errors: FilterErrorBu
 
 
 def _treat_null_as_missing(read: ReadFunction) -> ReadFunction:
-    """Return a function that reads a null time as `MISSING`. Otherwise every list would fail at the first record without that time."""
+    """Return a function that reads a null time as `MISSING`.
+
+    Otherwise a filter would fail at the first record without that time.
+    """
 
     def read_present(frame: object) -> object:
         value = read(frame)
@@ -184,6 +190,10 @@ class _PathStep:
         key = self._name
 
         def read_untyped(frame: object) -> object:
+            """Return the member of the untyped value that this part selects.
+
+            Raises an error of the record if it has none.
+            """
             container = read(frame)
             if isinstance(container, Mapping):
                 value = container.get(key, MISSING)
@@ -268,6 +278,10 @@ def list_selectors(subject: FilterSubject | type) -> tuple[SelectorInfo, ...]:
 def _list_of_fields(
     prefix: str, fields: Mapping[str, FilterField], enclosing_types: tuple[type, ...]
 ) -> Iterator[SelectorInfo]:
+    """Yield the selectors of these fields and of everything within them.
+
+    `prefix` is the selector of the record, with a dot.
+    """
     for name, field in fields.items():
         yield from _list_of_kind(f"{prefix}{name}", field.kind, enclosing_types)
 

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 
 class FilterOperator(enum.Enum):
-    """The operators of terms. Each positive operator has a negated one."""
+    """The operators that a filter can apply to a value. Each positive operator, such as `matches`, has a negated one."""
 
     EQUAL = "=="
     NOT_EQUAL = "!="

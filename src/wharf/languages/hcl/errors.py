@@ -21,7 +21,7 @@ class HclError(Exception):
 
 
 class HclSyntaxError(HclError):
-    """The text does not follow the grammar."""
+    """The text does not follow the grammar of HCL or JSON."""
 
 
 class HclStructureError(HclError):

@@ -62,7 +62,7 @@ class _Parser:
         return self._text.startswith(text, self._offset)
 
     def _skip_character(self, character: str) -> bool:
-        """If the next character is this one, skip it and the space after it. Returns whether it was."""
+        """Skip the next character and the space after it if it is this one. Return whether it was skipped."""
         if not self._starts_with(character):
             return False
         self._offset += 1

@@ -37,7 +37,10 @@ class NumberSpan(NamedTuple):
 
 
 class HclLexer:
-    """Reads one document. `read_` methods return `None` if the text at the offset is something else."""
+    """Reads names, numbers and strings of one document at an offset.
+
+    The methods that start with `read_` return `None` if the text at the offset is something else.
+    """
 
     def __init__(self, source: SourceText) -> None:
         self._source = source

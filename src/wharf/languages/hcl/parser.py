@@ -118,7 +118,10 @@ class _Parser:
         )
 
     def _parse_word(self, offset: int) -> DecodedText | None:
-        """Parse a name or a label, with or without quotes."""
+        """Parse a name, or a text in quotes, as attributes, blocks and labels have it.
+
+        Return `None` if neither starts here.
+        """
         return self._lexer.read_name(offset) or (
             self._lexer.read_string(offset) if self._lexer.starts_with(offset, '"') else None
         )

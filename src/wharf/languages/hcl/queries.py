@@ -100,7 +100,10 @@ def require_text(value: Expression, description: str) -> TextValue:
 
 
 def require_texts(value: Expression, description: str) -> tuple[TextValue, ...]:
-    """Return the texts of a list. A single text counts as a list of one, as in older documents."""
+    """Return the texts of a list. A single text counts as a list of one, as in older documents.
+
+    Raises `HclStructureError` if the value or an element is not a text. Its text starts with `description`.
+    """
     if isinstance(value, TextValue):
         return (value,)
     if not isinstance(value, ListValue):

@@ -72,8 +72,8 @@ def _read_action(
 ) -> tuple[tuple[TemplateToken, ...] | None, bool, int]:
     """Read an action up to its end.
 
-    `action_start` is the offset of its left delimiter, `offset` that of its content. Returns the tokens (`None` for a comment),
-    whether the white space after the action is removed, and the offset after it.
+    Return three things: its tokens (`None` for a comment), whether the white space after the action is removed, and the
+    offset after it. `action_start` is the offset of its left delimiter, `offset` that of its content.
     """
     tokens: list[TemplateToken] = []
     offset = _skip_space(source, offset)

@@ -45,7 +45,7 @@ def parse_template(
 
 
 class _Parser:
-    """Parses the blocks of one template. Variables are sets of defined names that are passed down to inner blocks."""
+    """Parses the blocks of one template. `variables` are the names of variables that are defined where a block begins."""
 
     def __init__(self, source: str, functions: Mapping[str, Arity], left: str, right: str) -> None:
         self._source = source
@@ -72,9 +72,9 @@ class _Parser:
     def _parse_block(
         self, opening_token: TemplateToken | None, variables: Collection[str]
     ) -> tuple[tree.NodeList, _End | None]:
-        """Parse nodes up to the `end` or `else` of this block; return them with that action.
+        """Parse nodes up to the `end` or `else` of a block. Return them, and the action that ended the block.
 
-        `opening_token` is the word that opened the block. It is `None` for the template itself, which has no such action.
+        `opening_token` is the word that opened the block. It is `None` for the template itself, which no action ends.
         """
         self._depth += 1
         if self._depth > MAX_TEMPLATE_DEPTH and opening_token:
@@ -133,7 +133,7 @@ class _Parser:
         return tree.VariableAssignment(names[0], is_new, expression, tokens.start_offset)
 
     def _parse_conditional(self, tokens: "_Tokens", defined_variables: set[str]) -> tree.Conditional:
-        """Parse `if` or `with`, its body and its `else`."""
+        """Parse an `if` or `with` action with its body and its `else`, and return its node."""
         word = tokens.take_token()
         names, _ = tokens.take_variables()
         if len(names) > 1:
@@ -163,10 +163,11 @@ class _Parser:
         return body
 
     def _tokens(self, piece: SourcePiece, defined_variables: Collection[str]) -> "_Tokens":
+        """Return the parser of one action. `defined_variables` are the variables that the action may use."""
         return _Tokens(self._source, piece.tokens or (), piece.offset, self._functions, defined_variables)
 
     def _parse_range(self, tokens: "_Tokens", defined_variables: set[str]) -> tree.RangeLoop:
-        """Parse `range`, its body and its `else`."""
+        """Parse a `range` action with its body and its `else`, and return its node."""
         word = tokens.take_token()
         names, _ = tokens.take_variables()
         expression = tokens.parse_pipeline()
@@ -210,7 +211,10 @@ class _Parser:
 
 
 class _Tokens:
-    """Parses the tokens of one action. `take_` methods consume tokens; `_position` is that of the next one."""
+    """Parses the tokens of one action.
+
+    Methods that start with `take_` consume tokens; `_position` is the index of the next one.
+    """
 
     def __init__(
         self,
@@ -234,7 +238,7 @@ class _Tokens:
 
     @property
     def offset(self) -> int:
-        """The offset of the next token, or that of the action after the last token."""
+        """The offset of the next token in the source. After the last token, it is that of the action."""
         return self.start_offset if self.is_done else self._tokens[self._position].offset
 
     def peek_word(self) -> str:

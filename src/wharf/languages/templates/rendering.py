@@ -50,7 +50,11 @@ class ParsedTemplate:
     def render(
         self, value: Any = None, sources: TemplateSources | None = None, limits: RenderLimits | None = None
     ) -> RenderResult:
-        """Render the template with `value` as its dot. Raises `TemplateError`."""
+        """Return the text of the template, with the queries that it depends on.
+
+        The dot (`.`) in the template stands for `value`. Raises `TemplateError` if an expression fails or a limit is
+        exceeded.
+        """
         rendering = _Rendering(
             self._source, self._tree, sources or NoSources(), limits or RenderLimits(), is_strict=self._is_strict
         )
@@ -71,7 +75,7 @@ VariableStack = list[tuple[str, list[Any]]]
 
 
 class _Rendering:
-    """One rendering of a template: its limits, and the queries that were made."""
+    """One rendering of a template. It counts steps against the limits and records the queries that functions make."""
 
     def __init__(
         self,
@@ -105,7 +109,7 @@ class _Rendering:
         self.missing[str(missing)] = None
 
     def render_named_template(self, name: str, value: Any) -> str:
-        """Return the text of a named template with `value` as its dot."""
+        """Return the text of a named template. `value` is its dot: the value that `.` stands for in it."""
         if name not in self._tree.named_blocks:
             raise EvaluationError(f'no template is named "{name}"')
         return self._render_named_block(self._tree.named_blocks[name], value, 0)
@@ -113,7 +117,11 @@ class _Rendering:
     # -- nodes
 
     def _render_named_block(self, block: tree.NodeList, value: Any, offset: int) -> str:
-        """Render the template itself or a named one with `value` as its dot. `offset` is the location for errors."""
+        """Return the text of the template itself or of a named one.
+
+        `value` is its dot: the value that `.` stands for in it. `offset` is the location for errors. Raises
+        `TemplateError` beyond the limits of depth and text.
+        """
         self._includes += 1
         if self._includes > MAX_INCLUDE_DEPTH:
             raise TemplateError(
@@ -132,7 +140,10 @@ class _Rendering:
         return "".join(parts)
 
     def _render_block(self, block: tree.NodeList, dot: Any, variables: VariableStack) -> Iterator[str]:
-        """Yield the text of nodes. Variables that they define are removed at the end."""
+        """Yield the text of each node. `dot` is the value that `.` stands for.
+
+        Variables that the nodes define are removed at the end.
+        """
         outer_count = len(variables)
         for node in block:
             match node:
@@ -237,7 +248,7 @@ class _Rendering:
     def _call_function(
         self, name: str, arguments: tuple[tree.Expression, ...], offset: int, dot: Any, variables: VariableStack
     ) -> Any:
-        """Call a function. `and` and `or` evaluate no more arguments than they need."""
+        """Return the result of a function. `and` and `or` evaluate no more arguments than they need."""
         self._count_step(offset)
         if name in ("and", "or"):
             value: Any = None
@@ -262,10 +273,10 @@ class _Rendering:
         return result
 
     def _find_variable(self, name: str, variables: VariableStack, offset: int) -> list[Any]:
-        """Return the list of one that holds the value of the innermost variable of that name."""
-        for variable_name, variable_box in reversed(variables):
+        """Return the innermost variable of that name, as a list whose only element is its value."""
+        for variable_name, value_holder in reversed(variables):
             if variable_name == name:
-                return variable_box
+                return value_holder
         raise TemplateError(f"variable {name} is not defined here", self._source, offset)
 
     def _count_step(self, offset: int) -> None:

@@ -17,7 +17,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """`.`: the current value."""
+    """The expression `.`, which stands for the current value."""
 
     offset: int
 
@@ -68,7 +68,7 @@ class OutputNode:
 
 @dataclass(frozen=True, slots=True)
 class VariableAssignment:
-    """`{{$name := …}}` defines a variable; `{{$name = …}}` changes a defined one."""
+    """An action that defines a variable (`{{$name := …}}`) or changes a defined one (`{{$name = …}}`)."""
 
     name: str
     is_new: bool
@@ -78,7 +78,7 @@ class VariableAssignment:
 
 @dataclass(frozen=True, slots=True)
 class Conditional:
-    """`if` or `with`. In the body of `with` the dot is the value of the expression."""
+    """An `if` or `with` action. In the body of `with`, the dot (`.`) stands for the value of the expression."""
 
     names: tuple[str, ...]
     expression: Expression
@@ -90,7 +90,10 @@ class Conditional:
 
 @dataclass(frozen=True, slots=True)
 class RangeLoop:
-    """`range`, with zero, one or two variables for the current entry."""
+    """A `range` action: its body for each entry of the expression's value, or its `else` body if there are no entries.
+
+    `names` are zero, one or two variables for the current entry.
+    """
 
     names: tuple[str, ...]
     expression: Expression
@@ -101,7 +104,7 @@ class RangeLoop:
 
 @dataclass(frozen=True, slots=True)
 class LoopJump:
-    """`break` or `continue` of the innermost `range`."""
+    """A `break` or `continue` action, which applies to the innermost `range`."""
 
     is_break: bool
     offset: int
@@ -109,7 +112,10 @@ class LoopJump:
 
 @dataclass(frozen=True, slots=True)
 class Include:
-    """`{{template "name" value}}`: the text of a named template, with the value as its dot."""
+    """An action `{{template "name" value}}`, which inserts the text of a named template.
+
+    The dot in it stands for the value.
+    """
 
     name: str
     expression: Expression | None

@@ -1,6 +1,6 @@
 """Drains of nodes: start, change or cancel a drain, mark allocations for migration, and complete a drain.
 
-`controllers.drainer` decides which allocations migrate and when; this module only builds the records.
+`controllers.drains` decides which allocations migrate and when; this module only builds the records.
 """
 
 import datetime

@@ -21,7 +21,7 @@ from wharf.contract.model.acl.capabilities import (
 
 
 class DenialDetail(enum.Enum):
-    """How much a reply says about an invalid token. Clients match the texts (`access.denial`)."""
+    """How much a reply says about an invalid token. Clients match the texts (`access.caller`)."""
 
     GENERIC = "curt"  # The default: one reply for every reason.
     TOKEN = "token"  # Reading the caller's own token, or a token by its accessor.

@@ -96,6 +96,7 @@ def _make_base64_decoder(decode: Callable[[bytes], bytes]) -> Callable[[Any], st
     """Return a function that decodes base64 with `decode`. It raises `EvaluationError` for invalid input."""
 
     def decode_text(text: Any) -> str:
+        """Return the decoded text. Raises `EvaluationError` if the input is not base64, or not of UTF-8 text."""
         try:
             return decode(_to_text(text).encode()).decode()
         except (binascii.Error, UnicodeDecodeError):
@@ -121,7 +122,7 @@ def _parse_boolean(text: Any) -> bool:
 
 
 def _explode_map(flat_map: Any) -> dict[str, Any]:
-    """Split keys at slashes into nested maps: `{"a/b": 1}` becomes `{"a": {"b": 1}}`."""
+    """Return a nested map for a map whose keys have slashes: `{"a": {"b": 1}}` for `{"a/b": 1}`."""
     if not isinstance(flat_map, dict):
         raise EvaluationError("explodeMap takes a map")
     nested_map: dict[str, Any] = {}

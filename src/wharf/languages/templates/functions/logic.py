@@ -50,6 +50,10 @@ def _make_order_test(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any]
     """Return a template function that compares two numbers or two texts by their order."""
 
     def compare_ordered(first: Any, second: Any) -> bool:
+        """Return the result of the comparison.
+
+        Raises `EvaluationError` unless both values are numbers or both are texts.
+        """
         _require_comparable(first, second)
         if _describe_type(first) not in ("a number", "a text") or _describe_type(second) != _describe_type(first):
             raise EvaluationError(f"only numbers and texts can be ordered, got {_describe_type(first)}")
@@ -110,7 +114,10 @@ def _contains_value(values: Any, value: Any) -> bool:
 
 
 def _make_contains_function(combine: Callable[[list[bool]], bool]) -> Callable[[Any, Any], bool]:
-    """Return a template function that searches for several values and combines the results."""
+    """Return a template function that searches a list, a map or a text for several values.
+
+    `combine` receives whether each value was found, and returns the result.
+    """
     return lambda searched_values, values: combine(
         [_contains_value(values, searched_value) for searched_value in searched_values or ()]
     )

@@ -30,12 +30,18 @@ def _require_64_bits(value: int | float) -> int | float:
 
 
 def _make_arithmetic_function(calculate: Callable[[Any, Any], int | float]) -> Callable[[Any, Any], int | float]:
-    """Return a template function of two numbers, whose second argument is the left operand."""
+    """Return a template function of two numbers.
+
+    Its second argument is the left operand, so that `{{ 5 | subtract 2 }}` is 3.
+    """
     return lambda second, first: _require_64_bits(calculate(_require_number(first), _require_number(second)))
 
 
 def _divide(first: int | float, second: int | float) -> int | float:
-    """Divide two numbers. A quotient of integers is rounded towards zero."""
+    """Return the quotient of two numbers. A quotient of integers is rounded towards zero.
+
+    Raises `EvaluationError` for a division by 0.
+    """
     if second == 0:
         raise EvaluationError("division by zero")
     if isinstance(first, int) and isinstance(second, int):
@@ -51,7 +57,7 @@ def _modulo(first: int | float, second: int | float) -> int | float:
 
 
 def _count_loop(*bounds: Any) -> list[int]:
-    """Return the integers from a start (default 0) up to an end, end excluded. Bounds may be decimal texts."""
+    """Return the integers from a start (default 0) up to an end, end excluded. Start and end may be decimal texts."""
     start, end = (0, bounds[0]) if len(bounds) == 1 else bounds
     start, end = (
         int(bound) if isinstance(bound, str) and bound.isdecimal() else _require_number(bound) for bound in (start, end)

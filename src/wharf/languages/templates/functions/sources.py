@@ -78,7 +78,7 @@ class RenderingContext(Protocol):
         ...
 
     def render_named_template(self, name: str, value: Any) -> str:
-        """Return the text of a named template with `value` as its dot."""
+        """Return the text of a named template, in which the dot (`.`) stands for `value`."""
         ...
 
 
@@ -151,7 +151,7 @@ def _query_services(context: RenderingContext) -> list[RecordFields]:
 
 
 def _query_service(context: RenderingContext, *arguments: Any) -> list[RecordFields]:
-    """Return the instances of a service.
+    """Return the instances of a service, and record the query.
 
     `service "db"` returns all of them. `service 2 "key" "db"` selects two by a hash of the key, so the same key selects
     the same two instances while both exist.
@@ -171,7 +171,7 @@ def _query_service(context: RenderingContext, *arguments: Any) -> list[RecordFie
 def _query_records(
     context: RenderingContext, query: Callable[[], Iterable[Mapping[str, object]]]
 ) -> list[RecordFields]:
-    """Return the records of a query. An empty list is a valid result; a failed query is reported as missing."""
+    """Return the records of a query. If the query fails, record that its result is missing and return an empty list."""
     try:
         return [RecordFields(record) for record in query()]
     except MissingSource as missing:
@@ -180,7 +180,7 @@ def _query_records(
 
 
 def _choose_instances(instances: Sequence[RecordFields], key: str) -> list[RecordFields]:
-    """Sort instances by a hash of key and instance id, highest first.
+    """Return the instances in an order that depends on the key: sorted by a hash of key and instance id, highest first.
 
     This is rendezvous hashing: when an instance is added or removed, the order of the others does not change.
     """

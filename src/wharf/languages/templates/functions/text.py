@@ -21,11 +21,15 @@ def _to_text(value: Any) -> str:
 
 
 def _make_text_function(change: Callable[[str], Any]) -> Callable[[Any], Any]:
+    """Return a template function that converts its argument to text and passes it to `change`."""
     return lambda value: change(_to_text(value))
 
 
 def join_list(first: Any, second: Any) -> str:
-    """Join the elements of a list with a separator, in either order: `join .IDs ", "` or `.IDs | join ", "`."""
+    """Return the elements of a list joined by a separator.
+
+    The two arguments may be in either order: `join .IDs ", "` or `.IDs | join ", "`.
+    """
     values, separator = (second, first) if isinstance(first, str) else (first, second)
     if isinstance(values, str) or not isinstance(values, list | None) or not isinstance(separator, str):
         raise EvaluationError("join takes a list and a separator")
@@ -43,7 +47,7 @@ def _split_to_map(separator: Any, assignment: Any, text: Any) -> dict[str, str]:
 
 
 def _indent(width: Any, text: Any) -> str:
-    """Put this number of spaces in front of every line that is not empty."""
+    """Return the text with this number of spaces in front of every line that is not empty."""
     if not isinstance(width, int) or not 0 <= width <= MAX_WIDTH_CHARS:
         raise EvaluationError(f"indent takes a number from 0 to {MAX_WIDTH_CHARS}")
     return "\n".join(" " * width + line if line else line for line in _to_text(text).split("\n"))
@@ -63,7 +67,11 @@ def _quote(value: Any) -> str:
 
 
 def format_printf(format_text: Any, *values: Any) -> str:
-    """Format values by the verbs of a text: %s %v %q %d %f %g %e %t %x %X %c %%, with flags, width and precision."""
+    """Return a text in which verbs such as `%s` are replaced by the values, with flags, width and precision.
+
+    The verbs are %s %v %q %d %f %g %e %t %x %X %c %%. Raises `EvaluationError` if the number or a type of the values
+    does not fit.
+    """
     remaining_values = list(values)
 
     def format_verb(verb_match: re.Match[str]) -> str:
