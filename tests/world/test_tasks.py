@@ -1,10 +1,12 @@
-"""Waiting for an event with a timeout."""
+"""Waiting for an event with a timeout, and cancelling tasks."""
 
 import asyncio
+import contextlib
 
 import pytest
 
 from tests.kit.virtual_time import in_virtual_time
+from wharf.world import RealWorld, tasks
 from wharf.world.tasks import wait_for_event
 
 
@@ -39,3 +41,33 @@ async def test_an_event_that_is_set_does_not_wait() -> None:
     event = asyncio.Event()
     event.set()
     assert await wait_for_event(event, 0.0)
+
+
+def test_a_task_that_swallows_its_first_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "CANCEL_INTERVAL_S", 0.01)
+
+    async def swallow_once() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+    async def run() -> bool:
+        task = RealWorld().start_task(swallow_once(), name="stubborn")
+        await asyncio.sleep(0)
+        await tasks.cancel_tasks(task)
+        return task.cancelled()
+
+    assert asyncio.run(run())
+
+
+def test_cancelling_tasks_that_have_ended_returns_at_once() -> None:
+    async def fail() -> None:
+        raise ValueError("failed")
+
+    async def run() -> bool:
+        task = RealWorld().start_task(fail(), name="failing")
+        await asyncio.wait([task])
+        await tasks.cancel_tasks(task)
+        return task.done()
+
+    assert asyncio.run(run())

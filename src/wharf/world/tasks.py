@@ -1,10 +1,13 @@
-"""Running several coroutines until the first of them ends, and waiting for an event with a timeout."""
+"""Running several coroutines until the first of them ends, cancelling tasks, and waiting for an event with a timeout."""
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Final
 
 from wharf.world import World
+
+CANCEL_INTERVAL_S: Final = 1.0
+"""Seconds after which a task that has not ended is cancelled again."""
 
 
 async def run_until_first(world: World, **coroutines: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
@@ -21,6 +24,23 @@ async def run_until_first(world: World, **coroutines: Coroutine[Any, Any, Any]) 
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     return tasks
+
+
+async def cancel_tasks(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks and wait until all of them have ended.
+
+    A library may swallow a cancellation, for example if it arrives during a timeout of its own. A task that goes on is
+    therefore cancelled again, so that it cannot block the shutdown.
+    """
+    remaining = [task for task in tasks if not task.done()]
+    while remaining:
+        for task in remaining:
+            task.cancel()
+        _, unfinished = await asyncio.wait(remaining, timeout=CANCEL_INTERVAL_S)
+        remaining = [task for task in remaining if task in unfinished]
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # Read it, so that asyncio does not log it.
 
 
 async def wait_for_event(event: asyncio.Event, timeout_s: float | None) -> bool:

@@ -38,6 +38,7 @@ from wharf.limits.decisions.requests import AdmittedRequest, CpuMeter, IncomingR
 from wharf.limits.decisions.shared_records import SharedRecords
 from wharf.limits.stores.port import RefundReason, StoreUnavailable
 from wharf.world import World
+from wharf.world.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -128,9 +129,7 @@ class DecisionService:
     async def close(self) -> None:
         """Stop the periodic tasks, end all requests, and write the decision log and the shared records."""
         periodic_tasks = [task for task in (self._maintenance_task, self._sharing_task) if task is not None]
-        for task in periodic_tasks:
-            task.cancel()
-        await asyncio.gather(*periodic_tasks, return_exceptions=True)
+        await cancel_tasks(*periodic_tasks)
         self._maintenance_task = self._sharing_task = None
         for admitted in list(self.running_requests.values()):
             await self.end_request(admitted)

@@ -21,6 +21,7 @@ from wharf.limits.core.store_calls import CounterReading, StoreCall, TakeResult
 from wharf.limits.stores.fallback import FallbackCounters
 from wharf.limits.stores.port import RefundReason, RemoteStore, StoreUnavailable, UnsuitableStore
 from wharf.world import World
+from wharf.world.tasks import cancel_tasks
 
 
 class BreakerState(Enum):
@@ -151,8 +152,7 @@ class GuardedStore:
     async def close(self) -> None:
         """Stop checking the store, and wait for running calls."""
         if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.gather(self._watcher, return_exceptions=True)
+            await cancel_tasks(self._watcher)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # -- deciding --------------------------------------------------------------------------------------------------

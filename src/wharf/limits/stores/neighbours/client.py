@@ -18,6 +18,7 @@ from wharf.limits.stores.neighbours import messages
 from wharf.limits.stores.port import RefundReason, StoreUnavailable
 from wharf.world import World
 from wharf.world.framing import FrameDecoder, FrameTooLong, encode_frame
+from wharf.world.tasks import cancel_tasks
 from wharf.world.unix_sockets import shorten_socket_path
 
 MAX_CACHED_PLANS: Final = 16_384
@@ -64,8 +65,7 @@ class NeighbourStore:
     async def close(self) -> None:
         """Send the queued requests, close the connection, and fail the requests that have no reply."""
         if self._reconnecting is not None:
-            self._reconnecting.cancel()
-            await asyncio.gather(self._reconnecting, return_exceptions=True)
+            await cancel_tasks(self._reconnecting)
         self._flush()
         if self._transport is not None:
             self._transport.close()

@@ -19,6 +19,7 @@ from wharf.limits.stores.forwarding import ForwardingStore
 from wharf.limits.stores.port import StoreUnavailable
 from wharf.limits.stores.redis.store import RedisStore
 from wharf.world import World
+from wharf.world.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
 
@@ -103,8 +104,7 @@ class QuotaLeaseStore(ForwardingStore):
     async def close(self) -> None:
         """Stop the periodic task, and return the unused parts of all leases to the store."""
         if self._sweeper is not None:
-            self._sweeper.cancel()
-            await asyncio.gather(self._sweeper, return_exceptions=True)
+            await cancel_tasks(self._sweeper)
         await asyncio.gather(*self._lease_requests.values(), return_exceptions=True)
         await self.return_all()
 
