@@ -21,23 +21,33 @@ WORLD = RealWorld()
 WITHIN_S = 60.0
 
 
+earlier_children: set[int] = set()
+"""Children of this process that other tests left, such as the resource tracker of `multiprocessing`."""
+
+
 def on_a_real_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
     @wraps(test)
     def run() -> None:
         async def bounded() -> None:
             async with asyncio.timeout(WITHIN_S):
                 await test()
-                await wait_on_loop_until(lambda: children() == set(), what="all worker processes have ended")
+                await wait_on_loop_until(lambda: list_workers() == set(), what="all worker processes have ended")
 
+        earlier_children.update(list_children())
         asyncio.run(bounded())
 
     return run
 
 
-def children() -> set[int]:
+def list_children() -> set[int]:
     """Return the process ids of all children, including zombies."""
     tasks = Path("/proc/self/task")
     return {int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()}
+
+
+def list_workers() -> set[int]:
+    """Return the process ids of the children that the current test has started."""
+    return list_children() - earlier_children
 
 
 def hang() -> bytes:
@@ -139,13 +149,13 @@ async def test_a_worker_keeps_no_connection_of_its_parent_open() -> None:
     own_end, remote_end = socket.socketpair()
     sideline = ForkedWorker(WORLD, timeout_s=2 * WITHIN_S)
     hanging = WORLD.start_task(sideline.run(hang), name="hanging")
-    await wait_on_loop_until(lambda: children() != set(), what="the worker process has started")
+    await wait_on_loop_until(lambda: list_workers() != set(), what="the worker process has started")
 
     own_end.close()
     remote_end.settimeout(WITHIN_S / 2)
     received = await asyncio.to_thread(remote_end.recv, 1)
 
-    (copy,) = children()
+    (copy,) = list_workers()
     assert received == b""
     remote_end.close()
     os.kill(copy, signal.SIGKILL)
