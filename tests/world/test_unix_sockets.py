@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wharf.world.unix_sockets import MAX_SOCKET_PATH_BYTES, bind_private_socket, shorten_socket_path
+from wharf.world.unix_sockets import MAX_SOCKET_PATH_BYTES, bind_private_socket, is_listening, shorten_socket_path
 
 
 @pytest.fixture
@@ -74,3 +74,15 @@ def test_a_missing_deep_folder_is_reported_as_missing(tmp_path: Path) -> None:
         pass
     with pytest.raises(FileNotFoundError):
         bind_private_socket(path)
+
+
+def test_a_socket_is_listened_on_only_while_its_process_accepts_connections(tmp_path: Path, deep_folder: Path) -> None:
+    path = deep_folder / "a.sock"
+    before = is_listening(path)
+    with bind_private_socket(path) as listener:
+        bound = is_listening(path)
+        listener.listen()
+        listening = is_listening(path)
+
+    assert (before, bound, listening, is_listening(path)) == (False, False, True, False)
+    assert not is_listening(tmp_path / ("c" * 150) / "a.sock")

@@ -1,6 +1,5 @@
 """Builds the log engine that the settings select, for processes of an agent and for commands."""
 
-import socket
 from pathlib import Path
 
 from wharf.agent.data_folder import STORE_FOLDER, STORE_SOCKET
@@ -9,7 +8,7 @@ from wharf.cluster.engines.port import LogEngine
 from wharf.cluster.engines.settings import EngineKind, EtcdStateSettings
 from wharf.config.settings import AgentSettings
 from wharf.world import World
-from wharf.world.unix_sockets import shorten_socket_path
+from wharf.world.unix_sockets import is_listening
 
 VOLATILE_FOLDER = "volatile"
 """The folder of the log of engine `memory` while the agent runs."""
@@ -43,7 +42,7 @@ def build_command_engine(settings: AgentSettings, world: World, *, can_create: b
 
     Raises `CommandError` if there is no state to open. With `can_create`, a missing data folder is allowed and created.
     """
-    if settings.state.engine is EngineKind.ETCD or _is_served(get_store_socket(settings)):
+    if settings.state.engine is EngineKind.ETCD or is_listening(get_store_socket(settings)):
         return build_engine(settings, world)
     if settings.state.engine is EngineKind.MEMORY:
         raise CommandError("the state is in the memory of an agent, and none runs here: start it, or check --config")
@@ -88,17 +87,6 @@ def _build_etcd_engine(etcd: EtcdStateSettings, world: World) -> LogEngine:
         ),
         world,
     )
-
-
-def _is_served(path: Path) -> bool:
-    """Return whether a process listens on this socket."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            with shorten_socket_path(path) as name:
-                probe.connect(name)
-        except OSError:
-            return False
-    return True
 
 
 def _optional_path(text: str) -> Path | None:

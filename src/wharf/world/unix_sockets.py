@@ -47,3 +47,14 @@ def bind_private_socket(path: Path) -> socket.socket:
         bound_socket.close()
         raise
     return bound_socket
+
+
+def is_listening(path: Path) -> bool:
+    """Return whether a process listens on the socket at `path`. A socket file that a killed process left does not count."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            with shorten_socket_path(path) as address:
+                probe.connect(address)
+        except OSError:
+            return False
+    return True

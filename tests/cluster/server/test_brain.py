@@ -500,7 +500,7 @@ async def test_a_log_that_returns_empty_is_bootstrapped_again_by_the_leader() ->
         server = await cluster.a_server()
         result = server.replica.get_last_change(NAMESPACES)
         cluster.log.restore_copy(NOTHING)
-        await until(lambda: server.replica.get(NAMESPACES, "default") is None, what="the replica has the new record")
+        await until(lambda: server.replica.get(NAMESPACES, "default") is None, what="the restored log has no namespace")
 
         server.election.allow_campaign()
 
@@ -547,7 +547,7 @@ async def test_after_a_restore_an_unchanged_job_keeps_its_allocations() -> None:
 
         cluster.log.restore_copy(cluster.log.make_copy())
         server.election.allow_campaign()
-        await until(lambda: server.replica.epoch == 1, what="the replica has the new record")
+        await until(lambda: server.replica.epoch == 1, what="the replica has the new epoch")
         await until(lambda: server.brain.is_leading, what="it leads again")
         await server.client.jobs.evaluate("shop")
         await until(lambda: not open_evaluations(server), what="the job is evaluated again")
@@ -564,7 +564,7 @@ async def test_no_server_leads_before_the_bootstrap_which_is_retried() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         cluster.log.restore_copy(NOTHING)
-        await until(lambda: server.replica.get(NAMESPACES, "default") is None, what="the replica has the new record")
+        await until(lambda: server.replica.get(NAMESPACES, "default") is None, what="the restored log has no namespace")
         asked_for = 0
 
         def all_but_the_election(requested: EngineOperation) -> Fault | None:

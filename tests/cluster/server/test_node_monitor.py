@@ -70,7 +70,7 @@ async def test_after_a_restore_a_node_continues_and_its_earlier_reports_are_outd
 
         cluster.log.restore_copy(copy)
         server.election.allow_campaign()
-        await until(lambda: server.replica.epoch == 1, what="the replica has the new record")
+        await until(lambda: server.replica.epoch == 1, what="the replica has the new epoch")
         await until(lambda: server.brain.is_leading, what="it leads again")
         received, _ = await server.brain.node_monitor.record_heartbeat("node-1")
         await send_report(server, received.reports_from, PENDING, is_whole=True)  # As every node must after a restore.
@@ -93,7 +93,7 @@ async def test_after_a_restore_no_earlier_report_is_applied() -> None:
 
         cluster.log.restore_copy(copy)
         server.election.allow_campaign()
-        await until(lambda: server.replica.epoch == 1, what="the replica has the new record")
+        await until(lambda: server.replica.epoch == 1, what="the replica has the new epoch")
         await until(lambda: server.brain.is_leading, what="it leads again")
         assert await is_refused(server, number, PENDING, is_whole=True)
         received, _ = await server.brain.node_monitor.record_heartbeat("node-1")

@@ -12,6 +12,7 @@ from wharf.limits.core.limiter import Grant
 from wharf.limits.rate_limiter import RateLimiter
 from wharf.limits.stores.port import StoreUnavailable
 from wharf.world import World
+from wharf.world.tasks import cancel_tasks
 
 STORE_DOWN_DRILL: Final = "store-down"
 EXPORT_FORMAT: Final = 1
@@ -202,5 +203,4 @@ class OperatorActions:
     async def close(self) -> None:
         """End an active drill."""
         if self._drill is not None:
-            self._drill.cancel()
-            await asyncio.gather(self._drill, return_exceptions=True)
+            await cancel_tasks(self._drill)

@@ -8,9 +8,7 @@ import asyncio
 import contextlib
 import hmac
 import logging
-import socket
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
@@ -26,7 +24,7 @@ from wharf.limits.gateway.gateway import Gateway
 from wharf.limits.gateway.heads import BadHead, read_request_head
 from wharf.limits.rate_limiter import RateLimiter
 from wharf.world import World
-from wharf.world.unix_sockets import bind_private_socket, shorten_socket_path
+from wharf.world.unix_sockets import bind_private_socket, is_listening
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +94,7 @@ class AdminServer:
 
         Raises `OSError` if another process listens on one of them.
         """
-        if self._path.exists() and _is_listening(self._path):
+        if is_listening(self._path):
             raise OSError(f"another limiter listens at {self._path}: configure another data folder or `admin_socket`")
         self._socket_server = await asyncio.start_unix_server(
             self._serve_socket, sock=bind_private_socket(self._path), limit=MAX_HEAD_BYTES
@@ -265,14 +263,3 @@ def _read_number(query: Mapping[str, str], name: str, default: int) -> int:
 
 def _build_error(status: int, text: str) -> _Reply:
     return _Reply(status, JSON_TYPE, msgspec.json.encode({"message": text}))
-
-
-def _is_listening(path: Path) -> bool:
-    """Return whether a process listens on a Unix socket."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            with shorten_socket_path(path) as address:
-                probe.connect(address)
-        except OSError:
-            return False
-        return True

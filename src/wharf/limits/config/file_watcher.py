@@ -12,6 +12,7 @@ from typing import Final
 
 from wharf.limits.toml.problems import InvalidFile
 from wharf.world import World
+from wharf.world.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
 
@@ -87,8 +88,7 @@ class FileWatcher:
     async def close(self) -> None:
         """Stop checking."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await cancel_tasks(self._task)
             self._task = None
 
     async def reload_all(self) -> None:

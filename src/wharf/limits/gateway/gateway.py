@@ -13,6 +13,7 @@ from wharf.limits.gateway.caller.connection import CallerConnection
 from wharf.limits.gateway.environment import GatewayCounts, GatewayEnvironment
 from wharf.limits.rate_limiter import RateLimiter
 from wharf.world import World
+from wharf.world.tasks import cancel_tasks
 
 DEADLINE_CHECK_INTERVAL_S: Final = 0.5
 LISTEN_BACKLOG: Final = 4_096
@@ -68,8 +69,7 @@ class Gateway:
             connection.transport.close()
         await self.environment.pool.close()
         if self._deadline_task is not None:
-            self._deadline_task.cancel()
-            await asyncio.gather(self._deadline_task, return_exceptions=True)
+            await cancel_tasks(self._deadline_task)
 
     async def _check_deadlines_forever(self) -> None:
         """Handle the expired deadlines of all connections, every `DEADLINE_CHECK_INTERVAL_S` seconds."""

@@ -15,6 +15,7 @@ from wharf.limits.stores.port import RefundReason
 from wharf.limits.stores.snapshot import InvalidSnapshot, generate_frames, read_frames
 from wharf.world import World
 from wharf.world.durable_file import open_private_file, rename_durably, sync_file
+from wharf.world.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +67,7 @@ class MemoryStore:
     async def close(self) -> None:
         """Stop the periodic saving, save the counters, and close the change log."""
         if self._saver is not None:
-            self._saver.cancel()
-            await asyncio.gather(self._saver, return_exceptions=True)
+            await cancel_tasks(self._saver)
             self._saver = None
         if self._path is not None:
             await self.save()

@@ -5,7 +5,6 @@ A reply is sent only after the change that it reports is in the change log. `Cou
 
 import asyncio
 import logging
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, cast
@@ -21,7 +20,7 @@ from wharf.limits.stores.memory import MemoryStore
 from wharf.limits.stores.neighbours import messages
 from wharf.limits.stores.port import UnsuitableStore
 from wharf.world.framing import FrameDecoder, FrameTooLong, encode_frame
-from wharf.world.unix_sockets import bind_private_socket, shorten_socket_path
+from wharf.world.unix_sockets import bind_private_socket, is_listening
 
 log = logging.getLogger(__name__)
 
@@ -51,15 +50,8 @@ class CounterServer:
 
     async def open(self) -> None:
         """Start to listen on the socket. Raises `UnsuitableStore` if another process already listens there."""
-        if self._path.exists():
-            with socket.socket(socket.AF_UNIX) as probe:
-                try:
-                    with shorten_socket_path(self._path) as name:
-                        probe.connect(name)
-                except OSError:
-                    pass  # The socket belongs to a process that was killed.
-                else:
-                    raise UnsuitableStore(f"another counter server already listens at {self._path}")
+        if is_listening(self._path):
+            raise UnsuitableStore(f"another counter server already listens at {self._path}")
         self._server = await asyncio.get_running_loop().create_unix_server(
             lambda: _NeighbourConnection(self), sock=bind_private_socket(self._path)
         )
