@@ -1,5 +1,7 @@
 """Late reports of nodes are recognized across leader changes and restores (ADR 64)."""
 
+import asyncio
+
 import pytest
 
 from tests.builders import a_group, a_job, a_task, some_resources
@@ -103,3 +105,22 @@ async def test_after_a_restore_no_earlier_report_is_applied() -> None:
         assert list_client_statuses(server) == ["running"]
         repeated, _ = await server.brain.node_monitor.record_heartbeat("node-1")
         assert not repeated.must_report
+
+
+@in_virtual_time
+async def test_a_report_that_waits_while_the_log_is_restored_is_outdated() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        number = await start_allocation(server)
+        copy = cluster.log.make_copy()
+
+        async with server.brain.term.write_lock:  # Another write is in progress.
+            waiting = asyncio.create_task(is_refused(server, number, ClientStatus.COMPLETE))
+            await asyncio.sleep(0)
+            cluster.log.restore_copy(copy)
+            server.election.allow_campaign()
+            await until(lambda: server.replica.epoch == 1, what="the replica has the new epoch")
+            await until(lambda: server.brain.is_leading, what="it leads again")
+
+        assert await waiting
+        assert list_client_statuses(server) == ["pending"]

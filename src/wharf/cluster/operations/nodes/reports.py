@@ -90,7 +90,7 @@ def apply_reports(
     if stored_node.status in (NodeStatus.DOWN, NodeStatus.DISCONNECTED):
         raise invalid_request(f"node {node_id} is {stored_node.status}; it must send a heartbeat before it reports")
     if report_number and report_number < stored_node.reports_from:
-        raise _make_outdated_error(report_number, f"the node's reports count from {stored_node.reports_from} on")
+        raise make_outdated_error(report_number, f"the node's reports count from {stored_node.reports_from} on")
     builder = WriteBuilder(snapshot)
     triggers: dict[tuple[str, str], EvaluationTrigger] = {}
     invalid_transitions: list[InvalidTransition] = []
@@ -100,7 +100,7 @@ def apply_reports(
         if stored is None or stored.node_id != node_id:
             continue
         if report_number and report_number < stored.report_number:
-            raise _make_outdated_error(report_number, f"allocation {stored.id} has report {stored.report_number}")
+            raise make_outdated_error(report_number, f"allocation {stored.id} has report {stored.report_number}")
         if report_number and report_number == stored.report_number:
             continue  # This report was applied already.
         try:
@@ -180,7 +180,7 @@ def _choose_trigger(snapshot: Replica, stored: Allocation, new: Allocation) -> E
     return EvaluationTrigger.RECONNECT if stored.client_status is ClientStatus.UNKNOWN else None
 
 
-def _make_outdated_error(number: int, reason: str) -> Refusal:
+def make_outdated_error(number: int, reason: str) -> Refusal:
     """Return the error for a report that is older than the stored state."""
     return invalid_request(
         f"report {number} is outdated: {reason}; register again and number the report as the reply says"

@@ -87,12 +87,15 @@ class NodeMonitor:
         """Nodes whose heartbeat is late and that must be marked down."""
         self._report_locks: dict[str, asyncio.Lock] = {}
         self._report_results: dict[str, OrderedDict[str, status.NodeWriteResult]] = {}
-        self._epoch = 0
-        """The log epoch of the cached reports."""
-        self._fully_reported: dict[str, None] = {}
-        """Nodes that sent a complete report in this term and epoch."""
-        self._renumbered: dict[str, None] = {}
-        """Nodes whose report numbers restarted in this term and epoch, so that older reports are recognized."""
+        self._cache_epoch = 0
+        """The log epoch of the cached results."""
+        self._fully_reported: dict[str, int] = {}
+        """The log epoch in which each node sent a complete report in this term."""
+        self._renumbered: dict[str, int] = {}
+        """The log epoch in which the report numbers of each node restarted in this term.
+
+        Reports with lower numbers are outdated in this epoch only: a restore of the log can undo the restart.
+        """
 
     # -- terms -----------------------------------------------------------------------------------------------------
 
@@ -109,18 +112,16 @@ class NodeMonitor:
         Keep the deadlines of nodes that have sent a heartbeat already.
         """
         replica, now_s = self._follower.replica, self._world.monotonic_s()
-        if self._epoch != replica.epoch:
-            self._epoch = replica.epoch
-            self._report_results.clear()
-            self._fully_reported.clear()
-            self._renumbered.clear()
         for node in replica.iter_all(NODES):
             if node.status is not NodeStatus.DOWN and not self.heartbeats.is_expected(node.id):
                 self.heartbeats.grant_failover_ttl(node.id, now_s)
 
     def remove(self, node_id: str) -> None:
-        """Stop expecting heartbeats of a deleted node."""
+        """Stop expecting heartbeats of a deleted node, and delete what is stored about its reports."""
         self.heartbeats.remove(node_id)
+        self._report_results.pop(node_id, None)
+        self._fully_reported.pop(node_id, None)
+        self._renumbered.pop(node_id, None)
 
     # -- silent nodes ----------------------------------------------------------------------------------------------
 
@@ -174,12 +175,12 @@ class NodeMonitor:
 
         Return the result of the write and the heartbeat TTL in seconds.
         """
-        limit = self._term.max_evaluations
+        limit, epoch = self._term.max_evaluations, self._follower.replica.epoch
         written = await self._term.execute(
             lambda snapshot, context: registration.register_node(snapshot, node, context, max_evaluations=limit)
         )
         if node.reports_from:
-            self._renumbered[node.id] = None
+            self._renumbered[node.id] = epoch
         return await self._request_full_report(node.id, written), self._renew_heartbeat(node.id)
 
     async def record_heartbeat(self, node_id: str) -> tuple[status.NodeWriteResult, float]:
@@ -208,21 +209,24 @@ class NodeMonitor:
         return replace(written, must_report=True, reports_from=reports_from or written.reports_from)
 
     async def _restart_numbers(self, node_id: str) -> int:
-        """Restart the numbering of the node's reports and return the first number; 0 if already done in this term.
+        """Restart the numbering of the node's reports and return the first number.
 
-        An earlier report may describe allocations that were assigned again since.
+        Return 0 if the numbering restarted already, in this term and epoch of the log. An earlier report may describe
+        allocations that were assigned again since.
         """
-        if node_id in self._renumbered:
+        epoch = self._follower.replica.epoch
+        if self._renumbered.get(node_id) == epoch:
             return 0
         restarted = await self._term.execute(
             lambda snapshot, _context: status.restart_report_numbers(snapshot, node_id)
         )
-        self._renumbered[node_id] = None
+        self._renumbered[node_id] = epoch
         return restarted.reports_from
 
     def _must_report_all(self, node_id: str) -> bool:
         """Whether the log was replaced by an older copy and this node has not sent a complete report since."""
-        return bool(self._epoch) and node_id not in self._fully_reported
+        epoch = self._follower.replica.epoch
+        return epoch > 0 and self._fully_reported.get(node_id) != epoch
 
     def _renew_heartbeat(self, node_id: str) -> float:
         """Start a new heartbeat deadline for the node and return its TTL in seconds."""
@@ -244,6 +248,7 @@ class NodeMonitor:
         """
         # One report of a node at a time: otherwise a repeated report could be applied after a newer one.
         async with self._report_locks.setdefault(node_id, asyncio.Lock()):
+            self._clear_results_of_other_epochs()
             results = self._report_results.setdefault(node_id, OrderedDict())
             if report_id in results:
                 return results[report_id]
@@ -254,8 +259,15 @@ class NodeMonitor:
                     results.popitem(last=False)
             return written
 
+    def _clear_results_of_other_epochs(self) -> None:
+        """Clear the cached results if the log was replaced, because it may not contain these reports."""
+        if self._cache_epoch != self._follower.replica.epoch:
+            self._cache_epoch = self._follower.replica.epoch
+            self._report_results.clear()
+
     async def _take_report(self, report: _NodeReport) -> status.NodeWriteResult:
         """Apply a report. After a complete report, allocations that it does not mention are treated as reported too."""
+        epoch = self._follower.replica.epoch
         if report.number and self._must_report_all(report.node_id):
             await self._restart_numbers(report.node_id)
         if report.is_complete:
@@ -264,22 +276,33 @@ class NodeMonitor:
             report = replace(report, reports=(*report.reports, *omitted))
         written = await self._apply_report(report)
         if report.is_complete:
-            self._fully_reported[report.node_id] = None
+            self._fully_reported[report.node_id] = epoch
         return replace(written, must_report=True) if self._must_report_all(report.node_id) else written
+
+    def _decide(
+        self, report: _NodeReport, snapshot: Replica, context: DecisionContext
+    ) -> Decision[status.NodeWriteResult]:
+        """Decide what a report changes.
+
+        Raises `Refusal` if the log was replaced while the report waited for this decision: the numbering that could
+        show that the report is outdated has then not restarted. The node registers again and reports everything.
+        """
+        epochs = (self._fully_reported.get(report.node_id), self._renumbered.get(report.node_id))
+        if report.number and snapshot.epoch and snapshot.epoch not in epochs:
+            raise reports.make_outdated_error(report.number, "the log was replaced by an older copy")
+        return report.decide(self._term.max_evaluations, snapshot, context)
 
     async def _apply_report(self, report: _NodeReport) -> status.NodeWriteResult:
         """Apply a report, in one write with reports of other nodes if possible, else alone."""
         written = None
         if not get_current_preview():
-            written = await self.report_batcher.add_report(
-                report.node_id, partial(report.decide, self._term.max_evaluations)
-            )
+            written = await self.report_batcher.add_report(report.node_id, partial(self._decide, report))
         return written if written is not None else await self._report_in_parts(report)
 
     async def _report_in_parts(self, report: _NodeReport) -> status.NodeWriteResult:
         """Apply a report without those of other nodes. If it is too large for one write, apply each half on its own."""
         try:
-            return await self._term.execute(partial(report.decide, self._term.max_evaluations))
+            return await self._term.execute(partial(self._decide, report))
         except Refusal as refusal:
             if refusal.code is not RefusalCode.TOO_LARGE or len(report.reports) < 2:
                 raise
