@@ -114,15 +114,16 @@ def _make_user_caller(token: DirectoryToken, address: Address, directory: Direct
     if user is None:
         return UnrecognizedCredential()
     app = directory.find_app(token.app) if token.app is not None else None
+    user_scope = f"user:{user.login}"
     return Caller(
         kind=token.kind,
         caller_class=CallerClass.USER_ENTERPRISE
         if app is not None and has_enterprise_ceiling(app, user.login, directory)
         else CallerClass.USER,
-        owner=f"user:{user.login}",
+        owner=user_scope,
         address=build_address_scope(address),
         display_name=f"user ID {user.id}" if user.id is not None else f"user {user.login}",
-        user=f"user:{user.login}",
+        user=user_scope,
         app=f"app:{app.id}" if app is not None else None,
         token=f"token:{token.sha256[:16]}",
         expires_ms=token.expires_ms,
