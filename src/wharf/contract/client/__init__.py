@@ -45,6 +45,7 @@ _MODULE_BY_NAME: Final = {
 
 
 def __getattr__(name: str) -> Any:  # The types are in the TYPE_CHECKING imports above.
+    """Import the module that defines `name`, and return the object."""
     module = _MODULE_BY_NAME.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

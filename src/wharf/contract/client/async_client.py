@@ -17,7 +17,7 @@ FORBIDDEN_STATUS: Final = 403
 
 
 class AsyncClient(AsyncFlowRunner, ClientMethods[AsyncFlowRunner]):
-    """An asyncio client: `await client.jobs.read("web")`, or `async for` over streams. Fails over between servers."""
+    """An asyncio client of the HTTP API, such as `await client.jobs.read("web")`. Fails over between servers."""
 
     def __init__(
         self,
@@ -39,36 +39,45 @@ class AsyncClient(AsyncFlowRunner, ClientMethods[AsyncFlowRunner]):
         await self.close()
 
     def with_token_source(self, token_source: "TokenSource") -> "AsyncClient":
-        """Return a client for the same servers that authenticates with other tokens. It need not be closed."""
+        """Return a client that shares the connections of this one and authenticates with tokens of `token_source`.
+
+        It need not be closed.
+        """
         return self.with_transports(lambda transport: _TokenTransport(transport, token_source))
 
     def with_transports(self, wrap: Callable[[Transport], Transport]) -> "AsyncClient":
-        """Return a client for the same servers with wrapped transports. It need not be closed."""
+        """Return a client for the same servers, with `wrap(transport)` in place of each transport of this client.
+
+        It need not be closed if the new transports share the connections of this client.
+        """
         state, transports = self._state, [wrap(transport) for transport in self._transports]
         return AsyncClient(state.world, transports, defaults=state.defaults, retry_policy=state.retry_policy)
 
 
 class TokenSource(Protocol):
-    """Supplies the tokens of requests."""
+    """A provider of the tokens with which a client authenticates its requests."""
 
     async def get_token(self) -> str:
-        """Return the token for the next request. Raises `Unreachable` if none is available at the moment."""
+        """Return the token for the next request. Raises `Unreachable` if no token is available at the moment."""
         ...
 
     def on_rejected(self, token: str) -> None:
-        """A server rejected this token: it is invalid or lacks the permission."""
+        """Handle a reply with status 403 to a request with this token: it is invalid or lacks the permission."""
         ...
 
 
 class _TokenTransport:
-    """A transport that adds the token of a token source to each request."""
+    """A transport that wraps another one and adds a token from a token source to each request."""
 
     def __init__(self, transport: Transport, token_source: TokenSource) -> None:
         self._transport = transport
         self._token_source = token_source
 
     async def send(self, request: ClientRequest) -> ClientReply:
-        """Send the request with a token, and report the token if the server rejects it."""
+        """Send the request with a token and return the reply.
+
+        Reports the token to its source if the reply has status 403.
+        """
         authenticated, token = await self._add_token(request)
         reply = await self._transport.send(authenticated)
         if reply.status == FORBIDDEN_STATUS:
@@ -76,6 +85,7 @@ class _TokenTransport:
         return reply
 
     async def open(self, request: ClientRequest) -> StreamedReply:
+        """Send the request with a token and return its streamed reply."""
         authenticated, _ = await self._add_token(request)
         return await self._transport.open(authenticated)
 
@@ -83,6 +93,6 @@ class _TokenTransport:
         """Do nothing: the wrapped transport belongs to another client."""
 
     async def _add_token(self, request: ClientRequest) -> tuple[ClientRequest, str]:
-        """Return the request with a token, and the token."""
+        """Return the request with a token header, and the token itself."""
         token = await self._token_source.get_token()
         return msgspec.structs.replace(request, headers={**request.headers, TOKEN_HEADER: token}), token

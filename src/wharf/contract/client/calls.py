@@ -1,6 +1,6 @@
 """The description of a call that is not sent yet: the values for the path, the query and the body of an endpoint.
 
-A description knows no sockets and no time. Both clients send the same descriptions.
+Descriptions do no I/O. The synchronous and the asyncio client send the same descriptions.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,62 +14,64 @@ from wharf.contract.wire.endpoint_table import Endpoint, EndpointKind
 T = TypeVar("T")
 
 QueryValue = str | int | bool | tuple[str, ...] | None
-"""The value of an endpoint's own query parameter. None, "", () and False are not sent."""
+"""The value of a query parameter that an endpoint declares. None, "", () and False are not sent."""
 
 
 class CallOptions(TypedDict, total=False):
-    """Options of every call. Missing ones are taken from the client's defaults."""
+    """Options of every call. The client's defaults replace options that are not set."""
 
-    namespace: str
-    region: str
+    namespace: str  # Lists also accept `*` for all namespaces.
+    region: str  # The region to which servers forward the request.
 
 
 class WriteOptions(CallOptions, total=False):
-    """Options of writes. A write with the same `idempotency_key` is made only once; without one, the client generates it."""
+    """Options of writes."""
 
     idempotency_key: str
+    """Servers perform requests with the same key only once. A client that retries generates a key if none is set."""
 
 
 class ReadOptions(CallOptions, total=False):
-    """Options of reads. `index`: wait until the result has changed since it, for at most `wait_s` (default: the server's)."""
+    """Options of reads. With `index`, the reply is sent when the result has changed since that log index."""
 
-    stale: bool
-    index: int
-    wait_s: float | None
+    stale: bool  # Whether the server may reply without waiting for the newest writes.
+    index: int  # Log index of an earlier reply.
+    wait_s: float | None  # Longest wait with `index`, in seconds; None: the server's default.
 
 
 class ListOptions(ReadOptions, total=False):
-    """Options of lists."""
+    """Options of lists, in addition to those of reads."""
 
-    filter: str
-    prefix: str
-    per_page: int
-    next_token: str
-    reverse: bool
+    filter: str  # An expression such as `Status == "running"`.
+    prefix: str  # Only records whose ID or name begins with this text.
+    per_page: int  # Maximum number of records in the reply.
+    next_token: str  # The token of the page, from the reply with the previous page.
+    reverse: bool  # Whether to reverse the order.
 
 
 class AllCallOptions(ListOptions, WriteOptions, total=False):
-    """The options of all kinds of calls."""
+    """The options of all kinds of calls together; each may be missing."""
 
 
 AnyCallOptions = CallOptions | WriteOptions | ReadOptions | ListOptions
 
 
 class Response(msgspec.Struct, Generic[T], frozen=True):
-    """The decoded value of a reply, its index for the next blocking query, and the token of the next page, if any."""
+    """The reply to a read: its decoded value and the data of its headers."""
 
     value: T
-    index: int
-    is_leader_known: bool = True
-    last_contact_ms: int = 0
-    next_token: str = ""
+    index: int  # Log index of the value; a read with this `index` waits for a change.
+    is_leader_known: bool = True  # Whether the server knows a leader.
+    last_contact_ms: int = 0  # Time since the server's last contact with the log.
+    next_token: str = ""  # Selects the next page of a list; empty on the last page.
 
 
 class RequestSpec:
-    """A call of one endpoint.
+    """The description of a call of one endpoint, before it is sent.
 
-    `path_values` replace the path parameters, in order. `body` is a struct or a JSON document; bytes are sent unchanged. `own` are the
-    endpoint's own query parameters; `extra_query` holds those whose names are not Python identifiers.
+    `path_values` replace the path parameters, in order. `body` is a struct or a JSON document; bytes are sent
+    unchanged. `query` holds the query parameters that the endpoint declares; `extra_query` holds those whose names are
+    not Python identifiers.
     """
 
     def __init__(
@@ -79,29 +81,29 @@ class RequestSpec:
         body: object = None,
         headers: Mapping[str, str] | None = None,
         extra_query: Mapping[str, QueryValue] | None = None,
-        **own: QueryValue,
+        **query: QueryValue,
     ) -> None:
         self.options: AllCallOptions = {**options}
         self.path_values = path_values
         self.body = body
         self.headers = headers or {}
-        self.query = {**own, **(extra_query or {})}
+        self.query = {**query, **(extra_query or {})}
 
 
 class ReadSpec(RequestSpec, Generic[T]):
-    """A read that returns `Response[T]` and can be followed."""
+    """The description of a read. The client returns `Response[T]`, or follows the changes of the value."""
 
 
 class ListSpec(RequestSpec, Generic[T]):
-    """A read that returns `Response[list[T]]`, can be followed, and can be iterated page by page."""
+    """The description of a list. The client returns `Response[list[T]]`, follows its changes, or yields all records."""
 
 
 class CallSpec(RequestSpec, Generic[T]):
-    """A call that returns T."""
+    """The description of a single call. The client returns the decoded reply of type T."""
 
 
 class StreamSpec(RequestSpec, Generic[T]):
-    """A call that returns a stream of T."""
+    """The description of a call with a streamed reply. The client yields values of type T."""
 
 
 IDEMPOTENT_ENDPOINTS: Final = frozenset({
@@ -117,14 +119,17 @@ def is_repeatable(endpoint: Endpoint) -> bool:
 
 
 def has_idempotency_key(endpoint: Endpoint) -> bool:
-    """Return whether the endpoint accepts an idempotency key, which makes a retry safe."""
+    """Return whether requests of the endpoint can have an idempotency key, which makes a retry safe."""
     return (
         endpoint.kind in (EndpointKind.WRITE, EndpointKind.LEADER_WRITE) and endpoint.name not in IDEMPOTENT_ENDPOINTS
     )
 
 
 def build_path(endpoint: Endpoint, values: tuple[str, ...]) -> str:
-    """Return the endpoint's path with its values, each percent-encoded as a single segment."""
+    """Return the endpoint's path with `values` in place of its parameters, in order.
+
+    Each value is percent-encoded, also its slashes, so that it is one path segment.
+    """
     remaining_values = iter(values)
     path = "/".join(
         quote(next(remaining_values), safe="") if segment.startswith("{") else segment
@@ -135,7 +140,10 @@ def build_path(endpoint: Endpoint, values: tuple[str, ...]) -> str:
 
 
 def build_query(endpoint: Endpoint, values: Mapping[str, QueryValue]) -> Iterator[tuple[str, str]]:
-    """Yield the query parameters of a call, without unset ones."""
+    """Yield (name, text) of the query parameters of a call.
+
+    Unset values are skipped, True becomes `true`, and a tuple yields one pair for each item.
+    """
     declared = {parameter.name for parameter in endpoint.parameters}
     for name, value in values.items():
         assert name in declared, f"endpoint {endpoint.name} has no parameter {name}"

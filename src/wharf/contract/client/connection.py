@@ -14,13 +14,16 @@ SCHEMES: Final = ("http://", "https://", "unix://")
 
 
 class ClientSettingsError(Exception):
-    """The settings cannot be used: a missing or invalid certificate file, or an invalid address."""
+    """The error for settings that cannot be used: an invalid certificate file or server address."""
 
 
 def connect(
     settings: ClientSettings | None = None, *, world: World | None = None, retry_policy: RetryPolicy | None = None
 ) -> SyncClient:
-    """Return a synchronous client. Without settings, those of the environment are used. Raises `ClientSettingsError`."""
+    """Return a synchronous client of the servers in `settings`, or of those in environment variables.
+
+    Raises `ClientSettingsError`, or `Unreachable` if an address is malformed. Does not connect yet.
+    """
     from wharf.contract.client.http_transport import SyncHttpTransport
 
     settings = settings or read_settings()
@@ -33,7 +36,10 @@ def connect(
 def connect_async(
     settings: ClientSettings | None = None, *, world: World | None = None, retry_policy: RetryPolicy | None = None
 ) -> AsyncClient:
-    """Return an asyncio client. Without settings, those of the environment are used. Raises `ClientSettingsError`."""
+    """Return an asyncio client of the servers in `settings`, or of those in environment variables.
+
+    Raises `ClientSettingsError`, or `Unreachable` if an address is malformed. Does not connect yet.
+    """
     from wharf.contract.client.http_transport import HttpTransport
 
     settings = settings or read_settings()
@@ -44,13 +50,17 @@ def connect_async(
 
 
 def _build_defaults(settings: ClientSettings) -> ClientDefaults:
+    """Return the defaults of calls that the settings contain."""
     return ClientDefaults(settings.namespace, settings.region, settings.stale)
 
 
 def _build_transport_options(
     settings: ClientSettings, address: str
 ) -> dict[str, Any]:  # The values have different types.
-    """Return the constructor arguments of both transports for one server."""
+    """Return the keyword arguments of the synchronous and the asyncio HTTP transport for one server.
+
+    Raises `ClientSettingsError` if the address has an unknown scheme or a certificate file cannot be used.
+    """
     if not address.startswith(SCHEMES):
         raise ClientSettingsError(f"invalid server address {address}: use http://, https:// or unix://")
     headers = _build_proxy_headers(settings)
@@ -63,19 +73,22 @@ def _build_transport_options(
 
 
 def _build_proxy_headers(settings: ClientSettings) -> dict[str, str]:
-    """Return the header that authenticates the client at a proxy in front of the servers."""
+    """Return the header for basic authentication at a proxy in front of the servers; empty if none is configured."""
     if not settings.http_auth:
         return {}
     return {"authorization": f"Basic {b64encode(settings.http_auth.encode()).decode()}"}
 
 
 def build_headers(settings: ClientSettings) -> dict[str, str]:
-    """Return the headers that authenticate the client."""
+    """Return the headers that authenticate the client, at a proxy in front of the servers and at the servers."""
     return _build_proxy_headers(settings) | ({"x-cluster-token": settings.token} if settings.token else {})
 
 
 def build_tls_context(settings: ClientSettings) -> ssl.SSLContext:
-    """Return the TLS context with the trusted certificates and the client certificate. Raises `ClientSettingsError`."""
+    """Return the TLS context with the trusted certificates and the client certificate of the settings.
+
+    `skip_verify` turns the check of server certificates off. Raises `ClientSettingsError` if a file cannot be used.
+    """
     try:
         context = ssl.create_default_context(cafile=settings.ca_file or None, capath=settings.ca_path or None)
         if settings.cert_file:

@@ -10,7 +10,7 @@ from wharf.contract.wire.errors import CODE_HEADER, REASON_HEADER, build_refusal
 
 
 class RequestRefused(Refusal):
-    """A server refused the request. `retry_after_s` is the wait that the server requests, or None."""
+    """The error for a request that a server refused. `retry_after_s` is the pause that the server requests, or None."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class RequestTooLarge(RequestRefused):
 
 
 class RateLimited(RequestRefused):
-    """Too many requests."""
+    """The client has sent too many requests."""
 
 
 class UnsupportedFormat(RequestRefused):
@@ -71,7 +71,7 @@ class ServerUnavailable(RequestRefused):
 
 
 class OutcomeUnknown(RequestRefused):
-    """The write may or may not have been committed."""
+    """The write may or may not have been committed: read the record before you retry."""
 
 
 class UnexpectedReply(Unreachable):
@@ -98,12 +98,12 @@ TRANSIENT_ERRORS: Final = (NoLeader, ServerUnavailable, RateLimited, OutcomeUnkn
 
 
 def build_error(reply: ClientReply) -> RequestRefused:
-    """Return the error for a refused reply, with the type that belongs to its refusal code."""
+    """Return the error for a reply with an error status. The refusal code in its header selects the error type."""
     text = reply.body.decode("utf-8", "replace") or f"status {reply.status} with an empty body"
     refusal = build_refusal(
         reply.status, text, code=reply.headers.get(CODE_HEADER, ""), reason=reply.headers.get(REASON_HEADER, "")
     )
-    after = reply.headers.get("retry-after", "")
-    retry_after_s = float(after) if after.isascii() and after.isdigit() else None
+    seconds = reply.headers.get("retry-after", "")
+    retry_after_s = float(seconds) if seconds.isascii() and seconds.isdigit() else None
     error_type = ERROR_TYPE_BY_CODE[refusal.code]
     return error_type(refusal.code, text, reply.status, reason=refusal.reason, retry_after_s=retry_after_s)

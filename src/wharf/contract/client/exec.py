@@ -27,6 +27,7 @@ from wharf.contract.wire.errors import CODE_HEADER, REASON_HEADER, build_refusal
 MAX_INPUT_CHUNK_BYTES: Final = 2048
 """Bytes of input in one websocket message."""
 HEARTBEAT_MESSAGE: Final = "{}"
+"""Message without content, which shows that the client is alive."""
 SERVER_ERROR_STATUS: Final = 500
 
 
@@ -46,14 +47,17 @@ class CommandResult(NamedTuple):
 
 
 class RunningCommand:
-    """A running command. `exit_code` is set once `read_output` has ended."""
+    """A command that runs inside a task, connected by a websocket.
+
+    `exit_code` is None until `read_output` has ended.
+    """
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
         self.exit_code: int | None = None
 
     async def read_output(self) -> AsyncIterator[OutputChunk]:
-        """Yield output until the command ends.
+        """Yield the output until the command ends, then set `exit_code`.
 
         Raises `Refusal` if the command cannot be run, and `Unreachable` if the connection breaks before its end.
         """
@@ -74,19 +78,20 @@ class RunningCommand:
         raise Unreachable("the connection broke before the command ended", is_sent=True)
 
     async def write(self, data: bytes) -> None:
-        """Send input to the command."""
+        """Send input to the command, in messages of limited size."""
         for begin in range(0, len(data), MAX_INPUT_CHUNK_BYTES):
             await self._socket.send(encode_input(data[begin : begin + MAX_INPUT_CHUNK_BYTES]).decode())
 
     async def close_input(self) -> None:
-        """Signal the end of the input."""
+        """Signal the end of the input to the command."""
         await self._socket.send(encode_input_close().decode())
 
     async def resize(self, height: int, width: int) -> None:
+        """Send the new size of the caller's terminal, in rows and columns."""
         await self._socket.send(encode_terminal_size(height, width).decode())
 
     async def send_heartbeat(self) -> None:
-        """Report to the server that the caller is alive. Call it about every ten seconds."""
+        """Send a heartbeat: the caller is alive. Call it about every ten seconds."""
         await self._socket.send(HEARTBEAT_MESSAGE)
 
 
@@ -108,9 +113,9 @@ async def open_command(
     is_tty: bool = False,
     relays: Sequence[SocketRelay] = (),
 ) -> AsyncIterator[RunningCommand]:
-    """Run a command inside a task. It is killed when the context ends. Raises `Refusal` and `Unreachable`.
+    """Run a command inside a task; as a context manager, yield the running command and kill it at the end.
 
-    `relays` replace the servers of the settings.
+    `relays` are connections to use instead of the servers in the settings. Raises `Refusal` and `Unreachable`.
     """
     parameters = {"task": task, "command": msgspec.json.encode(list(command)).decode()}
     path = f"/v1/client/allocation/{quote(alloc_id, safe='')}/exec"
@@ -131,10 +136,10 @@ async def open_action(
     is_tty: bool = False,
     relays: Sequence[SocketRelay] = (),
 ) -> AsyncIterator[RunningCommand]:
-    """Run an action of a job inside a task. It is killed when the context ends. Raises `Refusal` and `Unreachable`.
+    """Run an action of a job inside a task; as a context manager, yield the running command and kill it at the end.
 
-    `relays` replace the servers of the settings. Without `alloc_id`, the newest running allocation that has the action is
-    used.
+    Without `alloc_id`, the newest running allocation that has the action is used. `relays` are connections to use
+    instead of the servers in the settings. Raises `Refusal` and `Unreachable`.
     """
     parameters = {"action": action, "namespace": namespace, "allocID": alloc_id, "group": group, "task": task}
     path = f"/v1/job/{quote(job_id, safe='')}/action"
@@ -151,7 +156,11 @@ async def _open_websocket(
     is_tty: bool,
     relays: Sequence[SocketRelay],
 ) -> AsyncIterator[RunningCommand]:
-    """Open the websocket at the first reachable server, and yield the running command."""
+    """Open a websocket at the first reachable server; as a context manager, yield the running command.
+
+    Parameters with an empty value are not sent. Raises `Refusal` if a server refuses the request, and `Unreachable` if
+    no server can be reached.
+    """
     query = {name: value for name, value in parameters.items() if value}
     query |= {"tty": "true"} if is_tty else {}
     query |= {"region": settings.region} if settings.region else {}
@@ -191,7 +200,10 @@ async def run_command(
     settings: ClientSettings | None = None,
     relays: Sequence[SocketRelay] = (),
 ) -> CommandResult:
-    """Run a command to its end and return its result. Raises `Refusal` and `Unreachable`."""
+    """Run a command inside a task to its end and return its exit code and output.
+
+    `relays` are connections to use instead of the servers in the settings. Raises `Refusal` and `Unreachable`.
+    """
     output: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
     opening = open_command(settings or read_settings(), alloc_id, task, command, relays=relays)
     async with opening as running:
@@ -206,7 +218,10 @@ async def run_command(
 def run_command_blocking(
     alloc_id: str, task: str, command: Sequence[str], *, stdin: bytes = b"", settings: ClientSettings | None = None
 ) -> CommandResult:
-    """Run a command to its end, synchronously."""
+    """Run a command inside a task to its end and return its exit code and output. Not for use in an event loop.
+
+    Raises `Refusal` and `Unreachable`.
+    """
     return asyncio.run(run_command(alloc_id, task, command, stdin=stdin, settings=settings))
 
 

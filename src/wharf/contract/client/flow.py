@@ -1,6 +1,6 @@
 """The logic of a call, without I/O: which server to use, when to retry, and how to decode replies.
 
-A flow is a generator that yields steps and receives their results. Two thin drivers perform the steps, one synchronous and one
+A flow is a generator that yields steps and receives their results. Two runners perform the steps, one synchronous and one
 asynchronous; they make no decisions.
 """
 
@@ -40,39 +40,45 @@ FAILOVER_STATUSES: Final = (500, 503)
 
 
 class SendRequest(msgspec.Struct, frozen=True):
-    """Send a request to the server with this number. The result is a `ClientReply`."""
+    """A step of a call, yielded by its flow: send a request to one server. Its result is a `ClientReply`."""
 
     request: ClientRequest
-    server: int
+    server: int  # Position of the server in the client's list.
 
 
 class PauseFlow(msgspec.Struct, frozen=True):
-    """Wait before the next step."""
+    """A step of a call, yielded by its flow: wait before the next step."""
 
     seconds: float
 
 
 class OpenStream(msgspec.Struct, frozen=True):
-    """Send a request and open its streamed reply. The result is a `StreamHead`."""
+    """A step of a call, yielded by its flow: send a request to one server and open its streamed reply.
+
+    Its result is a `StreamHead`.
+    """
 
     request: ClientRequest
-    server: int
+    server: int  # Position of the server in the client's list.
 
 
 class ReadChunk(msgspec.Struct, frozen=True):
-    """Read the next chunk of a streamed reply. The result is bytes; empty bytes are the end."""
+    """A step of a call, yielded by its flow: read the next chunk of a streamed reply.
+
+    Its result is bytes; empty bytes are the end.
+    """
 
     reply: Any  # The streamed reply that was the result of `OpenStream`.
 
 
 class CloseStream(msgspec.Struct, frozen=True):
-    """Close a streamed reply."""
+    """A step of a call, yielded by its flow: close a streamed reply."""
 
-    reply: Any
+    reply: Any  # The streamed reply that was the result of `OpenStream`.
 
 
 class YieldValue(msgspec.Struct, frozen=True):
-    """Yield a value to the caller."""
+    """A step of a call, yielded by its flow: yield a value to the caller of the client."""
 
     value: Any
 
@@ -80,17 +86,21 @@ class YieldValue(msgspec.Struct, frozen=True):
 Step = SendRequest | PauseFlow | OpenStream | ReadChunk | CloseStream | YieldValue
 StepResult = ClientReply | StreamHead | bytes | None
 Flow = Generator[Step, StepResult, T]
+"""A generator that yields steps, receives their results, and returns a T. It does no I/O itself."""
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
-    """The maximum number of attempts of a call, and the pauses between them, which double up to a maximum."""
+    """How often a call is attempted, and the pauses between attempts, which double up to a maximum."""
 
-    max_attempts: int = 4
+    max_attempts: int = 4  # Including the first one.
     initial_pause_s: float = 0.1
     max_pause_s: float = 5.0
 
     def draw_pause_s(self, attempt: int, world: World) -> float:
-        """Return a random pause after this attempt. It is random so that clients that failed together do not retry together."""
+        """Return a random pause in seconds after failed attempt number `attempt`, counted from 1.
+
+        It is random so that clients that failed together do not retry together.
+        """
         longest_s = min(self.max_pause_s, self.initial_pause_s * 2.0 ** min(attempt - 1, 16))
         return world.random.uniform(longest_s / 2, longest_s)
 
@@ -99,15 +109,15 @@ NO_RETRIES: Final = RetryPolicy(max_attempts=1)
 
 
 class ClientDefaults(msgspec.Struct, frozen=True):
-    """Defaults of a client for calls that do not set these options."""
+    """The defaults of a client for calls that do not set these options."""
 
     namespace: str = ""
     region: str = ""
-    stale: bool = False
+    stale: bool = False  # Whether servers may reply without waiting for the newest writes.
 
 
 class ClientState:
-    """State that the flows of one client share: the current server, and how often to retry."""
+    """The state that all calls of one client share: the current server, the defaults and the retry policy."""
 
     def __init__(
         self, world: World, *, server_count: int, defaults: ClientDefaults | None, retry_policy: RetryPolicy | None
@@ -117,21 +127,27 @@ class ClientState:
         self.defaults = defaults or ClientDefaults()
         self.retry_policy = retry_policy or RetryPolicy()
         self.server_count = server_count
-        self.current_server = 0
+        self.current_server = 0  # Position in the client's list of servers.
 
     def draw_pause_s(self, attempt: int, error: Exception | None = None) -> float:
-        """Return the pause after this attempt, at least as long as the server requested."""
+        """Return the pause in seconds after failed attempt number `attempt`, counted from 1.
+
+        It is random, but not shorter than the server that sent `error` requested.
+        """
         requested_s = error.retry_after_s if isinstance(error, RequestRefused) else None
         return max(requested_s or 0.0, self.retry_policy.draw_pause_s(attempt, self.world))
 
     def switch_server(self, failed_server: int) -> None:
-        """Switch to the next server, unless another flow has already switched."""
+        """Make the server after `failed_server` the current one, unless another call has already switched."""
         if self.current_server == failed_server:
             self.current_server = (failed_server + 1) % self.server_count
 
 
 class FlowRun(Generic[T]):
-    """A running flow. `step` is the next step to perform, or None when `result` is available."""
+    """A running flow: a generator that yields the steps of a call.
+
+    `step` is the next step to perform, or None when the flow has ended and `result` is available.
+    """
 
     def __init__(self, flow: Flow[T]) -> None:
         self._flow = flow
@@ -141,23 +157,28 @@ class FlowRun(Generic[T]):
 
     @property
     def result(self) -> T:
+        """The return value of the flow. Available when `step` is None."""
         return self._result[0]
 
     def resume(self, result: StepResult) -> None:
-        """Pass the result of a step to the flow."""
+        """Pass the result of the performed step to the flow (a generator). `step` becomes the next step of the flow."""
         try:
             self.step = self._flow.send(result)
         except StopIteration as end:
             self._end(end)
 
     def fail(self, error: Unreachable) -> None:
-        """Report to the flow that a step failed."""
+        """Raise `error` in the flow (a generator), because the step failed.
+
+        `step` becomes the next step of the flow, unless the flow raises an error itself.
+        """
         try:
             self.step = self._flow.throw(error)
         except StopIteration as end:
             self._end(end)
 
     def _end(self, end: StopIteration) -> None:
+        """Store the return value of the flow (a generator), which ended with this `StopIteration`."""
         self.step = None
         self._result.append(end.value)
 
@@ -166,9 +187,10 @@ class FlowRun(Generic[T]):
 
 
 def perform_call(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> Flow[Any]:
-    """Perform one call, and retry it if that is safe and may help. Returns what the endpoint declares.
+    """Perform one call, with retries if they are safe, and return its decoded reply.
 
-    Raises `RequestRefused` and `Unreachable`.
+    The result is a `Response` for reads, otherwise the value that the endpoint declares. Raises `RequestRefused` and
+    `Unreachable`. This is a flow: a generator that yields steps, such as `SendRequest`, which a runner performs.
     """
     request = build_request(state, endpoint, spec)
     reply = yield from send_with_retries(
@@ -181,7 +203,12 @@ def perform_call(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> F
 def send_with_retries(
     state: ClientState, request: ClientRequest, *, is_repeatable: bool, success_statuses: tuple[int, ...] = ()
 ) -> Flow[ClientReply]:
-    """Return a successful reply. `success_statuses`: further statuses that are not errors."""
+    """Send a request until it succeeds, and return the reply. Raises the last error if all attempts fail.
+
+    Switches to another server if one is unreachable or has no leader. `is_repeatable`: whether the request may be sent
+    again after a server may have received it. `success_statuses`: HTTP statuses of 300 or above that are not errors.
+    This is a flow: a generator that yields steps, such as `SendRequest`, which a runner performs.
+    """
     retries, world = state.retry_policy, state.world
     deadline_s = world.monotonic_s() + request.timeout_s
     attempt, unsent_count = 1, 0
@@ -217,7 +244,11 @@ def send_with_retries(
 
 
 def send_once(state: ClientState, request: ClientRequest) -> Flow[ClientReply]:
-    """Send any request and return the reply, even an error. It is sent to another server only if none has received it."""
+    """Send any request to one server and return the reply, also an error reply.
+
+    Tries the other servers only while no server has received the request. Raises `Unreachable`. This is a flow: a
+    generator that yields steps, such as `SendRequest`, which a runner performs.
+    """
     for _ in range(state.server_count - 1):
         server = state.current_server
         try:
@@ -230,18 +261,28 @@ def send_once(state: ClientState, request: ClientRequest) -> Flow[ClientReply]:
 
 
 def _send_to(server: int, request: ClientRequest) -> Flow[ClientReply]:
+    """Send a request to the server at this position in the client's list, and return the reply.
+
+    This is a flow: a generator that yields steps, such as `SendRequest`, which a runner performs.
+    """
     reply = yield SendRequest(request, server)
     assert isinstance(reply, ClientReply)
     return reply
 
 
 def _can_repeat(endpoint: Endpoint, request: ClientRequest) -> bool:
-    """Return whether the request may be sent again without a second effect."""
+    """Return whether a second send of the request has no second effect.
+
+    It has none if the endpoint changes nothing twice, or if the request has an idempotency key.
+    """
     return is_repeatable(endpoint) or "idempotency-key" in request.headers
 
 
 def build_request(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> ClientRequest:
-    """Build the request of a call from its options and the client's defaults."""
+    """Return the HTTP request of a call, from its options and the client's defaults.
+
+    A client that retries adds an idempotency key to writes that have none.
+    """
     options, defaults = spec.options, state.defaults
     query = list(build_query(endpoint, spec.query))
     for name, default in (("namespace", defaults.namespace), ("region", defaults.region)):
@@ -268,10 +309,17 @@ def build_request(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> 
 def _add_read_options(
     endpoint: Endpoint, spec: RequestSpec, defaults: ClientDefaults, query: list[tuple[str, str]]
 ) -> float:
-    """Add the parameters of reads to `query`. Returns the timeout for the reply."""
+    """Add the options of a read to `query`, a list of (name, text), and return the timeout in seconds for the reply.
+
+    If the read waits for a change (`index`), the timeout is the wait time with a margin.
+    """
     options = spec.options
-    texts = {"filter": options.get("filter"), "prefix": options.get("prefix"), "next_token": options.get("next_token")}
-    query.extend((name, value) for name, value in texts.items() if value)
+    text_by_name = {
+        "filter": options.get("filter"),
+        "prefix": options.get("prefix"),
+        "next_token": options.get("next_token"),
+    }
+    query.extend((name, value) for name, value in text_by_name.items() if value)
     if options.get("per_page"):
         query.append(("per_page", str(options["per_page"])))
     if options.get("reverse"):
@@ -294,7 +342,10 @@ def _add_read_options(
 
 
 def decode_value(endpoint: Endpoint, reply: ClientReply) -> Any:
-    """Decode the body of a reply as its endpoint declares. Raises `UnexpectedReply`."""
+    """Return the body of a reply, decoded as its endpoint declares: as None, bytes, text or a JSON value.
+
+    Raises `UnexpectedReply` if it is not JSON of the declared type.
+    """
     if endpoint.reply_type is None:
         return reply.body if endpoint.content_type else None
     if endpoint.reply_type is bytes:
@@ -305,7 +356,7 @@ def decode_value(endpoint: Endpoint, reply: ClientReply) -> Any:
 
 
 def decode_json(endpoint: Endpoint, body: bytes) -> Any:
-    """Decode JSON as the endpoint's reply type. Raises `UnexpectedReply`."""
+    """Return a JSON text decoded as the endpoint's reply type. Raises `UnexpectedReply` if it has another type."""
     try:
         return msgspec.json.decode(body, type=endpoint.reply_type)
     except msgspec.MsgspecError as error:
@@ -314,7 +365,7 @@ def decode_json(endpoint: Endpoint, body: bytes) -> Any:
 
 
 def _build_response(reply: ClientReply, value: Any) -> Response[Any]:
-    """Return the response of a read, with the values of its headers."""
+    """Return the response of a read: the decoded value with the index, leader, age and page token in the reply headers."""
     return Response(
         value,
         _parse_number_header(reply, "x-cluster-index"),
@@ -334,10 +385,11 @@ def _parse_number_header(reply: ClientReply, header: str) -> int:
 
 
 def follow_changes(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> Flow[None]:
-    """Yield the current response, and a new one whenever it changes, without end.
+    """Yield the current response of a read, and a new one after each change, without end.
 
-    Outages are waited out. If the index decreases, because the servers were restored or reset, the new response is yielded and
-    followed from there.
+    During an outage it pauses and retries. If the index decreases, because the servers were restored or reset, the new
+    response is yielded and followed from there. Updates the index in `spec.options`. This is a flow: a generator that
+    yields steps, such as `SendRequest`, which a runner performs.
     """
     can_block = endpoint.kind is EndpointKind.READ and endpoint.can_block
     assert can_block, f"{endpoint.name} does not support blocking queries, so it cannot be followed"
@@ -364,7 +416,10 @@ def follow_changes(state: ClientState, endpoint: Endpoint, spec: RequestSpec) ->
 
 
 def iterate_records(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> Flow[None]:
-    """Yield all records of a list, fetched page by page."""
+    """Yield all records of a list, fetched page by page. Updates the page token in `spec.options`.
+
+    This is a flow: a generator that yields steps, such as `SendRequest`, which a runner performs.
+    """
     spec.options.setdefault("per_page", DEFAULT_PAGE_SIZE)
     while True:
         response = yield from perform_call(state, endpoint, spec)

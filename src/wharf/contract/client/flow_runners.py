@@ -1,4 +1,4 @@
-"""Runners of flows: they send requests, read streams and pause, and make no decisions.
+"""Runners of flows (generators of steps): they send requests, read streams and pause, and make no decisions.
 
 One runs in the calling thread, the other on an event loop. Which step comes next is decided in `flow`.
 """
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class AsyncFlowRunner:
-    """Runs flows on an event loop."""
+    """Performs the steps of flows on an event loop. A flow is a generator that decides the steps of a call."""
 
     IS_ASYNC: ClassVar = True
 
@@ -58,21 +58,28 @@ class AsyncFlowRunner:
         self._state = ClientState(world, server_count=len(transports), defaults=defaults, retry_policy=retry_policy)
 
     async def close(self) -> None:
+        """Close the connections to all servers."""
         for transport in self._transports:
             await transport.close()
 
     async def send(self, request: ClientRequest) -> ClientReply:
-        """Send any request, for endpoints without a method. The reply may be an error. Raises `Unreachable`."""
+        """Send any request, for endpoints without a client method, and return the reply, also an error reply.
+
+        Raises `Unreachable`.
+        """
         return await self._run(send_once(self._state, request))
 
     async def perform_call(
         self, endpoint: Endpoint, spec: RequestSpec
     ) -> Any:  # The endpoint's type; methods are typed.
-        """Perform one call with retries and return its decoded reply."""
+        """Perform one call with retries and return its decoded reply. Raises `RequestRefused` and `Unreachable`."""
         return await self._run(perform_call(self._state, endpoint, spec))
 
     async def _run(self, flow: Flow[T]) -> T:
-        """Perform the steps of a flow and return its result."""
+        """Perform the steps that a flow (a generator) yields until it ends, and return its result.
+
+        If a step fails, `Unreachable` is raised in the flow, which may retry.
+        """
         run = FlowRun(flow)
         while (step := run.step) is not None:
             try:
@@ -89,7 +96,10 @@ class AsyncFlowRunner:
         endpoint: Endpoint,
         spec: RequestSpec,
     ) -> AsyncGenerator[Any, None]:  # The endpoint declares the type; methods are typed.
-        """Perform the steps of a flow and yield its values. Closes the streamed reply at the end."""
+        """Start a flow (a generator of steps) for a call, perform its steps, and yield its values.
+
+        Closes the streamed reply at the end.
+        """
         run = FlowRun(start_flow(self._state, endpoint, spec))
         streamed_reply: StreamedReply | None = None
         try:
@@ -111,7 +121,7 @@ class AsyncFlowRunner:
                 await streamed_reply.close()
 
     async def _perform_step(self, step: Step) -> StepResult:
-        """Perform one step and return its result."""
+        """Perform one step of a flow and return its result: a reply, the head of a streamed reply, a chunk, or None."""
         match step:
             case SendRequest(request, server):
                 return await self._transports[server].send(request)
@@ -128,7 +138,7 @@ class AsyncFlowRunner:
 
 
 class SyncFlowRunner:
-    """Runs flows in the calling thread."""
+    """Performs the steps of flows in the calling thread. A flow is a generator that decides the steps of a call."""
 
     IS_ASYNC: ClassVar = False
 
@@ -145,21 +155,30 @@ class SyncFlowRunner:
         self._state = ClientState(world, server_count=len(transports), defaults=defaults, retry_policy=retry_policy)
 
     def close(self) -> None:
-        """Close the client, also from another thread: a call that pauses between two attempts fails at once."""
+        """Close the connections to all servers. May be called from another thread.
+
+        A call that pauses between two attempts then fails at once.
+        """
         self._closing.set()
         for transport in self._transports:
             transport.close()
 
     def send(self, request: ClientRequest) -> ClientReply:
-        """Send any request, for endpoints without a method. The reply may be an error. Raises `Unreachable`."""
+        """Send any request, for endpoints without a client method, and return the reply, also an error reply.
+
+        Raises `Unreachable`.
+        """
         return self._run(send_once(self._state, request))
 
     def perform_call(self, endpoint: Endpoint, spec: RequestSpec) -> Any:  # The endpoint's type; methods are typed.
-        """Perform one call with retries and return its decoded reply."""
+        """Perform one call with retries and return its decoded reply. Raises `RequestRefused` and `Unreachable`."""
         return self._run(perform_call(self._state, endpoint, spec))
 
     def _run(self, flow: Flow[T]) -> T:
-        """Perform the steps of a flow and return its result."""
+        """Perform the steps that a flow (a generator) yields until it ends, and return its result.
+
+        If a step fails, `Unreachable` is raised in the flow, which may retry.
+        """
         run = FlowRun(flow)
         while (step := run.step) is not None:
             try:
@@ -176,7 +195,10 @@ class SyncFlowRunner:
         endpoint: Endpoint,
         spec: RequestSpec,
     ) -> Generator[Any, None, None]:  # The endpoint declares the type; methods are typed.
-        """Perform the steps of a flow and yield its values. Closes the streamed reply at the end."""
+        """Start a flow (a generator of steps) for a call, perform its steps, and yield its values.
+
+        Closes the streamed reply at the end.
+        """
         run = FlowRun(start_flow(self._state, endpoint, spec))
         streamed_reply: SyncStreamedReply | None = None
         try:
@@ -198,7 +220,7 @@ class SyncFlowRunner:
                 streamed_reply.close()
 
     def _perform_step(self, step: Step) -> StepResult:
-        """Perform one step and return its result."""
+        """Perform one step of a flow and return its result: a reply, the head of a streamed reply, a chunk, or None."""
         match step:
             case SendRequest(request, server):
                 return self._transports[server].send(request)
@@ -214,6 +236,6 @@ class SyncFlowRunner:
         return None
 
     def _pause(self, seconds: float) -> None:
-        """Wait. Raises `Unreachable` if the client is closed meanwhile."""
+        """Wait for a number of seconds. Raises `Unreachable` if the client is closed meanwhile."""
         if self._closing.wait(seconds):
             raise Unreachable("the client was closed", is_sent=False)

@@ -29,7 +29,7 @@ MAX_IDLE_CONNECTIONS: Final = 100
 
 
 class _HttpConfig:
-    """The parts that both transports share: address, default headers, and translation of httpx2 errors."""
+    """What the asyncio and the synchronous transport share: address, default headers, and translation of httpx2 errors."""
 
     def __init__(
         self,
@@ -41,22 +41,25 @@ class _HttpConfig:
         headers: Mapping[str, str] | None,
     ) -> None:
         self.address = address
-        self.socket = address.removeprefix(UNIX_SCHEME) if address.startswith(UNIX_SCHEME) else None
+        self.socket_path = address.removeprefix(UNIX_SCHEME) if address.startswith(UNIX_SCHEME) else None
         self.headers = {**(headers or {}), **({"x-cluster-token": token} if token else {})}
         self.verify: ssl.SSLContext | bool = tls or address.startswith("https")
         self.extensions = {"sni_hostname": server_name} if server_name else {}
 
     def build_client_options(self) -> dict[str, Any]:  # The values have different types.
-        """Return the constructor arguments of both httpx2 clients."""
+        """Return the keyword arguments for an httpx2 client, asyncio or synchronous."""
         return {
-            "base_url": "http://localhost" if self.socket else self.address,
+            "base_url": "http://localhost" if self.socket_path else self.address,
             "headers": self.headers,
             "trust_env": False,
             "verify": self.verify,
         }
 
     def build_request(self, client: Any, request: ClientRequest) -> httpx2.Request:
-        """Build a request with an async or sync httpx2 client. Raises `Unreachable` if it is invalid."""
+        """Return an httpx2 request, built with `client`, which is an asyncio or synchronous httpx2 client.
+
+        Raises `Unreachable` if the request is invalid.
+        """
         timeout = httpx2.Timeout(request.timeout_s, connect=min(CONNECT_TIMEOUT_S, request.timeout_s))
         with self.translate_errors():
             built: httpx2.Request = client.build_request(
@@ -72,7 +75,10 @@ class _HttpConfig:
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Return a context that translates httpx2 errors to `Unreachable`."""
+        """Return a context manager that raises `Unreachable` in place of errors of httpx2.
+
+        Its `is_sent` is False if the error occurred before anything was sent.
+        """
         try:
             yield
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, *UNSENT_ERRORS) as error:
@@ -86,19 +92,21 @@ class _HttpConfig:
 
 
 def _build_address_error(config: _HttpConfig, error: Exception) -> Unreachable:
-    """Return the error for an invalid address."""
+    """Return the `Unreachable` for an address that httpx2 cannot parse."""
     return Unreachable(f"invalid address {config.address} ({_describe_error(error)})", is_sent=False)
 
 
 def _build_limits() -> httpx2.Limits:
+    """Return limits for httpx2: any number of connections, of which a limited number stay open when idle."""
     return httpx2.Limits(max_connections=None, max_keepalive_connections=MAX_IDLE_CONNECTIONS)
 
 
 class HttpTransport:
-    """Sends requests to one server.
+    """Sends requests to one server over HTTP, for the asyncio client.
 
-    `tls` holds trusted certificates and the client certificate; the default is the system's trust store. `server_name` is the name in
-    the server's certificate, if it differs from the address. Raises `Unreachable` if the address is invalid.
+    `tls` holds trusted certificates and the client certificate; the default is the system's trust store. `server_name`
+    is the name in the server's certificate, if it differs from the address. Raises `Unreachable` if the address is
+    invalid.
     """
 
     def __init__(
@@ -112,7 +120,11 @@ class HttpTransport:
     ) -> None:
         config = self._config = _HttpConfig(address, token=token, tls=tls, server_name=server_name, headers=headers)
         try:
-            transport = httpx2.AsyncHTTPTransport(uds=config.socket, limits=_build_limits()) if config.socket else None
+            transport = (
+                httpx2.AsyncHTTPTransport(uds=config.socket_path, limits=_build_limits())
+                if config.socket_path
+                else None
+            )
             self._http = httpx2.AsyncClient(
                 **config.build_client_options(), limits=_build_limits(), transport=transport
             )
@@ -120,22 +132,25 @@ class HttpTransport:
             raise _build_address_error(config, error) from error
 
     async def send(self, request: ClientRequest) -> ClientReply:
+        """Send a request and return the complete reply. Raises `Unreachable`."""
         built = self._config.build_request(self._http, request)
         with self._config.translate_errors():
             reply = await self._http.send(built)
         return ClientReply(reply.status_code, _get_headers(reply), reply.content)
 
     async def open(self, request: ClientRequest) -> "HttpStreamedReply":
+        """Send a request and return its reply once the head was received. Raises `Unreachable`."""
         built = self._config.build_request(self._http, request)
         with self._config.translate_errors():
             return HttpStreamedReply(self._config, await self._http.send(built, stream=True))
 
     async def close(self) -> None:
+        """Close the connections to the server."""
         await self._http.aclose()
 
 
 class HttpStreamedReply:
-    """A streamed reply over HTTP."""
+    """A streamed reply over HTTP: its status and headers, and its body in chunks."""
 
     def __init__(self, config: _HttpConfig, reply: httpx2.Response) -> None:
         self.status = reply.status_code
@@ -145,6 +160,7 @@ class HttpStreamedReply:
         self._chunks: AsyncIterator[bytes] = reply.aiter_bytes()
 
     async def read_chunk(self) -> bytes:
+        """Return the next chunk of the body; empty at the end. Raises `Unreachable` if the connection breaks."""
         with self._config.translate_errors():
             return await anext(self._chunks, b"")
 
@@ -153,7 +169,12 @@ class HttpStreamedReply:
 
 
 class SyncHttpTransport:
-    """Sends requests to one server synchronously. The arguments are those of `HttpTransport`."""
+    """Sends requests to one server over HTTP, for the synchronous client.
+
+    `tls` holds trusted certificates and the client certificate; the default is the system's trust store. `server_name`
+    is the name in the server's certificate, if it differs from the address. Raises `Unreachable` if the address is
+    invalid.
+    """
 
     def __init__(
         self,
@@ -166,28 +187,33 @@ class SyncHttpTransport:
     ) -> None:
         config = self._config = _HttpConfig(address, token=token, tls=tls, server_name=server_name, headers=headers)
         try:
-            transport = httpx2.HTTPTransport(uds=config.socket, limits=_build_limits()) if config.socket else None
+            transport = (
+                httpx2.HTTPTransport(uds=config.socket_path, limits=_build_limits()) if config.socket_path else None
+            )
             self._http = httpx2.Client(**config.build_client_options(), limits=_build_limits(), transport=transport)
         except httpx2.InvalidURL as error:
             raise _build_address_error(config, error) from error
 
     def send(self, request: ClientRequest) -> ClientReply:
+        """Send a request and return the complete reply. Raises `Unreachable`."""
         built = self._config.build_request(self._http, request)
         with self._config.translate_errors():
             reply = self._http.send(built)
         return ClientReply(reply.status_code, _get_headers(reply), reply.content)
 
     def open(self, request: ClientRequest) -> "SyncHttpStreamedReply":
+        """Send a request and return its reply once the head was received. Raises `Unreachable`."""
         built = self._config.build_request(self._http, request)
         with self._config.translate_errors():
             return SyncHttpStreamedReply(self._config, self._http.send(built, stream=True))
 
     def close(self) -> None:
+        """Close the connections to the server."""
         self._http.close()
 
 
 class SyncHttpStreamedReply:
-    """A streamed reply over HTTP, read synchronously."""
+    """A streamed reply over HTTP, read synchronously: its status and headers, and its body in chunks."""
 
     def __init__(self, config: _HttpConfig, reply: httpx2.Response) -> None:
         self.status = reply.status_code
@@ -197,6 +223,7 @@ class SyncHttpStreamedReply:
         self._chunks: Iterator[bytes] = reply.iter_bytes()
 
     def read_chunk(self) -> bytes:
+        """Return the next chunk of the body; empty at the end. Raises `Unreachable` if the connection breaks."""
         with self._config.translate_errors():
             return next(self._chunks, b"")
 
@@ -205,18 +232,19 @@ class SyncHttpStreamedReply:
 
 
 def _get_headers(reply: httpx2.Response) -> dict[str, str]:
+    """Return the reply headers, with their names in lower case."""
     return {name.lower(): value for name, value in reply.headers.items()}
 
 
 def _describe_error(error: Exception, tls_failure: TlsFailure | None = None) -> str:
-    """Return the text of an httpx2 error, without error numbers."""
+    """Return the text of an httpx2 error without its error number; for a server without TLS, advice instead."""
     if tls_failure is TlsFailure.SERVER_WITHOUT_TLS:
         return "the server does not use TLS: try an address that begins with http://"
     return _ERRNO.sub("", str(error)) or type(error).__name__
 
 
 def _find_tls_failure(error: Exception) -> TlsFailure | None:
-    """Return why TLS failed, from the error of `ssl` that an httpx2 error wraps; `None` if it wraps none."""
+    """Return why TLS failed, from the `ssl.SSLError` among the causes of an httpx2 error; `None` if there is none."""
     cause = _find_ssl_error(error)
     if cause is None:
         return None
@@ -229,14 +257,20 @@ def _find_tls_failure(error: Exception) -> TlsFailure | None:
 
 
 def _find_ssl_error(error: BaseException) -> ssl.SSLError | None:
-    """Return the error of `ssl` among the causes of an error. The HTTP library passes it as cause or as argument."""
+    """Return the `ssl.SSLError` among the causes of an error, or `None`.
+
+    The HTTP library passes it as cause, context or argument, at any depth. Each error is visited once, because causes
+    may form a cycle.
+    """
     pending: list[object] = [error]
-    seen: set[int] = set()
+    visited_ids: set[int] = set()
     while pending:
-        found = pending.pop()
-        if isinstance(found, ssl.SSLError) and not isinstance(found, (ssl.SSLWantReadError, ssl.SSLWantWriteError)):
-            return found
-        if isinstance(found, BaseException) and id(found) not in seen:
-            seen.add(id(found))
-            pending += [*found.args, found.__context__, found.__cause__]
+        candidate = pending.pop()
+        if isinstance(candidate, ssl.SSLError) and not isinstance(
+            candidate, (ssl.SSLWantReadError, ssl.SSLWantWriteError)
+        ):
+            return candidate
+        if isinstance(candidate, BaseException) and id(candidate) not in visited_ids:
+            visited_ids.add(id(candidate))
+            pending += [*candidate.args, candidate.__context__, candidate.__cause__]
     return None

@@ -19,20 +19,24 @@ R = TypeVar("R")
 M = TypeVar("M", bound=SyncFlowRunner | AsyncFlowRunner)
 
 DescribeCall = Callable[..., RequestSpec]
+"""A function that takes the arguments of a client method and returns the request to send."""
 
 METHODS_BY_ENDPOINT: Final[dict[str, list[tuple[str, DescribeCall]]]] = {}
-"""Endpoint name -> qualified name and description of its methods. For the test that covers the whole table."""
+"""Endpoint name -> qualified name and function of its methods, for the test that every endpoint has a method."""
 
 
 class MethodGroup(Generic[M]):
-    """The methods of one client for one noun, such as jobs."""
+    """The methods of one client for one noun, such as the methods of `client.jobs`."""
 
     def __init__(self, client: M) -> None:
         self.client = client
 
 
 class _BoundMethod(Generic[P]):
-    """A client method for one endpoint; `describe` turns the caller's arguments into a request spec."""
+    """A method of one client for one endpoint.
+
+    `describe` is the function of a method group that turns the caller's arguments into a request spec.
+    """
 
     def __init__(
         self, client: Any, group: Any, endpoint: Endpoint, describe: DescribeCall
@@ -44,19 +48,22 @@ class _BoundMethod(Generic[P]):
         self.__doc__ = describe.__doc__
 
     def _build_spec(self, *args: Any, **options: Any) -> RequestSpec:
-        """Return the request spec for these arguments."""
+        """Return the request spec for the caller's arguments."""
         return self._describe(self._group, *args, **options)
 
 
 class SyncRead(_BoundMethod[P], Generic[P, T]):
-    """A read method of the synchronous client."""
+    """A read method of the synchronous client: a call reads once, `follow` yields each change."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Response[T]:
         response: Response[T] = self._client.perform_call(self._endpoint, self._build_spec(*args, **kwargs))
         return response
 
     def follow(self, *args: P.args, **kwargs: P.kwargs) -> Generator[Response[T], None, None]:
-        """Yield the current response, and a new one whenever it changes, without end. Outages are waited out."""
+        """Yield the current response, and a new one after each change, without end.
+
+        During an outage it pauses and retries.
+        """
         values: Generator[Response[T], None, None] = self._client.iterate(
             flow.follow_changes, self._endpoint, self._build_spec(*args, **kwargs)
         )
@@ -64,14 +71,17 @@ class SyncRead(_BoundMethod[P], Generic[P, T]):
 
 
 class AsyncRead(_BoundMethod[P], Generic[P, T]):
-    """A read method of the asyncio client."""
+    """A read method of the asyncio client: a call reads once, `follow` yields each change."""
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Response[T]:
         response: Response[T] = await self._client.perform_call(self._endpoint, self._build_spec(*args, **kwargs))
         return response
 
     def follow(self, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[Response[T], None]:
-        """Yield the current response, and a new one whenever it changes, without end. Outages are waited out."""
+        """Yield the current response, and a new one after each change, without end.
+
+        During an outage it pauses and retries.
+        """
         values: AsyncGenerator[Response[T], None] = self._client.iterate(
             flow.follow_changes, self._endpoint, self._build_spec(*args, **kwargs)
         )
@@ -79,10 +89,10 @@ class AsyncRead(_BoundMethod[P], Generic[P, T]):
 
 
 class SyncList(SyncRead[P, list[R]]):
-    """A list method of the synchronous client."""
+    """A list method of the synchronous client: a call returns one page, `iterate` yields all records."""
 
     def iterate(self, *args: P.args, **kwargs: P.kwargs) -> Generator[R, None, None]:
-        """Yield all records, fetched page by page."""
+        """Yield all records of the list, fetched page by page."""
         values: Generator[R, None, None] = self._client.iterate(
             flow.iterate_records, self._endpoint, self._build_spec(*args, **kwargs)
         )
@@ -90,10 +100,10 @@ class SyncList(SyncRead[P, list[R]]):
 
 
 class AsyncList(AsyncRead[P, list[R]]):
-    """A list method of the asyncio client."""
+    """A list method of the asyncio client: a call returns one page, `iterate` yields all records."""
 
     def iterate(self, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[R, None]:
-        """Yield all records, fetched page by page."""
+        """Yield all records of the list, fetched page by page."""
         values: AsyncGenerator[R, None] = self._client.iterate(
             flow.iterate_records, self._endpoint, self._build_spec(*args, **kwargs)
         )
@@ -101,17 +111,17 @@ class AsyncList(AsyncRead[P, list[R]]):
 
 
 class _Method:
-    """A descriptor of a client method, for the endpoint with this name."""
+    """The base of descriptors that turn a function of a method group into a client method for one endpoint."""
 
-    def __init__(self, name: str, describe: DescribeCall) -> None:
-        self.endpoint = ENDPOINT_BY_NAME[name]
+    def __init__(self, endpoint_name: str, describe: DescribeCall) -> None:
+        self.endpoint = ENDPOINT_BY_NAME[endpoint_name]
         self.describe = describe
         self.__doc__ = describe.__doc__
-        METHODS_BY_ENDPOINT.setdefault(name, []).append((describe.__qualname__, describe))
+        METHODS_BY_ENDPOINT.setdefault(endpoint_name, []).append((describe.__qualname__, describe))
 
 
 class ReadMethod(_Method, Generic[P, T]):
-    """A descriptor of a read method: on a client it returns `SyncRead` or `AsyncRead`, depending on the client."""
+    """A descriptor of a read method. On a method group it returns a `SyncRead` or `AsyncRead`, as its client requires."""
 
     @overload
     def __get__(self, group: None, owner: type) -> Self: ...
@@ -122,12 +132,12 @@ class ReadMethod(_Method, Generic[P, T]):
     def __get__(self, group: Any, owner: type) -> Any:  # The overloads above have the types.
         if group is None:
             return self
-        kind = AsyncRead if group.client.IS_ASYNC else SyncRead
-        return kind(group.client, group, self.endpoint, self.describe)
+        method_type = AsyncRead if group.client.IS_ASYNC else SyncRead
+        return method_type(group.client, group, self.endpoint, self.describe)
 
 
 class ListMethod(_Method, Generic[P, R]):
-    """A descriptor of a list method: on a client it returns `SyncList` or `AsyncList`, depending on the client."""
+    """A descriptor of a list method. On a method group it returns a `SyncList` or `AsyncList`, as its client requires."""
 
     @overload
     def __get__(self, group: None, owner: type) -> Self: ...
@@ -138,12 +148,15 @@ class ListMethod(_Method, Generic[P, R]):
     def __get__(self, group: Any, owner: type) -> Any:  # The overloads above have the types.
         if group is None:
             return self
-        kind = AsyncList if group.client.IS_ASYNC else SyncList
-        return kind(group.client, group, self.endpoint, self.describe)
+        method_type = AsyncList if group.client.IS_ASYNC else SyncList
+        return method_type(group.client, group, self.endpoint, self.describe)
 
 
 class CallMethod(_Method, Generic[P, T]):
-    """A descriptor of a single call: on a client it is a function that returns T, or a coroutine function (asyncio)."""
+    """A descriptor of a single call. On a method group it returns a function that performs the call and returns T.
+
+    The function of an asyncio client returns a coroutine.
+    """
 
     @overload
     def __get__(self, group: None, owner: type) -> Self: ...
@@ -163,7 +176,10 @@ class CallMethod(_Method, Generic[P, T]):
 
 
 class StreamMethod(_Method, Generic[P, T]):
-    """A descriptor of a stream: on a client it is a function that returns a generator, or an async one (asyncio)."""
+    """A descriptor of a call with a streamed reply. On a method group it returns a function that yields values T.
+
+    The function of an asyncio client returns an async generator.
+    """
 
     @overload
     def __get__(self, group: None, owner: type) -> Self: ...
@@ -182,25 +198,36 @@ class StreamMethod(_Method, Generic[P, T]):
         return method
 
 
-# Decorators for descriptions. They name the endpoint and select the kind of reply. The first argument of a description is its
-# method group.
+# Decorators for functions that describe a call. The first argument of such a function is its method group.
 
 
-def read_method(name: str) -> Callable[[Callable[Concatenate[Any, P], ReadSpec[T]]], ReadMethod[P, T]]:
-    """Decorate a description as a read of this endpoint."""
-    return lambda describe: ReadMethod(name, describe)
+def read_method(endpoint_name: str) -> Callable[[Callable[Concatenate[Any, P], ReadSpec[T]]], ReadMethod[P, T]]:
+    """Return a decorator for a function that describes a call of this endpoint, such as `job.read`.
+
+    The function becomes a client method that reads a value.
+    """
+    return lambda describe: ReadMethod(endpoint_name, describe)
 
 
-def list_method(name: str) -> Callable[[Callable[Concatenate[Any, P], ListSpec[R]]], ListMethod[P, R]]:
-    """Decorate a description as a list of this endpoint."""
-    return lambda describe: ListMethod(name, describe)
+def list_method(endpoint_name: str) -> Callable[[Callable[Concatenate[Any, P], ListSpec[R]]], ListMethod[P, R]]:
+    """Return a decorator for a function that describes a call of this endpoint, such as `job.read`.
+
+    The function becomes a client method that lists records.
+    """
+    return lambda describe: ListMethod(endpoint_name, describe)
 
 
-def call_method(name: str) -> Callable[[Callable[Concatenate[Any, P], CallSpec[T]]], CallMethod[P, T]]:
-    """Decorate a description as a single call of this endpoint."""
-    return lambda describe: CallMethod(name, describe)
+def call_method(endpoint_name: str) -> Callable[[Callable[Concatenate[Any, P], CallSpec[T]]], CallMethod[P, T]]:
+    """Return a decorator for a function that describes a call of this endpoint, such as `job.read`.
+
+    The function becomes a client method that performs the call.
+    """
+    return lambda describe: CallMethod(endpoint_name, describe)
 
 
-def stream_method(name: str) -> Callable[[Callable[Concatenate[Any, P], StreamSpec[T]]], StreamMethod[P, T]]:
-    """Decorate a description as a stream of this endpoint."""
-    return lambda describe: StreamMethod(name, describe)
+def stream_method(endpoint_name: str) -> Callable[[Callable[Concatenate[Any, P], StreamSpec[T]]], StreamMethod[P, T]]:
+    """Return a decorator for a function that describes a call of this endpoint, such as `job.read`.
+
+    The function becomes a client method that yields the values of a stream.
+    """
+    return lambda describe: StreamMethod(endpoint_name, describe)

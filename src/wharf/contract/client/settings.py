@@ -13,32 +13,32 @@ FALSE_VALUES: Final = ("", "0", "f", "F", "false", "False", "FALSE")
 
 
 class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The servers and the credentials of a client.
+    """The servers, the credentials and the defaults of a client.
 
     `addresses` are tried in order: `http://…`, `https://…` or `unix:///…`; without a scheme, http is used.
     """
 
     addresses: tuple[str, ...] = (DEFAULT_ADDRESS,)
-    token: str = ""
-    namespace: str = ""
-    region: str = ""
+    token: str = ""  # The secret of an ACL token.
+    namespace: str = ""  # Default of calls.
+    region: str = ""  # Default of calls.
     http_auth: str = ""
     """`user:password`, for a proxy in front of the servers."""
-    ca_file: str = ""
-    ca_path: str = ""
-    cert_file: str = ""
-    key_file: str = ""
+    ca_file: str = ""  # Trusted certificates, as a file.
+    ca_path: str = ""  # Trusted certificates, as a folder.
+    cert_file: str = ""  # The client certificate.
+    key_file: str = ""  # The private key of the client certificate.
     server_name: str = ""
     """The name in the servers' certificate, if it differs from the address."""
-    skip_verify: bool = False
-    stale: bool = False
+    skip_verify: bool = False  # Whether to accept any server certificate.
+    stale: bool = False  # Default of reads: whether servers may reply without waiting for the newest writes.
 
     def __repr__(self) -> str:
         """Return a text without secrets."""
         return f"ClientSettings({', '.join(self.addresses)})"
 
 
-FIELD_BY_VARIABLE: Final = {
+FIELD_BY_VARIABLE: Final = {  # Variable name without its prefix -> field of `ClientSettings`.
     "TOKEN": "token",
     "NAMESPACE": "namespace",
     "REGION": "region",
@@ -52,22 +52,26 @@ FIELD_BY_VARIABLE: Final = {
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> ClientSettings:
-    """Read the variables `WHARF_ADDR` (several addresses are separated by commas), `WHARF_TOKEN` and so on, or Nomad's."""
+    """Return the client settings of environment variables such as `WHARF_ADDR` and `WHARF_TOKEN`.
+
+    `NOMAD_ADDR` and so on are used where the variable of Wharf is not set. Several addresses are separated by commas.
+    `environment` replaces the variables of the process.
+    """
     variables = environment if environment is not None else os.environ
     fields: dict[str, str] = {
         field: text for name, field in FIELD_BY_VARIABLE.items() if (text := _read_variable(variables, name))
     }
     addresses = parse_addresses(_read_variable(variables, "ADDR")) or (DEFAULT_ADDRESS,)
-    skip = _read_variable(variables, "SKIP_VERIFY") not in FALSE_VALUES
-    return msgspec.structs.replace(ClientSettings(addresses=addresses, skip_verify=skip), **fields)
+    skip_verify = _read_variable(variables, "SKIP_VERIFY") not in FALSE_VALUES
+    return msgspec.structs.replace(ClientSettings(addresses=addresses, skip_verify=skip_verify), **fields)
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:
-    """Split a comma-separated list of addresses, and add `http://` to those without a scheme."""
+    """Return the addresses in a comma-separated text, with `http://` in front of those without a scheme."""
     parts = [part.strip().rstrip("/") for part in text.split(",")]
     return tuple(part if "://" in part else f"http://{part}" for part in parts if part)
 
 
 def _read_variable(environment: Mapping[str, str], name: str) -> str:
-    """Return the value of a variable with the first prefix that is set; empty if none is."""
+    """Return the value of `WHARF_{name}`, or of `NOMAD_{name}` if that is empty or missing; empty without both."""
     return next((text for prefix in ENVIRONMENT_PREFIXES if (text := environment.get(prefix + name, ""))), "")

@@ -30,12 +30,14 @@ MAX_SILENCE_S: Final = 75.0
 """Servers send a heartbeat on a stream at least every 30 s; after this silence the stream counts as broken."""
 
 _decode_first_object = json.JSONDecoder().raw_decode
+"""Returns the first JSON value of a text, and the position after it."""
 
 
 def read_stream(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> Flow[None]:
-    """Yield the values of a stream. An endless stream is reopened whenever it ends or breaks.
+    """Yield the values of a streamed reply. An endless stream is reopened whenever it ends or breaks.
 
-    Raises `RequestRefused` if the servers refuse it, and `Unreachable` if a finite stream breaks.
+    Raises `RequestRefused` if the servers refuse it, and `Unreachable` if a finite stream breaks. This is a flow: a
+    generator that yields steps, such as `SendRequest`, which a runner performs.
     """
     decoder = _build_decoder(endpoint)
     failure_count = 0
@@ -56,40 +58,50 @@ def read_stream(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> Fl
 
 
 def _read_until_end(state: ClientState, endpoint: Endpoint, spec: RequestSpec, decoder: "StreamDecoder") -> Flow[bool]:
-    """Read one stream to its end. Returns whether it yielded a value."""
+    """Open a streamed reply, yield its values until it ends, and return whether it had any.
+
+    Raises `RequestRefused` for an error reply, and `Unreachable` if the connection breaks. Switches server in both
+    cases if another one may help. This is a flow: a generator that yields steps, such as `SendRequest`, which a runner
+    performs.
+    """
     request = msgspec.structs.replace(build_request(state, endpoint, spec), timeout_s=MAX_SILENCE_S)
     server = state.current_server
     try:
-        opened: Any = yield OpenStream(request, server)  # The streamed reply of the driver's transport.
-        if opened.status >= 300:
-            if opened.status in FAILOVER_STATUSES:
+        streamed_reply: Any = yield OpenStream(request, server)  # The streamed reply of the runner's transport.
+        if streamed_reply.status >= 300:
+            if streamed_reply.status in FAILOVER_STATUSES:
                 state.switch_server(server)
-            raise build_error(ClientReply(opened.status, opened.headers, (yield from _buffer(opened))))
+            raise build_error(
+                ClientReply(streamed_reply.status, streamed_reply.headers, (yield from _read_body(streamed_reply)))
+            )
         has_value = False
-        while chunk := (yield ReadChunk(opened)):
+        while chunk := (yield ReadChunk(streamed_reply)):
             assert isinstance(chunk, bytes)
             for value in decoder.feed(chunk):
                 has_value = True
                 yield YieldValue(value)
-        yield CloseStream(opened)
+        yield CloseStream(streamed_reply)
         return has_value
     except Unreachable:
         state.switch_server(server)
         raise
 
 
-def _buffer(opened: Any) -> Flow[bytes]:
-    """Read the remaining body of an opened reply and close it."""
+def _read_body(streamed_reply: Any) -> Flow[bytes]:
+    """Read the remaining body of a streamed reply, close it, and return the body.
+
+    This is a flow: a generator that yields steps, such as `SendRequest`, which a runner performs.
+    """
     body = b""
-    while chunk := (yield ReadChunk(opened)):
+    while chunk := (yield ReadChunk(streamed_reply)):
         assert isinstance(chunk, bytes)
         body += chunk
-    yield CloseStream(opened)
+    yield CloseStream(streamed_reply)
     return body
 
 
 class StreamDecoder(Protocol):
-    """Decodes chunks into values. Remembers its position, so that a broken stream can be resumed."""
+    """Decodes the chunks of a streamed reply into values. Stores its position, so that a broken stream can be resumed."""
 
     is_endless: bool
     """Whether the stream is reopened after its end."""
@@ -99,12 +111,20 @@ class StreamDecoder(Protocol):
         ...
 
     def resume(self, spec: RequestSpec) -> None:
-        """Prepare for the chunks of a reopened stream, and change `spec` so that it continues where the last one broke."""
+        """Prepare for the chunks of a reopened stream.
+
+        Changes `spec` so that the reopened stream continues where the last one broke, if the endpoint supports it.
+        """
         ...
 
 
 class EventLineDecoder:
-    """Decodes lines of JSON. A broken stream is reopened at its last index, and events that were already yielded are skipped."""
+    """Decodes the lines of the event stream, each a JSON object with events of one log index.
+
+    A broken stream is reopened at its last index. The server then repeats all events of that index, so the decoder
+    skips those that it has yielded. Example: two of three events of index 7 were yielded; the reopened stream sends all
+    three, and the decoder yields only the third.
+    """
 
     is_endless = True
 
@@ -113,12 +133,15 @@ class EventLineDecoder:
         self._buffer = b""
         self._index = 0
         self._yielded_count = 0
-        """Events of `_index` that were yielded."""
+        """Number of events of `_index` that were yielded."""
         self._skip_count = 0
-        """Events of `_index` that the reopened stream repeats."""
+        """Number of next events of `_index` that are repeated, so that they must be skipped."""
 
     def feed(self, chunk: bytes) -> Iterator[Any]:
-        """Yield the complete lines, without heartbeats and without events that were yielded before a break."""
+        """Yield the complete lines, without heartbeats and without events that were yielded before the stream broke.
+
+        An incomplete last line is kept until the next chunk.
+        """
         *lines, self._buffer = (self._buffer + chunk).split(b"\n")
         for text in lines:
             if not text or text == b"{}":
@@ -133,7 +156,7 @@ class EventLineDecoder:
                 yield line if len(new_events) == len(line.events) else msgspec.structs.replace(line, events=new_events)
 
     def resume(self, spec: RequestSpec) -> None:
-        """Request the stream from the last index, and skip the events of that index that were already yielded."""
+        """Change `spec` to continue at the last index, and skip the events of that index that were already yielded."""
         self._buffer = b""
         self._skip_count = self._yielded_count
         if self._index:
@@ -141,15 +164,18 @@ class EventLineDecoder:
 
 
 class JsonObjectDecoder:
-    """Decodes consecutive JSON objects. Data that a server sent during a break is lost."""
+    """Decodes consecutive JSON objects, each with a part of a log or file as base64.
+
+    Data that a server sent while the stream was broken is lost.
+    """
 
     def __init__(self, *, is_endless: bool) -> None:
         self.is_endless = is_endless
         self._buffer = ""
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the data of the complete frames."""
-        self._buffer += chunk.decode("latin-1")  # Latin-1 preserves every byte, even of an incomplete UTF-8 character.
+        """Yield the decoded data of each JSON object that this chunk completes."""
+        self._buffer += chunk.decode("latin-1")  # One character for each byte: a chunk may end inside a character.
         while self._buffer.startswith("{"):
             try:
                 _, end = _decode_first_object(self._buffer)
@@ -161,11 +187,12 @@ class JsonObjectDecoder:
                 yield b64decode(data)
 
     def resume(self, _: RequestSpec) -> None:
+        """Prepare for a reopened stream: drop the incomplete object at the end of the broken one."""
         self._buffer = ""
 
 
 class ChunkDecoder:
-    """Yields the chunks unchanged."""
+    """Yields the chunks of a finite streamed reply unchanged."""
 
     is_endless = False
 
@@ -177,7 +204,7 @@ class ChunkDecoder:
 
 
 def _build_decoder(endpoint: Endpoint) -> StreamDecoder:
-    """Return the decoder for an endpoint's stream."""
+    """Return the decoder for the streamed replies of an endpoint."""
     match endpoint.name:
         case "event.stream":
             return EventLineDecoder(endpoint)

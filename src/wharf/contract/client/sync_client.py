@@ -12,7 +12,7 @@ from wharf.world import World
 
 
 class SyncClient(SyncFlowRunner, ClientMethods[SyncFlowRunner]):
-    """A synchronous client: `client.jobs.read("web")`, or `for` over streams. Fails over between servers."""
+    """A synchronous client of the HTTP API, such as `client.jobs.read("web")`. Fails over between servers."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ UNIX_SCHEME: Final = "unix://"
 
 
 class TlsFailure(enum.Enum):
-    """Why TLS with a server failed."""
+    """The reason why a TLS connection to a server failed."""
 
     UNTRUSTED_SERVER_CERTIFICATE = enum.auto()
     CLIENT_CERTIFICATE_REQUIRED = enum.auto()
@@ -22,10 +22,10 @@ class TlsFailure(enum.Enum):
 
 
 class Unreachable(Exception):
-    """No complete reply was received.
+    """The error for a request to which no complete reply was received.
 
-    `is_sent`: the request may have reached the server, so a write may have been committed.
-    `tls_failure`: why TLS failed, or `None` if the cause is not TLS.
+    `is_sent`: whether the request may have reached the server, so that a write may have been committed. `tls_failure`:
+    why TLS failed, or `None` if the cause is not TLS.
     """
 
     def __init__(self, text: str, *, is_sent: bool, tls_failure: TlsFailure | None = None) -> None:
@@ -35,21 +35,21 @@ class Unreachable(Exception):
 
 
 class ClientRequest(msgspec.Struct, frozen=True):
-    """A request. `path` is percent-encoded. `timeout_s` limits the wait for the reply, or for each chunk of a streamed one."""
+    """An HTTP request of the client."""
 
     method: str
-    path: str
-    query: tuple[tuple[str, str], ...] = ()
+    path: str  # Percent-encoded.
+    query: tuple[tuple[str, str], ...] = ()  # Names and values, not encoded.
     headers: Mapping[str, str] = {}
     body: bytes = b""
-    timeout_s: float = REQUEST_TIMEOUT_S
+    timeout_s: float = REQUEST_TIMEOUT_S  # Limits the wait for the reply, or for each chunk of a streamed one.
 
 
 class ClientReply(msgspec.Struct, frozen=True):
-    """A complete reply. The names in `headers` are lower case."""
+    """A complete HTTP reply."""
 
     status: int
-    headers: Mapping[str, str]
+    headers: Mapping[str, str]  # The names are lower case.
     body: bytes
 
 
@@ -64,7 +64,7 @@ class StreamHead(Protocol):
 
 
 class StreamedReply(StreamHead, Protocol):
-    """A reply that is received in chunks."""
+    """A reply whose body is received in chunks."""
 
     async def read_chunk(self) -> bytes:
         """Return the next chunk; an empty one is the end. Raises `Unreachable` if the connection breaks."""
@@ -74,7 +74,7 @@ class StreamedReply(StreamHead, Protocol):
 
 
 class SyncStreamedReply(StreamHead, Protocol):
-    """A reply that is received in chunks, for synchronous clients."""
+    """A reply whose body is received in chunks, for synchronous clients."""
 
     def read_chunk(self) -> bytes:
         """Return the next chunk; an empty one is the end. Raises `Unreachable` if the connection breaks."""
@@ -84,7 +84,7 @@ class SyncStreamedReply(StreamHead, Protocol):
 
 
 class Transport(Protocol):
-    """Sends requests to one server."""
+    """Sends requests to one server, for asyncio clients."""
 
     async def send(self, request: ClientRequest) -> ClientReply:
         """Send a request and return the complete reply. Raises `Unreachable`."""
@@ -98,10 +98,14 @@ class Transport(Protocol):
 
 
 class SyncTransport(Protocol):
-    """Sends requests to one server, for synchronous clients. See `Transport`."""
+    """Sends requests to one server and blocks until the reply, for synchronous clients."""
 
-    def send(self, request: ClientRequest) -> ClientReply: ...
+    def send(self, request: ClientRequest) -> ClientReply:
+        """Send a request and return the complete reply. Raises `Unreachable`."""
+        ...
 
-    def open(self, request: ClientRequest) -> SyncStreamedReply: ...
+    def open(self, request: ClientRequest) -> SyncStreamedReply:
+        """Send a request and return once the head of the reply was received. Raises `Unreachable`."""
+        ...
 
     def close(self) -> None: ...

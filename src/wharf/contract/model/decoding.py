@@ -41,23 +41,25 @@ MAX_HINTS: Final = 10
 MIN_INTEGER: Final = -(2**63)
 MAX_INTEGER: Final = 2**63 - 1
 
+# A path into the input: field names and list positions, such as ["TaskGroups", 0, "Count"].
 FieldPath = list[str | int]
-# Takes the submitted value, its path, and the list to which unknown fields are added. Returns the normalized value.
+# A normalizer brings a submitted value into the form that msgspec converts: exact field names, no nulls, no unknown
+# fields. It takes the value, its path, and the list to which it adds unknown fields, and returns the normalized value.
 Normalizer = Callable[[object, FieldPath, "list[UnknownField]"], object]
 
 
 class DecodingProblem(msgspec.Struct, frozen=True):
-    """One part of the input that cannot be decoded, and its path."""
+    """A part of the input that cannot be decoded."""
 
-    path: str
-    message: str
+    path: str  # Such as `TaskGroups[0].Count`; empty for the whole input.
+    message: str  # What is wrong with it, such as `expected text, got a number`.
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message
 
 
 class DecodingError(Exception):
-    """The input cannot be decoded as the requested record type. Holds at least one problem."""
+    """The error for input that cannot be decoded as the requested record type. Holds at least one problem."""
 
     def __init__(self, problems: tuple[DecodingProblem, ...]) -> None:
         super().__init__("; ".join(str(problem) for problem in problems))
@@ -65,10 +67,10 @@ class DecodingError(Exception):
 
 
 class UnknownField(msgspec.Struct, frozen=True):
-    """A field name that the record type does not have, and the most similar known name, if there is one."""
+    """A field of the input that the record type does not have, and the most similar name of a field that it has."""
 
-    path: str
-    suggestion: str = ""
+    path: str  # Such as `TaskGroups[0].Cuont`.
+    suggestion: str = ""  # Empty if no known name is similar.
 
     def __str__(self) -> str:
         hint = f": did you mean {self.suggestion}? It was ignored" if self.suggestion else "; it was ignored"
@@ -76,29 +78,32 @@ class UnknownField(msgspec.Struct, frozen=True):
 
 
 class DecodedInput(msgspec.Struct, Generic[T], frozen=True):
-    """The decoded value, and the unknown fields that were dropped."""
+    """A decoded record, and the unknown fields of the input that were dropped."""
 
     value: T
     unknown_fields: tuple[UnknownField, ...] = ()
 
     @property
     def unknown_paths(self) -> tuple[str, ...]:
-        """The paths of the unknown fields."""
+        """The paths of the unknown fields, such as `TaskGroups[0].Cuont`."""
         return tuple(field.path for field in self.unknown_fields)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """One sentence for each unknown field, for the reply."""
+        """One sentence for each unknown field, for the reply to the client."""
         return tuple(str(field) for field in self.unknown_fields)
 
 
 def decode_record(record_type: type[T], body: bytes) -> DecodedInput[T]:
-    """Decode JSON as a record. Raises `DecodingError` with all problems."""
+    """Decode submitted JSON as a record, and collect unknown fields. Raises `DecodingError` with all problems."""
     return convert_object(record_type, decode_json(body))
 
 
 def convert_object(record_type: type[T], submitted: object) -> DecodedInput[T]:
-    """Convert decoded JSON to a record. The object is not modified. Raises `DecodingError` with all problems."""
+    """Convert decoded JSON to a record, and collect unknown fields. Raises `DecodingError` with all problems.
+
+    `submitted` is not modified.
+    """
     unknown: list[UnknownField] = []
     normalizer = _find_normalizer(record_type)
     normalized = normalizer(submitted, [], unknown) if normalizer is not None else submitted
@@ -111,7 +116,7 @@ def convert_object(record_type: type[T], submitted: object) -> DecodedInput[T]:
 
 
 def decode_json(body: bytes) -> object:
-    """Decode JSON. Raises `DecodingError` with line and column."""
+    """Return the value of a JSON text. Raises `DecodingError`, with line and column if they are known."""
     try:
         return msgspec.json.decode(body)
     except msgspec.DecodeError as error:
@@ -123,7 +128,11 @@ def decode_json(body: bytes) -> object:
 
 
 def fill_with_nulls(record_type: type, submitted: Mapping[str, object]) -> dict[str, object]:
-    """Return the object with every missing field set to null: the reply of `parse` without `Canonicalize`."""
+    """Return a copy of a submitted object in which each missing field of the record type is null.
+
+    Nested records are filled too, and names that are not fields are dropped. The endpoint that parses job files returns
+    this if `Canonicalize` is false.
+    """
     schema = _get_input_schema(record_type)
     filled: dict[str, object] = {name: submitted.get(name) for name in (*schema.fields, *schema.submitted_only_fields)}
     for name, inner in schema.nested.items():
@@ -141,32 +150,32 @@ def fill_with_nulls(record_type: type, submitted: Mapping[str, object]) -> dict[
 
 
 class _NestedRecord(msgspec.Struct, frozen=True):
-    """A field that holds records, and whether it holds one, a list or a map of them."""
+    """The records that a field holds: their type, and whether the field holds one, a list or a map of them."""
 
-    record: type[msgspec.Struct]
-    value_type: type
+    record: type[msgspec.Struct]  # The type of the records.
+    value_type: type  # `msgspec.Struct` for one record, `tuple` for a list, `dict` for a map of them.
 
 
 class _InputSchema(msgspec.Struct, frozen=True):
-    """How the submitted form of one record type is decoded."""
+    """How submitted objects of one record type are decoded. Names are wire names, such as `JobID`."""
 
-    fields: dict[str, Normalizer | None]
-    types: dict[str, object]
-    nested: dict[str, _NestedRecord]
-    # Lower-case name -> exact name, for all known names, also ignored ones.
-    exact_names: dict[str, str]
-    ignored_fields: frozenset[str]
-    submitted_only_fields: dict[str, object]
-    text_when_missing: Mapping[str, str]
+    fields: dict[str, Normalizer | None]  # Name -> normalizer, or None if values need no normalizing.
+    types: dict[str, object]  # Name -> type annotation, for the fields of the record.
+    nested: dict[str, _NestedRecord]  # Name -> nested records, for fields that hold records.
+    exact_names: dict[str, str]  # Lower-case name -> exact name, for all known names, also ignored ones.
+    ignored_fields: frozenset[str]  # Names that are accepted and dropped.
+    submitted_only_fields: dict[str, object]  # Name -> type, for fields that exist only in the submitted form.
+    text_when_missing: Mapping[str, str]  # Name -> message, for required fields that are missing.
     complete: Callable[[dict[str, object]], dict[str, object]] | None
+    """Fills in fields that depend on other fields of the object; None if nothing depends."""
 
 
 @cache
 def _get_input_schema(record_type: type[msgspec.Struct]) -> _InputSchema:
-    """Return the input schema of a record type."""
+    """Return the input schema of a record type, built once from its annotations and class attributes."""
     hints = typing.get_type_hints(record_type)
-    named = zip(record_type.__struct_fields__, record_type.__struct_encode_fields__, strict=True)
-    field_types: dict[str, object] = {wire: hints[attribute] for attribute, wire in named}
+    name_pairs = zip(record_type.__struct_fields__, record_type.__struct_encode_fields__, strict=True)
+    field_types: dict[str, object] = {wire: hints[attribute] for attribute, wire in name_pairs}
     submitted_only_fields: dict[str, object] = dict(getattr(record_type, "only_when_submitted", {}))
     ignored_fields: frozenset[str] = getattr(record_type, "ignored_when_submitted", frozenset())
     nested = {
@@ -189,7 +198,7 @@ def _get_input_schema(record_type: type[msgspec.Struct]) -> _InputSchema:
 
 
 def _without_none(value_type: object) -> object:
-    """Return `X` for `X | None`. Other unions are returned unchanged."""
+    """Return `X` for the type `X | None`. Other types, such as `X | Y`, are returned unchanged."""
     if typing.get_origin(value_type) not in (typing.Union, types.UnionType):
         return value_type
     members = [member for member in typing.get_args(value_type) if member is not types.NoneType]
@@ -197,12 +206,12 @@ def _without_none(value_type: object) -> object:
 
 
 def _is_record(value_type: object) -> typing.TypeGuard[type[msgspec.Struct]]:
-    """Return whether the type is a record type."""
+    """Return whether the type is a record type, that is, a subclass of `msgspec.Struct`."""
     return isinstance(value_type, type) and issubclass(value_type, msgspec.Struct)
 
 
 def _get_container_types(value_type: object) -> tuple[type, object] | None:
-    """Return the container type and its element type: (tuple, X), (dict, X), or `None` for other types."""
+    """Return (tuple, X) for a list or tuple of X, (dict, X) for a dict with values X, and `None` for other types."""
     origin = typing.get_origin(value_type)
     arguments = typing.get_args(value_type)
     if origin in (tuple, list) and arguments:
@@ -213,7 +222,10 @@ def _get_container_types(value_type: object) -> tuple[type, object] | None:
 
 
 def _find_nested_record(value_type: object) -> _NestedRecord | None:
-    """Return the record type inside the field type, or `None` if the field holds no records."""
+    """Return the records that a field of this type holds: their type, and whether it is one, a list or a map.
+
+    Returns `None` if it holds no records.
+    """
     value_type = _without_none(value_type)
     if _is_record(value_type):
         return _NestedRecord(value_type, msgspec.Struct)
@@ -227,7 +239,10 @@ def _find_nested_record(value_type: object) -> _NestedRecord | None:
 
 
 def _find_normalizer(value_type: object) -> Normalizer | None:
-    """Return the normalizer of a type, or `None` if its values need no normalizing."""
+    """Return the function that normalizes values of this type, or `None` if they need no normalizing.
+
+    Normalizing corrects field names, drops nulls and unknown fields, and checks limits.
+    """
     value_type = _without_none(value_type)
     if _is_record(value_type):
         return _make_record_normalizer(value_type)
@@ -244,17 +259,21 @@ def _find_normalizer(value_type: object) -> Normalizer | None:
 
 
 def _make_record_normalizer(record_type: type[msgspec.Struct]) -> Normalizer:
-    """Return a normalizer for one record."""
+    """Return a function that normalizes a submitted object for this record type."""
 
     def normalize(submitted: object, path: FieldPath, unknown: list[UnknownField]) -> object:
-        # The schema is built at the first use, because record types may contain themselves.
+        # The schema is built at the first call, not here, because record types may contain themselves.
         return _normalize_record(_get_input_schema(record_type), submitted, path, unknown)
 
     return normalize
 
 
 def _normalize_record(schema: _InputSchema, submitted: object, path: FieldPath, unknown: list[UnknownField]) -> object:
-    """Return the submitted object with exact field names, without nulls and without unknown or ignored fields."""
+    """Return the submitted object with exact field names, without nulls and without unknown or ignored fields.
+
+    Adds the unknown fields to `unknown`. Raises `DecodingError` if an integer has more than 64 bits. `path` is the path
+    of the object; it is extended while fields are normalized, and restored.
+    """
     if not isinstance(submitted, dict):
         return submitted  # The conversion reports the expected type.
     fields = schema.fields
@@ -283,8 +302,8 @@ def _normalize_record(schema: _InputSchema, submitted: object, path: FieldPath, 
     return schema.complete(normalized) if schema.complete is not None else normalized
 
 
-def _make_list_normalizer(element: Normalizer) -> Normalizer:
-    """Return a normalizer for a list whose elements are normalized by `element`."""
+def _make_list_normalizer(normalize_element: Normalizer) -> Normalizer:
+    """Return a function that normalizes each element of a submitted list with `normalize_element`."""
 
     def normalize(submitted: object, path: FieldPath, unknown: list[UnknownField]) -> object:
         """Return the list with normalized elements; a value of another type unchanged."""
@@ -293,34 +312,40 @@ def _make_list_normalizer(element: Normalizer) -> Normalizer:
         elements = []
         for position, value in enumerate(submitted):
             path.append(position)
-            elements.append(element(value, path, unknown))
+            elements.append(normalize_element(value, path, unknown))
             path.pop()
         return elements
 
     return normalize
 
 
-def _make_map_normalizer(element: Normalizer | None, when_null: object) -> Normalizer:
-    """Return a normalizer for a map. Without an `element` normalizer, null values are replaced by `when_null`."""
+def _make_map_normalizer(normalize_value: Normalizer | None, when_null: object) -> Normalizer:
+    """Return a function that normalizes each value of a submitted map with `normalize_value`.
+
+    If `normalize_value` is None, the function only replaces null values by `when_null`.
+    """
 
     def normalize(submitted: object, path: FieldPath, unknown: list[UnknownField]) -> object:
         """Return the map with normalized values; a value of another type unchanged."""
         if not isinstance(submitted, dict):
             return submitted
-        if element is None:
+        if normalize_value is None:
             return {key: when_null if value is None else value for key, value in submitted.items()}
-        elements = {}
+        values = {}
         for key, value in submitted.items():
             path.append(key)
-            elements[key] = element(value, path, unknown)
+            values[key] = normalize_value(value, path, unknown)
             path.pop()
-        return elements
+        return values
 
     return normalize
 
 
 def _normalize_opaque(submitted: object, path: FieldPath, unknown: list[UnknownField]) -> object:  # noqa: ARG001 (a Normalizer)
-    """Return a value that only a driver or an autoscaler understands, after a check of its depth and its integers."""
+    """Return a value of any type unchanged, after a check of its depth and its integers.
+
+    Such values, for example the configuration of a driver, have no declared type. Raises `DecodingError`.
+    """
     if isinstance(submitted, str | bool | float) or submitted is None:
         return submitted
     _check_opaque_limits(submitted, path, depth=0)
@@ -344,7 +369,10 @@ def _check_opaque_limits(value: object, path: FieldPath, *, depth: int) -> None:
 
 
 def _add_unknown_field(path: FieldPath, name: str, unknown: list[UnknownField], schema: _InputSchema) -> None:
-    """Add an unknown field, with the most similar known name as a suggestion."""
+    """Add an unknown field to `unknown`, with the most similar known name as a suggestion.
+
+    Does nothing if `unknown` is full. After the first fields it searches for no suggestion, because the search is slow.
+    """
     # A body of only unknown names must cause neither a huge reply nor a long search for similar names.
     if len(unknown) >= MAX_UNKNOWN_FIELDS:
         return
@@ -359,7 +387,11 @@ def _add_unknown_field(path: FieldPath, name: str, unknown: list[UnknownField], 
 
 
 def _find_problems(value_type: object, value: object, path: FieldPath, message: str) -> Iterator[DecodingProblem]:
-    """Yield the problems of a value, each at the deepest path that does not convert. Slow; only called after a failed conversion."""
+    """Yield the problems of a value, each at the deepest path whose value does not convert, up to a limit.
+
+    `message` is msgspec's error text, used if no part of the value is at fault. Slow: call this only after a failed
+    conversion.
+    """
     found = list(_iter_inner_problems(value_type, value, path))
     if not found:
         found = [DecodingProblem(_format_path(path), _describe_conversion_error(message, value))]
@@ -367,11 +399,12 @@ def _find_problems(value_type: object, value: object, path: FieldPath, message: 
 
 
 def _iter_inner_problems(value_type: object, value: object, path: FieldPath) -> Iterator[DecodingProblem]:
-    """Yield the problems of the fields or elements of a value."""
+    """Yield the problems of the fields of a record, or of the elements of a list or map; nothing for other values."""
     value_type = _without_none(value_type)
     if _is_record(value_type) and isinstance(value, dict):
         schema = _get_input_schema(value_type)
         yield from _iter_missing_fields(value_type, schema, value, path)
+        # Each part is (name, key or position; type; value).
         parts = [(name, schema.types[name], value[name]) for name in value if name in schema.types]
     elif (inner := _get_container_types(value_type)) is not None and isinstance(value, dict):
         parts = [(key, inner[1], item) for key, item in value.items()]
@@ -389,7 +422,7 @@ def _iter_inner_problems(value_type: object, value: object, path: FieldPath) -> 
 def _iter_missing_fields(
     record_type: type[msgspec.Struct], schema: _InputSchema, submitted: dict[str, object], path: FieldPath
 ) -> Iterator[DecodingProblem]:
-    """Yield a problem for each required field that is missing."""
+    """Yield a problem for each required field of the record type that the submitted object does not have."""
     for field in msgspec.structs.fields(record_type):
         if field.required and field.encode_name not in submitted:
             message = schema.text_when_missing.get(field.encode_name, "is required")
@@ -405,7 +438,7 @@ _DURATION = re.compile(r"[-+]?\d+(\.\d+)?(ns|us|µs|ms|s|m|h)")
 
 
 def _describe_conversion_error(message: str, value: object) -> str:
-    """Translate an error message of msgspec into the words of JSON and of this API."""
+    """Return msgspec's error message about `value` in the words of JSON: `expected text, got a number`."""
     text = message.split(" - at `", 1)[0]
     match = _EXPECTED.match(text)
     if match is None:
@@ -418,7 +451,10 @@ def _describe_conversion_error(message: str, value: object) -> str:
 
 
 def _make_json_error(body: bytes, message: str) -> DecodingError:
-    """Return the error for a body that is not JSON."""
+    """Return the error for a body that is not JSON, with line and column if they are known.
+
+    `message` is msgspec's error text.
+    """
     if not body.strip():
         return _make_error([], "the JSON is empty")
     if "truncated" in message:
@@ -434,16 +470,16 @@ def _make_json_error(body: bytes, message: str) -> DecodingError:
     return _make_error([], f"the JSON is malformed: {message.removeprefix('JSON is malformed: ')}")
 
 
-def _format_location(body: bytes, offset: int) -> str:
-    """Format a byte offset as line and column, both counted from 1."""
-    before = body[:offset]
+def _format_location(body: bytes, byte_offset: int) -> str:
+    """Return the position of a byte offset as text: `(line 2, column 5)`, both counted from 1."""
+    before = body[:byte_offset]
     line = before.count(b"\n") + 1
     column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")) + 1
     return f"(line {line}, column {column})"
 
 
 def _make_error(path: FieldPath, message: str) -> DecodingError:
-    """Return an error with a single problem."""
+    """Return a `DecodingError` with a single problem at this path."""
     return DecodingError((DecodingProblem(_format_path(path), message),))
 
 
@@ -451,7 +487,10 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def _format_path(path: FieldPath) -> str:
-    """Format a path such as `TaskGroups[0].Meta[a.b]`: names after a dot, positions and unusual names in brackets."""
+    """Return a path as text, such as `TaskGroups[0].Meta[a.b]`.
+
+    Names follow a dot; list positions and names with unusual characters are in brackets.
+    """
     text = ""
     for step in path:
         if isinstance(step, int) or not _PLAIN_NAME.match(step):

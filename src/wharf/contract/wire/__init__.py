@@ -1,1 +1,1 @@
-"""What crosses HTTP: endpoints and their parameters, wire shapes, codes of errors. Shared by server and client."""
+"""The HTTP interface: endpoints with their parameters, message types and error codes. Shared by server and client."""

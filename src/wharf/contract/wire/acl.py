@@ -28,236 +28,258 @@ from wharf.contract.wire.times import DurationText
 
 
 class BootstrapRequest(Record):
-    bootstrap_secret: str = ""
+    """An optional body for the creation of the first management token."""
+
+    bootstrap_secret: str = ""  # The secret of the token, a UUID; empty: the server generates one.
 
 
 class TokenRequest(Record):
-    """A token to create or update."""
+    """A request to create or update an ACL token."""
 
-    accessor_id: str = ""
-    secret_id: str = ""
+    accessor_id: str = ""  # The token's public ID.
+    secret_id: str = ""  # Chosen by the caller, as a UUID; empty: the server generates it.
     name: str = ""
-    type: str = ""
-    policies: tuple[str, ...] | None = None
-    roles: tuple[RoleLink, ...] | None = None
-    global_: bool = False
+    type: str = ""  # `client` or `management`.
+    policies: tuple[str, ...] | None = None  # Names of policies.
+    roles: tuple[RoleLink, ...] | None = None  # The roles that the token has.
+    global_: bool = False  # Whether other regions copy the token.
     expiration_time: datetime.datetime | None = None
-    expiration_ttl: DurationText = ""
+    expiration_ttl: DurationText = ""  # Lifetime after the creation; an alternative to `expiration_time`.
 
+    # Fields that a caller may send back from a reply; they are dropped.
     ignored_when_submitted: ClassVar[frozenset[str]] = frozenset({"Hash", "CreateTime", "CreateIndex", "ModifyIndex"})
 
 
 class TokenStub(Record):
-    """A token in a list, without its secret."""
+    """An ACL token in a list, without its secret."""
 
-    accessor_id: str
+    accessor_id: str  # The token's public ID.
     name: str = ""
-    type: str = ""
-    policies: tuple[str, ...] | None = None
-    roles: tuple[RoleLink, ...] | None = None
-    global_: bool = False
-    hash: bytes = b""
+    type: str = ""  # `client` or `management`.
+    policies: tuple[str, ...] | None = None  # Names of policies.
+    roles: tuple[RoleLink, ...] | None = None  # The roles that the token has.
+    global_: bool = False  # Whether other regions copy the token.
+    hash: bytes = b""  # SHA-256 digest of the content; see `hash_content`.
     create_time: datetime.datetime | None = None
-    expiration_time: datetime.datetime | None = None
-    create_index: int = 0
-    modify_index: int = 0
+    expiration_time: datetime.datetime | None = None  # None: it does not expire.
+    create_index: int = 0  # Log index of its creation.
+    modify_index: int = 0  # Log index of its last change.
 
 
 class TokenView(Record):
-    """A token with its secret."""
+    """An ACL token with its secret."""
 
-    expiration_ttl: str = ""
-    accessor_id: str
-    secret_id: str = ""
+    expiration_ttl: str = ""  # Lifetime after the creation, such as `8h0m0s`; empty without a limit.
+    accessor_id: str  # The token's public ID.
+    secret_id: str = ""  # The secret that callers send to authenticate.
     name: str = ""
-    type: str = ""
-    policies: tuple[str, ...] | None = None
-    roles: tuple[RoleLink, ...] | None = None
-    global_: bool = False
-    hash: bytes = b""
+    type: str = ""  # `client` or `management`.
+    policies: tuple[str, ...] | None = None  # Names of policies.
+    roles: tuple[RoleLink, ...] | None = None  # The roles that the token has.
+    global_: bool = False  # Whether other regions copy the token.
+    hash: bytes = b""  # SHA-256 digest of the content; see `hash_content`.
     create_time: datetime.datetime | None = None
-    expiration_time: datetime.datetime | None = None
-    create_index: int = 0
-    modify_index: int = 0
+    expiration_time: datetime.datetime | None = None  # None: it does not expire.
+    create_index: int = 0  # Log index of its creation.
+    modify_index: int = 0  # Log index of its last change.
 
 
 class OneTimeTokenView(Record):
-    """A one-time secret, when it is created."""
+    """A one-time secret that can be exchanged once for an ACL token; shown only when it is created."""
 
-    one_time_secret_id: str
-    accessor_id: str
+    one_time_secret_id: str  # The one-time secret itself.
+    accessor_id: str  # The public ID of the token for which it can be exchanged.
     expires_at: datetime.datetime
-    create_index: int = 0
-    modify_index: int = 0
+    create_index: int = 0  # Log index of its creation.
+    modify_index: int = 0  # Log index of its last change.
 
 
 class OneTimeTokenReply(Record):
+    """The reply to the creation of a one-time secret."""
+
     one_time_token: OneTimeTokenView
-    index: int = 0
+    index: int = 0  # Log index of the write.
 
 
 class OneTimeTokenExchangeRequest(Record):
-    one_time_secret_id: str = ""
+    """A request to exchange a one-time secret for its ACL token."""
+
+    one_time_secret_id: str = ""  # The one-time secret itself.
 
 
 class OneTimeTokenExchangeReply(Record):
+    """The ACL token for which a one-time secret was exchanged."""
+
     token: TokenView
-    index: int = 0
+    index: int = 0  # Log index of the write.
 
 
 class PolicyRequest(Record):
-    """A policy to create or replace."""
+    """A request to create or replace an ACL policy."""
 
     name: str = ""
     description: str = ""
-    rules: str = ""
-    job_acl: JobACL | None = None
+    rules: str = ""  # The policy document as text, in HCL or JSON.
+    job_acl: JobACL | None = None  # Attaches the policy to the workload identities of a job.
 
+    # Fields that a caller may send back from a reply; they are dropped.
     ignored_when_submitted: ClassVar[frozenset[str]] = frozenset({"Hash", "RulesJSON", "CreateIndex", "ModifyIndex"})
 
 
 class PolicyStub(Record):
-    """A policy in a list, without its rules."""
+    """An ACL policy in a list, without its rules."""
 
     name: str
     description: str = ""
-    job_acl: JobACL | None = None
-    hash: bytes = b""
-    create_index: int = 0
-    modify_index: int = 0
+    job_acl: JobACL | None = None  # Attaches the policy to the workload identities of a job.
+    hash: bytes = b""  # SHA-256 digest of the content; see `hash_content`.
+    create_index: int = 0  # Log index of its creation.
+    modify_index: int = 0  # Log index of its last change.
 
 
 class PolicyView(Record):
-    """A policy with its rules, as text and as JSON."""
+    """An ACL policy with its rules, as text and as JSON."""
 
     name: str
     description: str = ""
-    rules: str = ""
+    rules: str = ""  # The policy document as it was submitted.
     rules_json: Any = msgspec.field(name="RulesJSON", default=None)  # Any JSON value: the rules are nested.
-    job_acl: JobACL | None = None
-    hash: bytes = b""
-    create_index: int = 0
-    modify_index: int = 0
+    job_acl: JobACL | None = None  # Attaches the policy to the workload identities of a job.
+    hash: bytes = b""  # SHA-256 digest of the content; see `hash_content`.
+    create_index: int = 0  # Log index of its creation.
+    modify_index: int = 0  # Log index of its last change.
 
 
 class RoleRequest(Record):
-    """A role to create or update."""
+    """A request to create or update an ACL role."""
 
-    id: str = ""
+    id: str = ""  # Empty for a new role.
     name: str = ""
     description: str = ""
-    policies: tuple[PolicyLink, ...] | None = None
+    policies: tuple[PolicyLink, ...] | None = None  # The policies that the role grants.
 
+    # Fields that a caller may send back from a reply; they are dropped.
     ignored_when_submitted: ClassVar[frozenset[str]] = frozenset({"Hash", "CreateIndex", "ModifyIndex"})
 
 
 class AuthMethodConfigView(AuthMethodConfigBase):
     """The configuration of an auth method, with its leeways as text."""
 
-    expiration_leeway: DurationText = ""
-    not_before_leeway: DurationText = ""
-    clock_skew_leeway: DurationText = ""
+    expiration_leeway: DurationText = ""  # Tolerance for the expiry time (`exp`) of a JWT.
+    not_before_leeway: DurationText = ""  # Tolerance for the start of validity (`nbf`) of a JWT.
+    clock_skew_leeway: DurationText = ""  # Tolerance for different clocks, for all times in a JWT.
 
 
 class AuthMethodRequest(Record):
-    """An auth method to create or update."""
+    """A request to create or update an auth method: a way to log in through an identity provider."""
 
     name: str = ""
-    type: str = ""
-    token_locality: str = ""
-    token_name_format: str = DEFAULT_TOKEN_NAME_FORMAT
-    max_token_ttl: DurationText = ""
-    default: bool = False
+    type: str = ""  # `OIDC` or `JWT`.
+    token_locality: str = ""  # `local` or `global`.
+    token_name_format: str = DEFAULT_TOKEN_NAME_FORMAT  # Template for the names of tokens from logins.
+    max_token_ttl: DurationText = ""  # Lifetime of tokens from logins.
+    default: bool = False  # Whether logins without the name of a method use this one.
     config: AuthMethodConfigView | None = None
 
+    # Fields that a caller may send back from a reply; they are dropped.
     ignored_when_submitted: ClassVar[frozenset[str]] = frozenset(
         {"Hash", "CreateTime", "ModifyTime", "CreateIndex", "ModifyIndex"}
     )
 
 
 class AuthMethodView(Record):
-    """An auth method; its secrets are replaced by `redacted`."""
+    """An auth method (a way to log in), with its secrets replaced by `redacted`."""
 
-    max_token_ttl: str = ""
+    max_token_ttl: str = ""  # Lifetime of tokens from logins.
     name: str
-    type: str = ""
-    token_locality: str = ""
-    token_name_format: str = ""
-    default: bool = False
+    type: str = ""  # `OIDC` or `JWT`.
+    token_locality: str = ""  # `local` or `global`.
+    token_name_format: str = ""  # Template for the names of tokens from logins.
+    default: bool = False  # Whether logins without the name of a method use this one.
     config: AuthMethodConfigView | None = None
-    hash: bytes = b""
+    hash: bytes = b""  # SHA-256 digest of the content; see `hash_content`.
     create_time: datetime.datetime | None = None
     modify_time: datetime.datetime | None = None
-    create_index: int = 0
-    modify_index: int = 0
+    create_index: int = 0  # Log index of its creation.
+    modify_index: int = 0  # Log index of its last change.
 
 
 class SealedSecretsRequest(Record):
-    """Requests the secrets of an auth method, encrypted for `PublicKey` (X25519), so that another region can copy it."""
+    """A request for the secrets of an auth method, encrypted so that another region can copy the method."""
 
-    public_key: bytes = b""
+    public_key: bytes = b""  # X25519 key of the receiver; only its private key can decrypt the reply.
 
 
 class SealedSecretsReply(Record):
-    """The encrypted secrets. `Sender` is a public key that was generated for this reply only."""
+    """The secrets of an auth method, encrypted for the public key in the request."""
 
-    sender: bytes
-    sealed: bytes
+    sender: bytes  # X25519 public key, generated for this reply only; needed to decrypt it.
+    sealed: bytes  # The encrypted secrets.
 
 
 class AuthMethodStub(Record):
-    """An auth method in a list."""
+    """An auth method (a way to log in), as lists show it."""
 
     name: str
-    type: str = ""
-    default: bool = False
-    hash: bytes = b""
-    create_index: int = 0
-    modify_index: int = 0
+    type: str = ""  # `OIDC` or `JWT`.
+    default: bool = False  # Whether logins without the name of a method use this one.
+    hash: bytes = b""  # SHA-256 digest of the content; see `hash_content`.
+    create_index: int = 0  # Log index of its creation.
+    modify_index: int = 0  # Log index of its last change.
 
 
 class BindingRuleRequest(Record):
-    """A binding rule to create or update."""
+    """A request to create or update a binding rule, which gives roles or policies to tokens from logins."""
 
-    id: str = ""
+    id: str = ""  # Empty for a new rule.
     description: str = ""
-    auth_method: str = ""
-    selector: str = ""
-    bind_type: str = ""
-    bind_name: str = ""
+    auth_method: str = ""  # The auth method to whose logins the rule applies.
+    selector: str = ""  # Condition on the claims of the login; empty: every login.
+    bind_type: str = ""  # What the rule binds, such as `role`, `policy` or `management`.
+    bind_name: str = ""  # Name of the role or policy; may be a template with claims.
 
+    # Fields that a caller may send back from a reply; they are dropped.
     ignored_when_submitted: ClassVar[frozenset[str]] = frozenset(
         {"Hash", "CreateTime", "ModifyTime", "CreateIndex", "ModifyIndex"}
     )
 
 
 class AuthUrlRequest(Record):
+    """A request for the URL of an identity provider's login page (OIDC)."""
+
     auth_method_name: str = ""
     redirect_uri: str = msgspec.field(name="RedirectURI", default="")
-    client_nonce: str = ""
+    """Where the provider sends the browser after the login."""
+    client_nonce: str = ""  # Random text of the client, which it repeats to complete the login.
 
 
 class AuthUrlReply(Record):
+    """The URL of an identity provider's login page, for the user's browser."""
+
     auth_url: str = msgspec.field(name="AuthURL")
 
 
 class CompleteAuthRequest(Record):
-    """The parameters with which an identity provider redirected the user, to complete an OIDC login."""
+    """A request to complete an OIDC login, with the parameters of the identity provider's redirect."""
 
     auth_method_name: str = ""
-    client_nonce: str = ""
-    state: str = ""
-    code: str = ""
-    iss: str = ""
+    client_nonce: str = ""  # The random text with which the client requested the login page.
+    state: str = ""  # Links the redirect to the login that the server started.
+    code: str = ""  # The provider's authorization code.
+    iss: str = ""  # The issuer that the provider names (RFC 9207).
     redirect_uri: str = msgspec.field(name="RedirectURI", default="")
+    """Where the provider sent the browser after the login."""
 
 
 class LoginRequest(Record):
+    """A request to log in with a JWT of an identity provider."""
+
     auth_method_name: str = ""
-    login_token: str = ""
+    login_token: str = ""  # The signed JWT.
 
 
 HIDDEN_TOKEN_FIELDS: Final = frozenset({"SecretDigest", "SecretSealed", "SealedWith"})
+"""Fields that filters must not read, because they depend on the secret."""
 
 TOKEN_LIST: Final = ListFeatures(record=Token, hidden_fields=HIDDEN_TOKEN_FIELDS)
 POLICY_LIST: Final = ListFeatures(record=Policy, can_filter=False, has_pages=False, can_reverse=False)

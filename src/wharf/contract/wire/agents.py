@@ -20,14 +20,14 @@ from wharf.contract.wire.endpoint import (
 
 
 class AgentMember(Record):
-    """A server. The protocol numbers are fixed, because clients expect them but there is only one protocol."""
+    """A server in Nomad's format for cluster members."""
 
     name: str  # <server>.<region>
-    addr: str = ""
+    addr: str = ""  # IP address or host name, without the port.
     port: int = 0
-    tags: dict[str, str] = {}
-    status: str = "alive"
-    protocol_min: int = 1
+    tags: dict[str, str] = {}  # Facts about the server, such as its region, version and ID.
+    status: str = "alive"  # `alive`, `leaving`, `left` or `failed`.
+    protocol_min: int = 1  # The protocol numbers are constants: clients expect them, but only one protocol exists.
     protocol_max: int = 5
     protocol_cur: int = 2
     delegate_min: int = 2
@@ -36,69 +36,83 @@ class AgentMember(Record):
 
 
 class AgentMembers(Record):
-    server_name: str
+    """The servers of a region, and the name of the server that replies."""
+
+    server_name: str  # The replying server.
     server_region: str
-    server_dc: str = msgspec.field(name="ServerDC", default="")
+    server_dc: str = msgspec.field(name="ServerDC", default="")  # Its datacenter.
     members: list[AgentMember] = []
 
 
 class AgentSelf(msgspec.Struct, frozen=True):
-    """`config` is the merged configuration without secrets; `stats` holds metrics as text, by component."""
+    """The configuration, the member record and the metrics of the replying agent."""
 
-    config: dict[str, Any]
+    config: dict[str, Any]  # The merged configuration, without secrets.
     member: AgentMember
-    stats: dict[str, dict[str, str]]
+    stats: dict[str, dict[str, str]]  # Metrics as text, by component and name.
 
 
 class HealthReport(msgspec.Struct, frozen=True):
-    ok: bool
-    message: str
+    """The health of the server or of the node of an agent."""
+
+    ok: bool  # Whether it is healthy.
+    message: str  # The reason if it is not; otherwise `ok`.
 
 
 class AgentHealth(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The health of an agent. `client` is its node; a part that does not run or was not requested is None."""
+
     client: HealthReport | None = None
     server: HealthReport | None = None
 
 
 class JoinResult(msgspec.Struct, frozen=True):
-    num_joined: int
-    error: str = ""
-    warning: str = ""
+    """The result of a check whether servers are members."""
+
+    num_joined: int  # How many of the addresses belong to members.
+    error: str = ""  # Names the unknown addresses; empty if there are none.
+    warning: str = ""  # A deprecation notice; empty if none applies.
 
 
 class SchedulerView(msgspec.Struct, frozen=True):
-    """The state of one scheduler, in Nomad's format."""
+    """The state of a server's scheduler process, in Nomad's format."""
 
-    id: str
-    enabled_schedulers: list[str]
-    started: str
-    status: str
-    workload_status: str
+    id: str  # The ID of its server.
+    enabled_schedulers: list[str]  # Job types that it schedules.
+    started: str  # When it started (RFC 3339).
+    status: str  # `started` on the leader; `paused` on other servers.
+    workload_status: str  # `busy` or `idle`.
 
 
 class AgentSchedulers(msgspec.Struct, frozen=True):
+    """The scheduler processes of one server: always one."""
+
     server_id: str
     schedulers: list[SchedulerView]
 
 
 class AgentSchedulersConfig(msgspec.Struct, frozen=True):
+    """The scheduler settings of one server."""
+
     server_id: str
-    num_schedulers: int
-    enabled_schedulers: list[str]
+    num_schedulers: int  # Always 1.
+    enabled_schedulers: list[str]  # Job types that it schedules.
 
 
 class HostData(Record):
     """The operating system, network, environment and disks of a machine."""
 
     os: str = msgspec.field(name="OS", default="")
-    network: list[dict[str, str]] = []
-    resolv_conf: str = ""
-    hosts: str = ""
-    environment: dict[str, str] = {}
-    disk: dict[str, dict[str, int]] = {}
+    network: list[dict[str, str]] = []  # One object for each network interface.
+    resolv_conf: str = ""  # Content of /etc/resolv.conf.
+    hosts: str = ""  # Content of /etc/hosts.
+    environment: dict[str, str] = {}  # Environment variables of the agent; secrets are redacted.
+    disk: dict[str, dict[str, int]] = {}  # By mount point: sizes in bytes, by name.
 
 
 class HostReport(Record):
+    """A description of the machine of one agent."""
+
     agent_id: str
     host_data: HostData
 
@@ -106,35 +120,37 @@ class HostReport(Record):
 class MonitorFrame(Record):
     """A part of a log stream. An empty object is a heartbeat."""
 
-    data: str = ""  # base64
+    data: str = ""  # Log lines, encoded as base64.
 
 
 class Gauge(Record):
+    """A metric with a single current value."""
+
     name: str
     value: float
-    labels: dict[str, str]
+    labels: dict[str, str]  # Label names and values that distinguish gauges of the same name.
 
 
 class MetricSample(Record):
-    """A metric, aggregated over one interval."""
+    """The aggregated values of one metric in one interval."""
 
     name: str
-    count: int
-    rate: float
-    sum: float
+    count: int  # Number of values.
+    rate: float  # Sum of the values per second.
+    sum: float  # Sum of the values.
     min: float
     max: float
     mean: float
     stddev: float
-    labels: dict[str, str]
+    labels: dict[str, str]  # Label names and values that distinguish metrics of the same name.
 
 
 class Metrics(Record):
     """The metrics of one interval, in the JSON format of Nomad's endpoint."""
 
-    timestamp: str
+    timestamp: str  # When the interval began.
     gauges: list[Gauge]
-    points: list[Any]
+    points: list[Any]  # Always empty.
     counters: list[MetricSample]
     samples: list[MetricSample]
 
@@ -153,14 +169,14 @@ _PROFILE_PARAMETERS: Final = (
 
 
 def _define_local_write(name: str, path: str, **fields: Any) -> Endpoint:
-    """Define a PUT that this server handles by itself."""
+    """Return a PUT endpoint that the replying server handles alone, without a write to the log."""
     return Endpoint(name=name, method="PUT", path=path, kind=EndpointKind.LOCAL, **fields)
 
 
 def _define_profile(
     name: str, path: str, summary: str, *, parameters: tuple[Parameter, ...] = _PROFILE_PARAMETERS
 ) -> Endpoint:
-    """Define a profiling endpoint."""
+    """Return the endpoint `agent.pprof.{name}`, which returns a profile of a process as text."""
     return define_local(
         f"agent.pprof.{name}", f"/v1/agent/pprof/{path}", need=permissions.WRITE_AGENT, summary=summary, reply_type=str,
         content_type="text/plain", parameters=parameters, refusal_statuses=(501,),

@@ -13,51 +13,60 @@ from wharf.contract.wire.endpoint import Endpoint, ListFeatures, ScopeSource, de
 
 
 class DeploymentPauseRequest(Record):
+    """A request to pause a deployment, or to resume it."""
+
     deployment_id: str = ""
-    pause: bool = False
+    pause: bool = False  # False resumes it.
 
 
 class DeploymentPromoteRequest(Record):
-    """Promotes all groups with canaries if `all` is set, and otherwise those in `groups`."""
+    """A request to promote the canaries of all groups, or of some."""
 
     deployment_id: str = ""
-    all: bool = False
-    groups: tuple[str, ...] | None = None
+    all: bool = False  # Promote all groups that have canaries.
+    groups: tuple[str, ...] | None = None  # The groups to promote.
 
 
 class DeploymentUnblockRequest(Record):
+    """A request to unblock a deployment that waits for other regions."""
+
     deployment_id: str = ""
 
 
 class DeploymentFailRequest(Record):
-    """An optional body; its fields are ignored."""
+    """An optional body of a request to fail a deployment; the path names the deployment."""
 
-    deployment_id: str = ""
+    deployment_id: str = ""  # Ignored.
 
 
 class DeploymentHealthRequest(Record):
+    """A request to set the health of allocations of a deployment."""
+
     deployment_id: str = ""
     healthy_allocation_ids: tuple[str, ...] | None = msgspec.field(name="HealthyAllocationIDs", default=None)
     unhealthy_allocation_ids: tuple[str, ...] | None = msgspec.field(name="UnhealthyAllocationIDs", default=None)
 
 
 class DeploymentUpdateResponse(Record):
-    """The reply to a change of a deployment, with the evaluation that it created."""
+    """The reply to a change of a deployment."""
 
-    eval_id: str = ""
-    eval_create_index: int = 0
-    deployment_modify_index: int = 0
-    reverted_job_version: int | None = None
-    index: int = 0
+    eval_id: str = ""  # The evaluation that the change created.
+    eval_create_index: int = 0  # Log index of the evaluation.
+    deployment_modify_index: int = 0  # Log index of the change.
+    reverted_job_version: int | None = None  # The version to which the job was reverted; None: not reverted.
+    index: int = 0  # Log index of the write.
 
 
 def _define_deployment_write(
-    name: str, path: str, permission: Permission, summary: str, body: type, **fields: Any
+    name: str, path: str, permission: Permission, summary: str, body_type: type, **fields: Any
 ) -> Endpoint:
-    """Define a leader write on the deployment whose ID ends the path."""
+    """Return the endpoint `deployment.{name}`: a write that the leader handles.
+
+    Its URL is `/v1/deployment/{path}/` followed by the ID of the deployment.
+    """
     return define_leader_write(
         f"deployment.{name}", f"/v1/deployment/{path}/{{deployment_id}}", need=permission, scope_source=ScopeSource.OBJECT,
-        summary=summary, body_type=body, reply_type=DeploymentUpdateResponse, **fields,
+        summary=summary, body_type=body_type, reply_type=DeploymentUpdateResponse, **fields,
     )  # fmt: skip
 
 

@@ -17,68 +17,71 @@ if TYPE_CHECKING:
 
 
 class EndpointKind(enum.Enum):
-    """Where a request is handled, and with which consistency."""
+    """Which process handles a request, and how consistent its data is."""
 
-    READ = "read"  # Read from the replica; may block on an index.
-    LOCAL = "local"  # Handled by this process; no consistency, no index.
-    WRITE = "write"  # Decided on this server.
-    LEADER_WRITE = "ask"  # Decided by the leader's brain.
+    READ = "read"  # A read of the replica; with `index` it waits for a change (blocking query).
+    LOCAL = "local"  # Handled by the receiving process alone; no consistency guarantee, no log index in the reply.
+    WRITE = "write"  # A write to the log, handled by the receiving server.
+    LEADER_WRITE = "ask"  # A write to the log, handled by the brain of the leader.
 
 
 class ScopeSource(enum.Enum):
-    """What determines the namespace, pool or path of the permission check."""
+    """What names the namespace, node pool or path in which the caller needs the permission."""
 
-    REQUEST = "request"  # The `namespace` parameter, and the path segment named by `scope_path_parameter`.
-    OBJECT = "object"  # The record or the body: the handler calls `request.require` once it has it.
+    REQUEST = "request"  # The `namespace` parameter and the path of the request.
+    OBJECT = "object"  # The record or the body: the handler checks the permission after it has read it.
 
 
 class ParameterKind(enum.Enum):
     """The type of a query parameter."""
 
     TEXT = "text"
-    TEXTS = "texts"  # May be repeated; all values count.
-    FLAG = "flag"
+    TEXTS = "texts"  # May be repeated; the value is the list of all texts.
+    FLAG = "flag"  # true or false
     INTEGER = "integer"
-    UNSIGNED = "unsigned"
-    DURATION = "duration"
+    UNSIGNED = "unsigned"  # An integer of 0 or more.
+    DURATION = "duration"  # Such as 30s or 1h30m.
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """A query parameter of one endpoint. `refusal_prefix` precedes the error text for an invalid value."""
+    """A query parameter that an endpoint declares."""
 
     name: str
     kind: ParameterKind
-    description: str
-    refusal_prefix: str = ""
+    description: str  # One line for the API documents.
+    refusal_prefix: str = ""  # Precedes the error text for an invalid value.
 
 
 class JoinedFieldType(msgspec.Struct, frozen=True):
-    """A field that filters see in addition to those of the record, such as the job of an allocation.
+    """A field that filters of a list can use although it is not in the record, such as the job of an allocation.
 
     The handler module of the endpoint defines how it is read (`JOINED_FIELD_READERS`).
     """
 
-    name: str
+    name: str  # Wire name, such as `Job`.
     type: Any  # Any type annotation.
 
 
 class ListFeatures(msgspec.Struct, frozen=True, kw_only=True):
-    """What a list endpoint lists: the record type that filters see, and which list parameters it supports."""
+    """The record type of a list endpoint, and which list parameters the endpoint supports."""
 
-    record: type
+    record: type  # The type of the listed records; filters use its fields.
     hidden_fields: frozenset[str] = frozenset()
     """Fields that filters must not use, by wire name."""
-    joins: tuple[JoinedFieldType, ...] = ()
+    joins: tuple[JoinedFieldType, ...] = ()  # Further fields that filters can use.
     can_reverse: bool = True
     """Whether `reverse` has an effect; otherwise it is ignored."""
-    can_filter: bool = True
-    has_pages: bool = True
-    has_prefix: bool = True
+    can_filter: bool = True  # Whether `filter` is supported.
+    has_pages: bool = True  # Whether `per_page` and `next_token` are supported.
+    has_prefix: bool = True  # Whether `prefix` is supported.
     filtering_parameters: tuple[str, ...] = ()
-    """The endpoint's own parameters that select records; they cannot be combined with `filter`."""
+    """Names of parameters in `Endpoint.parameters` that select records. A request cannot combine them with `filter`."""
 
     def build_filter_subject(self, readers: Mapping[str, Callable[[Any], Any]]) -> "FilterSubject":
-        """Return the type that filters are compiled against. `readers` maps each joined field to a function that reads it."""
+        """Return the description of the record type against which filter expressions are compiled.
+
+        `readers` maps the name of each joined field to a function that reads its value from a record.
+        """
         from wharf.languages.filters import FilterSubject, JoinedField
 
         joined = tuple(JoinedField(join.name, join.type, readers[join.name]) for join in self.joins)
@@ -91,34 +94,36 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     In `path`, `{name}` matches one segment and `{name...}` one or more, because job IDs may contain slashes.
     """
 
-    name: str
+    name: str  # Such as `job.read`: noun, dot, operation.
     method: str  # PUT includes POST.
     path: str
     kind: EndpointKind
-    need: Permission
+    need: Permission  # The permission that the caller needs.
     summary: str
     """One line for the API documents."""
-    denial_detail: DenialDetail = DenialDetail.GENERIC
+    denial_detail: DenialDetail = DenialDetail.GENERIC  # How much the error text for a missing permission says.
     scope_source: ScopeSource = ScopeSource.REQUEST
+    """What names the namespace, node pool or path in which the caller needs `need`."""
     scope_path_parameter: str = ""
-    """The path segment with the pool, the volume or the variable of the permission check."""
-    body_type: type | None = None
+    """The path parameter that names the node pool, volume or variable for which the caller needs the permission."""
+    body_type: type | None = None  # The type of the request's body, or None if it has no body.
     is_body_optional: bool = False
     has_streamed_body: bool = False
     """Whether the handler reads the body in parts, so that it may have any size."""
     reply_type: Any = None
     """The type of the reply's body, or None if it has no body."""
     is_audited: bool = False
-    """For LOCAL: whether calls are recorded in the audit log. Writes always are."""
+    """For endpoints of kind LOCAL: whether calls are recorded in the audit log. Calls of writes always are."""
     content_type: str = ""
     """The content type of the reply, if it is not JSON."""
     success_statuses: tuple[int, ...] = (200,)
     """The statuses of successful replies; a reply with 204 has no body."""
     refusal_statuses: tuple[int, ...] = ()
-    """Error statuses in addition to those of its kind, for the API documents."""
+    """HTTP statuses of errors, in addition to those of all endpoints of its `kind`, for the API documents."""
     parameters: tuple[Parameter, ...] = ()
-    """Its own query parameters, in addition to those of its kind."""
-    list_features: ListFeatures | None = None
+    """The query parameters that this endpoint declares, in addition to those that all endpoints of its `kind` accept.
+    """
+    list_features: ListFeatures | None = None  # Set if the endpoint returns a list of records.
     can_block: bool = True
     """For READ: whether `index` makes the request wait; otherwise `index` is ignored."""
     is_put_only: bool = False
@@ -128,47 +133,54 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 JOB_ID_PARAMETER: Final = "{job_id...}"
+"""The path parameter for a job ID, which may contain slashes."""
 
 
 def define_read(name: str, path: str, **fields: Any) -> Endpoint:
-    """Define a GET that reads from the replica."""
+    """Return a GET endpoint that reads from the replica. `fields` are further fields of `Endpoint`."""
     return Endpoint(name=name, method="GET", path=path, kind=EndpointKind.READ, **fields)
 
 
 def define_local(name: str, path: str, **fields: Any) -> Endpoint:
-    """Define a GET that this process handles by itself."""
+    """Return a GET endpoint that the receiving process handles alone. `fields` are further fields of `Endpoint`."""
     return Endpoint(name=name, method="GET", path=path, kind=EndpointKind.LOCAL, **fields)
 
 
 def define_write(name: str, path: str, *, method: str = "PUT", **fields: Any) -> Endpoint:
-    """Define a write that this server decides."""
+    """Return a write endpoint whose requests the receiving server handles. `fields` are further fields of `Endpoint`."""
     return Endpoint(name=name, method=method, path=path, kind=EndpointKind.WRITE, **fields)
 
 
 def define_leader_write(name: str, path: str, *, method: str = "PUT", **fields: Any) -> Endpoint:
-    """Define a write that the leader's brain decides."""
+    """Return a write endpoint whose requests the leader handles. `fields` are further fields of `Endpoint`."""
     return Endpoint(name=name, method=method, path=path, kind=EndpointKind.LEADER_WRITE, **fields)
 
 
 def flag(name: str, description: str, *, refusal_prefix: str = "") -> Parameter:
+    """Return a query parameter that is true or false."""
     return Parameter(name, ParameterKind.FLAG, description, refusal_prefix)
 
 
 def text(name: str, description: str) -> Parameter:
+    """Return a query parameter that is text."""
     return Parameter(name, ParameterKind.TEXT, description)
 
 
 def text_list(name: str, description: str) -> Parameter:
+    """Return a query parameter that is text and may be repeated."""
     return Parameter(name, ParameterKind.TEXTS, description)
 
 
 def integer(name: str, description: str, *, refusal_prefix: str = "") -> Parameter:
+    """Return a query parameter that is an integer."""
     return Parameter(name, ParameterKind.INTEGER, description, refusal_prefix)
 
 
 def unsigned(name: str, description: str, *, refusal_prefix: str = "") -> Parameter:
+    """Return a query parameter that is an integer of 0 or more."""
     return Parameter(name, ParameterKind.UNSIGNED, description, refusal_prefix)
 
 
 def duration(name: str, description: str, *, refusal_prefix: str = "") -> Parameter:
+    """Return a query parameter that is a duration, such as 30s."""
     return Parameter(name, ParameterKind.DURATION, description, refusal_prefix)

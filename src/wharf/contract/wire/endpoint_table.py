@@ -37,7 +37,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *acl.ROWS, *identities.ROWS, *variables.ROWS, *keyring.ROWS, *agents.ROWS, *agents.MEMBER_ROWS, *agents.STATUS_ROWS,
     *operator.ROWS, *agents.METRICS_ROWS, *agents.REGION_ROWS, *agents.DOCUMENT_ROWS, *unsupported.ROWS,
 )  # fmt: skip
-"""All endpoints. Routing and the OpenAPI document keep this order."""
+"""All endpoints, in the order of routing and of the OpenAPI document."""
 
 ENDPOINT_BY_NAME: Final = {endpoint.name: endpoint for endpoint in ENDPOINTS}
 

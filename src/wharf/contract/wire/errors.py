@@ -28,12 +28,15 @@ REASON_HEADER: Final = "x-cluster-error-reason"
 CODE_BY_STATUS: Final = MappingProxyType(
     {status: code for code, status in STATUS_BY_CODE.items() if code is not RefusalCode.NO_LEADER}
 )
+"""Without status 500, which may also come from an internal error."""
 
 
 def build_refusal(status: int, text: str, *, code: str = "", reason: str = "") -> Refusal:
-    """Return the refusal that an error reply stands for. `code` and `reason` are the values of their headers.
+    """Return the `Refusal` for an error reply with this HTTP status and text.
 
-    Without a known code only the status counts. An unknown 5xx may come from after the write, so its outcome is unknown.
+    `code` and `reason` are the values of the reply headers `x-cluster-error` and `x-cluster-error-reason`, or empty. If
+    `code` is not a refusal code, the status selects the code. A status of 500 or above that is not in the table becomes
+    `OUTCOME_UNKNOWN`, because the server may already have committed the write.
     """
     if code in tuple(RefusalCode):
         return Refusal(RefusalCode(code), text, RefusalReason(reason))

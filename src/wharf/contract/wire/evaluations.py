@@ -21,28 +21,30 @@ from wharf.contract.wire.endpoint import (
 
 
 class EvaluationDeleteRequest(Record):
-    """Deletes evaluations by ID or by filter; only one may be set.
+    """A request to delete evaluations, either by ID or by filter.
 
-    With `eval_ids`, either all are deleted or none. With `filter`, matching evaluations that are still needed are retained.
+    With `eval_ids`, all are deleted or none. With `filter`, matching evaluations that are still needed are retained.
     """
 
     eval_ids: tuple[str, ...] | None = msgspec.field(name="EvalIDs", default=None)
-    filter: str = ""
+    filter: str = ""  # A filter expression, such as `Status == "complete"`.
 
 
 class EvaluationDeleteResponse(Record):
-    count: int = 0
-    index: int = 0
+    """The reply to a deletion of evaluations."""
+
+    count: int = 0  # How many evaluations were deleted.
+    index: int = 0  # Log index of the deletion.
 
 
 class EvaluationCount(Record):
-    """The number of evaluations."""
+    """The number of evaluations that match a request."""
 
-    count: int = 0
-    index: int = 0
-    last_contact: int = 0
-    known_leader: bool = False
-    next_token: str = ""
+    count: int = 0  # The number of evaluations.
+    index: int = 0  # Log index of the last change of an evaluation.
+    last_contact: int = 0  # Always 0; expected by Nomad's clients.
+    known_leader: bool = False  # Whether the cluster has a leader.
+    next_token: str = ""  # Always empty; expected by Nomad's clients.
 
 
 ROWS: Final[tuple[Endpoint, ...]] = (

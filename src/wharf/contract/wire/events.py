@@ -15,22 +15,22 @@ from wharf.contract.wire.nodes.messages import build_node_view
 
 
 class EventView(Record):
-    """One event. The payload holds the record under the name of its type."""
+    """An event as the event stream sends it."""
 
-    topic: str
-    type: str
-    key: str
+    topic: str  # Such as `Job` or `Allocation`.
+    type: str  # Such as `JobRegistered`.
+    key: str  # The ID or the name of the record.
     namespace: str = ""
-    filter_keys: tuple[str, ...] | None = None
-    index: int
-    payload: dict[str, Any]
+    filter_keys: tuple[str, ...] | None = None  # Related IDs by which clients can also select the event.
+    index: int  # Log index of the change.
+    payload: dict[str, Any]  # The record, under a name such as `Job`.
 
 
 class EventLine(Record):
-    """The events of one index, or a part of them. A line without events is a heartbeat."""
+    """A line of the event stream: events of one log index. A line without events is a heartbeat."""
 
-    index: int
-    events: tuple[EventView, ...]
+    index: int  # Log index of the change.
+    events: tuple[EventView, ...]  # All events of the index, or a part of them.
 
 
 PAYLOAD_NAME_BY_TOPIC: Final[Mapping[str, str]] = MappingProxyType(
@@ -43,7 +43,10 @@ SECRET_FIELDS: Final = frozenset({"secret_digest", "secret_sealed", "secrets_sea
 
 
 def build_payload(topic: str, record: Any, *, is_deleted: bool) -> dict[str, Any]:
-    """Return the payload of an event: the record without secrets, under its name."""
+    """Return the payload of an event: the record without secrets, under a name such as `Job`.
+
+    An event about a job also has `Deleted`, with the value of `is_deleted`.
+    """
     view = VIEW_BUILDER_BY_TOPIC.get(topic, _remove_secrets)(record)
     payload = {PAYLOAD_NAME_BY_TOPIC.get(topic, topic): view}
     if topic == "Job":
@@ -52,14 +55,17 @@ def build_payload(topic: str, record: Any, *, is_deleted: bool) -> dict[str, Any
 
 
 def _remove_secrets(record: msgspec.Struct) -> object:
-    """Return the fields of a record that are not secret, by wire name; the record itself if it has no secrets."""
+    """Return a dict of the fields of a record that are not secret, by wire name.
+
+    Returns the record itself if its type has no secret fields.
+    """
     view = _list_visible_fields(type(record))
     return record if view is None else {encoded: getattr(record, name) for name, encoded in view}
 
 
 @cache
 def _list_visible_fields(record_type: type[msgspec.Struct]) -> tuple[tuple[str, str], ...] | None:
-    """Return (attribute, wire name) of the fields that are not secret; None if the record type has no secrets."""
+    """Return (attribute, wire name) of each field that is not secret, or `None` if the type has no secret fields."""
     fields = msgspec.structs.fields(record_type)
     if SECRET_FIELDS.isdisjoint(field.name for field in fields):
         return None
@@ -75,7 +81,7 @@ def _build_variable_view(record: Any) -> object:
 
 
 def _build_allocation_view(record: Any) -> object:
-    """Return an allocation without its log tails, which need another permission, and without internal numbers."""
+    """Return an allocation without its last log lines, which need another permission, and without its report number."""
     if not record.log_tails and not record.report_number:
         return record
     return msgspec.structs.replace(record, log_tails=b"", report_number=0)

@@ -1,4 +1,4 @@
-"""Endpoints with which others verify the identities that Wharf signs, and the endpoint that introduces new nodes."""
+"""Endpoints with the keys that verify signed identities, and the endpoint that creates introduction tokens for nodes."""
 
 from typing import Any, Final
 
@@ -10,16 +10,16 @@ from wharf.contract.wire.nodes import messages
 
 
 class KeySetView(msgspec.Struct, frozen=True):
-    """The public signing keys as JSON Web Keys (RFC 7517)."""
+    """The public keys that verify signed identities, as JSON Web Keys (RFC 7517)."""
 
     keys: list[dict[str, Any]]  # The fields depend on the type of the key.
 
 
 class IssuerView(msgspec.Struct, frozen=True):
-    """The OpenID provider metadata, which names the URL of the public keys."""
+    """The OpenID provider metadata, with the URL of the public keys that verify signed identities."""
 
-    issuer: str
-    jwks_uri: str
+    issuer: str  # The URL that identifies the signer.
+    jwks_uri: str  # The URL of the public keys.
     response_types_supported: list[str]
     subject_types_supported: list[str]
     id_token_signing_alg_values_supported: list[str]

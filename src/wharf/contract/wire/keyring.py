@@ -9,24 +9,28 @@ from wharf.contract.wire.endpoint import Endpoint, ListFeatures, define_leader_w
 
 
 class KeyView(Record):
-    """A keyring key, without the key material."""
+    """A keyring key, without the secret key material."""
 
     key_id: str
     algorithm: str = ""
-    create_time: int = 0
-    create_index: int = 0
-    modify_index: int = 0
-    state: str = ""
-    publish_time: int = 0
+    create_time: int = 0  # In ns since 1970.
+    create_index: int = 0  # Log index of its creation.
+    modify_index: int = 0  # Log index of its last change.
+    state: str = ""  # Such as `active` or `inactive`.
+    publish_time: int = 0  # When a prepublished key becomes active, in ns since 1970; 0: not set.
 
 
 class KeyRotationReply(Record):
+    """The new key of the keyring."""
+
     key: KeyView
-    index: int = 0
+    index: int = 0  # Log index of the write.
 
 
 class KeyDeletionReply(Record):
-    index: int = 0
+    """The reply to a deletion of a key."""
+
+    index: int = 0  # Log index of the write.
 
 
 KEY_LIST: Final = ListFeatures(

@@ -17,11 +17,14 @@ IDENTITY_TTL_KEY = "NodeIdentityTTL"
 
 
 class NodePoolRequest(NodePool):
-    """A submitted node pool. Its identity TTL may be text."""
+    """A submitted node pool. Its identity TTL may be text such as `12h`."""
 
     @classmethod
     def complete_submission(cls, submitted: dict[str, object]) -> dict[str, object]:
-        """Convert a TTL such as `"12h"` to ns. Text that is not a duration stays, and the conversion reports it with its path."""
+        """Return the submitted pool with an identity TTL such as `"12h"` converted to ns.
+
+        Text that is not a duration is left unchanged, so that decoding reports it with its path.
+        """
         ttl = submitted.get(IDENTITY_TTL_KEY)
         if isinstance(ttl, str):
             with suppress(DurationError):
@@ -29,7 +32,7 @@ class NodePoolRequest(NodePool):
         return submitted
 
     def to_record(self) -> NodePool:
-        """Return the pool as a record."""
+        """Return the pool as a `NodePool` record."""
         return NodePool(**{name: getattr(self, name) for name in NodePool.__struct_fields__})
 
 

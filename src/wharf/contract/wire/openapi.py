@@ -29,7 +29,7 @@ from wharf.languages.filters import list_selectors
 
 
 def describe_permission(need: Permission) -> str:
-    """Return a phrase for a required permission, without a full stop."""
+    """Return a phrase for a required permission, such as `a management token`, without a full stop."""
     match need:
         case PublicAccess():
             return "no token"
@@ -58,7 +58,7 @@ def describe_permission(need: Permission) -> str:
 
 
 def is_namespaced(need: Permission) -> bool:
-    """Return whether the permission depends on the namespace of the request."""
+    """Return whether the permission depends on the namespace that the request names."""
     match need:
         case NamespacePermission() | AnyNamespacePermission() | VariablePermission() | HostVolumePermission():
             return True
@@ -69,7 +69,7 @@ def is_namespaced(need: Permission) -> bool:
 
 
 def _join_capabilities(capabilities: "tuple[object, ...]") -> str:
-    """Join capability names as `a`, `b` or `c`."""
+    """Return the capability names as text: `a`, `b` or `c`, each in backquotes."""
     names = [f"`{getattr(capability, 'value', capability)}`" for capability in capabilities]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
 
@@ -111,6 +111,7 @@ SCHEMA_BY_PARAMETER_KIND: Final[Mapping[ParameterKind, Document]] = {
 
 
 def _build_query_parameter(name: str, schema: Document, description: str) -> Document:
+    """Return the OpenAPI object of an optional query parameter."""
     return {"name": name, "in": "query", "required": False, "schema": schema, "description": description}
 
 
@@ -179,7 +180,7 @@ REFUSAL_STATUSES_BY_KIND: Final[Mapping[EndpointKind, Sequence[int]]] = {
 
 
 def build_openapi_document(endpoints: Iterable[Endpoint], *, version: str) -> Document:
-    """Return the document as a dict that encodes to JSON."""
+    """Return the OpenAPI document of these endpoints, as a dict that can be encoded as JSON."""
     endpoint_list = list(endpoints)
     schema_of, components = _build_schemas(endpoint_list)
     paths: dict[str, Document] = {}
@@ -208,12 +209,12 @@ def build_openapi_document(endpoints: Iterable[Endpoint], *, version: str) -> Do
 
 
 def get_noun(endpoint: Endpoint) -> str:
-    """Return the noun of an endpoint: the first part of its name."""
+    """Return the noun of an endpoint, which is the first part of its name: `job` for `job.read`."""
     return endpoint.name.partition(".")[0]
 
 
 def list_filter_selectors(endpoint: Endpoint) -> list[str]:
-    """Return the selectors that `filter` supports in this list."""
+    """Return the selectors that `filter` supports at this endpoint, such as `Status`; empty without filters."""
     if endpoint.list_features is None or not endpoint.list_features.can_filter:
         return []
     readers = {join.name: _read_nothing for join in endpoint.list_features.joins}
@@ -221,14 +222,17 @@ def list_filter_selectors(endpoint: Endpoint) -> list[str]:
 
 
 def _read_nothing(_record: object) -> None:
-    return None
+    return None  # Stands in for the reader of a joined field: the document needs only the type of the field.
 
 
 # -- operations -------------------------------------------------------------------------------------------------
 
 
 def _build_operation(endpoint: Endpoint, schema_of: Mapping[Any, Document]) -> Document:
-    """Return the OpenAPI operation of an endpoint."""
+    """Return the OpenAPI operation of an endpoint.
+
+    `schema_of` maps each message type to its JSON schema.
+    """
     operation: Document = {
         "operationId": endpoint.name,
         "tags": [get_noun(endpoint)],
@@ -238,7 +242,7 @@ def _build_operation(endpoint: Endpoint, schema_of: Mapping[Any, Document]) -> D
         "parameters": [
             *_build_path_parameters(endpoint),
             *_build_common_parameters(endpoint),
-            *map(_build_own_parameter, endpoint.parameters),
+            *map(_build_declared_parameter, endpoint.parameters),
         ],
         "responses": _build_responses(endpoint, schema_of),
     }
@@ -253,13 +257,13 @@ def _build_operation(endpoint: Endpoint, schema_of: Mapping[Any, Document]) -> D
             "required": not endpoint.is_body_optional,
             "content": _build_content(endpoint.body_type, schema_of, media=""),
         }
-    if found := list_filter_selectors(endpoint):
-        operation["x-filter-selectors"] = found
+    if selectors := list_filter_selectors(endpoint):
+        operation["x-filter-selectors"] = selectors
     return operation
 
 
 def _build_path_parameters(endpoint: Endpoint) -> list[Document]:
-    """Return the parameters in the path of an endpoint."""
+    """Return the OpenAPI objects of the parameters in an endpoint's path."""
     return [
         {
             "name": name, "in": "path", "required": True, "schema": TEXT_SCHEMA,
@@ -270,7 +274,11 @@ def _build_path_parameters(endpoint: Endpoint) -> list[Document]:
 
 
 def list_common_parameters(endpoint: Endpoint) -> list[str]:
-    """Return the parameters that an endpoint accepts because of its kind, in the order of the document."""
+    """Return the names of the parameters that an endpoint accepts besides those that it declares itself.
+
+    They follow from its kind (such as `index` for reads), its list features and its permission, and are in document
+    order.
+    """
     names: list[str] = []
     if is_namespaced(endpoint.need):
         names.append("namespace")
@@ -278,28 +286,30 @@ def list_common_parameters(endpoint: Endpoint) -> list[str]:
         if endpoint.can_block:
             names += ["index", "wait"]
         names.append("stale")
-    if (lists := endpoint.list_features) is not None:
-        names += ["prefix"] if lists.has_prefix else []
-        names += ["filter"] if lists.can_filter else []
-        names += ["per_page", "next_token"] if lists.has_pages else []
-        names += ["reverse"] if lists.can_reverse else []
+    if (features := endpoint.list_features) is not None:
+        names += ["prefix"] if features.has_prefix else []
+        names += ["filter"] if features.can_filter else []
+        names += ["per_page", "next_token"] if features.has_pages else []
+        names += ["reverse"] if features.can_reverse else []
     names += ["region", "pretty"]
     if endpoint.kind in (EndpointKind.WRITE, EndpointKind.LEADER_WRITE):
         names.append("idempotency_key")
-    own = {parameter.name for parameter in endpoint.parameters}
-    return [name for name in names if name not in own]
+    declared = {parameter.name for parameter in endpoint.parameters}
+    return [name for name in names if name not in declared]
 
 
 def _build_common_parameters(endpoint: Endpoint) -> list[Document]:
+    """Return references to the shared OpenAPI objects of parameters such as `index` and `region`."""
     return [{"$ref": f"#/components/parameters/{name}"} for name in list_common_parameters(endpoint)]
 
 
-def _build_own_parameter(parameter: Parameter) -> Document:
+def _build_declared_parameter(parameter: Parameter) -> Document:
+    """Return the OpenAPI object of a query parameter that the endpoint declares itself."""
     return _build_query_parameter(parameter.name, SCHEMA_BY_PARAMETER_KIND[parameter.kind], parameter.description)
 
 
 def _build_responses(endpoint: Endpoint, schema_of: Mapping[Any, Document]) -> Document:
-    """Return the success and error responses of an endpoint."""
+    """Return the OpenAPI responses of an endpoint, by HTTP status: successes, then errors."""
     if endpoint.unsupported_reason:
         return {str(status): {"$ref": f"#/components/responses/{status}"} for status in (400, 403, 501)}
     success: Document = {"description": "Done." if endpoint.reply_type is None else endpoint.summary}
@@ -318,7 +328,7 @@ def _build_responses(endpoint: Endpoint, schema_of: Mapping[Any, Document]) -> D
 
 
 def _build_headers(endpoint: Endpoint) -> Document:
-    """Return the reply headers of an endpoint."""
+    """Return references to the shared OpenAPI objects of the endpoint's reply headers, by header name."""
     names = {
         EndpointKind.READ: ["Index", "KnownLeader", "LastContact"],
         EndpointKind.WRITE: ["Index"],
@@ -330,7 +340,7 @@ def _build_headers(endpoint: Endpoint) -> Document:
 
 
 def _build_error_response(status: int) -> Document:
-    """Return the response for an error status."""
+    """Return the OpenAPI response for an error with this HTTP status."""
     return {
         "description": DESCRIPTION_BY_STATUS[status],
         "headers": {
@@ -342,7 +352,10 @@ def _build_error_response(status: int) -> Document:
 
 
 def _build_content(message_type: Any, schema_of: Mapping[Any, Document], *, media: str) -> Document:
-    """Return the content of a request or a response, by media type."""
+    """Return the OpenAPI content of a request or reply body: its schema by media type.
+
+    An empty `media` selects the default: JSON, or `application/octet-stream` for bytes.
+    """
     if message_type is bytes:
         return {media or "application/octet-stream": {"schema": {}}}
     return {
@@ -353,20 +366,20 @@ def _build_content(message_type: Any, schema_of: Mapping[Any, Document], *, medi
 # -- types ---------------------------------------------------------------------------------------------------------
 
 
-def _build_schemas(rows: Sequence[Endpoint]) -> tuple[dict[Any, Document], Document]:
-    """Return the schema of each message type, and the named schemas that they refer to."""
-    kinds = dict.fromkeys(
+def _build_schemas(endpoints: Sequence[Endpoint]) -> tuple[dict[Any, Document], Document]:
+    """Return two dicts: the JSON schema of each message type, and the named schemas to which these refer."""
+    message_types = dict.fromkeys(
         message_type
-        for endpoint in rows
+        for endpoint in endpoints
         for message_type in (endpoint.body_type, endpoint.reply_type)
         if message_type not in (None, bytes)
     )
     schemas, components = msgspec.json.schema_components(
-        list(kinds), schema_hook=_build_any_schema, ref_template=SCHEMA_REFERENCE
+        list(message_types), schema_hook=_build_any_schema, ref_template=SCHEMA_REFERENCE
     )
-    return dict(zip(kinds, schemas, strict=True)), components
+    return dict(zip(message_types, schemas, strict=True)), components
 
 
 def _build_any_schema(message_type: type | UnionType) -> Document:
-    """Return the schema of a type that may hold any JSON value."""
+    """Return a JSON schema that accepts any value, for a type that msgspec cannot describe."""
     return {"description": f"Any value ({getattr(message_type, '__name__', 'object')})."}

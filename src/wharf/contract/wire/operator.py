@@ -23,53 +23,60 @@ from wharf.contract.wire.times import DurationError, parse_duration_ns
 
 
 class SchedulerConfigurationReply(Record):
-    """The scheduler configuration, with the index of its last change."""
+    """The scheduler configuration."""
 
     scheduler_config: SchedulerConfiguration
-    index: int
-    last_contact: int = 0
-    known_leader: bool = False
-    next_token: str = ""
+    index: int  # Log index of its last change.
+    last_contact: int = 0  # Always 0; expected by Nomad's clients.
+    known_leader: bool = False  # Whether the cluster has a leader.
+    next_token: str = ""  # Always empty; expected by Nomad's clients.
 
 
 class SchedulerConfigurationWriteReply(Record):
-    updated: bool
-    index: int
+    """The reply to a write of the scheduler configuration."""
+
+    updated: bool  # False if the stored configuration has another ModifyIndex than `cas`.
+    index: int  # Log index of the write.
 
 
 class RaftServer(Record):
-    """A server of the region. `RaftProtocol` only satisfies clients: the engine stores the log, not the servers."""
+    """A server of the region, in Nomad's format."""
 
     id: str
-    node: str
+    node: str  # Name and region, such as `server1.global`.
     address: str
-    leader: bool
-    voter: bool
-    raft_protocol: str = "3"
+    leader: bool  # Whether it is the leader.
+    voter: bool  # Always true.
+    raft_protocol: str = "3"  # A constant for Nomad's clients; Wharf does not use Raft between servers.
 
 
 class RaftConfiguration(Record):
+    """The servers of the region, in Nomad's format."""
+
     servers: list[RaftServer]
-    index: int
+    index: int  # Log index of the last change of a server.
 
 
 class AutopilotConfigurationView(Record):
-    """The configuration with durations as text (`200ms`). Requests may use a number of nanoseconds."""
+    """The autopilot configuration as requests and replies contain it: durations are text such as `200ms`.
 
-    last_contact_threshold: str | int = ""
+    Requests may also use a number of nanoseconds. Only `last_contact_threshold` and `max_trailing_logs` have an effect.
+    """
+
+    last_contact_threshold: str | int = ""  # A server without contact to the log for longer is unhealthy.
     server_stabilization_time: str | int = ""
     cleanup_dead_servers: bool = False
-    max_trailing_logs: int = 0
+    max_trailing_logs: int = 0  # A server whose replica is more log entries behind is unhealthy.
     min_quorum: int = 0
     enable_redundancy_zones: bool = False
     disable_upgrade_migration: bool = False
     enable_custom_upgrades: bool = False
-    create_index: int = 0
-    modify_index: int = 0
+    create_index: int = 0  # Log index of its creation.
+    modify_index: int = 0  # Log index of its last change.
 
 
 def build_autopilot_view(record: AutopilotConfiguration) -> AutopilotConfigurationView:
-    """Return the configuration with durations as text."""
+    """Return the autopilot configuration in the form of replies: durations are text such as `200ms`."""
     return AutopilotConfigurationView(
         last_contact_threshold=format_duration(record.last_contact_threshold),
         server_stabilization_time=format_duration(record.server_stabilization_time),
@@ -78,7 +85,10 @@ def build_autopilot_view(record: AutopilotConfiguration) -> AutopilotConfigurati
 
 
 def parse_autopilot_view(document: AutopilotConfigurationView) -> AutopilotConfiguration:
-    """Return the configuration with durations in ns. Raises `Refusal` if one is invalid."""
+    """Return the submitted autopilot configuration as a record, with durations in ns.
+
+    Raises `Refusal` if a duration is invalid.
+    """
     return AutopilotConfiguration(
         last_contact_threshold=_parse_duration(document.last_contact_threshold),
         server_stabilization_time=_parse_duration(document.server_stabilization_time),
@@ -89,10 +99,14 @@ def parse_autopilot_view(document: AutopilotConfigurationView) -> AutopilotConfi
 _UNCONVERTED_FIELDS = [
     name for name in AutopilotConfigurationView.__struct_fields__ if "threshold" not in name and "_time" not in name
 ]
+"""The fields that are not durations; record and view have them unchanged."""
 
 
 def _parse_duration(duration: str | int) -> int:
-    """Return a duration in ns; an empty text is 0. Raises `Refusal`."""
+    """Return a submitted duration in ns. A number is already in ns, and an empty text is 0.
+
+    Raises `Refusal` if the text is not a duration.
+    """
     if isinstance(duration, int):
         return duration
     if duration == "":
@@ -107,36 +121,36 @@ class AutopilotServer(Record):
     """The health of one server, in Nomad's format."""
 
     id: str
-    name: str
+    name: str  # Name and region, such as `server1.global`.
     address: str
-    serf_status: str
+    serf_status: str  # `alive`, `leaving`, `left` or `failed`.
     version: str
     leader: bool
-    last_contact: str
-    last_term: int
-    last_index: int
+    last_contact: str  # Time since its last contact with the log, such as `20ms`; or `never`.
+    last_term: int  # The epoch of its log: it changes when the log is replaced by an older copy.
+    last_index: int  # Log index that its replica has reached.
     healthy: bool
-    voter: bool
-    stable_since: str
-    why_unhealthy: str = ""
+    voter: bool  # Always true.
+    stable_since: str  # When it started (RFC 3339).
+    why_unhealthy: str = ""  # The reason; empty if it is healthy.
 
 
 class AutopilotHealth(Record):
     """The health of all servers, in Nomad's format."""
 
-    healthy: bool
-    failure_tolerance: int
-    leader: str
-    voters: list[str]
+    healthy: bool  # Whether all servers are healthy.
+    failure_tolerance: int  # How many servers may fail before the cluster is unavailable.
+    leader: str  # The leader's ID; empty if there is no leader.
+    voters: list[str]  # The IDs of all servers.
     servers: list[AutopilotServer]
 
 
 class StateSizes(Record):
     """The number of records in each table, and the state of the log."""
 
-    index: int
-    tables: dict[str, int]
-    engine: dict[str, Any]
+    index: int  # Log index of the replying server's replica.
+    tables: dict[str, int]  # Number of records by table.
+    engine: dict[str, Any]  # Facts about the log engine, by name.
 
 
 _CONFIGURATION: Final = "/v1/operator/scheduler/configuration"

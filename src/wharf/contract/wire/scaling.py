@@ -13,10 +13,10 @@ class ScalingPolicyStub(Record):
 
     id: str
     enabled: bool = True
-    type: str = ""
-    target: dict[str, str] | None = None
-    create_index: int = 0
-    modify_index: int = 0
+    type: str = ""  # Such as `horizontal`.
+    target: dict[str, str] | None = None  # `Namespace`, `Job` and `Group` that the policy scales.
+    create_index: int = 0  # Log index of its creation.
+    modify_index: int = 0  # Log index of its last change.
 
 
 ROWS: Final[tuple[Endpoint, ...]] = (

@@ -8,44 +8,49 @@ from wharf.contract.wire.endpoint import Endpoint, EndpointKind
 
 
 class SearchRequest(Record):
-    prefix: str = ""
-    context: str = ""
-    namespace: str = ""
+    """A request for objects whose ID begins with a text."""
+
+    prefix: str = ""  # The beginning of the IDs.
+    context: str = ""  # Where to search, such as `jobs` or `nodes`; `all` for all tables.
+    namespace: str = ""  # Used if the query names no namespace.
 
 
 class FuzzySearchRequest(Record):
-    text: str = ""
-    context: str = ""
-    namespace: str = ""
+    """A request for objects whose name contains a text."""
+
+    text: str = ""  # A part of the names.
+    context: str = ""  # Where to search, such as `jobs` or `nodes`; `all` for all tables.
+    namespace: str = ""  # Used if the query names no namespace.
 
 
 class FuzzyMatch(Record):
-    """A match and its scope: the IDs of its parents, outermost first, then its own ID if that differs from its name."""
+    """An object whose name contains the searched text."""
 
-    id: str
+    id: str  # Its name.
     scope: tuple[str, ...] | None = None
+    """The IDs of its parents, outermost first, and its own ID if that is not its name."""
 
 
 class SearchResponse(Record):
-    """Matches by context; null if nothing matches."""
+    """The objects whose ID begins with the searched text."""
 
-    matches: dict[str, tuple[str, ...] | None]
-    truncations: dict[str, bool]
-    index: int = 0
-    last_contact: int = 0
-    known_leader: bool = False
-    next_token: str = ""
+    matches: dict[str, tuple[str, ...] | None]  # IDs by context, such as `jobs`; null if nothing matches.
+    truncations: dict[str, bool]  # By context: whether there are more matches.
+    index: int = 0  # Log index of the last change of a searched table.
+    last_contact: int = 0  # Milliseconds since the server's last contact with the log.
+    known_leader: bool = False  # Whether the cluster has a leader.
+    next_token: str = ""  # Always empty; expected by Nomad's clients.
 
 
 class FuzzySearchResponse(Record):
-    """Matches by context."""
+    """The objects whose name contains the searched text."""
 
-    matches: dict[str, tuple[FuzzyMatch, ...]]
-    truncations: dict[str, bool]
-    index: int = 0
-    last_contact: int = 0
-    known_leader: bool = False
-    next_token: str = ""
+    matches: dict[str, tuple[FuzzyMatch, ...]]  # Matches by context, such as `jobs`.
+    truncations: dict[str, bool]  # By context: whether there are more matches.
+    index: int = 0  # Log index of the last change of a searched table.
+    last_contact: int = 0  # Milliseconds since the server's last contact with the log.
+    known_leader: bool = False  # Whether the cluster has a leader.
+    next_token: str = ""  # Always empty; expected by Nomad's clients.
 
 
 ROWS: Final[tuple[Endpoint, ...]] = (

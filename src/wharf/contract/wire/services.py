@@ -9,13 +9,15 @@ from wharf.contract.wire.endpoint import Endpoint, ListFeatures, define_read, de
 
 
 class ServiceStub(Record):
-    """A service name with the tags of all of its instances."""
+    """The name of a service, with the tags of all its instances."""
 
     service_name: str
     tags: tuple[str, ...] = ()
 
 
 class NamespaceServices(Record):
+    """The services of one namespace."""
+
     namespace: str
     services: tuple[ServiceStub, ...] = ()
 

@@ -15,7 +15,7 @@ NO_RECOMMENDATIONS_REASON: Final = "Recommendations are not supported"
 
 
 def _define_unsupported(name: str, method: str, path: str, permission: Permission, reason: str) -> Endpoint:
-    """Define an endpoint that replies with 501."""
+    """Return an endpoint of Nomad's API that Wharf does not support: it replies with 501 and `reason`."""
     return Endpoint(
         name=name,
         method=method,

@@ -12,40 +12,43 @@ from wharf.contract.wire.times import DurationText
 
 
 class LockView(Record):
-    """A lock. Its ID is shown only to its holder and to management tokens."""
+    """The lock of a variable. Only its holder and management tokens see its ID."""
 
-    id: str | msgspec.UnsetType = msgspec.UNSET
-    ttl: DurationText = ""
-    lock_delay: DurationText = ""
+    id: str | msgspec.UnsetType = msgspec.UNSET  # Proves that a caller holds the lock.
+    ttl: DurationText = ""  # How long the lock is valid after each renewal.
+    lock_delay: DurationText = ""  # How long the lock stays unavailable after it has expired.
 
 
 class VariableView(Record):
-    """A variable. Lists omit `items`."""
+    """A variable: encrypted key-value pairs under a path. Lists omit `items`."""
 
     namespace: str
     path: str
-    lock: LockView | msgspec.UnsetType = msgspec.UNSET
-    items: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
-    create_index: int = 0
-    modify_index: int = 0
-    create_time: int = 0
-    modify_time: int = 0
+    lock: LockView | msgspec.UnsetType = msgspec.UNSET  # Absent if the variable is not locked.
+    items: dict[str, str] | msgspec.UnsetType = msgspec.UNSET  # The values by key.
+    create_index: int = 0  # Log index of its creation.
+    modify_index: int = 0  # Log index of its last change.
+    create_time: int = 0  # In ns since 1970.
+    modify_time: int = 0  # In ns since 1970.
 
 
 class LockRequest(Record):
-    id: str = ""
-    ttl: DurationText = ""
-    lock_delay: DurationText = ""
+    """The lock in a request to acquire, renew or release it, or to write a locked variable."""
+
+    id: str = ""  # The ID of the lock that the caller holds; empty to acquire a new lock.
+    ttl: DurationText = ""  # How long the lock is valid after each renewal.
+    lock_delay: DurationText = ""  # How long the lock stays unavailable after it has expired.
 
 
 class VariableRequest(Record):
-    """A variable to write, or a lock operation."""
+    """A request to write a variable, or to acquire, renew or release its lock."""
 
-    namespace: str = ""
+    namespace: str = ""  # Used if the query names no namespace.
     path: str = ""
-    items: dict[str, str] | None = None
+    items: dict[str, str] | None = None  # The new values by key; they replace all old ones.
     lock: LockRequest | None = None
 
+    # Fields that a caller may send back from a reply; they are dropped.
     ignored_when_submitted: ClassVar[frozenset[str]] = frozenset(
         {"CreateIndex", "ModifyIndex", "CreateTime", "ModifyTime"}
     )

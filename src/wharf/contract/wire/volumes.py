@@ -9,41 +9,43 @@ from wharf.contract.wire.endpoint import Endpoint, ListFeatures, ScopeSource, de
 
 
 class HostVolumeRequest(Record):
+    """A request to create or register a host volume: a folder of a node that jobs can mount."""
+
     volume: HostVolume | None = None
-    policy_override: bool = False
+    policy_override: bool = False  # Accepted for Nomad's clients.
 
 
 class HostVolumeResponse(Record):
-    """The volume as it was stored."""
+    """The host volume as it was stored."""
 
     volume: HostVolume
     warnings: str = ""
-    index: int = 0
+    index: int = 0  # Log index of the write.
 
 
 class NodeVolume(Record):
-    """A volume in a request to its node to create, register or delete it."""
+    """A host volume in a server's request to a node to create, register or delete it."""
 
     id: str
     name: str
     namespace: str = ""
-    plugin_id: str = ""
+    plugin_id: str = ""  # The plugin that creates the folder, such as `mkdir`.
     host_path: str = ""
     """The path of an existing folder; empty if the volume is not created yet."""
     capacity_min_bytes: int = 0
     capacity_max_bytes: int = 0
-    parameters: dict[str, str] | None = None
+    parameters: dict[str, str] | None = None  # Settings for the plugin.
 
 
 class NodeVolumeCreated(Record):
-    """The node's reply after it has created a volume."""
+    """A node's reply after it has created a host volume."""
 
-    host_path: str
+    host_path: str  # The path of the folder.
     capacity_bytes: int = 0
 
 
 def build_node_volume(volume: HostVolume) -> NodeVolume:
-    """Return the volume as its node needs it."""
+    """Return the fields of a host volume that its node needs to create, register or delete it."""
     return NodeVolume(
         id=volume.id,
         name=volume.name,

@@ -9,53 +9,62 @@ from wharf.contract.wire import agents
 
 
 class AgentMethods(MethodGroup[M]):
-    """Methods of `client.agent`."""
+    """The methods of `client.agent`. Each describes a call, which the client then sends."""
 
     @call_method("agent.self")
     def read_self(self, **options: Unpack[CallOptions]) -> CallSpec[agents.AgentSelf]:
-        """Read this agent's configuration without secrets, its member record and its metrics."""
+        """Read the configuration without secrets, the member record and the metrics of the replying agent."""
         return CallSpec(options)
 
     @call_method("agent.members")
     def members(self, **options: Unpack[CallOptions]) -> CallSpec[agents.AgentMembers]:
-        """List the servers of this region."""
+        """List the servers of this region, with their state."""
         return CallSpec(options)
 
     @call_method("agent.health")
     def health(self, *, types: Sequence[str] = (), **options: Unpack[CallOptions]) -> CallSpec[agents.AgentHealth]:
-        """Check the health of this agent; the status is 500 if it is not healthy."""
+        """Check the health of the replying agent. Raises an error if it is not healthy (status 500).
+
+        `types`: `server` or `client` (its node); both by default.
+        """
         return CallSpec(options, type=tuple(types))
 
     @call_method("agent.servers")
     def servers(self, **options: Unpack[CallOptions]) -> CallSpec[list[str]]:
-        """List the servers that this agent's node uses."""
+        """List the addresses of the servers that the replying agent's node uses."""
         return CallSpec(options)
 
     @call_method("agent.set_servers")
     def set_servers(self, addresses: Sequence[str], **options: Unpack[CallOptions]) -> CallSpec[None]:
-        """Set the servers that this agent's node uses."""
+        """Set the servers that the replying agent's node uses. Always refused: change its configuration instead."""
         return CallSpec(options, address=tuple(addresses))
 
     @call_method("agent.join")
     def join(self, addresses: Sequence[str], **options: Unpack[CallOptions]) -> CallSpec[agents.JoinResult]:
-        """Check whether servers are members. Servers join automatically through their shared log."""
+        """Check whether the servers at these addresses are members. Servers join by using the same log."""
         return CallSpec(options, address=tuple(addresses))
 
     @call_method("agent.force_leave")
     def force_leave(self, node: str, *, prune: bool = False, **options: Unpack[WriteOptions]) -> CallSpec[None]:
-        """Delete the member record of a failed server. A running server writes its record again."""
+        """Delete the member record of the failed server with this name or ID. `prune` has no effect.
+
+        A server that still runs writes its record again.
+        """
         return CallSpec(options, node=node, prune=prune)
 
     @call_method("agent.host")
     def host(
         self, *, server_id: str = "", node_id: str = "", **options: Unpack[CallOptions]
     ) -> CallSpec[agents.HostReport]:
-        """Describe the machine of this agent. Needs `enable_debug` if access control is off."""
+        """Describe the machine of an agent. Needs `enable_debug` if access control is off.
+
+        `server_id` or `node_id` select another agent.
+        """
         return CallSpec(options, server_id=server_id, node_id=node_id)
 
     @call_method("agent.reload")
     def reload(self, **options: Unpack[CallOptions]) -> CallSpec[None]:
-        """Reload the configuration."""
+        """Make the replying agent reload its configuration."""
         return CallSpec(options)
 
     @stream_method("agent.monitor")
@@ -69,7 +78,11 @@ class AgentMethods(MethodGroup[M]):
         node_id: str = "",
         **options: Unpack[CallOptions],
     ) -> StreamSpec[bytes]:
-        """Stream new log lines of an agent, in chunks of whole lines. Lines logged during an outage are missing."""
+        """Stream new log lines of an agent, in chunks of whole lines. Lines logged during an outage are missing.
+
+        `log_level` is the minimum level. `log_json`: each line is a JSON object. `log_include_location` has no effect.
+        `server_id` or `node_id` select another agent.
+        """
         return StreamSpec(
             options,
             log_level=log_level,
@@ -90,7 +103,11 @@ class AgentMethods(MethodGroup[M]):
         node_id: str = "",
         **options: Unpack[CallOptions],
     ) -> StreamSpec[bytes]:
-        """Download the log file of an agent."""
+        """Download the log file of an agent.
+
+        `service_name` and `logs_since` select a system journal, which is not supported. `server_id` or `node_id` select
+        another agent.
+        """
         return StreamSpec(
             options,
             on_disk=on_disk,
@@ -104,59 +121,65 @@ class AgentMethods(MethodGroup[M]):
     def read_command_line(
         self, *, server_id: str = "", node_id: str = "", **options: Unpack[CallOptions]
     ) -> CallSpec[str]:
-        """Show the command line of the replying process."""
+        """Read the command line of the process that replies. `server_id` or `node_id` select another agent."""
         return CallSpec(options, server_id=server_id, node_id=node_id)
 
     @call_method("agent.pprof.profile")
     def profile(
         self, *, seconds: int = 1, server_id: str = "", node_id: str = "", **options: Unpack[CallOptions]
     ) -> CallSpec[str]:
-        """Profile the replying process: folded stacks with sample counts."""
+        """Profile the process that replies. The result is text: one line for each stack, with its sample count.
+
+        `server_id` or `node_id` select another agent.
+        """
         return CallSpec(options, seconds=seconds, server_id=server_id, node_id=node_id)
 
     @call_method("agent.pprof.named")
     def read_stacks(
         self, profile: str = "goroutine", *, server_id: str = "", node_id: str = "", **options: Unpack[CallOptions]
     ) -> CallSpec[str]:
-        """Read the stacks of all asyncio tasks and threads of the server's processes."""
+        """Read the stacks of all asyncio tasks and threads of the server's processes.
+
+        `server_id` or `node_id` select another agent.
+        """
         return CallSpec(options, profile, server_id=server_id, node_id=node_id)
 
     @call_method("agent.schedulers")
     def schedulers(self, **options: Unpack[CallOptions]) -> CallSpec[agents.AgentSchedulers]:
-        """Describe the scheduler of this server."""
+        """Describe the scheduler process of the replying server."""
         return CallSpec(options)
 
     @call_method("agent.schedulers_config")
     def schedulers_configuration(self, **options: Unpack[CallOptions]) -> CallSpec[agents.AgentSchedulersConfig]:
-        """Read the settings of this server's scheduler."""
+        """Read the scheduler settings of the replying server."""
         return CallSpec(options)
 
 
 class StatusMethods(MethodGroup[M]):
-    """Methods of `client.status`."""
+    """The methods of `client.status`. Each describes a call, which the client then sends."""
 
     @call_method("status.leader")
     def leader(self, **options: Unpack[CallOptions]) -> CallSpec[str]:
-        """Return the address of the leader; empty if there is none."""
+        """Read the address of the leader; empty if there is no leader."""
         return CallSpec(options)
 
     @call_method("status.peers")
     def peers(self, **options: Unpack[CallOptions]) -> CallSpec[list[str]]:
-        """Return the addresses of all servers."""
+        """Read the addresses of all servers."""
         return CallSpec(options)
 
 
 class MetricMethods(MethodGroup[M]):
-    """Methods of `client.metrics`."""
+    """The methods of `client.metrics`. Each describes a call, which the client then sends."""
 
     @call_method("metrics.read")
     def read(self, **options: Unpack[CallOptions]) -> CallSpec[agents.Metrics]:
-        """Read metrics of the replying process and its server: the last finished interval, or totals since the start for Prometheus."""
+        """Read the metrics of the process that replies and of its server, for the last finished interval."""
         return CallSpec(options)
 
 
 class RegionMethods(MethodGroup[M]):
-    """Methods of `client.regions`."""
+    """The methods of `client.regions`. Each describes a call, which the client then sends."""
 
     @call_method("region.list")
     def list(self, **options: Unpack[CallOptions]) -> CallSpec["tuple[str, ...]"]:
@@ -165,7 +188,7 @@ class RegionMethods(MethodGroup[M]):
 
 
 class DocumentMethods(MethodGroup[M]):
-    """Methods of `client.documents`."""
+    """The methods of `client.documents`. Each describes a call, which the client then sends."""
 
     @call_method("document.openapi")
     def read_openapi(self, **options: Unpack[CallOptions]) -> CallSpec[dict[str, Any]]:

@@ -21,18 +21,18 @@ from wharf.contract.wire.allocations.messages import AllocFileInfo, Measurements
 
 
 class AllocationMethods(MethodGroup[M]):
-    """Methods of `client.allocations`."""
+    """The methods of `client.allocations`. Each describes a call, which the client then sends."""
 
     @list_method("allocation.list")
     def list(
         self, *, resources: bool = False, task_states: bool = True, **options: Unpack[ListOptions]
     ) -> ListSpec[AllocationStub]:
-        """List allocations."""
+        """List allocations. `resources` and `task_states` select whether these fields are included."""
         return ListSpec(options, resources=resources, task_states=None if task_states else "false")
 
     @read_method("allocation.read")
     def read(self, alloc_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[messages.AllocationView]:
-        """Read an allocation, with the version of its job."""
+        """Read the allocation with this ID, with the version of its job."""
         return ReadSpec(options, alloc_id)
 
     @read_method("allocation.explain")
@@ -54,7 +54,10 @@ class AllocationMethods(MethodGroup[M]):
         reschedule: bool = False,
         **options: Unpack[WriteOptions],
     ) -> CallSpec[messages.AllocationStopResponse]:
-        """Stop an allocation and place a replacement."""
+        """Stop an allocation and place a replacement.
+
+        `no_shutdown_delay`: skip the shutdown delays of group and tasks. `reschedule`: place it as after a failure.
+        """
         return CallSpec(options, alloc_id, no_shutdown_delay=no_shutdown_delay, reschedule=reschedule)
 
     # -- requests that the allocation's node handles
@@ -63,35 +66,38 @@ class AllocationMethods(MethodGroup[M]):
     def restart(
         self, alloc_id: str, *, task: str = "", all_tasks: bool = False, **options: Unpack[WriteOptions]
     ) -> CallSpec[messages.IndexResponse]:
-        """Restart the tasks of an allocation on its node."""
+        """Restart tasks of an allocation on its node: one task, or all running ones; with `all_tasks`, also ended ones."""
         return CallSpec(options, alloc_id, body=messages.AllocRestartRequest(task_name=task, all_tasks=all_tasks))
 
     @call_method("client.signal")
     def signal(
         self, alloc_id: str, signal: str, *, task: str = "", **options: Unpack[WriteOptions]
     ) -> CallSpec[messages.IndexResponse]:
-        """Send a signal to the tasks of an allocation."""
+        """Send a signal, such as `SIGHUP`, to one task of an allocation, or to all running ones."""
         return CallSpec(options, alloc_id, body=messages.AllocSignalRequest(task=task, signal=signal))
 
     @call_method("client.pause_state")
     def pause_state(
         self, alloc_id: str, *, task: str = "", **options: Unpack[CallOptions]
     ) -> CallSpec[messages.AllocPauseState]:
-        """Read whether a task is paused."""
+        """Read whether a task is paused by its schedule. Never, because task schedules are not supported."""
         return CallSpec(options, alloc_id, task=task)
 
     @call_method("client.pause")
     def pause(
         self, alloc_id: str, schedule_state: str, *, task: str = "", **options: Unpack[WriteOptions]
     ) -> CallSpec[messages.IndexResponse]:
-        """Pause a task, run it, or return it to its schedule."""
+        """Set the schedule state of a task: `pause`, `run` or `scheduled`. Nodes refuse it: not supported."""
         return CallSpec(options, alloc_id, body=messages.AllocPauseRequest(task=task, schedule_state=schedule_state))
 
     @call_method("client.alloc_stats")
     def stats(
         self, alloc_id: str, *, task: str = "", history: str = "", **options: Unpack[CallOptions]
     ) -> CallSpec[Measurements]:
-        """Read the resource usage. `history`: include earlier measurements of this duration, such as `5m`."""
+        """Read the resource usage of an allocation.
+
+        `history`: include earlier measurements of this duration, such as `5m`.
+        """
         return CallSpec(options, alloc_id, task=task, history=history)
 
     @call_method("client.checks")
@@ -101,35 +107,35 @@ class AllocationMethods(MethodGroup[M]):
 
     @call_method("client.alloc_gc_now")
     def collect(self, alloc_id: str, **options: Unpack[WriteOptions]) -> CallSpec[None]:
-        """Delete the folder of a finished allocation on its node."""
+        """Delete the folder of a finished allocation on its node (garbage collection)."""
         return CallSpec(options, alloc_id)
 
 
 class FileMethods(MethodGroup[M]):
-    """Methods of `client.files`: the files of an allocation, on its node."""
+    """The methods of `client.files`, for files of an allocation. Each describes a call, which the client then sends."""
 
     @call_method("client.fs_list")
     def list(
         self, alloc_id: str, path: str = "/", **options: Unpack[CallOptions]
     ) -> CallSpec["tuple[AllocFileInfo, ...]"]:
-        """List a folder of an allocation."""
+        """List the files in a folder of an allocation. `path` is relative to the allocation's folder."""
         return CallSpec(options, alloc_id, path=path)
 
     @call_method("client.fs_stat")
     def stat(self, alloc_id: str, path: str, **options: Unpack[CallOptions]) -> CallSpec[AllocFileInfo]:
-        """Read the metadata of a file of an allocation."""
+        """Read the metadata of a file of an allocation. `path` is relative to the allocation's folder."""
         return CallSpec(options, alloc_id, path=path)
 
     @stream_method("client.fs_cat")
     def cat(self, alloc_id: str, path: str, **options: Unpack[CallOptions]) -> StreamSpec[bytes]:
-        """Read a file of an allocation."""
+        """Read a whole file of an allocation. `path` is relative to the allocation's folder."""
         return StreamSpec(options, alloc_id, path=path)
 
     @stream_method("client.fs_read_at")
     def read_at(
         self, alloc_id: str, path: str, *, offset: int, limit: int, **options: Unpack[CallOptions]
     ) -> StreamSpec[bytes]:
-        """Read a part of a file of an allocation."""
+        """Read up to `limit` bytes of a file of an allocation, from byte `offset` on."""
         return StreamSpec(options, alloc_id, path=path, offset=offset, limit=limit)
 
     @stream_method("client.fs_stream")
@@ -143,7 +149,10 @@ class FileMethods(MethodGroup[M]):
         follow: bool = True,
         **options: Unpack[CallOptions],
     ) -> StreamSpec[bytes]:
-        """Follow a file of an allocation."""
+        """Read a file of an allocation; with `follow`, wait for new data at its end.
+
+        `offset` is a number of bytes, counted from the `start` or the `end` of the file (`origin`).
+        """
         return StreamSpec(
             options, alloc_id, path=path, offset=offset, origin=origin, follow=None if follow else "false"
         )
@@ -160,10 +169,16 @@ class FileMethods(MethodGroup[M]):
         follow: bool = False,
         **options: Unpack[CallOptions],
     ) -> StreamSpec[bytes]:
-        """Read or follow the output of a task."""
+        """Read the output of a task (`type`: stdout or stderr); with `follow`, wait for new output.
+
+        `offset` is a number of bytes, counted from the `start` or the `end` of the output (`origin`).
+        """
         return StreamSpec(options, alloc_id, task=task, type=type, offset=offset, origin=origin, follow=follow)
 
     @stream_method("client.snapshot")
     def snapshot(self, alloc_id: str, *, migrate_token: str = "", **options: Unpack[CallOptions]) -> StreamSpec[bytes]:
-        """Download the migratable data of an ended allocation (`alloc/data` and each task's `local`) as one archive."""
+        """Download the migratable data of an ended allocation (`alloc/data` and each task's `local`) as one archive.
+
+        `migrate_token` replaces the client's token.
+        """
         return StreamSpec(options, alloc_id, headers={"x-cluster-token": migrate_token} if migrate_token else None)

@@ -11,7 +11,7 @@ from wharf.contract.wire import deployments
 
 
 class DeploymentMethods(MethodGroup[M]):
-    """Methods of `client.deployments`."""
+    """The methods of `client.deployments`. Each describes a call, which the client then sends."""
 
     @list_method("deployment.list")
     def list(self, **options: Unpack[ListOptions]) -> ListSpec[Deployment]:
@@ -20,19 +20,19 @@ class DeploymentMethods(MethodGroup[M]):
 
     @read_method("deployment.read")
     def read(self, deployment_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[Deployment]:
-        """Read a deployment."""
+        """Read the deployment with this ID."""
         return ReadSpec(options, deployment_id)
 
     @list_method("deployment.allocations")
     def allocations(self, deployment_id: str, **options: Unpack[ReadOptions]) -> ListSpec[AllocationStub]:
-        """List the allocations of a deployment."""
+        """List the allocations of the deployment with this ID."""
         return ListSpec(options, deployment_id)
 
     @call_method("deployment.fail")
     def fail(
         self, deployment_id: str, **options: Unpack[WriteOptions]
     ) -> CallSpec[deployments.DeploymentUpdateResponse]:
-        """Fail a deployment. If auto-revert is on, the job returns to its last stable version."""
+        """Mark a deployment as failed. If auto-revert is on, the job returns to its last stable version."""
         return CallSpec(options, deployment_id)
 
     @call_method("deployment.pause")
@@ -47,7 +47,7 @@ class DeploymentMethods(MethodGroup[M]):
     def promote(
         self, deployment_id: str, groups: Sequence[str] = (), **options: Unpack[WriteOptions]
     ) -> CallSpec[deployments.DeploymentUpdateResponse]:
-        """Promote the canaries of these groups. Without groups, promote all that have canaries."""
+        """Promote the canaries of these groups, or of all groups that have canaries."""
         body = deployments.DeploymentPromoteRequest(
             deployment_id=deployment_id, all=not groups, groups=tuple(groups) or None
         )
@@ -69,7 +69,7 @@ class DeploymentMethods(MethodGroup[M]):
         unhealthy: Sequence[str] = (),
         **options: Unpack[WriteOptions],
     ) -> CallSpec[deployments.DeploymentUpdateResponse]:
-        """Set the health of allocations, by their IDs."""
+        """Set the health of allocations of a deployment. `healthy` and `unhealthy` are allocation IDs."""
         body = deployments.DeploymentHealthRequest(
             deployment_id=deployment_id,
             healthy_allocation_ids=tuple(healthy),

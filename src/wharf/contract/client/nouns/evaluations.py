@@ -12,21 +12,21 @@ from wharf.contract.wire import evaluations
 
 
 class EvaluationMethods(MethodGroup[M]):
-    """Methods of `client.evaluations`."""
+    """The methods of `client.evaluations`. Each describes a call, which the client then sends."""
 
     @list_method("evaluation.list")
     def list(self, *, status: str = "", job: str = "", **options: Unpack[ListOptions]) -> ListSpec[Evaluation]:
-        """List evaluations."""
+        """List evaluations, optionally only those with this status or of the job with this ID."""
         return ListSpec(options, status=status, job=job)
 
     @read_method("evaluation.count")
     def count(self, **options: Unpack[ListOptions]) -> ReadSpec[evaluations.EvaluationCount]:
-        """Count evaluations."""
+        """Count the evaluations that match the options."""
         return ReadSpec(options)
 
     @read_method("evaluation.read")
     def read(self, eval_id: str, *, related: bool = False, **options: Unpack[ReadOptions]) -> ReadSpec[Evaluation]:
-        """Read an evaluation."""
+        """Read the evaluation with this ID. `related`: include its chain of previous, next and blocked evaluations."""
         return ReadSpec(options, eval_id, related="true" if related else "")
 
     @read_method("evaluation.explain")
@@ -43,6 +43,6 @@ class EvaluationMethods(MethodGroup[M]):
     def delete(
         self, eval_ids: Sequence[str] = (), *, filter: str = "", **options: Unpack[WriteOptions]
     ) -> CallSpec[evaluations.EvaluationDeleteResponse]:
-        """Delete evaluations by ID, or those that a filter matches."""
+        """Delete evaluations by ID, or those that match a filter expression."""
         body = evaluations.EvaluationDeleteRequest(eval_ids=tuple(eval_ids) or None, filter=filter)
         return CallSpec(options, body=body)

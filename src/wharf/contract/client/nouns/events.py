@@ -9,7 +9,7 @@ from wharf.contract.wire.events import EventLine
 
 
 class EventMethods(MethodGroup[M]):
-    """Methods of `client.events`."""
+    """The methods of `client.events`. Each describes a call, which the client then sends."""
 
     @stream_method("event.stream")
     def stream(

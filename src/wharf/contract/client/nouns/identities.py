@@ -8,14 +8,14 @@ from wharf.contract.wire import identities
 
 
 class IdentityMethods(MethodGroup[M]):
-    """Methods of `client.identities`."""
+    """The methods of `client.identities`. Each describes a call, which the client then sends."""
 
     @call_method("identity.keys")
     def list_keys(self, **options: Unpack[CallOptions]) -> CallSpec[identities.KeySetView]:
-        """Return the public keys that verify workload identities."""
+        """Read the public keys that verify workload identities."""
         return CallSpec(options)
 
     @call_method("identity.issuer")
     def read_issuer(self, **options: Unpack[CallOptions]) -> CallSpec[identities.IssuerView]:
-        """Return the OpenID provider metadata with the URL of the public keys."""
+        """Read the OpenID provider metadata with the URL of the public keys."""
         return CallSpec(options)

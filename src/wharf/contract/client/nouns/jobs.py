@@ -29,25 +29,31 @@ JobDocument = Job | Mapping[str, Any]
 
 
 class JobMethods(MethodGroup[M]):
-    """Methods of `client.jobs`."""
+    """The methods of `client.jobs`. Each describes a call, which the client then sends."""
 
     @list_method("job.list")
     def list(self, *, meta: bool = False, **options: Unpack[ListOptions]) -> ListSpec[messages.JobStub]:
-        """List jobs."""
+        """List jobs. `meta`: include the metadata of each job."""
         return ListSpec(options, meta=meta)
 
     @list_method("job.statuses")
     def list_statuses(
         self, *, include_children: bool = False, **options: Unpack[ListOptions]
     ) -> ListSpec[messages.JobStatusOverview]:
-        """List the statuses of jobs, the newest change first."""
+        """List the statuses of jobs, the newest change first.
+
+        `include_children`: list children of periodic and parameterized jobs too.
+        """
         return ListSpec(options, include_children=include_children)
 
     @list_method("job.statuses-of")
     def list_statuses_of(
         self, jobs: Sequence[messages.JobName], *, include_children: bool = False, **options: Unpack[ListOptions]
     ) -> ListSpec[messages.JobStatusOverview]:
-        """List the statuses of the named jobs."""
+        """List the statuses of the named jobs; unknown jobs are omitted.
+
+        `include_children`: list children of periodic and parameterized jobs too.
+        """
         body = messages.JobStatusesRequest(jobs=tuple(jobs), include_children=include_children)
         return ListSpec(options, body=body)
 
@@ -64,7 +70,12 @@ class JobMethods(MethodGroup[M]):
         policy_override: bool = False,
         **options: Unpack[WriteOptions],
     ) -> CallSpec[messages.JobRegisterResponse]:
-        """Register a job. `enforce_index`: only if the stored job has this JobModifyIndex; 0: only if the job does not exist."""
+        """Register a job: create it, or store a new version of it.
+
+        `enforce_index`: refuse unless the stored job has this JobModifyIndex; 0: refuse if the job exists. `submission`
+        is the source text to store. `preserve_counts` and `preserve_resources`: keep these values of the stored job.
+        `eval_priority` is the priority of the evaluation; 0: that of the job.
+        """
         body = messages.JobRegisterRequest(
             enforce_index=enforce_index is not None,
             job_modify_index=enforce_index or 0,
@@ -80,14 +91,14 @@ class JobMethods(MethodGroup[M]):
     def update(
         self, job_id: str, request: messages.JobRegisterRequest, **options: Unpack[WriteOptions]
     ) -> CallSpec[messages.JobRegisterResponse]:
-        """Register a job under its name."""
+        """Register the job in `request`, whose ID must be `job_id`."""
         return CallSpec(options, job_id, body=request)
 
     @call_method("job.parse")
     def parse(
         self, source: str, *, canonicalize: bool = False, variables: str = "", **options: Unpack[CallOptions]
     ) -> CallSpec[Job]:
-        """Parse a job file."""
+        """Convert the text of a job file to a job. `canonicalize`: fill in defaults. `variables` is a variables file."""
         body = messages.JobParseRequest(job_hcl=source, canonicalize=canonicalize, variables=variables)
         return CallSpec(options, body=body)
 
@@ -106,25 +117,28 @@ class JobMethods(MethodGroup[M]):
         policy_override: bool = False,
         **options: Unpack[CallOptions],
     ) -> CallSpec[messages.JobPlanResponse]:
-        """Show what registering a job would change, without registering it."""
+        """Show what registering a job would change, without registering it.
+
+        `diff`: include the differences to the stored version.
+        """
         body = messages.JobPlanRequest(diff=diff, policy_override=policy_override)
         return CallSpec(options, job_id, body=_add_job(body, job))
 
     @read_method("job.read")
     def read(self, job_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[Job]:
-        """Read a job."""
+        """Read the current version of the job with this ID."""
         return ReadSpec(options, job_id)
 
     @read_method("job.summary")
     def summary(self, job_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[JobSummary]:
-        """Count the allocations of a job by their states."""
+        """Read the number of allocations of a job by group and state."""
         return ReadSpec(options, job_id)
 
     @list_method("job.allocations")
     def allocations(
         self, job_id: str, *, all: bool = False, **options: Unpack[ReadOptions]
     ) -> ListSpec[AllocationStub]:
-        """List the allocations of a job. `all`: include those of earlier jobs with the same name."""
+        """List the allocations of a job. `all`: include those of purged jobs with the same name."""
         return ListSpec(options, job_id, all=all)
 
     @list_method("job.evaluations")
@@ -134,12 +148,12 @@ class JobMethods(MethodGroup[M]):
 
     @list_method("job.deployments")
     def deployments(self, job_id: str, *, all: bool = False, **options: Unpack[ReadOptions]) -> ListSpec[Deployment]:
-        """List the deployments of a job."""
+        """List the deployments of a job. `all`: include those of purged jobs with the same name."""
         return ListSpec(options, job_id, all=all)
 
     @read_method("job.deployment")
     def deployment(self, job_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[Deployment | None]:
-        """Read the latest deployment of a job, or None."""
+        """Read the newest deployment of a job; None if it has no deployment."""
         return ReadSpec(options, job_id)
 
     @list_method("job.services")
@@ -149,12 +163,12 @@ class JobMethods(MethodGroup[M]):
 
     @read_method("job.submission")
     def submission(self, job_id: str, *, version: int, **options: Unpack[ReadOptions]) -> ReadSpec[Submission]:
-        """Read the source of a version of a job."""
+        """Read the source text of a version of a job."""
         return ReadSpec(options, job_id, version=version)
 
     @list_method("job.actions")
     def actions(self, job_id: str, **options: Unpack[ReadOptions]) -> ListSpec[messages.JobAction]:
-        """List the actions of a job."""
+        """List the actions of a job: named commands that can run inside its tasks."""
         return ListSpec(options, job_id)
 
     @read_method("job.explain")
@@ -172,7 +186,11 @@ class JobMethods(MethodGroup[M]):
         diff_tag: str = "",
         **options: Unpack[ReadOptions],
     ) -> ReadSpec[messages.JobVersions]:
-        """List the retained versions of a job."""
+        """List the stored versions of a job.
+
+        `diffs`: include the differences between consecutive versions, or to the version `diff_version` or with tag
+        `diff_tag`.
+        """
         return ReadSpec(options, job_id, diffs=diffs, diff_version=diff_version, diff_tag=diff_tag)
 
     @call_method("job.tag")
@@ -185,13 +203,13 @@ class JobMethods(MethodGroup[M]):
         description: str = "",
         **options: Unpack[WriteOptions],
     ) -> CallSpec[messages.VersionTagResponse]:
-        """Tag a version of a job. Without a version, tag the latest one."""
+        """Give a version of a job a tag. Without `version`, tag the newest version."""
         body = messages.VersionTagRequest(version=version or 0, latest=version is None, description=description)
         return CallSpec(options, job_id, tag, body=body)
 
     @call_method("job.untag")
     def untag(self, job_id: str, tag: str, **options: Unpack[WriteOptions]) -> CallSpec[messages.VersionTagResponse]:
-        """Remove the tag of a version of a job."""
+        """Remove this tag from the version of the job that has it."""
         return CallSpec(options, job_id, tag)
 
     @call_method("job.revert")
@@ -203,7 +221,10 @@ class JobMethods(MethodGroup[M]):
         enforce_prior_version: int | None = None,
         **options: Unpack[WriteOptions],
     ) -> CallSpec[messages.JobRegisterResponse]:
-        """Register an earlier version of a job again."""
+        """Register an earlier version of a job again.
+
+        `enforce_prior_version`: refuse unless this is the current version.
+        """
         body = messages.JobRevertRequest(
             job_id=job_id, job_version=version, enforce_prior_version=enforce_prior_version
         )
@@ -229,7 +250,11 @@ class JobMethods(MethodGroup[M]):
         everywhere: bool = False,
         **options: Unpack[WriteOptions],
     ) -> CallSpec[messages.JobDeregisterResponse]:
-        """Stop a job. `everywhere`: stop a multi-region job in all regions."""
+        """Stop a job.
+
+        `purge`: also delete it. `eval_priority` is the priority of the evaluation. `no_shutdown_delay`: skip the
+        shutdown delays of groups and tasks. `everywhere`: stop a multi-region job in all regions.
+        """
         return CallSpec(
             options,
             job_id,
@@ -243,7 +268,7 @@ class JobMethods(MethodGroup[M]):
     def evaluate(
         self, job_id: str, *, force_reschedule: bool = False, **options: Unpack[WriteOptions]
     ) -> CallSpec[messages.JobRegisterResponse]:
-        """Create an evaluation of a job."""
+        """Create an evaluation of a job. `force_reschedule`: replace its failed allocations now."""
         eval_options = messages.EvaluateOptions(force_reschedule=force_reschedule)
         return CallSpec(options, job_id, body=messages.JobEvaluateRequest(job_id=job_id, eval_options=eval_options))
 
@@ -264,7 +289,11 @@ class JobMethods(MethodGroup[M]):
         idempotency_token: str = "",
         **options: Unpack[WriteOptions],
     ) -> CallSpec[messages.JobDispatchResponse]:
-        """Run a parameterized job. While a child with the same `idempotency_token` exists, no second one is created."""
+        """Run a parameterized job: create a child job with this payload and metadata.
+
+        `id_prefix_template` begins the child's ID. `priority` 0: that of the parent. While a child with the same
+        `idempotency_token` exists, no second one is created.
+        """
         body = messages.JobDispatchRequest(
             job_id=job_id,
             payload=payload,
@@ -278,12 +307,15 @@ class JobMethods(MethodGroup[M]):
     def dispatch_payload(
         self, job_id: str, payload: bytes, *, idempotency_token: str = "", **options: Unpack[WriteOptions]
     ) -> CallSpec[messages.JobDispatchResponse]:
-        """Run a parameterized job with this payload as the request body."""
+        """Run a parameterized job: create a child job with this payload, sent as the request body.
+
+        While a child with the same `idempotency_token` exists, no second one is created.
+        """
         return CallSpec(options, job_id, body=payload, idempotency_token=idempotency_token)
 
     @read_method("job.scale-status")
     def scale_status(self, job_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[JobScaleStatus]:
-        """Show the desired and actual counts of a job's groups, and their scaling events."""
+        """Read the desired and actual counts of a job's groups, and their scaling events."""
         return ReadSpec(options, job_id)
 
     @call_method("job.scale")
@@ -299,7 +331,11 @@ class JobMethods(MethodGroup[M]):
         enforce_index: int = 0,
         **options: Unpack[WriteOptions],
     ) -> CallSpec[messages.JobRegisterResponse]:
-        """Set the count of a group. Without a count, only record a scaling event with the message."""
+        """Set the count of a group. Without a count, only record a scaling event with the message.
+
+        `error`: the event reports an error. `meta` is stored in the event. `enforce_index`: refuse unless the stored
+        job has this JobModifyIndex; 0: no check.
+        """
         body = messages.ScalingRequest(
             count=count,
             target={"Job": job_id, "Group": group},
@@ -312,7 +348,7 @@ class JobMethods(MethodGroup[M]):
 
 
 def _add_job(request: msgspec.Struct, job: JobDocument) -> msgspec.Struct | dict[str, Any]:
-    """Return the request body with the job, which may be JSON data."""
+    """Return the request body with the job in it: a struct, or a dict if the job is JSON data."""
     if isinstance(job, Job):
         return msgspec.structs.replace(request, job=job)
     return {**msgspec.to_builtins(request), "Job": job}

@@ -8,7 +8,7 @@ from wharf.contract.wire import keyring
 
 
 class KeyringMethods(MethodGroup[M]):
-    """Methods of `client.keyring`."""
+    """The methods of `client.keyring`. Each describes a call, which the client then sends."""
 
     @list_method("keyring.list")
     def list(self, **options: Unpack[ListOptions]) -> ListSpec[keyring.KeyView]:
@@ -24,12 +24,15 @@ class KeyringMethods(MethodGroup[M]):
         publish_time: int | None = None,
         **options: Unpack[WriteOptions],
     ) -> CallSpec[keyring.KeyRotationReply]:
-        """Create a new key. `full`: re-encrypt all stored secrets. `publish_time` (ns): activate the key at this time."""
+        """Create a new key and activate it. `full`: re-encrypt all stored secrets with it.
+
+        `publish_time` (ns since 1970): activate the key at this time instead of now. `algorithm` has no effect.
+        """
         return CallSpec(options, algo=algorithm, full=full, publish_time=publish_time)
 
     @call_method("keyring.delete")
     def delete(
         self, key_id: str, *, force: bool = False, **options: Unpack[WriteOptions]
     ) -> CallSpec[keyring.KeyDeletionReply]:
-        """Delete an inactive key."""
+        """Delete an inactive key. `force`: delete it even if data is encrypted with it; that data becomes unreadable."""
         return CallSpec(options, key_id, force=force)

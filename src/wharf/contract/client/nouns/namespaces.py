@@ -8,7 +8,7 @@ from wharf.contract.model.namespaces import Namespace
 
 
 class NamespaceMethods(MethodGroup[M]):
-    """Methods of `client.namespaces`."""
+    """The methods of `client.namespaces`. Each describes a call, which the client then sends."""
 
     @list_method("namespace.list")
     def list(self, **options: Unpack[ListOptions]) -> ListSpec[Namespace]:
@@ -17,12 +17,12 @@ class NamespaceMethods(MethodGroup[M]):
 
     @read_method("namespace.read")
     def read(self, name: str, **options: Unpack[ReadOptions]) -> ReadSpec[Namespace]:
-        """Read a namespace."""
+        """Read the namespace with this name."""
         return ReadSpec(options, name)
 
     @call_method("namespace.store")
     def store(self, record: Namespace, **options: Unpack[WriteOptions]) -> CallSpec[None]:
-        """Create or replace a namespace."""
+        """Create the namespace, or replace the one with its name."""
         return CallSpec(options, body=record)
 
     @call_method("namespace.update")
@@ -32,5 +32,5 @@ class NamespaceMethods(MethodGroup[M]):
 
     @call_method("namespace.delete")
     def delete(self, name: str, **options: Unpack[WriteOptions]) -> CallSpec[None]:
-        """Delete an empty namespace."""
+        """Delete the namespace with this name, which must be empty."""
         return CallSpec(options, name)

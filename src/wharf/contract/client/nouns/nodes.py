@@ -20,23 +20,23 @@ from wharf.contract.wire.nodes import messages
 
 
 class NodeMethods(MethodGroup[M]):
-    """Methods of `client.nodes`."""
+    """The methods of `client.nodes`. Each describes a call, which the client then sends."""
 
     @list_method("node.list")
     def list(
         self, *, resources: bool = False, os: bool = False, **options: Unpack[ListOptions]
     ) -> ListSpec[messages.NodeListStub]:
-        """List nodes."""
+        """List nodes. `resources` and `os` select whether these fields are included."""
         return ListSpec(options, resources=resources, os=os)
 
     @read_method("node.read")
     def read(self, node_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[messages.NodeView]:
-        """Read a node."""
+        """Read the node with this ID."""
         return ReadSpec(options, node_id)
 
     @list_method("node.allocations")
     def allocations(self, node_id: str, **options: Unpack[ReadOptions]) -> ListSpec[allocation_messages.AllocationView]:
-        """List the allocations on a node in namespaces that the caller may read."""
+        """List the allocations on a node, in the namespaces that the caller may read."""
         return ListSpec(options, node_id)
 
     @call_method("node.drain")
@@ -49,7 +49,11 @@ class NodeMethods(MethodGroup[M]):
         meta: Mapping[str, str] | None = None,
         **options: Unpack[WriteOptions],
     ) -> CallSpec[messages.NodeChangeResponse]:
-        """Drain a node. Without a spec, cancel the drain."""
+        """Drain a node, that is, move all allocations off it. Without `spec`, cancel its drain.
+
+        `mark_eligible`: after a cancellation, new allocations may be placed on it again. `meta` holds notes of the
+        operator.
+        """
         body = messages.NodeDrainRequest(
             node_id=node_id,
             drain_spec=spec,
@@ -80,66 +84,79 @@ class NodeMethods(MethodGroup[M]):
 
     @call_method("client.metadata")
     def metadata(self, node_id: str = "", **options: Unpack[CallOptions]) -> CallSpec[messages.NodeMetaResponse]:
-        """Read the metadata of a node."""
+        """Read the metadata of a node. `node_id` is empty for the node of the replying agent."""
         return CallSpec(options, node_id=node_id)
 
     @call_method("client.metadata_apply")
     def apply_metadata(
         self, meta: Mapping[str, str | None], *, node_id: str = "", **options: Unpack[WriteOptions]
     ) -> CallSpec[messages.NodeMetaResponse]:
-        """Change the dynamic metadata of a node. A value of None deletes a key."""
+        """Change the dynamic metadata of a node. A value of None deletes a key.
+
+        `node_id` is empty for the node of the replying agent.
+        """
         return CallSpec(options, body=messages.NodeMetaApplyRequest(node_id=node_id, meta=dict(meta)), node_id=node_id)
 
     @call_method("client.stats")
     def stats(self, node_id: str = "", *, history: str = "", **options: Unpack[CallOptions]) -> CallSpec[Measurements]:
-        """Read statistics of a node. `history`: include earlier measurements of this duration, such as `5m`."""
+        """Read statistics of a node's machine.
+
+        `history`: include earlier measurements of this duration, such as `5m`. `node_id` is empty for the node of the
+        replying agent.
+        """
         return CallSpec(options, node_id=node_id, history=history)
 
     @call_method("client.gc_now")
     def collect(self, node_id: str = "", **options: Unpack[WriteOptions]) -> CallSpec[None]:
-        """Delete the folders of the node's finished allocations."""
+        """Delete the folders of a node's finished allocations (garbage collection).
+
+        `node_id` is empty for the node of the replying agent.
+        """
         return CallSpec(options, node_id=node_id)
 
     @call_method("client.identity")
     def identity(self, node_id: str = "", **options: Unpack[CallOptions]) -> CallSpec[Measurements]:
-        """Read the claims of a node's identity."""
+        """Read the claims of a node's signed identity. `node_id` is empty for the node of the replying agent."""
         return CallSpec(options, node_id=node_id)
 
     @call_method("client.identity_renew")
     def renew_identity(self, node_id: str = "", **options: Unpack[WriteOptions]) -> CallSpec[Measurements]:
-        """Renew the identity of a node."""
+        """Renew the signed identity of a node. `node_id` is empty for the node of the replying agent."""
         return CallSpec(options, body=messages.NodeIdentityRequest(node_id=node_id), node_id=node_id)
 
 
 class NodeProtocolMethods(MethodGroup[M]):
-    """Methods of `client.node_agents`: requests of nodes, authenticated by their secret. All may be repeated safely."""
+    """The methods of `client.node_agents`: requests of nodes, authenticated by their secret. All may be repeated."""
 
     @call_method("node.register")
     def register(
         self, node: Node, secret_id: str, **options: Unpack[CallOptions]
     ) -> CallSpec[messages.NodeUpdateResponse]:
-        """Register a node with its fingerprint."""
+        """Register a node with its record. `secret_id` authenticates its later requests."""
         return CallSpec(options, node.id, body=messages.NodeRegistration(node=node, secret_id=secret_id))
 
     @call_method("node.heartbeat")
     def send_heartbeat(
         self, node_id: str, secret_id: str, **options: Unpack[CallOptions]
     ) -> CallSpec[messages.NodeUpdateResponse]:
-        """Record a node's heartbeat."""
+        """Send a node's heartbeat, which shows that the node is alive. `secret_id` is the node's secret."""
         return CallSpec(options, node_id, headers=_build_secret_header(secret_id))
 
     @read_method("node.desired")
     def list_assignments(
         self, node_id: str, secret_id: str, **options: Unpack[ReadOptions]
     ) -> ReadSpec[dict[str, int]]:
-        """List the IDs of the node's allocations, each with the index of its last change."""
+        """List the IDs of the allocations of a node, each with the log index of its last change.
+
+        `secret_id` is the node's secret.
+        """
         return ReadSpec(options, node_id, headers=_build_secret_header(secret_id))
 
     @call_method("node.fetch")
     def fetch_assignments(
         self, node_id: str, secret_id: str, ids: Sequence[str], **options: Unpack[CallOptions]
     ) -> CallSpec[list[messages.Assignment]]:
-        """Return complete allocations by ID."""
+        """Read allocations of a node, with their jobs, by ID. `secret_id` is the node's secret."""
         return CallSpec(
             options, node_id, headers=_build_secret_header(secret_id), body=messages.AssignmentsRequest(ids=tuple(ids))
         )
@@ -148,7 +165,10 @@ class NodeProtocolMethods(MethodGroup[M]):
     def leave(
         self, node_id: str, secret_id: str, spec: messages.DrainSpec | None, **options: Unpack[CallOptions]
     ) -> CallSpec[messages.NodeChangeResponse]:
-        """Drain the node because it shuts down. Without a spec, cancel that drain after its return."""
+        """Drain a node because it shuts down. Without `spec`, cancel that drain after the node has returned.
+
+        `secret_id` is the node's secret.
+        """
         body = messages.NodeDrainRequest(drain_spec=spec)
         return CallSpec(options, node_id, headers=_build_secret_header(secret_id), body=body)
 
@@ -156,31 +176,34 @@ class NodeProtocolMethods(MethodGroup[M]):
     def read_predecessor(
         self, node_id: str, secret_id: str, alloc_id: str, **options: Unpack[ReadOptions]
     ) -> ReadSpec[messages.PredecessorView]:
-        """Read the predecessor of one of the node's allocations."""
+        """Read the predecessor of an allocation of the node, that is, the allocation that it replaces.
+
+        `secret_id` is the node's secret.
+        """
         return ReadSpec(options, node_id, alloc_id, headers=_build_secret_header(secret_id))
 
     @call_method("node.report")
     def send_report(
         self, node_id: str, secret_id: str, report: messages.NodeReportRequest, **options: Unpack[CallOptions]
     ) -> CallSpec[messages.NodeReportResponse]:
-        """Report the states of a node's allocations."""
+        """Report the states of a node's allocations. `secret_id` is the node's secret."""
         return CallSpec(options, node_id, headers=_build_secret_header(secret_id), body=report)
 
     @call_method("node.identities")
     def sign_identities(
         self, node_id: str, secret_id: str, request: messages.IdentitiesRequest, **options: Unpack[CallOptions]
     ) -> CallSpec[messages.IdentitiesReply]:
-        """Sign the identities of a task."""
+        """Request signed workload identities for a task of the node. `secret_id` is the node's secret."""
         return CallSpec(options, node_id, headers=_build_secret_header(secret_id), body=request)
 
     @call_method("node.own_identity")
     def sign_own_identity(
         self, node_id: str, secret_id: str, **options: Unpack[CallOptions]
     ) -> CallSpec[messages.NodeIdentityReply]:
-        """Sign a node's own identity."""
+        """Request a signed identity of the node itself. `secret_id` is the node's secret."""
         return CallSpec(options, node_id, headers=_build_secret_header(secret_id))
 
 
 def _build_secret_header(secret_id: str) -> dict[str, str]:
-    """Return the header that authenticates a node."""
+    """Return the request header with a node's secret, which authenticates the node."""
     return {"x-cluster-node-secret": secret_id}

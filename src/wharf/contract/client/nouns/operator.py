@@ -10,11 +10,11 @@ from wharf.contract.wire import operator
 
 
 class OperatorMethods(MethodGroup[M]):
-    """Methods of `client.operator`."""
+    """The methods of `client.operator`. Each describes a call, which the client then sends."""
 
     @call_method("operator.state")
     def read_state(self, **options: Unpack[CallOptions]) -> CallSpec[operator.StateSizes]:
-        """Show the number of records in each table and the state of the log."""
+        """Read the number of records in each table and the state of the log."""
         return CallSpec(options)
 
     @read_method("operator.scheduler")
@@ -26,29 +26,36 @@ class OperatorMethods(MethodGroup[M]):
     def set_scheduler_configuration(
         self, configuration: SchedulerConfiguration, *, cas: int | None = None, **options: Unpack[WriteOptions]
     ) -> CallSpec[operator.SchedulerConfigurationWriteReply]:
-        """Replace the configuration. `cas`: only if the stored one has this ModifyIndex; `updated` in the reply says whether."""
+        """Replace the scheduler configuration.
+
+        `cas`: write only if the stored configuration has this ModifyIndex. `updated` in the reply shows whether it was
+        written.
+        """
         return CallSpec(options, body=configuration, cas=cas)
 
     @call_method("operator.rebalance")
     def rebalance(self, *, plan: bool = False, **options: Unpack[WriteOptions]) -> CallSpec[Rebalancing]:
-        """Move allocations to nodes where they score higher, within their migrate limits. `plan`: only report the moves."""
+        """Move allocations to nodes where they score higher, within the limits of each group's migrate block.
+
+        `plan`: only report the moves.
+        """
         return CallSpec(options, plan=plan)
 
     @read_method("operator.raft")
     def servers(self, **options: Unpack[ReadOptions]) -> ReadSpec[operator.RaftConfiguration]:
-        """List the servers of the region, with the leader marked."""
+        """List the servers of the region and mark the leader."""
         return ReadSpec(options)
 
     @call_method("operator.remove_peer")
     def remove_server(self, id: str, **options: Unpack[WriteOptions]) -> CallSpec[None]:
-        """Delete the member record of a failed server. A running server writes its record again."""
+        """Delete the member record of the failed server with this ID. A running server writes its record again."""
         return CallSpec(options, id=id)
 
     @call_method("operator.transfer")
     def transfer_leadership(
         self, *, id: str = "", address: str = "", **options: Unpack[WriteOptions]
     ) -> CallSpec[None]:
-        """Transfer leadership to another server; the reply is sent when it leads."""
+        """Transfer leadership to the server with this ID or address. The reply is sent when that server leads."""
         return CallSpec(options, id=id, address=address)
 
     @read_method("operator.autopilot")
@@ -64,7 +71,10 @@ class OperatorMethods(MethodGroup[M]):
         cas: int | None = None,
         **options: Unpack[WriteOptions],
     ) -> CallSpec[bool]:
-        """Replace the autopilot configuration. Only LastContactThreshold and MaxTrailingLogs have an effect."""
+        """Replace the autopilot configuration. Only LastContactThreshold and MaxTrailingLogs have an effect.
+
+        `cas`: write only if the stored configuration has this ModifyIndex. The result shows whether it was written.
+        """
         return CallSpec(options, body=document, cas=cas)
 
     @call_method("operator.health")
@@ -84,14 +94,14 @@ class OperatorMethods(MethodGroup[M]):
 
 
 class SystemMethods(MethodGroup[M]):
-    """Methods of `client.system`."""
+    """The methods of `client.system`. Each describes a call, which the client then sends."""
 
     @call_method("system.gc")
     def collect(self, **options: Unpack[WriteOptions]) -> CallSpec[None]:
-        """Delete finished jobs, evaluations, allocations and nodes that are no longer needed."""
+        """Delete finished jobs, evaluations, allocations and nodes that are no longer needed (garbage collection)."""
         return CallSpec(options)
 
     @call_method("system.reconcile")
     def reconcile_summaries(self, **options: Unpack[WriteOptions]) -> CallSpec[None]:
-        """Recompute the summaries of all jobs."""
+        """Recompute the summaries of all jobs: the numbers of allocations by group and state."""
         return CallSpec(options)

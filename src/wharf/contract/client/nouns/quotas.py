@@ -8,7 +8,7 @@ from wharf.contract.model.quotas import Quota, QuotaUsage
 
 
 class QuotaMethods(MethodGroup[M]):
-    """Methods of `client.quotas`."""
+    """The methods of `client.quotas`. Each describes a call, which the client then sends."""
 
     @list_method("quota.list")
     def list(self, **options: Unpack[ListOptions]) -> ListSpec[Quota]:
@@ -17,12 +17,12 @@ class QuotaMethods(MethodGroup[M]):
 
     @read_method("quota.read")
     def read(self, name: str, **options: Unpack[ReadOptions]) -> ReadSpec[Quota]:
-        """Read a quota."""
+        """Read the quota with this name."""
         return ReadSpec(options, name)
 
     @call_method("quota.store")
     def store(self, quota: Quota, **options: Unpack[WriteOptions]) -> CallSpec[None]:
-        """Create or replace a quota."""
+        """Create the quota, or replace the one with its name."""
         return CallSpec(options, body=quota)
 
     @call_method("quota.update")
@@ -32,15 +32,15 @@ class QuotaMethods(MethodGroup[M]):
 
     @call_method("quota.delete")
     def delete(self, name: str, **options: Unpack[WriteOptions]) -> CallSpec[None]:
-        """Delete a quota that no namespace uses."""
+        """Delete the quota with this name, which no namespace may use."""
         return CallSpec(options, name)
 
     @list_method("quota.usages")
     def usages(self, **options: Unpack[ListOptions]) -> ListSpec[QuotaUsage]:
-        """List the usage of the quotas that the caller may read."""
+        """List the used resources of each quota that the caller may read."""
         return ListSpec(options)
 
     @read_method("quota.usage")
     def usage(self, name: str, **options: Unpack[ReadOptions]) -> ReadSpec[QuotaUsage]:
-        """Read the usage of a quota."""
+        """Read the used resources of the quota with this name."""
         return ReadSpec(options, name)

@@ -9,16 +9,19 @@ from wharf.contract.wire import services
 
 
 class ServiceMethods(MethodGroup[M]):
-    """Methods of `client.services`."""
+    """The methods of `client.services`. Each describes a call, which the client then sends."""
 
     @list_method("service.list")
     def list(self, **options: Unpack[ListOptions]) -> ListSpec[services.NamespaceServices]:
-        """List services by namespace and name."""
+        """List the names of services with their tags, by namespace."""
         return ListSpec(options)
 
     @list_method("service.read")
     def read(self, name: str, *, choose: str = "", **options: Unpack[ListOptions]) -> ListSpec[ServiceRegistration]:
-        """List the instances of a service. `choose`, such as `2|key`: select two; the same key selects the same ones."""
+        """List the instances of the service with this name.
+
+        `choose` as `<n>|<key>`, such as `2|web`, selects n instances; the same key selects the same ones.
+        """
         return ListSpec(options, name, choose=choose)
 
     @call_method("service.delete")

@@ -9,9 +9,10 @@ from wharf.contract.wire import variables
 
 
 class VariableMethods(MethodGroup[M]):
-    """Methods of `client.variables`.
+    """The methods of `client.variables`, for encrypted key-value pairs under a path and their locks.
 
-    `cas`: write only if the variable has this ModifyIndex; 0: only if it does not exist. Otherwise the call raises `Conflict`.
+    `cas`: write only if the variable has this ModifyIndex; 0: only if it does not exist. Otherwise the call raises
+    `Conflict`.
     """
 
     @list_method("variable.list")
@@ -21,7 +22,7 @@ class VariableMethods(MethodGroup[M]):
 
     @read_method("variable.read")
     def read(self, path: str, **options: Unpack[ReadOptions]) -> ReadSpec[variables.VariableView]:
-        """Read a variable."""
+        """Read the variable at this path, with its items."""
         return ReadSpec(options, path)
 
     @call_method("variable.put")
@@ -34,7 +35,10 @@ class VariableMethods(MethodGroup[M]):
         lock_id: str = "",
         **options: Unpack[WriteOptions],
     ) -> CallSpec[variables.VariableView]:
-        """Write a variable. `lock_id` is the ID of its lock, if the caller holds one."""
+        """Write a variable. `lock_id` is the ID of its lock, if the caller holds it.
+
+        `cas`: refuse unless the variable has this ModifyIndex; 0: refuse if it exists.
+        """
         lock = variables.LockRequest(id=lock_id) if lock_id else None
         return CallSpec(options, path, body=_build_request(path, items, lock), cas=_format_index(cas))
 
@@ -49,7 +53,10 @@ class VariableMethods(MethodGroup[M]):
         lock_id: str = "",
         **options: Unpack[WriteOptions],
     ) -> CallSpec[variables.VariableView]:
-        """Acquire the lock of a variable; the reply has its ID. With the ID of a held lock, change the items that it protects."""
+        """Acquire the lock of a variable, and write its items if they are given. The reply contains the ID of the lock.
+
+        With the ID of a held lock, only the items are written.
+        """
         lock = variables.LockRequest(id=lock_id, ttl=ttl, lock_delay=lock_delay)
         return CallSpec(
             options, path, body=_build_request(path, items, lock), extra_query=_build_lock_query("lock-acquire")
@@ -71,22 +78,25 @@ class VariableMethods(MethodGroup[M]):
 
     @call_method("variable.delete")
     def delete(self, path: str, *, cas: int | None = None, **options: Unpack[WriteOptions]) -> CallSpec[None]:
-        """Delete a variable."""
+        """Delete the variable at this path.
+
+        `cas`: refuse unless the variable has this ModifyIndex; 0: refuse if it exists.
+        """
         return CallSpec(options, path, cas=_format_index(cas))
 
 
 def _build_request(
     path: str, items: Mapping[str, str] | None, lock: variables.LockRequest | None
 ) -> variables.VariableRequest:
-    """Build the body of a write."""
+    """Return the body of a request to write a variable or to change its lock."""
     return variables.VariableRequest(path=path, items=dict(items) if items is not None else None, lock=lock)
 
 
 def _build_lock_query(name: str) -> dict[str, QueryValue]:
-    """Return the query parameter that selects a lock operation."""
+    """Return the query parameter that selects an operation on a lock, such as `lock-renew`."""
     return {name: True}
 
 
 def _format_index(cas: int | None) -> str | None:
-    """Return an index as text, or None."""
+    """Return the index as text; None stays None, so that it is not sent."""
     return None if cas is None else str(cas)

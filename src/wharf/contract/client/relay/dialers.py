@@ -8,18 +8,19 @@ from urllib.parse import urlsplit
 from wharf.contract.client.transport import CONNECT_TIMEOUT_S, UNIX_SCHEME, Unreachable
 
 ByteStream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+"""The two directions of one connection."""
 
 
 class Dialer(Protocol):
-    """Opens raw connections to one server."""
+    """Opens raw connections to one server, whose bytes are not interpreted."""
 
     async def open(self) -> ByteStream:
-        """Return a new connection. Raises `Unreachable`."""
+        """Return the reader and the writer of a new connection. Raises `Unreachable` if it cannot be opened."""
         ...
 
 
 class ServerDialer:
-    """Opens TCP, TLS or Unix socket connections to one server."""
+    """Opens raw TCP, TLS or Unix socket connections to one server."""
 
     def __init__(self, address: str, *, tls: ssl.SSLContext | None = None) -> None:
         """`address` is the server's HTTP address, with its scheme."""
@@ -27,7 +28,11 @@ class ServerDialer:
         self._tls = tls
 
     async def open(self) -> ByteStream:
-        """Connect to the address. Raises `Unreachable`."""
+        """Return the reader and the writer of a new connection to the server.
+
+        Without a TLS context, the system's trusted certificates are used. Raises `Unreachable` if the server cannot be
+        reached in time.
+        """
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 if self._address.startswith(UNIX_SCHEME):

@@ -12,7 +12,7 @@ from wharf.contract.client.transport import CONNECT_TIMEOUT_S, UNIX_SCHEME, Unre
 
 
 class HttpRelay:
-    """Forwards requests to one server. There is no timeout for the reply: the caller decides how long to wait."""
+    """Forwards requests to one server over HTTP, without a timeout for the reply: callers decide how long to wait."""
 
     def __init__(self, address: str, *, tls: ssl.SSLContext | None = None) -> None:
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
@@ -33,7 +33,10 @@ class HttpRelay:
 
     @asynccontextmanager
     async def open(self, outgoing: RelayRequest) -> AsyncIterator[RelayReply]:
-        """Forward a request. Yields the reply once its head was received."""
+        """Forward a request; as a context manager, yield the reply once its head was received.
+
+        Raises `Unreachable` if the server cannot be reached or sends no reply.
+        """
         request = httpx2.Request(
             outgoing.method,
             self._base.copy_with(raw_path=outgoing.target),
@@ -52,7 +55,7 @@ class HttpRelay:
             await reply.aclose()
 
     async def _iter_parts(self, reply: httpx2.Response) -> AsyncIterator[bytes]:
-        """Yield the undecoded parts of the body. Raises `Unreachable` if the connection breaks."""
+        """Yield the body of a reply in parts, not decompressed. Raises `Unreachable` if the connection breaks."""
         try:
             async for part in reply.aiter_raw():
                 yield part

@@ -24,7 +24,7 @@ RESERVED_CLOSE_CODES: Final = frozenset((1005, 1006, 1015))
 
 
 class HandshakeRefused(Exception):
-    """The other server replied to the handshake with an ordinary HTTP reply."""
+    """The error for a websocket handshake to which the server sent an ordinary HTTP reply, which it contains."""
 
     def __init__(self, status: int, headers: RawHeaders, body: bytes) -> None:
         super().__init__(f"websocket handshake failed with status {status}")
@@ -34,7 +34,7 @@ class HandshakeRefused(Exception):
 
 
 class WebSocket(Protocol):
-    """One open websocket."""
+    """An open websocket."""
 
     subprotocol: str | None
     close_code: int
@@ -53,22 +53,25 @@ class WebSocket(Protocol):
 
 
 class SocketRelay(Protocol):
-    """Forwards websockets to one server."""
+    """Opens websockets to one server, to forward their messages."""
 
     def open_socket(
         self, outgoing: RelayRequest, *, subprotocols: Sequence[str] = ()
     ) -> AbstractAsyncContextManager[WebSocket]:
-        """Open a websocket. Raises `Unreachable`, or `HandshakeRefused` with the server's HTTP reply."""
+        """Open a websocket; as a context manager, yield it and close it at the end.
+
+        Raises `Unreachable`, or `HandshakeRefused` with the server's HTTP reply.
+        """
         ...
 
 
 def to_sendable_close_code(code: int) -> int:
-    """Return the code, or "internal error" in place of a code that must not be sent."""
+    """Return the close code, or 1011 (internal error) in place of a code that must not be sent."""
     return CLOSE_INTERNAL_ERROR if code in RESERVED_CLOSE_CODES else code
 
 
 class WebSocketRelay:
-    """Opens websockets over TCP, TLS or a Unix socket."""
+    """Opens websockets to one server over TCP, TLS or a Unix socket."""
 
     def __init__(self, address: str, *, tls: ssl.SSLContext | None = None) -> None:
         """`address` is the server's HTTP address, with its scheme."""
@@ -83,7 +86,11 @@ class WebSocketRelay:
     async def open_socket(
         self, outgoing: RelayRequest, *, subprotocols: Sequence[str] = ()
     ) -> AsyncIterator[WebSocket]:
-        """Open a websocket with the headers of the original request, except for handshake and hop-by-hop headers."""
+        """Open a websocket with the headers of `outgoing`; as a context manager, yield it and close it at the end.
+
+        Handshake headers and headers of a single connection are not forwarded. Raises `Unreachable`, or
+        `HandshakeRefused` with the server's HTTP reply.
+        """
         headers = [
             (name.decode("latin-1"), value.decode("latin-1"))
             for name, value in remove_hop_by_hop_headers(outgoing.headers)
@@ -124,7 +131,7 @@ class WebSocketRelay:
 
 
 class _ClientWebSocket:
-    """An open websocket of the `websockets` library."""
+    """An open websocket, implemented with the `websockets` library."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
@@ -133,7 +140,7 @@ class _ClientWebSocket:
         self.close_reason = ""
 
     async def receive(self) -> str | bytes | None:
-        """Return the next message. Records the close code and returns None if the websocket was closed."""
+        """Return the next message, or None if the websocket was closed; then `close_code` and `close_reason` are set."""
         try:
             return await self._connection.recv()
         except ConnectionClosed:
@@ -142,6 +149,7 @@ class _ClientWebSocket:
             return None
 
     async def send(self, message: str | bytes) -> None:
+        """Send a message. Does nothing if the websocket was closed."""
         try:
             await self._connection.send(message)
         except ConnectionClosed:

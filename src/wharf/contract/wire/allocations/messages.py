@@ -13,8 +13,10 @@ from wharf.contract.model.record import Record
 
 
 class AllocationStopResponse(Record):
-    eval_id: str = ""
-    index: int = 0
+    """The reply to a stop of an allocation."""
+
+    eval_id: str = ""  # The evaluation that places the replacement.
+    index: int = 0  # Log index of the write.
 
 
 _HIDDEN_FIELDS: Final = frozenset(("job_version", "job_create_index", "log_tails", "report_number"))
@@ -29,12 +31,15 @@ _TYPE_BY_VIEW_FIELD: Final[dict[str, Any]] = {
 
 
 def _build_view_fields() -> list[tuple[str, Any, Any]]:
-    """Return the fields of an allocation in replies: those of the record without the hidden ones, and its job."""
+    """Return (name, type, default) of each field of an allocation in replies, as `msgspec.defstruct` expects them.
+
+    They are the fields of the record without the hidden ones, and in addition the job.
+    """
     view_fields: list[tuple[str, Any, Any]] = [("job", Job | None, msgspec.field(name="Job", default=None))]
     for field in msgspec.structs.fields(Allocation):
         if field.name not in _HIDDEN_FIELDS:
-            kind = _TYPE_BY_VIEW_FIELD.get(field.name, field.type)
-            view_fields.append((field.name, kind, msgspec.field(name=field.encode_name, default=field.default)))
+            view_type = _TYPE_BY_VIEW_FIELD.get(field.name, field.type)
+            view_fields.append((field.name, view_type, msgspec.field(name=field.encode_name, default=field.default)))
     return view_fields
 
 
@@ -54,40 +59,51 @@ else:
 ALLOCATION_VIEW_FIELDS: Final = tuple(
     name for name in AllocationView.__struct_fields__ if name not in ("job", *_TYPE_BY_VIEW_FIELD)
 )
+"""The fields that are copied unchanged from the record."""
 
 
 class AllocRestartRequest(Record):
-    task_name: str = ""
-    all_tasks: bool = False
+    """A request to restart tasks of an allocation."""
+
+    task_name: str = ""  # The task to restart; empty: all running tasks.
+    all_tasks: bool = False  # Restart also the tasks that have ended.
 
 
 class AllocSignalRequest(Record):
-    task: str = ""
-    signal: str = ""
+    """A request to send a signal to tasks of an allocation."""
+
+    task: str = ""  # Empty: all running tasks.
+    signal: str = ""  # The name of the signal, such as `SIGHUP`.
 
 
 class AllocPauseRequest(Record):
+    """A request to pause a task, to run it, or to return it to its schedule."""
+
     task: str = ""
-    schedule_state: str = ""
+    schedule_state: str = ""  # `pause`, `run` or `scheduled`.
 
 
 class AllocPauseState(Record):
-    schedule_state: str = ""
+    """Whether a task is paused by its schedule."""
+
+    schedule_state: str = ""  # Empty: the task is not paused. Always empty, because task schedules are not supported.
 
 
 class IndexResponse(Record):
-    index: int = 0
+    """A reply without a value."""
+
+    index: int = 0  # Log index of the write, or 0 if nothing was written.
 
 
 class AllocFileInfo(Record):
-    """The metadata of a file of an allocation."""
+    """The metadata of a file or folder of an allocation."""
 
     name: str = ""
     is_dir: bool = False
-    size: int = 0
-    file_mode: str = ""
-    mod_time: str = ""
-    content_type: str | msgspec.UnsetType = msgspec.UNSET
+    size: int = 0  # Bytes.
+    file_mode: str = ""  # Permissions as text, such as `-rw-r--r--`.
+    mod_time: str = ""  # When the content last changed (RFC 3339).
+    content_type: str | msgspec.UnsetType = msgspec.UNSET  # MIME type; absent if it was not determined.
 
 
 Measurements = dict[str, Any]

@@ -13,239 +13,252 @@ from wharf.contract.model.record import Record
 
 
 class JobParseRequest(Record):
-    """`job_hcl` is the text of a job file; `variables` is the text of a variables file."""
+    """A request to convert a job file to JSON."""
 
-    job_hcl: str = msgspec.field(name="JobHCL", default="")
-    variables: str = ""
-    canonicalize: bool = False
+    job_hcl: str = msgspec.field(name="JobHCL", default="")  # The text of the job file.
+    variables: str = ""  # The text of a variables file.
+    canonicalize: bool = False  # Whether defaults are filled in.
 
 
 class JobValidateRequest(Record):
-    """A job to validate."""
+    """A request to validate a job without registering it."""
 
     job: Job | None = None
-    namespace: str = ""
-    region: str = ""
-    secret_id: str = ""
+    namespace: str = ""  # The job's namespace, unless the query names one.
+    region: str = ""  # The region that should run the job; any other than the server's is refused.
+    secret_id: str = ""  # Ignored: the token comes from a header of the request.
 
     @classmethod
     def complete_submission(cls, submitted: dict[str, object]) -> dict[str, object]:
-        """Add an empty ID to a job without one, so that validation reports it together with the other problems."""
+        """Return the submitted request with an empty ID for a job without one.
+
+        Decoding then succeeds, and validation reports the missing ID together with all other problems of the job.
+        """
         job = submitted.get("Job")
         return {**submitted, "Job": {"ID": "", **job}} if isinstance(job, dict) else submitted
 
 
 class JobValidateResponse(Record):
-    """The problems and warnings of a job."""
+    """The errors and warnings that validation found in a job."""
 
-    driver_config_validated: bool = True
-    validation_errors: tuple[str, ...] | None = None
-    error: str = ""
-    warnings: str = ""
+    driver_config_validated: bool = True  # Always true; expected by Nomad's clients.
+    validation_errors: tuple[str, ...] | None = None  # One text for each error; None if the job is valid.
+    error: str = ""  # All errors as one text.
+    warnings: str = ""  # All warnings as one text.
 
 
 class JobPlanRequest(Record):
-    """A job to plan. `diff`: include the difference to the registered version."""
+    """A request for a dry run: what registering a job would change."""
 
     job: Job | None = None
-    diff: bool = False
-    policy_override: bool = False
-    namespace: str = ""
-    region: str = ""
-    secret_id: str = ""
+    diff: bool = False  # Whether the reply includes the difference to the stored version.
+    policy_override: bool = False  # Needs a further permission; has no other effect.
+    namespace: str = ""  # The job's namespace, unless the query names one.
+    region: str = ""  # The region that should run the job; any other than the server's is refused.
+    secret_id: str = ""  # Ignored: the token comes from a header of the request.
 
 
 class JobPlanResponse(Record):
-    """What registering a job would change."""
+    """The result of a dry run: what registering a job would change."""
 
-    annotations: PlanAnnotations | None = None
-    failed_tg_allocs: dict[str, AllocMetric] | None = None
-    job_modify_index: int = 0
+    annotations: PlanAnnotations | None = None  # The allocations that the plan would place, stop or update.
+    failed_tg_allocs: dict[str, AllocMetric] | None = None  # By group name: why allocations could not be placed.
+    job_modify_index: int = 0  # That of the stored job; 0 for a new job.
     created_evals: tuple[Evaluation, ...] | None = None
-    diff: JobDiff | None = None
+    diff: JobDiff | None = None  # The difference to the stored version, if requested.
     next_periodic_launch: datetime.datetime | None = None
     next_periodic_launches: tuple[datetime.datetime, ...] | msgspec.UnsetType = msgspec.UNSET
-    warnings: str = ""
-    index: int = 0
+    """The next few launches of a periodic job."""
+    warnings: str = ""  # All warnings as one text.
+    index: int = 0  # The same as `job_modify_index`.
 
 
 class JobVersions(Record):
-    """Versions of a job, newest first."""
+    """The stored versions of a job, newest first."""
 
     versions: tuple[Job, ...] = ()
-    diffs: tuple[JobDiff, ...] | None = None
-    index: int = 0
-    last_contact: int = 0
-    known_leader: bool = True
-    next_token: str = ""
+    diffs: tuple[JobDiff, ...] | None = None  # The differences between the versions, if requested.
+    index: int = 0  # Log index of the last change.
+    last_contact: int = 0  # Always 0; expected by Nomad's clients.
+    known_leader: bool = True  # Always true; expected by Nomad's clients.
+    next_token: str = ""  # Always empty; expected by Nomad's clients.
 
 
 class VersionTagRequest(Record):
-    """A tag for a version of a job."""
+    """A request to tag a version of a job. The path contains the tag."""
 
-    version: int = 0
-    latest: bool = False
+    version: int = 0  # Ignored if `latest` is set.
+    latest: bool = False  # Tag the newest version.
     description: str = ""
-    namespace: str = ""
-    region: str = ""
-    secret_id: str = ""
+    namespace: str = ""  # The job's namespace, unless the query names one.
+    region: str = ""  # Accepted and ignored.
+    secret_id: str = ""  # Ignored: the token comes from a header of the request.
 
 
 class VersionTagResponse(Record):
-    """The tag as it was stored."""
+    """The stored tag of a version of a job."""
 
     name: str = ""
     description: str = ""
-    tagged_time: int = 0
-    index: int = 0
-    last_contact: int = 0
-    known_leader: bool = False
-    next_token: str = ""
+    tagged_time: int = 0  # When the version was tagged, in ns since 1970.
+    index: int = 0  # Log index of the write.
+    last_contact: int = 0  # Always 0; expected by Nomad's clients.
+    known_leader: bool = False  # Always false; expected by Nomad's clients.
+    next_token: str = ""  # Always empty; expected by Nomad's clients.
 
     @classmethod
     def of(cls, tag: VersionTag, index: int) -> "VersionTagResponse":
-        """Return the reply for a stored tag."""
+        """Return the reply for a tag that was stored at this log index."""
         return cls(name=tag.name, description=tag.description, tagged_time=tag.tagged_time, index=index)
 
 
 class JobRevertRequest(Record):
-    """A version of a job to register again. `enforce_prior_version`: only if this is the current version."""
+    """A request to register an earlier version of a job again."""
 
     job_id: str = ""
-    job_version: int = 0
-    enforce_prior_version: int | None = None
-    namespace: str = ""
-    region: str = ""
-    secret_id: str = ""
+    job_version: int = 0  # The version to register.
+    enforce_prior_version: int | None = None  # Refuse unless this is the current version.
+    namespace: str = ""  # The job's namespace, unless the query names one.
+    region: str = ""  # Accepted and ignored.
+    secret_id: str = ""  # Ignored: the token comes from a header of the request.
 
 
 class JobStableRequest(Record):
-    """Whether a version of a job is stable."""
+    """A request to mark a version of a job as stable or unstable; auto-revert returns to a stable version."""
 
     job_id: str = ""
     job_version: int = 0
     stable: bool = False
-    namespace: str = ""
-    region: str = ""
-    secret_id: str = ""
+    namespace: str = ""  # The job's namespace, unless the query names one.
+    region: str = ""  # Accepted and ignored.
+    secret_id: str = ""  # Ignored: the token comes from a header of the request.
 
 
 class JobIndexReply(Record):
-    index: int = 0
+    """The reply to a write that has no other result."""
+
+    index: int = 0  # Log index of the write.
 
 
 class EvaluateOptions(Record):
-    force_reschedule: bool = False
+    """Options of a request to evaluate a job."""
+
+    force_reschedule: bool = False  # Replace failed allocations now, even if their policy would wait or forbid it.
 
 
 class JobEvaluateRequest(Record):
-    """A job to evaluate."""
+    """A request to create an evaluation of a job."""
 
     job_id: str = ""
     eval_options: EvaluateOptions = EvaluateOptions()
-    namespace: str = ""
-    region: str = ""
-    secret_id: str = ""
+    namespace: str = ""  # The job's namespace, unless the query names one.
+    region: str = ""  # Accepted and ignored.
+    secret_id: str = ""  # Ignored: the token comes from a header of the request.
 
 
 class JobDispatchRequest(Record):
-    """The payload and the metadata of a child of a parameterized job."""
+    """A request to run a parameterized job: it creates a child job with this payload and metadata."""
 
     job_id: str = ""
-    payload: bytes | None = None
-    meta: dict[str, str] | None = None
+    payload: bytes | None = None  # Bytes that a task of the child receives as a file.
+    meta: dict[str, str] | None = None  # Metadata of the child, by key.
     id_prefix_template: str = msgspec.field(name="IdPrefixTemplate", default="")
-    priority: int = 0
-    idempotency_token: str = ""
-    namespace: str = ""
-    region: str = ""
-    secret_id: str = ""
+    """Template for the beginning of the child's ID."""
+    priority: int = 0  # The child's priority; 0: that of the parent.
+    idempotency_token: str = ""  # While a child with the same token exists, no second one is created.
+    namespace: str = ""  # The job's namespace, unless the query names one.
+    region: str = ""  # Accepted and ignored.
+    secret_id: str = ""  # Ignored: the token comes from a header of the request.
 
 
 class JobDispatchResponse(Record):
-    """The ID of the created child, and its evaluation."""
+    """The reply to a dispatch of a parameterized job."""
 
-    dispatched_job_id: str = ""
-    eval_id: str = ""
-    eval_create_index: int = 0
-    job_create_index: int = 0
-    index: int = 0
+    dispatched_job_id: str = ""  # The ID of the child job.
+    eval_id: str = ""  # The evaluation that the request created; empty if none.
+    eval_create_index: int = 0  # Log index of the evaluation.
+    job_create_index: int = 0  # Log index of the child's creation.
+    index: int = 0  # Log index of the write.
 
 
 class PeriodicForceResponse(Record):
-    eval_id: str = ""
-    eval_create_index: int = 0
-    index: int = 0
+    """The reply to a forced launch of a periodic job."""
+
+    eval_id: str = ""  # The evaluation that the request created; empty if none.
+    eval_create_index: int = 0  # Log index of the evaluation.
+    index: int = 0  # Log index of the write.
 
 
 class ScalingRequest(Record):
-    """A new count for a group, or only a scaling event."""
+    """A request to set the count of a group, or only to record a scaling event."""
 
-    count: int | None = None
-    target: dict[str, str] | None = None
-    message: str = ""
-    error: bool = False
+    count: int | None = None  # The new count; None: only record an event.
+    target: dict[str, str] | None = None  # `Job` and `Group`: the job's ID and the group's name.
+    message: str = ""  # Stored in the scaling event.
+    error: bool = False  # Whether the event reports an error of the autoscaler.
     # Data of the autoscaler, stored unchanged.
     meta: dict[str, Any] | None = None
-    policy_override: bool = False
-    job_modify_index: int = 0
-    namespace: str = ""
-    region: str = ""
-    secret_id: str = ""
+    policy_override: bool = False  # Needs a further permission; has no other effect.
+    job_modify_index: int = 0  # Above 0: refuse unless the stored job has this JobModifyIndex.
+    namespace: str = ""  # The job's namespace, unless the query names one.
+    region: str = ""  # Accepted and ignored.
+    secret_id: str = ""  # Ignored: the token comes from a header of the request.
 
 
 class JobAction(Record):
-    """A named command that users may run inside a task."""
+    """A named command that users may run inside a task of a job."""
 
     name: str = ""
-    command: str = ""
-    args: tuple[str, ...] | None = None
+    command: str = ""  # The program to run.
+    args: tuple[str, ...] | None = None  # Its arguments.
     task_name: str = ""
     task_group_name: str = ""
 
 
 class JobName(Record):
+    """The ID of a job and its namespace."""
+
     id: str = ""
     namespace: str = ""
 
 
 class JobStatusesRequest(Record):
-    """The jobs whose statuses are requested."""
+    """A request for the statuses of jobs."""
 
-    jobs: tuple[JobName, ...] | None = None
-    include_children: bool = False
+    jobs: tuple[JobName, ...] | None = None  # At least one job; unknown jobs are omitted from the reply.
+    include_children: bool = False  # Whether to list children of periodic and parameterized jobs too.
 
 
 class AllocationDeploymentStatus(Record):
-    """An allocation's health in its deployment."""
+    """The health of an allocation in its deployment."""
 
-    canary: bool = False
-    healthy: bool | None = None
+    canary: bool = False  # Whether it is a canary.
+    healthy: bool | None = None  # None: not determined yet.
 
 
 class AllocationStatusView(Record):
-    """The status of one allocation in the overview of a job."""
+    """The status of one allocation in the status overview of a job."""
 
     id: str
-    group: str = ""
-    client_status: str = ""
+    group: str = ""  # The name of its task group.
+    client_status: str = ""  # Such as `running`; reported by its node.
     node_id: str = ""
     deployment_status: AllocationDeploymentStatus = AllocationDeploymentStatus()
     job_version: int = 0
-    followup_eval_id: str = ""
-    has_paused_task: bool = False
+    followup_eval_id: str = ""  # The delayed evaluation that will replace it; empty if none.
+    has_paused_task: bool = False  # Always false: task schedules are not supported.
 
 
 class LatestDeployment(Record):
-    """The latest deployment in the overview of a job."""
+    """The newest deployment in the status overview of a job."""
 
     id: str
-    is_active: bool = False
+    is_active: bool = False  # Whether it has not ended yet.
     job_version: int = 0
     status: str = ""
     status_description: str = ""
-    all_auto_promote: bool = False
-    requires_promotion: bool = False
+    all_auto_promote: bool = False  # Whether every group promotes its canaries automatically.
+    requires_promotion: bool = False  # Whether it waits for an operator's promotion.
 
 
 class JobStatusOverview(Record):
@@ -254,97 +267,98 @@ class JobStatusOverview(Record):
     id: str
     namespace: str = ""
     name: str = ""
-    type: str = ""
+    type: str = ""  # Such as `service` or `batch`.
     node_pool: str = ""
     datacenters: tuple[str, ...] | None = None
     priority: int = 0
     version: int = 0
-    submit_time: int = 0
-    modify_index: int = 0
+    submit_time: int = 0  # When this version was registered, in ns since 1970.
+    modify_index: int = 0  # Log index of its last change.
     allocs: tuple[AllocationStatusView, ...] | None = None
-    group_count_sum: int = 0
-    child_statuses: tuple[str, ...] | None = None
-    parent_id: str = ""
+    """None for a periodic or parameterized job, which has children instead."""
+    group_count_sum: int = 0  # The number of allocations that the groups request together.
+    child_statuses: tuple[str, ...] | None = None  # The statuses of the children; None for other jobs.
+    parent_id: str = ""  # The periodic or parameterized job that created it.
     latest_deployment: LatestDeployment | None = None
-    stop: bool = False
-    is_pack: bool = False
+    stop: bool = False  # Whether it was stopped.
+    is_pack: bool = False  # Whether Nomad Pack created it.
     status: str = ""
 
 
 class JobSource(Record):
-    """The source text of a job, with its variables."""
+    """The source text of a job, with the variables of its file."""
 
     source: str = ""
-    format: str = ""
-    variable_flags: dict[str, str] | None = None
-    variables: str = ""
+    format: str = ""  # `hcl2` or `json`.
+    variable_flags: dict[str, str] | None = None  # Variables from command line flags, by name.
+    variables: str = ""  # The text of a variables file.
 
 
 class JobRegisterRequest(Record):
-    """A job to register. `enforce_index`: only if the stored job has the ModifyIndex `job_modify_index`."""
+    """A request to register a job."""
 
     job: Job | None = None
-    submission: JobSource | None = None
-    enforce_index: bool = False
-    job_modify_index: int = 0
-    policy_override: bool = False
-    preserve_counts: bool = False
-    preserve_resources: bool = False
-    eval_priority: int = 0
-    namespace: str = ""
-    region: str = ""
-    secret_id: str = ""
+    submission: JobSource | None = None  # The source text, stored with the version.
+    enforce_index: bool = False  # Whether to refuse unless the stored job has the JobModifyIndex `job_modify_index`.
+    job_modify_index: int = 0  # With `enforce_index`: 0 refuses if the job exists.
+    policy_override: bool = False  # Needs a further permission; has no other effect.
+    preserve_counts: bool = False  # Keep the counts of groups that exist already.
+    preserve_resources: bool = False  # Keep the resources of tasks that exist already.
+    eval_priority: int = 0  # Priority of the evaluation; 0: that of the job.
+    namespace: str = ""  # The job's namespace, unless the query names one.
+    region: str = ""  # The region that should run the job; any other than the server's is refused.
+    secret_id: str = ""  # Ignored: the token comes from a header of the request.
 
 
 class JobRegisterResponse(Record):
-    """The reply to a registration, with the evaluation that it created."""
+    """The reply to a registration of a job."""
 
-    eval_id: str = ""
-    eval_create_index: int = 0
-    job_modify_index: int = 0
-    warnings: str = ""
-    index: int = 0
-    last_contact: int = 0
-    known_leader: bool = False
-    next_token: str = ""
+    eval_id: str = ""  # The evaluation that the request created; empty if none.
+    eval_create_index: int = 0  # Log index of the evaluation.
+    job_modify_index: int = 0  # Log index of the stored version.
+    warnings: str = ""  # All warnings as one text.
+    index: int = 0  # Log index of the write.
+    last_contact: int = 0  # Always 0; expected by Nomad's clients.
+    known_leader: bool = False  # Whether the cluster has a leader.
+    next_token: str = ""  # Always empty; expected by Nomad's clients.
     next_periodic_launches: tuple[datetime.datetime, ...] | msgspec.UnsetType = msgspec.UNSET
     """The next few launch times of a periodic job."""
 
 
 class JobDeregisterResponse(Record):
-    """The reply to a stop of a job, with the evaluation that it created."""
+    """The reply to a request to stop a job."""
 
-    eval_id: str = ""
-    eval_create_index: int = 0
-    job_modify_index: int = 0
-    volume_eval_id: str = ""
-    volume_eval_index: int = 0
-    index: int = 0
-    last_contact: int = 0
-    known_leader: bool = False
-    next_token: str = ""
+    eval_id: str = ""  # The evaluation that the request created; empty if none.
+    eval_create_index: int = 0  # Log index of the evaluation.
+    job_modify_index: int = 0  # Log index of the change of the job.
+    volume_eval_id: str = ""  # Always empty; expected by Nomad's clients.
+    volume_eval_index: int = 0  # Always 0; expected by Nomad's clients.
+    index: int = 0  # Log index of the write.
+    last_contact: int = 0  # Always 0; expected by Nomad's clients.
+    known_leader: bool = False  # Always false; expected by Nomad's clients.
+    next_token: str = ""  # Always empty; expected by Nomad's clients.
 
 
 class JobStub(Record):
     """A job in a list."""
 
     id: str
-    parent_id: str = ""
+    parent_id: str = ""  # The periodic or parameterized job that created it.
     name: str = ""
     namespace: str = ""
     datacenters: tuple[str, ...] = ()
     node_pool: str = ""
-    multiregion: None = None
-    type: str = ""
+    multiregion: None = None  # Always null: multi-region jobs are not supported.
+    type: str = ""  # Such as `service` or `batch`.
     priority: int = 0
-    periodic: bool = False
-    parameterized_job: bool = False
-    stop: bool = False
+    periodic: bool = False  # Whether it is a periodic job.
+    parameterized_job: bool = False  # Whether it is a parameterized job.
+    stop: bool = False  # Whether it was stopped.
     status: str = ""
     status_description: str = ""
-    job_summary: JobSummary | None = None
-    create_index: int = 0
-    modify_index: int = 0
-    job_modify_index: int = 0
-    submit_time: int = 0
-    meta: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    job_summary: JobSummary | None = None  # The number of allocations by group and state.
+    create_index: int = 0  # Log index of its creation.
+    modify_index: int = 0  # Log index of its last change.
+    job_modify_index: int = 0  # Log index of its newest version.
+    submit_time: int = 0  # When this version was registered, in ns since 1970.
+    meta: dict[str, str] | msgspec.UnsetType = msgspec.UNSET  # Present only if requested.

@@ -1,1 +1,1 @@
-"""Messages and endpoints about nodes, and of the channel between a node and its server."""
+"""Messages and endpoints of nodes, and the messages on the channel between a node and its server."""

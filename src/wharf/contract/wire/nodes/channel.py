@@ -14,78 +14,82 @@ from wharf.contract.model.refusal import RefusalCode, RefusalReason
 MAX_PART_BYTES: Final = 64 << 10
 """Bytes of one part of a stream, so that parts of several streams alternate."""
 WINDOW_BYTES: Final = 1 << 20
-"""Unacknowledged bytes of one stream; enough to follow a fast log over a common network."""
+"""Bytes of one stream that may be sent without credit; enough to follow a fast log over a common network."""
 MAX_MESSAGE_BYTES: Final = 4 << 20
 """Bytes of one message; limits the memory of the receiver."""
 
 
 class ChannelRequest(msgspec.Struct, frozen=True, tag="ask"):
-    """A request to the node. `about` is the ID of the allocation that it concerns, if any."""
+    """A request of a server to a node."""
 
-    id: int
-    verb: str
-    about: str
-    parameters: Mapping[str, str | bool | int]
+    id: int  # Number of the request on this connection; all messages about it repeat it.
+    verb: str  # The operation, such as `exec` or `stats`.
+    about: str  # ID of the allocation that it concerns, or empty.
+    parameters: Mapping[str, str | bool | int]  # Query parameters by name.
     body: bytes
 
 
 class ChannelInput(msgspec.Struct, frozen=True, tag="input"):
-    """A part of the input of a running request (exec)."""
+    """A part of the input of a running request, such as the input of a command."""
 
-    id: int
+    id: int  # Number of the request on this connection.
     data: bytes
 
 
 class OutputCredit(msgspec.Struct, frozen=True, tag="room"):
-    """The node may send this many more bytes of the reply."""
+    """A message that allows the node to send more bytes of a streamed reply (flow control)."""
 
-    id: int
-    bytes: int
+    id: int  # Number of the request on this connection.
+    bytes: int  # How many more bytes the node may send.
 
 
 class CancelRequest(msgspec.Struct, frozen=True, tag="enough"):
-    """The caller has disconnected; the node should stop the request."""
+    """A request to the node to stop a request, because the client has disconnected."""
 
-    id: int
+    id: int  # Number of the request on this connection.
 
 
 class WholeReply(msgspec.Struct, frozen=True, tag="answer"):
-    """A complete reply."""
+    """A reply of a node in a single message."""
 
-    id: int
+    id: int  # Number of the request on this connection.
     content_type: str
     body: bytes
 
 
 class StreamBegin(msgspec.Struct, frozen=True, tag="begin"):
-    """The beginning of a streamed reply: parts follow, then an end."""
+    """The first message of a streamed reply. `StreamPart` messages follow, then a `StreamEnd`."""
 
-    id: int
+    id: int  # Number of the request on this connection.
     content_type: str
 
 
 class StreamPart(msgspec.Struct, frozen=True, tag="part"):
-    id: int
+    """A part of a streamed reply."""
+
+    id: int  # Number of the request on this connection.
     data: bytes
 
 
 class StreamEnd(msgspec.Struct, frozen=True, tag="end"):
-    id: int
+    """The last message of a streamed reply."""
+
+    id: int  # Number of the request on this connection.
 
 
 class InputCredit(msgspec.Struct, frozen=True, tag="taken"):
-    """The node has processed this many bytes of the input; the server may send as many more."""
+    """A message that allows the server to send more input of a request (flow control)."""
 
-    id: int
-    bytes: int
+    id: int  # Number of the request on this connection.
+    bytes: int  # How many bytes the node has processed; the server may send as many more.
 
 
 class ChannelRefusal(msgspec.Struct, frozen=True, tag="refuse"):
-    """The request failed. Sent in place of the reply, or of the rest of it."""
+    """An error that replaces the reply to a request, or the rest of a streamed reply."""
 
-    id: int
+    id: int  # Number of the request on this connection.
     code: RefusalCode
-    text: str
+    text: str  # The error message.
     reason: RefusalReason = RefusalReason.UNSPECIFIED
 
 
@@ -98,4 +102,5 @@ decode_message_to_server: Final = msgspec.msgpack.Decoder(MessageToServer).decod
 
 
 def encode_message(message: MessageToNode | MessageToServer) -> bytes:
+    """Return the message as msgpack, with its type as a tag."""
     return _encoder.encode(message)
