@@ -1,6 +1,6 @@
-"""The scheduler cache: what the scheduler derives from the log.
+"""The scheduler cache: what the scheduler derives from the log and keeps up to date between evaluations.
 
-It holds fleet columns, feasibility results, namespace and quota usage, and reservations.
+It holds the fleet (all nodes as columns), feasibility results, the usage of namespaces and quotas, and reserved nodes.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -30,19 +30,24 @@ RecordChange = tuple[str, R | None, R | None]
 
 
 class SchedulerCache:
-    """Derived data of the scheduler, updated with each change of nodes, allocations and evaluations."""
+    """The data that the scheduler derives from nodes, allocations and evaluations.
+
+    Its owner reports each change of these records, so that nothing is recomputed for an evaluation.
+    """
 
     def __init__(self) -> None:
         self.fleet = Fleet()
+        """All nodes, with their capacity and the resources in use."""
         self.feasibility = FeasibilityChecker(self.fleet)
         self.namespace_usage = NamespaceUsage()
+        """CPU and memory by namespace, for the fair order of retries."""
         self.quota_usage = QuotaUsageTracker()
         self.reservations: dict[str, Reservation] = {}
         """Reserved nodes by id of the waiting evaluation."""
 
     @classmethod
     def from_snapshot(cls, snapshot: Replica) -> "SchedulerCache":
-        """Build the cache from a snapshot, for a new leader and for tests."""
+        """Build the cache from a snapshot of the whole state, for a new leader and for tests."""
         cache = cls()
         cache.fleet = Fleet.from_snapshot(snapshot)
         cache.feasibility = FeasibilityChecker(cache.fleet)
@@ -52,20 +57,23 @@ class SchedulerCache:
         return cache
 
     def measure_usage(self, resources: AllocatedResources) -> Usage:
-        """Return what these resources use."""
+        """Return the CPU, memory and disk that an allocation with these resources uses. Results are cached."""
         return self.fleet.measure_resources(resources)[0]
 
     def load_reservations(self, snapshot: Replica) -> None:
-        """Rebuild the reservations from the snapshot, for callers that did not follow each evaluation."""
+        """Replace all reservations by those of the blocked and pending evaluations in the snapshot.
+
+        For callers that did not report each change of an evaluation to `update_reservation`.
+        """
         self.reservations.clear()
         for status in (EvaluationStatus.BLOCKED, EvaluationStatus.PENDING):
             for evaluation in snapshot.list_by_index_sorted(EVALUATIONS_BY_STATUS, status):
                 self.update_reservation(snapshot, evaluation.id, evaluation)
 
     def update_reservation(self, snapshot: Replica, evaluation_id: str, evaluation: Evaluation | None) -> None:
-        """Update the reservation of an evaluation. `None`: the evaluation was deleted.
+        """Store or delete the reservation of an evaluation after its record changed. `None`: the record was deleted.
 
-        Its node stays reserved during a retry.
+        A reservation exists while the evaluation has a reserved node and has not ended, also while it is retried.
         """
         reservation = None
         if evaluation is not None and evaluation.reserved_node_id:
@@ -79,7 +87,10 @@ class SchedulerCache:
     def apply_changes(
         self, snapshot: Replica, nodes: Iterable[RecordChange[Node]], allocations: Iterable[RecordChange[Allocation]]
     ) -> None:
-        """Apply the changes of one batch. The snapshot has the state after the batch."""
+        """Update the fleet and the usage of namespaces and quotas after one batch changed these nodes and allocations.
+
+        A batch is one committed write. The snapshot has the state after it. Reservations are not changed.
+        """
         added_node_ids: set[str] = set()
         for key, _, node in nodes:
             if node is None:
@@ -105,10 +116,15 @@ class SchedulerCache:
             self._add_allocations(added_allocations, added_node_ids)
 
     def _add_allocations(self, allocations: Sequence[Allocation], added_node_ids: Collection[str]) -> None:
-        """Count new allocations. Plans place thousands that share their resources, so siblings are counted together."""
-        for (namespace, _), siblings in _group_siblings(allocations).items():
+        """Add new allocations to the usage of namespaces and quotas, and to the fleet.
+
+        The fleet contains those on nodes in `added_node_ids` already, because the nodes were added with them.
+
+        A plan may place thousands of allocations that share one resource record, so they are added up together.
+        """
+        for (namespace, _), equal_allocations in _group_by_resource_record(allocations).items():
             self.namespace_usage.add_usage(
-                namespace, siblings[0].allocated_resources, len(siblings), self.measure_usage
+                namespace, equal_allocations[0].allocated_resources, len(equal_allocations), self.measure_usage
             )
         for allocation in allocations if self.quota_usage.is_tracking else ():
             self.quota_usage.apply_change(None, allocation)
@@ -120,13 +136,16 @@ class SchedulerCache:
 
 
 def _is_plain_addition(allocation: Allocation) -> bool:
-    """Return whether the new allocation has no part in a preemption."""
+    """Return whether the new allocation neither preempts others nor was preempted, so that it can be added in bulk."""
     return not allocation.preempted_allocations and not allocation.preempted_by_allocation
 
 
-def _group_siblings(allocations: Iterable[Allocation]) -> dict[tuple[str, int], list[Allocation]]:
-    """Return the allocations by namespace and by the identity of their shared resources record."""
-    siblings: dict[tuple[str, int], list[Allocation]] = {}
+def _group_by_resource_record(allocations: Iterable[Allocation]) -> dict[tuple[str, int], list[Allocation]]:
+    """Return the allocations grouped by namespace and by the object id of their resource record.
+
+    Allocations of a group that were placed together share one record.
+    """
+    equal_allocations: dict[tuple[str, int], list[Allocation]] = {}
     for allocation in allocations:
-        siblings.setdefault((allocation.namespace, id(allocation.allocated_resources)), []).append(allocation)
-    return siblings
+        equal_allocations.setdefault((allocation.namespace, id(allocation.allocated_resources)), []).append(allocation)
+    return equal_allocations

@@ -1,6 +1,7 @@
 """Resolves the two sides of a constraint on a node and compares them (scheduling.md 2.4).
 
-A side is a literal, or a reference such as `${attr.kernel.name}` to something that the node reports.
+A side is a literal such as `linux`, or a reference such as `${attr.kernel.name}` to something that the node reports.
+Both are called targets.
 """
 
 from collections.abc import Callable
@@ -20,29 +21,33 @@ NODE_FIELDS: Final = {
     "node.class": "node_class",
     "node.pool": "node_pool",
 }
-"""References to fields of the node record."""
+"""By the name in a reference such as `${node.class}`, the field of the node record that it refers to."""
 UNIQUE_TARGET_PREFIXES: Final = ("${node.unique.", "${attr.unique.", "${meta.unique.", "${unique.")
-"""Targets with these prefixes differ from node to node and do not count in node classes."""
+"""How references begin whose values differ from node to node. They are left out when nodes are grouped into classes."""
 
 
 def list_group_constraints(group: TaskGroup) -> list[Constraint]:
-    """Return the constraints of the group and of its tasks."""
+    """Return the constraints of the group and of its tasks, without those of the job."""
     task_constraints = (constraint for task in group.tasks or () for constraint in task.constraints or ())
     return [*(group.constraints or ()), *task_constraints]
 
 
 def is_variable_target(target: str) -> bool:
-    """Return whether the target is a reference and not a literal."""
+    """Return whether the target (a side of a constraint) is a reference such as `${node.class}` and not a literal."""
     return target.startswith("${")
 
 
 def is_unique_target(target: str) -> bool:
-    """Return whether the target refers to a value that differs from node to node."""
+    """Return whether the target refers to a value that differs from node to node, such as `${node.unique.name}`."""
     return target.startswith(UNIQUE_TARGET_PREFIXES)
 
 
 def resolve_target(target: str, node: Node) -> str | None:
-    """Return the text of the target on this node, or `None` if the node has no such value."""
+    """Return the value of the target (a side of a constraint) on this node.
+
+    A literal is its own value. A reference such as `${attr.kernel.name}` is looked up in the attributes, the metadata
+    or the fields of the node. Return `None` if the node has no such value or the reference is invalid.
+    """
     if not is_variable_target(target):
         return target
     if not target.endswith("}"):
@@ -59,36 +64,43 @@ def resolve_target(target: str, node: Node) -> str | None:
 N = TypeVar("N", int, float, bytes)
 
 CROSS_ALLOCATION_OPERANDS: Final = frozenset((Operand.DISTINCT_HOSTS, Operand.DISTINCT_PROPERTY))
-"""Operands that depend on other allocations, not on the node alone."""
+"""Operands of constraints that depend on the placement of other allocations, not on the node alone."""
 
 
 def evaluate_comparison(operand: str, left: str | None, right: str | None) -> bool:
-    """Return whether the comparison is true. `None` stands for a value that the node does not have."""
+    """Return whether the comparison `left operand right` is true, such as `linux = linux`.
+
+    `None` stands for a value that the node does not have. An unknown operand is false.
+    """
     compare = _COMPARISONS.get(operand)
     return compare is not None and compare(left, right)
 
 
 def satisfies_constraint(node: Node, constraint: Constraint) -> bool:
-    """Return whether the node satisfies the constraint."""
+    """Return whether the comparison of the two sides of the constraint is true on this node."""
     return evaluate_comparison(
         constraint.operand, resolve_target(constraint.l_target, node), resolve_target(constraint.r_target, node)
     )
 
 
 def _is_equal(left: str | None, right: str | None) -> bool:
-    """Return whether both sides are the same text. A missing side equals nothing."""
+    """Return whether both sides are the same text. A missing side (`None`) equals nothing, not even another one."""
     return left is not None and left == right
 
 
 def _is_different(left: str | None, right: str | None) -> bool:
-    """Return whether the sides differ. A missing side equals an empty text."""
+    """Return whether the sides are different texts. A missing side (`None`) counts as an empty text."""
     return (left or "") != (right or "")
 
 
 def _make_order_comparison(accepts_order: Callable[[int], bool]) -> Callable[[str | None, str | None], bool]:
-    """Return a comparison that is true if `accepts_order` accepts the order: -1 less, 0 equal, 1 greater."""
+    """Return a comparison of two texts that is true if `accepts_order` accepts their order.
+
+    The order is -1 if the left side is less than the right side, 0 if they are equal, and 1 if it is greater.
+    """
 
     def compare(left: str | None, right: str | None) -> bool:
+        """Return whether `accepts_order` accepts the order of both sides; false if a side is missing or NaN."""
         if left is None or right is None:
             return False
         order = _compare_order(left, right)
@@ -98,9 +110,9 @@ def _make_order_comparison(accepts_order: Callable[[int], bool]) -> Callable[[st
 
 
 def _compare_order(left: str, right: str) -> int | None:
-    """Return -1, 0 or 1, or `None` if a side is not a number (NaN).
+    """Return -1 if `left` is less than `right`, 0 if they are equal, 1 if it is greater, `None` if one of them is NaN.
 
-    The sides are compared as integers if both are integers, else as numbers, else byte by byte.
+    The sides are compared as integers if both are integers, else as floats if both are floats, else byte by byte.
     """
     for parse in (_parse_integer, _parse_float):
         numbers = parse(left), parse(right)
@@ -110,7 +122,10 @@ def _compare_order(left: str, right: str) -> int | None:
 
 
 def _get_sign(left: N, right: N) -> int | None:
-    """Return -1, 0 or 1, or `None` if the values have no order."""
+    """Return -1 if `left` is less than `right`, 0 if they are equal, 1 if it is greater, `None` if they have no order.
+
+    Only NaN, the float that is not a number, has no order.
+    """
     if left == right:
         return 0
     if left < right:
@@ -119,7 +134,7 @@ def _get_sign(left: N, right: N) -> int | None:
 
 
 def _parse_integer(text: str) -> int | None:
-    """Return the text as a 64-bit integer, or `None`."""
+    """Return the integer that the text represents, or `None` if it is not a decimal integer of at most 64 bits."""
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
         return None
@@ -128,7 +143,7 @@ def _parse_integer(text: str) -> int | None:
 
 
 def _parse_float(text: str) -> float | None:
-    """Return the text as a float, or `None`."""
+    """Return the float that the text represents, or `None` if it is not a number."""
     try:
         return float(text) if "_" not in text and text == text.strip() else None
     except ValueError:
@@ -136,9 +151,13 @@ def _parse_float(text: str) -> float | None:
 
 
 def _make_version_comparison(dialect: VersionDialect) -> Callable[[str | None, str | None], bool]:
-    """Return a comparison that matches the left side against version constraints on the right."""
+    """Return a comparison of a version on the left side with version constraints, such as `>= 1.2`, on the right side.
+
+    The dialect says how both are parsed: as versions in general or as semantic versions.
+    """
 
     def compare(left: str | None, right: str | None) -> bool:
+        """Return whether the version satisfies the constraints; false if a side is missing or invalid."""
         if left is None or right is None:
             return False
         try:
@@ -150,7 +169,10 @@ def _make_version_comparison(dialect: VersionDialect) -> Callable[[str | None, s
 
 
 def _matches_pattern(left: str | None, right: str | None) -> bool:
-    """Return whether the left side matches the regular expression on the right."""
+    """Return whether the left side matches the regular expression on the right side.
+
+    False if a side is missing or the expression is invalid.
+    """
     if left is None or right is None:
         return False
     pattern = _compile_pattern(right)
@@ -167,17 +189,17 @@ def _compile_pattern(text: str) -> Re2Pattern | None:
 
 
 def _split_list(text: str) -> set[str]:
-    """Return the items of a comma-separated list."""
+    """Return the items of a comma-separated list as a set, without spaces around them."""
     return {item.strip() for item in text.split(",")}
 
 
 def _contains_all(left: str | None, right: str | None) -> bool:
-    """Return whether the left list contains every item of the right list."""
+    """Return whether the left comma-separated list contains every item of the right one; false if a side is missing."""
     return left is not None and right is not None and _split_list(right) <= _split_list(left)
 
 
 def _contains_any(left: str | None, right: str | None) -> bool:
-    """Return whether the left list contains at least one item of the right list."""
+    """Return whether two comma-separated lists have at least one item in common; false if a side is missing."""
     return left is not None and right is not None and bool(_split_list(right) & _split_list(left))
 
 
@@ -203,8 +225,8 @@ _COMPARISONS: Final[dict[str, Callable[[str | None, str | None], bool]]] = {
 
 
 def is_distinct_hosts_enabled(right: str) -> bool:
-    """Return whether this right side of `distinct_hosts` enables the constraint.
+    """Return whether a `distinct_hosts` constraint with this right side is enabled.
 
-    Only the spellings of false disable it.
+    It is, unless the right side is a spelling of false, such as `0` or `False`.
     """
     return right not in ("0", "f", "F", "FALSE", "false", "False")

@@ -1,7 +1,8 @@
 """Proposes moves of allocations to nodes with better scores. It uses the scores of placements and moves nothing.
 
 Only service jobs are considered: batch allocations would lose their progress, and system jobs run on every node anyway.
-With bin packing the emptiest nodes come first, with spread the fullest. Each proposed move counts for the next one.
+With bin packing, allocations on the emptiest nodes are examined first, with spread those on the fullest. A proposed
+move counts as done when the next one is searched.
 """
 
 from collections.abc import Iterator
@@ -34,27 +35,30 @@ MIN_SCORE_GAIN: Final = 0.1
 MAX_MOVES: Final = 500
 """Limits the size of a proposal."""
 MAX_SCANNED_ALLOCATIONS: Final = 5_000
-"""Limits the time of a proposal: allocations that are examined."""
+"""Limits the time of a proposal: at most this many allocations are examined."""
 
 
 def propose_moves(snapshot: Replica, cache: SchedulerCache) -> Rebalancing:
-    """Return the moves with a sufficient gain, in the recommended order."""
+    """Return the moves that raise an allocation's score by `MIN_SCORE_GAIN` or more, in the recommended order."""
     return _MoveFinder(snapshot, cache).run()
 
 
 class _MoveFinder:
-    """Builds one proposal."""
+    """Finds the moves of one proposal."""
 
     def __init__(self, snapshot: Replica, cache: SchedulerCache) -> None:
         self._snapshot = snapshot
         self._cache = cache
         self._draft = FleetDraft(cache.fleet)
+        """The resources in use on all nodes, as if the proposed moves were done."""
         self._selectors: dict[tuple[str, str, str], NodeSelector] = {}
+        """By namespace, job id and group name."""
         self._jobs: dict[tuple[str, str], Job | None] = {}
+        """Jobs by namespace and id. `None`: the job does not exist."""
         self._scanned_count = 0
 
     def run(self) -> Rebalancing:
-        """Return the proposed moves with the number of nodes in use before and after them."""
+        """Search the movable allocations, and return the proposed moves with the nodes in use before and after them."""
         counts_by_node = self._count_by_node()
         moves: list[AllocationMove] = []
         for allocation in self._iter_movable(counts_by_node):
@@ -77,7 +81,10 @@ class _MoveFinder:
         )
 
     def _count_by_node(self) -> dict[str, int]:
-        """Return how many allocations of service and batch jobs each node has."""
+        """Return by node id how many allocations it has, without those of system and sysbatch jobs.
+
+        Nodes without allocations are left out.
+        """
         counts_by_node: dict[str, int] = {}
         for _, node in self._cache.fleet.iter_nodes():
             allocations = self._snapshot.list_by_index(ALLOCATIONS_ON_NODE, node.id)
@@ -89,7 +96,10 @@ class _MoveFinder:
         return counts_by_node
 
     def _iter_movable(self, counts_by_node: dict[str, int]) -> Iterator[Allocation]:
-        """Yield the movable allocations in the order in which they are examined."""
+        """Yield the allocations on these nodes that may be moved, in the order in which they are examined.
+
+        Allocations on the emptiest node come first, or with the spread algorithm those on the fullest.
+        """
         fleet = self._cache.fleet
         rows = [fleet.row_by_node_id[node_id] for node_id in counts_by_node]
         ordered_rows = sorted(rows, key=lambda row: (self._get_fill(row), fleet.get_node(row).id))
@@ -104,13 +114,16 @@ class _MoveFinder:
             )
 
     def _get_fill(self, row: int) -> float:
-        """Return how full the node is: the sum of its CPU share and memory share."""
+        """Return how full the node in this fleet row is: the used share of its CPU plus that of its memory, 0 to 2."""
         fleet = self._cache.fleet
         cpu, memory = max(1, int(fleet.cpu[row])), max(1, int(fleet.memory[row]))
         return int(fleet.cpu_used[row]) / cpu + int(fleet.memory_used[row]) / memory
 
     def _find_move(self, allocation: Allocation) -> AllocationMove | None:
-        """Return a move of the allocation to a better node, or `None`."""
+        """Return a move of the allocation to a node with a sufficiently better score, or `None`.
+
+        The allocation is removed from the draft and placed again. If there is no move, it is restored on its node.
+        """
         job = self._get_job(allocation)
         group = job.find_group(allocation.task_group) if job is not None else None
         resources, fleet = allocation.allocated_resources, self._cache.fleet
@@ -134,7 +147,7 @@ class _MoveFinder:
         return None
 
     def _get_selector(self, job: Job, group: TaskGroup) -> NodeSelector:
-        """Return the node selector of the group. It is built on first use."""
+        """Return the selector that scores nodes for this group. It is built on first use and cached."""
         key = (job.namespace, job.id, group.name)
         selector = self._selectors.get(key)
         if selector is None:
@@ -154,21 +167,22 @@ class _MoveFinder:
         return selector
 
     def _get_job(self, allocation: Allocation) -> Job | None:
-        """Return the allocation's job, cached."""
+        """Return the job of the allocation from the cache or the snapshot, or `None` if it does not exist."""
         key = (allocation.namespace, allocation.job_id)
         if key not in self._jobs:
             self._jobs[key] = self._snapshot.get(JOBS, *key)
         return self._jobs[key]
 
     def _is_on_every_node(self, allocation: Allocation) -> bool:
-        """Return whether the allocation belongs to a system or sysbatch job."""
+        """Return whether the allocation belongs to a system or sysbatch job, which runs on every node."""
         job = self._get_job(allocation)
         return job is not None and job.runs_on_every_node
 
     def _is_movable(self, allocation: Allocation) -> bool:
         """Return whether the allocation may be moved.
 
-        It must run the current version of a service, have no local data, and be in no update or migration.
+        It must run the current version of a service job, and its group must have no sticky data on the node and no
+        single-writer volume. It must not be about to migrate, and the job must have no active deployment.
         """
         job = self._get_job(allocation)
         if (
@@ -189,9 +203,14 @@ class _MoveFinder:
 
 
 def _make_move(
-    allocation: Allocation, from_node: str, to_id: str, to_node: str, before: float, after: float
+    allocation: Allocation,
+    from_node_name: str,
+    to_node_id: str,
+    to_node_name: str,
+    score_before: float,
+    score_after: float,
 ) -> AllocationMove:
-    """Return the record of a move."""
+    """Return the record of a proposed move of the allocation from its node to another one, with its score on both."""
     return AllocationMove(
         alloc_id=allocation.id,
         name=allocation.name,
@@ -199,27 +218,27 @@ def _make_move(
         job_id=allocation.job_id,
         task_group=allocation.task_group,
         from_node_id=allocation.node_id,
-        from_node=from_node,
-        to_node_id=to_id,
-        to_node=to_node,
-        score_before=before,
-        score_after=after,
+        from_node=from_node_name,
+        to_node_id=to_node_id,
+        to_node=to_node_name,
+        score_before=score_before,
+        score_after=score_after,
     )
 
 
-def _summarize(moves: list[AllocationMove], before: int, after: int) -> str:
-    """Return the summary of the proposal."""
+def _summarize(moves: list[AllocationMove], nodes_before: int, nodes_after: int) -> str:
+    """Return a summary for users: the number of moves, their mean gain, and the nodes in use before and after them."""
     if not moves:
-        return f"no allocation would have a better score on another node: {_format_nodes(before)} in use"
+        return f"no allocation would have a better score on another node: {_format_nodes(nodes_before)} in use"
     mean = sum(move.score_after - move.score_before for move in moves) / len(moves)
     allocations = "1 allocation" if len(moves) == 1 else f"{len(moves)} allocations"
     nodes = (
-        f"{_format_nodes(before)} in use before, {after} after"
-        if before != after
-        else f"{_format_nodes(before)} in use, as before"
+        f"{_format_nodes(nodes_before)} in use before, {nodes_after} after"
+        if nodes_before != nodes_after
+        else f"{_format_nodes(nodes_before)} in use, as before"
     )
     return f"{allocations} would have a better score on another node, by {mean:.2f} on average; {nodes}"
 
 
-def _format_nodes(number: int) -> str:
-    return "1 node" if number == 1 else f"{number} nodes"
+def _format_nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"

@@ -46,12 +46,15 @@ from wharf.contract.model.times import DecisionContext
 
 
 def plan_evaluation(cache: SchedulerCache, snapshot: Replica, evaluation: Evaluation, context: DecisionContext) -> Plan:
-    """Return the plan of one evaluation for the state of snapshot and cache."""
+    """Return the plan of one evaluation: the changes that bring its job to the desired state, and its final record.
+
+    `cache` must have the state of `snapshot`.
+    """
     return _EvaluationPlanner(cache, snapshot, evaluation, context).run()
 
 
 class _EvaluationPlanner:
-    """Plans one evaluation."""
+    """Builds the plan of one evaluation."""
 
     def __init__(
         self, cache: SchedulerCache, snapshot: Replica, evaluation: Evaluation, context: DecisionContext
@@ -75,7 +78,10 @@ class _EvaluationPlanner:
         )
 
     def run(self) -> Plan:
-        """Return the plan."""
+        """Reconcile and place all groups of the job, and return the plan with all changes.
+
+        If the job is stopped or deleted, its allocations are stopped instead.
+        """
         job = self._job
         self._mark_stopping_lost()
         outcomes = self._stop_groups(job) if job is None or job.stop else self._reconcile_groups(job)
@@ -85,7 +91,10 @@ class _EvaluationPlanner:
     # -- reconciliation ----------------------------------------------------------------------------------------------
 
     def _build_input(self, job: Job | None) -> ReconcileInput:
-        """Return the input of the reconciliation."""
+        """Return what the reconciliation of each group needs, such as the job, its deployment and lost nodes.
+
+        A deleted job (`None`) is represented by an empty one with the same id.
+        """
         evaluation = self._evaluation
         return ReconcileInput(
             job=job if job is not None else Job(id=evaluation.job_id, namespace=evaluation.namespace),
@@ -101,14 +110,14 @@ class _EvaluationPlanner:
         )
 
     def _group_allocations(self) -> dict[str, list[Allocation]]:
-        """Return the job's allocations by group name."""
+        """Return the job's allocations by group name, also those of groups that the job no longer has."""
         by_group: dict[str, list[Allocation]] = {}
         for allocation in self._allocations:
             by_group.setdefault(allocation.task_group, []).append(allocation)
         return by_group
 
     def _stop_groups(self, job: Job | None) -> list[GroupOutcome]:
-        """Stop all groups of a stopped or deleted job."""
+        """Stop the allocations of all groups of a stopped or deleted job, and return the outcome for each group."""
         reconcile_input = self._build_input(job)
         outcomes = [
             stop_group(reconcile_input, name, job.find_group(name) if job is not None else None, allocations)
@@ -119,7 +128,10 @@ class _EvaluationPlanner:
         return outcomes
 
     def _reconcile_groups(self, job: Job) -> list[GroupOutcome]:
-        """Reconcile and place all groups of an active job."""
+        """Compare desired and actual allocations of each group of an active job, and place or stop allocations.
+
+        Allocations of groups that the job no longer has are stopped. Return the outcomes of the current groups.
+        """
         reconcile_input, by_group = self._build_input(job), self._group_allocations()
         outcomes = []
         for group in job.groups:
@@ -145,7 +157,10 @@ class _EvaluationPlanner:
     def _reconcile_system_group(
         self, reconcile_input: ReconcileInput, job: Job, group: TaskGroup, allocations: list[Allocation]
     ) -> GroupOutcome:
-        """Reconcile and place a group of a system or sysbatch job."""
+        """Compare desired and actual allocations of a group of a system or sysbatch job, and place or stop allocations.
+
+        Return the outcome. If no node can run the group and it has no allocation, it is recorded as failed.
+        """
         fleet = self._cache.fleet
         is_ready = self._cache.feasibility.select_ready_nodes(job)
         ready_nodes = {fleet.get_node(int(row)).id: fleet.get_node(int(row)) for row in is_ready.nonzero()[0]}
@@ -165,19 +180,20 @@ class _EvaluationPlanner:
         return outcome
 
     def _find_job_version(self, allocation: Allocation) -> Job | None:
-        """Return the job version that the allocation runs, or `None`."""
+        """Return the job version that the allocation runs, or `None` if it is no longer stored."""
         job = self._snapshot.get(JOB_VERSIONS, allocation.namespace, allocation.job_id, allocation.job_version)
         return job if job is not None and job.create_index == allocation.job_create_index else None
 
     def _is_evaluation_pending(self, evaluation_id: str) -> bool:
-        """Return whether the evaluation is still pending."""
+        """Return whether the evaluation with this id exists and has not been processed yet."""
         evaluation = self._snapshot.get(EVALUATIONS, evaluation_id)
         return evaluation is not None and evaluation.status is EvaluationStatus.PENDING
 
     def _find_stable_version(self, group: str) -> tuple[Job, str] | None:
-        """Return the newest stable version of the group and its deployment's id.
+        """Return the newest stable job version for this group, and the id of the deployment that rolled it out.
 
-        A version is stable if its deployment was promoted or needed no canaries.
+        A version is stable for the group if its deployment was promoted there or required no canaries. Return `None` if
+        no such deployment and version are stored.
         """
         key = (self._evaluation.namespace, self._evaluation.job_id)
         deployments = sorted(
@@ -192,13 +208,13 @@ class _EvaluationPlanner:
         return None
 
     def _can_update_in_place(self, allocation: Allocation, group: TaskGroup) -> bool:
-        """Return whether the allocation can be updated on its node with its current resources."""
+        """Return whether the allocation can change to the current job version on its node, without a new placement."""
         job = self._job
         assert job is not None, "a deleted job has no updates"
         return self._placer.can_update_in_place(allocation, job, group)
 
     def _mark_stopping_lost(self) -> None:
-        """Mark stopping allocations on lost nodes as lost, because no node will report their end."""
+        """Set allocations that are being stopped on down or deleted nodes to lost: no node will report their end."""
         for allocation in self._allocations if self._tainted_nodes else ():
             node = self._tainted_nodes.get(allocation.node_id)
             is_gone = allocation.node_id in self._tainted_nodes and (node is None or node.status is NodeStatus.DOWN)
@@ -209,7 +225,10 @@ class _EvaluationPlanner:
     # -- deployments -------------------------------------------------------------------------------------------------
 
     def _start_deployment(self, outcome: GroupOutcome, job: Job) -> None:
-        """Start the deployment with the first group that needs one; later groups join it."""
+        """Start a deployment if the outcome of a group requires a new one, or add the group to the one just started.
+
+        The executor adds new allocations of the group to this deployment.
+        """
         group_state, deployment = outcome.deployment, self._executor.deployment
         if not outcome.is_new_deployment or group_state is None:
             return
@@ -221,7 +240,10 @@ class _EvaluationPlanner:
         self._executor.deployment = deployment
 
     def _update_deployments(self, outcomes: Iterable[GroupOutcome]) -> tuple[list[Deployment], Job | None]:
-        """Return the deployments to write, and the job version that has become stable or `None`."""
+        """Return the new and changed deployments to write, and the job version that has become stable or `None`.
+
+        The current version becomes stable when its deployment succeeds.
+        """
         changed = [] if self._deployments.cancelled is None else [self._deployments.cancelled]
         deployment = self._executor.deployment
         if deployment is None:
@@ -265,20 +287,24 @@ class _EvaluationPlanner:
         )
 
     def _compute_eligibility(self, job: Job, failed_groups: Iterable[str]) -> dict[str, bool] | None:
-        """Return which node classes could run the failed groups, or `None` if no node class is known."""
+        """Return by computed node class whether its nodes could run one of these groups if they had free resources.
+
+        Nodes of one class satisfy the same constraints. Return `None` if no node has a class.
+        """
         groups = [group for name in failed_groups if (group := job.find_group(name)) is not None]
         return self._cache.feasibility.compute_class_eligibility(job, groups) or None
 
 
 def get_max_plan_attempts(evaluation: Evaluation) -> int:
-    """Return how many attempts without progress a plan gets before the evaluation fails (scheduling.md 6.3)."""
+    """Return after how many attempts without progress to commit a plan the evaluation fails (scheduling.md 6.3)."""
     return 2 if evaluation.type in (SchedulerType.BATCH, SchedulerType.SYSBATCH) else 5
 
 
 def can_plan_ahead(snapshot: Replica, evaluation: Evaluation) -> bool:
-    """Return whether the evaluation depends on other jobs only through free resources.
+    """Return whether the evaluation may be planned while the plan of another job is being committed.
 
-    Then it can be planned while another plan is being committed. False for jobs with a quota, preemption or a parent.
+    It may if other jobs affect it only through free resources. So the result is false for jobs with a quota, preemption
+    or a parent job, and for deleted jobs.
     """
     job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
     if job is None or job.parent_id or is_preemption_enabled(snapshot, job):

@@ -18,7 +18,10 @@ from wharf.contract.model.jobs.job import Job
 
 
 class PlacementAdmission:
-    """Admits or refuses the placements of one evaluation, one after the other. Admitted amounts count at once."""
+    """Decides for each placement of one evaluation whether the quota and the child limit of the job allow it.
+
+    What is placed must be reported with `consume_quota`, so that it counts for the next placement.
+    """
 
     def __init__(
         self, snapshot: Replica, quota_usage: QuotaUsageTracker, job: Job | None, allocations: Iterable[Allocation]
@@ -29,20 +32,24 @@ class PlacementAdmission:
             else get_remaining_quota(snapshot, job.namespace, job.region, quota_usage.get_quota_usage)
         )
         self.child_limit_reason = "" if job is None else explain_child_limit(snapshot, job, allocations)
-        """Why no allocation of the job may start yet, even if resources are free. Empty: no limit applies."""
+        """Why no allocation of the job may start yet, even if resources are free. Empty: no limit applies.
+
+        The child limit is the number of children of a parent job that may run at the same time.
+        """
         self._reasons: dict[str, tuple[str, ...]] = {}
-        """Why the first placement of each group was refused."""
+        """By group name, why the first refused placement of the group was refused."""
         self._refusal_counts: dict[str, int] = {}
+        """By group name, how many placements were refused."""
 
     @property
     def has_limits(self) -> bool:
-        """Whether placements may be refused."""
+        """Whether a quota or a child limit applies, so that placements may be refused."""
         return self._remaining_quota is not None or bool(self.child_limit_reason)
 
     def list_reasons(self, group: TaskGroup, *, released: AllocatedResources | None = None) -> tuple[str, ...]:
-        """Return why one more allocation of the group is refused. Empty: it is admitted.
+        """Return why the quota or the child limit refuses one more allocation of the group. Empty: it is admitted.
 
-        `released` are resources that the placement frees. The child limit does not apply then.
+        `released` are the resources of an allocation that the new one replaces. The child limit does not apply then.
         """
         if self.child_limit_reason and released is None:
             return (self.child_limit_reason,)
@@ -52,7 +59,10 @@ class PlacementAdmission:
         return self._remaining_quota.list_exceeded_limits(sum_requested_amounts(group), released=released_amounts)
 
     def try_admit(self, group: TaskGroup) -> bool:
-        """Return whether one more allocation of the group may be placed. A refusal is counted."""
+        """Return whether quota and child limit allow one more allocation of the group.
+
+        A refusal is counted for `build_refusal_metric`. An admission consumes nothing.
+        """
         reasons = self.list_reasons(group)
         if reasons:
             self._reasons.setdefault(group.name, reasons)
@@ -60,12 +70,15 @@ class PlacementAdmission:
         return not reasons
 
     def consume_quota(self, resources: AllocatedResources) -> None:
-        """Count the resources of a new allocation."""
+        """Count the resources of a new allocation as used in the quota, if there is one."""
         if self._remaining_quota is not None:
             self._remaining_quota.consume_amounts(measure_amounts(resources))
 
     def build_refusal_metric(self, job: Job, group: TaskGroup) -> AllocMetric | None:
-        """Return the metric of the group's refusals, or `None` if all its placements were admitted."""
+        """Return the metric that says why placements of the group were refused, and how many.
+
+        Return `None` if all of them were admitted.
+        """
         reasons = self._reasons.get(group.name)
         if reasons is None:
             return None

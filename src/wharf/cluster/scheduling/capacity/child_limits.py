@@ -13,13 +13,16 @@ from wharf.contract.model.jobs.job import Job, JobStatus
 
 
 def get_max_running(parent: Job) -> int:
-    """Return how many children of the job may run at the same time. 0: no limit."""
+    """Return how many children of a periodic or parameterized job may run at the same time. 0: no limit."""
     limits = [settings.max_running for settings in (parent.periodic, parent.parameterized_job) if settings is not None]
     return min((limit for limit in limits if limit > 0), default=0)
 
 
 def explain_child_limit(snapshot: Replica, job: Job, allocations: Iterable[Allocation]) -> str:
-    """Return why the job may not start yet, or an empty text if it may, or has started already."""
+    """Return why the job may not start yet because too many children of its parent job run.
+
+    The text is empty if it may start or has started already. `allocations` are those of the job.
+    """
     parent = snapshot.get(JOBS, job.namespace, job.parent_id) if job.parent_id else None
     limit = 0 if parent is None else get_max_running(parent)
     if not limit or job.status is JobStatus.RUNNING or any(not allocation.is_terminal for allocation in allocations):
@@ -29,6 +32,6 @@ def explain_child_limit(snapshot: Replica, job: Job, allocations: Iterable[Alloc
 
 
 def count_running_children(snapshot: Replica, namespace: str, parent_id: str) -> int:
-    """Return how many children of the job are running."""
+    """Return how many children of this parent job are running, from its job summary; 0 if it has none."""
     summary = snapshot.get(JOB_SUMMARIES, namespace, parent_id)
     return 0 if summary is None or summary.children is None else summary.children.running

@@ -11,17 +11,25 @@ from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.allocations.resources import AllocatedResources
 
 UsageMeasure = Callable[[AllocatedResources], Usage]
-"""Returns the usage of a resource record."""
+"""Returns the CPU, memory and disk that a resource record uses."""
 
 
 class NamespaceUsage:
-    """CPU and memory of all allocations that occupy a node, by namespace."""
+    """Counts for each namespace the CPU and memory of its allocations.
+
+    An allocation counts until its node reports that it has ended (`is_occupying`).
+    """
 
     def __init__(self) -> None:
         self._usage_by_namespace: dict[str, list[int]] = {}
+        """By namespace, the CPU in MHz and the memory in MB."""
 
     def apply_change(self, before: Allocation | None, after: Allocation | None, measure: UsageMeasure) -> None:
-        """Apply the change of an allocation."""
+        """Add, subtract or replace the usage of an allocation whose record changes from `before` to `after`.
+
+        `before` is `None` for a new allocation, `after` for a deleted one. `measure` returns the usage of a resource
+        record.
+        """
         was_occupying = before is not None and before.is_occupying
         is_occupying = after is not None and after.is_occupying
         if was_occupying and is_occupying and before.allocated_resources is after.allocated_resources:  # type: ignore[union-attr]
@@ -32,31 +40,31 @@ class NamespaceUsage:
             self._add(after, 1, measure)
 
     def add_usage(
-        self, namespace: str, resources: AllocatedResources | None, number: int, measure: UsageMeasure
+        self, namespace: str, resources: AllocatedResources | None, count: int, measure: UsageMeasure
     ) -> None:
-        """Add the usage of `number` allocations with these resources to the namespace; a negative number subtracts."""
+        """Add the usage of `count` allocations with these resources to the namespace; a negative count subtracts it."""
         if resources is None:
             return
         usage = measure(resources)
         namespace_usage = self._usage_by_namespace.get(namespace)
         if namespace_usage is None:
             namespace_usage = self._usage_by_namespace[namespace] = [0, 0]
-        namespace_usage[0] += number * usage.cpu
-        namespace_usage[1] += number * usage.memory_mb
+        namespace_usage[0] += count * usage.cpu
+        namespace_usage[1] += count * usage.memory_mb
 
     def _add(self, allocation: Allocation, sign: int, measure: UsageMeasure) -> None:
-        """Count the allocation, or remove it with `sign=-1`."""
+        """Add the usage of the allocation to its namespace, or subtract it with `sign=-1`."""
         self.add_usage(allocation.namespace, allocation.allocated_resources, sign, measure)
 
     def get_usage(self, namespace: str) -> Usage:
-        """Return what the namespace uses."""
+        """Return the CPU and memory that the namespace uses. Disk is not counted and always 0."""
         cpu, memory_mb = self._usage_by_namespace.get(namespace, (0, 0))
         return Usage(cpu, memory_mb)
 
 
-def compute_dominant_share(used: Usage, fleet: Usage) -> float:
-    """Return the larger of CPU share and memory share.
+def compute_dominant_share(used: Usage, fleet_capacity: Usage) -> float:
+    """Return the share of the fleet's capacity that is used: the larger of the CPU share and the memory share.
 
-    The divisor is at least 1, so that an empty fleet is no error.
+    A capacity of 0 counts as 1, so that an empty fleet is no error.
     """
-    return max(used.cpu / max(1, fleet.cpu), used.memory_mb / max(1, fleet.memory_mb))
+    return max(used.cpu / max(1, fleet_capacity.cpu), used.memory_mb / max(1, fleet_capacity.memory_mb))

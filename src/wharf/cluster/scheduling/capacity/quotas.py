@@ -17,26 +17,38 @@ from wharf.contract.model.log import KEY_SEPARATOR
 from wharf.contract.model.quotas import Quota, RegionLimit
 
 QuotaAmounts = dict[str, int]
-"""Amounts by dimension. Devices have their full name as dimension."""
+"""Amounts by dimension: those in `DIMENSIONS`, and one such as `device nvidia/gpu/a100` for each device group."""
 
 DIMENSIONS: Final = ("count", "cpu", "cores", "memory_mb", "memory_max_mb")
-"""The dimensions that limits can set, as fields of `RegionLimit`."""
+"""The dimensions that a quota can limit, named as the fields of `RegionLimit`.
+
+They are the number of allocations, CPU in MHz, reserved cores, and reserved and maximum memory in MB.
+"""
 DIMENSION_NAMES: Final = {"memory_mb": "memory", "memory_max_mb": "memory max"}
+"""How texts for users name a dimension, if not by its own name."""
 DEVICE_PREFIX: Final = "device "
+"""The dimensions of devices begin with this prefix."""
 
 
 class RemainingQuota:
-    """What is left of a quota in one region. Consumed amounts count at once in the next check."""
+    """The limit of a quota in one region, with the amounts in use.
+
+    Amounts that `consume_amounts` adds count for the next check.
+    """
 
     def __init__(self, quota: str, limit: RegionLimit, used: QuotaAmounts) -> None:
+        """`quota` is the name of the quota. `used` is copied."""
         self.quota = quota
         self._limit = limit
         self._used = dict(used)
 
     def list_exceeded_limits(self, requested: QuotaAmounts, *, released: QuotaAmounts | None = None) -> tuple[str, ...]:
-        """Return a text for each limit that these amounts would exceed. Empty: they may be placed.
+        """Return a text for each dimension, such as CPU, whose limit these further amounts would exceed.
 
-        `released` are amounts that the placement frees.
+        Empty: they may be used.
+
+        Example: `cpu exhausted (500 needed > 400 limit)`. `released` are amounts that the placement frees. A limit of 0
+        is no limit; a negative limit allows nothing. Limits on devices are not checked.
         """
         released_amounts = released or {}
         texts = []
@@ -48,17 +60,21 @@ class RemainingQuota:
         return tuple(texts)
 
     def consume_amounts(self, requested: QuotaAmounts) -> None:
-        """Count these amounts as used."""
+        """Add these amounts to the amounts that count as used. Limits are not checked."""
         for name, amount in requested.items():
             self._used[name] = self._used.get(name, 0) + amount
 
 
 def get_remaining_quota(
-    snapshot: Replica, namespace: str, region: str, used: Callable[[Replica, str], QuotaAmounts] | None = None
+    snapshot: Replica,
+    namespace: str,
+    region: str,
+    get_quota_usage: Callable[[Replica, str], QuotaAmounts] | None = None,
 ) -> RemainingQuota | None:
     """Return the remaining quota of the namespace, or `None` if no quota limits it in this region.
 
-    `used` returns the usage of a quota. The default adds up all allocations.
+    `get_quota_usage` returns what all namespaces with a quota use, given the snapshot and the name of the quota. The
+    default adds up all their allocations, which is slow.
     """
     namespace_record = snapshot.get(NAMESPACES, namespace)
     quota = (
@@ -69,16 +85,19 @@ def get_remaining_quota(
     limit = None if quota is None else find_region_limit(quota, region)
     if quota is None or limit is None:
         return None
-    return RemainingQuota(quota.name, limit, (used or sum_quota_usage)(snapshot, quota.name))
+    return RemainingQuota(quota.name, limit, (get_quota_usage or sum_quota_usage)(snapshot, quota.name))
 
 
 def find_region_limit(quota: Quota, region: str) -> RegionLimit | None:
-    """Return the limit of the quota for the region, or `None`."""
+    """Return the limit of the quota for its namespaces in this region, or `None` if it has no limit there."""
     return next((limit.region_limit for limit in quota.limits or () if limit.region == region), None)
 
 
 def sum_quota_usage(snapshot: Replica, quota_name: str) -> QuotaAmounts:
-    """Return what all namespaces with this quota use, added up from their allocations."""
+    """Return what all namespaces with this quota use together, by dimension such as `cpu`.
+
+    It is added up from their allocations that have not ended.
+    """
     total: QuotaAmounts = {}
     for namespace in snapshot.list_by_index_sorted(NAMESPACES_WITH_QUOTA, quota_name):
         for name, amount in sum_namespace_usage(snapshot, namespace.name).items():
@@ -87,9 +106,12 @@ def sum_quota_usage(snapshot: Replica, quota_name: str) -> QuotaAmounts:
 
 
 def sum_namespace_usage(snapshot: Replica, namespace: str) -> QuotaAmounts:
-    """Return what the namespace uses, added up from its allocations."""
+    """Return what the namespace uses, by dimension such as `cpu`, added up from its allocations that have not ended.
+
+    Allocations of a group usually share one resource record. Its amounts are measured once (`measured`, by object id).
+    """
     total: QuotaAmounts = {}
-    sizes: dict[int, tuple[AllocatedResources, QuotaAmounts]] = {}
+    measured: dict[int, tuple[AllocatedResources, QuotaAmounts]] = {}
     for job_id in _list_job_ids(snapshot, namespace):
         for allocation in snapshot.list_by_index(ALLOCATIONS_OF_JOB, namespace, job_id):
             if not allocation.is_occupying:
@@ -98,11 +120,11 @@ def sum_namespace_usage(snapshot: Replica, namespace: str) -> QuotaAmounts:
             if resources is None:
                 total["count"] = total.get("count", 0) + 1
                 continue
-            # Siblings share the record. Keep it in the entry, so that no other object gets its id.
-            size = sizes.get(id(resources))
-            if size is None:
-                size = sizes[id(resources)] = (resources, measure_amounts(resources))
-            for name, amount in size[1].items():
+            # Store the record in the entry, so that no other object gets its id.
+            entry = measured.get(id(resources))
+            if entry is None:
+                entry = measured[id(resources)] = (resources, measure_amounts(resources))
+            for name, amount in entry[1].items():
                 total[name] = total.get(name, 0) + amount
     return total
 
@@ -115,7 +137,7 @@ def _list_job_ids(snapshot: Replica, namespace: str) -> list[str]:
 
 
 def convert_usage_to_limit(used: QuotaAmounts) -> RegionLimit:
-    """Return the usage in the form of a limit, for the API."""
+    """Return the used amounts as a `RegionLimit`, the format in which the API shows them."""
     devices = tuple(
         RequestedDevice(name=name.removeprefix(DEVICE_PREFIX), count=count)
         for name, count in sorted(used.items())
@@ -132,10 +154,11 @@ def convert_usage_to_limit(used: QuotaAmounts) -> RegionLimit:
 
 
 def measure_amounts(resources: AllocatedResources | None) -> QuotaAmounts:
-    """Return what one allocation with these resources uses of its quota."""
+    """Return what one allocation with these resources uses of a quota, by dimension such as `cpu`."""
     amounts: QuotaAmounts = {"count": 1}
 
     def add(name: str, amount: int) -> None:
+        """Add the amount to the dimension with this name."""
         amounts[name] = amounts.get(name, 0) + amount
 
     for task in (resources.tasks or {}).values() if resources is not None else ():
@@ -149,9 +172,9 @@ def measure_amounts(resources: AllocatedResources | None) -> QuotaAmounts:
 
 
 def sum_requested_amounts(group: TaskGroup) -> QuotaAmounts:
-    """Return what one more allocation of the group would use.
+    """Return what one more allocation of the group would use of a quota, by dimension, before its node is chosen.
 
-    The MHz of whole cores depend on the node, so they are counted only after the placement.
+    The MHz of reserved cores and the devices depend on the node, so they are left out and counted after the placement.
     """
     requested: QuotaAmounts = {"count": 1}
     for task in group.tasks or ():
@@ -169,7 +192,10 @@ def sum_requested_amounts(group: TaskGroup) -> QuotaAmounts:
 
 
 def try_consume_quota(remaining_quota: RemainingQuota | None, placed: tuple[Allocation, ...]) -> bool:
-    """Consume the quota for all these allocations and return True, or return False if they exceed it."""
+    """Count the amounts of all these allocations as used and return true, if the remaining quota allows all of them.
+
+    Otherwise count nothing and return false. Without a quota (`None`), return true.
+    """
     if remaining_quota is None:
         return True
     amounts = [measure_amounts(allocation.allocated_resources) for allocation in placed]
@@ -183,24 +209,33 @@ def try_consume_quota(remaining_quota: RemainingQuota | None, placed: tuple[Allo
     return True
 
 
-MAX_CACHED_SIZES: Final = 4_096
-"""Limits memory: resource records whose amounts are cached."""
+MAX_CACHED_RECORDS: Final = 4_096
+"""Limits memory: the amounts of at most this many resource records are cached."""
 
 
 class QuotaUsageTracker:
-    """Follows the quota usage of namespaces. Its state must have the index of the snapshot that callers pass."""
+    """Keeps the amounts that namespaces use up to date, so that they are not added up for every evaluation.
+
+    A namespace is tracked from the first call of `get_quota_usage` for its quota on. The tracker must have received all
+    changes up to the index of the snapshot that a caller passes, and no later ones.
+    """
 
     def __init__(self) -> None:
         self._by_namespace: dict[str, QuotaAmounts] = {}
-        self._sizes: dict[int, tuple[AllocatedResources, QuotaAmounts]] = {}
+        """The used amounts of each tracked namespace."""
+        self._measured: dict[int, tuple[AllocatedResources, QuotaAmounts]] = {}
+        """Resource records and their amounts, by object id of the record."""
 
     @property
     def is_tracking(self) -> bool:
-        """Whether any usage was requested yet. Nothing is counted before that."""
+        """Whether any namespace is tracked. If not, changes of allocations need not be applied."""
         return bool(self._by_namespace)
 
     def apply_change(self, before: Allocation | None, after: Allocation | None) -> None:
-        """Apply the change of an allocation."""
+        """Update the used amounts of a tracked namespace, given the record of an allocation before and after a change.
+
+        `before` is `None` for a new allocation, `after` for a deleted one.
+        """
         if not self._by_namespace:
             return
         for allocation, sign in ((before, -1), (after, 1)):
@@ -212,7 +247,10 @@ class QuotaUsageTracker:
                     used[name] = used.get(name, 0) + sign * amount
 
     def get_quota_usage(self, snapshot: Replica, quota_name: str) -> QuotaAmounts:
-        """Return what all namespaces with this quota use."""
+        """Return what all namespaces with this quota use together, by dimension such as `cpu`.
+
+        Namespaces that are not tracked yet are added up, and tracked from now on.
+        """
         total: QuotaAmounts = {}
         for namespace in snapshot.list_by_index_sorted(NAMESPACES_WITH_QUOTA, quota_name):
             used = self._by_namespace.get(namespace.name)
@@ -223,13 +261,16 @@ class QuotaUsageTracker:
         return total
 
     def _get_amounts(self, resources: AllocatedResources | None) -> QuotaAmounts:
-        """Return the amounts of the resource record, cached by identity."""
+        """Return the amounts that one allocation with this resource record uses.
+
+        They are cached by the object id of the record, because the allocations of a group usually share one record.
+        """
         if resources is None:
             return {"count": 1}
-        cached = self._sizes.get(id(resources))
+        cached = self._measured.get(id(resources))
         if cached is None:
-            if len(self._sizes) >= MAX_CACHED_SIZES:
-                self._sizes.clear()
-            # Siblings share the record. Keep it in the entry, so that no other object gets its id.
-            cached = self._sizes[id(resources)] = (resources, measure_amounts(resources))
+            if len(self._measured) >= MAX_CACHED_RECORDS:
+                self._measured.clear()
+            # Store the record in the entry, so that no other object gets its id.
+            cached = self._measured[id(resources)] = (resources, measure_amounts(resources))
         return cached[1]

@@ -12,18 +12,28 @@ from wharf.contract.model.jobs.job import Job
 
 
 class Reservation(msgspec.Struct, frozen=True):
-    """A node that is reserved for a waiting evaluation. `demand` is what one of its allocations needs."""
+    """A node whose freed capacity is held for a waiting evaluation.
+
+    Other jobs of the same or a lower priority must leave it free.
+    """
 
     evaluation_id: str
     namespace: str
     job_id: str
     priority: int
+    """The priority of the evaluation."""
     node_id: str
+    """The reserved node."""
     demand: Usage
+    """What the largest waiting allocation of the job needs: this much is held on the node."""
 
 
 def build_reservation(evaluation: Evaluation, job: Job | None) -> Reservation | None:
-    """Return the reservation of the evaluation, or `None`. An evaluation stays reserved while it is retried."""
+    """Return the reservation of the evaluation: its reserved node with the demand of its largest waiting group.
+
+    Return `None` if the evaluation has no reserved node or has ended, or if its job or waiting groups no longer exist.
+    A reservation remains valid while its evaluation is retried.
+    """
     if job is None or evaluation.status.is_terminal or not evaluation.reserved_node_id:
         return None
     group = find_largest_waiting_group(job, evaluation)
@@ -40,12 +50,15 @@ def build_reservation(evaluation: Evaluation, job: Job | None) -> Reservation | 
 
 
 def find_largest_waiting_group(job: Job, evaluation: Evaluation) -> TaskGroup | None:
-    """Return the group with the largest waiting allocation. A node that can take it can take the others too."""
+    """Return the group that could not be placed and whose allocations need the most memory, then the most CPU.
+
+    The evaluation records which groups could not be placed. Return `None` if the job has none of them any more.
+    """
     groups = [group for name in evaluation.failed_tg_allocs or {} if (group := job.find_group(name)) is not None]
     return max(groups, key=_get_demand_key, default=None)
 
 
 def _get_demand_key(group: TaskGroup) -> tuple[int, int, str]:
-    """Return the sort key by demand."""
+    """Return the sort key of a group by what one allocation needs: memory, then CPU, then the group's name."""
     demand = get_group_demand(group)
     return demand.memory_mb, demand.cpu, group.name

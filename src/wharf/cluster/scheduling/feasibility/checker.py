@@ -1,8 +1,9 @@
 """Finds the nodes that can run a group, and why each other node cannot. Only the node itself is checked.
 
-Each check runs once per node kind, and results are cached between evaluations. Only constraints on unique attributes
-and host volumes are checked node by node. Checks that depend on other allocations (ports, distinct hosts, free
-resources) follow when a node is chosen.
+Nodes of one kind have equal attributes, drivers and devices, so all checks of such properties have the same result for
+them. Each check runs once for each node kind, and results are cached between evaluations. Only constraints on unique
+attributes, such as the name of a node, and host volumes are checked node by node. Checks that depend on other
+allocations (ports, distinct hosts, free resources) follow when a node is chosen.
 """
 
 from collections import OrderedDict
@@ -34,6 +35,7 @@ from wharf.contract.model.jobs.resources import RequestedDevice
 from wharf.contract.model.node_pools import ALL_NODE_POOL
 from wharf.contract.model.nodes.node import Node
 
+# Reasons why a node is not feasible, as metrics show them.
 MISSING_DRIVERS: Final = "missing drivers"
 MISSING_DEVICES: Final = "missing devices"
 MISSING_NETWORK: Final = "missing network"
@@ -42,38 +44,52 @@ MISSING_VOLUMES: Final = "missing compatible host volumes"
 DRIVER_ATTRIBUTE_PREFIX: Final = "driver."
 """Older nodes report their drivers as attributes with this prefix."""
 FEASIBLE: Final = 0
-"""The reason code of feasible nodes."""
-MAX_CACHED_VERDICTS: Final = 1_024
-"""Limits memory: results by node kind are cached for this many different requirements."""
+"""The reason code of feasible nodes, for which no requirement is unmet."""
+MAX_CACHED_REQUIREMENTS: Final = 1_024
+"""Limits memory: the results of all node kinds are cached for this many different group requirements."""
 MAX_CACHED_SCREENINGS: Final = 64
-"""Limits memory: complete screening results that are cached."""
+"""Limits memory: how many complete screening results (one entry for each node) are cached."""
 MAX_REPORTED_CLASSES: Final = 200
-"""Limits the size of an evaluation: node classes whose eligibility it stores."""
+"""Limits the size of an evaluation: the number of node classes whose eligibility it stores."""
 BUILTIN_NETWORK_MODES: Final = ("", "host", "none")
+"""Network modes that every node offers."""
 TRUE_WORDS: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
 """Attribute values that count as true."""
 
 
 class HostPort(msgspec.Struct, frozen=True):
-    """A port of the group that requests a host network by name."""
+    """A port of a group that requests a host network by name."""
 
     label: str
+    """The name of the port in the job."""
     network: str
+    """The name of the host network; it may be a reference such as `${meta.network}`."""
 
 
 class GroupRequirements(msgspec.Struct, frozen=True):
-    """What a group requires of a node alone, in the order of the checks. Equal requirements share cached results."""
+    """What a group requires of a node itself, independent of other allocations and of free resources.
+
+    Fields are in the order of the checks. Groups with equal requirements share cached results.
+    """
 
     job_constraints: tuple[Constraint, ...]
+    """The constraints of the job, without distinct constraints, which depend on other allocations."""
     drivers: tuple[str, ...]
+    """The names of the task drivers, sorted."""
     constraints: tuple[Constraint, ...]
+    """The constraints of the group and its tasks, without distinct constraints."""
     devices: tuple[RequestedDevice, ...]
     network_mode: str
+    """The mode of the group's network, such as `host` or `bridge`. Empty: the group has no network."""
     host_ports: tuple[HostPort, ...]
+    """The ports that request a host network other than the default one."""
 
     @property
     def class_requirements(self) -> "GroupRequirements":
-        """The requirements without constraints on unique attributes."""
+        """The requirements without constraints on unique attributes, which differ from node to node.
+
+        Nodes of one kind (with equal other attributes, drivers and devices) either all meet them, or none does.
+        """
         return msgspec.structs.replace(
             self,
             job_constraints=tuple(
@@ -84,46 +100,49 @@ class GroupRequirements(msgspec.Struct, frozen=True):
 
     @property
     def unique_job_constraints(self) -> tuple[Constraint, ...]:
-        """The job's constraints on unique attributes, which are checked node by node."""
+        """The job's constraints on attributes that differ from node to node, such as the node's name."""
         return tuple(constraint for constraint in self.job_constraints if has_unique_target(constraint))
 
     @property
     def unique_group_constraints(self) -> tuple[Constraint, ...]:
-        """The constraints of group and tasks on unique attributes, which are checked node by node."""
+        """The group's and tasks' constraints on attributes that differ from node to node, such as the node's name."""
         return tuple(constraint for constraint in self.constraints if has_unique_target(constraint))
 
     @property
     def has_unique_constraints(self) -> bool:
-        """Whether any constraint refers to a unique attribute."""
+        """Whether any constraint refers to an attribute that differs from node to node, such as the node's name."""
         return any(has_unique_target(constraint) for constraint in (*self.job_constraints, *self.constraints))
 
 
 class ScreeningResult(msgspec.Struct, frozen=True):
-    """Which nodes are considered and feasible, by fleet row, and the first unmet requirement of each other node."""
+    """The result of a feasibility check of nodes for one group, as columns with one entry for each fleet row."""
 
     feasible: Mask
+    """Whether the node meets all requirements of the group."""
     considered: Mask
+    """Whether the node was checked."""
     reasons: ValueCodes[str]
+    """Reason texts and their codes. A reason is the first requirement that a node does not meet."""
     reason_codes: Codes
-    """By row, the code of the reason. `FEASIBLE`: nothing is unmet. `MISSING_CODE`: the node was not considered."""
+    """The code of the reason. `FEASIBLE`: the node meets all requirements. `MISSING_CODE`: it was not checked."""
 
 
 def has_unique_target(constraint: Constraint) -> bool:
-    """Return whether a side of the constraint refers to a unique attribute."""
+    """Return whether the constraint refers to an attribute that differs from node to node, such as the name."""
     return is_unique_target(constraint.l_target) or is_unique_target(constraint.r_target)
 
 
 def has_unique_constraints(job: Job) -> bool:
-    """Return whether a constraint of the job refers to a unique attribute.
+    """Return whether a constraint in the job refers to an attribute that differs from node to node.
 
-    Then node classes cannot tell which nodes are eligible.
+    Constraints of groups and tasks count, too. If so, the class of a node does not decide whether the node is eligible.
     """
     group_constraints = (constraint for group in job.groups for constraint in list_group_constraints(group))
     return any(map(has_unique_target, (*(job.constraints or ()), *group_constraints)))
 
 
 def collect_requirements(job: Job, group: TaskGroup) -> GroupRequirements:
-    """Return what the group requires of a node alone."""
+    """Return what the group requires of a node itself, without requirements on free resources or other allocations."""
     tasks = group.tasks or ()
     network = group.networks[0] if group.networks else None
     ports = () if network is None else (*(network.reserved_ports or ()), *(network.dynamic_ports or ()))
@@ -142,44 +161,50 @@ def collect_requirements(job: Job, group: TaskGroup) -> GroupRequirements:
 
 
 def _select_node_constraints(constraints: Sequence[Constraint]) -> tuple[Constraint, ...]:
-    """Return the constraints without those that depend on other allocations."""
+    """Return the constraints that depend on the node alone: all except `distinct_hosts` and `distinct_property`."""
     return tuple(constraint for constraint in constraints if constraint.operand not in CROSS_ALLOCATION_OPERANDS)
 
 
 class _KindResults:
-    """The first unmet requirement of each node kind, indexed by the number of the kind."""
+    """For one set of requirements, the first one that each node kind does not meet, indexed by the number of the kind.
+
+    A node kind is a set of nodes with equal attributes, drivers and devices.
+    """
 
     def __init__(self) -> None:
         self.reasons: ValueCodes[str] = ValueCodes()
-        self.reasons.encode_value("")  # the code FEASIBLE
+        """The texts of unmet requirements, with their codes."""
+        self.reasons.encode_value("")  # An empty text gets the code FEASIBLE.
         self.codes: list[int] = []
-        self.is_late: list[bool] = []
-        """Whether the requirement is checked only after the constraints of the group."""
+        """The code of the reason."""
+        self.lacks_resource: list[bool] = []
+        """Whether the reason is a missing device or network, which is checked after the constraints of the group."""
 
-    def add(self, example: Node, requirements: GroupRequirements) -> None:
-        """Check one node as the example of a new kind."""
-        early = find_unmet_constraint(example, requirements)
-        late = "" if early else find_unmet_resource(example, requirements)
-        self.codes.append(self.reasons.encode_value(early or late))
-        self.is_late.append(bool(late))
+    def add_kind(self, example: Node, requirements: GroupRequirements) -> None:
+        """Check one node as the example of a new kind (nodes with equal attributes), and append the result."""
+        constraint = find_unmet_constraint(example, requirements)
+        resource = "" if constraint else find_unmet_resource(example, requirements)
+        self.codes.append(self.reasons.encode_value(constraint or resource))
+        self.lacks_resource.append(bool(resource))
 
 
 class FeasibilityChecker:
-    """Checks the feasibility of the nodes of one fleet and caches the results."""
+    """Checks which nodes of the fleet are feasible for a group, and caches the results."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._kind_results: OrderedDict[GroupRequirements, _KindResults] = OrderedDict()
+        """Results by requirements without constraints on unique attributes. Those used last are at the end."""
         self._cached_screenings: OrderedDict[
             tuple[GroupRequirements, str, tuple[str, ...]], tuple[int, ScreeningResult]
         ] = OrderedDict()
-        """Screening results by requirements, pool and datacenters, with the node revision of the fleet.
+        """Screening results by requirements, node pool and datacenters, each with the node revision of the fleet.
 
-        They are read-only.
+        A result is valid while the fleet has this node revision. Its columns are read-only.
         """
 
     def select_ready_nodes(self, job: Job) -> Mask:
-        """Return a mask of the nodes in the job's pool and datacenters that accept placements."""
+        """Return a mask of fleet rows: the nodes in the job's node pool and datacenters that accept placements."""
         fleet = self._fleet
         rows = len(fleet)
         mask: Mask = fleet.is_ready[:rows].copy()
@@ -192,9 +217,10 @@ class FeasibilityChecker:
         return mask
 
     def screen_group(self, job: Job, group: TaskGroup, find_volume: VolumeLookup) -> ScreeningResult:
-        """Screen all ready nodes in the job's pool and datacenters.
+        """Return which ready nodes in the job's pool and datacenters are feasible, and why the others are not.
 
-        The result is cached until a node changes, if it depends on node kinds alone.
+        The result is cached until a node changes. It is not cached if the group has constraints on unique attributes or
+        host volumes, which are checked node by node.
         """
         requirements = collect_requirements(job, group)
         if requirements.has_unique_constraints or list_host_volume_requests(group):
@@ -212,7 +238,13 @@ class FeasibilityChecker:
         return cached[1]
 
     def screen_nodes(self, considered: Mask, job: Job, group: TaskGroup, find_volume: VolumeLookup) -> ScreeningResult:
-        """Screen the nodes in the mask `considered`."""
+        """Return which of the nodes in the mask `considered` are feasible for the group, and why others are not.
+
+        First, each node gets the cached result of its kind (nodes with equal attributes, drivers and devices). Then
+        constraints on unique attributes and host volumes are checked node by node. The reason is always the first unmet
+        requirement in Nomad's order: constraints of the job, drivers, constraints of the group, devices and networks,
+        volumes.
+        """
         requirements = collect_requirements(job, group)
         results = self._get_kind_results(requirements.class_requirements)
         rows = len(self._fleet)
@@ -224,19 +256,26 @@ class FeasibilityChecker:
             own_reasons = ValueCodes[str]()
             own_reasons.values, own_reasons.code_by_value = [*reasons.values], {**reasons.code_by_value}
             reasons = own_reasons
-            is_late: Mask = np.zeros(rows, dtype=np.bool_)
-            is_late[considered] = np.asarray(results.is_late, dtype=np.bool_)[kinds]
+            lacks_resource: Mask = np.zeros(rows, dtype=np.bool_)
+            lacks_resource[considered] = np.asarray(results.lacks_resource, dtype=np.bool_)[kinds]
             self._apply_unique_constraints(
                 requirements.unique_job_constraints, reasons, reason_codes, reason_codes != MISSING_CODE
             )
             self._apply_unique_constraints(
-                requirements.unique_group_constraints, reasons, reason_codes, (reason_codes == FEASIBLE) | is_late
+                requirements.unique_group_constraints,
+                reasons,
+                reason_codes,
+                (reason_codes == FEASIBLE) | lacks_resource,
             )
             self._apply_volume_requests(group, reasons, reason_codes, find_volume)
         return ScreeningResult(reason_codes == FEASIBLE, considered, reasons, reason_codes)
 
     def compute_class_eligibility(self, job: Job, groups: Iterable[TaskGroup]) -> dict[str, bool]:
-        """Return for each node class whether its nodes could run any of the groups with enough free resources."""
+        """Return by computed node class whether its nodes could run one of the groups if enough resources were free.
+
+        The computed class is a text that nodes report; nodes of one class satisfy the same constraints. If there are
+        more than `MAX_REPORTED_CLASSES` classes, only classes that cannot run any group are listed, up to this number.
+        """
         eligible: dict[str, bool] = {}
         for group in groups:
             results = self._get_kind_results(collect_requirements(job, group).class_requirements)
@@ -250,22 +289,29 @@ class FeasibilityChecker:
         )  # fmt: skip
 
     def _get_kind_results(self, requirements: GroupRequirements) -> "_KindResults":
-        """Return the results by node kind, with new kinds added."""
+        """Return for each node kind the first of these requirements that it does not meet. The results are cached.
+
+        Nodes of one kind have equal attributes, drivers and devices. Kinds without a result are checked now.
+        """
         results = self._kind_results.get(requirements)
         if results is None:
             results = self._kind_results[requirements] = _KindResults()
-            if len(self._kind_results) > MAX_CACHED_VERDICTS:
+            if len(self._kind_results) > MAX_CACHED_REQUIREMENTS:
                 self._kind_results.popitem(last=False)
         else:
             self._kind_results.move_to_end(requirements)
         for example in self._fleet.kind_examples[len(results.codes) :]:
-            results.add(example, requirements)
+            results.add_kind(example, requirements)
         return results
 
     def _apply_unique_constraints(
         self, constraints: Sequence[Constraint], reasons: ValueCodes[str], reason_codes: Codes, remaining: Mask
     ) -> None:
-        """Check constraints on unique attributes for the masked rows, and record the first one that each row fails."""
+        """Check constraints on unique attributes for the nodes whose rows are in the mask `remaining`.
+
+        For each node that fails, the code of the first failed constraint is stored in `reason_codes`. The texts of the
+        constraints are added to `reasons`.
+        """
         for constraint in constraints:
             code = reasons.encode_value(str(constraint))
             fails = remaining & ~self._mask_satisfying(constraint, remaining)
@@ -273,7 +319,11 @@ class FeasibilityChecker:
             remaining = remaining & ~fails
 
     def _mask_satisfying(self, constraint: Constraint, mask: Mask) -> Mask:
-        """Return which of the masked rows satisfy the constraint."""
+        """Return the mask of the rows whose nodes satisfy the constraint. It is valid only for rows in `mask`.
+
+        If only the left side refers to the node, the constraint is evaluated once for each different value. If both
+        sides do, it is evaluated for each node.
+        """
         if is_variable_target(constraint.r_target):
             satisfied: Mask = np.zeros(len(mask), dtype=np.bool_)
             for row in np.flatnonzero(mask):
@@ -289,7 +339,7 @@ class FeasibilityChecker:
     def _apply_volume_requests(
         self, group: TaskGroup, reasons: ValueCodes[str], reason_codes: Codes, find_volume: VolumeLookup
     ) -> None:
-        """Record missing host volumes as the reason on feasible rows whose node lacks a requested volume."""
+        """Store `MISSING_VOLUMES` in `reason_codes` for feasible nodes that lack a host volume of the group."""
         requests = list_host_volume_requests(group)
         if not requests:
             return
@@ -301,7 +351,10 @@ class FeasibilityChecker:
 
 
 def find_unmet_constraint(node: Node, requirements: GroupRequirements) -> str:
-    """Return the first constraint or driver that the node lacks, in Nomad's order, or an empty text."""
+    """Return why the constraints or drivers exclude the node: the first unmet requirement, or an empty text.
+
+    The order is Nomad's: constraints of the job, drivers, constraints of the group and its tasks.
+    """
     for constraint in requirements.job_constraints:
         if not satisfies_constraint(node, constraint):
             return str(constraint)
@@ -314,14 +367,17 @@ def find_unmet_constraint(node: Node, requirements: GroupRequirements) -> str:
 
 
 def find_unmet_resource(node: Node, requirements: GroupRequirements) -> str:
-    """Return the first missing device or network, which are checked after constraints and drivers, or an empty text."""
+    """Return why the devices or networks of the node do not suffice, or an empty text. Devices are checked first.
+
+    Whether devices are in use does not matter.
+    """
     if requirements.devices and not has_enough_devices(node, requirements.devices):
         return MISSING_DEVICES
     return _find_missing_network(node, requirements)
 
 
 def has_healthy_driver(node: Node, driver: str) -> bool:
-    """Return whether the node has the driver and it is healthy."""
+    """Return whether the node has detected this task driver and reports it as healthy."""
     info = (node.drivers or {}).get(driver)
     if info is not None:
         return info.detected and info.healthy
@@ -352,7 +408,7 @@ def list_network_names(nodes: Iterable[Node]) -> tuple[list[str], list[str]]:
 
 
 def _find_missing_network(node: Node, requirements: GroupRequirements) -> str:
-    """Return the text of the first missing network or host network, or an empty text."""
+    """Return the reason text for the first network mode or host network that the node lacks, or an empty text."""
     networks = (node.node_resources.node_networks if node.node_resources is not None else None) or ()
     if requirements.network_mode not in BUILTIN_NETWORK_MODES and all(
         network.mode != requirements.network_mode for network in networks

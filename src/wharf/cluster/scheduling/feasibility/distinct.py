@@ -1,4 +1,8 @@
-"""The constraints `distinct_hosts` and `distinct_property` within a job or group (scheduling.md 2.5)."""
+"""The constraints `distinct_hosts` and `distinct_property` within a job or group (scheduling.md 2.5).
+
+`distinct_hosts` allows one allocation on each node. `distinct_property` limits the allocations on all nodes that have
+the same value of an attribute together. Siblings are allocations of the same job.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -14,10 +18,11 @@ from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
 
 DISTINCT_HOSTS_REASON: Final = "distinct_hosts"
+"""The reason that metrics show for nodes that `distinct_hosts` excludes."""
 
 
 class PlacedSibling:
-    """An allocation of the same job that has a node: the fleet row of the node, and its group."""
+    """An allocation of the evaluated job that has a node: the node's row in the fleet, and the name of its group."""
 
     __slots__ = ("group", "row")
 
@@ -27,7 +32,10 @@ class PlacedSibling:
 
 
 def list_placed_siblings(allocations: Iterable[Allocation], row_by_node_id: Mapping[str, int]) -> list[PlacedSibling]:
-    """Return the active allocations of a job on known nodes as placed siblings."""
+    """Return a `PlacedSibling` for each of the allocations that has not ended or stopped and whose node is known.
+
+    `row_by_node_id` maps the ids of known nodes to their rows in the fleet.
+    """
     return [
         PlacedSibling(row_by_node_id[allocation.node_id], allocation.task_group)
         for allocation in allocations
@@ -36,14 +44,19 @@ def list_placed_siblings(allocations: Iterable[Allocation], row_by_node_id: Mapp
 
 
 class DistinctConstraints:
-    """Counts placed siblings and finds the nodes where one more would violate a distinct constraint."""
+    """Counts a job's allocations that have a node, and finds nodes where one more would violate a distinct constraint.
+
+    The constraints are `distinct_hosts` and `distinct_property` of the job and of one group. Those of the job count all
+    its allocations, those of the group only the group's own.
+    """
 
     def __init__(self, fleet: Fleet, job: Job, group: TaskGroup, *, should_check_hosts: bool) -> None:
-        own = list_group_constraints(group)
+        group_constraints = list_group_constraints(group)
         self._group = group.name
+        # For each constraint, whether it belongs to the group (else to the job), and its counts.
         self._hosts: list[tuple[bool, Ints]] = []
         self._properties: list[tuple[bool, _DistinctProperty]] = []
-        for is_of_group, constraints in ((False, job.constraints or ()), (True, own)):
+        for is_of_group, constraints in ((False, job.constraints or ()), (True, group_constraints)):
             if should_check_hosts and any(map(_is_distinct_hosts, constraints)):
                 self._hosts.append((is_of_group, np.zeros(len(fleet), dtype=np.int64)))
             self._properties += [
@@ -56,7 +69,7 @@ class DistinctConstraints:
         return bool(self._hosts or self._properties)
 
     def count_siblings(self, siblings: Iterable[PlacedSibling], sign: int = 1) -> None:
-        """Count these siblings, or with `sign=-1` remove them from the counts."""
+        """Add these allocations to the counts of the constraints that apply to them; with `sign=-1` subtract them."""
         for sibling in siblings:
             is_same_group = sibling.group == self._group
             for is_of_group, counts_by_row in self._hosts:
@@ -67,7 +80,7 @@ class DistinctConstraints:
                     distinct.count(sibling.row, sign)
 
     def mask_allowed(self, rows: Ints) -> Mask:
-        """Return which of the rows may take one more allocation."""
+        """Return a mask of `rows` (fleet rows): which nodes may take one more allocation under all constraints."""
         allowed: Mask = np.ones(len(rows), dtype=np.bool_)
         for _, counts_by_row in self._hosts:
             allowed &= counts_by_row[rows] == 0
@@ -76,7 +89,7 @@ class DistinctConstraints:
         return allowed
 
     def explain_row(self, row: int) -> str:
-        """Return the constraint that excludes this row, or an empty text."""
+        """Return the reason text of the constraint that excludes the node in this fleet row, or an empty text."""
         if any(counts_by_row[row] for _, counts_by_row in self._hosts):
             return DISTINCT_HOSTS_REASON
         single_row = np.asarray([row])
@@ -91,13 +104,18 @@ class DistinctConstraints:
 
 
 class _DistinctProperty:
-    """One `distinct_property` constraint: how many allocations each value has, and how many it may have."""
+    """One `distinct_property` constraint: it limits how many allocations each value of a node property may have.
+
+    The property is the left side of the constraint, such as `${meta.rack}`. The right side is the limit, by
+    default 1.
+    """
 
     def __init__(self, constraint: Constraint, column: PropertyColumn) -> None:
         self._constraint = constraint
         self._column = column
         self._limit = int(constraint.r_target) if constraint.r_target.isdigit() else 1
-        # The last entry stands for nodes without the property, which may never take an allocation.
+        # Allocations by value code. The last entry, which the code -1 selects, is for nodes without the property. It
+        # equals the limit, so they may never take an allocation.
         self._counts: Ints = np.zeros(len(column.values) + 1, dtype=np.int64)
         self._counts[MISSING_CODE] = self._limit
 
@@ -108,12 +126,15 @@ class _DistinctProperty:
             self._counts[code] += sign
 
     def mask_allowed(self, rows: Ints) -> Mask:
-        """Return which of the rows may take one more allocation."""
+        """Return a mask of `rows` (fleet rows): which nodes have a property value below the limit."""
         mask: Mask = self._counts[self._column.codes[rows]] < self._limit
         return mask
 
     def explain_row(self, row: int) -> str:
-        """Return why the row may not take one more allocation."""
+        """Return why the node in this fleet row may not take one more allocation: no property, or the limit is reached.
+
+        Called only for nodes that may not.
+        """
         code = int(self._column.codes[row])
         if code == MISSING_CODE:
             return f'missing property "{self._constraint.l_target}"'
@@ -122,4 +143,5 @@ class _DistinctProperty:
 
 
 def _is_distinct_hosts(constraint: Constraint) -> bool:
+    """Return whether this is a `distinct_hosts` constraint that is not disabled by its right side."""
     return constraint.operand == Operand.DISTINCT_HOSTS and is_distinct_hosts_enabled(constraint.r_target)

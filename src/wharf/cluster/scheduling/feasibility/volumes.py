@@ -1,8 +1,9 @@
 """Host volumes: nodes that have requested volumes, sticky volumes, and single writers (scheduling.md 2.6).
 
-The newest allocation of a name holds the claim on its sticky volumes, whether it runs or has ended, as long as its
-record, its node and the volumes exist. There is no separate record of a claim, so garbage collection keeps claim
-holders. Which allocations use a volume follows from the job versions that they run.
+A replacement must return to the sticky volumes of its predecessor. So the newest allocation of a name holds the claim
+on the sticky volumes of this name, whether it runs or has ended, as long as its record, its node and the volumes exist.
+There is no separate record of a claim, so garbage collection keeps claim holders. Which allocations use a volume
+follows from the job versions that they run.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,29 +29,35 @@ from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.volumes import HostVolume, HostVolumeState
 
 VolumeLookup = Callable[[str], HostVolume | None]
-"""Returns the host volume with this id, if it exists."""
+"""Returns the host volume with this id, or `None` if it does not exist."""
 
 VolumeCheck = Callable[[Node, int], bool]
-"""Checks whether a node has the volumes that the allocation with this index requests."""
+"""Checks whether a node has the volumes that an allocation requests, given the index in the allocation's name."""
 
 
 class NamespaceVolumes(msgspec.Struct, frozen=True):
-    """Finds host volumes of one namespace."""
+    """Looks up host volumes of one namespace by id."""
 
     snapshot: Replica
     namespace: str
 
     def __call__(self, volume_id: str) -> HostVolume | None:
+        """Return the host volume with this id, or `None` if the namespace has no such volume."""
         return self.snapshot.get(HOST_VOLUMES, self.namespace, volume_id)
 
 
 def list_host_volume_requests(group: TaskGroup) -> list[VolumeRequest]:
-    """Return the requests of the group for host volumes."""
+    """Return the group's volume requests that are for host volumes."""
     return [request for request in (group.volumes or {}).values() if request.type == VolumeType.HOST]
 
 
 def has_volume(node: Node, request: VolumeRequest, find_volume: VolumeLookup) -> bool:
-    """Return whether the node has a host volume that satisfies the request."""
+    """Return whether the node has a host volume that satisfies the request.
+
+    A volume from the node's configuration has no id; it satisfies requests that are not sticky, and if it is read-only
+    only those that read. A registered volume must be ready and offer the requested access. With `per_alloc`, a volume
+    of the requested name with any index is sufficient.
+    """
     volumes = node.host_volumes or {}
     if request.per_alloc:
         # The allocation's name decides which volume it gets. Here one volume with this name and any index is enough.
@@ -65,12 +72,16 @@ def has_volume(node: Node, request: VolumeRequest, find_volume: VolumeLookup) ->
 
 
 def make_volume_check(group: TaskGroup, find_volume: VolumeLookup) -> VolumeCheck | None:
-    """Return a check for volumes that are requested by allocation index, or `None` if the group has no such request."""
+    """Return a check for volumes that depend on the index in the allocation's name (`per_alloc`).
+
+    Example: the allocation `web[2]` requests the volume `data[2]`. Return `None` if the group has no such request.
+    """
     requests = [request for request in list_host_volume_requests(group) if request.per_alloc]
     if not requests:
         return None
 
     def has_volumes(node: Node, index: int) -> bool:
+        """Return whether the node has the volumes that the allocation with this index in its name requests."""
         own_requests = [replace(request, source=f"{request.source}[{index}]", per_alloc=False) for request in requests]
         return all(has_volume(node, own_request, find_volume) for own_request in own_requests)
 
@@ -78,7 +89,10 @@ def make_volume_check(group: TaskGroup, find_volume: VolumeLookup) -> VolumeChec
 
 
 def _can_use_volume(volume: HostVolume, request: VolumeRequest) -> bool:
-    """Return whether the volume offers the access mode and attachment mode of the request."""
+    """Return whether the volume offers the access mode and attachment mode of the request.
+
+    False, too, if the request is read-only but not its access mode, or the other way round.
+    """
     default_access = AccessMode.SINGLE_NODE_READER if request.read_only else AccessMode.SINGLE_NODE_WRITER
     access = request.access_mode or default_access
     attachment = request.attachment_mode or AttachmentMode.FILE_SYSTEM
@@ -91,7 +105,7 @@ def _can_use_volume(volume: HostVolume, request: VolumeRequest) -> bool:
 
 
 def has_sticky_volumes(group: TaskGroup) -> bool:
-    """Return whether replacements of the group's allocations must return to the same volumes."""
+    """Return whether the group requests sticky host volumes, to which replacements of its allocations must return."""
     return bool(_list_sticky_sources(group))
 
 
@@ -102,14 +116,17 @@ def _list_sticky_sources(group: TaskGroup) -> list[str]:
 
 
 def find_claim_node(snapshot: Replica, group: TaskGroup, holder: Allocation) -> Node | None:
-    """Return the node to which a replacement of this claim holder must return, or `None` if its volumes are gone."""
+    """Return the node with the sticky volumes of this allocation, to which its replacement must return.
+
+    Return `None` if one of the volumes, or the node, no longer exists. Then the replacement may go to any node.
+    """
     return snapshot.get(NODES, holder.node_id) if list_claimed_volumes(snapshot, group, holder) else None
 
 
 def list_claimed_volumes(snapshot: Replica, group: TaskGroup, holder: Allocation) -> list[HostVolume]:
-    """Return the sticky volumes of the group on the holder's node.
+    """Return the group's sticky host volumes on the node of `holder`, the newest allocation of its name.
 
-    If one of them is gone, no claim remains and the list is empty.
+    If one of them no longer exists, no claim remains and the list is empty.
     """
     volume_by_name = {
         volume.name: volume
@@ -121,15 +138,21 @@ def list_claimed_volumes(snapshot: Replica, group: TaskGroup, holder: Allocation
 
 
 def find_claim_holder(allocations: Iterable[Allocation], group_name: str, name: str) -> Allocation | None:
-    """Return the job's allocation that holds the volume claim of this name, or `None`."""
-    of_name = (
+    """Return the newest of the job's allocations with this name and group: it holds the claim on its sticky volumes.
+
+    Return `None` if there is no such allocation.
+    """
+    same_name = (
         allocation for allocation in allocations if allocation.name == name and allocation.task_group == group_name
     )
-    return max(of_name, key=lambda allocation: (allocation.create_index, allocation.id), default=None)
+    return max(same_name, key=lambda allocation: (allocation.create_index, allocation.id), default=None)
 
 
 def is_claim_holder(snapshot: Replica, allocation: Allocation, job: Job) -> bool:
-    """Return whether the allocation must not be garbage-collected, because only it refers to the job's volumes."""
+    """Return whether the allocation holds a claim on sticky volumes. Then it must not be garbage-collected.
+
+    It is the newest allocation of its name, its group requests sticky volumes, and they exist on its node.
+    """
     group = job.find_group(allocation.task_group)
     if group is None or not has_sticky_volumes(group) or not list_claimed_volumes(snapshot, group, allocation):
         return False
@@ -138,7 +161,7 @@ def is_claim_holder(snapshot: Replica, allocation: Allocation, job: Job) -> bool
 
 
 def list_single_writer_volumes(group: TaskGroup) -> list[VolumeRequest]:
-    """Return the requests for volumes that only one allocation at a time may write."""
+    """Return the group's requests for host volumes that only one allocation at a time may write."""
     return [
         request
         for request in (group.volumes or {}).values()
@@ -149,10 +172,11 @@ def list_single_writer_volumes(group: TaskGroup) -> list[VolumeRequest]:
 def can_write_volumes(
     snapshot: Replica, node: Node, group: TaskGroup, index: int, placed: Iterable[Allocation]
 ) -> bool:
-    """Return whether no other allocation writes the single-writer volumes that this index requests on the node.
+    """Return whether a new allocation may write the single-writer volumes that it requests on the node.
 
-    Allocations that are being stopped count until they have ended. `placed` are the allocations that this evaluation
-    has placed on the node.
+    It may not if another allocation on the node writes one of them. Allocations that are being stopped count until they
+    have ended. `index` is the index in the name of the new allocation. `placed` are the allocations that the current
+    evaluation has placed on the node already.
     """
     requested = {_build_volume_name(request, index) for request in list_single_writer_volumes(group)}
     if not requested:

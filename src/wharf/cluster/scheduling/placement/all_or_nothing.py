@@ -12,34 +12,41 @@ from wharf.contract.model.allocations.metrics import AllocMetric
 
 
 def is_all_at_once(request: PlacementRequest) -> bool:
-    """Return whether the placement is new and belongs to an all-at-once job.
+    """Return whether the placement must wait until all placements of its all-at-once job have succeeded.
 
-    Replacements and system jobs do not wait.
+    Replacements and placements of system jobs do not wait.
     """
     job = request.job
     return job.all_at_once and request.previous is None and not job.runs_on_every_node
 
 
 class DeferredPlacements:
-    """The placements of an all-at-once job until it is known whether all of them succeed."""
+    """Holds back the placements of an all-at-once job until it is known whether all of them succeed."""
 
     def __init__(self) -> None:
         self._placed: list[tuple[PlacementRequest, Allocation]] = []
         self._preemptions: list[tuple[PlacementRequest, tuple[Allocation, ...]]] = []
-        """For each failed placement, the allocations that would be preempted for it."""
+        """Each failed placement with the allocations that would be preempted for it.
+
+        Empty: preemption does not help.
+        """
 
     def add_placements(self, placed: Iterable[tuple[PlacementRequest, Allocation]]) -> None:
-        """Add allocations that found a node."""
+        """Add successful placements: each request with its allocation."""
         self._placed += placed
 
     def add_preemption(self, request: PlacementRequest, victims: tuple[Allocation, ...]) -> None:
-        """Add the victims of a placement that failed. Empty: preemption does not help it."""
+        """Add a failed placement with the allocations that could be preempted for it (`victims`).
+
+        Empty: preemption does not help.
+        """
         self._preemptions.append((request, victims))
 
     def settle(self, result: EvaluationResult) -> list[tuple[PlacementRequest, tuple[Allocation, ...]]]:
-        """Add the allocations to the result if nothing failed. Otherwise all of them wait.
+        """Add all placed allocations to `result` if no group failed. Otherwise count them there as queued and failed.
 
-        Return the preemptions to carry out: those of all failed placements if preemption helps each of them, else none.
+        Return the preemptions that the caller must carry out: each failed placement with its victims if preemption
+        helps every failed placement, else an empty list.
         """
         if not result.failed_groups:
             for _, allocation in self._placed:
@@ -48,10 +55,10 @@ class DeferredPlacements:
         for request, allocation in self._placed:
             name = request.group.name
             result.queued_counts[name] += 1
-            failure = result.failed_groups.get(name)
+            failure_metric = result.failed_groups.get(name)
             result.failed_groups[name] = (
                 build_all_at_once_metric(allocation.metrics or AllocMetric())
-                if failure is None
-                else replace(failure, coalesced_failures=failure.coalesced_failures + 1)
+                if failure_metric is None
+                else replace(failure_metric, coalesced_failures=failure_metric.coalesced_failures + 1)
             )
         return self._preemptions if all(victims for _, victims in self._preemptions) else []

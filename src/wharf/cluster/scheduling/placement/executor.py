@@ -1,6 +1,6 @@
 """Carries out what reconciliation decided for the groups of one evaluation: stops, updates, placements, preemption.
 
-It collects the result of the evaluation. What a group needs is decided in `reconcile`, nodes are chosen by the placer.
+It collects the result of the evaluation. What a group needs is decided in `reconcile`. The placer chooses the nodes.
 """
 
 from collections import deque
@@ -35,7 +35,10 @@ MIN_BATCH_PLACEMENTS: Final = 8
 
 
 class PlacementExecutor:
-    """Carries out the outcomes of the groups, one after the other, and collects the result."""
+    """Carries out what reconciliation decided for each group of a job, and collects the changes of the evaluation.
+
+    `apply_outcome` is called for each group, then `finish` once.
+    """
 
     def __init__(
         self,
@@ -54,13 +57,20 @@ class PlacementExecutor:
         self.deployment = deployment
         """The job's deployment, which new allocations join. It may start with the outcome of a group."""
         self.changes = AllocationChanges(context.now_ns)
+        """Changes of existing allocations."""
         self.result = EvaluationResult()
+        """New allocations, failed groups and follow-up evaluations."""
         self._batch_placements: list[list[PlacementRequest]] = []
         """New placements of the groups of a batch job. They are placed after all groups are reconciled."""
         self._deferred = DeferredPlacements()
 
     def apply_outcome(self, outcome: GroupOutcome) -> None:
-        """Apply the outcome of a group: stops, updates, placements and replacements."""
+        """Carry out the outcome of reconciling one group: its stops, updates, placements and replacements.
+
+        Changed records of disconnected and reconnected allocations, and follow-up evaluations, are collected. New
+        allocations of a batch job with several groups may be placed only in `finish`. If the job is deleted, nothing is
+        updated or placed.
+        """
         job, result = self._job, self.result
         result.update_counts[outcome.name] = outcome.update_counts
         for allocation in (*outcome.disconnects, *outcome.reconnects):
@@ -77,12 +87,15 @@ class PlacementExecutor:
         if self._should_mix_groups(job) and placements and _is_similar(placements[0], placements[-1]):
             self._batch_placements.append(placements)
         else:
-            self._place_all(placements)
+            self._place_requests(placements)
         for replacement in outcome.replacements:
             self._replace_allocation(replacement)
 
     def finish(self) -> None:
-        """Place the requests that waited until all groups were reconciled."""
+        """Place the requests that waited until all groups were reconciled, and decide on all-at-once placements.
+
+        If an all-at-once job does not fit, but preemption would help every failed placement, stop the victims.
+        """
         self._place_mixed_groups()
         for request, victims in self._deferred.settle(self.result):
             self._stop_victims(request, victims)
@@ -90,15 +103,16 @@ class PlacementExecutor:
     # -- several placements ------------------------------------------------------------------------------------------
 
     def _should_mix_groups(self, job: Job) -> bool:
-        """Return whether placements of several groups may be mixed to fill nodes.
+        """Return whether allocations of different groups are placed in mixed order, so that they fill nodes better.
 
-        Services are placed group by group, in the order of the job.
+        True for batch jobs with several groups and bin packing. Others are placed group by group, in the order of the
+        job.
         """
         has_several_groups = job.type == JobType.BATCH and len(job.groups) > 1
         return has_several_groups and self._placer.get_rules(job).algorithm == SchedulerAlgorithm.BINPACK
 
     def _place_mixed_groups(self) -> None:
-        """Place the collected placements of a batch job in packing order."""
+        """Place the collected requests of a batch job, group by group in steps, in the order that fills nodes best."""
         if not self._batch_placements or self._job is None:
             return
         queues = [deque(placements) for placements in self._batch_placements]
@@ -107,12 +121,13 @@ class PlacementExecutor:
         for index, count in order_groups_for_fleet(
             self._cache.fleet, self._cache.feasibility.select_ready_nodes(self._job), groups, counts
         ):
-            self._place_all([queues[index].popleft() for _ in range(count)])
+            self._place_requests([queues[index].popleft() for _ in range(count)])
 
-    def _place_all(self, placements: list[PlacementRequest]) -> None:
-        """Place the requests, equal ones at the end as a batch.
+    def _place_requests(self, placements: list[PlacementRequest]) -> None:
+        """Place all requests. Requests at the end that differ only in name are placed as a batch, which is faster.
 
-        The batch starts after the first equal request, which is placed alone like all others.
+        The first of them is placed alone, because the batch copies its metric and resources. So are requests that the
+        batch could not place.
         """
         batch_start = len(placements)
         while batch_start and _is_similar(placements[batch_start - 1], placements[-1]):
@@ -134,7 +149,7 @@ class PlacementExecutor:
     # -- one placement -----------------------------------------------------------------------------------------------
 
     def _place_request(self, request: PlacementRequest) -> None:
-        """Place the request, or record the failure."""
+        """Place one allocation. If no node can take it, try preemption and record the failure."""
         allocation = self._placer.place_allocation(request)
         if allocation is None:
             self._preempt(request)
@@ -143,10 +158,11 @@ class PlacementExecutor:
             self._accept_placement(request, allocation)
 
     def _replace_allocation(self, request: PlacementRequest) -> None:
-        """Place the new version, then stop the old allocation; record a failure if no node has capacity.
+        """Replace an allocation by one of the new version: place the new one, then stop the old one.
 
-        The old allocation is stopped without a successor if its node can never run the new version, or if the
-        new version fits there after the stop.
+        If the request names a node that can never run the new version, only stop the old allocation. If no node has
+        capacity, record the failure; if the new version would fit on the old node after the stop, also stop the old
+        allocation, so that a later evaluation can place the new one.
         """
         stop, node, placer = request.stop, request.node, self._placer
         assert stop is not None, "a replacement stops the old allocation"
@@ -164,7 +180,11 @@ class PlacementExecutor:
         self._record_failure(request)
 
     def _accept_placement(self, request: PlacementRequest, allocation: Allocation) -> None:
-        """Record a successful placement: add it to the deployment, stop and link what it replaces."""
+        """Record a new allocation: add it to the active deployment and to the result, and stop what it replaces.
+
+        The allocation of an all-at-once job is held back in `_deferred` instead. A previous allocation is linked to the
+        new one.
+        """
         deployment = self.deployment
         if deployment is not None and not allocation.deployment_id and _is_in_deployment(deployment, request):
             status = allocation.deployment_status or AllocDeploymentStatus(modify_index=WRITE_INDEX)
@@ -180,7 +200,10 @@ class PlacementExecutor:
             self.changes.link_replacement(request.previous, next_allocation=allocation.id, outcome=outcome)
 
     def _record_failure(self, request: PlacementRequest) -> None:
-        """Record a failed placement and why it failed."""
+        """Record a failed placement: count it as queued, and store the reason in the failed groups.
+
+        If it was a reschedule, the previous allocation records that it found no node.
+        """
         name, metric = request.group.name, self._placer.get_failure_metric(request)
         queued_counts = self.result.queued_counts
         queued_counts[name] = queued_counts.get(name, 0) + 1
@@ -190,12 +213,18 @@ class PlacementExecutor:
             self.changes.link_replacement(request.previous, outcome=RescheduleOutcome.NO_PLACEMENT)
 
     def record_infeasible_group(self, group: str, metric: AllocMetric) -> None:
-        """Record that no node of a system job can run the group."""
+        """Record that no node can run this group of a system job: the metric says why.
+
+        One allocation counts as queued.
+        """
         self.result.failed_groups.setdefault(group, metric)
         self.result.queued_counts[group] += 1
 
     def _get_deployment_fields(self, request: PlacementRequest) -> dict[str, Any]:
-        """Return the fields that the active deployment adds to an allocation that is not a canary."""
+        """Return the allocation fields by which a new allocation joins the active deployment (its id, unknown health).
+
+        The result is empty if there is no active deployment or the request does not belong to it.
+        """
         deployment = self.deployment
         if deployment is None or request.deployment_id or not _is_in_deployment(deployment, request):
             return {}
@@ -204,12 +233,12 @@ class PlacementExecutor:
     # -- changes of existing allocations -----------------------------------------------------------------------------
 
     def _stop_allocation(self, stop: AllocationStop) -> None:
-        """Stop an allocation."""
+        """Record that the allocation stops. It no longer affects the scores of nodes for new placements of the job."""
         self._placer.exclude_allocation(stop.allocation)
         self.changes.stop_allocation(stop)
 
     def _update_in_place(self, allocation: Allocation, job: Job) -> None:
-        """Make the allocation part of the new version on its node."""
+        """Change the allocation's record to the current job version without a restart, and to the active deployment."""
         fields: dict[str, Any] = {
             "job_version": job.version,
             "job_create_index": job.create_index,
@@ -222,10 +251,10 @@ class PlacementExecutor:
         self.changes.update_allocation(allocation, **fields)
 
     def _preempt(self, request: PlacementRequest) -> None:
-        """Find the allocations to preempt for a failed placement, and stop them if there are any.
+        """Find the allocations to preempt for a failed placement (its victims), and stop them if there are any.
 
         Nothing is placed now: the blocked evaluation places the request after the victims have ended. For an
-        all-at-once job the victims are stored until all placements were tried.
+        all-at-once job the victims are not stopped yet, but stored until all placements were tried.
         """
         victims = self._placer.find_victims(request)
         if is_all_at_once(request):
@@ -234,7 +263,10 @@ class PlacementExecutor:
             self._stop_victims(request, victims)
 
     def _stop_victims(self, request: PlacementRequest, victims: Iterable[Allocation]) -> None:
-        """Stop the victims and record the id of the future allocation that replaces them."""
+        """Evict the victims of a failed placement, and count them as preemptions of its group.
+
+        Each victim records the new id that the allocation of the request will get when it is placed.
+        """
         preemptor_id, name, result = self._context.new_id(), request.group.name, self.result
         for victim in victims:
             evicted = self.changes.update_allocation(
@@ -250,7 +282,11 @@ class PlacementExecutor:
 
 
 def _is_similar(first: PlacementRequest, second: PlacementRequest) -> bool:
-    """Return whether both are new placements of the same group and deployment that differ only in name."""
+    """Return whether both requests are new placements of one group, job version and deployment.
+
+    They then differ only in name. Neither replaces an allocation, is a canary or requires a certain node. `second` is
+    checked only for its job, group and deployment.
+    """
     is_new = first.previous is None and first.stop is None and not first.is_canary and not first.is_reschedule
     return (
         is_new
@@ -262,7 +298,7 @@ def _is_similar(first: PlacementRequest, second: PlacementRequest) -> bool:
 
 
 def _is_in_deployment(deployment: Deployment, request: PlacementRequest) -> bool:
-    """Return whether the placement belongs to this active deployment."""
+    """Return whether the deployment is active and rolls out the job version and group of the request."""
     job = request.job
     is_version = (job.version, job.create_index) == (deployment.job_version, deployment.job_create_index)
     return is_version and deployment.is_active and request.group.name in (deployment.task_groups or {})

@@ -55,7 +55,10 @@ from wharf.contract.model.times import DecisionContext
 
 
 class Placer:
-    """Places the allocations of one evaluation. Each placement counts at once for the next."""
+    """Chooses nodes for the allocations of one evaluation and builds their records.
+
+    Each placement counts as used for the next one. Nothing is written to the log.
+    """
 
     def __init__(
         self,
@@ -71,10 +74,15 @@ class Placer:
         self._context = context
         self._random = SeededRandom(evaluation.id, snapshot.index)
         self._draft = FleetDraft(cache.fleet)
+        """The resources in use on all nodes, with the placements of this evaluation."""
         self._allocations = allocations
+        """The job's existing allocations."""
         self._siblings_or_none: dict[str, PlacedSibling] | None = None
+        """The value of `_siblings`. `None`: it is not computed yet."""
         self._selectors: dict[tuple[str, int, int], NodeSelector] = {}
+        """By group name, job version and create index of the job."""
         self._screenings_of_all_nodes: dict[tuple[str, int, int], ScreeningResult] = {}
+        """Feasibility of all nodes, ready or not, by group name, job version and create index of the job."""
         self._rules: PlacementRules | None = None
         job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
         self.admission = PlacementAdmission(snapshot, cache.quota_usage, job, allocations)
@@ -87,15 +95,24 @@ class Placer:
                 VictimSearch(snapshot, self._draft, job) if is_preemption_enabled(snapshot, job) else None
             )
         self._placed_on: dict[str, list[Allocation]] = {}
+        """By node id, the allocations that this evaluation has placed there."""
         self._volume_node_failures: dict[str, AllocMetric] = {}
         """By group, why the node that holds the volumes of an allocation could not take it."""
         self._node_failures: dict[str, AllocMetric] = {}
         """By group, why the requested nodes of a system job could not take their allocations."""
         self._used_promised_ids: dict[str, None] = {}
-        """Promised allocation ids that this evaluation has used."""
+        """Promised ids that this evaluation has used, as an ordered set.
+
+        Each victim of a preemption records the id of the future allocation that replaces it: this is the promised id.
+        """
 
     def _block_promised_capacity(self, job: Job) -> None:
-        """Block preempted capacity and reserved nodes that this job must leave to more urgent jobs."""
+        """Count capacity that this job must leave to more urgent jobs as used.
+
+        This is what ended victims freed for a preempting job, and the demand of waiting evaluations on their reserved
+        nodes. It is added to the draft, this evaluation's copy of the resources in use. Preempted capacity that the job
+        may use is collected in `_usable_capacity` instead.
+        """
         fleet = self._cache.fleet
         for capacity in fleet.preempted_capacity.values():
             if capacity.expires_at_ns <= self._context.now_ns:
@@ -113,7 +130,10 @@ class Placer:
                 self._draft.reserve_capacity(row, reservation.demand)
 
     def find_victims(self, request: PlacementRequest) -> tuple[Allocation, ...]:
-        """Return the allocations to preempt for this request. Empty: preemption is not allowed or does not help."""
+        """Return the allocations to preempt for this failed request (its victims).
+
+        Empty: preemption is not allowed for the job, does not help, or a quota or child limit caused the failure.
+        """
         if self._preemption is None or self.admission.list_reasons(request.group):
             return ()
         selector = self.get_selector(request.job, request.group)
@@ -123,7 +143,10 @@ class Placer:
         return self._preemption.find_victims(rows, selector.demand)
 
     def get_selector(self, job: Job, group: TaskGroup) -> NodeSelector:
-        """Return the node selector of this version of the group. It is built on first use."""
+        """Return the selector that chooses nodes for the group in this job version.
+
+        It is built on first use and cached.
+        """
         key = (group.name, job.version, job.create_index)
         selector = self._selectors.get(key)
         if selector is None:
@@ -140,17 +163,19 @@ class Placer:
         return selector
 
     def _make_volume_check(self, job: Job, group: TaskGroup) -> VolumeCheck | None:
-        """Return the volume check for allocations of the group, or `None` if the check per node is enough.
+        """Return the check of a node's volumes that must run for each single allocation of the group.
 
-        The check depends on the allocation's index, or on what was placed on the node before.
+        Volumes may depend on the index in the allocation's name, and single-writer volumes on other allocations on the
+        node. Return `None` if neither applies. Then the feasibility check of the nodes is sufficient.
         """
-        by_index = make_volume_check(group, NamespaceVolumes(self._snapshot, job.namespace))
+        check_by_index = make_volume_check(group, NamespaceVolumes(self._snapshot, job.namespace))
         if not list_single_writer_volumes(group):
-            return by_index
+            return check_by_index
 
         def has_volumes(node: Node, index: int) -> bool:
+            """Return whether the allocation with this index has its volumes on the node and may write them."""
             placed = self._placed_on.get(node.id, ())
-            return (by_index is None or by_index(node, index)) and can_write_volumes(
+            return (check_by_index is None or check_by_index(node, index)) and can_write_volumes(
                 self._snapshot, node, group, index, placed
             )
 
@@ -172,7 +197,10 @@ class Placer:
         return self._siblings_or_none
 
     def _add_sibling(self, allocation: Allocation) -> PlacedSibling | None:
-        """Add the allocation to the placed siblings and return its entry, or `None` if its node is unknown."""
+        """Add the allocation to `_siblings`, the job's allocations with a node, and return the new entry.
+
+        Return `None`, and add nothing, if the node is unknown.
+        """
         row = self._cache.fleet.row_by_node_id.get(allocation.node_id)
         if row is None:
             return None
@@ -180,27 +208,31 @@ class Placer:
         return sibling
 
     def exclude_allocation(self, allocation: Allocation) -> None:
-        """Remove an allocation that will be stopped from the siblings. Its resources stay in use until it has ended."""
+        """Remove an allocation that will be stopped from the siblings (the job's allocations that have a node).
+
+        It no longer affects the scores of nodes. Its CPU, memory, disk and ports stay in use until its node reports
+        that it has ended.
+        """
         sibling = self._siblings.pop(allocation.id, None)
         if sibling is not None:
             for selector in self._selectors.values():
                 selector.count_sibling(sibling, -1)
 
     def restore_allocation(self, allocation: Allocation) -> None:
-        """Undo `exclude_allocation`."""
+        """Undo `exclude_allocation`: add the allocation to the siblings (the job's allocations with a node) again."""
         sibling = self._add_sibling(allocation)
         if sibling is not None:
             for selector in self._selectors.values():
                 selector.count_sibling(sibling)
 
     def _screen_group(self, job: Job, group: TaskGroup) -> ScreeningResult:
-        """Return the feasibility of the ready nodes for the group."""
+        """Return which ready nodes in the job's node pool and datacenters are feasible for the group."""
         return self._cache.feasibility.screen_group(job, group, NamespaceVolumes(self._snapshot, job.namespace))
 
     def _screen_all_nodes(self, job: Job, group: TaskGroup) -> ScreeningResult:
-        """Return the feasibility of all nodes, even of those that accept no placements.
+        """Return which nodes are feasible for the group, even if they accept no placements. The result is cached.
 
-        Running allocations may stay there.
+        Running allocations may stay on nodes that accept no placements.
         """
         key = (group.name, job.version, job.create_index)
         cached = self._screenings_of_all_nodes.get(key)
@@ -213,15 +245,20 @@ class Placer:
         return cached
 
     def get_rules(self, job: Job) -> PlacementRules:
-        """Return the placement rules of the job."""
+        """Return the placement rules of the job: the scoring algorithm and memory oversubscription. Cached."""
         if self._rules is None:
             self._rules = get_placement_rules(self._snapshot, job)
         return self._rules
 
     def place_allocation(self, request: PlacementRequest) -> Allocation | None:
-        """Place on the best node, or on the node that the request names.
+        """Choose a node for the request, and return the new allocation.
 
-        Return `None` if no node can take the allocation. `get_failure_metric` then says why.
+        If the request names a node, only this node is tried. An allocation with sticky volumes goes only to the node
+        that has them. Otherwise it is the node with the best score. Nodes where the allocation failed before get a
+        lower score; the node with its ephemeral disk, or the one that a move requires, is preferred.
+
+        Return `None` if a quota or child limit refuses the placement, or no node can take the allocation.
+        `get_failure_metric` then says why.
         """
         if not self.admission.try_admit(request.group):
             return None
@@ -249,10 +286,13 @@ class Placer:
         return None if choice is None else self._build_allocation(request, choice)
 
     def place_batch(self, requests: Sequence[PlacementRequest], **fields: Any) -> list[Allocation]:
-        """Place further requests like one that was just placed, as `place_allocation` would.
+        """Place many requests that differ only in name, and return the new allocations in the order of the requests.
 
-        Returns allocations for the first requests, and fewer than requested if the next one needs `place_allocation`.
-        `fields` are set on all allocations.
+        The nodes are those that `place_allocation` would choose one by one, but many are chosen at once, which is
+        faster. A similar request must have been placed with `place_allocation` before. The result is shorter than
+        `requests` if nodes run out of capacity, and empty if more than CPU, memory and disk must be checked, such as
+        ports, volumes or a quota. The caller places the remaining requests with `place_allocation`. `fields` are set on
+        all allocations.
         """
         first = requests[0]
         if self._usable_capacity or self.admission.has_limits or has_sticky_volumes(first.group):
@@ -261,7 +301,7 @@ class Placer:
         choices = selector.choose_nodes(len(requests))
         if not choices:
             return []
-        other_selectors = [each for each in self._selectors.values() if each is not selector]
+        other_selectors = [candidate for candidate in self._selectors.values() if candidate is not selector]
         template = replace(self._build_record(first, choices[0]), **fields)
         siblings, rows, new_id = self._siblings, self._cache.fleet.row_by_node_id, self._context.new_id
         allocations = []
@@ -276,18 +316,25 @@ class Placer:
         return allocations
 
     def _find_volume_node(self, request: PlacementRequest) -> Node | None:
-        """Return the node that holds the sticky volumes of the request, or `None` if it may go to any node."""
+        """Return the node with the sticky volumes that the allocation must use, or `None` if it may go to any node."""
         if not has_sticky_volumes(request.group):
             return None
         predecessor = request.previous or find_claim_holder(self._allocations, request.group.name, request.name)
         return None if predecessor is None else find_claim_node(self._snapshot, request.group, predecessor)
 
     def is_infeasible(self, request: PlacementRequest, node: Node) -> bool:
-        """Return whether the node can never run the group, whether or not it is full."""
+        """Return whether the node does not meet the requirements of the request's group, or accepts no placements.
+
+        Free resources do not matter.
+        """
         return self.get_selector(request.job, request.group).is_infeasible(node)
 
     def get_failure_metric(self, request: PlacementRequest) -> AllocMetric | None:
-        """Return why the request could not be placed. With a requested node, earlier nodes of the group count too."""
+        """Return why the request could not be placed, or `None` if no failure is known.
+
+        If the request names a node, the failure of this node is added to the failures of earlier nodes of the group,
+        and their sum is returned.
+        """
         refusal = self.admission.build_refusal_metric(request.job, request.group)
         if refusal is not None:
             return refusal
@@ -300,7 +347,10 @@ class Placer:
         return merged
 
     def can_update_in_place(self, allocation: Allocation, job: Job, group: TaskGroup) -> bool:
-        """Return whether the node of the allocation is feasible for the new version with the same resources."""
+        """Return whether the node of the allocation meets the requirements of the new version of job and group.
+
+        Free resources are not checked: the allocation keeps those that it has.
+        """
         node = self._snapshot.get(NODES, allocation.node_id)
         if node is None or not is_in_pool_and_datacenter(job, node):
             return False
@@ -308,7 +358,11 @@ class Placer:
         return row is not None and bool(self._screen_all_nodes(job, group).feasible[row])
 
     def can_fit_after_stop(self, allocation: Allocation, job: Job, group: TaskGroup) -> bool:
-        """Return whether the new version would fit on the node once the old allocation has ended."""
+        """Return whether the new version would fit on the node of this allocation once the allocation has ended.
+
+        The check removes the allocation from the draft (this evaluation's copy of the resources in use), and then adds
+        it again. Quota and child limit are checked too.
+        """
         row = self._cache.fleet.row_by_node_id.get(allocation.node_id)
         resources = allocation.allocated_resources
         if row is None or resources is None or row >= len(self._draft.count):
@@ -332,7 +386,12 @@ class Placer:
         return fits
 
     def _use_promised_id(self, allocation: Allocation) -> Allocation:
-        """Give the allocation the promised id if victims were preempted on its node for this job."""
+        """Return the allocation with the promised id, if victims were preempted on its node for this job.
+
+        Each victim records the id of the future allocation that replaces it. The first promised id of the node that
+        this evaluation has not used yet is taken, and its victims are recorded in the allocation. Otherwise return the
+        allocation unchanged.
+        """
         freed = [capacity for capacity in self._usable_capacity if capacity.victim.node_id == allocation.node_id]
         promised_id = next(
             (capacity.preemptor_id for capacity in freed if capacity.preemptor_id not in self._used_promised_ids), ""
@@ -343,10 +402,11 @@ class Placer:
         victims = tuple(capacity.victim.id for capacity in freed if capacity.preemptor_id == promised_id)
         return replace(allocation, id=promised_id, preempted_allocations=victims)
 
-    def _count_in_other_selectors(self, allocation: Allocation, request: PlacementRequest) -> None:
-        """Count the new allocation in the selectors of other groups and versions.
+    def _count_sibling(self, allocation: Allocation, request: PlacementRequest) -> None:
+        """Add the new allocation to the siblings (the job's allocations with a node), which affect the scores of nodes.
 
-        Its own selector has counted it already.
+        Also count it in the node selectors of other groups and job versions. The selector of its own group and version
+        counted it when it chose the node.
         """
         sibling = self._add_sibling(allocation)
         own_selector = self.get_selector(request.job, request.group)
@@ -355,7 +415,7 @@ class Placer:
                 selector.count_sibling(sibling)
 
     def _build_record(self, request: PlacementRequest, choice: NodeChoice, allocation_id: str = "") -> Allocation:
-        """Return the allocation record for the chosen node."""
+        """Return a new, pending allocation record for the chosen node. The caller may set the id later."""
         job, now_ns = request.job, self._context.now_ns
         return Allocation(
             id=allocation_id,
@@ -381,11 +441,14 @@ class Placer:
         )
 
     def _build_allocation(self, request: PlacementRequest, choice: NodeChoice) -> Allocation:
-        """Return the finished allocation record and count it in the siblings, the selectors and the quota."""
+        """Build the allocation record for the chosen node, with deployment status, predecessor and reschedule history.
+
+        The allocation is counted as placed: on its node, in the siblings and node selectors, and in the quota.
+        """
         now_ns, previous = self._context.now_ns, request.previous
         allocation = self._use_promised_id(self._build_record(request, choice, self._context.new_id()))
         self._placed_on.setdefault(allocation.node_id, []).append(allocation)
-        self._count_in_other_selectors(allocation, request)
+        self._count_sibling(allocation, request)
         self.admission.consume_quota(choice.resources)
         if request.is_canary:
             allocation = replace(
@@ -400,11 +463,11 @@ class Placer:
 
 
 _NO_TRANSITION = DesiredTransition()
-"""Shared by all new allocations."""
+"""Requests no migration and no reschedule. All new allocations share it."""
 
 
 def _restrict_to_row(screened: ScreeningResult, row: int) -> ScreeningResult:
-    """Return the screening result as if no other node were feasible."""
+    """Return a copy of the feasibility result in which at most the node in this fleet row is feasible."""
     feasible = screened.feasible.copy()
     feasible[:] = False
     feasible[row] = screened.feasible[row]

@@ -1,8 +1,8 @@
 """Places many allocations of one group that need only CPU, memory and disk.
 
 It works on copies of the columns as plain numbers, so that a placement costs a few sums instead of a pass over columns.
-The result is written to the columns in one step. The choices equal those made one by one, because the formula is the
-same. Ports, cores, devices, distinct hosts and volumes are not supported.
+At the end, the result is written to the columns. The choices equal those of single placements, because the score
+formula is the same. Ports, cores, devices, distinct hosts and volumes are not supported.
 """
 
 from heapq import heappop, heappush
@@ -17,121 +17,143 @@ from wharf.cluster.scheduling.resources.usage import Usage
 
 
 class NodeFill:
-    """One node with the allocations that the batch placed there.
+    """A candidate node in a batch: its capacity, its use with one more allocation, and the parts of its score.
 
-    The fields are the values of its `Candidates` row and the parts of its score.
+    All fields are plain numbers, copied from the columns of `Candidates` and `ScoreColumns`, because single numbers are
+    faster to change than entries of numpy arrays. CPU is in MHz, memory and disk are in MB.
     """
 
     __slots__ = (
-        "cpu", "cpu_after", "disk", "disk_after", "fixed_score", "free_slots", "is_available", "memory", "memory_after",
-        "packing_score", "part_count", "placed_count", "score_sum", "sibling_count",
+        "allocations_left", "constant_score", "cpu", "cpu_after", "disk", "disk_after", "is_available", "memory",
+        "memory_after", "packing_score", "part_count", "placed_count", "score_sum", "sibling_count",
     )  # fmt: skip
 
-    def __init__(self, *amounts: int, fixed_score: float) -> None:
+    def __init__(self, *amounts: int, constant_score: float) -> None:
+        # `cpu` is the capacity of the node, `cpu_after` the CPU in use with one more allocation of the group.
         self.cpu, self.cpu_after, self.memory, self.memory_after, self.disk, self.disk_after = amounts[:6]
-        self.free_slots, self.sibling_count = amounts[6:]
-        self.fixed_score = fixed_score
+        self.allocations_left, self.sibling_count = amounts[6:]
+        """How many more allocations the node's limit admits, and how many allocations of the group it has."""
+        self.constant_score = constant_score
+        """The sum of the score parts that placements do not change, such as affinities."""
         self.placed_count = 0
+        """How many allocations the batch has placed on the node."""
         self.packing_score = self.score_sum = self.part_count = 0.0
+        """How full the node is, from 0 to 1; the sum of all score parts; and the number of these parts."""
         self.is_available = True
+        """Whether one more allocation fits."""
 
     @property
     def score(self) -> float:
-        """The mean of the score parts, or `UNAVAILABLE_SCORE` if the node is full."""
+        """The node's score for the next allocation: the mean of the score parts.
+
+        `UNAVAILABLE_SCORE` (minus infinity) if no further allocation fits.
+        """
         return self.score_sum / self.part_count if self.is_available else UNAVAILABLE_SCORE
 
 
 class BatchFill:
-    """Places allocations of one group one after the other, each on the best node."""
+    """Places allocations of one group one after the other, each on the node with the best score at that time.
+
+    It counts on plain numbers (`NodeFill`). The columns do not change until `write_scores` is called.
+    """
 
     def __init__(self, candidates: Candidates, columns: ScoreColumns, demand: Usage) -> None:
+        """`demand` is the CPU, memory and disk that one allocation of the group uses."""
         self._columns = columns
         self._candidate_columns = (
             candidates.cpu, candidates.cpu_after, candidates.memory, candidates.memory_after, candidates.disk,
-            candidates.disk_after, candidates.free_slots, columns.sibling_counts,
+            candidates.disk_after, candidates.allocations_left, columns.sibling_counts,
         )  # fmt: skip
         self._demand = demand
-        self._fixed_scores = columns.fixed_sums
-        self._fixed_part_count = len(columns.fixed)
+        self._constant_scores = columns.constant_sums
+        self._constant_part_count = len(columns.constant_parts)
         self._group_count = columns.group_count
         self._has_anti_affinity = columns.has_anti_affinity
         self._algorithm = columns.algorithm
         self.node_fills: dict[int, NodeFill] = {}
-        """The examined nodes by candidate position."""
+        """The loaded nodes by candidate position, with and without new allocations."""
         self.choices: list[tuple[int, float]] = []
         """Candidate positions in the order in which they were chosen, each with its score."""
 
     def load_nodes(self, positions: Ints) -> None:
-        """Load the rows of many nodes at once, which is cheaper than one by one."""
+        """Create the `NodeFill` of each candidate in `positions`.
+
+        It reads each column once for all nodes, which is cheaper than reading every column for each node.
+        """
         rows = zip(*(column[positions].tolist() for column in self._candidate_columns), strict=True)
-        for position, values, fixed in zip(
-            positions.tolist(), rows, self._fixed_scores[positions].tolist(), strict=True
+        for position, values, constant_score in zip(
+            positions.tolist(), rows, self._constant_scores[positions].tolist(), strict=True
         ):
-            self.node_fills[position] = NodeFill(*values, fixed_score=fixed)
+            self.node_fills[position] = NodeFill(*values, constant_score=constant_score)
 
-    def place_one(self, position: int, score: float) -> NodeFill:
-        """Place one allocation on the node at this candidate position and return the node with its new score.
+    def place_on_node(self, position: int, score: float) -> NodeFill:
+        """Place one allocation on the candidate at this position and return its `NodeFill` with the new score.
 
-        `score` is the node's score before the placement. It is stored in `choices`.
+        `score` is the node's score before the placement; it is recorded in `choices` with the position. A node that is
+        not in `node_fills` yet is loaded first. The caller has checked that the allocation fits.
         """
         node_fill = self.node_fills.get(position)
         if node_fill is None:
             node_fill = NodeFill(
                 *(column.item(position) for column in self._candidate_columns),
-                fixed_score=self._fixed_scores.item(position),
+                constant_score=self._constant_scores.item(position),
             )
             self.node_fills[position] = node_fill
         self.choices.append((position, score))
         demand = self._demand
         node_fill.placed_count += 1
         node_fill.sibling_count += self._has_anti_affinity
-        node_fill.free_slots -= 1
+        node_fill.allocations_left -= 1
         node_fill.cpu_after += demand.cpu
         node_fill.memory_after += demand.memory_mb
         node_fill.disk_after += demand.disk_mb
         node_fill.packing_score = score_node_packing(
             node_fill.cpu, node_fill.cpu_after, node_fill.memory, node_fill.memory_after, self._algorithm
         )
-        total, number = node_fill.packing_score + node_fill.fixed_score, 1.0 + self._fixed_part_count
+        score_sum, part_count = node_fill.packing_score + node_fill.constant_score, 1.0 + self._constant_part_count
         if node_fill.sibling_count:
-            total, number = total - (node_fill.sibling_count + 1) / self._group_count, number + 1
-        node_fill.score_sum, node_fill.part_count = total, number
+            score_sum, part_count = score_sum - (node_fill.sibling_count + 1) / self._group_count, part_count + 1
+        node_fill.score_sum, node_fill.part_count = score_sum, part_count
         node_fill.is_available = (
             node_fill.cpu_after <= node_fill.cpu
             and node_fill.memory_after <= node_fill.memory
             and node_fill.disk_after <= node_fill.disk
-            and node_fill.free_slots > 0
+            and node_fill.allocations_left > 0
         )
         return node_fill
 
     def place_best(self, max_count: int) -> None:
-        """Place up to `max_count` allocations, each on the node that is then best. Ties go to the first position.
+        """Place up to `max_count` allocations, each on the candidate with the best score at that time.
 
-        A node's score changes only when it is chosen. So the best nodes are sorted once, and chosen nodes return
-        through a heap.
+        Of equal scores, the lowest position wins. It places fewer allocations if capacity runs out.
+
+        A placement changes only the score of the chosen node. So the best nodes are sorted once (`ranked`). A chosen
+        node that still has capacity enters a heap (`chosen_before`) with its new score. The next node is the better of
+        two: the next one in `ranked` and the top of the heap. Scores are negated, because a heap returns its minimum.
         """
         scores = self._columns.scores
-        order = find_best_positions(scores, max_count)
-        self.load_nodes(order)
-        ranked = list(zip((-scores[order]).tolist(), order.tolist(), strict=True))
-        reentered: list[tuple[float, int]] = []
+        best_positions = find_best_positions(scores, max_count)
+        self.load_nodes(best_positions)
+        ranked = list(zip((-scores[best_positions]).tolist(), best_positions.tolist(), strict=True))
+        chosen_before: list[tuple[float, int]] = []
         next_rank = 0
         for _ in range(max_count):
-            if next_rank < len(ranked) and not (reentered and reentered[0] < ranked[next_rank]):
+            if next_rank < len(ranked) and not (chosen_before and chosen_before[0] < ranked[next_rank]):
                 negated_score, position = ranked[next_rank]
                 next_rank += 1
-            elif reentered:
-                negated_score, position = heappop(reentered)
+            elif chosen_before:
+                negated_score, position = heappop(chosen_before)
             else:
                 return
-            node_fill = self.place_one(position, -negated_score)
+            node_fill = self.place_on_node(position, -negated_score)
             if node_fill.is_available:
-                heappush(reentered, (-node_fill.score, position))
+                heappush(chosen_before, (-node_fill.score, position))
 
     def write_scores(self) -> tuple[Ints, Ints]:
-        """Write the new scores of the chosen nodes to the columns.
+        """Write the new scores of the nodes that got allocations to the score columns, with sibling counts and parts.
 
-        Return their positions, and how many allocations each of them got.
+        Return two arrays of equal length: the candidate positions of these nodes, and how many allocations the batch
+        placed on each.
         """
         filled = {position: node_fill for position, node_fill in self.node_fills.items() if node_fill.placed_count}
         node_fills, columns = filled.values(), self._columns

@@ -21,10 +21,15 @@ MAX_REPORTED_SCORES: Final = 5
 """Limits the size of a metric: only the scores of this many best nodes are stored."""
 
 ALL_AT_ONCE_DIMENSION: Final = "not room for all at once"
+"""The exhausted dimension of nodes on which one allocation of an all-at-once job fits, but not the whole job."""
 
 
 def build_screening_metric(fleet: Fleet, screened: ScreeningResult, job: Job) -> AllocMetric:
-    """Return the metric of the feasibility check: how many nodes were evaluated and filtered."""
+    """Return the metric of a feasibility check: how many nodes were checked, and why nodes were filtered out.
+
+    `screened` is the result of the check. Nodes that are not ready, or not in the pool and datacenters of the job, are
+    not counted.
+    """
     rows = np.flatnonzero(screened.considered)
     by_reason = np.bincount(screened.reason_codes[rows], minlength=len(screened.reasons))
     filtered = {
@@ -44,26 +49,37 @@ def build_screening_metric(fleet: Fleet, screened: ScreeningResult, job: Job) ->
 
 
 def add_scores(metric: AllocMetric, scores: Floats, build_score: Callable[[int, float], NodeScore]) -> AllocMetric:
-    """Return the metric with the scores of the best nodes, best first."""
+    """Return the metric with the scores of up to `MAX_REPORTED_SCORES` best nodes, best first.
+
+    `scores` has one entry for each candidate position. `build_score` receives a position and its score, and returns the
+    record that the metric stores.
+    """
     best = find_best_positions(scores, MAX_REPORTED_SCORES)
     node_scores = tuple(build_score(at, score) for at, score in zip(best.tolist(), scores[best].tolist(), strict=True))
     return replace(metric, score_meta_data=node_scores)
 
 
 def add_failure_reasons(
-    metric: AllocMetric, fleet: Fleet, candidates: Candidates, group: TaskGroup, explain: Callable[[int], str] | None
+    metric: AllocMetric,
+    fleet: Fleet,
+    candidates: Candidates,
+    group: TaskGroup,
+    explain_exclusion: Callable[[int], str] | None,
 ) -> AllocMetric:
-    """Return the metric with the reasons why no feasible node can take the allocation.
+    """Return the metric with the reasons why no candidate (feasible node) can take the allocation.
 
-    Each node counts once: under its distinct constraint if one excludes it, else under the first dimension that it
-    lacks.
+    `explain_exclusion` receives a candidate position. It returns why a distinct constraint or a missing volume excludes
+    this node, or an empty text. `None`: the group has no such check.
+
+    Each node counts once. An excluded node counts as filtered, under its reason. Another node counts as exhausted,
+    under the first dimension that it lacks, such as `cpu`.
     """
     exhausted: dict[str, int] = {}
     filtered = dict(metric.constraint_filtered or {})
     classes_filtered = dict(metric.class_filtered or {})
     is_excluded = np.zeros(len(candidates), dtype=np.bool_)
     for position in range(len(candidates)):
-        exclusion = explain(position) if explain is not None else ""
+        exclusion = explain_exclusion(position) if explain_exclusion is not None else ""
         if exclusion:
             is_excluded[position] = True
             filtered[exclusion] = filtered.get(exclusion, 0) + 1
@@ -88,22 +104,26 @@ def add_failure_reasons(
     )
 
 
-def coalesce_failures(metric: AllocMetric, failures: int) -> AllocMetric:
-    """Return the metric of one failure as the metric of this many equal failures."""
-    if failures <= 1:
+def coalesce_failures(metric: AllocMetric, failure_count: int) -> AllocMetric:
+    """Return the metric of one failed placement as the metric of `failure_count` failures for the same reason.
+
+    The missing CPU and memory are those of all failures together.
+    """
+    if failure_count <= 1:
         return metric
     requested = metric.resources_exhausted
     total = {
-        task: replace(each, cpu=each.cpu * failures, memory_mb=each.memory_mb * failures)
-        for task, each in (requested or {}).items()
+        task: replace(resources, cpu=resources.cpu * failure_count, memory_mb=resources.memory_mb * failure_count)
+        for task, resources in (requested or {}).items()
     }
-    return replace(metric, coalesced_failures=failures - 1, resources_exhausted=total or None)
+    return replace(metric, coalesced_failures=failure_count - 1, resources_exhausted=total or None)
 
 
 def build_all_at_once_metric(metric: AllocMetric) -> AllocMetric:
-    """Return the failure metric of an allocation that fits but waits for the rest of its all-at-once group.
+    """Return the failure metric of an allocation that fits, but waits until its whole all-at-once job fits.
 
-    `metric` is the metric of its tentative placement.
+    `metric` is the metric of its tentative placement. Its scores are removed. The nodes that were not filtered out
+    count as exhausted, under `ALL_AT_ONCE_DIMENSION`.
     """
     fitting = metric.nodes_evaluated - metric.nodes_filtered
     exhausted = {ALL_AT_ONCE_DIMENSION: fitting} if fitting else None
@@ -111,7 +131,11 @@ def build_all_at_once_metric(metric: AllocMetric) -> AllocMetric:
 
 
 def build_node_metric(node: Node, job: Job, reason: str, *, is_filtered: bool) -> AllocMetric:
-    """Return the failure metric of one node that was checked alone."""
+    """Return the failure metric of one node that was checked alone.
+
+    With `is_filtered`, `reason` is the requirement that the node does not meet. Otherwise it is the dimension that is
+    exhausted, such as `cpu`.
+    """
     classes = {node.node_class: 1} if node.node_class else None
     return AllocMetric(
         nodes_evaluated=1,
@@ -128,7 +152,10 @@ def build_node_metric(node: Node, job: Job, reason: str, *, is_filtered: bool) -
 
 
 def merge_metrics(metrics: Sequence[AllocMetric]) -> AllocMetric:
-    """Return the sum of the metrics of nodes that were checked alone."""
+    """Return one metric for several nodes that were checked alone. Counts are added up.
+
+    Fields that are not counts are those of the first metric. `metrics` must not be empty.
+    """
     total, *remaining = metrics
     for metric in remaining:
         total = replace(
@@ -140,11 +167,12 @@ def merge_metrics(metrics: Sequence[AllocMetric]) -> AllocMetric:
 
 
 def add_node_failure(before: AllocMetric, metric: AllocMetric) -> AllocMetric:
-    """Return the metric of several failures, each on its own node, with one more failure added."""
+    """Return the metric `before`, which covers failures on other nodes, with the failure of one more node added."""
     return replace(merge_metrics((before, metric)), coalesced_failures=before.coalesced_failures + 1)
 
 
 _COUNT_FIELDS: Final = ("nodes_evaluated", "nodes_filtered", "nodes_in_pool", "nodes_exhausted")
+"""Fields of `AllocMetric` that are node counts."""
 _MAPPING_FIELDS: Final = (
     "nodes_available",
     "class_filtered",
@@ -152,10 +180,11 @@ _MAPPING_FIELDS: Final = (
     "class_exhausted",
     "dimension_exhausted",
 )
+"""Fields of `AllocMetric` that map a name to a node count."""
 
 
 def _add_counts(first: dict[str, int] | None, second: dict[str, int] | None) -> dict[str, int] | None:
-    """Return the sums of both mappings, or `None` if there are none."""
+    """Return the two mappings with the counts of equal keys added up, or `None` if both are empty."""
     total = dict(first or {})
     for name, number in (second or {}).items():
         total[name] = total.get(name, 0) + number
@@ -163,7 +192,11 @@ def _add_counts(first: dict[str, int] | None, second: dict[str, int] | None) -> 
 
 
 def _count_node_classes(fleet: Fleet, rows: Ints) -> dict[str, int]:
-    """Return how many of the rows have each node class that operators assigned."""
+    """Return the number of nodes in these fleet rows by `node_class`, a name that operators may give to nodes.
+
+    Nodes without a `node_class` are not counted. The rows are counted by node kind first: all nodes of one kind have
+    the same `node_class`, and thousands of nodes have few kinds.
+    """
     found: dict[str, int] = {}
     by_kind = np.bincount(fleet.kind[rows], minlength=len(fleet.kind_examples))
     for kind in np.flatnonzero(by_kind):
@@ -174,13 +207,19 @@ def _count_node_classes(fleet: Fleet, rows: Ints) -> dict[str, int]:
 
 
 def _count_by_datacenter(codes: Codes, names: Sequence[str]) -> dict[str, int] | None:
-    """Return how many nodes are in each datacenter."""
+    """Return the number of nodes by datacenter, or `None` if there are no nodes.
+
+    `codes` holds the code of each node's datacenter; the code is the index into `names`.
+    """
     counts = np.bincount(codes, minlength=len(names))
     return {name: int(counts[code]) for code, name in enumerate(names) if counts[code]} or None
 
 
 def _list_requested_resources(group: TaskGroup, exhausted: dict[str, int]) -> dict[str, Resources]:
-    """Return what each task requests of the exhausted dimensions."""
+    """Return the requested CPU (MHz) and memory (MB) by task name, as far as `exhausted` names these dimensions.
+
+    The mapping is empty if neither CPU nor memory is exhausted.
+    """
     if not ("cpu" in exhausted or "memory" in exhausted):
         return {}
     return {

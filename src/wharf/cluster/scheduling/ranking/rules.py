@@ -9,14 +9,16 @@ from wharf.contract.model.operator.scheduler_configuration import SchedulerAlgor
 
 
 class PlacementRules(msgspec.Struct, frozen=True):
-    """Placement options of the cluster or of the job's node pool."""
+    """The placement options that apply to a job, from its node pool or from the cluster."""
 
     algorithm: str = SchedulerAlgorithm.BINPACK
+    """`binpack` prefers full nodes, `spread` prefers empty nodes."""
     can_oversubscribe: bool = False
+    """Whether tasks may use more memory than they reserve, up to their `memory_max`."""
 
 
 def get_placement_rules(snapshot: Replica, job: Job) -> PlacementRules:
-    """Return the placement rules of the job's node pool. The rules of the cluster are the default."""
+    """Return the placement rules for the job. Each option that its node pool does not set is that of the cluster."""
     configuration = snapshot.get(SCHEDULER_CONFIGURATION)
     pool = snapshot.get(NODE_POOLS, job.node_pool)
     pool_settings = pool.scheduler_configuration if pool is not None else None
@@ -30,8 +32,9 @@ def get_placement_rules(snapshot: Replica, job: Job) -> PlacementRules:
 
 
 def has_job_anti_affinity(job: Job, rules: PlacementRules) -> bool:
-    """Return whether siblings on a node lower its score (ADR 61).
+    """Return whether allocations of the same group on a node lower the node's score (ADR 61).
 
-    Finite jobs gain nothing from separate nodes. With bin packing, anti-affinity would leave all nodes half empty.
+    They do not for batch jobs with bin packing. Batch jobs gain nothing from separate nodes, and a lower score would
+    leave all nodes half empty.
     """
     return job.type != JobType.BATCH or rules.algorithm == SchedulerAlgorithm.SPREAD

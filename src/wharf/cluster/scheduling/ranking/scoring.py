@@ -20,6 +20,7 @@ from wharf.cluster.scheduling.fleet.fleet import Fleet
 from wharf.contract.model.jobs.constraints import Affinity
 from wharf.contract.model.operator.scheduler_configuration import SchedulerAlgorithm
 
+# Names of the score parts, as metrics show them.
 BINPACK: Final = "binpack"
 DEVICES: Final = "devices"
 ANTI_AFFINITY: Final = "job-anti-affinity"
@@ -33,15 +34,20 @@ UNAVAILABLE_SCORE: Final = -np.inf
 """The score of a node that has no capacity or must not be used."""
 
 SAMPLE_GROUPS_PER_RESULT: Final = 4
-"""Groups into which scores are divided, for each requested result. More groups give a better lower bound."""
+"""How many sample groups of scores `find_best_positions` forms for each requested position.
+
+More groups give a lower bound that is closer to the lowest score among the best.
+"""
 
 _LN10: Final = math.log(10)
+"""`exp(_LN10 * x)` is 10 to the power of x."""
 
 
 def score_packing(cpu: Ints, cpu_used: Ints, memory: Ints, memory_used: Ints, algorithm: str) -> Floats:
-    """Return how full each node is with one more allocation, from 0 to 1.
+    """Return the packing score of each node, from 0 to 1: how full it is, or with the spread algorithm how empty.
 
-    With the spread algorithm, return how empty each node is.
+    `cpu` and `memory` are the capacities (MHz, MB). `cpu_used` and `memory_used` are the amounts in use with one more
+    allocation. `algorithm` is `binpack` or `spread`.
     """
     free = _compute_free_power(cpu, cpu_used)
     free += _compute_free_power(memory, memory_used)
@@ -52,7 +58,7 @@ def score_packing(cpu: Ints, cpu_used: Ints, memory: Ints, memory_used: Ints, al
 
 
 def _compute_free_power(available: Ints, used: Ints) -> Floats:
-    """Return 10 to the power of the free share of each node."""
+    """Return 10 to the power of each node's free share: 10 for an empty node, 1 for a full node."""
     share: Floats = used / np.maximum(available, 1)
     np.subtract(1, share, out=share)
     share *= _LN10
@@ -61,31 +67,38 @@ def _compute_free_power(available: Ints, used: Ints) -> Floats:
 
 
 def score_node_packing(cpu: int, cpu_used: int, memory: int, memory_used: int, algorithm: str) -> float:
-    """Return the packing score of a single node, as `score_packing` does for columns."""
+    """Return the packing score of one node, from 0 to 1: how full it is, or with the spread algorithm how empty.
+
+    The same formula as in `score_packing`, on plain numbers instead of columns. `cpu` and `memory` are the capacities
+    (MHz, MB). `cpu_used` and `memory_used` are the amounts in use with one more allocation.
+    """
     free = math.exp(_LN10 * (1 - cpu_used / max(cpu, 1))) + math.exp(_LN10 * (1 - memory_used / max(memory, 1)))
     score = (free - 2) if algorithm == SchedulerAlgorithm.SPREAD else (20 - free)
     return min(max(score, 0.0), MAX_PACKING_SCORE) / MAX_PACKING_SCORE
 
 
-def find_best_positions(scores: Floats, number: int) -> Ints:
-    """Return the positions of up to `number` best scores, best first.
+def find_best_positions(scores: Floats, max_count: int) -> Ints:
+    """Return the positions of the `max_count` best scores, best first; of equal scores, the lowest position first.
 
-    Equal scores keep their order. Unavailable nodes are never returned.
+    Nodes with `UNAVAILABLE_SCORE` are never returned, so the result may be shorter.
+
+    Only scores that reach a lower bound are sorted; usually these are little more than `max_count`.
     """
-    lowest = _find_score_bound(scores, number)
-    positions = np.flatnonzero(scores > lowest)
-    if len(positions) < number and lowest != UNAVAILABLE_SCORE:
-        # Take all better positions and fill up with positions of the lowest score.
-        positions = np.concatenate((positions, np.flatnonzero(scores == lowest)[: number - len(positions)]))
-    best: Ints = positions[np.argsort(-scores[positions], kind="stable")][:number]
+    lower_bound = _find_lower_bound(scores, max_count)
+    positions = np.flatnonzero(scores > lower_bound)
+    if len(positions) < max_count and lower_bound != UNAVAILABLE_SCORE:
+        # Take all better positions and fill up with positions whose score equals the bound.
+        positions = np.concatenate((positions, np.flatnonzero(scores == lower_bound)[: max_count - len(positions)]))
+    best: Ints = positions[np.argsort(-scores[positions], kind="stable")][:max_count]
     return best
 
 
-def _find_score_bound(scores: Floats, number: int) -> float:
-    """Return a score that at least `number` entries reach, at most the lowest score among the best `number`.
+def _find_lower_bound(scores: Floats, number: int) -> float:
+    """Return a score that at least `number` entries of `scores` reach, or `UNAVAILABLE_SCORE` if there are fewer.
 
-    The scores are divided into groups, and only the best score of each group is partitioned. This is many times cheaper
-    than to partition all scores.
+    The scores are divided into 4 times `number` groups. If the best scores of the groups are sorted, best first, the
+    bound is the entry at place `number`, because `number` groups have an entry that reaches it. This is many times
+    cheaper than to partition all scores. If there are too few scores to form groups, all are partitioned.
     """
     group_count = SAMPLE_GROUPS_PER_RESULT * number
     group_size = len(scores) // group_count if group_count else 0
@@ -96,7 +109,10 @@ def _find_score_bound(scores: Floats, number: int) -> float:
 
 
 def score_affinities(fleet: Fleet, rows: Ints, affinities: Iterable[Affinity]) -> Floats:
-    """Return the sum of matching affinity weights, divided by the sum of all weights, for each row."""
+    """Return the affinity score of each row, from -1 to 1: the weights of the matching affinities, divided by all.
+
+    A weight may be negative. The divisor is the sum of the absolute weights. Without affinities, all scores are 0.
+    """
     matched = np.zeros(len(rows))
     total = 0
     for affinity in affinities:
@@ -106,7 +122,12 @@ def score_affinities(fleet: Fleet, rows: Ints, affinities: Iterable[Affinity]) -
 
 
 def _match_affinity(fleet: Fleet, rows: Ints, affinity: Affinity) -> Floats:
-    """Return 1 for each row that matches the affinity, else 0."""
+    """Return 1 for each row whose node matches the affinity, else 0.
+
+    The affinity is evaluated as rarely as possible: once for each node kind (nodes with equal attributes). An attribute
+    that is unique to each node is evaluated once for each value. Only if the right side refers to the node too, it is
+    evaluated for each node.
+    """
     sides = affinity.l_target, affinity.r_target
     if is_variable_target(affinity.r_target):
         nodes = [fleet.get_node(int(row)) for row in rows]

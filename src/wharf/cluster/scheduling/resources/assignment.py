@@ -1,4 +1,4 @@
-"""Assigns cores, devices, ports and amounts of a chosen node to one allocation."""
+"""Assigns cores, devices, ports, CPU, memory and disk of a chosen node to one allocation."""
 
 from collections.abc import Iterable, Sequence
 
@@ -25,7 +25,10 @@ from wharf.contract.model.nodes.node import Node
 
 
 class InsufficientResources(Exception):
-    """The node lacks what the group requests in this dimension."""
+    """The node lacks something that the group requests. `dimension` says what, as metrics show it.
+
+    Examples: `cores`, `network: dynamic port selection failed`.
+    """
 
     def __init__(self, dimension: str) -> None:
         super().__init__(dimension)
@@ -33,9 +36,14 @@ class InsufficientResources(Exception):
 
 
 class ResourceAssigner:
-    """Assigns resources to the allocations of one group. Groups that need only amounts share one record."""
+    """Assigns resources to the allocations of one group.
+
+    If the group requests only amounts (CPU, memory and disk), all its allocations share one resource record. Otherwise
+    each gets its own, with ports, cores and devices of its node.
+    """
 
     def __init__(self, group: TaskGroup, *, can_oversubscribe: bool) -> None:
+        """With `can_oversubscribe`, tasks may use more memory than they reserve, up to their `memory_max`."""
         self._group = group
         self._can_oversubscribe = can_oversubscribe
         self._tasks = [task for task in group.tasks or () if task.resources is not None]
@@ -44,16 +52,23 @@ class ResourceAssigner:
         self._group_networks: Sequence[NetworkResource] = (group.networks or ())[:1]
         task_networks = [network for task in self._tasks for network in _get_task_network(task)]
         self.networks: Sequence[NetworkResource] = (*self._group_networks, *task_networks)
+        """The network of the group and the networks of its tasks, with the requested ports."""
         self.requested_cores = sum(task.resources.cores for task in self._tasks if task.resources is not None)
+        """How many cores one allocation reserves, all tasks together."""
         has_devices = any(task.resources.devices for task in self._tasks if task.resources is not None)
         self.has_only_amounts = not (self.networks or self.requested_cores or has_devices)
+        """Whether the group requests only CPU, memory and disk: no networks, cores or devices."""
         self.shared_resources: AllocatedResources | None = None
-        """The record that all allocations share. `None`: not built yet, or each allocation gets its own."""
+        """The record that all allocations share. `None`: it is not built yet, or each allocation gets its own."""
 
     def assign_resources(
         self, node: Node, exclusive: ExclusiveResources, random_below: RandomBelow
     ) -> AllocatedResources:
-        """Return the resources of one more allocation on the node. Raises `InsufficientResources`."""
+        """Return the resource record of one more allocation on the node.
+
+        `exclusive` are the ports, cores and devices in use there; the caller adds those of the new allocation. Raises
+        `InsufficientResources` if the node lacks ports, cores or devices. CPU, memory and disk are not checked.
+        """
         if not self.has_only_amounts:
             return self._build_resources(node, exclusive, random_below)
         if self.shared_resources is None:
@@ -63,7 +78,11 @@ class ResourceAssigner:
     def _build_resources(
         self, node: Node, exclusive: ExclusiveResources, random_below: RandomBelow
     ) -> AllocatedResources:
-        """Return a new resource record for one allocation. Raises `InsufficientResources` if resources are missing."""
+        """Return a new resource record for one allocation on the node.
+
+        `exclusive` are the ports, cores and devices in use there; it is not changed. Raises `InsufficientResources` if
+        the node lacks ports, cores or devices.
+        """
         in_use = exclusive.copy() if not self.has_only_amounts else exclusive
         port_assigner = PortAssigner(node, in_use, random_below)
         shared = self._assign_group(port_assigner)
@@ -73,7 +92,10 @@ class ResourceAssigner:
     def _assign_task(
         self, task: Task, node: Node, in_use: ExclusiveResources, port_assigner: PortAssigner
     ) -> AllocatedTaskResources:
-        """Assign the resources of one task."""
+        """Return the resources that one task is assigned on the node, and add its cores and devices to `in_use`.
+
+        Raises `InsufficientResources` if the node has too few free cores, devices or ports.
+        """
         requested = task.resources
         assert requested is not None, "only tasks with resources are assigned"
         cpu = AllocatedCpu(cpu_shares=requested.cpu)
@@ -86,8 +108,8 @@ class ResourceAssigner:
             if assigned is None:
                 raise InsufficientResources(f"devices: no devices match request {device.name}")
             devices.append(assigned)
-            key = (assigned.vendor, assigned.type, assigned.name)
-            in_use.devices.update((key, device_id) for device_id in assigned.device_ids or ())
+            device_key = (assigned.vendor, assigned.type, assigned.name)
+            in_use.devices.update((device_key, device_id) for device_id in assigned.device_ids or ())
         memory = get_task_memory_mb(task)
         memory_max = 0
         if self._can_oversubscribe and requested.memory_max_mb:
@@ -101,7 +123,10 @@ class ResourceAssigner:
         )
 
     def _assign_group(self, port_assigner: PortAssigner) -> AllocatedSharedResources:
-        """Assign the disk and the network of the group."""
+        """Return the resources that the tasks of the allocation share: disk, network and ports.
+
+        Raises `InsufficientResources` if a requested port is not free.
+        """
         disk_mb = self._group.ephemeral_disk.size_mb
         if not self._group_networks:
             return AllocatedSharedResources(disk_mb=disk_mb)
@@ -115,12 +140,18 @@ class ResourceAssigner:
 
 
 def _get_task_network(task: Task) -> tuple[NetworkResource, ...]:
-    """Return the task's own network, the older form of the job format. Only the first one counts."""
+    """Return the task's own network as a tuple of at most one entry.
+
+    Older jobs request networks in tasks instead of the group. As in Nomad, only the first network of a task counts.
+    """
     return ((task.resources.networks if task.resources is not None else None) or ())[:1]
 
 
 def _assign_task_network(network: NetworkResource, port_assigner: PortAssigner) -> NetworkResource:
-    """Assign the ports of a task's own network."""
+    """Assign all ports of a task's own network on one address, and return the network with address and port numbers.
+
+    Raises `InsufficientResources` if no address of the node has all ports free.
+    """
     try:
         address, ports = port_assigner.assign_ports_on_one_address(network)
     except PortUnavailable as error:
@@ -129,7 +160,10 @@ def _assign_task_network(network: NetworkResource, port_assigner: PortAssigner) 
 
 
 def _fill_dynamic_ports(network: NetworkResource, address: str, ports: Iterable[AllocatedPort]) -> NetworkResource:
-    """Return the network with this address and the assigned values of its dynamic ports."""
+    """Return a copy of the network with this IP address and with the numbers that its dynamic ports were assigned.
+
+    `ports` are the assigned ports; they are matched by label.
+    """
     port_by_label = {port.label: port for port in ports}
     dynamic_ports = tuple(
         replace(port, value=port_by_label[port.label].value, to=port_by_label[port.label].to)
@@ -139,7 +173,10 @@ def _fill_dynamic_ports(network: NetworkResource, address: str, ports: Iterable[
 
 
 def get_core_mhz(node: Node, core: int) -> int:
-    """Return the speed of the core as the node reports it, else its share of the node's MHz."""
+    """Return the speed in MHz of the core with this id, as the node reports it.
+
+    If the node reports no speeds of single cores, it is the node's total MHz divided by its number of cores.
+    """
     resources = node.node_resources
     assert resources is not None, "a node without resources is never chosen"
     topology = resources.processors.topology
@@ -150,7 +187,10 @@ def get_core_mhz(node: Node, core: int) -> int:
 
 
 def list_usable_cores(node: Node) -> list[int]:
-    """Return the cores that tasks may reserve, lowest first."""
+    """Return the ids of the cores that tasks may reserve, lowest first, whether or not they are in use.
+
+    Cores that the node keeps for itself are left out. The list is empty if the node reports no resources.
+    """
     resources = node.node_resources
     if resources is None:
         return []
@@ -164,15 +204,18 @@ def list_usable_cores(node: Node) -> list[int]:
     return sorted(set(reservable) - reserved)
 
 
-def _assign_cores(node: Node, number: int, in_use: ExclusiveResources) -> AllocatedCpu:
-    """Return the `number` lowest free cores of the node and their speed. Raises `InsufficientResources`."""
+def _assign_cores(node: Node, count: int, in_use: ExclusiveResources) -> AllocatedCpu:
+    """Return the `count` free cores with the lowest ids, and their speed added up in MHz. `in_use` is not changed.
+
+    Raises `InsufficientResources` if the node has fewer free cores.
+    """
     free = [core for core in list_usable_cores(node) if core not in in_use.cores]
-    if len(free) < number:
+    if len(free) < count:
         raise InsufficientResources("cores")
-    assigned = tuple(free[:number])
+    assigned = tuple(free[:count])
     return AllocatedCpu(cpu_shares=sum(get_core_mhz(node, core) for core in assigned), reserved_cores=assigned)
 
 
 def _make_lifecycle(task: Task) -> TaskLifecycle | None:
-    """Return the lifecycle of the task for the allocation record."""
+    """Return the task's lifecycle (hook and sidecar) for the allocation record, or `None` for a main task."""
     return None if task.lifecycle is None else TaskLifecycle(hook=task.lifecycle.hook, sidecar=task.lifecycle.sidecar)

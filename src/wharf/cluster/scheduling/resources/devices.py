@@ -1,6 +1,7 @@
 """Matches device requests with the devices of a node and assigns instances (scheduling.md 2.6).
 
-Device attributes may have units: `11 GiB` equals `11264 MiB`.
+A node reports its devices in device groups: equal devices with vendor, type, name and attributes, such as all its GPUs
+of one model. The instances of a group are the single devices. Attributes may have units: `11 GiB` equals `11264 MiB`.
 """
 
 import re
@@ -20,9 +21,12 @@ _AMOUNT_PATTERN: Final = re.compile(r"\s*([+-]?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]
 """A number with an optional unit."""
 
 
-def _make_unit_table(base: str, **prefixes: float) -> dict[str, tuple[float, str]]:
-    """Return the table entries of units that are multiples of one base unit."""
-    return {name: (factor, base) for name, factor in prefixes.items()}
+def _make_unit_table(base_unit: str, **factors: float) -> dict[str, tuple[float, str]]:
+    """Return entries for `UNIT_FACTORS`: for each unit in `prefixes`, its factor and the base unit.
+
+    Example: `_make_unit_table("Hz", kHz=1e3)` returns `{"kHz": (1000.0, "Hz")}`.
+    """
+    return {unit: (factor, base_unit) for unit, factor in factors.items()}
 
 
 _BINARY: Final = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40, "PiB": 2.0**50, "EiB": 2.0**60}
@@ -38,7 +42,10 @@ UNIT_FACTORS: Final[dict[str, tuple[float, str]]] = {
 
 
 def parse_amount(text: str) -> tuple[float, str] | None:
-    """Return the number in its base unit, and the base unit, or `None` if the text is not an amount."""
+    """Parse an amount such as `11 GiB` and return the number in its base unit, and the base unit.
+
+    The base unit is empty for a number without unit. Return `None` if the text is not a number with a known unit.
+    """
     found = _AMOUNT_PATTERN.match(text)
     if found is None:
         return None
@@ -50,15 +57,17 @@ def parse_amount(text: str) -> tuple[float, str] | None:
 
 
 DeviceValue = str | float | bool | None
+"""The value of one side of a device constraint. `None`: the device has no such attribute."""
 
 DEVICE_ATTRIBUTE_PREFIX: Final = "${device.attr."
+"""How a reference to a device attribute begins, such as `${device.attr.memory}`."""
 _ORDER_OPERANDS: Final = frozenset((Operand.LESS, Operand.AT_MOST, Operand.GREATER, Operand.AT_LEAST))
 _EQUALITY_OPERANDS: Final = frozenset((Operand.EQUALS, Operand.EQUALS_TWICE, Operand.IS))
 _INEQUALITY_OPERANDS: Final = frozenset((Operand.DIFFERS, Operand.NOT))
 
 
 def list_device_requests(group: TaskGroup) -> list[tuple[str, RequestedDevice]]:
-    """Return every device request of the group with the name of its task."""
+    """Return every device request of the group as a pair of task name and request."""
     return [
         (task.name, request)
         for task in group.tasks or ()
@@ -68,9 +77,10 @@ def list_device_requests(group: TaskGroup) -> list[tuple[str, RequestedDevice]]:
 
 
 def has_enough_devices(node: Node, requests: Iterable[RequestedDevice]) -> bool:
-    """Return whether the healthy instances of the node, if all were free, would satisfy the requests.
+    """Return whether the node's healthy device instances would satisfy all requests if none were in use.
 
-    One request may be filled from several device groups.
+    The instances for one request may come from several device groups. (`assign_devices` is stricter: it takes them from
+    one group.)
     """
     devices = list_devices(node)
     free_counts = {id(device): len(list_healthy_instances(device)) for device in devices}
@@ -78,16 +88,20 @@ def has_enough_devices(node: Node, requests: Iterable[RequestedDevice]) -> bool:
         missing = request.count
         for device in devices:
             if missing and free_counts[id(device)] and matches_device_request(device, request):
-                used = min(missing, free_counts[id(device)])
-                free_counts[id(device)] -= used
-                missing -= used
+                used_count = min(missing, free_counts[id(device)])
+                free_counts[id(device)] -= used_count
+                missing -= used_count
         if missing:
             return False
     return True
 
 
 def assign_devices(node: Node, request: RequestedDevice, in_use: ExclusiveResources) -> AllocatedDevice | None:
-    """Return free instances of the device group that fits best, or `None` if no group has enough free instances."""
+    """Return free instances for the request, all from the matching device group with the highest affinity score.
+
+    `in_use` are the instances in use on the node; it is not changed. Return `None` if no matching group has enough free
+    instances.
+    """
     best: tuple[float, AllocatedDevice] | None = None
     for device in list_devices(node):
         if not matches_device_request(device, request):
@@ -106,7 +120,11 @@ def assign_devices(node: Node, request: RequestedDevice, in_use: ExclusiveResour
 
 
 def score_best_devices(node: Node, requests: Iterable[RequestedDevice]) -> float:
-    """Return the matched affinity weights of the best device groups, divided by all weights."""
+    """Return how well the node's devices match the affinities of the requests: at most 1, and 0 without affinities.
+
+    For each request, the device group with the highest affinity score counts. The result is the mean of these scores,
+    weighted by the sum of the absolute affinity weights of each request.
+    """
     matched = total = 0.0
     for request in requests:
         weights = sum(abs(affinity.weight) for affinity in request.affinities or ())
@@ -129,12 +147,16 @@ def matches_device_request(device: NodeDevice, request: RequestedDevice) -> bool
 
 
 def make_device_key(device: NodeDevice) -> DeviceKey:
-    """Return the key of the device group."""
+    """Return the key of the device group within its node: vendor, type and name."""
     return device.vendor, device.type, device.name
 
 
 def score_device_affinity(device: NodeDevice, affinities: Iterable[Affinity]) -> float:
-    """Return the matched affinity weights divided by all weights."""
+    """Return how well the device group matches the affinities: from -1 to 1, and 0 without affinities.
+
+    It is the sum of the weights of matching affinities, which may be negative, divided by the sum of all absolute
+    weights.
+    """
     matched = total = 0.0
     for affinity in affinities:
         total += abs(affinity.weight)
@@ -144,7 +166,7 @@ def score_device_affinity(device: NodeDevice, affinities: Iterable[Affinity]) ->
 
 
 def _matches_name(device: NodeDevice, name: str) -> bool:
-    """Return whether the name matches. Forms: `type`, `vendor/type` or `vendor/type/name`."""
+    """Return whether the device group has the requested name: `type`, `vendor/type` or `vendor/type/name`."""
     parts = name.split("/", 2)
     if len(parts) == 1:
         return parts[0] == device.type
@@ -154,18 +176,18 @@ def _matches_name(device: NodeDevice, name: str) -> bool:
 
 
 def list_devices(node: Node) -> tuple[NodeDevice, ...]:
-    """Return the device groups of the node."""
+    """Return the device groups of the node: one entry for all equal devices."""
     resources = node.node_resources
     return () if resources is None else resources.devices or ()
 
 
 def list_healthy_instances(device: NodeDevice) -> list[str]:
-    """Return the ids of the healthy instances."""
+    """Return the ids of the healthy instances (single devices) of the device group."""
     return [instance.id for instance in device.instances or () if instance.healthy]
 
 
 def _satisfies_constraint(device: NodeDevice, constraint: Constraint | Affinity) -> bool:
-    """Return whether the device satisfies the constraint or affinity."""
+    """Return whether the device group satisfies the constraint, or matches the affinity."""
     left, right = _resolve_target(device, constraint.l_target), _resolve_target(device, constraint.r_target)
     operand = constraint.operand
     if operand in _INEQUALITY_OPERANDS:
@@ -178,7 +200,11 @@ def _satisfies_constraint(device: NodeDevice, constraint: Constraint | Affinity)
 
 
 def _resolve_target(device: NodeDevice, target: str) -> DeviceValue:
-    """Return the value that the target refers to, or `None`."""
+    """Return the value of one side of a device constraint, or `None` if the device group has no such value.
+
+    A target that does not begin with `${` is a literal. Others are references such as `${device.attr.memory}` or
+    `${device.model}`.
+    """
     if not target.startswith("${"):
         return target
     if target.startswith(DEVICE_ATTRIBUTE_PREFIX):
@@ -197,7 +223,10 @@ def _resolve_target(device: NodeDevice, target: str) -> DeviceValue:
 
 
 def _get_attribute_value(attribute: DeviceAttribute) -> DeviceValue:
-    """Return the attribute's value. A number with a unit becomes a text."""
+    """Return the value of the device attribute, or `None` if it has no value.
+
+    A number with a unit becomes a text such as `11 GiB`.
+    """
     if attribute.string is not None:
         return attribute.string
     if attribute.bool_ is not None:
@@ -209,16 +238,17 @@ def _get_attribute_value(attribute: DeviceAttribute) -> DeviceValue:
 
 
 def _is_different(left: DeviceValue, right: DeviceValue) -> bool:
-    """Return whether the values differ. Two missing values are equal."""
+    """Return whether two values of a device constraint differ. Two missing values (`None`) are equal."""
     if left is None or right is None:
         return left is not right
     return _compare_values(Operand.DIFFERS, left, right)
 
 
 def _compare_values(operand: str, left: DeviceValue, right: DeviceValue) -> bool:
-    """Compare the values as amounts if both are amounts of the same base unit, else as texts.
+    """Return whether the comparison `left operand right` is true.
 
-    False if only one side is an amount, or the units differ.
+    Two amounts of the same base unit, such as `1 GiB` and `1024 MiB`, are compared as numbers. Two other values are
+    compared as texts. False if only one side is an amount, or if the base units differ.
     """
     left_amount, right_amount = parse_amount(_format_value(left)), parse_amount(_format_value(right))
     if left_amount is None and right_amount is None:
@@ -229,7 +259,7 @@ def _compare_values(operand: str, left: DeviceValue, right: DeviceValue) -> bool
 
 
 def _format_value(value: DeviceValue) -> str:
-    """Return the value as the text that comparisons use."""
+    """Return the value as a text for comparisons: `true` or `false`, six digits of a number, or the text itself."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,6 +1,6 @@
 """Exclusive resources: ports, cores and device instances, each used by one allocation at a time.
 
-Most allocations have none. Only nodes where some are in use have a record.
+Most allocations have none. Only nodes where some are in use have an `ExclusiveResources` object.
 """
 
 from collections import Counter
@@ -20,9 +20,9 @@ DeviceKey = tuple[str, str, str]
 
 
 class ExclusiveResources:
-    """The exclusive resources in use on one node.
+    """The ports, cores and device instances in use on one node, each with the number of allocations that hold it.
 
-    They are counted, because an allocation and its replacement may briefly hold the same resource.
+    The number may exceed 1: an allocation and its replacement may briefly hold the same resource.
     """
 
     __slots__ = ("cores", "devices", "ports")
@@ -30,7 +30,9 @@ class ExclusiveResources:
     def __init__(self) -> None:
         self.ports: Counter[PortKey] = Counter()
         self.cores: Counter[int] = Counter()
+        """By core id."""
         self.devices: Counter[tuple[DeviceKey, str]] = Counter()
+        """By device group and instance id."""
 
     def copy(self) -> "ExclusiveResources":
         """Return an independent copy."""
@@ -52,12 +54,12 @@ class ExclusiveResources:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is in use."""
+        """Whether no port, core or device instance is in use on the node."""
         return not (self.ports or self.cores or self.devices)
 
 
 def _subtract(counter: Counter[K], keys: Iterator[K]) -> None:
-    """Subtract one for each key and drop keys that reach 0."""
+    """Reduce the count of each of the keys by one, and delete keys whose count reaches 0."""
     for key in keys:
         counter[key] -= 1
         if counter[key] <= 0:
@@ -65,14 +67,17 @@ def _subtract(counter: Counter[K], keys: Iterator[K]) -> None:
 
 
 def has_exclusive_resources(resources: AllocatedResources) -> bool:
-    """Return whether the allocation has ports, cores or devices."""
+    """Return whether an allocation with these resources has networks, ports, reserved cores or devices."""
     if resources.shared.ports or resources.shared.networks:
         return True
     return any(task.cpu.reserved_cores or task.networks or task.devices for task in (resources.tasks or {}).values())
 
 
 def iter_ports(resources: AllocatedResources) -> Iterator[PortKey]:
-    """Yield the ports of the group and its tasks. Ports with `ignore_collision` are not exclusive."""
+    """Yield the address and number of each exclusive port of an allocation, of its group and of its tasks.
+
+    Ports with `ignore_collision` are left out, because several allocations may use them at the same time.
+    """
     for port in resources.shared.ports or ():
         if not port.ignore_collision:
             yield port.host_ip, port.value
@@ -82,20 +87,20 @@ def iter_ports(resources: AllocatedResources) -> Iterator[PortKey]:
 
 
 def _iter_network_ports(network: NetworkResource) -> Iterator[PortKey]:
-    """Yield the ports of a task's own network."""
+    """Yield the address and number of each exclusive port in a task's own network."""
     for port in (*(network.reserved_ports or ()), *(network.dynamic_ports or ())):
         if not port.ignore_collision:
             yield network.ip, port.value
 
 
 def iter_cores(resources: AllocatedResources) -> Iterator[int]:
-    """Yield the reserved cores of all tasks."""
+    """Yield the ids of the cores that the tasks of an allocation have reserved."""
     for task in (resources.tasks or {}).values():
         yield from task.cpu.reserved_cores or ()
 
 
 def iter_devices(resources: AllocatedResources) -> Iterator[tuple[DeviceKey, str]]:
-    """Yield the device instances of all tasks."""
+    """Yield the device instances of an allocation's tasks, each as device group and instance id."""
     for task in (resources.tasks or {}).values():
         for device in task.devices or ():
             for device_id in device.device_ids or ():

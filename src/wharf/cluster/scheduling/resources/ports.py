@@ -11,9 +11,9 @@ from wharf.contract.model.jobs.networks import DEFAULT_HOST_NETWORK, NetworkReso
 from wharf.contract.model.nodes.node import Node
 
 MAX_RANDOM_ATTEMPTS: Final = 20
-"""Random tries for a dynamic port before all free ports are listed."""
+"""How many random ports are tried for a dynamic port before all free ports of an address are listed (slower)."""
 MAX_PORT: Final = 65_535
-"""The highest port number."""
+"""The highest port number; it limits the ranges that nodes report."""
 WILDCARD_ADDRESSES: Final = ("", "0.0.0.0", "::")
 """Addresses that stand for all. A port on one of them collides with the same port on any address."""
 
@@ -22,12 +22,15 @@ RandomBelow = Callable[[int], int]
 
 
 class PortUnavailable(Exception):
-    """The node cannot provide a requested port. Metrics show its text."""
+    """The node cannot provide a requested port. Placement metrics show the text of this exception."""
 
 
 @lru_cache(maxsize=1024)
 def parse_port_ranges(ranges: str) -> frozenset[int]:
-    """Return the ports of a text such as `22,80,8000-8100`. Invalid parts are ignored: nodes report them, not users."""
+    """Return the port numbers in a text such as `22,80,8000-8100`.
+
+    Invalid parts are ignored, because the text comes from a node and not from a user who could correct it.
+    """
     ports: set[int] = set()
     for part in ranges.split(","):
         first, dash, last = part.strip().partition("-")
@@ -37,7 +40,11 @@ def parse_port_ranges(ranges: str) -> frozenset[int]:
 
 
 def list_addresses(node: Node, alias: str) -> list[tuple[str, frozenset[int]]]:
-    """Return the addresses of a host network, each with the ports that the node reserves there."""
+    """Return the IP addresses of the host network with this alias, each with the ports that jobs must not use there.
+
+    The address is empty if the node reports no addresses at all and `alias` is the default host network. The list is
+    empty if the node has no host network with this alias.
+    """
     resources = node.node_resources
     reserved = (
         parse_port_ranges(node.reserved_resources.networks.reserved_host_ports)
@@ -60,19 +67,27 @@ def list_addresses(node: Node, alias: str) -> list[tuple[str, frozenset[int]]]:
 
 
 class PortAssigner:
-    """Assigns ports on one node to one allocation."""
+    """Assigns ports on one node to one allocation. They collide neither with ports in use nor with each other."""
 
     def __init__(
         self, node: Node, in_use: ExclusiveResources, random_below: RandomBelow, *, only_address: str | None = None
     ) -> None:
+        """`in_use` are the ports in use on the node; it is not changed.
+
+        `only_address` limits the ports to one address.
+        """
         self._node = node
         self._in_use = in_use
         self._random_below = random_below
         self._only_address = only_address
         self._assigned: set[tuple[str, int]] = set()
+        """Address and number of each port that the allocation has been assigned so far."""
 
     def assign_ports(self, network: NetworkResource) -> tuple[AllocatedPort, ...]:
-        """Assign static ports first, then dynamic ports in the order of the job. Raises `PortUnavailable`."""
+        """Assign all ports of the network and return them: first the static ports, then the dynamic ones, in job order.
+
+        Raises `PortUnavailable` if a port cannot be assigned.
+        """
         static_ports = network.reserved_ports or ()
         assigned = [self._assign_static(port) for port in static_ports]
         own_ports = frozenset(port.value for port in static_ports)
@@ -80,9 +95,9 @@ class PortAssigner:
         return tuple(assigned)
 
     def assign_ports_on_one_address(self, network: NetworkResource) -> tuple[str, tuple[AllocatedPort, ...]]:
-        """Assign all ports of a task network on one address and return the address with the ports.
+        """Assign all ports of a task's own network on one address, and return the address and the ports.
 
-        Tasks cannot use several addresses. Raises `PortUnavailable`.
+        The first address of the node with all ports free is used. Raises `PortUnavailable` if there is none.
         """
         addresses = list_addresses(self._node, DEFAULT_HOST_NETWORK)
         last_error = PortUnavailable(f"no addresses available for {DEFAULT_HOST_NETWORK} network")
@@ -99,7 +114,10 @@ class PortAssigner:
         raise last_error
 
     def _list_addresses(self, port: Port) -> list[tuple[str, frozenset[int]]]:
-        """Return the addresses of the port's host network. Raises `PortUnavailable` if there are none."""
+        """Return the addresses on which the port may be assigned, each with the port numbers that the node reserves.
+
+        Raises `PortUnavailable` if the node has no address in the port's host network.
+        """
         alias = resolve_target(port.host_network or DEFAULT_HOST_NETWORK, self._node) or ""
         addresses = [
             address for address in list_addresses(self._node, alias) if self._only_address in (None, address[0])
@@ -109,16 +127,20 @@ class PortAssigner:
         return addresses
 
     def _assign_static(self, port: Port) -> AllocatedPort:
-        """Assign a static port on the first address where it is free. Raises `PortUnavailable` if there is none."""
+        """Assign a static port on the first address where it is free, and return it.
+
+        Raises `PortUnavailable` if it is free on no address.
+        """
         for address, reserved in self._list_addresses(port):
             if port.ignore_collision or (port.value not in reserved and self._is_free(address, port.value)):
                 return self._record(port, address, port.value)
         raise PortUnavailable(f"reserved port collision {port.label}={port.value}")
 
     def _assign_dynamic(self, port: Port, own_ports: frozenset[int]) -> AllocatedPort:
-        """Assign a random free port of the node's dynamic range. Raises `PortUnavailable` if no port is free.
+        """Assign a random free number of the node's dynamic port range to the port, and return the assigned port.
 
-        `own_ports` are the static ports of the same network, which are left out.
+        `own_ports` are the static ports of the same network, which are left out. Raises `PortUnavailable` if the whole
+        range is in use on all addresses.
         """
         resources = self._node.node_resources
         assert resources is not None, "a node without resources is never chosen"
@@ -135,7 +157,10 @@ class PortAssigner:
         raise PortUnavailable("dynamic port selection failed")
 
     def _is_free(self, address: str, value: int) -> bool:
-        """Return whether the port is free on the address."""
+        """Return whether the port number is free on the address.
+
+        A port in use on a wildcard address such as `0.0.0.0` is in use on all addresses, and the other way round.
+        """
         ports = self._in_use.ports
         if address in WILDCARD_ADDRESSES:
             return all(used_port != value for _, used_port in self._assigned) and all(
@@ -147,15 +172,18 @@ class PortAssigner:
         )
 
     def _record(self, port: Port, address: str, value: int) -> AllocatedPort:
-        """Record the port as assigned and return it."""
+        """Record that the port has this address and number, so that no later port gets them, and return its record."""
         if not port.ignore_collision:
             self._assigned.add((address, value))
-        to = value if port.to == -1 else port.to
+        to = value if port.to == -1 else port.to  # -1: the port inside the container equals the assigned port
         return AllocatedPort(
             label=port.label, value=value, to=to, host_ip=address, ignore_collision=port.ignore_collision
         )
 
 
 def list_static_ports(networks: Iterable[NetworkResource]) -> list[int]:
-    """Return the static ports that must not be in use on the node."""
+    """Return the numbers of the static ports that these networks request.
+
+    Ports with `ignore_collision` are left out, because they may be in use already.
+    """
     return [port.value for network in networks for port in network.reserved_ports or () if not port.ignore_collision]

@@ -1,7 +1,8 @@
 """Amounts of CPU, memory and disk: what nodes have and what allocations use.
 
-Tasks before the main tasks, main tasks and tasks after them do not run at the same time. So a group uses the maximum of
-these three lifecycle phases (scheduling.md 3.1). Whole cores stay reserved in all phases.
+The tasks of a group run in three lifecycle phases: before, with and after its main tasks. Tasks of different phases do
+not run at the same time, so a group uses the maximum over the phases (scheduling.md 3.1). Reserved cores are counted in
+all phases.
 """
 
 from collections.abc import Iterable
@@ -15,9 +16,10 @@ from wharf.contract.model.nodes.node import Node
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """An amount of CPU (MHz), memory and disk (MB)."""
+    """An amount of CPU, memory and disk: what an allocation uses, or what a node has."""
 
     cpu: int = 0
+    """In MHz."""
     memory_mb: int = 0
     disk_mb: int = 0
 
@@ -30,11 +32,11 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         return sum(usages, Usage())
 
     def fits_in(self, capacity: "Usage") -> bool:
-        """Return whether no dimension exceeds the capacity."""
+        """Return whether neither CPU, memory nor disk exceeds the capacity."""
         return not self.find_exceeded_dimension(capacity)
 
     def find_exceeded_dimension(self, capacity: "Usage") -> str:
-        """Return the first dimension that exceeds the capacity, or an empty text."""
+        """Return which amount exceeds the capacity: `cpu`, `memory` or `disk`, in this order; empty if none does."""
         if self.cpu > capacity.cpu:
             return "cpu"
         if self.memory_mb > capacity.memory_mb:
@@ -43,17 +45,26 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
 
 class _PhaseUsage:
-    """Sums the usage of the tasks of a group for each of the three lifecycle phases."""
+    """Adds up the CPU and memory of a group's tasks for each of the three lifecycle phases.
+
+    The phases are before, with and after the main tasks.
+    """
 
     __slots__ = ("_core_cpu", "_cpu", "_memory_mb")
 
     def __init__(self) -> None:
         self._cpu = [0, 0, 0]
+        """MHz by phase, without reserved cores."""
         self._memory_mb = [0, 0, 0]
         self._core_cpu = 0
+        """MHz of the reserved cores, which are counted in all phases."""
 
-    def add(self, *, hook: str, sidecar: bool, cpu: int, memory_mb: int, has_cores: bool) -> None:
-        """Add one task."""
+    def add_task(self, *, hook: str, sidecar: bool, cpu: int, memory_mb: int, has_cores: bool) -> None:
+        """Add the CPU (MHz) and memory of one task to the phases in which it runs.
+
+        `hook` is `prestart`, `poststart` or `poststop`, and empty for a main task. With `has_cores`, `cpu` is the speed
+        of the cores that the task reserves; it is counted in all phases.
+        """
         if has_cores:
             self._core_cpu += cpu
             cpu = 0
@@ -62,19 +73,28 @@ class _PhaseUsage:
             self._memory_mb[phase] += memory_mb
 
     def get_maximum(self, disk_mb: int) -> Usage:
-        """Return the maximum over the phases, plus the CPU of whole cores."""
+        """Return what an allocation of the group uses, with this amount of disk.
+
+        CPU and memory are each the maximum over the phases. The CPU of reserved cores is added.
+        """
         return Usage(max(self._cpu) + self._core_cpu, max(self._memory_mb), disk_mb)
 
 
 def _list_phases(hook: str, *, sidecar: bool) -> tuple[int, ...]:
-    """Return the phases of a task: 0 before, 1 during, 2 after the main tasks. A prestart sidecar runs in 0 and 1."""
+    """Return the lifecycle phases in which a task with this hook runs: 0 before, 1 with, 2 after the main tasks.
+
+    A prestart task that is a sidecar runs in 0 and 1.
+    """
     if hook == "prestart":
         return (0, 1) if sidecar else (0,)
     return (2,) if hook == "poststop" else (1,)
 
 
 def get_node_capacity(node: Node) -> Usage:
-    """Return what the node has for allocations: its resources minus what it reserves."""
+    """Return the CPU, memory and disk that the node has for allocations: its resources minus what it reserves.
+
+    All are 0 if the node reports no resources.
+    """
     if node.node_resources is None:
         return Usage()
     total, reserved = node.node_resources, node.reserved_resources
@@ -88,13 +108,16 @@ def get_node_capacity(node: Node) -> Usage:
 
 
 def get_allocation_usage(allocation: Allocation) -> Usage:
-    """Return what the allocation uses."""
+    """Return the CPU, memory and disk that the allocation uses; all are 0 if it has no resource record."""
     resources = allocation.allocated_resources
     return Usage() if resources is None else get_resources_usage(resources)
 
 
 def get_resources_usage(resources: AllocatedResources) -> Usage:
-    """Return what an allocation with these resources uses."""
+    """Return the CPU, memory and disk that an allocation with these resources uses.
+
+    If it has several tasks, the phase before, with or after the main tasks that needs the most counts.
+    """
     tasks = resources.tasks or {}
     lifecycles = resources.task_lifecycles or {}
     if len(tasks) == 1:  # Nearly all groups have one task, so no phases need to be compared.
@@ -103,7 +126,7 @@ def get_resources_usage(resources: AllocatedResources) -> Usage:
     phases = _PhaseUsage()
     for name, task in tasks.items():
         lifecycle = lifecycles.get(name)
-        phases.add(
+        phases.add_task(
             hook="" if lifecycle is None else lifecycle.hook,
             sidecar=lifecycle is not None and lifecycle.sidecar,
             cpu=task.cpu.cpu_shares,
@@ -114,18 +137,21 @@ def get_resources_usage(resources: AllocatedResources) -> Usage:
 
 
 def has_cores(task: AllocatedTaskResources) -> bool:
-    """Return whether the task has whole cores."""
+    """Return whether the task has reserved cores, which no other task may use."""
     return bool(task.cpu.reserved_cores)
 
 
 def get_group_demand(group: TaskGroup) -> Usage:
-    """Return what one allocation of the group uses, without the MHz of whole cores, which depend on the node."""
+    """Return the CPU, memory and disk that one allocation of the group uses.
+
+    The MHz of reserved cores are left out, because they depend on the node.
+    """
     phases = _PhaseUsage()
     for task in group.tasks or ():
         requested = task.resources
         if requested is not None:
             lifecycle = task.lifecycle
-            phases.add(
+            phases.add_task(
                 hook="" if lifecycle is None else lifecycle.hook,
                 sidecar=lifecycle is not None and lifecycle.sidecar,
                 cpu=0 if requested.cores else requested.cpu,
@@ -136,6 +162,6 @@ def get_group_demand(group: TaskGroup) -> Usage:
 
 
 def get_task_memory_mb(task: Task) -> int:
-    """Return the task's memory including its secrets folder, which is in memory too."""
+    """Return the memory that the task reserves, with its secrets folder, which is in memory too."""
     assert task.resources is not None, "a task in canonical form has resources"
     return task.resources.memory_mb + task.resources.secrets_mb
