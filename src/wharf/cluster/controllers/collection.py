@@ -11,25 +11,28 @@ from wharf.contract.model.times import HOUR
 
 
 class CollectionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The interval of garbage collection and how long each kind of record is retained. The defaults are Nomad's."""
+    """The interval of garbage collection, and how long records are retained after they ended.
 
-    interval_s: float = 300.0
-    evaluation_retention_ns: int = HOUR
-    batch_evaluation_retention_ns: int = 24 * HOUR
+    The defaults are Nomad's.
+    """
+
+    interval_s: float = 300.0  # Seconds between two passes.
+    evaluation_retention_ns: int = HOUR  # For all other evaluations.
+    batch_evaluation_retention_ns: int = 24 * HOUR  # For evaluations of batch and sysbatch jobs.
     job_retention_ns: int = 4 * HOUR
     deployment_retention_ns: int = HOUR
-    node_retention_ns: int = 24 * HOUR
+    node_retention_ns: int = 24 * HOUR  # For nodes that are down.
 
 
 class CollectionPass(msgspec.Struct, frozen=True):
-    """One pass over a kind of record. Records older than `retention_ns` may be deleted."""
+    """One pass of garbage collection over one kind of record."""
 
     kind: CollectionKind
-    retention_ns: int
+    retention_ns: int  # Records that ended longer ago than this may be deleted.
 
 
 def list_collection_passes(settings: CollectionSettings) -> tuple[CollectionPass, ...]:
-    """Return the passes in dependency order: evaluations before jobs, nodes last."""
+    """Return the garbage collection passes in order: records come before those that they refer to, and nodes last."""
     return (
         CollectionPass(CollectionKind.EVALUATIONS, settings.evaluation_retention_ns),
         CollectionPass(CollectionKind.BATCH_EVALUATIONS, settings.batch_evaluation_retention_ns),

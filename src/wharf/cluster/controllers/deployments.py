@@ -23,6 +23,7 @@ from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.times import DecisionContext, to_ns
 
 NO_DEADLINE: Final = None
+"""The value of a deadline that does not exist."""
 MAX_CLOCK_SKEW_NS: Final = 1_000_000_000
 """The largest normal difference between the clocks of two servers."""
 
@@ -30,7 +31,12 @@ MAX_CLOCK_SKEW_NS: Final = 1_000_000_000
 def decide_next_step(
     snapshot: Replica, deployment_id: str, context: DecisionContext, *, max_changes: int
 ) -> DeploymentDecision | None:
-    """Return the next write for the deployment, or `None` until something changes or a deadline passes."""
+    """Return the decision for the next change of a running deployment: fail, promote, retry allocations or evaluate the
+    job.
+
+    Return `None` if nothing has to change until a record changes or a deadline passes. `max_changes` limits the size of
+    the write.
+    """
     deployment = snapshot.get(DEPLOYMENTS, deployment_id)
     if deployment is None or deployment.status is not DeploymentStatus.RUNNING:
         return None
@@ -61,7 +67,7 @@ def decide_next_step(
         return deployments.promote_deployment(
             snapshot, deployment.id, context, should_promote_all=True, max_changes=max_changes
         )
-    retried = [allocation for allocation in unhealthy if not _is_marked(allocation)]
+    retried = [allocation for allocation in unhealthy if not _is_marked_for_rescheduling(allocation)]
     if retried or _has_new_healthy(snapshot, deployment, deployment_allocations):
         return deployments.continue_deployment(
             snapshot, deployment.id, context, allocations_to_retry=retried, max_changes=max_changes
@@ -70,7 +76,7 @@ def decide_next_step(
 
 
 def next_deadline_ns(deployment: Deployment) -> int | None:
-    """Return when the progress of the deployment must be checked, or `None` if it has no deadline."""
+    """Return the earliest progress deadline of the deployment's unfinished groups, in Unix nanoseconds, or `None`."""
     if deployment.status is not DeploymentStatus.RUNNING:
         return NO_DEADLINE
     deadlines = [
@@ -84,20 +90,21 @@ def next_deadline_ns(deployment: Deployment) -> int | None:
 def _is_unhandled_failure(allocation: Allocation) -> bool:
     """Return whether the allocation is reported unhealthy and was neither stopped nor replaced."""
     status = allocation.deployment_status
-    is_unwell = status is not None and status.healthy is False
-    return is_unwell and not allocation.is_server_terminal and not allocation.next_allocation
+    is_unhealthy = status is not None and status.healthy is False
+    return is_unhealthy and not allocation.is_server_terminal and not allocation.next_allocation
 
 
-def _is_marked(allocation: Allocation) -> bool:
-    """Return whether the allocation is marked for rescheduling."""
+def _is_marked_for_rescheduling(allocation: Allocation) -> bool:
+    """Return whether a mark on the allocation already requests its replacement from the scheduler."""
     transition = allocation.desired_transition
     return transition is not None and bool(transition.reschedule)
 
 
 def _cannot_retry(allocation: Allocation, deployment: Deployment, job: Job) -> bool:
-    """Return whether the unhealthy allocation fails the deployment.
+    """Return whether the unhealthy allocation fails its deployment.
 
-    It does if it cannot be retried, or if the group has a progress deadline of 0.
+    It does if its reschedule policy allows no further attempt, or if the group has a progress deadline of 0. It does
+    not if the deployment or the job no longer has its group.
     """
     state = (deployment.task_groups or {}).get(allocation.task_group)
     group = job.find_group(allocation.task_group)
@@ -107,12 +114,17 @@ def _cannot_retry(allocation: Allocation, deployment: Deployment, job: Job) -> b
 
 
 def _is_done(group: DeploymentGroup) -> bool:
-    """Return whether the group has all healthy allocations and no unpromoted canaries."""
+    """Return whether the group has at least as many healthy allocations as desired, and no canaries that await
+    promotion.
+    """
     return group.healthy_allocs >= group.desired_total and not group.is_awaiting_promotion
 
 
 def _has_implausible_deadline(deployment: Deployment, now_ns: int) -> bool:
-    """Return whether a deadline lies beyond the group's progress time, because the clock was set back."""
+    """Return whether a group's deadline is further away than its `progress_deadline`: the clock was set back.
+
+    The normal difference between the clocks of servers is tolerated.
+    """
     return any(
         group.require_progress_by is not None
         and to_ns(group.require_progress_by) > now_ns + group.progress_deadline + MAX_CLOCK_SKEW_NS
@@ -121,10 +133,10 @@ def _has_implausible_deadline(deployment: Deployment, now_ns: int) -> bool:
 
 
 def _list_late_groups(deployment: Deployment, deployment_allocations: Iterable[Allocation], now_ns: int) -> list[str]:
-    """Return the groups that passed their progress deadline.
+    """Return the names of the groups that missed their progress deadline.
 
-    A group that waits for promotion is late only if one of its canaries is not healthy. Other healthy allocations do
-    not replace a canary. Any other group is late if it has fewer healthy allocations than desired.
+    A group that waits for promotion is late if fewer of its canaries are healthy than desired; other healthy
+    allocations do not count. Any other group is late if it has fewer healthy allocations than desired.
     """
     late_groups = []
     for name, group in (deployment.task_groups or {}).items():
@@ -145,7 +157,11 @@ def _list_late_groups(deployment: Deployment, deployment_allocations: Iterable[A
 
 
 def _can_auto_promote(deployment: Deployment, deployment_allocations: Iterable[Allocation]) -> bool:
-    """Return whether all groups that wait for promotion allow automatic promotion and have only healthy canaries."""
+    """Return whether all groups that await promotion allow automatic promotion and have as many healthy canaries as
+    desired.
+
+    False if no group awaits promotion.
+    """
     unpromoted = {name: group for name, group in (deployment.task_groups or {}).items() if group.is_awaiting_promotion}
     if not unpromoted or not all(group.auto_promote for group in unpromoted.values()):
         return False
@@ -158,13 +174,16 @@ def _can_auto_promote(deployment: Deployment, deployment_allocations: Iterable[A
 
 
 def _is_healthy(allocation: Allocation) -> bool:
-    """Return whether the allocation was reported healthy."""
+    """Return whether the allocation was reported healthy, by its node or by a user."""
     status = allocation.deployment_status
     return status is not None and status.healthy is True
 
 
 def _has_new_healthy(snapshot: Replica, deployment: Deployment, deployment_allocations: Iterable[Allocation]) -> bool:
-    """Return whether an allocation became healthy after the last evaluation of the job."""
+    """Return whether an allocation was reported healthy after the newest evaluation of the job read the state.
+
+    Evaluations that are scheduled for a later time do not count.
+    """
     newest_health_index = max(
         (
             allocation.deployment_status.modify_index

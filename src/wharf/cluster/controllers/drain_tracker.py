@@ -15,22 +15,28 @@ from wharf.contract.model.nodes.node import Node
 
 
 class DrainTracker:
-    """The movable allocations on draining nodes, by node and by job."""
+    """The allocations that must still be moved off draining nodes, by node and by job, and what changed since the last
+    check.
+    """
 
     def __init__(self) -> None:
         self._jobs_by_node: dict[str, dict[str, JobKey]] = {}
-        """By draining node, its movable allocations and their jobs.
+        """By id of a draining node: the job of each movable allocation on it, by allocation id.
 
         Nodes without movable allocations have an empty entry.
         """
         self._allocations_by_job: dict[JobKey, dict[str, None]] = {}
-        self._forced_nodes: dict[str, None] = {}
-        self._changed_jobs: dict[JobKey, None] = {}
+        """By job, the ids of its movable allocations on draining nodes."""
+        self._forced_nodes: dict[str, None] = {}  # Ids of draining nodes whose deadline has passed.
+        self._changed_jobs: dict[JobKey, None] = {}  # Jobs to check, because something changed since the last check.
         self._changed_nodes: dict[str, None] = {}
+        """Ids of nodes to check, because something changed since the last check."""
 
     @classmethod
     def from_snapshot(cls, snapshot: Replica) -> "DrainTracker":
-        """Track all draining nodes of the snapshot, with everything marked as changed."""
+        """Return a tracker of all draining nodes of the snapshot, with all their jobs and nodes marked for the next
+        check.
+        """
         tracker = cls()
         for node in snapshot.iter_all(NODES):
             tracker._update_node(snapshot, node.id, node)
@@ -42,28 +48,29 @@ class DrainTracker:
         return self._jobs_by_node.keys()
 
     def list_allocations_of_job(self, key: JobKey) -> list[str]:
-        """Return the ids of the job's allocations that must still leave, sorted, so that every leader has the same
-        order.
+        """Return the sorted ids of the job's allocations that must still be moved off draining nodes.
+
+        They are sorted so that every leader moves them in the same order.
         """
         return sorted(self._allocations_by_job.get(key, ()))
 
     def iter_jobs_on_node(self, node_id: str) -> Iterator[JobKey]:
-        """Yield the job of each allocation that must still leave the node. A job may occur several times."""
+        """Yield the job of each allocation that must still be moved off the node. A job may occur several times."""
         return iter(self._jobs_by_node.get(node_id, {}).values())
 
     def update(self, snapshot: Replica, changes: Iterable[AppliedChange]) -> None:
-        """Apply the changes of one batch. The snapshot has the state after the batch."""
-        for table, key, before, after in changes:
+        """Track the changes of one committed batch. `snapshot` has the state after the batch."""
+        for table, record_key, before, after in changes:
             if table == NODES.name:
-                self._update_node(snapshot, key, after)
+                self._update_node(snapshot, record_key, after)
             elif table == ALLOCATIONS.name and self._jobs_by_node:
-                self._update_allocation(key, before, after)
+                self._update_allocation(record_key, before, after)
             elif table == JOBS.name and (after or before) is not None:
                 job = after or before
                 self._mark_job_changed((job.namespace, job.id))
 
     def _update_node(self, snapshot: Replica, node_id: str, node: Node | None) -> None:
-        """Update a node that was added, changed or deleted."""
+        """Start, continue or stop tracking a node after it was added, changed or deleted (`None`)."""
         is_known = node_id in self._jobs_by_node
         self._forced_nodes.pop(node_id, None)  # The drain may have a new deadline.
         if node is None or node.drain_strategy is None:
@@ -78,7 +85,7 @@ class DrainTracker:
         self._mark_node_changed(node_id)
 
     def _update_allocation(self, allocation_id: str, before: Allocation | None, after: Allocation | None) -> None:
-        """Update an allocation that was added, changed or deleted."""
+        """Track or drop an allocation after it was added, changed or deleted, and mark its node and its job as changed."""
         allocation = after or before
         if allocation is None:
             return
@@ -94,33 +101,40 @@ class DrainTracker:
         self._mark_job_changed(job)
 
     def _remove_allocation(self, allocation_id: str, job: JobKey) -> None:
-        """Remove the allocation from its job's entry."""
+        """Remove the allocation from the entry of its job in `_allocations_by_job`."""
         job_allocations = self._allocations_by_job[job]
         del job_allocations[allocation_id]
         if not job_allocations:
             del self._allocations_by_job[job]
 
     def _mark_job_changed(self, job: JobKey) -> None:
-        """Mark the job as changed: its healthy allocations anywhere decide how many may leave."""
+        """Mark the job for the next check, if it has allocations to move off a draining node.
+
+        Every change of the job counts: how many allocations may be moved depends on its healthy allocations on all
+        nodes.
+        """
         if job in self._allocations_by_job:
             self._changed_jobs[job] = None
 
     def _mark_node_changed(self, node_id: str) -> None:
-        """Mark the node and its jobs as changed."""
+        """Mark the draining node, and all jobs with allocations to be moved off it, for the next check."""
         self._changed_nodes[node_id] = None
         self._changed_jobs |= dict.fromkeys(self._jobs_by_node[node_id].values())
 
     def mark_forced(self, node_ids: Iterable[str]) -> None:
-        """Mark the nodes whose drain deadline has passed: their allocations leave without further delay."""
+        """Record that the drain deadline of these nodes has passed, and mark them for the next check.
+
+        Their allocations are then moved without further delay. Nodes that do not drain are ignored.
+        """
         for node_id in node_ids:
             if node_id in self._jobs_by_node and node_id not in self._forced_nodes:
                 self._forced_nodes[node_id] = None
                 self._mark_node_changed(node_id)
 
     def take_changed_jobs(self, snapshot: Replica) -> list[JobKey]:
-        """Return the jobs to check since the last call.
+        """Return the jobs that must be checked, and clear the list of them.
 
-        System jobs are included when anything on their node changed, because they leave last.
+        A system job is included when anything on its node changed, because its allocations leave a node last.
         """
         for node_id in self._changed_nodes:
             for key in dict.fromkeys(self._jobs_by_node.get(node_id, {}).values()):
@@ -131,11 +145,11 @@ class DrainTracker:
         return jobs
 
     def take_changed_nodes(self) -> list[str]:
-        """Return the draining nodes that may have become empty since the last call."""
+        """Return the ids of the draining nodes that must be checked, and clear the list of them."""
         nodes, self._changed_nodes = [node_id for node_id in self._changed_nodes if node_id in self._jobs_by_node], {}
         return nodes
 
 
 def is_movable(allocation: Allocation) -> bool:
-    """Return whether the allocation is active and not yet marked to migrate."""
+    """Return whether the allocation must still be moved in a drain: it is active and not yet marked to migrate."""
     return not allocation.is_terminal and not allocation.should_migrate

@@ -28,29 +28,34 @@ DEADLINE_WINDOW_NS: Final = 5 * SECOND
 """Deadlines within this time are handled together, at the last one, so that no node gets less time than promised."""
 
 CHANGES_PER_EVALUATION: Final = 4
-"""Changes that one evaluation of a job adds to a write: the evaluation and what is derived from it."""
+"""How many changes one evaluated job adds to a write: the evaluation, and the derived status and summaries of the job.
+"""
 
 
 class NodeDrain(msgspec.Struct, frozen=True):
-    """One draining node. `is_forced`: its deadline has passed, so allocations leave without delay."""
+    """The drain of one node."""
 
     node: Node
-    is_forced: bool
-    ignores_system_jobs: bool
+    is_forced: bool  # The deadline of the drain has passed, so allocations leave without delay.
+    ignores_system_jobs: bool  # Allocations of system jobs stay on the node.
 
 
 NodeDrains = Mapping[str, NodeDrain]
+"""Drains by node id."""
 
 
 class DrainStep(msgspec.Struct, frozen=True):
-    """How many allocations one write marks to migrate, and the jobs that did not fit in it."""
+    """The result of one write that marks allocations to migrate."""
 
-    marked_count: int
-    remaining_jobs: tuple[JobKey, ...]
+    marked_count: int  # How many allocations the write marks.
+    remaining_jobs: tuple[JobKey, ...]  # Jobs that did not fit in the write, in part or completely.
 
 
 def find_drains(snapshot: Replica, node_ids: Iterable[str], now_ns: int) -> NodeDrains:
-    """Return those of the nodes that are draining, by id."""
+    """Return the drains of those of these nodes that are draining, by node id.
+
+    A drain is forced if its deadline has passed at `now_ns` (Unix nanoseconds) or if it has no waiting time.
+    """
     nodes = _list_draining(snapshot, node_ids)
     forced_ids = {node.id: None for node in nodes if _is_immediate(node)}
     forced_ids |= {node_id: None for due_ns, ids in _group_deadlines(nodes) if due_ns <= now_ns for node_id in ids}
@@ -65,14 +70,14 @@ def find_drains(snapshot: Replica, node_ids: Iterable[str], now_ns: int) -> Node
 
 
 def next_deadline_ns(snapshot: Replica, node_ids: Iterable[str], now_ns: int) -> int | None:
-    """Return the next drain deadline of these nodes, or `None`."""
+    """Return the earliest drain deadline of these nodes after `now_ns`, in Unix nanoseconds, or `None`."""
     return min(
         (due_ns for due_ns, _ in _group_deadlines(_list_draining(snapshot, node_ids)) if due_ns > now_ns), default=None
     )
 
 
 def _list_draining(snapshot: Replica, node_ids: Iterable[str]) -> list[Node]:
-    """Return those of the nodes that are draining."""
+    """Return the nodes with these ids that exist and are draining."""
     nodes = [snapshot.get(NODES, node_id) for node_id in node_ids]
     return [node for node in nodes if node is not None and node.drain_strategy is not None]
 
@@ -86,9 +91,10 @@ def move_allocations(
     tracker: DrainTracker,
     max_changes: int,
 ) -> Decision[DrainStep] | None:
-    """Return a write that marks as many allocations as fit to leave now, or `None` if none may leave.
+    """Return the decision that marks the allocations of these jobs that may leave draining nodes now, or `None` if none
+    may.
 
-    A group that does not fit continues in the next write.
+    `max_changes` limits the write. Jobs that do not fit are listed in the reply, for the next write.
     """
     nodes: dict[str, None] = {}
     migrations: list[tuple[Job, Sequence[Allocation]]] = []
@@ -115,19 +121,27 @@ def move_allocations(
     return Decision(decision.write, lambda index: DrainStep(reply(index).marked_count, remaining))
 
 
-def _select_fitting(leaving: Sequence[Allocation], nodes: Mapping[str, None], max_changes: int) -> list[Allocation]:
-    """Return the first allocations that fit in the write, but at least one.
+def _select_fitting(
+    leaving: Sequence[Allocation], written_node_ids: Mapping[str, None], max_changes: int
+) -> list[Allocation]:
+    """Return the first allocations whose marks fit in `max_changes` changes of a write, but at least one.
 
-    If even one is too large, the log rejects the write with an error; without a write nothing would be reported.
+    `written_node_ids` are nodes that the write contains already. If even one allocation is too large, the log rejects
+    the write with an error; if nothing were written, the problem would stay unnoticed.
     """
     fitting = list(leaving[: max(1, max_changes)])
-    while len(fitting) > 1 and drain_operations.count_write_items(fitting, nodes) > max_changes:
-        fitting = fitting[: max(1, len(fitting) - (drain_operations.count_write_items(fitting, nodes) - max_changes))]
+    while len(fitting) > 1 and drain_operations.count_write_items(fitting, written_node_ids) > max_changes:
+        fitting = fitting[
+            : max(1, len(fitting) - (drain_operations.count_write_items(fitting, written_node_ids) - max_changes))
+        ]
     return fitting
 
 
 def select_movable(snapshot: Replica, drains: NodeDrains, job: Job, ids: Iterable[str]) -> list[Allocation]:
-    """Return which of these allocations of the job leave now. A stopped job is left to the scheduler."""
+    """Return which of these allocations of the job leave draining nodes now. Empty if the job is stopped.
+
+    System jobs leave last, batch jobs only after the drain's deadline, services a few at a time.
+    """
     if job.stop:
         return []
     allocations = [found for allocation_id in ids if (found := snapshot.get(ALLOCATIONS, allocation_id)) is not None]
@@ -145,7 +159,11 @@ def select_movable(snapshot: Replica, drains: NodeDrains, job: Job, ids: Iterabl
 def _select_system_allocations(
     snapshot: Replica, drains: NodeDrains, allocations: Iterable[Allocation]
 ) -> list[Allocation]:
-    """Return the allocations of a system job that leave now: they leave last."""
+    """Return which of these allocations of a system job leave now.
+
+    They leave when the deadline has passed or only system jobs are left on the node, and never if the drain ignores
+    system jobs.
+    """
     drain_by_allocation = [(allocation, drains[allocation.node_id]) for allocation in allocations]
     return [
         allocation
@@ -158,10 +176,10 @@ def _select_system_allocations(
 def _select_within_limits(
     job: Job, job_allocations: Iterable[Allocation], unforced: Mapping[str, Allocation], forced: Iterable[Allocation]
 ) -> Iterator[Allocation]:
-    """Yield the allocations of drains before their deadline that may leave now.
+    """Yield the allocations in `unforced` that may leave now, before the deadline of their node's drain.
 
-    Each group keeps at least its count minus `migrate.max_parallel` healthy allocations. `forced` leave in any
-    case and do not count as healthy.
+    Each group keeps at least its count minus `migrate.max_parallel` healthy allocations. Allocations in `forced` leave
+    in any case, so they do not count as healthy.
     """
     forced_ids = {allocation.id: None for allocation in forced}
     healthy_counts = count_healthy_by_group(
@@ -174,7 +192,9 @@ def _select_within_limits(
 
 
 def count_healthy_by_group(allocations: Iterable[Allocation]) -> dict[str, int]:
-    """Return by group how many active allocations have a reported health and are not marked to migrate."""
+    """Return by group how many active allocations have a reported health, healthy or not, and are not marked to
+    migrate.
+    """
     counts: dict[str, int] = {}
     for allocation in allocations:
         if not allocation.is_terminal and not allocation.should_migrate and _has_health(allocation):
@@ -183,14 +203,18 @@ def count_healthy_by_group(allocations: Iterable[Allocation]) -> dict[str, int]:
 
 
 def min_healthy(group: TaskGroup) -> int:
-    """Return how many allocations of the group must stay while others are moved."""
+    """Return how many allocations of the group must keep running while others are moved: its count minus
+    `migrate.max_parallel`.
+    """
     return group.count - (group.migrate or MigratePolicy()).max_parallel
 
 
 def finish_drain(
     snapshot: Replica, drains: NodeDrains, node_id: str, context: DecisionContext, *, tracker: DrainTracker
 ) -> Decision[NodeWriteResult] | None:
-    """Return the write that completes the node's drain, or `None` if it is not complete."""
+    """Return the decision that records the end of the node's drain, or `None` if the drain is not complete or does not
+    exist.
+    """
     drain = drains.get(node_id)
     if drain is None or not is_finished(snapshot, drain, tracker):
         return None
@@ -199,7 +223,11 @@ def finish_drain(
 
 
 def is_finished(snapshot: Replica, drain: NodeDrain, tracker: DrainTracker) -> bool:
-    """Return whether no allocation must leave the node any more, except those that are stopping."""
+    """Return whether no allocation has to be moved off the node any more.
+
+    Before the drain's deadline, all allocations except those of system jobs must also have ended. After it, allocations
+    that are still stopping are not waited for.
+    """
     if not drain.is_forced and not _has_only_system_allocations(snapshot, drain.node.id):
         return False
     jobs = (snapshot.get(JOBS, *key) for key in tracker.iter_jobs_on_node(drain.node.id))
@@ -210,12 +238,12 @@ def is_finished(snapshot: Replica, drain: NodeDrain, tracker: DrainTracker) -> b
 
 
 def _has_only_system_allocations(snapshot: Replica, node_id: str) -> bool:
-    """Return whether only system jobs still occupy the node."""
+    """Return whether all allocations that use resources of the node belong to system jobs. True for an empty node."""
     return all(_is_system(snapshot, allocation) for allocation in _iter_occupying(snapshot, node_id))
 
 
 def _iter_relevant(snapshot: Replica, drain: NodeDrain) -> Iterator[Allocation]:
-    """Yield the allocations that occupy the node, except those that the drain ignores."""
+    """Yield the allocations that use resources of the node, without system jobs if the drain ignores them."""
     for allocation in _iter_occupying(snapshot, drain.node.id):
         if not (drain.ignores_system_jobs and _is_system(snapshot, allocation)):
             yield allocation
@@ -244,12 +272,16 @@ def _has_health(allocation: Allocation) -> bool:
 
 
 def _is_immediate(node: Node) -> bool:
-    """Return whether the drain has no waiting time (a negative deadline)."""
+    """Return whether the drain lets allocations leave without any waiting time, which a negative deadline requests."""
     return node.drain_strategy is not None and node.drain_strategy.deadline < 0
 
 
 def _group_deadlines(nodes: Iterable[Node]) -> Iterator[tuple[int, list[str]]]:
-    """Yield groups of deadlines that are close together, each with the last deadline and the node ids."""
+    """Yield the ids of nodes whose drain deadlines are close together, each list with its last deadline in Unix
+    nanoseconds.
+
+    A list covers `DEADLINE_WINDOW_NS` from its first deadline on. Nodes without a deadline are left out.
+    """
     deadlines = sorted(
         (to_ns(node.drain_strategy.force_deadline), node.id)
         for node in nodes

@@ -26,20 +26,26 @@ class EvaluationBroker:
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, int, str]] = []
+        """Queued evaluations as (negative priority, age, position, id). The lowest entry is processed next."""
         self._slots: dict[str, tuple[int, int]] = {}
-        """Slots of evaluations that are retried together: the age of the oldest of their priority, and a position."""
-        self._queued: dict[str, None] = {}  # Evaluations that are in the heap, each once.
-        self._pending: dict[str, Evaluation] = {}
-        self._active_by_job: dict[JobKey, str] = {}
-        self._waiting_by_job: dict[JobKey, dict[str, None]] = {}
-        self._due_heap: list[tuple[int, str]] = []
-        self._due_ids: dict[str, None] = {}
-        """Evaluations whose due time has come."""
-        self._deliveries: dict[str, int] = {}
-        self._failed: dict[str, tuple[int, int]] = {}
-        """Failed evaluations: when they failed, and until when they keep their job busy.
+        """By id of a blocked evaluation that is retried: its slot, which is a place in the queue.
 
-        Then they are delivered again.
+        A slot is the age of the oldest evaluation of the same priority in this retry, and the position in the retry
+        order.
+        """
+        self._queued: dict[str, None] = {}  # Evaluations that are in the heap, each once.
+        self._pending: dict[str, Evaluation] = {}  # All pending evaluations by id.
+        self._active_by_job: dict[JobKey, str] = {}  # By job, the id of the evaluation that is being processed.
+        self._waiting_by_job: dict[JobKey, dict[str, None]] = {}
+        """By job, the ids of evaluations that wait until another one of the job is processed."""
+        self._due_heap: list[tuple[int, str]] = []  # Delayed evaluations as (due time in Unix nanoseconds, id).
+        self._due_ids: dict[str, None] = {}
+        """Ids of delayed evaluations whose due time has come."""
+        self._deliveries: dict[str, int] = {}  # By evaluation id, how often it was handed to the scheduler.
+        self._failed: dict[str, tuple[int, int]] = {}
+        """By id of a failed evaluation: when it failed and when it is queued again, in nanoseconds.
+
+        Its job is busy until then.
         """
 
     def __len__(self) -> int:
@@ -47,7 +53,10 @@ class EvaluationBroker:
         return len(self._pending)
 
     def count_queues(self) -> tuple[int, int, int]:
-        """Return how many evaluations are in the queue, wait for another of their job, and are being processed."""
+        """Return three counts of evaluations: queued, waiting for another one of their job, and being processed.
+
+        An evaluation that failed and waits for its next delivery counts as being processed.
+        """
         return len(self._queued), sum(map(len, self._waiting_by_job.values())), len(self._active_by_job)
 
     def update(self, evaluation: Evaluation) -> None:
@@ -65,7 +74,10 @@ class EvaluationBroker:
             self._enqueue(evaluation)
 
     def remove(self, evaluation_id: str) -> None:
-        """Remove a deleted or ended evaluation."""
+        """Remove an evaluation that was deleted or has ended.
+
+        If it waited for another delivery, its job becomes free.
+        """
         evaluation = self._pending.pop(evaluation_id, None)
         self._due_ids.pop(evaluation_id, None)
         self._slots.pop(evaluation_id, None)
@@ -76,48 +88,54 @@ class EvaluationBroker:
                 self.finish(evaluation)
 
     def enqueue_due(self, now_ns: int) -> None:
-        """Queue the evaluations whose due time or redelivery time has come."""
+        """Queue the delayed evaluations that are due, and the failed ones whose delay has passed."""
         while self._due_heap and self._due_heap[0][0] <= now_ns:
             _, evaluation_id = heapq.heappop(self._due_heap)
             evaluation = self._pending.get(evaluation_id)
             if evaluation is not None and evaluation_id not in self._due_ids:
                 self._due_ids[evaluation_id] = None
                 self.update(evaluation)
-        for evaluation_id, (since_ns, until_ns) in [*self._failed.items()]:
+        for evaluation_id, (failed_at_ns, retry_at_ns) in [*self._failed.items()]:
             # A failure in the future was recorded before the clock was set back.
-            if not since_ns <= now_ns < until_ns:
+            if not failed_at_ns <= now_ns < retry_at_ns:
                 del self._failed[evaluation_id]
                 self._enqueue(self._pending[evaluation_id])
 
     def next_wake_ns(self) -> int | None:
-        """Return when the next waiting evaluation is due, or `None`."""
-        due_times = [until_ns for _, until_ns in self._failed.values()]
+        """Return when the next delayed or failed evaluation must be queued, in nanoseconds, or `None` if there is none."""
+        due_times = [retry_at_ns for _, retry_at_ns in self._failed.values()]
         return min([*due_times, self._due_heap[0][0]] if self._due_heap else due_times, default=None)
 
     def assign_slots(self, evaluations: Sequence[Evaluation]) -> None:
-        """Assign slots to blocked evaluations that are about to be retried in this order."""
+        """Reserve a place in the queue for each of these blocked evaluations, which are about to be retried in this
+        order.
+
+        Those of one priority share the age of the oldest one, so newer evaluations of that priority come after all of
+        them.
+        """
         oldest: dict[int, int] = {}
         for evaluation in evaluations:
             oldest[evaluation.priority] = min(
                 evaluation.create_index, oldest.get(evaluation.priority, evaluation.create_index)
             )
-        for position, each in enumerate(evaluations):
-            self._slots[each.id] = (oldest[each.priority], position)
+        for position, evaluation in enumerate(evaluations):
+            self._slots[evaluation.id] = (oldest[evaluation.priority], position)
 
     def release_slots(self, evaluations: Sequence[Evaluation]) -> None:
-        """Drop the slots of evaluations that are not retried after all."""
+        """Take back the reserved places in the queue of blocked evaluations that are not retried after all."""
         for evaluation in evaluations:
             self._slots.pop(evaluation.id, None)
 
     @property
     def remaining_slots(self) -> int:
-        """The number of assigned slots that were not used yet."""
+        """The number of places in the queue that are reserved for retried evaluations and not used yet."""
         return len(self._slots)
 
     def take_next(self) -> Evaluation | None:
         """Remove the next evaluation from the queue and return it, or `None` if no evaluation can be processed.
 
-        Its job is busy until `finish` is called: other evaluations of the job wait. Also counts the delivery.
+        Counts the delivery. Its job is then busy: other evaluations of the job wait until the caller passes this one to
+        `finish`.
         """
         while self._heap:
             *_, evaluation_id = heapq.heappop(self._heap)
@@ -136,9 +154,10 @@ class EvaluationBroker:
         return None
 
     def redeliver_later(self, evaluation: Evaluation, now_ns: int) -> bool:
-        """Schedule another delivery of a failed evaluation.
+        """Schedule another delivery of a failed evaluation at a later time, and return True.
 
-        Return False if all deliveries are used. The caller must then fail the evaluation and call `finish`.
+        Return False if it was delivered `MAX_DELIVERIES` times. The caller must then fail the evaluation and pass it to
+        `finish`.
         """
         deliveries = self._deliveries.get(evaluation.id, MAX_DELIVERIES)
         if deliveries >= MAX_DELIVERIES:
@@ -148,9 +167,9 @@ class EvaluationBroker:
         return True
 
     def finish(self, evaluation: Evaluation) -> None:
-        """Release the job, and queue the evaluations that waited for it.
+        """Record that the evaluation is no longer processed, and queue the evaluations of its job that waited for it.
 
-        The evaluation itself is queued again if it is still pending.
+        If the evaluation itself is still pending, it is queued again too.
         """
         job = (evaluation.namespace, evaluation.job_id)
         if self._active_by_job.get(job) == evaluation.id:
@@ -162,7 +181,7 @@ class EvaluationBroker:
                 self._enqueue(waiting)
 
     def _enqueue(self, evaluation: Evaluation) -> None:
-        """Add the evaluation to the heap."""
+        """Add the evaluation to the heap, at its reserved place if it has one. No effect if it is queued already."""
         if evaluation.id not in self._queued:
             self._queued[evaluation.id] = None
             age, position = self._slots.get(evaluation.id, (evaluation.create_index, 0))
@@ -170,7 +189,7 @@ class EvaluationBroker:
 
 
 def due_at_ns(evaluation: Evaluation) -> int:
-    """Return when the evaluation may be processed. 0: at once."""
+    """Return the earliest time to process the evaluation, in Unix nanoseconds; 0 if it need not wait."""
     if evaluation.wait:
         return evaluation.modify_time + evaluation.wait
     return 0 if evaluation.wait_until is None else to_ns(evaluation.wait_until)

@@ -10,14 +10,15 @@ from wharf.cluster.controllers.deadlines import DeadlineHeap
 class HeartbeatSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Heartbeat times in seconds. The defaults are Nomad's (scheduling.md 9.1)."""
 
-    min_ttl_s: float = 10.0
-    grace_s: float = 10.0
-    failover_ttl_s: float = 300.0
+    min_ttl_s: float = 10.0  # The shortest time in which a node must send its next heartbeat.
+    grace_s: float = 10.0  # How much later a heartbeat may arrive before the node counts as lost.
+    failover_ttl_s: float = 300.0  # The time that nodes get to find a new leader.
     max_per_second: float = 50.0
+    """Limits load: in large clusters TTLs grow until heartbeats arrive at this rate."""
 
 
 class HeartbeatDeadlines:
-    """The next heartbeat deadline of every node that is not down. Times are of the leader's monotonic clock."""
+    """By when each node that is not down must send its next heartbeat, on the leader's monotonic clock."""
 
     def __init__(self, settings: HeartbeatSettings, random: Random) -> None:
         self._settings = settings
@@ -25,12 +26,13 @@ class HeartbeatDeadlines:
         self._deadlines: DeadlineHeap[str] = DeadlineHeap()
 
     def record_heartbeat(self, node_id: str, now_s: float) -> float:
-        """Record a heartbeat and return the TTL in seconds, by which the next one must arrive.
+        """Record a heartbeat of the node and return its TTL: the next heartbeat must arrive within this many seconds.
 
-        The TTL is random, and longer in large clusters, so that heartbeats spread over time.
+        The TTL is random, and longer in large clusters, so that heartbeats spread over time. The grace time is added to
+        the deadline.
         """
-        shortest = max(self._settings.min_ttl_s, len(self._deadlines) / self._settings.max_per_second)
-        ttl_s = shortest + self._random.random() * shortest
+        min_ttl_s = max(self._settings.min_ttl_s, len(self._deadlines) / self._settings.max_per_second)
+        ttl_s = min_ttl_s + self._random.random() * min_ttl_s
         self._deadlines.set_deadline(node_id, now_s + ttl_s + self._settings.grace_s)
         return ttl_s
 
@@ -39,25 +41,22 @@ class HeartbeatDeadlines:
         self._deadlines.set_deadline(node_id, now_s + self._settings.failover_ttl_s)
 
     def is_expected(self, node_id: str) -> bool:
-        """Return whether a heartbeat of the node is awaited."""
+        """Return whether the leader waits for a heartbeat of the node."""
         return node_id in self._deadlines
 
     @property
     def expected_count(self) -> int:
-        """The number of nodes whose heartbeat is awaited."""
+        """The number of nodes whose heartbeat the leader waits for."""
         return len(self._deadlines)
 
     def remove(self, node_id: str) -> None:
-        """Stop waiting for the node."""
+        """Stop waiting for heartbeats of the node."""
         self._deadlines.remove(node_id)
 
     def next_deadline_s(self) -> float:
-        """Return when the next node may be late."""
+        """Return the earliest heartbeat deadline of a node in seconds, or infinity if no node is expected."""
         return self._deadlines.next_deadline_s()
 
     def take_late(self, now_s: float) -> list[str]:
-        """Return the nodes that missed their deadline.
-
-        Each is returned once and then removed until its next heartbeat.
-        """
+        """Return the ids of the nodes that missed their deadline, and stop waiting for them until their next heartbeat."""
         return self._deadlines.take_late(now_s)

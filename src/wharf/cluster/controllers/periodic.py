@@ -22,24 +22,25 @@ from wharf.contract.model.log import Cause, CauseKind
 from wharf.contract.model.times import SECOND, DecisionContext, to_datetime, to_ns
 
 MISSED_LAUNCH_AGE_NS: Final = 60 * SECOND
-"""A launch that is later than this was missed; `Periodic.missed` says what happens then."""
+"""A launch that is late by this time or more was missed; the job's `Periodic.missed` policy decides what happens then.
+"""
 MAX_DUE_LAUNCHES: Final = 100
-"""Limits one step: launches that are returned at once. A job that makes up for all missed launches may have many."""
+"""Limits the launches that are returned at once. A job that makes up for all missed launches may have many."""
 
 
 class DueLaunch(msgspec.Struct, frozen=True):
-    """A launch whose time has come. `launch_s` is its scheduled time."""
+    """A launch of a periodic job whose time has come."""
 
     job_key: JobKey
-    launch_s: int
+    launch_s: int  # The scheduled time in Unix seconds. It is part of the child's id.
 
 
 class _TrackedJob(msgspec.Struct, frozen=True):
-    """The next launch of a job. `next_ns` is 0 if there is none."""
+    """A periodic job and its next launch."""
 
-    create_index: int
+    create_index: int  # Distinguishes jobs that were registered under the same name one after the other.
     periodic: Periodic
-    next_ns: int
+    next_ns: int  # The next launch in Unix nanoseconds; 0 if there is none.
 
 
 class LaunchSchedule:
@@ -48,16 +49,21 @@ class LaunchSchedule:
     def __init__(self) -> None:
         self._tracked: dict[JobKey, _TrackedJob] = {}
         self._heap: list[tuple[int, JobKey]] = []
+        """Pairs (launch time in Unix nanoseconds, job). Stale ones remain, and are skipped later."""
 
     def __len__(self) -> int:
         return len(self._tracked)
 
     def should_track(self, key: JobKey, job: Job | None) -> bool:
-        """Return whether changes of this job matter. Most jobs are not periodic."""
+        """Return whether a change of this job concerns the schedule: it is, or was, an active periodic job."""
         return key in self._tracked or (job is not None and job.is_active_periodic)
 
     def restore_job(self, snapshot: Replica, key: JobKey, now_ns: int) -> None:
-        """Track a job for a new leader, from its last recorded launch. Missed launches follow the job's policy."""
+        """Track a job after a change of the leader: compute its next launch from its last recorded launch.
+
+        For launches that were missed in between, the job's policy `Periodic.missed` decides. A job that is not an
+        active periodic job is ignored.
+        """
         job = snapshot.get(JOBS, *key)
         if job is None or not job.is_active_periodic or job.periodic is None:
             return
@@ -69,7 +75,11 @@ class LaunchSchedule:
         self._track(key, job, due_ns)
 
     def update_job(self, key: JobKey, job: Job | None, now_ns: int) -> None:
-        """Track a new, changed or deleted job. A new schedule counts from the submission."""
+        """Track a new or changed periodic job, or drop a deleted or inactive one.
+
+        A new schedule counts from the job's submission, but at most a minute back. Without a change of the schedule,
+        the next launch stays.
+        """
         if job is None or not job.is_active_periodic or job.periodic is None:
             self._tracked.pop(key, None)
             return
@@ -80,13 +90,17 @@ class LaunchSchedule:
         self._track(key, job, next_launch_ns(job.periodic, after_ns))
 
     def next_deadline_ns(self) -> int | None:
-        """Return the time of the next launch, or `None`."""
+        """Return the time of the next launch in Unix nanoseconds, or `None`. Drops stale heap entries."""
         while self._heap and not self._is_valid_entry(*self._heap[0]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def take_due(self, now_ns: int) -> list[DueLaunch]:
-        """Return the due launches, each once, and schedule the following ones."""
+        """Return the launches that are due, each once, and schedule the following launch of each job.
+
+        At most `MAX_DUE_LAUNCHES` are returned. A launch that was missed is skipped or made up for, by the job's
+        `Periodic.missed` policy.
+        """
         due_launches: list[DueLaunch] = []
         while (
             len(due_launches) < MAX_DUE_LAUNCHES
@@ -108,26 +122,27 @@ class LaunchSchedule:
         return due_launches
 
     def _track(self, key: JobKey, job: Job, due_ns: int | None) -> None:
-        """Track the job with this next launch."""
+        """Track the job with its next launch at `due_ns`. `None`: it has no further launch."""
         assert job.periodic is not None, "only periodic jobs are tracked"
         self._schedule(key, _TrackedJob(job.create_index, job.periodic, due_ns or 0))
 
     def _schedule(self, key: JobKey, tracked: _TrackedJob) -> None:
-        """Store the entry and add it to the heap."""
+        """Store the tracked job and add its next launch, if it has one, to the heap."""
         self._tracked[key] = tracked
         if tracked.next_ns:
             heapq.heappush(self._heap, (tracked.next_ns, key))
 
     def _is_valid_entry(self, due_ns: int, key: JobKey) -> bool:
-        """Return whether the heap entry is still valid."""
+        """Return whether a heap entry still has the job's current launch time."""
         tracked = self._tracked.get(key)
         return tracked is not None and tracked.next_ns == due_ns
 
 
 def _get_catch_up_time(periodic: Periodic, after_ns: int, due_ns: int, now_ns: int) -> int | None:
-    """Return when the first missed launch is made up for, by the job's policy.
+    """Return the time of the launch with which a job starts after it missed launches, or `None` if it has none left.
 
-    `due_ns` is the first launch that was missed after `after_ns`.
+    `due_ns` is the first missed launch, and `after_ns` the launch before it. By the policy `Periodic.missed`, the job
+    starts with that first missed launch, with the first one that is less than a minute late, or at once.
     """
     match periodic.missed:
         case MissedLaunchPolicy.ALL:
@@ -139,16 +154,20 @@ def _get_catch_up_time(periodic: Periodic, after_ns: int, due_ns: int, now_ns: i
 
 
 def _is_single_recent_miss(periodic: Periodic, due_ns: int, now_ns: int) -> bool:
-    """Return whether only this launch was missed, by less than a minute.
+    """Return whether only one launch was missed, less than a minute ago.
 
-    The previous leader may have started it, so it keeps its own time and is never made twice.
+    The previous leader may have made this launch. If the scheduled time stays, the child has the same id and is not
+    created twice.
     """
     following_ns = next_launch_ns(periodic, due_ns)
     return now_ns - due_ns < MISSED_LAUNCH_AGE_NS and (following_ns is None or following_ns > now_ns)
 
 
 def next_launch_ns(periodic: Periodic, after_ns: int) -> int | None:
-    """Return the next launch after this time, or `None`. An invalid schedule has none; validation has reported it."""
+    """Return the next launch after `after_ns` (both in Unix nanoseconds), or `None` if there is none.
+
+    An invalid schedule has no launches; validation reports it when the job is registered.
+    """
     try:
         launch = find_next_launch(periodic, to_datetime(after_ns))
     except CronError:
@@ -159,9 +178,10 @@ def next_launch_ns(periodic: Periodic, after_ns: int) -> int | None:
 def launch_if_due(
     snapshot: Replica, due: DueLaunch, context: DecisionContext, settings: JobSettings
 ) -> Decision[ChildJobResult | None]:
-    """Return the write of the child job.
+    """Return the decision that creates the child job of this launch.
 
-    It is empty if the parent is gone, or if a child still runs and overlap is prohibited.
+    It writes nothing if the parent is no longer an active periodic job, or if it prohibits overlap and a child still
+    runs.
     """
     parent = snapshot.get(JOBS, *due.job_key)
     if parent is None or not parent.is_active_periodic or parent.periodic is None:
@@ -176,7 +196,7 @@ def launch_if_due(
 
 
 def has_running_child(snapshot: Replica, parent: Job) -> bool:
-    """Return whether a child has an active allocation or evaluation."""
+    """Return whether a child of the parent job has an active allocation or an evaluation that is not terminal."""
     return any(
         _is_running(snapshot, child)
         for child in snapshot.list_by_index(CHILDREN_OF_JOB, parent.namespace, parent.id)
@@ -185,7 +205,7 @@ def has_running_child(snapshot: Replica, parent: Job) -> bool:
 
 
 def _is_running(snapshot: Replica, child: Job) -> bool:
-    """Return whether the child has an active allocation or evaluation."""
+    """Return whether the job has an active allocation or an evaluation that is not terminal."""
     key = (child.namespace, child.id)
     if any(not allocation.is_terminal for allocation in snapshot.list_by_index(ALLOCATIONS_OF_JOB, *key)):
         return True

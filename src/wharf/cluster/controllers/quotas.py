@@ -10,14 +10,18 @@ from wharf.contract.model.evaluations import Evaluation, EvaluationStatus
 
 
 def list_waiting_evaluations(snapshot: Replica) -> list[Evaluation]:
-    """Return the evaluations that wait for a quota, by priority, then age."""
+    """Return the blocked evaluations that wait for a quota, by descending priority, then age."""
     blocked = snapshot.list_by_index(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED)
     retries = [evaluation for evaluation in blocked if evaluation.quota_limit_reached]
     return sorted(retries, key=lambda evaluation: (-evaluation.priority, evaluation.create_index, evaluation.id))
 
 
 def select_retries(snapshot: Replica, max_evaluations: int) -> list[Evaluation]:
-    """Return up to `max_evaluations` waiting evaluations that their quota now allows. Each one counts for the next."""
+    """Return up to `max_evaluations` evaluations that wait for a quota and whose quota now allows one more allocation.
+
+    What each returned evaluation requests is subtracted before the next one is checked. Evaluations whose job or quota
+    has changed since are returned too.
+    """
     remaining_quotas: dict[tuple[str, str], RemainingQuota | None] = {}
     retries = []
     for evaluation in list_waiting_evaluations(snapshot):

@@ -23,22 +23,24 @@ from wharf.contract.model.operator.rebalancing import AllocationMove
 from wharf.contract.model.times import DecisionContext
 
 REBALANCED_WRITE_KIND: Final = "allocations-rebalanced"
-"""The kind of the write in the log."""
+"""The name of the write in the log."""
 
 
 class MovesStarted(msgspec.Struct, frozen=True):
-    """How many moves were started."""
+    """The result of a request to move allocations to other nodes."""
 
-    index: int
-    move_count: int
+    index: int  # The log index of the write; of the snapshot if nothing was written.
+    move_count: int  # How many moves were started.
 
 
 def start_moves(
     snapshot: Replica, moves: Sequence[AllocationMove], context: DecisionContext, *, max_changes: int, cause: str = ""
 ) -> Decision[MovesStarted]:
-    """Return a write that starts as many of the moves as may start now.
+    """Return the decision that marks the allocations of as many of these moves as may start now, and evaluates their
+    jobs.
 
-    Allocations that changed since the proposal are skipped.
+    The first job whose moves do not fit in `max_changes`, and those after it, are left out. Moves of allocations that
+    changed since the proposal are skipped.
     """
     marked: list[tuple[Allocation, Allocation]] = []
     jobs: dict[tuple[str, str], Job] = {}
@@ -65,7 +67,7 @@ def start_moves(
 
 
 def _group_by_job(moves: Sequence[AllocationMove]) -> dict[tuple[str, str], list[AllocationMove]]:
-    """Return the moves by job."""
+    """Return the moves by (namespace, job id)."""
     moves_by_job: dict[tuple[str, str], list[AllocationMove]] = {}
     for move in moves:
         moves_by_job.setdefault((move.namespace, move.job_id), []).append(move)
@@ -75,7 +77,11 @@ def _group_by_job(moves: Sequence[AllocationMove]) -> dict[tuple[str, str], list
 def _select_startable(
     snapshot: Replica, job: Job, moves: Sequence[AllocationMove]
 ) -> list[tuple[Allocation, AllocationMove]]:
-    """Return the moves that keep enough healthy allocations of each group."""
+    """Return the moves that may start now, each with its allocation.
+
+    Enough healthy allocations of the group must remain (`migrate.max_parallel`). An allocation that has ended, is
+    marked to migrate or is on another node is skipped.
+    """
     healthy_counts = count_healthy_by_group(snapshot.list_by_index(ALLOCATIONS_OF_JOB, job.namespace, job.id))
     startable = []
     for move in moves:
@@ -90,7 +96,7 @@ def _select_startable(
 
 
 def _mark_for_move(allocation: Allocation, move: AllocationMove, context: DecisionContext) -> Allocation:
-    """Return the allocation marked to migrate to its new node."""
+    """Return the allocation, marked to migrate to the node that the move names."""
     transition = replace(allocation.desired_transition or DesiredTransition(), migrate=True, move_to=move.to_node_id)
     return replace(
         allocation, desired_transition=transition, alloc_modify_index=WRITE_INDEX, modify_time=context.now_ns

@@ -14,15 +14,15 @@ from wharf.contract.model.refusal import Refusal, RefusalCode, not_found
 
 
 class MemberRemovalResult(msgspec.Struct, frozen=True):
-    """The index of the write that removed the member."""
+    """The result of a request to remove a server from the member list."""
 
-    index: int
+    index: int  # The log index of the write.
 
 
 def remove_member(
     snapshot: Replica, member_id: str, *, not_found_text: str, cause: str = ""
 ) -> Decision[MemberRemovalResult]:
-    """Delete the record of a server that is gone, before its lease expires.
+    """Return the decision that deletes the record of a server that is gone, before its lease expires.
 
     A server that still runs writes its record again. The record of the leader is needed to reach it, so it cannot be
     removed: that raises a conflict. `not_found_text` is the error text if no such member exists.
@@ -43,9 +43,9 @@ def remove_member(
 
 
 def upgrade_record_format(snapshot: Replica) -> Write | None:
-    """Return the write that raises the record format to the newest one that all members can read.
+    """Return the write that raises the cluster's record format to the newest one that all members can read.
 
-    Return None if there is nothing to raise, or if no member is known.
+    Return `None` if the format cannot be raised, or if no member is known.
     """
     stored = snapshot.get(CLUSTER_FORMAT)
     members = list(snapshot.iter_all(MEMBERS))

@@ -19,10 +19,10 @@ from wharf.contract.model.times import DecisionContext
 
 
 class AllocationStopResult(msgspec.Struct, frozen=True):
-    """The index of the write, and the evaluation that it created (empty if the job no longer exists)."""
+    """The result of a request to stop an allocation."""
 
-    index: int
-    eval_id: str = ""
+    index: int  # The log index of the write.
+    eval_id: str = ""  # The evaluation that the write created; empty if the job no longer exists.
 
 
 def stop_allocation(
@@ -34,10 +34,11 @@ def stop_allocation(
     should_reschedule: bool = False,
     cause: str = "",
 ) -> Decision[AllocationStopResult]:
-    """Mark the allocation for migration and evaluate its job, so that the scheduler stops and replaces it.
+    """Return the decision that marks the allocation for migration and evaluates its job, so that the scheduler replaces
+    it.
 
-    With `should_reschedule`, the replacement is placed as after a failure. If the job no longer exists, the
-    allocation is marked and nothing is evaluated.
+    With `should_reschedule`, the replacement is placed as after a failure. If the job no longer exists, the allocation
+    is marked and nothing is evaluated. Raises not-found if the allocation does not exist.
     """
     allocation = snapshot.get(ALLOCATIONS, allocation_id)
     if allocation is None:

@@ -26,13 +26,13 @@ RecordT = TypeVar("RecordT", bound=msgspec.Struct)
 
 
 class Decision(msgspec.Struct, Generic[T], frozen=True):
-    """The write to commit, and the function that builds the reply from the index of that write.
+    """The write to commit, and the function that builds the reply from the log index of that write.
 
-    If `write` is None, nothing has to change; `build_reply` is then called with the index of the snapshot.
+    If `write` is `None`, `build_reply` is called with the index of the snapshot.
     """
 
-    write: Write | None
-    build_reply: Callable[[int], T]
+    write: Write | None  # `None`: nothing has to change.
+    build_reply: Callable[[int], T]  # Takes the log index of the write and returns the reply for the caller.
     invalid_transitions: tuple[InvalidTransition, ...] = ()
     """Requested state changes that the state tables do not allow. They are left out of the write; the caller logs
     them.
@@ -48,11 +48,11 @@ class WriteBuilder:
         self.conditions: list[Condition] = []
 
     def put(self, table: Table[RecordT], record: RecordT) -> None:
-        """Add the change that stores this record."""
+        """Add the change that stores this record in the table."""
         self.changes.append(table.build_put(record))
 
     def delete(self, table: Table[Any], *key: str | int) -> None:
-        """Add the change that deletes the record under the key."""
+        """Add the change that deletes the record under this key from the table."""
         self.changes.append(table.build_delete(*key))
 
     def require_unchanged_record(self, table: Table[RecordT], record: RecordT) -> None:
@@ -69,7 +69,7 @@ class WriteBuilder:
 
 
 def set_written_index(record: RecordT, index: int) -> RecordT:
-    """Return a record that was written at `index` with the indexes that it has then."""
+    """Return a record that was written at log `index`, with the create and modify indexes that it then has."""
     # mypy cannot express "a Struct with these fields".
     create_index = record.create_index  # type: ignore[attr-defined]
     return replace(record, create_index=index if create_index == WRITE_INDEX else create_index, modify_index=index)
@@ -86,10 +86,12 @@ def build_store_decision(
     build_reply: Callable[[int, RecordT], T],
     conditions: Iterable[Condition] = (),
 ) -> Decision[T]:
-    """Build the decision that stores a named record; nothing is written if the stored one has the same content.
+    """Return the decision that stores a named record, such as a policy; it writes nothing if the stored content is the
+    same.
 
-    `stored`: the record under the same key, or None. `write_kind`: the name of the write in the log. `build_reply` receives the index of the last change, and the
-    record with its indexes. `conditions`: further conditions, besides that the record under the key is unchanged.
+    `stored` is the record under the same key, or `None`. `write_kind` is the name of the write in the log.
+    `build_reply` receives the index of the record's last change, and the record with its indexes. `conditions` are
+    further conditions, besides that the record under the key is unchanged.
     """
     old: Any = stored  # mypy cannot express "a Struct with these fields".
     content_hash = hash_content(requested)
@@ -105,9 +107,9 @@ def build_store_decision(
 def build_delete_decision(
     snapshot: Replica, table: Table[Any], *key: str, write_kind: str, cause: Cause
 ) -> Decision[int]:
-    """Build the decision that deletes one record, if it does not change before. The reply is the index of the write.
+    """Return the decision that deletes the record under this key. It conflicts if the record changes before the commit.
 
-    `write_kind` is the name of the write in the log.
+    The reply is the index of the write. `write_kind` is the name of the write in the log.
     """
     write = Write(write_kind, cause, [table.build_delete(*key)], [snapshot.build_key_condition(table, *key)])
     return Decision(write, lambda index: index)

@@ -37,20 +37,18 @@ CHANGES_BESIDE_ALLOCATIONS: Final = 2
 """Changes that a write needs besides its allocations: the deployment and the evaluation."""
 
 DEFAULT_MAX_VERSIONS: Final = 6
+"""How many versions of a job are stored, unless the caller passes another limit."""
 
 
 class DeploymentWriteResult(msgspec.Struct, frozen=True):
-    """The result of a deployment write: indexes, the evaluation of the job, and the version it reverted to.
+    """The result of a request that changes a deployment."""
 
-    If `is_done` is False, one write could not mark all allocations: the caller repeats the request.
-    """
-
-    index: int
-    deployment_modify_index: int
-    eval_id: str = ""
-    eval_create_index: int = 0
-    reverted_job_version: int | None = None
-    is_done: bool = True
+    index: int  # The log index of the write.
+    deployment_modify_index: int  # The modify index of the deployment afterwards.
+    eval_id: str = ""  # The evaluation of the job that was created, if any.
+    eval_create_index: int = 0  # The log index of that evaluation.
+    reverted_job_version: int | None = None  # The version to which the job was rolled back, if it was.
+    is_done: bool = True  # False: one write could not mark all allocations; the caller repeats the request.
 
 
 DeploymentDecision = Decision[DeploymentWriteResult]
@@ -64,7 +62,11 @@ def fail_deployment(
     max_versions: int = DEFAULT_MAX_VERSIONS,
     cause: str = "",
 ) -> DeploymentDecision:
-    """Fail the deployment. If any of its groups has auto-revert, the job reverts to its newest stable version."""
+    """Return the decision that fails the deployment at a user's request.
+
+    If any of its groups has auto-revert, the job reverts to its newest stable version. Raises if the deployment does
+    not exist or has ended.
+    """
     deployment = _get_active_deployment(snapshot, deployment_id, "fail")
     should_revert = any(group.auto_revert for group in _get_groups(deployment).values())
     rollback = roll_back_job(snapshot, deployment, context, max_versions=max_versions) if should_revert else None
@@ -82,7 +84,7 @@ def fail_deployment_for_groups(
     groups: Iterable[str],
     max_versions: int = DEFAULT_MAX_VERSIONS,
 ) -> DeploymentDecision:
-    """Fail the deployment with `reason` as its status description.
+    """Return the decision that fails the deployment because of these groups, with `reason` as its status description.
 
     If one of these `groups` has auto-revert, the job reverts to its newest stable version.
     """
@@ -101,9 +103,10 @@ def continue_deployment(
     allocations_to_retry: Sequence[Allocation] = (),
     max_changes: int,
 ) -> DeploymentDecision:
-    """Evaluate the job of the deployment again, and let the scheduler replace failed allocations.
+    """Return the decision that evaluates the job of the deployment and lets the scheduler replace failed allocations.
 
     Of `allocations_to_retry`, the first ones are marked for replacement, as many as fit in one write (`max_changes`).
+    Nothing is written if the job no longer exists.
     """
     deployment = _get_active_deployment(snapshot, deployment_id, "go on with")
     marked = [
@@ -131,7 +134,7 @@ def continue_deployment(
 
 
 def reset_progress_deadlines(snapshot: Replica, deployment_id: str, context: DecisionContext) -> DeploymentDecision:
-    """Restart the progress deadline of every group from the current time."""
+    """Return the decision that restarts the progress deadline of every group from the current time."""
     deployment = _get_active_deployment(snapshot, deployment_id, "go on with")
     restarted = replace(
         deployment, task_groups=_restart_progress_deadlines(deployment, context), modify_time=context.now_ns
@@ -142,7 +145,9 @@ def reset_progress_deadlines(snapshot: Replica, deployment_id: str, context: Dec
 def pause_deployment(
     snapshot: Replica, deployment_id: str, context: DecisionContext, *, cause: str = ""
 ) -> DeploymentDecision:
-    """Pause the deployment: nothing is placed for it and no deadline applies until it is resumed."""
+    """Return the decision that pauses the deployment: nothing is placed for it and no deadline applies until it is
+    resumed.
+    """
     deployment = _get_active_deployment(snapshot, deployment_id, "pause")
     paused = replace(
         _set_status(deployment, DeploymentStatus.PAUSED, PAUSED_DESCRIPTION, context),
@@ -154,7 +159,7 @@ def pause_deployment(
 def resume_deployment(
     snapshot: Replica, deployment_id: str, context: DecisionContext, *, cause: str = ""
 ) -> DeploymentDecision:
-    """Resume the deployment and restart the progress deadline of every group."""
+    """Return the decision that resumes the deployment and restarts the progress deadline of every group."""
     deployment = _get_active_deployment(snapshot, deployment_id, "resume")
     running = replace(
         _set_status(deployment, DeploymentStatus.RUNNING, describe_running_deployment(deployment), context),
@@ -173,10 +178,11 @@ def promote_deployment(
     max_changes: int,
     cause: str = "",
 ) -> DeploymentDecision:
-    """Promote the canaries of these groups, or of all groups. Refused while too few canaries are healthy.
+    """Return the decision that promotes the canaries of these groups, or of all groups.
 
-    The canary flag of the allocations is cleared first, in several writes if there are many. The deployment still
-    lists its canaries, so repeating the request completes a promotion that was interrupted.
+    Raises if too few canaries are healthy. The canary flag of the allocations is cleared first, in several writes if
+    there are many (`max_changes` each). The deployment still lists its canaries, so repeating the request completes a
+    promotion that was interrupted.
     """
     deployment = _get_active_deployment(snapshot, deployment_id, "promote")
     promoted = _list_groups_to_promote(deployment, should_promote_all, groups)
@@ -209,7 +215,10 @@ def promote_deployment(
 def unblock_deployment(
     snapshot: Replica, deployment_id: str, context: DecisionContext, *, cause: str = ""
 ) -> DeploymentDecision:
-    """Let the other regions of the job continue. A deployment that is not blocked does not change."""
+    """Return the decision that lets the other regions of the job continue.
+
+    A deployment that is not blocked does not change.
+    """
     deployment = _get_active_deployment(snapshot, deployment_id, "unblock")
     if deployment.status is not DeploymentStatus.BLOCKED:
         return Decision(None, lambda index: DeploymentWriteResult(index, deployment.modify_index))
@@ -228,10 +237,10 @@ def set_allocation_health(
     max_versions: int = DEFAULT_MAX_VERSIONS,
     cause: str = "",
 ) -> DeploymentDecision:
-    """Set the health of allocations as the user reports it. An unhealthy allocation fails the deployment.
+    """Return the decision that sets the health of allocations as the user reports it.
 
-    If the allocations exceed one write, only the first ones are marked, without failing the deployment; the request
-    is then repeated.
+    An unhealthy allocation fails the deployment. If the allocations exceed one write (`max_changes`), only the first
+    ones are marked, without failing the deployment; the caller then repeats the request.
     """
     deployment = _get_active_deployment(snapshot, deployment_id, "set health of allocations for a")
     reported_health = _list_reported_health(snapshot, deployment, healthy, unhealthy)
@@ -265,7 +274,7 @@ def set_allocation_health(
 
 
 def describe_running_deployment(deployment: Deployment) -> str:
-    """Return the status description of a running deployment: what it waits for, if anything."""
+    """Return the status description of a running deployment, which says whether it waits for promotion."""
     return describe_running(_get_groups(deployment).values())
 
 
@@ -283,6 +292,7 @@ def _get_active_deployment(snapshot: Replica, deployment_id: str, verb: str) -> 
 
 
 def _get_groups(deployment: Deployment) -> dict[str, DeploymentGroup]:
+    """Return the state of each group in the deployment, by group name."""
     return deployment.task_groups or {}
 
 
@@ -303,7 +313,7 @@ def _list_groups_to_promote(deployment: Deployment, should_promote_all: bool, na
 
 
 def _describe_missing_canaries(snapshot: Replica, name: str, group: DeploymentGroup) -> str:
-    """Return an error text if the group has too few healthy canaries, else an empty text."""
+    """Return an error text if fewer canaries of the group are healthy than desired, else an empty text."""
     healthy_canaries = [
         allocation
         for allocation in _list_canaries(snapshot, group)
@@ -315,7 +325,7 @@ def _describe_missing_canaries(snapshot: Replica, name: str, group: DeploymentGr
 
 
 def _list_canaries(snapshot: Replica, group: DeploymentGroup) -> list[Allocation]:
-    """Return the stored allocations that are canaries of the group."""
+    """Return the canaries of the group whose allocations still exist."""
     found = (snapshot.get(ALLOCATIONS, allocation_id) for allocation_id in group.placed_canaries or ())
     return [allocation for allocation in found if allocation is not None]
 
@@ -323,7 +333,10 @@ def _list_canaries(snapshot: Replica, group: DeploymentGroup) -> list[Allocation
 def _list_reported_health(
     snapshot: Replica, deployment: Deployment, healthy: Sequence[str], unhealthy: Sequence[str]
 ) -> list[tuple[Allocation, bool]]:
-    """Return the allocations with the health that the user reports. Raises for ids that do not belong here."""
+    """Return the allocations of these ids, each with the health that the user reports: `True` is healthy.
+
+    Raises if there are no ids, if an id is in both lists, or if it is not an allocation of this deployment.
+    """
     if not healthy and not unhealthy:
         raise invalid_request("must specify at least one healthy/unhealthy allocation ID")
     contradictory_ids = set(healthy) & set(unhealthy)
@@ -343,6 +356,7 @@ def _list_reported_health(
 
 
 def _pair_with_health(ids: Iterable[str], is_healthy: bool) -> list[tuple[str, bool]]:
+    """Return a pair (allocation id, `is_healthy`) for each id."""
     return [(allocation_id, is_healthy) for allocation_id in ids]
 
 
@@ -352,7 +366,10 @@ def _pair_with_health(ids: Iterable[str], is_healthy: bool) -> list[tuple[str, b
 def _set_status(
     deployment: Deployment, status: DeploymentStatus, description: str, context: DecisionContext
 ) -> Deployment:
-    """Return the deployment in another status. Raises `InvalidTransition` if the state table does not allow it."""
+    """Return the deployment with this status and description.
+
+    Raises `InvalidTransition` if the state table does not allow the change.
+    """
     return replace(
         deployment,
         status=advance_state(DEPLOYMENT_STATES, deployment.status, status, record_id=deployment.id),
@@ -362,12 +379,12 @@ def _set_status(
 
 
 def _compute_progress_deadline(group: DeploymentGroup, context: DecisionContext) -> datetime.datetime | None:
-    """Return the time by which the group must make progress, counted from now, or None if it has no deadline."""
+    """Return the time by which the group must make progress, counted from now, or `None` if it has no deadline."""
     return add_duration(to_datetime(context.now_ns), group.progress_deadline) if group.progress_deadline else None
 
 
 def _restart_progress_deadlines(deployment: Deployment, context: DecisionContext) -> dict[str, DeploymentGroup] | None:
-    """Return the groups with their progress deadlines restarted, as after a pause or a resume."""
+    """Return the groups of the deployment with their progress deadlines counted from now, or `None` if it has none."""
     if deployment.task_groups is None:
         return None
     return {
@@ -377,18 +394,19 @@ def _restart_progress_deadlines(deployment: Deployment, context: DecisionContext
 
 
 def _is_flagged_canary(canary: Allocation) -> bool:
+    """Return whether the allocation has the canary flag, which it loses when it is promoted."""
     return canary.deployment_status is not None and canary.deployment_status.canary
 
 
 def _clear_canary_flag(canary: Allocation, context: DecisionContext) -> Allocation:
-    """Return the canary without its canary flag."""
+    """Return the canary without its canary flag, as it is after promotion."""
     status = replace(canary.deployment_status or AllocDeploymentStatus(), canary=False, modify_index=WRITE_INDEX)
     # The node must see this change: the tags of the allocation's services differ without the canary flag.
     return replace(canary, deployment_status=status, alloc_modify_index=WRITE_INDEX, modify_time=context.now_ns)
 
 
 def _set_health(allocation: Allocation, is_healthy: bool, context: DecisionContext) -> Allocation:
-    """Return the allocation with this health, decided now."""
+    """Return the allocation with this health, with the current time as the time of the report."""
     status = replace(
         allocation.deployment_status or AllocDeploymentStatus(),
         healthy=is_healthy,
@@ -408,7 +426,7 @@ def _build_failure_decision(
     allocations: Sequence[Allocation] = (),
     cause: str,
 ) -> DeploymentDecision:
-    """Build the decision that fails the deployment and applies the rollback, if there is one."""
+    """Return the decision that fails the deployment and applies the rollback of its job, if there is one."""
     description = reason + (rollback.description if rollback is not None else "")
     failed = _set_status(deployment, DeploymentStatus.FAILED, description, context)
     return _build_decision(
@@ -419,7 +437,10 @@ def _build_failure_decision(
 def _build_partial_decision(
     write_kind: str, snapshot: Replica, deployment: Deployment, allocations: Sequence[Allocation], *, cause: str
 ) -> DeploymentDecision:
-    """Build a decision that writes only these allocations, as one part of a larger request."""
+    """Return the decision that writes only these allocations, as one part of a request that exceeds one write.
+
+    Its reply has `is_done=False`.
+    """
     write = Write(
         write_kind,
         Cause(CauseKind.REQUEST, cause),
@@ -440,9 +461,9 @@ def _build_decision(
     should_evaluate: bool = True,
     cause: str,
 ) -> DeploymentDecision:
-    """Build the decision that writes a deployment with everything that changes along with it.
+    """Return the decision that stores this deployment with everything that changes along with it.
 
-    These are allocations, the rollback of the job, and an evaluation of the job.
+    These are `allocations`, the rollback of the job, and, with `should_evaluate`, an evaluation of the job.
     """
     changes: list[PutRecord | DeleteRecord] = [
         DEPLOYMENTS.build_put(deployment),
@@ -475,7 +496,9 @@ def _build_decision(
 def _make_deployment_evaluation(
     snapshot: Replica, deployment: Deployment, context: DecisionContext, rollback: Rollback | None
 ) -> Evaluation | None:
-    """Return the evaluation of the deployment's job, or None if the job no longer exists."""
+    """Return a new evaluation of the deployment's job, after the rollback if there is one, or `None` if the job is
+    gone.
+    """
     job = snapshot.get(JOBS, deployment.namespace, deployment.job_id)
     if rollback is not None and rollback.job is not None:
         job = rollback.job

@@ -39,7 +39,10 @@ AllocationChangePair = tuple[Allocation | None, Allocation]
 
 
 def update_deployment_counts(deployment: Deployment, changes: Sequence[AllocationChangePair]) -> Deployment:
-    """Return the deployment with these changes of its allocations added to its counts."""
+    """Return the deployment with the effect of these allocation changes on its counts, canaries and progress deadlines.
+
+    Return the same object if nothing changes.
+    """
     groups = dict(deployment.task_groups or {})
     for old, new in changes:
         group = groups.get(new.task_group)
@@ -47,14 +50,17 @@ def update_deployment_counts(deployment: Deployment, changes: Sequence[Allocatio
             groups[new.task_group] = _count_health(_count_placement(group, deployment.id, old, new), old, new)
     if groups == (deployment.task_groups or {}):
         return deployment
-    latest = max(new.modify_time for _, new in changes)
-    return replace(deployment, task_groups=groups, modify_time=max(deployment.modify_time, latest))
+    latest_change_ns = max(new.modify_time for _, new in changes)
+    return replace(deployment, task_groups=groups, modify_time=max(deployment.modify_time, latest_change_ns))
 
 
 def _count_placement(
     group: DeploymentGroup, deployment_id: str, old: Allocation | None, new: Allocation
 ) -> DeploymentGroup:
-    """Return the group with a newly placed allocation counted; unchanged if the allocation was counted before."""
+    """Return the group with a newly placed allocation counted; unchanged if the allocation was counted before.
+
+    The first placement starts the group's progress deadline.
+    """
     if old is not None and old.deployment_id == deployment_id:
         return group
     group = replace(group, placed_allocs=group.placed_allocs + 1)
@@ -92,14 +98,14 @@ def _count_health(group: DeploymentGroup, old: Allocation | None, new: Allocatio
 
 
 def get_allocation_health(allocation: Allocation | None) -> bool | None:
-    """Return whether the allocation is healthy, or None if this is not decided yet."""
+    """Return whether the allocation is healthy, or `None` if its health was not reported yet."""
     if allocation is None or allocation.deployment_status is None:
         return None
     return allocation.deployment_status.healthy
 
 
 def _is_canary(allocation: Allocation) -> bool:
-    """Return whether the allocation is a canary of its deployment."""
+    """Return whether the allocation is marked as a canary of its deployment."""
     return allocation.deployment_status is not None and allocation.deployment_status.canary
 
 
@@ -109,33 +115,37 @@ def add_duration(time: datetime.datetime, duration_ns: int) -> datetime.datetime
 
 
 CUMULATIVE_COUNTERS = ("complete", "failed")
+"""Counters of a job summary that only grow: allocations that ended in these states stay counted."""
 
 
 class DerivedWriteBuilder:
-    """A view of the snapshot as the write will leave it. Collects the changes that follow from the write."""
+    """A view of the state as a write will leave it, which collects further changes that follow from the write."""
 
     def __init__(self, snapshot: Replica, write: Write) -> None:
         self.snapshot = snapshot
         self._changed: dict[str, dict[str, Any]] = {}
+        """By table name and key, the records that the write changes; `None`: deleted."""
         self._write = write
         self._changes = {(change.table, change.key): change for change in write.changes}
+        """All changes of the write by (table name, key)."""
         self._conditions = {(condition.table, condition.key): condition for condition in write.conditions}
+        """All conditions of the write by (table name, key)."""
         for change in write.changes:
             record = change.record if isinstance(change, PutRecord) else None
             self._changed.setdefault(change.table, {})[change.key] = record
 
     def get_changes(self, table: Table[Any]) -> dict[str, Any]:
-        """Return the changed records of a table by key; the value is None if the write deletes the record."""
+        """Return the changed records of a table by key; the value is `None` if the write deletes the record."""
         return self._changed.get(table.name, {})
 
     def get_record(self, table: Table[Any], *key: str) -> Any:
-        """Return the record as the write will leave it, or None."""
+        """Return the record as the write will leave it, or `None` if it does not exist then."""
         changed = self.get_changes(table)
         joined = join_key(*key)
         return changed[joined] if joined in changed else self.snapshot.get(table, *key)
 
     def iterate_index(self, table: Table[Any], index: Index[Any], value: JobKey) -> Iterator[Any]:
-        """Yield the records with this index value, as the write will leave them."""
+        """Yield the records with this value of the index, as the write will leave them."""
         changed = self.get_changes(table)
         for record in changed.values():
             if record is not None and index.get_value(record) == value:
@@ -146,14 +156,14 @@ class DerivedWriteBuilder:
                 yield record
 
     def has_deleted(self, table: Table[Any], index: Index[Any], value: JobKey) -> bool:
-        """Return whether the write deletes a record with this index value."""
+        """Return whether the write deletes a record that has this value of the index."""
         deleted_records = [
             self.snapshot.get(table, key) for key, record in self.get_changes(table).items() if record is None
         ]
         return any(record is not None and index.get_value(record) == value for record in deleted_records)
 
     def put_record(self, table: Table[Any], record: Any) -> None:
-        """Add a record to the write, on condition that its stored version is still the current one."""
+        """Add a changed record to the write, and the condition that its stored version is still the current one."""
         change = table.build_put(record)
         change_key = (table.name, change.key)
         self._changed.setdefault(table.name, {})[change.key] = record
@@ -162,7 +172,7 @@ class DerivedWriteBuilder:
         self._conditions.setdefault(change_key, Condition(table.name, change.key, version))
 
     def build_write(self) -> Write:
-        """Return the original write extended by all derived changes."""
+        """Return the original write, extended by all changes and conditions that were added."""
         return replace(self._write, changes=tuple(self._changes.values()), conditions=tuple(self._conditions.values()))
 
 
@@ -176,9 +186,9 @@ def add_derived_changes(snapshot: Replica, write: Write) -> Write:
 
 
 def build_derived_write(snapshot: Replica, jobs: Iterable[JobKey], cause: Cause) -> Write | None:
-    """Return a write that corrects the status and summary of these jobs, or None if they are correct.
+    """Return a write that corrects the status and summary of these jobs, or `None` if they are correct.
 
-    Needed after a write that was decided without derived changes.
+    Used after a write that contained no derived changes, such as a registration by another process.
     """
     builder = DerivedWriteBuilder(snapshot, Write("jobs-settled", cause, ()))
     for key in jobs:
@@ -188,7 +198,7 @@ def build_derived_write(snapshot: Replica, jobs: Iterable[JobKey], cause: Cause)
 
 
 def _add_job_changes(builder: DerivedWriteBuilder, key: JobKey) -> None:
-    """Add the derived status and summary of one job to the write, and the change of its parent's child counts."""
+    """Add to the write the job's derived status and summary where they differ, and the new child counts of its parent."""
     stored: Job | None = builder.snapshot.get(JOBS, *key)
     job: Job | None = builder.get_record(JOBS, *key)
     old_status = stored.status if stored is not None else None
@@ -211,7 +221,7 @@ def _add_job_changes(builder: DerivedWriteBuilder, key: JobKey) -> None:
 
 
 def _add_deployment_changes(builder: DerivedWriteBuilder) -> None:
-    """Add the new counts of all deployments whose allocations the write changes."""
+    """Add to the write the new counts of all deployments whose allocations the write changes."""
     changes_by_deployment: dict[str, list[AllocationChangePair]] = {}
     for key, allocation in builder.get_changes(ALLOCATIONS).items():
         if allocation is not None and allocation.deployment_id:
@@ -230,7 +240,7 @@ def _add_deployment_changes(builder: DerivedWriteBuilder) -> None:
 def _add_parent_change(
     builder: DerivedWriteBuilder, child: Job, old_status: JobStatus | None, new_status: JobStatus
 ) -> None:
-    """Update the child counts in the summary of the job's parent, if it has one."""
+    """Update the child counts in the summary of the job's parent, if it has one, for a child whose status changed."""
     parent: JobSummary | None = (
         builder.get_record(JOB_SUMMARIES, child.namespace, child.parent_id) if child.parent_id else None
     )
@@ -239,7 +249,11 @@ def _add_parent_change(
 
 
 def _list_affected_jobs(builder: DerivedWriteBuilder) -> dict[JobKey, None]:
-    """Return the keys of the jobs whose records the write changes."""
+    """Return the keys of the jobs that the write changes, or of which it changes an evaluation, allocation or
+    deployment.
+
+    The keys are in a dictionary, which preserves their order.
+    """
     job_keys: dict[JobKey, None] = {}
     for table in (EVALUATIONS, ALLOCATIONS, DEPLOYMENTS):
         for key, record in builder.get_changes(table).items():
@@ -254,7 +268,10 @@ def _list_affected_jobs(builder: DerivedWriteBuilder) -> dict[JobKey, None]:
 
 
 def derive_job_status(builder: DerivedWriteBuilder, job: Job) -> JobStatus:
-    """Return the status of the job that follows from its records. The first matching rule of jobs.md 4 applies."""
+    """Return the status of the job that follows from its records as the write will leave them.
+
+    The first rule that matches applies (jobs.md 4).
+    """
     key = (job.namespace, job.id)
     if job.type == JobType.SYSTEM or job.is_parameterized or job.is_periodic:
         return JobStatus.DEAD if job.stop else JobStatus.RUNNING
@@ -275,7 +292,7 @@ def derive_job_status(builder: DerivedWriteBuilder, job: Job) -> JobStatus:
 
 
 def _update_summary(builder: DerivedWriteBuilder, job: Job, summary: JobSummary | None) -> JobSummary:
-    """Return the summary of the job with the write's changes of allocations and evaluations counted."""
+    """Return the summary of the job, updated for the allocations and processed evaluations that the write changes."""
     counted = summary if summary is not None else make_job_summary(job)
     groups = {name: msgspec.structs.asdict(group) for name, group in counted.summary.items()}
     for group in job.groups:
@@ -297,7 +314,7 @@ def _update_summary(builder: DerivedWriteBuilder, job: Job, summary: JobSummary 
 def _is_processed(old: Evaluation | None, new: Evaluation) -> bool:
     """Return whether the write stores the result of a scheduling pass of this evaluation.
 
-    Only then are its queue counts current; a later change of the evaluation may carry outdated ones.
+    Only then are its counts of queued allocations current; a later change of the evaluation may carry outdated ones.
     """
     was_open = old is None or old.status is EvaluationStatus.PENDING
     return was_open and new.status in (EvaluationStatus.COMPLETE, EvaluationStatus.BLOCKED, EvaluationStatus.FAILED)
@@ -306,14 +323,18 @@ def _is_processed(old: Evaluation | None, new: Evaluation) -> bool:
 def _belongs_to_job(allocation: Allocation, job: Job) -> bool:
     """Return whether the allocation belongs to the current registration of the job.
 
-    A job that was purged and registered again counts from zero.
+    A job that was purged and registered again is a new one: allocations of its predecessor do not count.
     """
     is_same_job = (allocation.namespace, allocation.job_id) == (job.namespace, job.id)
     return is_same_job and allocation.job_create_index == job.create_index
 
 
 def _count_allocation(groups: dict[str, dict[str, int]], old: Allocation | None, new: Allocation) -> None:
-    """Move an allocation from the counter of its old client status to the counter of the new one."""
+    """Move an allocation from the counter of its old client status to the counter of the new one, in the summary
+    `groups`.
+
+    `groups` maps group names to counters. A new allocation also lowers the counter of queued ones.
+    """
     counters = groups.setdefault(new.task_group, msgspec.structs.asdict(GroupSummary()))
     if old is not None and old.client_status is new.client_status:
         return
@@ -327,7 +348,10 @@ def _count_allocation(groups: dict[str, dict[str, int]], old: Allocation | None,
 
 
 def _move_child(summary: JobSummary, old_status: JobStatus | None, new_status: JobStatus) -> JobSummary:
-    """Return the summary with one child moved from its old status to the new one."""
+    """Return the parent's summary with one child moved from its old status to the new one.
+
+    An old status of `None`: it is new.
+    """
     counters = msgspec.structs.asdict(summary.children or ChildrenSummary())
     if old_status is not None:
         counters[old_status.value] = max(0, counters[old_status.value] - 1)

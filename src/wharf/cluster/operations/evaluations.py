@@ -34,7 +34,7 @@ MAX_DELIVERIES: Final = 3
 
 
 def fail_evaluation(snapshot: Replica, evaluation: Evaluation, reason: str, context: DecisionContext) -> Write:
-    """Return the write that fails an evaluation that cannot be processed, so that it does not block the queue."""
+    """Return the write that marks an evaluation as failed, for this reason, so that it no longer blocks the queue."""
     failed = replace(
         evaluation,
         status=advance_state(EVALUATION_STATES, evaluation.status, EvaluationStatus.FAILED, record_id=evaluation.id),
@@ -52,7 +52,8 @@ def fail_evaluation(snapshot: Replica, evaluation: Evaluation, reason: str, cont
 def fail_at_delivery_limit(
     snapshot: Replica, evaluation: Evaluation, reason: str, context: DecisionContext, *, delay_ns: int
 ) -> Write:
-    """Return the write that fails an evaluation after `MAX_DELIVERIES` attempts.
+    """Return the write that fails an evaluation that was handed to the scheduler `MAX_DELIVERIES` times without
+    success.
 
     If its job still exists, the write also creates a follow-up evaluation that becomes due after `delay_ns`.
     """
@@ -76,7 +77,11 @@ def fail_at_delivery_limit(
 
 
 def block_after_conflicts(snapshot: Replica, evaluation: Evaluation, attempts: int, context: DecisionContext) -> Write:
-    """Return the write that fails an evaluation whose plans met too many conflicts, and creates a blocked follow-up."""
+    """Return the write that fails an evaluation whose plans met too many conflicts, and creates a blocked one in its
+    place.
+
+    `attempts` is the number of plans, for the error text. If the job no longer exists, no other evaluation is created.
+    """
     text = f"maximum attempts reached ({attempts})"
     job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
     if job is None:
@@ -116,7 +121,7 @@ def unblock_evaluations(snapshot: Replica, blocked: Sequence[Evaluation], contex
 
 
 def reserve_node(snapshot: Replica, evaluation: Evaluation, node_id: str) -> Write:
-    """Return the write that reserves a node for an evaluation that has waited too long.
+    """Return the write that reserves a node for a blocked evaluation that has waited too long.
 
     An empty `node_id` ends the reservation.
     """
@@ -137,7 +142,10 @@ def make_evaluation(
     scheduler: SchedulerType | None = None,
     node: Node | None = None,
 ) -> Evaluation:
-    """Return a new pending evaluation of the job. Priority and scheduler default to those of the job."""
+    """Return a new pending evaluation of the job. Priority and scheduler default to those of the job.
+
+    `node` is the node whose change causes the evaluation, if any.
+    """
     return Evaluation(
         id=context.new_id(),
         namespace=job.namespace,
@@ -162,11 +170,11 @@ CHANGES_PER_JOB: Final = 3
 
 
 class EvaluationDeletionResult(msgspec.Struct, frozen=True):
-    """The index of the write, the number of deleted evaluations, and in `left` the ids that did not fit in the write."""
+    """The result of a request to delete evaluations."""
 
-    index: int
-    count: int
-    left: tuple[str, ...] = ()
+    index: int  # The log index of the write; 0 if nothing was deleted.
+    count: int  # How many evaluations were deleted.
+    left: tuple[str, ...] = ()  # Ids that did not fit in the write.
 
 
 def delete_evaluations(
@@ -178,10 +186,10 @@ def delete_evaluations(
     should_skip_undeletable: bool = False,
     cause: str = "",
 ) -> Decision[EvaluationDeletionResult]:
-    """Delete as many of these evaluations as fit in one write.
+    """Return the decision that deletes as many of these evaluations as fit in one write of `max_changes` changes.
 
-    Raises if one of them is unknown or still needed; with `should_skip_undeletable`, such evaluations are skipped
-    instead.
+    Raises if the broker is not paused, or if an evaluation is unknown or still needed. With `should_skip_undeletable`,
+    such evaluations are skipped instead.
     """
     configuration = snapshot.get(SCHEDULER_CONFIGURATION)
     if configuration is None or not configuration.pause_eval_broker:
@@ -208,7 +216,10 @@ def delete_evaluations(
 
 
 def is_evaluation_needed(snapshot: Replica, evaluation: Evaluation, now_ns: int) -> bool:
-    """Return whether an allocation of this evaluation runs or may be rescheduled."""
+    """Return whether an allocation of this evaluation runs or may be rescheduled.
+
+    False if the job is stopped or dead.
+    """
     job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
     if job is None or job.stop or job.status is JobStatus.DEAD:
         return False
@@ -221,7 +232,7 @@ def is_evaluation_needed(snapshot: Replica, evaluation: Evaluation, now_ns: int)
 
 
 def can_be_rescheduled(snapshot: Replica, allocation: Allocation, now_ns: int) -> bool:
-    """Return whether this is a failed allocation without a replacement whose policy allows another attempt."""
+    """Return whether this is a failed allocation without a replacement whose reschedule policy allows another attempt."""
     if allocation.client_status is not ClientStatus.FAILED or allocation.next_allocation:
         return False
     if allocation.is_server_terminal:
@@ -240,7 +251,7 @@ def can_be_rescheduled(snapshot: Replica, allocation: Allocation, now_ns: int) -
 
 
 def _require_deletable(snapshot: Replica, ids: Sequence[str], context: DecisionContext) -> list[Evaluation]:
-    """Return these evaluations. Raises if one of them does not exist or is still needed."""
+    """Return the evaluations with these ids. Raises if one of them does not exist or is still needed."""
     candidates = []
     for eval_id in dict.fromkeys(ids):
         evaluation = snapshot.get(EVALUATIONS, eval_id)
@@ -253,7 +264,7 @@ def _require_deletable(snapshot: Replica, ids: Sequence[str], context: DecisionC
 
 
 def _select_deletable(snapshot: Replica, ids: Sequence[str], context: DecisionContext) -> list[Evaluation]:
-    """Return those of these evaluations that exist and are no longer needed."""
+    """Return the evaluations with these ids that exist and are no longer needed."""
     candidates = (snapshot.get(EVALUATIONS, eval_id) for eval_id in dict.fromkeys(ids))
     return [
         evaluation
@@ -263,7 +274,9 @@ def _select_deletable(snapshot: Replica, ids: Sequence[str], context: DecisionCo
 
 
 def _take_fitting(candidates: Sequence[Evaluation], max_changes: int) -> list[Evaluation]:
-    """Return the first evaluations that fit in one write, together with the derived changes of their jobs."""
+    """Return the first of these evaluations whose deletion fits in `max_changes`, including the derived changes of
+    their jobs.
+    """
     deletable: list[Evaluation] = []
     jobs: dict[tuple[str, str], None] = {}
     for evaluation in candidates:

@@ -79,39 +79,37 @@ TOPIC_PERMISSIONS: Final[Mapping[str, Permission]] = MappingProxyType({
 
 
 class ChangedRecord(msgspec.Struct, frozen=True, gc=False):
-    """A record after a batch; if `is_deleted`, the record as it was before the batch deleted it."""
+    """A record that a committed batch stored or deleted."""
 
-    table: str
-    record: Any
-    is_deleted: bool = False
+    table: str  # The name of the table.
+    record: Any  # The record after the batch; if it was deleted, before the batch.
+    is_deleted: bool = False  # The batch deleted the record.
 
 
 class ClusterEvent(msgspec.Struct, frozen=True, gc=False):
-    """One event of the stream, about one changed record.
-
-    Subscribers select it by `key` or by one of `filter_keys` (for an allocation: its job and its deployment). If
-    `filter_keys` is None, only `key` selects it. If `is_deleted`, `record` is the record before its deletion.
-    """
+    """One event of the stream, about one changed record."""
 
     topic: EventTopic
-    type: str
-    key: str
-    namespace: str
+    type: str  # The event type, such as `JobRegistered`.
+    key: str  # Usually the id of the record. Subscribers can select events by it.
+    namespace: str  # Empty if the record belongs to no namespace.
     filter_keys: tuple[str, ...] | None
-    record: Any
-    is_deleted: bool
+    """Further keys that select the event; for an allocation its job and its deployment."""
+    record: Any  # If `is_deleted`, the record before its deletion.
+    is_deleted: bool  # The batch deleted the record.
 
 
 class EventMapping(msgspec.Struct, frozen=True, kw_only=True):
-    """How changes of one table become events. The types apply if the kind of the write has none in `EVENT_TYPES`."""
+    """How changes of one table become events."""
 
     topic: EventTopic
-    stored_type: str
+    stored_type: str  # The event type of a stored record, unless `EVENT_TYPES` has one for the kind of the write.
     deleted_type: str = ""
-    """Empty: the deletion of such a record produces no event."""
-    get_key: Callable[[Any], str]
+    """The event type of a deleted record; empty: the deletion produces no event."""
+    get_key: Callable[[Any], str]  # Returns the main key of a record's event.
     get_filter_keys: Callable[[Any], tuple[str, ...]] | None = None
-    get_namespace: Callable[[Any], str] = lambda _record: ""
+    """Returns further keys by which subscribers can select the event."""
+    get_namespace: Callable[[Any], str] = lambda _record: ""  # Returns the namespace of a record's event.
 
 
 def _get_namespace(record: Any) -> str:
@@ -121,7 +119,10 @@ def _get_namespace(record: Any) -> str:
 
 
 def _make_upsert_mapping(topic: EventTopic, key: Callable[[Any], str], **more: Any) -> EventMapping:
-    """Return the mapping of a topic whose types are `<topic>Upserted` and `<topic>Deleted`."""
+    """Return the event mapping of a topic whose event types are `<topic>Upserted` and `<topic>Deleted`.
+
+    `key` returns the key of a record, and `more` are further fields of the mapping.
+    """
     return EventMapping(
         topic=topic, stored_type=f"{topic}Upserted", deleted_type=f"{topic}Deleted", get_key=key, **more
     )
@@ -167,6 +168,7 @@ EVENT_MAPPINGS: Final[Mapping[str, EventMapping]] = MappingProxyType({
         EventTopic.BINDING_RULE, lambda rule: rule.id, get_filter_keys=lambda rule: (rule.auth_method,)
     ),
 })  # fmt: skip
+"""By table name, how a change of a record becomes an event. Tables without an entry produce none."""
 
 EVENT_TYPES: Final[Mapping[str, str]] = MappingProxyType({
     "job-registered": "JobRegistered",
@@ -202,11 +204,14 @@ EVENT_TYPES: Final[Mapping[str, str]] = MappingProxyType({
     "deployment-timed-anew": "DeploymentStatusUpdate",
     "deployment-failed": "DeploymentStatusUpdate",
 })  # fmt: skip
-"""The type of all events of a commit of this kind."""
+"""By kind of write, the type of all events of a commit of this kind."""
 
 
 def build_events(write_kind: str, changes: Iterable[ChangedRecord]) -> list[ClusterEvent]:
-    """Return the events of a commit, in the order of its changes."""
+    """Return the events of one commit, in the order of its changes.
+
+    `write_kind` is the name of the write in the log.
+    """
     events = []
     for change in changes:
         mapping = EVENT_MAPPINGS[change.table]
@@ -232,33 +237,30 @@ def build_events(write_kind: str, changes: Iterable[ChangedRecord]) -> list[Clus
 
 
 class EventFilter(msgspec.Struct, frozen=True):
-    """The keys that a subscriber selects for each topic, and the namespaces it may read.
+    """The events that a subscriber selects, and the namespaces that it may read."""
 
-    `namespace` is the requested one, or `*` for all.
-    """
-
-    topics: Mapping[str, frozenset[str]]
-    namespace: str
-    namespaces: frozenset[str]
+    topics: Mapping[str, frozenset[str]]  # By topic (or `*`), the selected keys; `*` selects every key.
+    namespace: str  # The requested namespace, or `*` for all.
+    namespaces: frozenset[str]  # The namespaces whose events are sent.
 
     def matches(self, event: ClusterEvent) -> bool:
-        """Return whether the subscriber selected this event."""
+        """Return whether the event is in a namespace that the subscriber may read and has a selected topic and key."""
         if event.namespace and event.namespace not in self.namespaces:
             return False
         return any(_matches_keys(self.topics.get(topic, frozenset()), event) for topic in (event.topic, WILDCARD))
 
     def is_allowed_for(self, rights: Rights) -> bool:
-        """Return whether these rights allow the subscription, as far as the request alone can show."""
+        """Return whether these rights allow a subscription to all its topics. Single events are checked later."""
         return all(_can_subscribe(rights, topic, self.namespace) for topic in self.topics)
 
 
 def _matches_keys(keys: frozenset[str], event: ClusterEvent) -> bool:
-    """Return whether one of the keys selects the event."""
+    """Return whether one of the subscriber's keys, or the wildcard `*`, selects the event."""
     return WILDCARD in keys or event.key in keys or not keys.isdisjoint(event.filter_keys or ())
 
 
 def _can_subscribe(rights: Rights, topic: str, namespace: str) -> bool:
-    """Return whether these rights allow a subscription to the topic."""
+    """Return whether these rights allow a subscription to the topic in the namespace. Unknown topics are allowed."""
     permission = TOPIC_PERMISSIONS.get(topic)
     if permission is None:
         return True
@@ -268,14 +270,17 @@ def _can_subscribe(rights: Rights, topic: str, namespace: str) -> bool:
 
 
 def is_event_visible(rights: Rights, event: ClusterEvent) -> bool:
-    """Return whether these rights allow this event to be sent."""
+    """Return whether these rights allow the caller to receive this event."""
     return rights.is_management or rights.satisfies(
         TOPIC_PERMISSIONS[event.topic], namespace=event.namespace, path=event.key
     )
 
 
 def parse_topics(queries: Sequence[str]) -> dict[str, frozenset[str]]:
-    """Return the keys to select for each topic, from texts `Topic` or `Topic:key`. No text selects everything."""
+    """Return the keys to select for each topic, from texts of the form `Topic` or `Topic:key`.
+
+    `Topic` selects all its keys, and an empty list selects everything. Raises if a text has two colons.
+    """
     topics: dict[str, set[str]] = {}
     for text in queries:
         topic, colon, key = text.partition(":")

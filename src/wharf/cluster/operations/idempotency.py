@@ -31,8 +31,8 @@ CLAIMED_STATUS: Final = 0
 class IdempotentRequest(msgspec.Struct, frozen=True):
     """A request and the idempotency key that its sender chose."""
 
-    scope: str
-    key: str
+    scope: str  # The sender, so that two senders can use the same key.
+    key: str  # The value of the `Idempotency-Key` header.
     method: str
     path: str
     body: bytes
@@ -50,7 +50,7 @@ def check_idempotency_key(key: str) -> None:
 
 
 def find_recorded_response(snapshot: Replica, request: IdempotentRequest, *, now_ns: int) -> IdempotencyKey | None:
-    """Return the record of this request, or None if it was not seen before.
+    """Return the record of the response to this request, or `None` if the request is new or its record has expired.
 
     Raises if the key was used for another request, or if the request is still in progress.
     """
@@ -74,9 +74,10 @@ def find_recorded_response(snapshot: Replica, request: IdempotentRequest, *, now
 def record_response(
     snapshot: Replica, request: IdempotentRequest, *, status: int, response: SealedData | None, now_ns: int
 ) -> tuple[PutRecord, Condition]:
-    """Return the change that stores a response, and the condition that no one else stored one for this key.
+    """Return the change that stores the response to a request, and the condition that no record of its key was stored
+    since.
 
-    Without a response, the change claims the key.
+    `status` is the HTTP status. Without a response, the record claims the key while the request is in progress.
     """
     record = IdempotencyKey(
         scope=request.scope,
@@ -96,14 +97,18 @@ def record_response(
 
 
 def attach_response_record(write: Write | None, change: PutRecord, condition: Condition, *, cause: str) -> Write:
-    """Return the write extended by the response record, so that effect and record are committed together."""
+    """Return the write extended by the record of its response, so that effect and record are committed together.
+
+    `change` and `condition` are those of the record. If the request changes nothing (`None`), the write contains only
+    the record.
+    """
     if write is None:
         return Write("remember", Cause(CauseKind.REQUEST, cause), [change], [condition])
     return msgspec.structs.replace(write, changes=[*write.changes, change], conditions=[*write.conditions, condition])
 
 
 def delete_claim(snapshot: Replica, request: IdempotentRequest, *, cause: str) -> Write:
-    """Return the write that deletes the claim of a refused request, so that the request can be sent again."""
+    """Return the write that deletes the record of a request that was refused, so that the request can be sent again."""
     condition = snapshot.build_key_condition(IDEMPOTENCY_KEYS, request.scope, request.key)
     return Write(
         "forget",
@@ -114,7 +119,10 @@ def delete_claim(snapshot: Replica, request: IdempotentRequest, *, cause: str) -
 
 
 def collect_expired_keys(snapshot: Replica, context: DecisionContext, *, max_keys: int) -> Decision[int] | None:
-    """Delete up to `max_keys` expired keys. Return None if there are none."""
+    """Return the decision that deletes up to `max_keys` expired records, or `None` if there are none.
+
+    The reply is the number of deleted records.
+    """
     expired = list(
         islice(
             (record for record in snapshot.iter_all(IDEMPOTENCY_KEYS) if record.expires_at <= context.now_ns), max_keys

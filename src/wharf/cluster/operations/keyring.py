@@ -35,25 +35,26 @@ from wharf.contract.model.times import DecisionContext
 
 
 class KeyringWriteResult(msgspec.Struct, frozen=True):
-    """The index of the write, and the key that the request is about, if any."""
+    """The result of a request that changes the keyring."""
 
-    index: int
-    key: KeyringKey | None = None
+    index: int  # The log index of the write.
+    key: KeyringKey | None = None  # The key that became active or was added, if any.
 
 
 class KeyRotationRequest(msgspec.Struct, frozen=True):
-    """A new wrapped key. With `full`, all data is re-encrypted; with `only_first`, nothing happens if a key is active."""
+    """A request to add a new key to the keyring."""
 
-    key: KeyringKey
-    full: bool = False
-    publish_time_ns: int = 0
-    only_first: bool = False
+    key: KeyringKey  # The new key, wrapped (encrypted with a key of the servers).
+    full: bool = False  # Re-encrypt all data that is encrypted with older keys.
+    publish_time_ns: int = 0  # If above 0, the key becomes active at this time, in Unix nanoseconds.
+    only_first: bool = False  # Change nothing if a key is already active.
 
 
 def rotate_key(snapshot: Replica, request: KeyRotationRequest) -> Decision[KeyringWriteResult]:
-    """Make the new key active, or store it as prepublished if it has a publish time.
+    """Return the decision that makes the new key active, or stores it as prepublished if it has a publish time.
 
-    With `full`, all data encrypted with older keys is re-encrypted.
+    With `full`, older keys get a state in which all data encrypted with them is re-encrypted later. Raises if a request
+    has both.
     """
     if request.full and request.publish_time_ns:
         raise invalid_request("keyring cannot be prepublished and full rotated at the same time")
@@ -72,7 +73,10 @@ def rotate_key(snapshot: Replica, request: KeyRotationRequest) -> Decision[Keyri
 
 
 def activate_prepublished_key(snapshot: Replica, context: DecisionContext) -> Decision[KeyringWriteResult] | None:
-    """Make the prepublished key whose time has come active. Return None if none is due."""
+    """Return the decision that makes the prepublished key active whose publish time has come, or `None`.
+
+    If several are due, the one with the latest publish time becomes active, and the others become inactive.
+    """
     prepublished = snapshot.list_by_index_sorted(KEYRING_KEYS_BY_STATE, KeyState.PREPUBLISHED)
     due = [key for key in prepublished if key.publish_time <= context.now_ns]
     if not due:
@@ -92,7 +96,9 @@ def is_rotation_due(snapshot: Replica, context: DecisionContext, *, threshold_ns
 
 
 def delete_key(snapshot: Replica, key_id: str, *, should_force: bool = False) -> Decision[KeyringWriteResult]:
-    """Delete a key that is not active. Raises if it is in use, unless forced.
+    """Return the decision that deletes a key.
+
+    Raises if the key is active, or if data is encrypted with it, unless `should_force`.
 
     Data encrypted with a key that was deleted by `should_force` can no longer be read.
     """
@@ -115,18 +121,20 @@ def delete_key(snapshot: Replica, key_id: str, *, should_force: bool = False) ->
 def collect_unused_keys(
     snapshot: Replica, context: DecisionContext, *, threshold_ns: int
 ) -> Decision[KeyringWriteResult] | None:
-    """Delete keys that were replaced more than `threshold_ns` ago and are not in use. Return None if there are none.
+    """Return the decision that deletes keys that were replaced more than `threshold_ns` ago and are not in use, or
+    `None`.
 
     The time of replacement is not stored: it is the creation time of the next key. Which identities a key signed is not
-    stored either, and most identities live as long as their allocation; so a key stays while an older allocation lives.
+    stored either, and most identities live as long as their allocation; so a key stays while an older allocation is
+    active.
     """
     keys = sorted(snapshot.iter_all(KEYRING), key=lambda key: max(key.create_time, key.publish_time))
     unused = []
     for key, successor in pairwise(keys):
-        until_ns = max(successor.create_time, successor.publish_time)
-        if key.state not in (KeyState.INACTIVE, KeyState.DEPRECATED) or context.now_ns - until_ns <= threshold_ns:
+        replaced_at_ns = max(successor.create_time, successor.publish_time)
+        if key.state not in (KeyState.INACTIVE, KeyState.DEPRECATED) or context.now_ns - replaced_at_ns <= threshold_ns:
             continue
-        if not is_key_in_use(snapshot, key.key_id) and not _has_older_allocation(snapshot, until_ns):
+        if not is_key_in_use(snapshot, key.key_id) and not _has_older_allocation(snapshot, replaced_at_ns):
             unused.append(key)
     if not unused:
         return None
@@ -138,7 +146,9 @@ def collect_unused_keys(
 
 
 def rewrap_keys(snapshot: Replica, keys: Sequence[KeyringKey]) -> Decision[KeyringWriteResult] | None:
-    """Store the same keys, wrapped with another wrapping key. Return None if there are none."""
+    """Return the decision that stores these keys, which the caller has wrapped with another wrapping key, or `None`
+    without keys.
+    """
     return _build_key_decision(snapshot, "keys-wrapped-anew", keys) if keys else None
 
 
@@ -148,7 +158,9 @@ def is_key_in_use(snapshot: Replica, key_id: str) -> bool:
 
 
 def _has_older_allocation(snapshot: Replica, signed_before_ns: int) -> bool:
-    """Return whether an allocation lives that may hold an identity signed before this time."""
+    """Return whether an active allocation was created before this time, so that it may hold an identity signed before
+    it.
+    """
     return any(
         allocation.create_time < signed_before_ns and not allocation.is_terminal
         for allocation in snapshot.iter_all(ALLOCATIONS)
@@ -159,17 +171,13 @@ def _has_older_allocation(snapshot: Replica, signed_before_ns: int) -> bool:
 
 
 class SealedField(NamedTuple):
-    """An encrypted field of a table: how to read it from a record, and how to replace it.
+    """An encrypted field of a table: how to find its records, read it and replace it."""
 
-    `make_context` returns the text that binds the encrypted data to its record. `key_index` finds the records that are
-    encrypted with a key of the keyring.
-    """
-
-    table: Table[Any]
-    key_index: Index[Any]
-    make_context: Callable[[Any], str]
-    get_sealed_data: Callable[[Any], SealedData]
-    set_sealed_data: Callable[[Any, SealedData], Any]
+    table: Table[Any]  # The table whose records have the field.
+    key_index: Index[Any]  # Finds the records that are encrypted with a given key of the keyring.
+    make_context: Callable[[Any], str]  # Returns the text that binds the encrypted data to its record.
+    get_sealed_data: Callable[[Any], SealedData]  # Returns the encrypted data of a record.
+    set_sealed_data: Callable[[Any, SealedData], Any]  # Returns the record with other encrypted data.
 
 
 def make_variable_context(namespace: str, path: str) -> str:
@@ -178,17 +186,20 @@ def make_variable_context(namespace: str, path: str) -> str:
 
 
 def make_token_context(accessor_id: str) -> str:
-    """Return the encryption context of a token's secret."""
+    """Return the encryption context of a token's secret, which binds the encrypted secret to its record."""
     return f"token {accessor_id}"
 
 
 def make_auth_method_context(name: str) -> str:
-    """Return the encryption context of an auth method's secrets."""
+    """Return the encryption context of an auth method's secrets, which binds them to their record."""
     return f"auth method {name}"
 
 
 def make_response_context(scope: str, key: str) -> str:
-    """Return the encryption context of a recorded response."""
+    """Return the encryption context of the recorded response to a request with an idempotency key.
+
+    It binds the encrypted response to its record.
+    """
     return f"answer {scope}\0{key}"
 
 
@@ -222,6 +233,7 @@ SEALED_FIELDS: Final = (
         lambda record, sealed: replace(record, answer_sealed=sealed.data, sealed_with=sealed.key_id),
     ),
 )
+"""All encrypted fields of the stored tables."""
 
 
 class ReencryptionItem(NamedTuple):
@@ -232,7 +244,7 @@ class ReencryptionItem(NamedTuple):
 
     @property
     def context(self) -> str:
-        """The encryption context of the field."""
+        """The text that binds the encrypted data to its record."""
         return self.field.make_context(self.record)
 
     @property
@@ -242,15 +254,15 @@ class ReencryptionItem(NamedTuple):
 
 
 def list_records_to_reencrypt(snapshot: Replica, *, max_records: int) -> list[ReencryptionItem]:
-    """Return up to `max_records` fields still encrypted with a key under full rotation.
+    """Return up to `max_records` encrypted fields of records whose key was replaced by a full rotation.
 
-    Each step is derived from the state, so it can be repeated after a failure.
+    The list is derived from the stored records, so a step can be repeated after a failure.
     """
     return list(islice(_iter_fields_to_reencrypt(snapshot), max_records))
 
 
 def _iter_fields_to_reencrypt(snapshot: Replica) -> Iterator[ReencryptionItem]:
-    """Yield all fields that are encrypted with a key under full rotation."""
+    """Yield all encrypted fields of records whose key was replaced by a full rotation."""
     for key in snapshot.list_by_index_sorted(KEYRING_KEYS_BY_STATE, KeyState.REKEYING):
         for sealed_field in SEALED_FIELDS:
             for record in snapshot.list_by_index(sealed_field.key_index, key.key_id):
@@ -260,7 +272,10 @@ def _iter_fields_to_reencrypt(snapshot: Replica) -> Iterator[ReencryptionItem]:
 def reencrypt_records(
     snapshot: Replica, step: Sequence[tuple[ReencryptionItem, SealedData]]
 ) -> Decision[KeyringWriteResult]:
-    """Write one step of a full rotation: the new encrypted data of these records, if they did not change meanwhile."""
+    """Return the decision that stores new encrypted data in these records: one step of a full rotation.
+
+    It conflicts if one of the records changed meanwhile. `step` has pairs of a field and its new data.
+    """
     if not step:
         return Decision(None, KeyringWriteResult)
     changes: list[PutRecord] = []
@@ -276,7 +291,10 @@ def reencrypt_records(
 
 
 def finish_reencryption(snapshot: Replica) -> Decision[KeyringWriteResult] | None:
-    """Mark keys under full rotation as inactive once no data is encrypted with them. Return None if there are none."""
+    """Return the decision that marks keys as inactive after a full rotation, or `None`.
+
+    It marks the keys in the state rekeying with which no data is encrypted any more.
+    """
     done = [
         key
         for key in snapshot.list_by_index_sorted(KEYRING_KEYS_BY_STATE, KeyState.REKEYING)
@@ -288,9 +306,10 @@ def finish_reencryption(snapshot: Replica) -> Decision[KeyringWriteResult] | Non
 
 
 def _retire_keys(snapshot: Replica, *, full: bool) -> list[KeyringKey]:
-    """Return the older keys with the state they have after a rotation: inactive, or rekeying if it is full.
+    """Return the older keys in the state that they have after a rotation.
 
-    Data of a key in the state rekeying must still be re-encrypted.
+    After a full rotation all older keys are in the state rekeying, which means that their data must still be
+    re-encrypted. Otherwise the active key becomes inactive.
     """
     if not full:
         return [
@@ -304,11 +323,12 @@ def _retire_keys(snapshot: Replica, *, full: bool) -> list[KeyringKey]:
 def _build_key_decision(
     snapshot: Replica, write_kind: str, keys: Sequence[KeyringKey], reply_key: KeyringKey | None = None
 ) -> Decision[KeyringWriteResult]:
-    """Build the decision that stores these keys. The reply contains `reply_key`, if given."""
+    """Return the decision that stores these keys. The reply contains `reply_key`, if given."""
     changes = [KEYRING.build_put(key) for key in keys]
     conditions = [snapshot.build_key_condition(KEYRING, key.key_id) for key in keys]
 
     def reply(index: int) -> KeyringWriteResult:
+        """Return the reply for the log index of the write."""
         if reply_key is None:
             return KeyringWriteResult(index)
         return KeyringWriteResult(index, set_written_index(reply_key, index))

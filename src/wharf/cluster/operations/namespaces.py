@@ -13,11 +13,16 @@ from wharf.contract.model.namespaces import Namespace
 from wharf.contract.model.refusal import invalid_request, not_found
 
 STORED_WRITE_KIND: Final = "namespace-stored"
+"""The name in the log of a write that stores a namespace."""
 DELETED_WRITE_KIND: Final = "namespace-deleted"
+"""The name in the log of a write that deletes a namespace."""
 
 
 def store_namespace(snapshot: Replica, requested: Namespace, *, cause: str = "") -> Decision[int]:
-    """Create the namespace or replace it. If the stored namespace is identical, nothing is written."""
+    """Return the decision that creates the namespace or replaces the one of the same name.
+
+    Nothing is written if the stored namespace is identical. Raises if it is invalid or its quota does not exist.
+    """
     problems = namespaces.list_namespace_problems(requested)
     if requested.quota and snapshot.get(QUOTAS, requested.quota) is None:
         problems.append(f'quota "{requested.quota}" not found')
@@ -38,7 +43,11 @@ def store_namespace(snapshot: Replica, requested: Namespace, *, cause: str = "")
 
 
 def delete_namespace(snapshot: Replica, name: str, *, region: str, cause: str = "") -> Decision[int]:
-    """Delete the namespace. Refused while it contains jobs, allocations, volumes or variables, or has a quota."""
+    """Return the decision that deletes the namespace.
+
+    Raises if it does not exist, contains active jobs or allocations, volumes or variables, or has a quota. `region` is
+    named in the error text.
+    """
     if name == namespaces.DEFAULT_NAMESPACE:
         raise invalid_request("can not delete default namespace")
     stored = snapshot.get(NAMESPACES, name)
@@ -54,7 +63,7 @@ def delete_namespace(snapshot: Replica, name: str, *, region: str, cause: str = 
 
 
 def _iter_deletion_blockers(snapshot: Replica, namespace: Namespace) -> Iterator[str]:
-    """Yield the reasons why the namespace cannot be deleted."""
+    """Yield a text for each reason why the namespace cannot be deleted, such as "variables"."""
     jobs = list(snapshot.iter_by_key(JOBS, prefix=namespace.name + KEY_SEPARATOR))
     if any(not job.stop and job.status != "dead" for job in jobs):
         yield "non-terminal jobs"

@@ -14,13 +14,18 @@ from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.refusal import invalid_request, not_found
 
 STORED_WRITE_KIND: Final = "node-pool-stored"
+"""The name in the log of a write that stores a node pool."""
 DELETED_WRITE_KIND: Final = "node-pool-deleted"
+"""The name in the log of a write that deletes a node pool."""
 MAX_NAMED_BLOCKERS: Final = 10
 """Number of nodes or jobs that an error text names."""
 
 
 def store_node_pool(snapshot: Replica, requested: NodePool, *, cause: str = "") -> Decision[int]:
-    """Create the node pool or replace it. If the stored pool is identical, nothing is written."""
+    """Return the decision that creates the node pool or replaces the one of the same name. Raises if it is invalid.
+
+    Nothing is written if the stored pool is identical.
+    """
     problems = node_pools.list_node_pool_problems(requested)
     if len(problems) == 1:
         raise invalid_request(problems[0])
@@ -38,9 +43,10 @@ def store_node_pool(snapshot: Replica, requested: NodePool, *, cause: str = "") 
 
 
 def ensure_node_pool(snapshot: Replica, node: Node, *, cause: str = "") -> Decision[int]:
-    """Create the node pool that a registering node names, if it does not exist (nodes-allocations.md 1.5).
+    """Return the decision that creates the node pool that a registering node names, if it does not exist.
 
-    No pool is created for a node whose registration will be refused because of a wrong secret.
+    No pool is created for a node whose registration will be refused because of a wrong secret (nodes-allocations.md
+    1.5).
     """
     stored = snapshot.get(NODES, node.id)
     is_refused = stored is not None and stored.secret_digest != node.secret_digest
@@ -50,7 +56,11 @@ def ensure_node_pool(snapshot: Replica, node: Node, *, cause: str = "") -> Decis
 
 
 def delete_node_pool(snapshot: Replica, name: str, *, region: str, cause: str = "") -> Decision[int]:
-    """Delete the node pool. Refused while nodes or jobs that are not terminal use it."""
+    """Return the decision that deletes the node pool.
+
+    Raises if it does not exist or is built in, or while nodes or jobs that are not terminal use it. `region` is named
+    in the error text.
+    """
     if name in node_pools.BUILT_IN_NODE_POOLS:
         raise invalid_request(f'deleting node pool "{name}" is not allowed')
     if snapshot.get(NODE_POOLS, name) is None:
@@ -64,7 +74,7 @@ def delete_node_pool(snapshot: Replica, name: str, *, region: str, cause: str = 
 
 
 def _iter_deletion_blockers(snapshot: Replica, name: str, region: str) -> Iterator[str]:
-    """Yield the reasons why the pool cannot be deleted."""
+    """Yield an error text for each reason why the node pool cannot be deleted: its nodes, and its jobs."""
     nodes = sorted(node.id for node in snapshot.list_by_index(NODES_OF_POOL, name))
     if nodes:
         yield f'node pool "{name}" has nodes in regions: [{region}]: {_join_first_names(nodes)}'
@@ -78,6 +88,6 @@ def _iter_deletion_blockers(snapshot: Replica, name: str, region: str) -> Iterat
 
 
 def _join_first_names(names: list[str]) -> str:
-    """Return the first names as a comma-separated list, and how many more there are."""
+    """Return the first `MAX_NAMED_BLOCKERS` names as a comma-separated list, and how many more there are."""
     more_count = len(names) - MAX_NAMED_BLOCKERS
     return ", ".join(names[:MAX_NAMED_BLOCKERS]) + (f" and {more_count} more" if more_count > 0 else "")

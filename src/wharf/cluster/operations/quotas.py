@@ -20,11 +20,16 @@ from wharf.contract.model.record import hash_content
 from wharf.contract.model.refusal import invalid_request, not_found
 
 STORED_WRITE_KIND: Final = "quota-stored"
+"""The name in the log of a write that stores a quota."""
 DELETED_WRITE_KIND: Final = "quota-deleted"
+"""The name in the log of a write that deletes a quota."""
 
 
 def store_quota(snapshot: Replica, requested: Quota, *, cause: str = "") -> Decision[int]:
-    """Create the quota or replace it. If the stored quota is identical, nothing is written."""
+    """Return the decision that creates the quota or replaces the one of the same name. Raises if it is invalid.
+
+    Nothing is written if the stored quota is identical.
+    """
     problems = quotas.list_quota_problems(requested)
     if problems:
         problem_text = format_problems([ValidationProblem("", problem) for problem in problems])
@@ -42,7 +47,10 @@ def store_quota(snapshot: Replica, requested: Quota, *, cause: str = "") -> Deci
 
 
 def delete_quota(snapshot: Replica, name: str, *, cause: str = "") -> Decision[int]:
-    """Delete the quota. Refused while a namespace uses it, because that namespace would suddenly have no limit."""
+    """Return the decision that deletes the quota.
+
+    Raises if it does not exist, or while a namespace uses it, because that namespace would suddenly have no limit.
+    """
     if snapshot.get(QUOTAS, name) is None:
         raise not_found(f'quota "{name}" not found')
     namespaces = sorted(namespace.name for namespace in snapshot.list_by_index(NAMESPACES_WITH_QUOTA, name))
@@ -54,7 +62,7 @@ def delete_quota(snapshot: Replica, name: str, *, cause: str = "") -> Decision[i
 
 
 def compute_quota_usage(snapshot: Replica, quota: Quota) -> QuotaUsage:
-    """Return the usage of each limit of the quota.
+    """Return how much of each limit of the quota is used, computed from all allocations of its namespaces.
 
     Limits of other regions are left out, because this region does not know their usage.
     """

@@ -29,7 +29,10 @@ MAX_EVENTS: Final = 5
 
 
 def add_record_history(snapshot: Replica, transition: InvalidTransition) -> InvalidTransition:
-    """Return the refused state change with a description of its record added."""
+    """Return the refused state change with sentences about its record added, for the log line.
+
+    Return it unchanged if it has such sentences or its state machine is unknown.
+    """
     build_history = HISTORY_BUILDERS.get(transition.machine)
     if build_history is None or transition.history:
         return transition
@@ -103,7 +106,7 @@ def _describe_status(record: Job | Deployment) -> list[str]:
 
 
 def _describe_indexes(record: Allocation | Node | Evaluation | Job | Deployment) -> str:
-    """Return at which index the record was created and last modified."""
+    """Return a sentence with the log indexes at which the record was created and last changed."""
     return f"created at index {record.create_index}, last changed at index {record.modify_index}"
 
 
@@ -113,32 +116,32 @@ def _parenthesize(text: str) -> str:
 
 
 def _build_allocation_history(snapshot: Replica, record_id: str) -> list[str]:
-    """Return the history of the allocation, empty if it does not exist."""
+    """Return sentences about the allocation with this id, or an empty list if it does not exist."""
     allocation = snapshot.get(ALLOCATIONS, record_id)
     return [] if allocation is None else describe_allocation(snapshot, allocation)
 
 
 def _build_node_history(snapshot: Replica, record_id: str) -> list[str]:
-    """Return the history of the node, empty if it does not exist."""
+    """Return sentences about the node with this id, or an empty list if it does not exist."""
     node = snapshot.get(NODES, record_id)
     return [] if node is None else describe_node(node)
 
 
 def _build_evaluation_history(snapshot: Replica, record_id: str) -> list[str]:
-    """Return the history of the evaluation, empty if it does not exist."""
+    """Return sentences about the evaluation with this id, or an empty list if it does not exist."""
     evaluation = snapshot.get(EVALUATIONS, record_id)
     return [] if evaluation is None else describe_evaluation(evaluation)
 
 
 def _build_job_history(snapshot: Replica, record_id: str) -> list[str]:
-    """Return the history of the job with the id `<namespace>/<job>`, empty if it does not exist."""
+    """Return sentences about the job with the id `<namespace>/<job>`, or an empty list if it does not exist."""
     namespace, _, job_id = record_id.partition("/")
     job = snapshot.get(JOBS, namespace, job_id)
     return [] if job is None else _describe_status(job)
 
 
 def _build_deployment_history(snapshot: Replica, record_id: str) -> list[str]:
-    """Return the history of the deployment, empty if it does not exist."""
+    """Return sentences about the deployment with this id, or an empty list if it does not exist."""
     deployment = snapshot.get(DEPLOYMENTS, record_id)
     return [] if deployment is None else _describe_status(deployment)
 
@@ -150,4 +153,4 @@ HISTORY_BUILDERS: Final[Mapping[str, Callable[[Replica, str], list[str]]]] = {
     JOB_STATES.name: _build_job_history,
     DEPLOYMENT_STATES.name: _build_deployment_history,
 }
-"""Name of a state table to the function that describes its records."""
+"""By name of a state machine, the function that returns sentences about a record of that machine."""

@@ -41,18 +41,17 @@ from wharf.contract.model.node_pools import BUILT_IN_NODE_POOLS, NodePool
 
 
 class ReplicatedTable(NamedTuple):
-    """A table that is replicated. `is_local` marks records that belong to this region and are never replaced.
-
-    `is_in_use` marks records that are still in use here: they are kept although the source deleted them.
-    """
+    """A table that this region copies from the authoritative region."""
 
     table: Table[Any]
     is_local: Callable[[Any], bool]
+    """Returns whether a record belongs to its own region only. Such a record is neither sent nor replaced."""
     is_in_use: Callable[[Replica, Any], bool] = lambda _snapshot, _record: False
+    """Returns whether a record is in use in this region. It then stays, even if the source deleted it."""
 
 
 def _is_default(namespace: Namespace) -> bool:
-    """Return whether this is the default namespace."""
+    """Return whether this is the default namespace, which every region has."""
     return namespace.name == DEFAULT_NAMESPACE
 
 
@@ -62,12 +61,12 @@ def _has_jobs(snapshot: Replica, namespace: Namespace) -> bool:
 
 
 def _is_built_in(pool: NodePool) -> bool:
-    """Return whether every cluster has this node pool."""
+    """Return whether this is a node pool that every cluster has."""
     return pool.name in BUILT_IN_NODE_POOLS
 
 
 def _has_nodes_or_jobs(snapshot: Replica, pool: NodePool) -> bool:
-    """Return whether the pool has a node or a job."""
+    """Return whether the node pool has a node or a job."""
     return any(True for _ in snapshot.list_by_index(NODES_OF_POOL, pool.name)) or any(
         True for _ in snapshot.list_by_index(JOBS_OF_POOL, pool.name)
     )
@@ -79,7 +78,7 @@ def _is_local_token(token: Token) -> bool:
 
 
 def _is_never_local(_record: object) -> bool:
-    """Return False: no record of the table is local."""
+    """Return False, for tables without records that belong to one region only."""
     return False
 
 
@@ -93,27 +92,28 @@ REPLICATED_TABLES: Final = (
     ReplicatedTable(ACL_BINDING_RULES, _is_never_local),
     ReplicatedTable(ACL_TOKENS, _is_local_token),
 )
-"""In this order they are written, so that no record refers to one that does not exist yet."""
+"""The tables in the order in which they are copied, so that no record refers to one that does not exist yet."""
 
 
 class ReplicatedChange(NamedTuple):
-    """One change that replication makes, with its condition."""
+    """One change that makes a table equal to that of the other region, with its condition."""
 
     change: PutRecord | DeleteRecord
     condition: Condition
 
 
 def is_replicated(replicated: ReplicatedTable, record: Any) -> bool:
-    """Return whether the authoritative region sends this record to others."""
+    """Return whether the authoritative region sends this record of the table to other regions."""
     return not replicated.is_local(record)
 
 
 def build_replication_writes(
     snapshot: Replica, replicated: ReplicatedTable, records: Iterable[Any], *, region: str, max_changes: int
 ) -> Iterator[Write]:
-    """Yield the writes that make this table equal to that of the other region. `records` are all records it sent.
+    """Yield the writes that make this table equal to that of the authoritative region.
 
-    Secrets must already be encrypted with this region's keys, because regions never share keys.
+    `records` are all records that it sent, and `region` is its name, for the log. Secrets in them must already be
+    encrypted with this region's keys, because regions never share keys.
     """
     pending_changes = _compare_records(snapshot, replicated, list(records))
     while batch := list(islice(pending_changes, max_changes)):
@@ -128,7 +128,10 @@ def build_replication_writes(
 def _compare_records(
     snapshot: Replica, replicated: ReplicatedTable, records: Sequence[Any]
 ) -> Iterator[ReplicatedChange]:
-    """Yield the changes that make the table equal to these records."""
+    """Yield the changes that make the stored table equal to `records`.
+
+    Local records are left as they are, and deleted records that are still in use here are kept.
+    """
     table = replicated.table
     source_records = {table.get_key(record): record for record in records if is_replicated(replicated, record)}
     for key in sorted(source_records):

@@ -20,7 +20,7 @@ PolicyTarget = tuple[str, str, str]
 
 
 def assign_policy_ids(snapshot: Replica, job: Job, context: DecisionContext) -> Job:
-    """Return the job with an id for each scaling policy: the stored one, or a new one."""
+    """Return the job with an id for each of its scaling policies: the stored id of the same target, or a new one."""
     if not any(group.scaling is not None for group in job.groups):
         return job
     # If the job does not exist, policies that a purge has not deleted yet belong to an earlier job of this name.
@@ -39,7 +39,10 @@ def assign_policy_ids(snapshot: Replica, job: Job, context: DecisionContext) -> 
 
 
 def sync_policies(builder: WriteBuilder, job: Job) -> None:
-    """Add the changes that make the stored policies equal to those of the job. Policies of a stopped job are disabled."""
+    """Add to the write the changes that make the stored scaling policies equal to those of the job.
+
+    Policies of a stopped job are disabled.
+    """
     policies = builder.snapshot.list_by_index_sorted(SCALING_POLICIES_OF_JOB, job.namespace, job.id)
     stored = {policy.id: policy for policy in policies}
     for policy in iterate_policies(job):
@@ -55,13 +58,13 @@ def sync_policies(builder: WriteBuilder, job: Job) -> None:
 
 
 def iterate_policies(job: Job) -> Iterator[ScalingPolicy]:
-    """Yield the scaling policies of the job as they are stored."""
+    """Yield the scaling policies of the job as they are stored: disabled if the job is stopped."""
     for group in job.groups:
         if group.scaling is not None:
             yield replace(group.scaling, enabled=group.scaling.enabled and not job.stop)
 
 
 def get_policy_target(policy: ScalingPolicy) -> PolicyTarget:
-    """Return what identifies a policy within its job."""
+    """Return what identifies a scaling policy within its job: its type, group and task."""
     target = policy.target or {}
     return policy.type, target.get("Group", ""), target.get("Task", "")

@@ -16,14 +16,14 @@ from wharf.contract.model.services import ServiceRegistration
 
 
 class InstanceChoice(msgspec.Struct, frozen=True):
-    """A request for `count` instances. The same key gets the same instances while they exist."""
+    """A request for a limited number of instances of a service."""
 
-    count: int
-    key: str
+    count: int  # How many instances to return.
+    key: str  # Chosen by the caller. The same key gets the same instances while they exist.
 
 
 def parse_instance_choice(text: str) -> InstanceChoice:
-    """Parse `<count>|<key>`, such as `2|my-client`. Raises a refusal for any other text."""
+    """Parse a text of the form `<count>|<key>`, such as `2|my-client`. Raises for any other text."""
     number, separator, key = text.partition("|")
     is_number = number.isascii() and number.isdigit() and len(number) <= 9
     if not separator or not key or not is_number or not int(number):
@@ -32,7 +32,7 @@ def parse_instance_choice(text: str) -> InstanceChoice:
 
 
 def choose_instances(registrations: Iterable[ServiceRegistration], choice: InstanceChoice) -> list[ServiceRegistration]:
-    """Return the instances with the highest scores for the key.
+    """Return the `choice.count` instances with the highest scores for the caller's key.
 
     Each instance is scored independently, so adding or removing one changes the choice for few keys.
     """
@@ -49,7 +49,7 @@ def _score(registration_id: str, key: str) -> bytes:
 def delete_service(
     snapshot: Replica, namespace: str, service: str, registration_id: str, *, cause: str = ""
 ) -> Decision[int]:
-    """Delete one registration. Raises not-found if it does not exist."""
+    """Return the decision that deletes one registration of a service. Raises not-found if it does not exist."""
     registration = snapshot.get(SERVICES, namespace, registration_id)
     if registration is None or registration.service_name != service:
         raise not_found("service registration not found")
@@ -64,7 +64,7 @@ def delete_service(
 
 
 def delete_node_services(snapshot: Replica, node_id: str, *, max_services: int) -> Write | None:
-    """Return the write that deletes up to `max_services` registrations on a lost node, or None if there are none.
+    """Return the write that deletes up to `max_services` service registrations on a lost node, or `None` without any.
 
     A node that reconnects reports its running services again.
     """
@@ -85,10 +85,11 @@ def delete_node_services(snapshot: Replica, node_id: str, *, max_services: int) 
 def build_service_changes(
     snapshot: Replica, allocation: Allocation, reported: Sequence[ServiceRegistration] | None
 ) -> tuple[list[PutRecord | DeleteRecord], list[Condition]]:
-    """Return the changes that make the stored registrations of an allocation equal to the reported ones.
+    """Return the changes that make the stored service registrations of an allocation equal to the reported ones, and
+    conditions.
 
-    A terminal allocation has none. Namespace, node, job and allocation are taken from the stored allocation, not
-    from the report.
+    `None`: the report does not cover services, and nothing changes. A terminal allocation has no services. Namespace,
+    node, job and allocation are taken from the stored allocation, not from the report.
     """
     stored = {
         registration.id: registration

@@ -21,6 +21,7 @@ from wharf.contract.model.times import DecisionContext
 from wharf.contract.model.variables import Variable, VariableLock
 
 LOCKED_ERROR: Final = "attempting to modify locked variable"
+"""The error if the caller does not hold the lock of a variable, with Nomad's text."""
 
 
 class VariableConflict(enum.Enum):
@@ -31,11 +32,11 @@ class VariableConflict(enum.Enum):
 
 
 class VariableWriteResult(msgspec.Struct, frozen=True):
-    """The variable as stored, or None if it does not exist. If `conflict` is set, nothing was written."""
+    """The result of a request that changes a variable."""
 
-    index: int
-    variable: Variable | None = None
-    conflict: VariableConflict | None = None
+    index: int  # The log index of the write.
+    variable: Variable | None = None  # As stored; `None`: it does not exist.
+    conflict: VariableConflict | None = None  # If set, nothing was written.
 
 
 class VariableKey(msgspec.Struct, frozen=True):
@@ -46,7 +47,7 @@ class VariableKey(msgspec.Struct, frozen=True):
 
 
 def check_variable_write(key: VariableKey, items: dict[str, str] | None) -> None:
-    """Raise unless the path is valid and the items are within their limits."""
+    """Raise unless the key names one namespace and a valid path, and the items are within their limits."""
     _check_key(key)
     problems = variables.list_item_problems(items)
     if problems:
@@ -62,10 +63,10 @@ def put_variable(
     expected_index: int | None = None,
     lock_id: str = "",
 ) -> Decision[VariableWriteResult]:
-    """Write the items of a variable.
+    """Return the decision that stores these encrypted items (`sealed`) as the content of a variable.
 
     `expected_index` is the ModifyIndex that the variable must have; 0 means that it must not exist. `lock_id` is
-    required if the variable is locked.
+    required if the variable is locked. Otherwise nothing is written and the reply reports a conflict.
     """
     _check_key(key)
     stored = _get_stored(snapshot, key)
@@ -81,10 +82,10 @@ def put_variable(
 def delete_variable(
     snapshot: Replica, key: VariableKey, *, expected_index: int | None = None, lock_id: str = ""
 ) -> Decision[VariableWriteResult]:
-    """Delete the variable; no error if it does not exist.
+    """Return the decision that deletes the variable; it writes nothing if the variable does not exist.
 
     `expected_index` is the ModifyIndex that the variable must have; 0 means that it must not exist. `lock_id` is
-    required if the variable is locked. Otherwise the decision writes nothing and reports a conflict.
+    required if the variable is locked. Otherwise nothing is written and the reply reports a conflict.
     """
     stored = _get_stored(snapshot, key)
     if expected_index is not None and expected_index != (stored.modify_index if stored is not None else 0):
@@ -108,9 +109,10 @@ def delete_variable(
 def acquire_lock(
     snapshot: Replica, key: VariableKey, lock: VariableLock, context: DecisionContext, *, sealed: SealedData | None
 ) -> Decision[VariableWriteResult]:
-    """Acquire the lock, or acquire it again as its holder. Without `sealed` the items stay unchanged.
+    """Return the decision that acquires the lock of a variable, or acquires it again for its holder.
 
-    A new lock gets a new id. Raises if the variable does not exist and no items are given.
+    A new lock gets a new id. Without `sealed` (encrypted items) the items stay unchanged. Raises if the variable does
+    not exist and no items are given. If another holder has the lock, the reply reports a conflict.
     """
     _check_key(key)
     problems = variables.list_lock_problems(lock)
@@ -136,7 +138,10 @@ def acquire_lock(
 def release_lock(
     snapshot: Replica, key: VariableKey, lock_id: str, context: DecisionContext
 ) -> Decision[VariableWriteResult]:
-    """Release the lock. Another caller can acquire it at once."""
+    """Return the decision that releases the lock of a variable. Another caller can acquire it at once.
+
+    If the caller does not hold it, nothing is written and the reply reports a conflict.
+    """
     if not lock_id:
         raise invalid_request("cannot release the lock: Lock.ID is missing")
     stored = _get_stored(snapshot, key)
@@ -148,9 +153,9 @@ def release_lock(
 
 
 def get_renewable_variable(snapshot: Replica, key: VariableKey, lock_id: str) -> Variable:
-    """Return the variable whose lock the caller renews. A renewal writes nothing.
+    """Return the variable whose lock the caller wants to renew. Raises unless the caller holds the lock.
 
-    Raises unless the caller holds the lock.
+    A renewal writes nothing.
     """
     stored = _get_stored(snapshot, key)
     if stored is None:
@@ -163,7 +168,11 @@ def get_renewable_variable(snapshot: Replica, key: VariableKey, lock_id: str) ->
 def expire_lock(
     snapshot: Replica, key: VariableKey, lock_id: str, context: DecisionContext
 ) -> Decision[VariableWriteResult]:
-    """Release a lock that its holder did not renew. No one can acquire a new one during the lock delay."""
+    """Return the decision that releases a lock that its holder did not renew.
+
+    No caller can acquire a new one during the lock delay. It writes nothing if the lock was released or has another
+    holder.
+    """
     stored = _get_stored(snapshot, key)
     if stored is None or stored.lock is None or stored.lock.id != lock_id:
         return Decision(None, VariableWriteResult)  # The lock was released, or has a new holder.
@@ -177,7 +186,7 @@ def expire_lock(
 
 
 def _check_key(key: VariableKey) -> None:
-    """Raise unless the key names one namespace and a valid path."""
+    """Raise unless the key of the variable names one namespace and a valid path."""
     if key.namespace == "*":
         raise invalid_request("cannot write a variable in namespace *: name one namespace")
     problems = variables.list_path_problems(key.path)
@@ -186,7 +195,7 @@ def _check_key(key: VariableKey) -> None:
 
 
 def _get_stored(snapshot: Replica, key: VariableKey) -> Variable | None:
-    """Return the stored variable, or None."""
+    """Return the stored variable with this key, or `None`."""
     return snapshot.get(VARIABLES, key.namespace, key.path)
 
 
@@ -198,7 +207,10 @@ def _set_items(
     *,
     lock: VariableLock | None,
 ) -> Variable:
-    """Return the variable with new encrypted items; the creation fields stay those of the stored one."""
+    """Return the variable with these encrypted items and this lock.
+
+    Its creation time and index are those of `stored`, if any.
+    """
     return Variable(
         namespace=key.namespace,
         path=key.path,
@@ -213,14 +225,17 @@ def _set_items(
 
 
 def _build_conflict_decision(stored: Variable | None, conflict: VariableConflict) -> Decision[VariableWriteResult]:
-    """Build a decision that writes nothing and reports a conflict."""
+    """Return a decision that writes nothing and whose reply has this conflict and the stored variable."""
     return Decision(None, lambda index: VariableWriteResult(index, stored, conflict))
 
 
 def _build_write_decision(
     snapshot: Replica, write_kind: str, variable: Variable, *, by: CauseKind = CauseKind.REQUEST
 ) -> Decision[VariableWriteResult]:
-    """Build the decision that stores the variable. Raises if its namespace does not exist."""
+    """Return the decision that stores the variable. Raises if its namespace does not exist.
+
+    `by` says what caused the write: a request, or the timer of an expired lock.
+    """
     if snapshot.get(NAMESPACES, variable.namespace) is None:
         raise invalid_request(f'nonexistent namespace: "{variable.namespace}"')
     conditions: list[Condition] = [

@@ -27,18 +27,23 @@ from wharf.contract.model.refusal import invalid_request, not_found
 from wharf.contract.model.volumes import HostVolume, HostVolumeState
 
 REGISTERED_WRITE_KIND: Final = "host-volume-registered"
+"""The name in the log of a write that stores a host volume."""
 DELETED_WRITE_KIND: Final = "host-volume-deleted"
+"""The name in the log of a write that deletes a host volume."""
 
 
 class VolumeWriteResult(msgspec.Struct, frozen=True):
-    """The index of the write, and the volume as stored by it."""
+    """The result of a request to store a host volume."""
 
-    index: int
-    volume: HostVolume
+    index: int  # The log index of the write.
+    volume: HostVolume  # As stored, with its indexes.
 
 
 def check_volume(snapshot: Replica, requested: HostVolume, *, has_folder: bool) -> None:
-    """Raise an error that lists everything wrong with the volume. `has_folder`: its folder exists already."""
+    """Raise an error that lists everything that is wrong with the requested volume.
+
+    `has_folder`: its folder on the node exists already, so its path must be given.
+    """
     problems = volumes.list_host_volume_problems(requested, has_folder=has_folder)
     if snapshot.get(NAMESPACES, requested.namespace) is None:
         problems.append(f'namespace "{requested.namespace}" not found')
@@ -56,7 +61,10 @@ def check_volume(snapshot: Replica, requested: HostVolume, *, has_folder: bool) 
 def register_volume(
     snapshot: Replica, requested: HostVolume, context: DecisionContext, *, cause: str = ""
 ) -> Decision[VolumeWriteResult]:
-    """Register a volume whose folder exists, or update one. It becomes ready when its node reports it."""
+    """Return the decision that registers a volume whose folder exists, or updates one if the request has an id.
+
+    It becomes ready when its node reports it. Raises if the volume is invalid, or if its name is in use on the node.
+    """
     check_volume(snapshot, requested, has_folder=True)
     node = snapshot.get(NODES, requested.node_id)
     assert node is not None, "check_volume refuses a node that does not exist"
@@ -72,9 +80,9 @@ def register_volume(
 
 
 def list_candidate_nodes(snapshot: Replica, requested: HostVolume) -> list[Node]:
-    """Return the nodes that can create the volume, those with the fewest volumes first.
+    """Return the nodes that can create the requested volume, those with the fewest volumes first.
 
-    Raises an error with the reasons if there are none.
+    Raises an error with the reasons if no node can.
     """
     nodes = [snapshot.get(NODES, requested.node_id)] if requested.node_id else list(snapshot.iter_all(NODES))
     obstacle_counts: dict[str, int] = {}
@@ -116,7 +124,11 @@ def _describe_obstacle(node: Node, requested: HostVolume) -> str:
 def begin_volume_creation(
     snapshot: Replica, requested: HostVolume, node_id: str, context: DecisionContext, *, cause: str = ""
 ) -> Decision[VolumeWriteResult]:
-    """Store the volume before its node is asked to create it, so that a record exists whatever happens."""
+    """Return the decision that stores the volume before its node creates the folder, so that a record exists in any
+    case.
+
+    With an id, the request updates a stored volume. Raises if the volume is invalid or the node does not exist.
+    """
     check_volume(snapshot, requested, has_folder=False)
     node = snapshot.get(NODES, node_id)
     if node is None:
@@ -143,7 +155,7 @@ def finish_volume_creation(
     snapshot: Replica, namespace: str, volume_id: str, *, host_path: str, capacity_bytes: int, context: DecisionContext,
     cause: str = "",
 ) -> Decision[VolumeWriteResult]:  # fmt: skip
-    """Store the path and capacity that the node reported for the new volume.
+    """Return the decision that stores the path and the capacity that the node reported for the new volume.
 
     The volume becomes ready when the node lists it among its volumes.
     """
@@ -161,7 +173,7 @@ def finish_volume_creation(
 def _build_volume_decision(
     snapshot: Replica, volume: HostVolume, node: Node, cause: str
 ) -> Decision[VolumeWriteResult]:
-    """Build the decision that stores the volume."""
+    """Return the decision that stores the volume. It conflicts if the node's record changes before the commit."""
     conditions = [
         snapshot.build_key_condition(HOST_VOLUMES, volume.namespace, volume.id),
         # Two volumes with one name on one node would share a folder: the second write conflicts on the node's record.
@@ -173,7 +185,10 @@ def _build_volume_decision(
 
 
 def _make_update(stored: HostVolume | None, volume: HostVolume) -> HostVolume:
-    """Return the volume as the update of a stored one. Raises if a field differs that cannot change."""
+    """Return `volume` with the creation time and index of the stored volume that it replaces.
+
+    Raises if no volume is stored, or if its name, node or path would change.
+    """
     if stored is None:
         raise invalid_request(
             f'cannot register volume: no volume has the ID "{volume.id}"; leave the ID out to create a new volume'
@@ -191,7 +206,7 @@ def _make_update(stored: HostVolume | None, volume: HostVolume) -> HostVolume:
 
 
 def _check_name_free(snapshot: Replica, requested: HostVolume) -> None:
-    """Raise if the node already has a volume of this name."""
+    """Raise if the requested volume's node already has a volume of this name."""
     same_name = [
         each
         for each in snapshot.list_by_index_sorted(HOST_VOLUMES_ON_NODE, requested.node_id)
@@ -215,7 +230,7 @@ def has_folder_on_node(snapshot: Replica, volume: HostVolume) -> bool:
 
 
 def delete_volume(snapshot: Replica, namespace: str, volume_id: str, *, cause: str = "") -> Decision[int]:
-    """Delete the record of the volume. Refused while allocations on its node use it."""
+    """Return the decision that deletes the record of the volume. Raises while allocations on its node use it."""
     volume = get_volume(snapshot, namespace, volume_id)
     users = sorted(_iter_users(snapshot, volume))
     if users:
@@ -231,7 +246,7 @@ def delete_volume(snapshot: Replica, namespace: str, volume_id: str, *, cause: s
 
 
 def _iter_users(snapshot: Replica, volume: HostVolume) -> Iterator[str]:
-    """Yield the ids of the live allocations that use the volume."""
+    """Yield the ids of the allocations on the volume's node that have not ended and use the volume."""
     for allocation in snapshot.list_by_index(ALLOCATIONS_ON_NODE, volume.node_id):
         if allocation.is_client_terminal or allocation.namespace != volume.namespace:
             continue
@@ -241,17 +256,20 @@ def _iter_users(snapshot: Replica, volume: HostVolume) -> Iterator[str]:
 
 
 def _list_requested_volumes(job: Job, group_name: str, allocation_name: str) -> list[str]:
-    """Return the names of the host volumes that the allocation requests."""
+    """Return the names of the host volumes that an allocation of the group requests.
+
+    For a volume with `per_alloc`, the allocation's index is appended: allocation `job.group[2]` requests `data[2]`.
+    """
     group = job.find_group(group_name)
     host_volumes = [
         each for each in ((group.volumes if group else None) or {}).values() if each.type == VolumeType.HOST
     ]
-    slot = allocation_name[allocation_name.rfind("[") :]
-    return [each.source + slot if each.per_alloc else each.source for each in host_volumes]
+    index_suffix = allocation_name[allocation_name.rfind("[") :]
+    return [each.source + index_suffix if each.per_alloc else each.source for each in host_volumes]
 
 
 def _is_reported_by(volume: HostVolume, node: Node) -> bool:
-    """Return whether the node reports exactly this volume."""
+    """Return whether the node reports a volume with this name and id."""
     existing = (node.host_volumes or {}).get(volume.name)
     return existing is not None and existing.id == volume.id
 
@@ -259,7 +277,10 @@ def _is_reported_by(volume: HostVolume, node: Node) -> bool:
 def build_volume_changes(
     snapshot: Replica, node: Node, context: DecisionContext, *, max_volumes: int
 ) -> tuple[list[PutRecord], list[Condition]]:
-    """Return the changes of volume states that follow from the volumes a node reports, and their conditions."""
+    """Return the changes of volume states that follow from the volumes that the node reports, and their conditions.
+
+    A reported volume becomes ready, and a ready one that is missing becomes unavailable. At most `max_volumes` change.
+    """
     changes: list[PutRecord] = []
     conditions: list[Condition] = []
     for volume in snapshot.list_by_index_sorted(HOST_VOLUMES_ON_NODE, node.id):

@@ -24,10 +24,10 @@ from wharf.contract.model.times import DecisionContext, to_datetime
 
 
 class AuthMethodWriteResult(msgspec.Struct, frozen=True):
-    """The index of the write, and the auth method as stored by it."""
+    """The result of a request to store an auth method."""
 
-    index: int
-    method: AuthMethod
+    index: int  # The log index of the write.
+    method: AuthMethod  # As stored, with its indexes.
 
 
 def store_auth_method(
@@ -38,10 +38,11 @@ def store_auth_method(
     sealed_secrets: SealedData | None,
     limits: LifetimeLimits = DEFAULT_LIFETIME_LIMITS,
 ) -> Decision[AuthMethodWriteResult]:
-    """Create the auth method or replace it. Raises if it is invalid, or if its type has another default method already.
+    """Return the decision that creates the auth method, or replaces the one of the same name.
 
-    Only the leader decides this, so that two requests cannot both create a default. `sealed_secrets` are the encrypted
-    secrets of the method; None keeps the stored ones.
+    Raises if it is invalid, or if it is a default and its type has another default method already. Only the leader
+    decides this, so that two requests cannot both create a default. `sealed_secrets` are the encrypted secrets of the
+    method; `None` keeps the stored ones.
     """
     stored = snapshot.get(ACL_AUTH_METHODS, requested.name)
     requested = replace(requested, token_name_format=requested.token_name_format or DEFAULT_TOKEN_NAME_FORMAT)
@@ -75,7 +76,10 @@ def store_auth_method(
 
 
 def delete_auth_method(snapshot: Replica, name: str, *, max_changes: int) -> Decision[int]:
-    """Delete the auth method and its binding rules, which have no effect without it."""
+    """Return the decision that deletes the auth method and its binding rules, which have no effect without it.
+
+    Raises if it does not exist, or if it has too many rules for one write (`max_changes`).
+    """
     if snapshot.get(ACL_AUTH_METHODS, name) is None:
         raise not_found("ACL auth method not found")
     rules = snapshot.list_by_index_sorted(BINDING_RULES_OF_METHOD, name)

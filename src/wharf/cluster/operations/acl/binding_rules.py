@@ -17,16 +17,21 @@ from wharf.contract.model.times import DecisionContext, to_datetime
 
 
 class BindingRuleWriteResult(msgspec.Struct, frozen=True):
-    """The index of the write, and the binding rule as stored by it."""
+    """The result of a request to store a binding rule."""
 
-    index: int
-    rule: BindingRule
+    index: int  # The log index of the write.
+    rule: BindingRule  # As stored, with its indexes.
 
 
 def store_binding_rule(
     snapshot: Replica, requested: BindingRule, context: DecisionContext, new_id: Callable[[], str]
 ) -> Decision[BindingRuleWriteResult]:
-    """Create the binding rule if the request has no id; otherwise replace the rule with that id."""
+    """Return the decision that creates the binding rule if the request has no id; otherwise replaces the rule with that
+    id.
+
+    Raises if that rule or its auth method does not exist, if the rule is invalid, or if it would change its auth
+    method.
+    """
     stored = snapshot.get(ACL_BINDING_RULES, requested.id) if requested.id else None
     if requested.id and stored is None:
         raise invalid_request(f"cannot find binding rule {requested.id}")
@@ -59,7 +64,7 @@ def store_binding_rule(
 
 
 def delete_binding_rule(snapshot: Replica, rule_id: str) -> Decision[int]:
-    """Delete the binding rule. Raises not-found if it does not exist."""
+    """Return the decision that deletes the binding rule. Raises not-found if it does not exist."""
     if snapshot.get(ACL_BINDING_RULES, rule_id) is None:
         raise not_found("ACL binding rule not found")
     return build_delete_decision(

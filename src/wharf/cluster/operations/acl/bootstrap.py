@@ -23,7 +23,7 @@ _UUID: Final = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def check_bootstrap_secret(secret_id: str) -> None:
-    """Raise unless a secret that the caller chose has the format of a UUID."""
+    """Raise unless the secret, which the caller chose for the first token, has the format of a UUID."""
     if _UUID.fullmatch(secret_id) is None:
         raise invalid_request("invalid acl token")
 
@@ -31,9 +31,10 @@ def check_bootstrap_secret(secret_id: str) -> None:
 def bootstrap_acl(
     snapshot: Replica, accessor_id: str, secret: NewSecret, context: DecisionContext, *, reset_text: str | None = None
 ) -> Decision[TokenWriteResult]:
-    """Create the first management token. A repeated bootstrap is refused unless `reset_text` is the last bootstrap's index.
+    """Return the decision that creates the first management token.
 
-    `reset_text` is the content of the reset file in the server's data folder, or None if there is no such file.
+    `reset_text` is the content of the reset file in the server's data folder, or `None` if there is no such file. A
+    repeated bootstrap is refused unless this text is the log index of the last bootstrap.
     """
     last_bootstrap = snapshot.get(ACL_BOOTSTRAP)
     if last_bootstrap is not None:
@@ -66,7 +67,10 @@ def bootstrap_acl(
 
 
 def _check_reset(last_bootstrap: AclBootstrap, reset_text: str | None) -> None:
-    """Raise unless the reset file holds the index of the last bootstrap."""
+    """Raise unless the text of the reset file is the log index of the last bootstrap.
+
+    `None`: the file does not exist.
+    """
     index = last_bootstrap.modify_index
     if reset_text is None:
         raise invalid_request(f"ACL bootstrap already done (reset index: {index})")

@@ -40,10 +40,10 @@ def create_login_token(
     secret: NewSecret,
     context: DecisionContext,
 ) -> Decision[TokenWriteResult]:
-    """Create a token with the roles and policies that the method's binding rules grant for these claims.
+    """Return the decision that creates a token with the roles and policies that binding rules grant for these claims.
 
-    The token lives as long as the method says. `method` is the auth method that verified the claims; if it was
-    changed since, the login is refused and the claims must be verified again.
+    The token expires after the `max_token_ttl` of the auth method. `method` is the auth method that verified the
+    claims; if it was changed since, the login is refused and the claims must be verified again.
     """
     if snapshot.get_version(ACL_AUTH_METHODS, method.name) != method.modify_index:
         raise invalid_request(f'auth-method "{method.name}" was changed during this login; log in again')

@@ -9,7 +9,12 @@ from wharf.contract.model.log import Cause, CauseKind
 
 
 def store_policy(snapshot: Replica, requested: Policy) -> Decision[int]:
-    """Create the policy or replace it. If the stored policy is identical, nothing is written."""
+    """Return the decision that creates the policy, or replaces the one of the same name.
+
+    Raises if the policy is invalid.
+
+    Nothing is written if the stored policy is identical.
+    """
     problems = find_policy_problems(requested)
     if problems:
         raise build_invalid_record("policy", problems)
@@ -25,7 +30,10 @@ def store_policy(snapshot: Replica, requested: Policy) -> Decision[int]:
 
 
 def delete_policy(snapshot: Replica, name: str) -> Decision[int]:
-    """Delete the policy; no error if it does not exist. Tokens and roles that name it lose the rights that it granted."""
+    """Return the decision that deletes the policy; it writes nothing if the policy does not exist.
+
+    Tokens and roles that name the policy lose the rights that it granted.
+    """
     if snapshot.get(ACL_POLICIES, name) is None:
         return Decision(None, lambda index: index)
     return build_delete_decision(

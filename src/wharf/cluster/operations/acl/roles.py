@@ -16,16 +16,17 @@ from wharf.contract.model.refusal import invalid_request, not_found
 
 
 class RoleWriteResult(msgspec.Struct, frozen=True):
-    """The index of the write, and the role as stored by it."""
+    """The result of a request to store a role."""
 
-    index: int
-    role: Role
+    index: int  # The log index of the write; of the stored role if nothing was written.
+    role: Role  # As stored, with its indexes.
 
 
 def store_role(snapshot: Replica, requested: Role, new_id: Callable[[], str]) -> Decision[RoleWriteResult]:
-    """Create the role if the request has no id; otherwise replace the role with that id.
+    """Return the decision that creates the role if the request has no id; otherwise replaces the role with that id.
 
-    Only the leader decides this, so that no two roles get the same name.
+    Raises if that role or one of its policies does not exist, or if another role has the name. Only the leader decides
+    this, so that no two roles get the same name.
     """
     stored = snapshot.get(ACL_ROLES, requested.id) if requested.id else None
     if requested.id and stored is None:
@@ -52,7 +53,7 @@ def store_role(snapshot: Replica, requested: Role, new_id: Callable[[], str]) ->
 
 
 def delete_role(snapshot: Replica, role_id: str) -> Decision[int]:
-    """Delete the role. Raises not-found if it does not exist."""
+    """Return the decision that deletes the role. Raises not-found if it does not exist."""
     if snapshot.get(ACL_ROLES, role_id) is None:
         raise not_found("ACL role not found")
     return build_delete_decision(

@@ -36,17 +36,17 @@ ONE_TIME_TOKEN_TTL_NS: Final = 10 * MINUTE
 
 
 class TokenWriteResult(msgspec.Struct, frozen=True):
-    """The index of the write, and the token as stored by it."""
+    """The result of a request that concerns one token."""
 
-    index: int
-    token: Token
+    index: int  # The log index of the write.
+    token: Token  # As stored, with its indexes.
 
 
 class OneTimeTokenWriteResult(msgspec.Struct, frozen=True):
-    """The index of the write, and the one-time token that it stored."""
+    """The result of a request to create a one-time token."""
 
-    index: int
-    one_time_token: OneTimeToken
+    index: int  # The log index of the write.
+    one_time_token: OneTimeToken  # The token as stored, with the digest of its secret.
 
 
 def create_token(
@@ -57,7 +57,10 @@ def create_token(
     *,
     limits: LifetimeLimits = DEFAULT_LIFETIME_LIMITS,
 ) -> Decision[TokenWriteResult]:
-    """Create a token under the accessor id of `requested`. Raises if that accessor or the secret is in use."""
+    """Return the decision that creates a token under the accessor id of `requested`.
+
+    Raises if that accessor id or the secret is in use, or if the token is invalid.
+    """
     if snapshot.get(ACL_TOKENS, requested.accessor_id) is not None:
         raise invalid_request(f"token {requested.accessor_id} exists already")
     if snapshot.list_by_index(TOKENS_BY_SECRET, secret.digest):
@@ -82,7 +85,10 @@ def create_token(
 
 
 def update_token(snapshot: Replica, requested: Token, context: DecisionContext) -> Decision[TokenWriteResult]:
-    """Update the name, type, policies and roles of a token. Its secret, scope and expiration time never change."""
+    """Return the decision that updates the name, type, policies and roles of a token.
+
+    Its secret, scope and expiration time never change. Raises if the token does not exist or the update is invalid.
+    """
     stored = snapshot.get(ACL_TOKENS, requested.accessor_id)
     if stored is None:
         raise invalid_request(f"cannot find token {requested.accessor_id}")
@@ -96,7 +102,7 @@ def update_token(snapshot: Replica, requested: Token, context: DecisionContext) 
 
 
 def delete_token(snapshot: Replica, accessor_id: str) -> Decision[int]:
-    """Delete the token. Raises if it does not exist."""
+    """Return the decision that deletes the token. Raises if it does not exist."""
     if snapshot.get(ACL_TOKENS, accessor_id) is None:
         raise invalid_request(f"Cannot delete nonexistent tokens: {accessor_id}")
     return build_delete_decision(
@@ -110,7 +116,10 @@ def delete_token(snapshot: Replica, accessor_id: str) -> Decision[int]:
 def create_one_time_token(
     snapshot: Replica, caller: Caller, digest: str, context: DecisionContext
 ) -> Decision[OneTimeTokenWriteResult]:
-    """Create a one-time secret that can be exchanged for the caller's token within ten minutes."""
+    """Return the decision that stores a secret that can be exchanged once, within ten minutes, for the caller's token.
+
+    `digest` is the digest of this secret. Raises a denial if the caller has no valid token.
+    """
     if caller.token is None or caller.is_refused:
         raise build_denial(caller)
     one_time = OneTimeToken(
@@ -129,9 +138,10 @@ def create_one_time_token(
 
 
 def exchange_one_time_token(snapshot: Replica, digest: str, context: DecisionContext) -> Decision[TokenWriteResult]:
-    """Build the decision that deletes a one-time secret; its reply is the token that the secret stands for.
+    """Return the decision that deletes a one-time secret and replies with the token for which it was created.
 
-    Unknown, used and expired secrets get the same error, so that the reply reveals nothing.
+    `digest` is the digest of the secret. Unknown, used and expired secrets get the same error, so that the reply
+    reveals nothing.
     """
     one_time = snapshot.get(ONE_TIME_TOKENS, digest)
     if one_time is None or one_time.expires_at <= to_datetime(context.now_ns):
@@ -157,9 +167,9 @@ def exchange_one_time_token(snapshot: Replica, digest: str, context: DecisionCon
 def collect_expired_tokens(
     snapshot: Replica, context: DecisionContext, *, threshold_ns: int, max_tokens: int
 ) -> Decision[int] | None:
-    """Delete up to `max_tokens` tokens that expired more than `threshold_ns` ago, and expired one-time tokens.
+    """Return the decision that deletes up to `max_tokens` expired tokens, or `None` if there are none.
 
-    Return None if there are none.
+    These are tokens that expired more than `threshold_ns` ago, and all expired one-time tokens.
     """
     now, expired_before = to_datetime(context.now_ns), to_datetime(context.now_ns - threshold_ns)
     deletions: list[DeleteRecord] = []
@@ -183,7 +193,10 @@ def collect_expired_tokens(
 
 
 def _iter_expired_tokens(snapshot: Replica, expired_before: datetime.datetime) -> Iterable[Token]:
-    """Yield the tokens that expired before this time, oldest hour first."""
+    """Yield the tokens that expired before this time, by the hour of their expiration, the oldest hour first.
+
+    The index of tokens groups them by hour, so that only hours in the past are read.
+    """
     last_hour = int(expired_before.timestamp() // 3_600)
     hours = sorted(
         hour for hour in snapshot.iter_index_values(TOKENS_BY_EXPIRY) if isinstance(hour, int) and hour <= last_hour
@@ -209,12 +222,16 @@ def add_token_secret(token: Token, secret: NewSecret, *, token_hash: bytes) -> T
 
 
 def make_token_reply(token: Token) -> Callable[[int], TokenWriteResult]:
-    """Return the function that builds the reply for a token from the index of its write."""
+    """Return a function that takes the log index of the token's write and returns the reply with the stored token."""
     return lambda index: TokenWriteResult(index, set_written_index(token, index))
 
 
 def _resolve_roles(snapshot: Replica, requested: Token) -> tuple[Token, list[Condition]]:
-    """Return the token with each of its roles once, by id, and the conditions that these roles still exist."""
+    """Return the token with complete links to its roles, and the conditions that these roles still exist at the commit.
+
+    A role may be named by id or by name; each occurs once in the result. Duplicate policies are removed too. Raises if
+    a role does not exist.
+    """
     roles: dict[str, RoleLink] = {}
     conditions = []
     for link in requested.roles or ():
@@ -230,7 +247,9 @@ def _resolve_roles(snapshot: Replica, requested: Token) -> tuple[Token, list[Con
 
 
 def _compute_expiration_time(token: Token, now: datetime.datetime) -> datetime.datetime | None:
-    """Return the expiration time of a token created now: its own, or now plus its lifetime."""
+    """Return when a token created now expires: its lifetime from now, else its own expiration time, which may be
+    `None`.
+    """
     if not token.expiration_ttl:
         return token.expiration_time
     return to_datetime(to_ns(now) + token.expiration_ttl)
@@ -245,3 +264,4 @@ def _raise_problems(problems: list[str]) -> None:
 
 
 UNKNOWN_CALLER: Final = Caller(kind=CallerKind.UNKNOWN)
+"""The caller of a request whose secret belongs to no token."""

@@ -17,10 +17,14 @@ CLIENT_STATUS_TEXTS: Final = {
     ClientStatus.FAILED: "failed",
     ClientStatus.LOST: "was lost",
 }
+"""How a text describes an allocation that has ended. Other statuses mean that it runs."""
 
 
 def explain_allocation(snapshot: Replica, alloc_id: str) -> AllocationExplanation:
-    """Return the explanation of an allocation. Raises not-found if it does not exist."""
+    """Return the explanation of an allocation: its state, what it waits for, its history and its placement.
+
+    Raises not-found if it does not exist.
+    """
     allocation = snapshot.get(ALLOCATIONS, alloc_id)
     if allocation is None:
         raise not_found("alloc not found")
@@ -44,7 +48,7 @@ def explain_allocation(snapshot: Replica, alloc_id: str) -> AllocationExplanatio
 
 
 def _describe_choice(placement: PlacementExplanation) -> str:
-    """Return why the node was chosen: out of how many that could run the allocation."""
+    """Return why the node was chosen, such as ", the best of 3 nodes that could run it", or an empty text if unknown."""
     evaluated, filtered = placement.nodes_evaluated, placement.nodes_filtered
     feasible_count = evaluated - filtered
     if not evaluated:
@@ -58,7 +62,7 @@ def _describe_choice(placement: PlacementExplanation) -> str:
 
 
 def _iter_wait_conditions(snapshot: Replica, allocation: Allocation) -> Iterator[WaitCondition]:
-    """Yield what the allocation waits for, most urgent first. Nothing if it is terminal."""
+    """Yield what the allocation waits for, most urgent first. Nothing if it has ended on its node."""
     if allocation.is_client_terminal:
         return
     node = snapshot.get(NODES, allocation.node_id)
@@ -92,7 +96,7 @@ def _iter_wait_conditions(snapshot: Replica, allocation: Allocation) -> Iterator
 
 
 def _describe_state(allocation: Allocation, node_text: str) -> str:
-    """Return whether and where the allocation runs, or how it ended."""
+    """Return whether and on which node (`node_text`) the allocation runs, or how it ended, with the reason."""
     end_text = CLIENT_STATUS_TEXTS.get(allocation.client_status)
     if end_text is None:
         return f"runs on {node_text}"
@@ -105,7 +109,10 @@ def _describe_state(allocation: Allocation, node_text: str) -> str:
 
 
 def _describe_successor(snapshot: Replica, allocation: Allocation) -> str:
-    """Return what follows a terminal allocation: a replacement, a retry, or nothing."""
+    """Return what follows a terminal allocation: its replacement, the time of a retry, or that it was not replaced.
+
+    Return an empty text if the allocation is active or nothing has to follow.
+    """
     if not allocation.is_terminal:
         return ""
     if allocation.next_allocation:
@@ -119,14 +126,19 @@ def _describe_successor(snapshot: Replica, allocation: Allocation) -> str:
 
 
 def _describe_replacement(snapshot: Replica, allocation: Allocation) -> str:
-    """Return whether the replacement exists. Its id is known before it is placed, and placement can fail."""
+    """Return a text that names the replacement, or says that it does not exist.
+
+    Its id is stored before it is placed, and placement can fail.
+    """
     if snapshot.get(ALLOCATIONS, allocation.next_allocation) is None:
         return f"its replacement {allocation.next_allocation} was not placed, or was garbage-collected"
     return f"{allocation.next_allocation} replaced it"
 
 
 def _iter_history(snapshot: Replica, allocation: Allocation) -> Iterator[str]:
-    """Yield sentences about what led to the allocation."""
+    """Yield sentences about what led to the allocation's current state, such as failures before it, its trigger and
+    preemptions.
+    """
     for event in (allocation.reschedule_tracker.events if allocation.reschedule_tracker else None) or ():
         yield f"{event.prev_alloc_id} failed on node {event.prev_node_id[:8]} and was rescheduled"
     predecessor = snapshot.get(ALLOCATIONS, allocation.previous_allocation) if allocation.previous_allocation else None

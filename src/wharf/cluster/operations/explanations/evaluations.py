@@ -25,7 +25,11 @@ from wharf.contract.model.refusal import not_found
 
 
 def explain_evaluation(snapshot: Replica, eval_id: str, get_cache: SchedulerCacheFactory) -> EvaluationExplanation:
-    """Return the explanation of an evaluation. Raises not-found if it does not exist."""
+    """Return the explanation of an evaluation: its trigger, what it waits for, and its result.
+
+    `get_cache` returns the scheduler's cache of nodes; it is called only if an allocation cannot be placed. Raises
+    not-found if the evaluation does not exist.
+    """
     evaluation = snapshot.get(EVALUATIONS, eval_id)
     if evaluation is None:
         raise not_found("eval not found")
@@ -55,7 +59,10 @@ def explain_evaluation(snapshot: Replica, eval_id: str, get_cache: SchedulerCach
 
 
 def _iter_wait_conditions(evaluation: Evaluation, job: JobExplanation | None) -> Iterator[WaitCondition]:
-    """Yield what the evaluation waits for. Nothing if it is terminal."""
+    """Yield what the evaluation waits for. Nothing if it is terminal.
+
+    `job` is the explanation of its job, or `None` if the job no longer exists.
+    """
     if evaluation.status.is_terminal:
         return
     if job is None:
@@ -72,7 +79,10 @@ def _iter_wait_conditions(evaluation: Evaluation, job: JobExplanation | None) ->
 
 
 def _describe_outcome(evaluation: Evaluation, placed: int, groups: tuple[GroupExplanation, ...]) -> str:
-    """Return what the evaluation did: the number of allocations, and the groups it could not place."""
+    """Return what a finished evaluation did: how many allocations it placed, and the groups that it could not place.
+
+    For a failed or canceled evaluation, return the reason.
+    """
     description = evaluation.status_description
     match evaluation.status:
         case EvaluationStatus.FAILED:
@@ -95,7 +105,7 @@ def _describe_outcome(evaluation: Evaluation, placed: int, groups: tuple[GroupEx
 
 
 def _explain_group(group: str, metric: AllocMetric) -> GroupExplanation:
-    """Explain why the evaluation could not place a group. What would help now is in the explanation of the job."""
+    """Return why the evaluation could not place a group. What would help now is in the explanation of its job."""
     unplaced = metric.coalesced_failures + 1
     excluded = tuple(
         Exclusion(rule=rule.rstrip(), nodes=nodes) for rule, nodes in _sort_by_count(metric.constraint_filtered)
@@ -118,7 +128,7 @@ def _explain_group(group: str, metric: AllocMetric) -> GroupExplanation:
 
 
 def _sort_by_count(counts: dict[str, int] | None) -> list[tuple[str, int]]:
-    """Return the entries with the highest counts first."""
+    """Return the pairs (name, count), the highest count first."""
     return sorted((counts or {}).items(), key=lambda entry: (-entry[1], entry[0]))
 
 

@@ -16,7 +16,10 @@ FAILED_CLIENT_STATUSES: Final = (ClientStatus.FAILED, ClientStatus.LOST)
 
 
 def describe_idle_state(facts: JobFacts) -> WaitCondition:
-    """Return the state of a job that waits for nothing: as requested, or unchanged until a user acts."""
+    """Return the state of a job for which nothing is in progress.
+
+    It runs as requested, has ended, waits for a launch or dispatch, or stays unchanged until a user acts.
+    """
     job = facts.job
     if job.stop:
         children = _describe_children(facts)
@@ -55,7 +58,7 @@ def describe_idle_state(facts: JobFacts) -> WaitCondition:
 
 
 def _describe_next_launch(facts: JobFacts) -> WaitCondition:
-    """Return when a periodic job is launched next."""
+    """Return when a periodic job is launched next, or why it is not launched."""
     job = facts.job
     last_launch = facts.snapshot.get(PERIODIC_LAUNCHES, job.namespace, job.id)
     if not job.is_active_periodic:
@@ -70,7 +73,7 @@ def _describe_next_launch(facts: JobFacts) -> WaitCondition:
 
 
 def _describe_children(facts: JobFacts) -> str:
-    """Return how many children are running or pending, or an empty text."""
+    """Return how many children of the job are running and pending, or an empty text if there are none."""
     summary = facts.snapshot.get(JOB_SUMMARIES, facts.job.namespace, facts.job.id)
     children = summary.children if summary is not None else None
     if children is None or not children.running + children.pending:
@@ -81,7 +84,7 @@ def _describe_children(facts: JobFacts) -> str:
 
 
 def _describe_steady_state(facts: JobFacts) -> str:
-    """Return how the job runs or has ended, if no allocation is missing."""
+    """Return how the job runs or has ended, in case no allocation is missing."""
     if facts.live:
         return f"runs as requested: {format_allocation_count(len(facts.live))}"
     complete = [each for each in facts.allocations if each.client_status is ClientStatus.COMPLETE]

@@ -15,10 +15,16 @@ from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job, JobType
 
 SchedulerCacheFactory = Callable[[], SchedulerCache]
+"""Returns the scheduler's cache of nodes for the snapshot.
+
+Callers call it only if they need it, because it is expensive.
+"""
 
 
 class JobFacts:
-    """What the explanation of one job is based on: its records at one snapshot, and its position in the queues."""
+    """The facts on which the explanation of one job is based: its records at one snapshot, and its position in the
+    queues.
+    """
 
     def __init__(self, snapshot: Replica, job: Job, get_cache: SchedulerCacheFactory) -> None:
         self.snapshot = snapshot
@@ -28,27 +34,32 @@ class JobFacts:
         self.evaluations = sorted(
             snapshot.list_by_index(EVALUATIONS_OF_JOB, *key), key=lambda e: (e.create_index, e.id)
         )
+        """All evaluations of the job, oldest first."""
         self.allocations = sorted(
             snapshot.list_by_index(ALLOCATIONS_OF_JOB, *key), key=lambda a: (a.create_index, a.id)
         )
+        """All allocations of the job, oldest first."""
         self.deployments = sorted(
             snapshot.list_by_index(DEPLOYMENTS_OF_JOB, *key), key=lambda d: (d.create_index, d.id)
         )
+        """All deployments of the job, oldest first."""
         self.pending = [e for e in self.evaluations if e.status is EvaluationStatus.PENDING]
         self.blocked = [e for e in self.evaluations if e.status is EvaluationStatus.BLOCKED]
-        self.live = [a for a in self.allocations if not a.is_terminal]
-        self.unplaced = self._count_missing_by_group()
+        self.live = [a for a in self.allocations if not a.is_terminal]  # Allocations that are not terminal.
+        self.unplaced = self._count_missing_by_group()  # By group, how many allocations are missing.
 
     @property
     def is_all_at_once(self) -> bool:
-        """Whether all allocations of the job must be placed together."""
+        """Whether all allocations of the job must be placed together or not at all."""
         return self.job.all_at_once and not self.job.runs_on_every_node
 
     @functools.cached_property
     def blocked_queue_position(self) -> tuple[int, int]:
-        """The job's position in the blocked queue, and the queue's length.
+        """The position of the job's first blocked evaluation in the queue of blocked ones, from 1, and the queue's
+        length.
 
-        The queue holds evaluations that wait for resources, or those that wait for a slot of the same parent.
+        The queue holds the evaluations that wait for resources, or, for a child job, those that wait for a slot of the
+        same parent.
         """
         own = self.blocked[0]
         blocked = self.snapshot.list_by_index(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED)
@@ -62,8 +73,9 @@ class JobFacts:
         return next(position for position, each in enumerate(queue, start=1) if each.id == own.id), len(queue)
 
     def get_queue_position(self) -> tuple[int, int]:
-        """Return the position of the job's first due evaluation in the queue, and the queue's length; (0, 0) without
-        one.
+        """Return the position of the job's first due evaluation among all due ones, from 1, and their number.
+
+        Return (0, 0) if the job has none.
         """
         own = {each.id for each in self.pending if not is_delayed(each)}
         if not own:
@@ -75,8 +87,8 @@ class JobFacts:
     def _count_missing_by_group(self) -> dict[str, int]:
         """Return how many allocations each group lacks.
 
-        System jobs are left out: their number depends on the nodes, which are examined only if an evaluation is
-        blocked.
+        Empty for stopped, periodic and parameterized jobs. System jobs are left out too: their number depends on the
+        nodes, which are examined only if an evaluation is blocked.
         """
         job = self.job
         if job.stop or job.is_periodic or job.is_parameterized:
@@ -90,14 +102,20 @@ class JobFacts:
         return missing
 
     def _counts_as_placed(self, allocation: Allocation) -> bool:
-        """Return whether the allocation counts toward the group's count: it is live, or a completed batch allocation."""
+        """Return whether the allocation counts toward its group's count: it is active, or a completed batch allocation.
+
+        Allocations of an earlier job of the same name never count.
+        """
         if allocation.job_create_index != self.job.create_index:
             return False
         is_done = self.job.type == JobType.BATCH and allocation.client_status is ClientStatus.COMPLETE
         return not allocation.is_terminal or is_done
 
     def count_desired(self, group: TaskGroup) -> int:
-        """Return the desired number of allocations of the group. For system jobs: the number of nodes that have one."""
+        """Return the desired number of allocations of the group; 0 if the job is stopped.
+
+        For system jobs, return the number of nodes that have an allocation.
+        """
         if self.job.stop:
             return 0
         if not self.job.runs_on_every_node:

@@ -54,14 +54,15 @@ DELAY_REASONS: Final = {
 """Why an evaluation is delayed, by its trigger."""
 
 RETRY_TRIGGERS: Final = (EvaluationTrigger.ALLOC_FAILURE, EvaluationTrigger.ALLOC_RESCHEDULE)
+"""Triggers of evaluations that replace failed allocations, or allocations on disconnected nodes."""
 
 
 def explain_job(
     snapshot: Replica, namespace: str, job_id: str, get_cache: SchedulerCacheFactory | None = None
 ) -> JobExplanation:
-    """Return the explanation of a job. Raises not-found if it does not exist.
+    """Return the explanation of a job: what it waits for, its queue position, and what would help. Raises not-found.
 
-    The scheduler's cache of nodes is used only if an allocation cannot be placed.
+    `get_cache` returns the scheduler's cache of nodes; it is called only if an allocation cannot be placed.
     """
     job = snapshot.get(JOBS, namespace, job_id)
     if job is None:
@@ -71,13 +72,13 @@ def explain_job(
 
 
 class JobExplainer:
-    """Explains one job from its facts."""
+    """Builds the explanation of one job from its records."""
 
     def __init__(self, facts: JobFacts) -> None:
         self._facts = facts
 
     def explain(self) -> JobExplanation:
-        """Return the explanation."""
+        """Return the explanation of the job."""
         # Only the children of such a job have allocations.
         is_parent = self._facts.job.is_periodic or self._facts.job.is_parameterized
         groups = () if is_parent else tuple(self._explain_group(group) for group in self._facts.job.groups)
@@ -98,13 +99,16 @@ class JobExplainer:
         )
 
     def _make_text(self, waits: Sequence[WaitCondition]) -> str:
-        """Return the summary: the most urgent wait condition, and the number of others."""
+        """Return the summary: the most urgent wait condition, and how many others there are."""
         first = waits[0].text
         more = len(waits) - 1
         return f"{self._facts.job.id} {first}" + (f" (and {more} more)" if more else "")
 
     def _list_wait_conditions(self, groups: Sequence[GroupExplanation]) -> list[WaitCondition]:
-        """Return what the job waits for, most urgent first; at least one entry."""
+        """Return what the job waits for, most urgent first.
+
+        If it waits for nothing, the only entry describes its state.
+        """
         found = [
             *self._iter_pause_waits(),
             *self._iter_queue_waits(),
@@ -125,7 +129,7 @@ class JobExplainer:
             yield WaitCondition(waits_for=WaitReason.PAUSED_SCHEDULER, text=text)
 
     def _iter_queue_waits(self) -> Iterator[WaitCondition]:
-        """Yield the position of the job's first pending evaluation that is due."""
+        """Yield a wait condition for the job's first pending evaluation that is due, with its position in the queue."""
         for evaluation in self._facts.pending:
             if not is_delayed(evaluation):
                 position, length = self._facts.get_queue_position()
@@ -136,7 +140,7 @@ class JobExplainer:
                 return
 
     def _iter_delay_waits(self) -> Iterator[WaitCondition]:
-        """Yield evaluations that are delayed until a later time."""
+        """Yield a wait condition for each pending evaluation that is due at a later time."""
         for evaluation in self._facts.pending:
             if is_delayed(evaluation):
                 time_text = f"at {format_time(evaluation.wait_until)}" if evaluation.wait_until is not None else "soon"
@@ -148,7 +152,7 @@ class JobExplainer:
                 )
 
     def _is_failure_the_reason(self) -> bool:
-        """Return whether failures, rather than disconnected nodes, are the reason for delayed replacements.
+        """Return whether failed allocations, not disconnected nodes, are the reason for delayed replacements.
 
         That is so if no node is disconnected, or if a failed allocation has no replacement yet.
         """
@@ -157,7 +161,7 @@ class JobExplainer:
         return not disconnected or any(not each.next_allocation for each in failed)
 
     def _iter_capacity_waits(self, groups: Sequence[GroupExplanation]) -> Iterator[WaitCondition]:
-        """Yield what the blocked evaluations wait for: a slot, quota or resources."""
+        """Yield a wait condition for each blocked evaluation: it waits for a slot of its parent, a quota or resources."""
         goal = " to place all allocations at once (AllAtOnce)" if self._facts.is_all_at_once else ""
         for evaluation in self._facts.blocked:
             if evaluation.waits_behind:
@@ -185,7 +189,10 @@ class JobExplainer:
             )
 
     def _describe_queue_position(self, evaluation: Evaluation) -> str:
-        """Return the position in the blocked queue, unless it is the only entry, and the reserved node."""
+        """Return the evaluation's position in the queue of blocked evaluations, and its reserved node if it has one.
+
+        The position is left out if the evaluation is alone in the queue.
+        """
         position, length = self._facts.blocked_queue_position
         text = ""
         if length > 1:
@@ -198,7 +205,7 @@ class JobExplainer:
         return f"{text}; node {name} is reserved for it, because it has waited long"
 
     def _describe_slot_wait(self, evaluation: Evaluation) -> str:
-        """Return how many children of the parent run, its limit, and what would let this one start."""
+        """Return how many children of the parent job run, the limit, and what would let this child start."""
         parent_id = evaluation.waits_behind
         parent = self._facts.snapshot.get(JOBS, evaluation.namespace, parent_id)
         running = count_running_children(self._facts.snapshot, evaluation.namespace, parent_id)
@@ -216,7 +223,7 @@ class JobExplainer:
         )
 
     def _iter_deployment_waits(self) -> Iterator[WaitCondition]:
-        """Yield what the newest deployment waits for, if it is of the current version."""
+        """Yield what the newest deployment waits for, if it is one of the job's current version."""
         deployment = self._facts.deployments[-1] if self._facts.deployments else None
         if deployment is None or deployment.job_version != self._facts.job.version or self._facts.job.stop:
             return
@@ -226,7 +233,7 @@ class JobExplainer:
             yield WaitCondition(waits_for=wait[0], text=wait[1], deployment_id=deployment.id)
 
     def _iter_drain_waits(self) -> Iterator[WaitCondition]:
-        """Yield the allocations on draining nodes."""
+        """Yield a wait condition if the job has allocations on draining nodes."""
         on_draining_nodes = [
             each for each in self._facts.allocations if each.is_occupying and self._is_draining(each.node_id)
         ]
@@ -240,25 +247,25 @@ class JobExplainer:
         return node is not None and node.drain_strategy is not None
 
     def _iter_node_waits(self) -> Iterator[WaitCondition]:
-        """Yield the allocations on nodes that are out of contact."""
+        """Yield a wait condition if the job has allocations on nodes that are out of contact."""
         disconnected = [each for each in self._facts.live if not self._is_in_contact(each.node_id)]
         if disconnected:
             text = f"has {format_allocation_count(len(disconnected))} on {self._join_node_names(disconnected)} (out of contact)"
             yield WaitCondition(waits_for=WaitReason.NODE, text=text)
 
     def _is_in_contact(self, node_id: str) -> bool:
-        """Return whether the node exists and is ready."""
+        """Return whether the node exists and has the status ready."""
         node = self._facts.snapshot.get(NODES, node_id)
         return node is not None and node.status is NodeStatus.READY
 
     def _join_node_names(self, allocations: Sequence[Allocation]) -> str:
-        """Return the names of the first nodes of these allocations, and how many more there are."""
+        """Return the names of the first `MAX_NAMED_NODES` nodes of these allocations, and how many more there are."""
         names = sorted({each.node_name or each.node_id for each in allocations})
         more = len(names) - MAX_NAMED_NODES
         return ", ".join(names[:MAX_NAMED_NODES]) + (f" and {more} more nodes" if more > 0 else "")
 
     def _iter_task_waits(self) -> Iterator[WaitCondition]:
-        """Yield allocations that are starting, restarting or stopping."""
+        """Yield wait conditions for allocations that are starting, restarting or stopping."""
         starting = [each for each in self._facts.live if each.client_status is ClientStatus.PENDING]
         restart_reasons = {
             each.name: failure_text for each in starting if (failure_text := describe_last_failure(each.task_states))
@@ -275,7 +282,11 @@ class JobExplainer:
             yield WaitCondition(waits_for=WaitReason.TASKS, text=text)
 
     def _explain_group(self, group: TaskGroup) -> GroupExplanation:
-        """Return the counts of the group, and why allocations of it cannot be placed."""
+        """Return how many allocations of the group run, start and are missing.
+
+        If an evaluation is blocked because of the group, also return why nodes cannot take an allocation, and what
+        would help.
+        """
         own = [each for each in self._facts.live if each.task_group == group.name]
         unplaced = self._facts.unplaced.get(group.name, 0)
         base = GroupExplanation(
@@ -325,10 +336,14 @@ class JobExplainer:
 
 
 def list_unexplained_jobs(snapshot: Replica) -> list[str]:
-    """Return jobs that lack allocations for no known reason. In a settled cluster the list must be empty."""
+    """Return a text for each job that lacks allocations for no known reason.
+
+    When nothing is in progress in a cluster, the list must be empty. Used by checks of invariants.
+    """
     caches: list[SchedulerCache] = []
 
     def get_cache() -> SchedulerCache:
+        """Return the scheduler's cache of nodes, built at the first call."""
         if not caches:
             caches.append(SchedulerCache.from_snapshot(snapshot))
         return caches[0]

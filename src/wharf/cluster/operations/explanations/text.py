@@ -15,9 +15,9 @@ from wharf.contract.model.jobs.groups import TaskGroup
 def describe_shortage(
     group: TaskGroup, unplaced: int, report: CapacityReport, *, quota_name: str, is_all_or_nothing: bool = False
 ) -> str:
-    """Return why allocations of a group cannot be placed, and the smallest change that would help.
+    """Return why `unplaced` allocations of a group cannot be placed, and the smallest change that would help.
 
-    `quota_name` is the used-up quota, if any. `is_all_or_nothing`: free resources help only if all allocations fit.
+    `quota_name` is the used-up quota, or empty. `is_all_or_nothing`: free resources help only if all allocations fit.
     """
     if report.fitting and quota_name:
         return f'{group.name} lacks {format_allocation_count(unplaced)}: nodes have free resources, but the quota "{quota_name}" is used up'
@@ -37,14 +37,12 @@ def describe_shortage(
 
 
 def describe_dimension(dimension: str) -> str:
-    """Return the dimension with "few" or "little", as it follows "too": cores are counted, other resources are
-    amounts.
-    """
+    """Return the dimension after "few" or "little", so that it follows the word "too": "few cores", "little memory"."""
     return f"few {dimension}" if dimension == "cores" else f"little {dimension}"
 
 
 def _describe_no_node(report: CapacityReport) -> str:
-    """Return the beginning of a sentence that says that no node can run an allocation."""
+    """Return the start of a sentence that says that no node can run an allocation, such as "none of 3 nodes can"."""
     if not report.nodes:
         return "no node can"
     other = "other " if report.served_nodes else ""
@@ -54,7 +52,11 @@ def _describe_no_node(report: CapacityReport) -> str:
 
 
 def describe_groups(explanations: Sequence[GroupExplanation]) -> str:
-    """Return the shortage of one group in full; for several groups, their names and the total. Empty if there is none."""
+    """Return the shortage of one group in full, or, for several groups, their names and the total of missing
+    allocations.
+
+    Return an empty text if no group is given.
+    """
     if len(explanations) < 2:
         return explanations[0].text if explanations else ""
     *names, last = [each.group for each in explanations]
@@ -62,7 +64,7 @@ def describe_groups(explanations: Sequence[GroupExplanation]) -> str:
 
 
 def describe_deployment(deployment: Deployment) -> tuple[WaitReason, str] | None:
-    """Return what a deployment waits for, or None if nothing."""
+    """Return what a deployment waits for, as a reason and a text, or `None` if it waits for nothing."""
     version = f"the deployment of version {deployment.job_version}"
     match deployment.status:
         case DeploymentStatus.PAUSED:
@@ -75,7 +77,10 @@ def describe_deployment(deployment: Deployment) -> tuple[WaitReason, str] | None
 
 
 def describe_rollout(deployment: Deployment, version: str) -> tuple[WaitReason, str] | None:
-    """Return whether a running deployment waits for promotion or for health, or None."""
+    """Return what a running deployment waits for, promotion or health, as a reason and a text, or `None`.
+
+    `version` names the deployment in the text.
+    """
     groups = deployment.task_groups or {}
     unpromoted = {name: each for name, each in groups.items() if each.is_awaiting_promotion}
     if unpromoted and all(each.healthy_allocs >= each.desired_canaries for each in unpromoted.values()):
@@ -95,28 +100,31 @@ def describe_rollout(deployment: Deployment, version: str) -> tuple[WaitReason, 
 
 
 def format_time(time: datetime.datetime) -> str:
-    """Format a time such as `2026-11-21 12:45:03Z`."""
+    """Return the time in UTC as text, such as `2026-11-21 12:45:03Z`."""
     return time.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def summarize_reasons(reasons: Mapping[str, str]) -> str:
-    """Return the first name with its reason, and the number of others, which usually have the same reason."""
+    """Return the first name with its reason, and the number of other names, which usually have the same reason.
+
+    `reasons` maps names, for example of allocations, to texts; it is not empty.
+    """
     name, reasons_text = next(iter(sorted(reasons.items())))
     return f"{name}, {reasons_text}" + (f"; and {len(reasons) - 1} more" if len(reasons) > 1 else "")
 
 
 def count_awaited_allocations(group: DeploymentGroup) -> int:
-    """Return how many healthy allocations the deployment requires of the group now."""
+    """Return how many healthy allocations the deployment requires of the group now: its canaries before promotion."""
     return group.desired_canaries if group.is_awaiting_promotion else group.desired_total
 
 
 def is_delayed(evaluation: Evaluation) -> bool:
-    """Return whether the evaluation is due at a later time only."""
+    """Return whether the evaluation has a due time or a delay, and so is not processed at once."""
     return evaluation.wait_until is not None or evaluation.wait > 0
 
 
 def describe_quota_shortage(evaluation: Evaluation) -> str:
-    """Return which dimensions of the quota are used up, for each group."""
+    """Return which dimensions of the quota are used up, for each group that the evaluation could not place."""
     texts = [
         f"{name}: {', '.join(metric.quota_exhausted)}"
         for name, metric in (evaluation.failed_tg_allocs or {}).items()
@@ -126,12 +134,12 @@ def describe_quota_shortage(evaluation: Evaluation) -> str:
 
 
 def format_allocation_count(count: int) -> str:
-    """Return the number with the word `allocation` or `allocations`."""
+    """Return the number with the word "allocation" or "allocations"."""
     return "1 allocation" if count == 1 else f"{count} allocations"
 
 
 def make_placement_explanation(allocation: Allocation) -> PlacementExplanation:
-    """Return where the allocation was placed, and the nodes and scores that were considered."""
+    """Return where the allocation was placed, how many nodes were evaluated, and their scores."""
     metric = allocation.metrics
     return PlacementExplanation(
         alloc_id=allocation.id,
@@ -164,3 +172,4 @@ TRIGGER_REASONS: Final = {
     EvaluationTrigger.MAX_DISCONNECT_TIMEOUT: "a node was out of contact for too long",
     EvaluationTrigger.RECONNECT: "a node reconnected",
 }
+"""The second half of the sentence "the job was evaluated because ...", by the evaluation's trigger."""

@@ -31,24 +31,29 @@ from wharf.contract.model.refusal import invalid_request
 
 
 class JobValidation(msgspec.Struct, frozen=True):
-    """The job in canonical form, whether valid or not, with errors and warnings."""
+    """The result of the validation of a submitted job."""
 
-    job: Job
-    findings: Findings
-    warnings: str
+    job: Job  # The job in canonical form (with all defaults), whether valid or not.
+    findings: Findings  # Errors, and warnings of the validation.
+    warnings: str  # All warnings for the submitter, as one text.
 
 
 class AdmittedJob(msgspec.Struct, frozen=True):
-    """A valid job in canonical form, and the warnings for its submitter."""
+    """A valid job as it would be stored."""
 
-    job: Job
-    warnings: str
+    job: Job  # The job in canonical form, with all defaults.
+    warnings: str  # Warnings for the submitter, as one text.
 
 
 def admit_job(
     snapshot: Replica, submitted: Job, settings: JobSettings, *, parser_warnings: Sequence[str] = ()
 ) -> AdmittedJob:
-    """Return the job as it would be stored. Raises an error that lists all problems (jobs.md 6)."""
+    """Return the submitted job as it would be stored, in canonical form.
+
+    Raises an error that lists all problems (jobs.md 6).
+
+    `parser_warnings` are added to the warnings for the submitter.
+    """
     validation = validate_submission(snapshot, submitted, settings, parser_warnings=parser_warnings)
     if not validation.findings.is_valid:
         raise invalid_request(validation.findings.text)
@@ -58,7 +63,10 @@ def admit_job(
 def validate_submission(
     snapshot: Replica, submitted: Job, settings: JobSettings, *, parser_warnings: Sequence[str] = ()
 ) -> JobValidation:
-    """Validate the job and return everything found. Raises only if its scaling blocks cannot be interpreted."""
+    """Validate a submitted job and return it in canonical form, with all errors and warnings.
+
+    Raises only if its scaling blocks cannot be interpreted. `parser_warnings` are added to the warnings.
+    """
     scaling_error = find_scaling_error(submitted)
     if scaling_error is not None:
         raise invalid_request(scaling_error)
@@ -72,7 +80,10 @@ def validate_submission(
 def preserve_stored_values(
     job: Job, stored: Job | None, *, should_preserve_counts: bool, should_preserve_resources: bool
 ) -> Job:
-    """Return the job with the counts or resources of the stored groups and tasks of the same name, as requested."""
+    """Return the job with the counts or the resources of the stored job, as requested.
+
+    Groups and tasks are matched by name; new ones keep their own values.
+    """
     if stored is None or not (should_preserve_counts or should_preserve_resources):
         return job
     groups = [
@@ -90,7 +101,7 @@ def preserve_stored_values(
 def _preserve_group_values(
     group: TaskGroup, stored: TaskGroup | None, *, should_preserve_counts: bool, should_preserve_resources: bool
 ) -> TaskGroup:
-    """Return the group with the count or the resources of the stored group, as requested."""
+    """Return the group with the count or the task resources of the stored group, as requested."""
     if stored is None:
         return group
     if should_preserve_counts:
@@ -103,7 +114,7 @@ def _preserve_group_values(
 
 
 def get_current_settings(snapshot: Replica, settings: JobSettings) -> JobSettings:
-    """Return the settings with the values that operators changed since the server started."""
+    """Return the settings with the value for memory oversubscription that operators have configured."""
     configuration = snapshot.get(SCHEDULER_CONFIGURATION)
     if configuration is None:
         return settings
@@ -111,13 +122,13 @@ def get_current_settings(snapshot: Replica, settings: JobSettings) -> JobSetting
 
 
 def _get_namespace_settings(namespace: Namespace | None, settings: JobSettings) -> JobSettings:
-    """Return the settings with the default node pool of the namespace, if it has one."""
+    """Return the settings with the default node pool of the namespace, if the namespace configures one."""
     pools = namespace.node_pool_configuration if namespace is not None else None
     return replace(settings, node_pool=pools.default) if pools is not None and pools.default else settings
 
 
 def _validate_in_cluster(snapshot: Replica, job: Job, namespace: Namespace | None, settings: JobSettings) -> Findings:
-    """Return the errors and warnings of the job, including the rules of its namespace and node pool."""
+    """Return the errors and warnings of the job, by general rules and by those of its namespace and node pool."""
     findings = [
         validate_job(job, settings),
         check_namespace_and_node_pool(

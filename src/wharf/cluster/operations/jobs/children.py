@@ -20,17 +20,17 @@ from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind
 
 
 class ChildJobResult(msgspec.Struct, frozen=True):
-    """The child job. `index` is that of the write, or of the child if it existed already."""
+    """The result of a dispatch or launch of a child job."""
 
-    index: int
-    job_id: str
-    job_create_index: int
-    eval_id: str = ""
-    eval_create_index: int = 0
+    index: int  # The log index of the write, or of the child if it existed already.
+    job_id: str  # The id of the child.
+    job_create_index: int  # The log index at which the child was created.
+    eval_id: str = ""  # The evaluation of the child; empty if none was created.
+    eval_create_index: int = 0  # The log index of that evaluation.
 
 
 def make_child_job(parent: Job, child_id: str, context: DecisionContext, settings: JobSettings) -> Job:
-    """Return a new child with the specification of its parent."""
+    """Return a new job with the id `child_id` and the specification of its parent."""
     child = replace(
         parent,
         id=child_id,
@@ -57,9 +57,10 @@ def store_child_job(
     write_kind: str,
     cause: str,
 ) -> Decision[ChildJobResult]:
-    """Build the decision that stores the child: its first version, its summary and its evaluation.
+    """Return the decision that stores a child job with its first version, its summary and its evaluation.
 
-    The write conflicts if the parent changed meanwhile. `builder` may contain further changes.
+    The write conflicts if the parent changed meanwhile. `builder` may already contain further changes for the same
+    write.
     """
     child = assign_policy_ids(builder.snapshot, child, context)
     builder.put(JOBS, child)
@@ -80,7 +81,10 @@ def store_child_job(
 
 
 def make_child_result(index: int, child_id: str, create_index: int, evaluation: Evaluation | None) -> ChildJobResult:
-    """Return the reply for a child and its evaluation, if it has one."""
+    """Return the reply for a child job.
+
+    `index` is that of the write, and `evaluation` the one that it created, if any.
+    """
     if evaluation is None:
         return ChildJobResult(index, child_id, create_index)
     return ChildJobResult(index, child_id, create_index, evaluation.id, index)

@@ -16,19 +16,23 @@ from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 
 
 class MarkingProgress(msgspec.Struct, frozen=True):
-    """The index of the write, and how many allocations remain to be marked."""
+    """The result of one write that marks allocations of a job."""
 
-    index: int
-    remaining_count: int
+    index: int  # The log index of the write.
+    remaining_count: int  # How many allocations a next write must still mark.
 
 
 MarkingOperation = Callable[[Replica, DecisionContext], Decision[MarkingProgress]]
+"""A function that marks the next allocations of a job. It is repeated until none remain."""
 
 
 def skip_shutdown_delays(
     snapshot: Replica, namespace: str, job_id: str, context: DecisionContext, *, max_allocations: int, cause: str = ""
 ) -> Decision[MarkingProgress]:
-    """Mark up to `max_allocations` allocations that occupy a node to stop without their shutdown delay."""
+    """Return the decision that lets the job's allocations on nodes stop without their shutdown delay.
+
+    One write marks up to `max_allocations` of them.
+    """
     unmarked = [
         allocation
         for allocation in snapshot.list_by_index_sorted(ALLOCATIONS_OF_JOB, namespace, job_id)
@@ -42,9 +46,10 @@ def skip_shutdown_delays(
 def force_reschedule_allocations(
     snapshot: Replica, namespace: str, job_id: str, context: DecisionContext, *, max_allocations: int, cause: str = ""
 ) -> Decision[MarkingProgress]:
-    """Mark failed allocations without a replacement to be rescheduled now.
+    """Return the decision that lets the scheduler replace failed allocations of the job now.
 
-    Allocations of groups without rescheduling are left out.
+    One write marks up to `max_allocations` of them. Allocations that have a replacement, and groups without
+    rescheduling, are left out.
     """
     job = snapshot.get(JOBS, namespace, job_id)
     groups = {
@@ -66,7 +71,7 @@ def force_reschedule_allocations(
 
 
 def _get_desired_transition(allocation: Allocation) -> DesiredTransition:
-    """Return the desired transition of the allocation, or an empty one."""
+    """Return what operators requested for the allocation, or an empty request."""
     return allocation.desired_transition or DesiredTransition()
 
 
@@ -79,7 +84,7 @@ def _mark_allocations(
     cause: str,
     **transition_fields: bool,
 ) -> Decision[MarkingProgress]:
-    """Build the decision that sets these fields in the first `max_allocations` allocations."""
+    """Return the decision that sets these fields of the desired transition of the first `max_allocations` allocations."""
     if not unmarked:
         return Decision(None, lambda index: MarkingProgress(index, 0))
     marked = unmarked[:max_allocations]

@@ -31,24 +31,28 @@ RANDOM_ID_DIGITS: Final = 8
 
 
 class DispatchRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to dispatch a parameterized job. Repeating an idempotency token returns the existing child."""
+    """A request to dispatch a parameterized job, which creates a child job."""
 
     namespace: str
-    job_id: str
-    payload: bytes = b""
-    meta: dict[str, str] = {}
-    id_prefix: str = ""
-    priority: int = 0
-    idempotency_token: str = ""
-    accessor_id: str = ""
-    is_management: bool = True
-    cause: str = ""
+    job_id: str  # The parameterized job.
+    payload: bytes = b""  # Data for the tasks of the child.
+    meta: dict[str, str] = {}  # Names and values for the child, in addition to those of the parent.
+    id_prefix: str = ""  # A text that becomes part of the child's id.
+    priority: int = 0  # The priority of the child; 0: that of the parent.
+    idempotency_token: str = ""  # A repeated request with the same token returns the existing child.
+    accessor_id: str = ""  # The accessor id of the caller's ACL token.
+    is_management: bool = True  # The caller may dispatch jobs even while registration is disabled.
+    cause: str = ""  # The origin of the request, for the log.
 
 
 def dispatch_job(
     snapshot: Replica, request: DispatchRequest, context: DecisionContext, settings: JobSettings
 ) -> Decision[ChildJobResult]:
-    """Create a child of the parameterized job with this payload and meta."""
+    """Return the decision that creates a child of the parameterized job with the payload and meta of the request.
+
+    A repeated idempotency token returns the existing child and writes nothing. Raises if the parent does not exist, is
+    not parameterized or is stopped, or if the request is invalid.
+    """
     check_registration_enabled(snapshot, is_management=request.is_management)
     parent = snapshot.get(JOBS, request.namespace, request.job_id)
     if parent is None:
@@ -91,14 +95,14 @@ def dispatch_job(
 
 
 def _find_dispatched_child(snapshot: Replica, parent: Job, token: str) -> Job | None:
-    """Return the child that was dispatched with this idempotency token, or None."""
+    """Return the child of the parent job that was dispatched with this idempotency token, or `None`."""
     if not token:
         return None
     return next(iter(snapshot.list_by_index_sorted(DISPATCHES_BY_TOKEN, parent.namespace, parent.id, token)), None)
 
 
 def _check_payload(payload: bytes, template: Parameterized) -> None:
-    """Raise if the payload is too large, is missing although required, or is forbidden."""
+    """Raise if the payload is too large, is missing although the parent requires it, or is forbidden."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise invalid_request(f"Payload exceeds maximum size; {len(payload)} > {MAX_PAYLOAD_BYTES}")
     if not payload and template.payload == PayloadRequirement.REQUIRED:
@@ -108,7 +112,7 @@ def _check_payload(payload: bytes, template: Parameterized) -> None:
 
 
 def _check_meta(meta: Mapping[str, str], template: Parameterized) -> None:
-    """Raise if a meta key is not allowed or a required one is missing."""
+    """Raise if a meta key is not allowed by the parameterized job, or if a required one is missing."""
     required, optional = template.meta_required or (), template.meta_optional or ()
     unpermitted = sorted(key for key in meta if key not in required and key not in optional)
     if unpermitted:
@@ -119,14 +123,14 @@ def _check_meta(meta: Mapping[str, str], template: Parameterized) -> None:
 
 
 def _check_priority(priority: int, settings: JobSettings) -> None:
-    """Raise unless the priority is 0 (use the parent's) or within the allowed range."""
+    """Raise unless the priority is 0 (that of the parent) or between 1 and the configured maximum."""
     max_priority = min(settings.max_priority, MAX_JOB_PRIORITY)
     if priority and not 1 <= priority <= max_priority:
         raise invalid_request(f"dispatch job priority must be between [1, {max_priority}]")
 
 
 def _check_prefix(prefix: str) -> None:
-    """Raise unless the text can be part of a job id."""
+    """Raise unless the text, which the caller wants in the child's id, is short and has no space or null character."""
     if " " in prefix or "\x00" in prefix:
         raise invalid_request("IdPrefixTemplate contains a space or a null character, which no ID of a job may hold")
     if len(prefix.encode()) > MAX_ID_PREFIX_BYTES:

@@ -31,7 +31,10 @@ DEFAULT_TIME_ZONE: Final = "UTC"
 
 
 def list_next_launches(job: Job, after: datetime.datetime, *, max_launches: int) -> list[datetime.datetime]:
-    """Return the next launch times after `after`, in the job's time zone. Empty if the job launches nothing."""
+    """Return the next launch times of a periodic job after `after`, up to `max_launches`, in the job's time zone.
+
+    Empty if the job launches nothing: it is stopped, disabled or not periodic.
+    """
     periodic = job.periodic
     if periodic is None or not job.is_active_periodic:
         return []
@@ -39,7 +42,10 @@ def list_next_launches(job: Job, after: datetime.datetime, *, max_launches: int)
 
 
 def _iterate_launches(periodic: Periodic, after: datetime.datetime) -> Iterator[datetime.datetime]:
-    """Yield the launch times of all cron expressions in order."""
+    """Yield the launch times of all cron expressions of the job after `after`, in order.
+
+    An invalid expression ends the iteration.
+    """
     specs = periodic.specs or ((periodic.spec,) if periodic.spec else ())
     try:
         zone = load_zone(periodic.time_zone or DEFAULT_TIME_ZONE)
@@ -53,7 +59,10 @@ def _iterate_launches(periodic: Periodic, after: datetime.datetime) -> Iterator[
 def force_periodic_launch(
     snapshot: Replica, namespace: str, job_id: str, context: DecisionContext, settings: JobSettings, *, cause: str = ""
 ) -> Decision[ChildJobResult]:
-    """Launch a child now, even if others still run. Raises if the job is not an active periodic job."""
+    """Return the decision that launches a child of the periodic job now, even if others still run.
+
+    Raises if the job does not exist or is not an active periodic job.
+    """
     parent = snapshot.get(JOBS, namespace, job_id)
     if parent is None:
         raise not_found("job not found")
@@ -76,7 +85,11 @@ def launch_periodic_job(
     launch_time_s: int,
     cause: str = "",
 ) -> Decision[ChildJobResult]:
-    """Create the child of this launch. If it exists already (two launches in one second), evaluate it again."""
+    """Return the decision that creates the child of the launch at `launch_time_s` (Unix seconds) and records the
+    launch.
+
+    If the child exists already, because of two launches in one second, the decision evaluates it again.
+    """
     child_id = f"{parent.id}/periodic-{launch_time_s}"
     stored = snapshot.get(JOBS, parent.namespace, child_id)
     if stored is not None:
@@ -107,7 +120,7 @@ def launch_periodic_job(
 def _reevaluate_child(
     snapshot: Replica, child: Job, context: DecisionContext, *, cause: str
 ) -> Decision[ChildJobResult]:
-    """Build the decision that evaluates an existing child again."""
+    """Return the decision that evaluates an existing child job again."""
     evaluation = make_job_evaluation(child, context, EvaluationTrigger.PERIODIC_JOB)
     changes = [EVALUATIONS.build_put(evaluation)] if evaluation is not None else []
     write = Write(

@@ -31,18 +31,17 @@ from wharf.contract.model.times import to_datetime
 
 
 class DryRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a dry run. `job_modify_index` is that of the stored job.
-
-    A registration that enforces this index fails if the job was changed since the dry run.
-    """
+    """The result of a dry run: what a registration of the job would change."""
 
     job_modify_index: int
-    warnings: str = ""
+    """That of the stored job; 0: none is stored. A registration that enforces it fails if the job changed since."""
+    warnings: str = ""  # Warnings of the validation.
     annotations: PlanAnnotations | None = None
-    failed_groups: dict[str, AllocMetric] | None = None
-    created_evaluations: tuple[Evaluation, ...] | None = None
-    diff: JobDiff | None = None
-    next_launches: tuple[datetime.datetime, ...] = ()
+    """How many allocations of each group would be placed, stopped and updated."""
+    failed_groups: dict[str, AllocMetric] | None = None  # By group, why allocations could not be placed.
+    created_evaluations: tuple[Evaluation, ...] | None = None  # Evaluations that the scheduler would create.
+    diff: JobDiff | None = None  # The difference to the stored job, if requested.
+    next_launches: tuple[datetime.datetime, ...] = ()  # The next launches of a periodic job.
 
 
 def dry_run_job(
@@ -56,9 +55,11 @@ def dry_run_job(
     max_launches: int = 1,
     cache: SchedulerCache | None = None,
 ) -> DryRun:
-    """Return what a registration of the job would change. Raises the same errors as a registration.
+    """Return what a registration of the job would change, without writing anything.
 
-    `cache` is the scheduler's view of the nodes at this snapshot; it is built if not given.
+    Raises the same errors as a registration.
+
+    `cache` is the scheduler's view of the nodes at this snapshot; it is built if it is `None`.
     """
     stored = snapshot.get(JOBS, submitted.namespace, submitted.id)
     admitted = admit_job(snapshot, inherit_server_fields(submitted, stored), settings, parser_warnings=parser_warnings)
@@ -84,7 +85,7 @@ def dry_run_job(
 
 
 def _plan_job(snapshot: Replica, job: Job, stored: Job | None, context: DecisionContext, cache: SchedulerCache) -> Plan:
-    """Return the plan that the scheduler would make if the job were stored."""
+    """Return the plan that the scheduler would make if the job were registered over the job `stored`, if any."""
     next_index = snapshot.index + 1
     if stored is not None and has_same_specification(stored, job):
         job = stored
@@ -107,6 +108,6 @@ def _plan_job(snapshot: Replica, job: Job, stored: Job | None, context: Decision
 
 
 def _list_created_evaluations(plan: Plan) -> tuple[Evaluation, ...]:
-    """Return the evaluations that the plan would create. They have no index, because they are not stored."""
+    """Return the evaluations that the plan would create, without indexes because they are never stored."""
     created = [each for each in plan.follow_ups if each.create_index <= 0]
     return tuple(replace(each, create_index=0, modify_index=0) for each in created)

@@ -49,17 +49,17 @@ MAX_JOB_CHANGES: Final = 6
 
 
 class PurgeStepResult(msgspec.Struct, frozen=True):
-    """How many records a step changed. 0: the purge is finished or waits for nodes."""
+    """The result of one step of a purge."""
 
-    index: int
-    changed_count: int
+    index: int  # The log index of the step's write.
+    changed_count: int  # How many records it changed. 0: the purge waits for nodes.
 
 
 class _Leftover(NamedTuple):
-    """One change that removes a remaining record, with its condition."""
+    """A change that stops or deletes one record that a purged job left, with the condition under which it is committed."""
 
     change: PutRecord | DeleteRecord
-    condition: Condition
+    condition: Condition  # The record must not change before the commit.
 
 
 def purge_job(
@@ -72,7 +72,11 @@ def purge_job(
     eval_priority: int = 0,
     cause: str = "",
 ) -> Decision[JobWriteResult]:
-    """Delete the job and as many of its records as fit in one write. A job that does not exist changes nothing."""
+    """Return the decision that deletes the job and as many of its records as fit in `max_changes`.
+
+    If records remain, the write also stores the purge, so that the leader continues it. A job that does not exist
+    changes nothing. `eval_priority` is the priority of the evaluation that stops allocations; 0: that of the job.
+    """
     if eval_priority > 0:
         check_eval_priority(eval_priority)
     job = snapshot.get(JOBS, namespace, job_id)
@@ -103,7 +107,10 @@ def purge_job(
 def continue_purge(
     snapshot: Replica, job_purge: JobPurge, context: DecisionContext, *, max_changes: int
 ) -> Decision[PurgeStepResult]:
-    """Build the decision of the next step of a purge. The last step also deletes the record of the purge."""
+    """Return the decision of the next step of a purge. The last step also deletes the record of the purge.
+
+    It writes nothing while only allocations are left that their nodes have not stopped yet.
+    """
     leftovers = _iter_leftovers(snapshot, job_purge, context)
     step = list(_take_leftovers(leftovers, max_changes - 1))
     is_last = next(leftovers, None) is None and not _has_occupying_allocations(snapshot, job_purge)
@@ -119,7 +126,11 @@ def continue_purge(
 
 
 def _list_job_changes(snapshot: Replica, job: Job, evaluation: Evaluation | None) -> list[PutRecord | DeleteRecord]:
-    """Return the changes that delete the job itself and create the evaluation that stops its allocations."""
+    """Return the changes that delete the job itself, its summary, launches and scaling events, and that store its
+    evaluation.
+
+    The evaluation, if any, makes the scheduler stop the job's allocations.
+    """
     key = (job.namespace, job.id)
     changes: list[PutRecord | DeleteRecord] = [JOBS.build_delete(*key), JOB_SUMMARIES.build_delete(*key)]
     if snapshot.get(PERIODIC_LAUNCHES, *key) is not None:
@@ -132,7 +143,7 @@ def _list_job_changes(snapshot: Replica, job: Job, evaluation: Evaluation | None
 
 
 def _take_leftovers(leftovers: Iterator[_Leftover], max_leftovers: int) -> Iterator[_Leftover]:
-    """Yield the next leftovers (changes that remove records of the purged job), up to `max_leftovers`."""
+    """Yield the next changes for records of the purged job from the iterator, up to `max_leftovers`."""
     # Not islice: the caller checks afterwards whether the iterator has more, so no item may be consumed in vain.
     for _ in range(max_leftovers):
         leftover = next(leftovers, None)
@@ -142,14 +153,15 @@ def _take_leftovers(leftovers: Iterator[_Leftover], max_leftovers: int) -> Itera
 
 
 def _has_occupying_allocations(snapshot: Replica, job_purge: JobPurge) -> bool:
-    """Return whether an allocation still occupies a node, so that the purge must wait for its report."""
+    """Return whether an allocation of the purged job still occupies a node, so that the purge must wait for its end."""
     return any(record.is_occupying for record in _iter_allocations(snapshot, job_purge))
 
 
 def _iter_leftovers(snapshot: Replica, job_purge: JobPurge, context: DecisionContext) -> Iterator[_Leftover]:
-    """Yield the changes that are possible now for what the purged job left.
+    """Yield the changes that are possible now for the records that the purged job left.
 
-    Records of a later job of the same name are not touched.
+    These are evaluations, allocations, deployments, versions, sources and scaling policies. Records of a later job of
+    the same name are not touched.
     """
     key = (job_purge.namespace, job_purge.job_id)
     later_job = _find_later_job(snapshot, job_purge)
@@ -191,15 +203,15 @@ def _iter_leftovers(snapshot: Replica, job_purge: JobPurge, context: DecisionCon
 
 
 def _find_later_job(snapshot: Replica, job_purge: JobPurge) -> Job | None:
-    """Return the job of the same name that was registered after the purged one, or None."""
+    """Return the job of the same name that was registered after the purged one, or `None`."""
     job = snapshot.get(JOBS, job_purge.namespace, job_purge.job_id)
     return None if job is None or job.create_index == job_purge.job_create_index else job
 
 
 def _iter_open_evaluations(snapshot: Replica, job_purge: JobPurge, context: DecisionContext) -> Iterator[_Leftover]:
-    """Yield changes that end the open evaluations of the purged job.
+    """Yield the changes that end the open evaluations of the purged job.
 
-    None if the job was registered again: its evaluations belong to the new job.
+    Yield nothing if the job was registered again: the evaluations then belong to the new job.
     """
     if _find_later_job(snapshot, job_purge) is not None:
         return
@@ -218,7 +230,7 @@ def _iter_open_evaluations(snapshot: Replica, job_purge: JobPurge, context: Deci
 
 
 def _iter_allocation_changes(snapshot: Replica, job_purge: JobPurge, context: DecisionContext) -> Iterator[_Leftover]:
-    """Yield changes that stop the allocations that occupy a node and delete the others."""
+    """Yield the changes that stop the job's allocations that occupy a node and delete the others."""
     for allocation in _iter_allocations(snapshot, job_purge):
         condition = snapshot.build_record_condition(ALLOCATIONS, allocation)
         if not allocation.is_occupying:

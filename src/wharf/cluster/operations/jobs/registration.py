@@ -40,43 +40,51 @@ from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, 
 from wharf.contract.model.times import to_datetime
 
 DEFAULT_DEREGISTER_PRIORITY: Final = 50
+"""The priority of the evaluation of a stopped job that has no priority."""
 MAX_CHILD_CONDITIONS: Final = 32
-"""Children whose records become conditions when a new parent counts them: a write has a limited size."""
+"""Limits the size of a write: when a new parent counts its existing children, at most this many of them become
+conditions.
+"""
 REGISTRATION_DISABLED_ERROR: Final = "Job registration, dispatch, and scale are disabled by the scheduler configuration"
 
 
 class JobRegistration(msgspec.Struct, frozen=True, kw_only=True):
-    """A job to register, with the options of the request."""
+    """A request to register a job, with its options."""
 
     job: Job
     should_enforce_index: bool = False
-    job_modify_index: int = 0
-    eval_priority: int = 0
-    should_preserve_counts: bool = False
-    should_preserve_resources: bool = False
-    submission: Submission | None = None
-    submission_warnings: tuple[str, ...] = ()
+    """Refuse the request unless the stored job has the modify index `job_modify_index`."""
+    job_modify_index: int = 0  # The expected modify index; 0: the job must not exist.
+    eval_priority: int = 0  # The priority of the evaluation; 0: that of the job.
+    should_preserve_counts: bool = False  # Keep the group counts of the stored job.
+    should_preserve_resources: bool = False  # Keep the task resources of the stored job.
+    submission: Submission | None = None  # The source text of the job, to be stored with the version.
+    submission_warnings: tuple[str, ...] = ()  # Warnings of the parser, for the reply.
     accessor_id: str = ""
-    """The accessor of the token that submits the job."""
+    """The accessor id of the token that submits the job."""
     is_management: bool = True
     """The caller may register jobs even while registration is disabled."""
-    cause: str = ""
+    cause: str = ""  # The origin of the request, for the log.
 
 
 class JobWriteResult(msgspec.Struct, frozen=True):
-    """The result of a job write. `index` is the index of the write."""
+    """The result of a write of a job."""
 
-    index: int
-    job_modify_index: int
-    eval_id: str = ""
-    eval_create_index: int = 0
-    warnings: str = ""
+    index: int  # The log index of the write.
+    job_modify_index: int  # The modify index of the job afterwards.
+    eval_id: str = ""  # The evaluation that was created; empty if none was.
+    eval_create_index: int = 0  # The log index of that evaluation.
+    warnings: str = ""  # Warnings for the submitter, as one text.
 
 
 def register_job(
     snapshot: Replica, request: JobRegistration, context: DecisionContext, settings: JobSettings
 ) -> Decision[JobWriteResult]:
-    """Store the job as a new version if it differs from the stored one, and evaluate it."""
+    """Return the decision that stores the job as a new version if its specification differs from the stored one, and
+    evaluates it.
+
+    Raises if the job is invalid, if registration is disabled, or if an enforced index does not match.
+    """
     check_eval_priority(request.eval_priority)
     check_registration_enabled(snapshot, is_management=request.is_management)
     submitted = replace(request.job, submitter_accessor_id=request.accessor_id)
@@ -135,7 +143,10 @@ def register_job(
 
 
 def _add_first_summary(builder: WriteBuilder, job: Job) -> None:
-    """Add the summary of a new job. Children outlive a purged parent and belong to the next job with its name."""
+    """Add the summary of a new job to the write, with the counts of its children.
+
+    A new job may have children already: they outlive a purged parent and then belong to the next job with its name.
+    """
     children = list(builder.snapshot.list_by_index(CHILDREN_OF_JOB, job.namespace, job.id))
     builder.put(JOB_SUMMARIES, replace(make_job_summary(job), children=count_children(children)))
     builder.require_unchanged_key(JOB_SUMMARIES, job.namespace, job.id)
@@ -157,8 +168,10 @@ def revert_job(
     is_management: bool = True,
     cause: str = "",
 ) -> Decision[JobWriteResult]:
-    """Register a copy of an earlier version, with its source text. The copy is a new version that is not marked
-    stable.
+    """Return the decision that registers a copy of an earlier version, with its source text, as a new version.
+
+    The copy is not marked stable. Raises if the version does not exist or is the current one, or if the current version
+    is not `expected_version`.
     """
     stored = snapshot.get(JOBS, namespace, job_id)
     if stored is None:
@@ -190,7 +203,10 @@ def deregister_job(
     cause: str = "",
     settings: JobSettings = DEFAULT_JOB_SETTINGS,
 ) -> Decision[JobWriteResult]:
-    """Stop the job. It stays readable until it is garbage-collected. A job that does not exist changes nothing."""
+    """Return the decision that stops the job. It stays readable until it is garbage-collected.
+
+    A job that does not exist changes nothing. `eval_priority` is the priority of the evaluation; 0: that of the job.
+    """
     if eval_priority > 0:
         check_eval_priority(eval_priority)
     stored = snapshot.get(JOBS, namespace, job_id)
@@ -213,14 +229,21 @@ def deregister_job(
 def make_job_evaluation(
     job: Job, context: DecisionContext, trigger: EvaluationTrigger, *, priority: int = 0
 ) -> Evaluation | None:
-    """Return the evaluation of a changed job. None for periodic and parameterized jobs: only their children run."""
+    """Return the evaluation of a changed job; `None` for periodic and parameterized jobs, because only their children
+    run.
+
+    A `priority` of 0 selects that of the job.
+    """
     if job.is_periodic or job.is_parameterized:
         return None
     return make_evaluation(job, context, trigger, scheduler=SchedulerType(job.type), priority=priority or job.priority)
 
 
 def make_deregister_evaluation(job: Job, context: DecisionContext, *, eval_priority: int) -> Evaluation | None:
-    """Return the evaluation of a stopped job, always of type service, whatever the job's type (jobs.md 1.3)."""
+    """Return the evaluation that stops the allocations of a stopped job; `None` for periodic and parameterized jobs.
+
+    Its type is always service, whatever the job's type (jobs.md 1.3).
+    """
     if job.is_periodic or job.is_parameterized:
         return None
     priority = eval_priority if eval_priority > 0 else job.priority or DEFAULT_DEREGISTER_PRIORITY
@@ -230,9 +253,10 @@ def make_deregister_evaluation(job: Job, context: DecisionContext, *, eval_prior
 
 
 def inherit_server_fields(job: Job, stored: Job | None) -> Job:
-    """Return the job with the fields that only servers set, taken from the stored job.
+    """Return the job with the fields that mark it as a child (its parent and dispatch) taken from the stored job.
 
-    A child job that is registered again stays a child; a submitter cannot set these fields.
+    A child that is registered again stays a child. A submitter cannot set these fields: without a stored child they are
+    cleared.
     """
     if stored is None or not stored.parent_id:
         return replace(job, parent_id="", dispatched=False, dispatch_idempotency_token="")
@@ -245,7 +269,10 @@ def inherit_server_fields(job: Job, stored: Job | None) -> Job:
 
 
 def add_periodic_launch(builder: WriteBuilder, job: Job, context: DecisionContext) -> None:
-    """Store the launch record of a new periodic job: launches count from its first registration (scheduling.md 8.1)."""
+    """Add the first launch record of a new periodic job to the write.
+
+    Its time is now, because launches count from the first registration (scheduling.md 8.1).
+    """
     if job.is_periodic and builder.snapshot.get(PERIODIC_LAUNCHES, job.namespace, job.id) is None:
         launch = PeriodicLaunch(
             namespace=job.namespace, id=job.id, launch=to_datetime(context.now_ns), create_index=WRITE_INDEX
@@ -261,13 +288,16 @@ def check_registration_enabled(snapshot: Replica, *, is_management: bool) -> Non
 
 
 def check_eval_priority(priority: int) -> None:
-    """Raise unless the priority is 0 (use the job's) or 1 to 100."""
+    """Raise unless the priority is 0 (the job's own is used) or 1 to 100."""
     if priority and not 1 <= priority <= 100:
         raise invalid_request("Eval priority must be between 1 and 100 inclusively")
 
 
 def check_modify_index(expected_index: int, stored: Job | None) -> None:
-    """Raise unless the stored job has the modify index that the caller expects; 0: it must not exist (jobs.md 5)."""
+    """Raise unless the stored job has the job modify index that the caller expects (jobs.md 5).
+
+    0 means that the job must not exist.
+    """
     error_start = f"Enforcing job modify index {expected_index}:"
     if expected_index == 0 and stored is not None:
         raise invalid_request(f"{error_start} job already exists")
@@ -280,7 +310,10 @@ def check_modify_index(expected_index: int, stored: Job | None) -> None:
 def evaluate_job(
     snapshot: Replica, namespace: str, job_id: str, context: DecisionContext, *, cause: str = ""
 ) -> Decision[JobWriteResult]:
-    """Create an evaluation of the job. Raises for periodic and parameterized jobs."""
+    """Return the decision that creates an evaluation of the job.
+
+    Raises if the job does not exist, or is periodic or parameterized.
+    """
     job = snapshot.get(JOBS, namespace, job_id)
     if job is None:
         raise not_found("job not found")

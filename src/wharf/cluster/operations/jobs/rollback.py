@@ -25,25 +25,27 @@ from wharf.contract.model.times import DecisionContext
 
 
 class Rollback(msgspec.Struct, frozen=True):
-    """The records that restore a version. `description` is appended to the deployment's status description.
+    """The records that restore the newest stable version of a job."""
 
-    If `job` is None, the job stays as it is.
-    """
-
-    description: str
-    version: int | None = None
-    job: Job | None = None
-    changes: tuple[PutRecord | DeleteRecord, ...] = ()
-    conditions: tuple[Condition, ...] = ()
+    description: str  # Appended to the deployment's status description.
+    version: int | None = None  # The version that is restored.
+    job: Job | None = None  # The job afterwards. `None`: the job stays as it is.
+    changes: tuple[PutRecord | DeleteRecord, ...] = ()  # To be added to the write that fails the deployment.
+    conditions: tuple[Condition, ...] = ()  # To be added to the same write.
 
 
 NO_STABLE_VERSION = Rollback(" - no stable job version to auto revert to")
+"""The result if the job has no stable version: nothing changes."""
 
 
 def roll_back_job(
     snapshot: Replica, deployment: Deployment, context: DecisionContext, *, max_versions: int
 ) -> Rollback | None:
-    """Return the rollback of the deployment's job, or None if the job was changed or stopped since the deployment."""
+    """Return the changes that restore the newest stable version of the deployment's job, as a new version.
+
+    Return `None` if the job was changed, stopped or deleted since the deployment started. `max_versions` is how many
+    versions are stored.
+    """
     job = snapshot.get(JOBS, deployment.namespace, deployment.job_id)
     if job is None or job.stop:
         return None

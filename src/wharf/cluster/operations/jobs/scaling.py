@@ -41,26 +41,31 @@ MAX_META_BYTES: Final = 10_000
 
 
 class GroupScaling(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to set the count of a group, or, if `count` is None, to record a scaling event only."""
+    """A request to set the count of a group, or, if `count` is `None`, to record a scaling event only."""
 
     namespace: str
     job_id: str
-    group: str
-    count: int | None = None
-    message: str = ""
-    is_error: bool = False
+    group: str  # The name of the group.
+    count: int | None = None  # The new count; `None`: only record an event.
+    message: str = ""  # The reason, for the scaling event.
+    is_error: bool = False  # The event reports a failure of the autoscaler.
     # Any JSON object of the autoscaler; it is only stored.
     meta: dict[str, Any] | None = None
-    job_modify_index: int = 0
-    accessor_id: str = ""
-    is_management: bool = True
-    cause: str = ""
+    job_modify_index: int = 0  # If above 0, the job must have this modify index.
+    accessor_id: str = ""  # The accessor id of the caller's ACL token.
+    is_management: bool = True  # The caller may scale even while registration is disabled.
+    cause: str = ""  # The origin of the request, for the log.
 
 
 def scale_group(
     snapshot: Replica, request: GroupScaling, context: DecisionContext, settings: JobSettings
 ) -> Decision[JobWriteResult]:
-    """Store a new version of the job with the new count, and record the scaling event."""
+    """Return the decision that stores a new version of the job with the new count of the group, and records the scaling
+    event.
+
+    Without a count, only the event is recorded. Raises if the request is invalid, or while a deployment of the job is
+    active.
+    """
     check_registration_enabled(snapshot, is_management=request.is_management)
     _check_request(request)
     job = snapshot.get(JOBS, request.namespace, request.job_id)
@@ -98,7 +103,7 @@ def scale_group(
 def _build_event_decision(
     snapshot: Replica, job: Job, group: TaskGroup, request: GroupScaling, context: DecisionContext
 ) -> Decision[JobWriteResult]:
-    """Build the decision that records an event without changing the job."""
+    """Return the decision that records a scaling event without changing the job."""
     events = _prepend_event(snapshot, job, group, _make_event(request, group, context))
     conditions = [
         snapshot.build_record_condition(JOBS, job),
@@ -111,7 +116,10 @@ def _build_event_decision(
 
 
 def build_scale_status(snapshot: Replica, job: Job) -> JobScaleStatus:
-    """Return the desired, placed, running and healthy counts of every group of the job."""
+    """Return the desired, placed, running and healthy counts of every group of the job, and its scaling events.
+
+    Canaries are not counted.
+    """
     events = snapshot.get(SCALING_EVENTS, job.namespace, job.id)
     events_by_group = events.scaling_events if events is not None else {}
     live: dict[str, list[Allocation]] = {}
@@ -135,7 +143,7 @@ def build_scale_status(snapshot: Replica, job: Job) -> JobScaleStatus:
 def _build_group_status(
     group: TaskGroup, live: Iterable[Allocation], events: tuple[ScalingEvent, ...] | None
 ) -> GroupScaleStatus:
-    """Return the counts of one group."""
+    """Return the counts of one group, whose allocations that have not ended are `live`, with its scaling events."""
     live = list(live)
     health = [each.deployment_status.healthy for each in live if each.deployment_status is not None]
     return GroupScaleStatus(
@@ -149,7 +157,9 @@ def _build_group_status(
 
 
 def _check_request(request: GroupScaling) -> None:
-    """Raise if the request has no group, is too large, or has a negative count or a count with an error."""
+    """Raise if the request has no group, a too long message or meta, a negative count, or a count together with an
+    error.
+    """
     if not request.group:
         raise invalid_request("missing task group name for scaling action")
     if len(request.message.encode()) > MAX_MESSAGE_BYTES:
@@ -163,7 +173,7 @@ def _check_request(request: GroupScaling) -> None:
 
 
 def _check_count(count: int, job: Job, group: TaskGroup, settings: JobSettings) -> None:
-    """Raise if the count violates the group's scaling policy or the configured maximum of the job."""
+    """Raise if the group's scaling policy, the job's type or the configured maximum of a job does not allow the count."""
     if job.type == JobType.SYSTEM and count > 1:
         raise invalid_request('jobs of type "system" can only be scaled between 0 and 1')
     policy = group.scaling
@@ -179,7 +189,7 @@ def _check_count(count: int, job: Job, group: TaskGroup, settings: JobSettings) 
 def _make_event(
     request: GroupScaling, group: TaskGroup, context: DecisionContext, *, eval_id: str | None = None
 ) -> ScalingEvent:
-    """Return the scaling event of the request."""
+    """Return the scaling event that records the request. `eval_id` is the evaluation that it caused."""
     return ScalingEvent(
         time=context.now_ns,
         count=request.count,
@@ -193,7 +203,11 @@ def _make_event(
 
 
 def _prepend_event(snapshot: Replica, job: Job, group: TaskGroup, event: ScalingEvent) -> JobScalingEvents:
-    """Return the events of the job with this one first. Events of groups that no longer exist are dropped."""
+    """Return the scaling events of the job, with this event first in its group, and at most `MAX_SCALING_EVENTS` of
+    each group.
+
+    Events of groups that no longer exist are dropped.
+    """
     stored = snapshot.get(SCALING_EVENTS, job.namespace, job.id)
     events = dict(stored.scaling_events) if stored is not None else {}
     events[group.name] = (event, *events.get(group.name, ()))[:MAX_SCALING_EVENTS]

@@ -7,10 +7,11 @@ from wharf.contract.model.jobs.job import Job, Submission
 from wharf.contract.model.log import WRITE_INDEX
 
 SIZE_UNITS: Final = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
+"""Bytes of a unit and its name, the largest first."""
 
 
 def measure_submission(source: Submission) -> int:
-    """Return the size of everything that would be stored, in bytes."""
+    """Return the size of the texts of a job's source that would be stored, in bytes."""
     texts = [source.source, source.variables, source.format]
     texts += [text for pair in (source.variable_flags or {}).items() for text in pair]
     return sum(len(text.encode()) for text in texts)
@@ -19,7 +20,10 @@ def measure_submission(source: Submission) -> int:
 def check_submission_size(
     source: Submission | None, settings: JobSettings
 ) -> tuple[Submission | None, tuple[str, ...]]:
-    """Return the source to store. If it is too large, return None and a warning."""
+    """Return the source text to store, and warnings.
+
+    If the source is too large, return `None` and one warning.
+    """
     if source is None:
         return None, ()
     size = measure_submission(source)
@@ -30,7 +34,7 @@ def check_submission_size(
 
 
 def make_submission(source: Submission, job: Job) -> Submission:
-    """Return the record of the source of this version of the job."""
+    """Return the record that stores the source text with the current version of the job."""
     return Submission(
         namespace=job.namespace,
         job_id=job.id,
@@ -45,7 +49,7 @@ def make_submission(source: Submission, job: Job) -> Submission:
 
 
 def format_size(byte_count: int) -> str:
-    """Format a number of bytes, such as `1.1 MB`."""
+    """Return a number of bytes as text with one decimal, such as `1.1 MB`."""
     for unit_bytes, unit in SIZE_UNITS:
         if byte_count >= unit_bytes:
             return f"{byte_count / unit_bytes:.1f} {unit}"

@@ -40,19 +40,19 @@ def make_job_summary(job: Job) -> JobSummary:
 
 
 class SummaryReconciliation(msgspec.Struct, frozen=True):
-    """How many summaries were written, and the key to continue from; empty if all jobs were scanned."""
+    """The result of one step that corrects job summaries."""
 
-    index: int
-    written_count: int = 0
-    next_key: str = ""
+    index: int  # The log index of the write.
+    written_count: int = 0  # How many summaries were corrected.
+    next_key: str = ""  # The key of the last scanned job; the next step starts after it. Empty: all jobs were scanned.
 
 
 def reconcile_summaries(
     snapshot: Replica, *, after_key: str = "", max_summaries: int, max_scanned_jobs: int = 1_000, cause: str = ""
 ) -> Decision[SummaryReconciliation]:
-    """Correct up to `max_summaries` job summaries that differ from the stored records.
+    """Return the decision that corrects up to `max_summaries` job summaries that differ from the stored records.
 
-    Scans at most `max_scanned_jobs` jobs, in key order, starting after `after_key`.
+    It scans at most `max_scanned_jobs` jobs, in key order, starting after `after_key`.
     """
     changes: list[PutRecord] = []
     conditions: list[Condition] = []
@@ -79,7 +79,11 @@ def reconcile_summaries(
 
 
 def recompute_summary(snapshot: Replica, job: Job, stored: JobSummary | None) -> JobSummary:
-    """Return the summary of the job, counted from its allocations and children."""
+    """Return the summary of the job, counted from its stored allocations and children.
+
+    Some counters cannot be recomputed and are taken from the summary `stored`: queued allocations, and ended ones whose
+    records were garbage-collected.
+    """
     base = stored if stored is not None else make_job_summary(job)
     groups = {group.name: asdict(GroupSummary()) for group in job.groups}
     for allocation in snapshot.list_by_index(ALLOCATIONS_OF_JOB, job.namespace, job.id):
@@ -98,7 +102,10 @@ def recompute_summary(snapshot: Replica, job: Job, stored: JobSummary | None) ->
 
 
 def _recount_children(snapshot: Replica, job: Job, base: JobSummary) -> ChildrenSummary:
-    """Return the counts of the job's children."""
+    """Return the counts of the job's children by status.
+
+    At least as many are dead as in the stored summary, because dead children may have been garbage-collected.
+    """
     current = count_children(snapshot.list_by_index(CHILDREN_OF_JOB, job.namespace, job.id))
     stored_counts = base.children or ChildrenSummary()
     return replace(current, dead=max(current.dead, stored_counts.dead))

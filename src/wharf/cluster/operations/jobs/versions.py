@@ -19,7 +19,7 @@ from wharf.contract.model.refusal import Refusal, invalid_request, not_found
 MAX_TAG_DESCRIPTION_BYTES: Final = 1_000
 MAX_TAG_NAME_BYTES: Final = 256
 MAX_DROPPED_VERSIONS: Final = 10
-"""Limits the size of a write after `versions_kept` was lowered. Later writes delete the rest."""
+"""Limits the size of a write: how many old versions it deletes, for example after `versions_kept` was lowered."""
 
 
 _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
@@ -27,21 +27,22 @@ _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 class VersionTagResult(msgspec.Struct, frozen=True):
-    """The tag after the write; an empty name if it was deleted."""
+    """The result of a request to set or delete a version tag."""
 
-    index: int
-    tag: VersionTag
+    index: int  # The log index of the write.
+    tag: VersionTag  # The tag after the write; its name is empty if it was deleted.
 
 
 class VersionStabilityResult(msgspec.Struct, frozen=True):
-    """The index of the write that changed whether the version is stable."""
+    """The result of a request to mark a version as stable or not."""
 
-    index: int
+    index: int  # The log index of the write.
 
 
 def clear_server_fields(job: Job) -> Job:
-    """Return the job without the fields that servers set. Jobs that are equal then have the same specification
-    (jobs.md 1.1).
+    """Return the job without the fields that servers set, such as indexes and status.
+
+    Two jobs that are equal then have the same specification (jobs.md 1.1).
     """
     return replace(
         job,
@@ -61,12 +62,15 @@ def has_same_specification(job: Job, other: Job) -> bool:
 
     The encoded jobs are compared too, because Python treats 1 and True as equal and task drivers do not.
     """
-    left, right = clear_server_fields(job), clear_server_fields(other)
-    return left == right and _encode(left) == _encode(right)
+    first, second = clear_server_fields(job), clear_server_fields(other)
+    return first == second and _encode(first) == _encode(second)
 
 
 def make_next_version(job: Job, stored: Job | None, context: DecisionContext) -> Job:
-    """Return the job as its next version, or as its first if there is no stored job."""
+    """Return the job with the fields of its next version, or of its first version if there is no stored job.
+
+    It gets the next version number, a new submission time and its initial status.
+    """
     job = replace(
         job,
         version=max(job.version, stored.version + 1) if stored is not None else job.version,
@@ -81,9 +85,9 @@ def make_next_version(job: Job, stored: Job | None, context: DecisionContext) ->
 
 
 def get_initial_status(job: Job, stored: Job | None = None) -> JobStatus:
-    """Return the status of the job when it is stored together with an evaluation.
+    """Return the status with which the job is stored; `stored` is the job that it replaces.
 
-    The scheduler process updates it from then on.
+    After that only the leader's scheduler process changes the status.
     """
     if job.type == JobType.SYSTEM or job.is_periodic or job.is_parameterized:
         return JobStatus.DEAD if job.stop else JobStatus.RUNNING
@@ -95,7 +99,11 @@ def get_initial_status(job: Job, stored: Job | None = None) -> JobStatus:
 
 
 def store_version(builder: WriteBuilder, job: Job, *, max_versions: int) -> None:
-    """Add the changes that store the job as its newest version and delete versions beyond `max_versions`."""
+    """Add to the write the changes that store the job as its newest version and delete versions beyond `max_versions`.
+
+    At most `MAX_DROPPED_VERSIONS` are deleted; later writes delete the rest. The write conflicts if the job changes
+    before the commit.
+    """
     builder.put(JOBS, job)
     builder.put(JOB_VERSIONS, job)
     builder.require_unchanged_key(JOBS, job.namespace, job.id)
@@ -109,9 +117,10 @@ def store_version(builder: WriteBuilder, job: Job, *, max_versions: int) -> None
 
 
 def _list_excess_versions(snapshot: Replica, new: Job, max_versions: int) -> Sequence[Job]:
-    """Return the oldest untagged versions, which are to be deleted.
+    """Return the versions to delete, newest first, after `new` becomes the newest version of the job.
 
-    The newest stable version is kept, and the next oldest version is deleted instead (jobs.md 4).
+    Tagged versions are kept. The newest stable version is kept too, and the next oldest version is deleted instead
+    (jobs.md 4).
     """
     stored = snapshot.list_by_index(VERSIONS_OF_JOB, new.namespace, new.id)
     versions = sorted(
@@ -128,8 +137,9 @@ def _list_excess_versions(snapshot: Replica, new: Job, max_versions: int) -> Seq
 
 
 def list_versions(snapshot: Replica, namespace: str, job_id: str) -> list[Job]:
-    """Return the stored versions of the current registration of the job, newest first. Empty if the job does not
-    exist.
+    """Return the stored versions of the job, newest first. Empty if the job does not exist.
+
+    Versions of an earlier job of the same name that was purged are left out.
     """
     job = snapshot.get(JOBS, namespace, job_id)
     if job is None:
@@ -144,7 +154,10 @@ def list_versions(snapshot: Replica, namespace: str, job_id: str) -> list[Job]:
 
 
 def find_version(snapshot: Replica, namespace: str, job_id: str, version: int) -> Job | None:
-    """Return this version of the current registration of the job, or None."""
+    """Return this version of the job, or `None`.
+
+    A version of an earlier job of the same name that was purged does not count.
+    """
     found = snapshot.get(JOB_VERSIONS, namespace, job_id, version)
     job = snapshot.get(JOBS, namespace, job_id)
     return found if found is not None and job is not None and found.create_index == job.create_index else None
@@ -161,7 +174,11 @@ def set_version_tag(
     is_latest: bool = False,
     cause: str = "",
 ) -> Decision[VersionTagResult]:
-    """Set the tag of a version. Setting the same name again replaces the description."""
+    """Return the decision that sets the tag of a job version, or replaces the description of the same tag.
+
+    `is_latest` selects the current version. Raises if the tag is invalid, if the version does not exist, or if another
+    version has the tag.
+    """
     if not tag.name:
         raise invalid_request("version tag name must not be empty")
     if len(tag.name.encode()) > MAX_TAG_NAME_BYTES:
@@ -188,7 +205,7 @@ def set_version_tag(
 def delete_version_tag(
     snapshot: Replica, namespace: str, job_id: str, name: str, *, cause: str = ""
 ) -> Decision[VersionTagResult]:
-    """Delete the tag with this name."""
+    """Return the decision that deletes the tag with this name. Raises not-found if no version has it."""
     job = snapshot.get(JOBS, namespace, job_id)
     if job is None:
         raise not_found(f'job "{job_id}" not found')
@@ -204,7 +221,10 @@ def delete_version_tag(
 def set_version_stability(
     snapshot: Replica, namespace: str, job_id: str, version: int, *, is_stable: bool, cause: str = ""
 ) -> Decision[VersionStabilityResult]:
-    """Mark a version as stable or not stable. Rollbacks restore stable versions only."""
+    """Return the decision that marks a version as stable or not stable. Raises if the version does not exist.
+
+    Rollbacks restore stable versions only.
+    """
     job = snapshot.get(JOBS, namespace, job_id)
     found = find_version(snapshot, namespace, job_id, version) if version >= 0 else None
     if job is None or found is None:
@@ -223,7 +243,7 @@ def version_not_found(namespace: str, job_id: str, version: int) -> Refusal:
 
 
 def _find_tagged_version(snapshot: Replica, namespace: str, job_id: str, name: str) -> Job | None:
-    """Return the version with this tag, or None."""
+    """Return the version of the job with this tag, or `None`."""
     found = (
         each
         for each in list_versions(snapshot, namespace, job_id)
@@ -236,9 +256,10 @@ def _find_tagged_version(snapshot: Replica, namespace: str, job_id: str, name: s
 def _build_version_write(
     snapshot: Replica, job: Job, version: Job, *, write_kind: str, cause: str, **fields: object
 ) -> Write:
-    """Build the write that sets these fields of a version. The current version is stored in two tables; both change.
+    """Return the write that sets these fields of one version of a job.
 
-    The job's own record is always written, so that two requests that give one tag name to two versions conflict.
+    The current version is stored in two tables, of versions and of jobs; then both records change. The record in the
+    table of jobs is always written, so that two requests that give one tag name to two versions conflict.
     """
     job = replace(job, **fields) if version.version == job.version else job
     changes = [JOB_VERSIONS.build_put(replace(version, **fields)), JOBS.build_put(job)]

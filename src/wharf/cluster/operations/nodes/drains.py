@@ -43,30 +43,31 @@ MAX_DRAIN_DEADLINE_NS = 100 * 365 * 24 * 3_600 * 1_000_000_000
 
 
 class DrainOptions(msgspec.Struct, frozen=True):
-    """The options of a drain. `deadline_ns`: above 0 a time limit, 0 no limit, below 0 all allocations migrate at once."""
+    """The options of a drain."""
 
-    deadline_ns: int = 0
-    ignore_system_jobs: bool = False
+    deadline_ns: int = 0  # Above 0 a time limit, 0 no limit, below 0 all allocations migrate at once.
+    ignore_system_jobs: bool = False  # Allocations of system jobs stay on the node.
 
 
 class DrainRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to start or change a drain, or, if `order` is None, to cancel it.
-
-    `mark_eligible` applies to a cancellation only.
-    """
+    """A request to start or change a drain, or to cancel it."""
 
     node_id: str
-    order: DrainOptions | None = None
-    mark_eligible: bool = False
-    meta: Mapping[str, str] = msgspec.field(default_factory=dict)
-    accessor_id: str = ""
-    cause: str = ""
+    order: DrainOptions | None = None  # The options of the drain; `None`: cancel it.
+    mark_eligible: bool = False  # After a cancellation, placements on the node are allowed again.
+    meta: Mapping[str, str] = msgspec.field(default_factory=dict)  # Names and values that are stored with the drain.
+    accessor_id: str = ""  # The accessor id of the caller's ACL token.
+    cause: str = ""  # The origin of the request, for the log.
 
 
 def update_drain(
     snapshot: Replica, request: DrainRequest, context: DecisionContext, *, max_evaluations: int
 ) -> Decision[NodeWriteResult]:
-    """Start, change or cancel the drain of a node, as requested."""
+    """Return the decision that starts, changes or cancels the drain of a node, as requested.
+
+    If the node becomes eligible again, up to `max_evaluations` of its jobs are evaluated. Raises not-found if the node
+    does not exist.
+    """
     node = get_node(snapshot, request.node_id)
     evaluations: list[Evaluation] = []
     if request.order is not None:
@@ -82,8 +83,9 @@ def update_drain(
 
 
 def _start_drain(node: Node, request: DrainRequest, options: DrainOptions, context: DecisionContext) -> Node:
-    """Return the node with this drain strategy. A drain in progress keeps its start time; its deadline counts from
-    now.
+    """Return the node with a drain of these options, ineligible for placements.
+
+    A drain in progress keeps its start time; its deadline counts from now.
     """
     now = to_datetime(context.now_ns)
     previous_strategy = node.drain_strategy
@@ -110,7 +112,7 @@ def _start_drain(node: Node, request: DrainRequest, options: DrainOptions, conte
 
 
 def _cancel_drain(node: Node, request: DrainRequest, context: DecisionContext) -> Node:
-    """Return the node without a drain strategy. It stays ineligible unless the request marks it eligible."""
+    """Return the node without a drain. It stays ineligible unless the request marks it as eligible."""
     was_draining = node.drain_strategy is not None
     updated = node
     if was_draining:
@@ -131,7 +133,7 @@ def _cancel_drain(node: Node, request: DrainRequest, context: DecisionContext) -
 
 
 def _merge_meta(request: DrainRequest, last_metadata: DrainMetadata | None) -> dict[str, str] | None:
-    """Return the metadata of the request, or that of the last drain if the request has none."""
+    """Return the metadata of the request, or that of the drain in progress if the request has none."""
     return dict(request.meta) or (last_metadata.meta if last_metadata is not None else None)
 
 
@@ -143,19 +145,24 @@ def _whole_seconds(time: datetime.datetime) -> datetime.datetime:
 MIGRATION_WRITE_KIND: Final = "allocations-moved"
 """The kind of a write that marks allocations for migration."""
 DRAIN_COMPLETE_MESSAGE: Final = "Node drain complete"
+"""The text of the node event that records the end of a drain."""
 
 
 class MigrationResult(msgspec.Struct, frozen=True):
-    """The index of the write, and how many allocations were marked."""
+    """The result of one write that marks allocations for migration."""
 
-    index: int
-    marked_count: int
+    index: int  # The log index of the write.
+    marked_count: int  # How many allocations were marked.
 
 
 def migrate_allocations(
     snapshot: Replica, allocations_by_job: Sequence[tuple[Job, Sequence[Allocation]]], context: DecisionContext
 ) -> Decision[MigrationResult] | None:
-    """Mark these allocations for migration and create an evaluation for each job. Return None if there are none."""
+    """Return the decision that marks these allocations for migration and creates an evaluation of each job.
+
+    Return `None` if there are no allocations. The write conflicts if a node changes before the commit, for example
+    because its drain is canceled.
+    """
     marked = [
         _mark_for_migration(allocation, job, context)
         for job, allocations in allocations_by_job
@@ -187,7 +194,7 @@ def migrate_allocations(
 
 
 def _mark_for_migration(allocation: Allocation, job: Job, context: DecisionContext) -> Allocation:
-    """Return the allocation marked for migration. Batch allocations are stopped and not replaced."""
+    """Return the allocation marked for migration. The mark of a batch allocation forbids a replacement."""
     transition = replace(allocation.desired_transition or DesiredTransition(), migrate=True)
     if job.is_finite:
         transition = replace(transition, migrate_disable_placement=True)
@@ -199,7 +206,12 @@ def _mark_for_migration(allocation: Allocation, job: Job, context: DecisionConte
 def complete_drain(
     snapshot: Replica, node: Node, context: DecisionContext, *, is_deadline_reached: bool
 ) -> Decision[NodeWriteResult]:
-    """Record that the drain is complete. The node stays ineligible until an operator changes that."""
+    """Return the decision that records the end of the node's drain.
+
+    The node stays ineligible until an operator changes that.
+
+    `is_deadline_reached`: the drain ended because of its deadline, which its event records.
+    """
     now = to_datetime(context.now_ns)
     details = {"deadline_reached": "true"} if is_deadline_reached else None
     event = NodeEvent(
@@ -213,7 +225,10 @@ def complete_drain(
 
 
 def count_write_items(allocations: Iterable[Allocation], known_nodes: Mapping[str, None]) -> int:
-    """Return how much of a write's limit these allocations take: one change each, and one condition for each new node."""
+    """Return how much of a write's size limit these allocations take.
+
+    Each counts as one change, and each node that is not in `known_nodes` as one condition.
+    """
     allocations = list(allocations)
     return len(allocations) + len(
         {allocation.node_id: None for allocation in allocations if allocation.node_id not in known_nodes}

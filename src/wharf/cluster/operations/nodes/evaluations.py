@@ -20,12 +20,12 @@ from wharf.contract.model.nodes.node import Node, NodeStatus
 
 
 class NodeEvaluationResult(msgspec.Struct, frozen=True):
-    """The evaluations created and the keys of their jobs. `is_complete`: no affected job remains."""
+    """The result of a request to evaluate the jobs of a node."""
 
-    index: int
-    eval_ids: tuple[str, ...] = ()
-    job_keys: tuple[tuple[str, str], ...] = ()
-    is_complete: bool = True
+    index: int  # The log index of the write; 0 if nothing was written.
+    eval_ids: tuple[str, ...] = ()  # The evaluations that were created.
+    job_keys: tuple[tuple[str, str], ...] = ()  # (namespace, job id) of each evaluated job.
+    is_complete: bool = True  # False: more jobs remain; the caller repeats the request.
 
 
 def evaluate_node(
@@ -37,7 +37,11 @@ def evaluate_node(
     max_evaluations: int,
     cause: str = "",
 ) -> Decision[NodeEvaluationResult]:
-    """Create evaluations of jobs that the node affects, except `evaluated_jobs`; at most `max_evaluations`."""
+    """Return the decision that evaluates the jobs that the node affects, at most `max_evaluations` of them.
+
+    `evaluated_jobs` are jobs that an earlier write of the same request has evaluated. Raises not-found if the node does
+    not exist.
+    """
     node = get_node(snapshot, node_id)
     remaining = (job for job in find_affected_jobs(snapshot, node) if (job.namespace, job.id) not in evaluated_jobs)
     jobs = list(islice(remaining, max_evaluations))
@@ -59,9 +63,9 @@ def evaluate_node(
 def evaluate_remaining_jobs(
     snapshot: Replica, node_id: str, context: DecisionContext, *, max_evaluations: int
 ) -> Decision[NodeWriteResult] | None:
-    """Evaluate affected jobs that did not fit in the node's own write; then delete the services of a lost node.
+    """Return the decision that evaluates the jobs that did not fit in the write that changed their node, or `None`.
 
-    Return None if nothing remains to be done.
+    When all are evaluated and the node is down or purged, the decision deletes the services on it instead.
     """
     node = snapshot.get(NODES, node_id)
     if node is None:  # The node was purged, and its jobs did not all fit in the write of the purge.
@@ -84,7 +88,7 @@ def evaluate_remaining_jobs(
 
 
 def _needs_evaluation(snapshot: Replica, job: Job, node: Node) -> bool:
-    """Return whether the node's status affects the job and no open evaluation will handle it."""
+    """Return whether the node's status requires an evaluation of the job and none of its evaluations is open."""
     if node.status is NodeStatus.READY and job.type != JobType.SYSTEM:
         return False
     if _has_open_evaluation(snapshot, job):
@@ -103,7 +107,7 @@ def _needs_evaluation(snapshot: Replica, job: Job, node: Node) -> bool:
 
 
 def _has_open_evaluation(snapshot: Replica, job: Job) -> bool:
-    """Return whether an evaluation of the job is not terminal."""
+    """Return whether the job has an evaluation that is not terminal."""
     return any(
         not each.status.is_terminal for each in snapshot.list_by_index(EVALUATIONS_OF_JOB, job.namespace, job.id)
     )

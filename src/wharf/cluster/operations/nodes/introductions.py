@@ -15,22 +15,23 @@ from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
 from wharf.contract.model.times import MINUTE, SECOND, format_duration
 
 DEFAULT_INTRODUCTION_TTL_NS: Final = 5 * MINUTE
+"""How long an introduction token is valid, unless the caller requests another time."""
 MAX_INTRODUCTION_TTL_NS: Final = 30 * MINUTE
 """Limits how long a leaked token can admit nodes."""
 
 
 class Introduction(msgspec.Struct, frozen=True):
-    """Which nodes an introduction token admits.
+    """The content of an introduction token: which new nodes it admits."""
 
-    Only nodes of `node_pool`, or of any pool if it is empty; only the node called `node_name`, if it is set.
-    """
-
-    node_name: str = ""
-    node_pool: str = DEFAULT_NODE_POOL
+    node_name: str = ""  # The only node that it admits; empty: any name.
+    node_pool: str = DEFAULT_NODE_POOL  # The only pool whose nodes it admits; empty: any pool.
 
 
 def resolve_introduction_ttl(ttl_ns: int) -> int:
-    """Return the lifetime of an introduction token in nanoseconds; 0 selects the default. Raises outside the limits."""
+    """Return the lifetime of an introduction token in nanoseconds; a `ttl_ns` of 0 selects the default.
+
+    Raises if it is below one second or above `MAX_INTRODUCTION_TTL_NS`.
+    """
     if not ttl_ns:
         return DEFAULT_INTRODUCTION_TTL_NS
     if not SECOND <= ttl_ns <= MAX_INTRODUCTION_TTL_NS:
@@ -42,7 +43,11 @@ def resolve_introduction_ttl(ttl_ns: int) -> int:
 
 
 def check_node_admission(snapshot: Replica, node: Node, introduction: Introduction | None) -> None:
-    """Raise unless the node shows the secret that it registered with, or is new and has a matching introduction."""
+    """Raise unless the node may register.
+
+    A registered node must show the secret with which it registered. A new node needs an introduction that admits its
+    name and pool.
+    """
     stored = snapshot.get(NODES, node.id)
     if stored is not None:
         if stored.secret_digest and stored.secret_digest == node.secret_digest:

@@ -46,7 +46,7 @@ SERVER_OWNED_FIELDS: Final = (
     "create_index",
     "modify_index",
 )
-"""Fields that a node cannot set itself."""
+"""Fields of the node record that a node cannot set itself."""
 
 
 FEASIBILITY_FIELDS: Final = ("name", "datacenter", "node_class", "attributes", "meta", "host_volumes", "node_resources")
@@ -56,10 +56,11 @@ FEASIBILITY_FIELDS: Final = ("name", "datacenter", "node_class", "attributes", "
 def register_node(
     snapshot: Replica, reported: Node, context: DecisionContext, *, max_evaluations: int
 ) -> Decision[NodeWriteResult]:
-    """Store what a node reports about itself, with its events. Fields that servers own are not changed.
+    """Return the decision that stores what a node reports about itself, with its events.
 
-    If the node's agent has restarted, it sends a `reports_from` above 0 and gets the number of its next report in
-    return.
+    Fields that servers own are not changed. If the node's agent has restarted, it sends a `reports_from` above 0 and
+    gets the number of its next report in the reply. Up to `max_evaluations` affected jobs are evaluated. Raises if the
+    node has another secret than before.
     """
     if not reported.id or not reported.secret_digest:
         raise invalid_request("cannot register the node: it must send an ID and a secret")
@@ -93,7 +94,7 @@ def register_node(
 
 
 def check_node_pool_name(name: str) -> None:
-    """Raise if no node may be in a pool of this name."""
+    """Raise unless a node may be in a pool of this name: it must be valid, and not the pool that contains every node."""
     if name == ALL_NODE_POOL:
         raise invalid_request(
             f'node is not allowed to register in node pool "{ALL_NODE_POOL}": that pool contains every node'
@@ -103,7 +104,10 @@ def check_node_pool_name(name: str) -> None:
 
 
 def _make_feasibility_key(node: Node) -> tuple[object, ...]:
-    """Return everything that jobs can require of the node, without the times of driver checks."""
+    """Return everything that jobs can require of the node, to compare it with an earlier version of the node.
+
+    Times of driver checks are left out.
+    """
     drivers = {name: replace(info, update_time=None) for name, info in (node.drivers or {}).items()}
     return (drivers, *(getattr(node, name) for name in FEASIBILITY_FIELDS))
 
@@ -111,9 +115,10 @@ def _make_feasibility_key(node: Node) -> tuple[object, ...]:
 def purge_node(
     snapshot: Replica, node_id: str, context: DecisionContext, *, max_evaluations: int, cause: str = ""
 ) -> Decision[NodeWriteResult]:
-    """Delete the node. Its allocations become lost: their jobs are evaluated, as many as fit in the write.
+    """Return the decision that deletes the node and evaluates up to `max_evaluations` of its jobs.
 
-    `evaluate_remaining_jobs` evaluates the others. It finds them by their allocations on a node that does not exist.
+    The scheduler then marks its allocations as lost. `evaluate_remaining_jobs` evaluates the other jobs: it finds them
+    by their allocations on a node that does not exist.
     """
     node = get_node(snapshot, node_id)
     jobs = islice(find_jobs_on_node(snapshot, node_id), max_evaluations)

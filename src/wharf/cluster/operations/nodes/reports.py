@@ -49,23 +49,23 @@ REPORT_NUMBERS_PER_INDEX: Final = 65_536
 
 
 class AllocationReport(msgspec.Struct, frozen=True):
-    """What a node reports about one allocation."""
+    """What a node reports about one allocation. An empty or missing field does not change the stored one."""
 
-    id: str
-    client_status: ClientStatus
-    client_description: str = ""
-    task_states: dict[str, TaskState] | None = None
-    deployment_status: AllocDeploymentStatus | None = None
+    id: str  # The id of the allocation.
+    client_status: ClientStatus  # The state of the allocation on its node.
+    client_description: str = ""  # A text that explains the status.
+    task_states: dict[str, TaskState] | None = None  # The states of its tasks by name.
+    deployment_status: AllocDeploymentStatus | None = None  # The health of the allocation.
     network_status: NetworkStatus | None = None
     services: tuple[ServiceRegistration, ...] | None = None
     """The services that run now; None: the report does not cover services."""
-    log_tails: bytes = b""
+    log_tails: bytes = b""  # The last log lines of its tasks, packed.
 
 
 def compute_first_report_number(snapshot: Replica, node: Node) -> int:
-    """Return the number from which the node must number its reports: higher than any number it ever used.
+    """Return the number from which the node must number its reports: higher than any number that it has used.
 
-    Stored numbers count too, because indexes can repeat after an older copy of the log was restored unnoticed.
+    Stored numbers count too, because log indexes can repeat after an older copy of the log was restored unnoticed.
     """
     used_numbers = [each.report_number for each in snapshot.list_by_index_sorted(ALLOCATIONS_ON_NODE, node.id)]
     return max((snapshot.index + 1) * REPORT_NUMBERS_PER_INDEX, node.reports_from + 1, max(used_numbers, default=0) + 1)
@@ -81,10 +81,10 @@ def apply_reports(
     max_evaluations: int,
     report_number: int = 0,
 ) -> Decision[NodeWriteResult]:
-    """Apply a node's report about its allocations and evaluate the affected jobs.
+    """Return the decision that stores a node's reports about its allocations and evaluates the affected jobs.
 
     `is_complete`: the node has now reported every allocation that it has. `report_number` is 0 if the node does not
-    number its reports.
+    number its reports. Raises if the node is down or disconnected, or if the report is outdated.
     """
     stored_node = get_node(snapshot, node_id)
     if stored_node.status in (NodeStatus.DOWN, NodeStatus.DISCONNECTED):
@@ -151,9 +151,10 @@ def apply_reports(
 def _add_report_changes(
     builder: WriteBuilder, stored: Allocation, report: AllocationReport, report_number: int, context: DecisionContext
 ) -> Allocation | None:
-    """Add the changes of one report. Return the allocation as it is stored then, or None if it does not change.
+    """Add the changes of one report, also of services, to the write.
 
-    Raises `InvalidTransition`.
+    Return the allocation as it will be stored, or `None` if it does not change. Raises `InvalidTransition` if the
+    reported status cannot follow the stored one.
     """
     new = _apply_report(stored, report, context)
     service_changes, service_conditions = services.build_service_changes(
@@ -171,7 +172,9 @@ def _add_report_changes(
 
 
 def _choose_trigger(snapshot: Replica, stored: Allocation, new: Allocation) -> EvaluationTrigger | None:
-    """Return why the job must be evaluated after the change of its allocation; None if it need not be."""
+    """Return why the job must be evaluated after the change of its allocation from `stored` to `new`, or `None` if it
+    need not be.
+    """
     if new.client_status is not stored.client_status and _needs_replacement(snapshot, new):
         return EvaluationTrigger.ALLOC_FAILURE
     if new.is_client_terminal and new.desired_status is DesiredStatus.EVICT:
@@ -181,16 +184,17 @@ def _choose_trigger(snapshot: Replica, stored: Allocation, new: Allocation) -> E
 
 
 def make_outdated_error(number: int, reason: str) -> Refusal:
-    """Return the error for a report that is older than the stored state."""
+    """Return the error for a report with this number that is older than what is stored."""
     return invalid_request(
         f"report {number} is outdated: {reason}; register again and number the report as the reply says"
     )
 
 
 def _complete_full_report(snapshot: Replica, node: Node, number: int, context: DecisionContext) -> Node:
-    """Return the node after a full report, or the same object if nothing changes.
+    """Return the node after it has reported all its allocations, or the same object if nothing changes.
 
-    Reports with lower numbers are outdated from now on, whichever allocation they are about.
+    `number` is the number of the report: reports with lower numbers are outdated from now on. An initializing node
+    becomes ready.
     """
     if number > node.reports_from:
         node = replace(node, reports_from=number)
@@ -206,7 +210,7 @@ def _complete_full_report(snapshot: Replica, node: Node, number: int, context: D
 
 
 def _needs_replacement(snapshot: Replica, reported: Allocation) -> bool:
-    """Return whether the allocation failed, or completed although it should run without end.
+    """Return whether the allocation failed, or completed although a service or system job should run without end.
 
     The latter happens after an older log was restored in which the allocation was not stopped yet.
     """
@@ -219,9 +223,9 @@ def _needs_replacement(snapshot: Replica, reported: Allocation) -> bool:
 
 
 def build_omitted_reports(snapshot: Replica, node_id: str, reported_ids: Collection[str]) -> list[AllocationReport]:
-    """Return reports that complete the lost allocations that are missing from a node's full report.
+    """Return a report for each lost allocation that a full report of its node did not mention (`reported_ids`).
 
-    They no longer run. Marking them complete ensures that a delayed report cannot revive them.
+    Such an allocation no longer runs. The report marks it as complete, so that a delayed report cannot revive it.
     """
     return [
         AllocationReport(id=allocation.id, client_status=ClientStatus.COMPLETE)
@@ -231,7 +235,10 @@ def build_omitted_reports(snapshot: Replica, node_id: str, reported_ids: Collect
 
 
 def _apply_report(stored: Allocation, report: AllocationReport, context: DecisionContext) -> Allocation | None:
-    """Return the allocation as reported, or None if nothing changed. Raises `InvalidTransition`."""
+    """Return the allocation with the reported values, or `None` if nothing changed.
+
+    Raises `InvalidTransition` if the reported status cannot follow the stored one.
+    """
     new = replace(
         stored,
         client_status=advance_state(ALLOCATION_STATES, stored.client_status, report.client_status, record_id=stored.id),
@@ -247,9 +254,9 @@ def _apply_report(stored: Allocation, report: AllocationReport, context: Decisio
 
 
 def _choose_log_tails(stored: Allocation, report: AllocationReport) -> bytes:
-    """Return the packed last log lines that the report contains.
+    """Return the packed last log lines to store: those of the report if the allocation ended and they are small enough.
 
-    Return the stored ones if the report has none, if they are too large, or if the reported status is not terminal.
+    Otherwise return the stored ones.
     """
     is_storable = report.client_status.is_terminal and len(report.log_tails) <= MAX_PACKED_BYTES
     return report.log_tails if report.log_tails and is_storable else stored.log_tails
@@ -258,9 +265,10 @@ def _choose_log_tails(stored: Allocation, report: AllocationReport) -> bytes:
 def _merge_health(
     stored: Allocation, report: AllocationReport, context: DecisionContext
 ) -> AllocDeploymentStatus | None:
-    """Return the deployment status with the reported health. A node does not decide whether it is a canary.
+    """Return the deployment status of the allocation with the reported health.
 
-    Health counts without a deployment too: a drain waits until replacements are healthy.
+    The canary flag stays, because servers decide it. Health is stored without a deployment too: a drain waits until
+    replacements are healthy.
     """
     current, reported_health = stored.deployment_status or AllocDeploymentStatus(), report.deployment_status
     if reported_health is None or reported_health.healthy is None or reported_health.healthy is current.healthy:

@@ -31,7 +31,10 @@ from wharf.contract.model.times import SECOND
 def mark_node_reachable(
     snapshot: Replica, node_id: str, context: DecisionContext, *, max_evaluations: int
 ) -> Decision[NodeWriteResult]:
-    """Update the status of a node that is not ready and sent a heartbeat."""
+    """Return the decision that updates the status of a node that was not ready and has sent a heartbeat.
+
+    If the status changes, up to `max_evaluations` of its jobs are evaluated.
+    """
     stored = get_node(snapshot, node_id)
     node = update_contact_status(snapshot, stored, context, message_when_down="Node reregistered by heartbeat")
     if node is stored:
@@ -41,7 +44,7 @@ def mark_node_reachable(
 
 
 def restart_report_numbers(snapshot: Replica, node_id: str) -> Decision[NodeWriteResult]:
-    """Build the decision that makes all reports that the node has sent so far outdated.
+    """Return the decision that makes all reports that the node has sent so far outdated.
 
     It raises the number from which the node must number its reports. A node without report numbers does not change.
     """
@@ -53,7 +56,10 @@ def restart_report_numbers(snapshot: Replica, node_id: str) -> Decision[NodeWrit
 
 
 def update_contact_status(snapshot: Replica, node: Node, context: DecisionContext, *, message_when_down: str) -> Node:
-    """Return the node with its status after contact, or the same object if the status does not change."""
+    """Return the node with the status that it has after it contacted a server, or the same object if that is unchanged.
+
+    `message_when_down` is the text of the event that is added if the node was down.
+    """
     status = _compute_contact_status(snapshot, node)
     if status is node.status:
         return node
@@ -73,10 +79,10 @@ def update_contact_status(snapshot: Replica, node: Node, context: DecisionContex
 
 
 def _compute_contact_status(snapshot: Replica, node: Node) -> NodeStatus:
-    """Return the status of a node after contact.
+    """Return the status that a node has after it contacted a server.
 
-    A node that was disconnected stays `initializing` until it has reported its allocations: until then the servers
-    do not know what runs there, and nothing is placed on it (scheduling.md 9.2).
+    It stays `initializing` until it has reported its allocations, if it was disconnected or missed a heartbeat and
+    allocations may still run on it: until then nothing is placed on it (scheduling.md 9.2).
     """
     if node.status is NodeStatus.READY:
         return NodeStatus.READY
@@ -94,7 +100,7 @@ def _compute_contact_status(snapshot: Replica, node: Node) -> NodeStatus:
 def mark_heartbeat_missed(
     snapshot: Replica, node_id: str, context: DecisionContext, *, max_evaluations: int
 ) -> Decision[NodeWriteResult]:
-    """Mark the node as down and evaluate its jobs.
+    """Return the decision that marks the node as down after a missed heartbeat, and evaluates its jobs.
 
     If an allocation tolerates a disconnect, the node is only marked as disconnected, until that time is over too.
     """
@@ -117,7 +123,7 @@ def mark_heartbeat_missed(
 
 
 def _tolerates_disconnect(snapshot: Replica, node_id: str, context: DecisionContext) -> bool:
-    """Return whether an allocation on the node may go on without contact now, by the disconnect block of its group."""
+    """Return whether an allocation on the node may run without contact for now, by the `disconnect` block of its group."""
     for allocation in snapshot.list_by_index(ALLOCATIONS_ON_NODE, node_id):
         if allocation.is_server_terminal or allocation.is_client_terminal:
             continue
@@ -133,7 +139,10 @@ def _tolerates_disconnect(snapshot: Replica, node_id: str, context: DecisionCont
 def set_node_eligibility(
     snapshot: Replica, node_id: str, is_eligible: bool, context: DecisionContext, *, max_evaluations: int
 ) -> Decision[NodeWriteResult]:
-    """Set whether the scheduler may place allocations on the node. Raises if the node is draining."""
+    """Return the decision that sets whether the scheduler may place allocations on the node.
+
+    Raises if a draining node is to become eligible. If it becomes eligible, up to `max_evaluations` jobs are evaluated.
+    """
     node = get_node(snapshot, node_id)
     eligibility = SchedulingEligibility.ELIGIBLE if is_eligible else SchedulingEligibility.INELIGIBLE
     if node.scheduling_eligibility is eligibility:

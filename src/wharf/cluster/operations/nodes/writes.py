@@ -26,15 +26,12 @@ CAPACITY_FIELDS: Final = ("status", "scheduling_eligibility", "drain_strategy", 
 
 
 class NodeWriteResult(msgspec.Struct, frozen=True):
-    """The result of a node write. `must_report`: nothing is placed on the node until it sends a full report.
+    """The result of a write about a node."""
 
-    `reports_from`: the number of the node's next report.
-    """
-
-    index: int
-    eval_ids: tuple[str, ...] = ()
-    must_report: bool = False
-    reports_from: int = 0
+    index: int  # The log index of the write.
+    eval_ids: tuple[str, ...] = ()  # The evaluations that the write created.
+    must_report: bool = False  # Nothing is placed on the node until it reports all its allocations.
+    reports_from: int = 0  # The number of the node's next report; 0: it does not number its reports.
 
 
 def build_node_decision(
@@ -47,9 +44,10 @@ def build_node_decision(
     *,
     cause: Cause | None = None,
 ) -> Decision[NodeWriteResult]:
-    """Build the decision that stores the node and its evaluations.
+    """Return the decision that stores the node, these evaluations and `extra_changes`.
 
-    If the node's capacity changes, its capacity version changes too, so that plans based on the old one conflict.
+    If the node's capacity changes, the write also changes its capacity version, so that plans based on the old one
+    conflict.
     """
     changes: list[PutRecord | DeleteRecord] = [NODES.build_put(node), *extra_changes]
     conditions = [snapshot.build_key_condition(NODES, node.id), *conditions]
@@ -65,7 +63,7 @@ def build_node_decision(
 
 
 def build_empty_decision(node: Node) -> Decision[NodeWriteResult]:
-    """Build the decision for a node that does not change."""
+    """Return the decision for a node that does not change. The reply says whether it must report its allocations."""
     must_report, reports_from = is_full_report_due(node), node.reports_from
     return Decision(None, lambda index: NodeWriteResult(index, must_report=must_report, reports_from=reports_from))
 
@@ -78,14 +76,14 @@ def is_full_report_due(node: Node) -> bool:
 def add_node_message(
     node: Node, message: str, context: DecisionContext, *, subsystem: NodeEventSubsystem = NodeEventSubsystem.CLUSTER
 ) -> Node:
-    """Return the node with an event added."""
+    """Return the node with an event that has this text and the current time."""
     return add_node_event(node, NodeEvent(message=message, subsystem=subsystem, timestamp=to_datetime(context.now_ns)))
 
 
 def make_node_evaluations(
     snapshot: Replica, node: Node, context: DecisionContext, max_evaluations: int
 ) -> list[Evaluation]:
-    """Return evaluations of the jobs that the node affects, at most `max_evaluations`."""
+    """Return new evaluations of the jobs that the node affects, at most `max_evaluations`."""
     jobs: list[Job] = []
     for job in find_affected_jobs(snapshot, node):
         if len(jobs) == max_evaluations:
@@ -95,7 +93,7 @@ def make_node_evaluations(
 
 
 def find_affected_jobs(snapshot: Replica, node: Node) -> Iterator[Job]:
-    """Yield the jobs with live allocations on the node, then the system jobs that could run on it."""
+    """Yield the jobs with allocations on the node that have not ended, then the other system jobs that could run on it."""
     seen_jobs: dict[tuple[str, str], None] = {}
     for job in find_jobs_on_node(snapshot, node.id):
         seen_jobs[job.namespace, job.id] = None
@@ -106,7 +104,7 @@ def find_affected_jobs(snapshot: Replica, node: Node) -> Iterator[Job]:
 
 
 def find_jobs_on_node(snapshot: Replica, node_id: str) -> Iterator[Job]:
-    """Yield the jobs with live allocations on the node, even if the node no longer exists."""
+    """Yield the jobs with allocations on the node that have not ended, each once, even if the node no longer exists."""
     seen_jobs: dict[tuple[str, str], None] = {}
     for allocation in snapshot.list_by_index(ALLOCATIONS_ON_NODE, node_id):
         key = (allocation.namespace, allocation.job_id)

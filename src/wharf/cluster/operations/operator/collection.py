@@ -49,33 +49,35 @@ MAX_EARLY_ALLOCATIONS: Final = 1_000
 """Allocations of one job that are prepared at a time: no log takes more changes in one write."""
 
 BATCH_SCHEDULER_TYPES: Final = (SchedulerType.BATCH, SchedulerType.SYSBATCH)
+"""Types of evaluations whose records are retained longer."""
 
 
 class CollectionKind(enum.StrEnum):
     """The kinds of records that garbage collection deletes, in this order: records that others refer to come last."""
 
-    EVALUATIONS = "evaluations"
-    BATCH_EVALUATIONS = "batch-evaluations"
-    JOBS = "jobs"
-    DEPLOYMENTS = "deployments"
-    ONE_TIME_TOKENS = "one-time-tokens"
-    TOKENS = "tokens"
-    NODES = "nodes"
+    EVALUATIONS = "evaluations"  # With their allocations; except those of batch and sysbatch jobs.
+    BATCH_EVALUATIONS = "batch-evaluations"  # Of batch and sysbatch jobs, with their allocations.
+    JOBS = "jobs"  # Dead jobs with all their records.
+    DEPLOYMENTS = "deployments"  # Deployments that have ended.
+    ONE_TIME_TOKENS = "one-time-tokens"  # One-time tokens that have expired.
+    TOKENS = "tokens"  # ACL tokens that have expired.
+    NODES = "nodes"  # Nodes that are down.
 
 
 class CollectionResult(msgspec.Struct, frozen=True):
-    """How many records were deleted; 0: nothing of this kind is left to collect."""
+    """The result of one write of a garbage collection."""
 
-    index: int
-    deleted_count: int
+    index: int  # The log index of the write.
+    deleted_count: int  # 0: nothing of this kind is left to collect.
 
 
 class _Bundle(msgspec.Struct, frozen=True):
-    """Records that are deleted together. If they exceed one write, `parts` may be deleted one by one before the rest."""
+    """Records that are deleted together in one write."""
 
     deletions: tuple[DeleteRecord, ...]
-    conditions: tuple[Condition, ...]
+    conditions: tuple[Condition, ...]  # The records must not change before the commit.
     parts: "tuple[_Bundle, ...]" = ()
+    """If the bundle exceeds one write, these bundles may be deleted one by one before the rest."""
 
 
 _Bundles: TypeAlias = Iterator[_Bundle]
@@ -90,9 +92,10 @@ def collect_garbage(
     max_changes: int,
     cause: Cause | None = None,
 ) -> Decision[CollectionResult]:
-    """Return the next write that deletes records that ended more than `retention_ns` ago.
+    """Return the decision that deletes records of one kind that ended more than `retention_ns` ago, as many as fit in
+    one write.
 
-    A bundle that does not fit in any write and has no parts stays.
+    Records that must be deleted together and do not fit in any write are left, unless they can be deleted in parts.
     """
     before_ns = context.now_ns - retention_ns
     deletions: list[DeleteRecord] = []
@@ -114,7 +117,7 @@ def collect_garbage(
 
 
 def _fit_bundles(bundles: _Bundles, max_changes: int) -> _Bundles:
-    """Yield the bundles that fit in a write, in order; the parts of those that do not fit."""
+    """Yield, in order, each bundle (deletions that belong in one write) that fits in `max_changes`, else its parts."""
     for bundle in bundles:
         if max(len(bundle.deletions), len(bundle.conditions)) <= max_changes:
             yield bundle
@@ -126,19 +129,30 @@ def _fit_bundles(bundles: _Bundles, max_changes: int) -> _Bundles:
 
 
 def _iter_service_evaluations(snapshot: Replica, before_ns: int) -> _Bundles:
-    """Yield the terminal evaluations of all schedulers except batch, with their allocations, for deletion."""
+    """Yield deletions of old terminal evaluations, with their allocations, of all schedulers except batch ones.
+
+    `before_ns`: they ended before this time, in Unix nanoseconds.
+    """
     return _iter_evaluations_of_types(
         snapshot, before_ns, (SchedulerType.SERVICE, SchedulerType.SYSTEM, SchedulerType.CORE)
     )
 
 
 def _iter_batch_evaluations(snapshot: Replica, before_ns: int) -> _Bundles:
-    """Yield the terminal evaluations of batch schedulers, for deletion. They are retained longer, because they record completed work."""
+    """Yield deletions of old terminal evaluations, with their allocations, of batch and sysbatch jobs.
+
+    They are retained longer than others, because they record completed work.
+    """
     return _iter_evaluations_of_types(snapshot, before_ns, BATCH_SCHEDULER_TYPES)
 
 
 def _iter_evaluations_of_types(snapshot: Replica, before_ns: int, types: Collection[SchedulerType]) -> _Bundles:
-    """Yield terminal evaluations of these schedulers with their allocations."""
+    """Yield deletions of the terminal evaluations of these schedulers that ended before `before_ns`, with
+    allocations.
+
+    An evaluation whose allocations are still needed stays; if only some of them are needed, the others may be deleted
+    without it.
+    """
     for evaluation in snapshot.iter_all(EVALUATIONS):
         if not evaluation.status.is_terminal or evaluation.modify_time > before_ns or evaluation.type not in types:
             continue
@@ -169,9 +183,10 @@ def _iter_evaluations_of_types(snapshot: Replica, before_ns: int, types: Collect
 
 
 def _is_needed_by_job(evaluation: Evaluation, job: Job | None) -> bool:
-    """Return whether a batch job that is not stopped still needs this evaluation's allocations.
+    """Return whether this is an evaluation of a batch job that is not stopped and dead, so that its allocations are
+    needed.
 
-    They record which of its allocations have completed.
+    They record which allocations of the job have completed.
     """
     if evaluation.type not in BATCH_SCHEDULER_TYPES or job is None:
         return False
@@ -179,12 +194,18 @@ def _is_needed_by_job(evaluation: Evaluation, job: Job | None) -> bool:
 
 
 def _holds_needed_data(snapshot: Replica, allocation: Allocation, job: Job | None) -> bool:
-    """Return whether the allocation records where the data of a job that is not stopped is stored."""
+    """Return whether the allocation holds the sticky volumes of a job that is not stopped.
+
+    Its record says on which node they are, so it must not be deleted.
+    """
     return job is not None and not job.stop and is_claim_holder(snapshot, allocation, job)
 
 
 def _is_collectable(allocation: Allocation, job: Job | None, before_ns: int) -> bool:
-    """Return whether the allocation ended, and neither the job nor its reschedule policy needs it."""
+    """Return whether the allocation ended before `before_ns` and may be deleted.
+
+    A failed allocation is needed while its job may still reschedule it.
+    """
     if not allocation.is_terminal or allocation.modify_time > before_ns:
         return False
     if not allocation.is_client_terminal:
@@ -209,7 +230,11 @@ def _is_collectable(allocation: Allocation, job: Job | None, before_ns: int) -> 
 
 
 def _iter_dead_jobs(snapshot: Replica, before_ns: int) -> _Bundles:
-    """Yield dead jobs with all their versions, evaluations and allocations."""
+    """Yield deletions of dead jobs with all their versions, evaluations and allocations.
+
+    Jobs with a tagged version, an active deployment or a record that ended after `before_ns` are left out. Of a job
+    with very many allocations, only allocations are deleted at first.
+    """
     for job in snapshot.iter_all(JOBS):
         if job.status is not JobStatus.DEAD or job.submit_time > before_ns or not _is_finished(job):
             continue
@@ -258,8 +283,8 @@ def _iter_dead_jobs(snapshot: Replica, before_ns: int) -> _Bundles:
 
 
 def _is_finished(job: Job) -> bool:
-    """Return whether the job will never run again: it is stopped or a batch job. A service without allocations may run
-    again.
+    """Return whether the job will never run again: it is stopped, or a batch job that is neither periodic nor
+    parameterized.
     """
     if job.is_periodic or job.is_parameterized:
         return job.stop
@@ -270,7 +295,7 @@ def _is_finished(job: Job) -> bool:
 
 
 def _iter_deployments(snapshot: Replica, before_ns: int) -> _Bundles:
-    """Yield terminal deployments without live allocations."""
+    """Yield deletions of terminal deployments without active allocations that ended before `before_ns`."""
     for deployment in snapshot.iter_all(DEPLOYMENTS):
         if deployment.is_active or deployment.modify_time > before_ns:
             continue
@@ -304,7 +329,10 @@ def _iter_tokens(snapshot: Replica, before_ns: int) -> _Bundles:
 
 
 def _iter_down_nodes(snapshot: Replica, before_ns: int) -> _Bundles:
-    """Yield nodes that are down and have neither live allocations nor data that a job still needs."""
+    """Yield deletions of nodes that have been down since before `before_ns`.
+
+    Nodes with active allocations, or with data that a job still needs, are left out.
+    """
     for node in snapshot.iter_all(NODES):
         if node.status is not NodeStatus.DOWN or node.status_updated_at * SECOND > before_ns:
             continue
@@ -320,21 +348,27 @@ def _iter_down_nodes(snapshot: Replica, before_ns: int) -> _Bundles:
 
 
 def _get_job(snapshot: Replica, allocation: Allocation) -> Job | None:
-    """Return the job of the allocation, or None."""
+    """Return the job of the allocation, or `None` if it no longer exists."""
     return snapshot.get(JOBS, allocation.namespace, allocation.job_id)
 
 
 def _make_bundle(
     deletions: tuple[DeleteRecord, ...], conditions: tuple[Condition, ...], parts: tuple[_Bundle, ...] = ()
 ) -> _Bundle:
-    """Return records that are deleted together; `parts` may be deleted one by one if the bundle exceeds a write."""
+    """Return these deletions as one bundle, which is committed in one write.
+
+    `parts` may be deleted one by one if the bundle exceeds a write.
+    """
     return _Bundle(deletions, conditions, parts)
 
 
 def _make_single_bundles(
     snapshot: Replica, allocations: Iterable[Allocation], *, conditions: tuple[Condition, ...] = ()
 ) -> tuple[_Bundle, ...]:
-    """Return a bundle for each allocation, so that they can be deleted separately."""
+    """Return for each allocation a bundle that deletes only it, so that each can be deleted separately.
+
+    `conditions` are added to each of them.
+    """
     return tuple(
         _Bundle((ALLOCATIONS.build_delete(each.id),), (snapshot.build_record_condition(ALLOCATIONS, each), *conditions))
         for each in allocations
@@ -350,3 +384,7 @@ BUNDLE_FINDERS: Final[dict[CollectionKind, Callable[[Replica, int], _Bundles]]] 
     CollectionKind.TOKENS: _iter_tokens,
     CollectionKind.NODES: _iter_down_nodes,
 }
+"""By kind of record, the function that yields what may be deleted.
+
+It takes the snapshot and a time in Unix nanoseconds.
+"""

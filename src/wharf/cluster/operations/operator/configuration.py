@@ -21,16 +21,19 @@ C = TypeVar("C", SchedulerConfiguration, AutopilotConfiguration)
 
 
 class ConfigurationWriteResult(msgspec.Struct, frozen=True):
-    """The index of the write. `is_updated` is False if the stored version differs from the expected one; then nothing was written."""
+    """The result of a request to replace a configuration."""
 
-    index: int
-    is_updated: bool
+    index: int  # The log index of the write.
+    is_updated: bool  # False: the stored version is not the expected one, so nothing was written.
 
 
 def set_scheduler_configuration(
     snapshot: Replica, requested: SchedulerConfiguration, *, expected_version: int | None = None, cause: str = ""
 ) -> Decision[ConfigurationWriteResult]:
-    """Replace the scheduler configuration. With `expected_version`, only if the stored one has this version."""
+    """Return the decision that replaces the scheduler configuration. Raises if it is invalid.
+
+    With `expected_version`, nothing is written unless the stored one has this version.
+    """
     _raise_problems(scheduler_configuration.list_scheduler_configuration_problems(requested))
     write = "scheduler-configured"
     return _set_configuration(
@@ -41,9 +44,10 @@ def set_scheduler_configuration(
 def set_autopilot_configuration(
     snapshot: Replica, requested: AutopilotConfiguration, *, expected_version: int | None = None, cause: str = ""
 ) -> Decision[ConfigurationWriteResult]:
-    """Replace the autopilot configuration. With `expected_version`, only if the stored one has this version.
+    """Return the decision that replaces the autopilot configuration. Raises if it is invalid.
 
-    The version is 0 while none was ever stored.
+    With `expected_version`, nothing is written unless the stored one has this version; 0 means that none was ever
+    stored.
     """
     _raise_problems(autopilot.list_autopilot_problems(requested))
     write = "autopilot-configured"
@@ -60,7 +64,10 @@ def get_autopilot_configuration(snapshot: Replica) -> AutopilotConfiguration:
 def _set_configuration(
     snapshot: Replica, table: Table[Any], requested: C, *, write_kind: str, expected_version: int | None, cause: str
 ) -> Decision[ConfigurationWriteResult]:
-    """Build the decision that replaces the configuration record of this table."""
+    """Return the decision that replaces the only record of this table.
+
+    With `expected_version`, nothing is written unless the stored record has this version.
+    """
     stored = snapshot.get(table)
     if expected_version is not None and expected_version != snapshot.get_version(table):
         return Decision(None, lambda index: ConfigurationWriteResult(index, False))

@@ -29,7 +29,7 @@ from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
 
 
 class SearchContext(StrEnum):
-    """The names of the contexts, in Nomad's order."""
+    """The kinds of records that can be searched, with the names and the order of Nomad."""
 
     ALLOCATIONS = "allocs"
     JOBS = "jobs"
@@ -47,19 +47,17 @@ class SearchContext(StrEnum):
 
 
 ALL_CONTEXTS: Final = "all"
+"""The name that selects all kinds of records."""
 
 
 class SearchTarget(msgspec.Struct, frozen=True):
-    """How to search one kind of record. `table` is None if no such records exist.
+    """How to search one kind of record, and which records a caller may see."""
 
-    `permission` is checked in the namespace of each record, if it has one; `is_visible` decides for single records.
-    """
-
-    table: Table[Any] | None
-    permission: Permission
-    has_uuid: bool = False
-    get_namespace: Callable[[Any], str] | None = None
-    is_visible: Callable[[Rights, Any], bool] | None = None
+    table: Table[Any] | None  # `None`: no such records exist.
+    permission: Permission  # Checked in the namespace of each record, if it has one.
+    has_uuid: bool = False  # The ids of these records are UUIDs.
+    get_namespace: Callable[[Any], str] | None = None  # `None`: the records belong to no namespace.
+    is_visible: Callable[[Rights, Any], bool] | None = None  # Decides for each record; `None`: `permission` is enough.
 
 
 def _get_namespace(record: Any) -> str:
@@ -114,10 +112,11 @@ SEARCH_TARGETS: Final[dict[SearchContext, SearchTarget]] = {
     ),
     SearchContext.QUOTAS: SearchTarget(QUOTAS, permissions.READ_QUOTA),
 }
+"""How to search each kind of record."""
 
 
 def check_search_context(name: str) -> None:
-    """Raise unless this is the name of a context, or `all`."""
+    """Raise unless this is the name of a kind of record that can be searched, or `all`."""
     if name != ALL_CONTEXTS and name not in tuple(SearchContext):
         raise invalid_request(
             f"context must be one of [{' '.join(SearchContext)}] or 'all' for all contexts; got \"{name}\""
@@ -125,7 +124,10 @@ def check_search_context(name: str) -> None:
 
 
 def list_allowed_contexts(name: str, caller: Caller, namespace: str) -> list[SearchContext]:
-    """Return the contexts to search: the named one, or all that the caller may read. Raises if that one is forbidden."""
+    """Return the kinds of records to search: the one with this name, or, for `all`, those that the caller may search.
+
+    Raises if the caller may not search the named one.
+    """
     rights = caller.rights
     if name == ALL_CONTEXTS:
         return [context for context in SearchContext if _is_context_allowed(rights, context, namespace)]
@@ -136,7 +138,7 @@ def list_allowed_contexts(name: str, caller: Caller, namespace: str) -> list[Sea
 
 
 def _is_context_allowed(rights: Rights, context: SearchContext, namespace: str) -> bool:
-    """Return whether these rights allow a search in the context."""
+    """Return whether these rights allow a search for this kind of record in the namespace."""
     target = SEARCH_TARGETS[context]
     if target.is_visible is not None:
         return rights.satisfies_anywhere(target.permission)
@@ -144,12 +146,16 @@ def _is_context_allowed(rights: Rights, context: SearchContext, namespace: str) 
 
 
 def make_visibility_filter(rights: Rights, context: SearchContext, namespace: str) -> Callable[[Any], bool]:
-    """Return a predicate: whether a record is in the searched namespace and visible to the caller."""
+    """Return a function that returns whether a record is in the searched namespace and visible to the caller.
+
+    It caches the result of the permission check for each namespace.
+    """
     target = SEARCH_TARGETS[context]
     get_namespace, is_visible, permission = target.get_namespace, target.is_visible, target.permission
     allowed_namespaces: dict[str, bool] = {}
 
     def is_match(record: Any) -> bool:
+        """Return whether the record is in the searched namespace and the caller may see it."""
         if get_namespace is not None:
             record_namespace = get_namespace(record)
             if namespace not in (ALL_NAMESPACES, record_namespace):

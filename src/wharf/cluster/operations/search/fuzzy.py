@@ -21,21 +21,22 @@ from wharf.contract.model.log import KEY_SEPARATOR
 from wharf.contract.model.namespaces import ALL_NAMESPACES
 
 BUFFERED_RESULTS_RATIO: Final = 2
-"""Matches that are buffered, as a multiple of the results, before the worst are dropped."""
+"""Limits memory: this many times the requested matches are buffered before the worst are dropped."""
 
 
 class NameMatch(msgspec.Struct, frozen=True):
-    """A match. `scope` lists its parents from outer to inner, then its id if that differs from the name."""
+    """A name that contains the searched text."""
 
-    id: str
+    id: str  # The name or id.
     scope: tuple[str, ...] = ()
+    """Its parents from outer to inner, such as namespace and job, then its id if that differs from the name."""
 
 
 class FuzzySearchResult(msgspec.Struct, frozen=True):
-    """The matches by context, and whether those of a context are incomplete. A context without a match is absent."""
+    """The result of a fuzzy search, by kind of record (context)."""
 
-    matches: dict[str, tuple[NameMatch, ...]]
-    truncations: dict[str, bool]
+    matches: dict[str, tuple[NameMatch, ...]]  # Best first. A context without a match is absent.
+    truncations: dict[str, bool]  # Whether the matches of a context are incomplete.
 
 
 def search_fuzzy(
@@ -47,10 +48,10 @@ def search_fuzzy(
     namespace: str,
     limits: SearchLimits,
 ) -> Generator[None, None, FuzzySearchResult]:
-    """Find names that contain the text; names that contain it earlier come first.
+    """Find names that contain the text, ignoring case; names in which it starts earlier come first.
 
-    Records without names are searched by id prefix. The generator yields regularly, so that its driver can serve
-    other requests.
+    Kinds of records without names are searched by id prefix. The generator yields after each batch of records, so that
+    its driver can serve other requests, and returns the result at the end.
     """
     matches: dict[str, tuple[NameMatch, ...]] = {}
     truncations: dict[str, bool] = {}
@@ -73,21 +74,21 @@ def search_fuzzy(
 
 
 class _BestMatches:
-    """The best matches of one context so far, ordered by the position of the text in the name, then by name."""
+    """The best matches of one kind of record so far, ordered by the position of the text in the name, then by name."""
 
     def __init__(self, max_results: int) -> None:
-        self.found: list[tuple[int, str, tuple[str, ...]]] = []
-        self.is_truncated = False
+        self.found: list[tuple[int, str, tuple[str, ...]]] = []  # Matches as (position of the text, name, scope).
+        self.is_truncated = False  # Matches are missing, because there were too many.
         self._max_results = max_results
 
     def add(self, position: int, name: str, scope: tuple[str, ...]) -> None:
-        """Add a match, and drop the worst ones when the buffer is full."""
+        """Add a match: the text is at this position in the name. If the buffer is full, keep only the best matches."""
         self.found.append((position, name, scope))
         if len(self.found) > BUFFERED_RESULTS_RATIO * self._max_results:
             self._drop_worst()
 
     def _drop_worst(self) -> None:
-        """Keep only the best `max_results` matches."""
+        """Keep only the best `max_results` matches, and record whether any were dropped."""
         self.is_truncated = self.is_truncated or len(self.found) > self._max_results
         self.found = heapq.nsmallest(self._max_results, self.found)
 
@@ -100,7 +101,11 @@ class _BestMatches:
 def _search_names(
     replica: Replica, context: SearchContext, text: str, rights: Rights, namespace: str, limits: SearchLimits
 ) -> Generator[None, None, dict[str, _BestMatches]]:
-    """Search the names in one table. Return the best matches for each context that its records contribute to."""
+    """Search the names of all records of one kind that the caller may see.
+
+    Yield after each batch of records. Return the best matches by kind of result: a search of jobs also finds groups and
+    tasks, for example.
+    """
     table = SEARCH_TARGETS[context].table
     best_matches = {
         result_context: _BestMatches(limits.max_results) for result_context in RESULT_CONTEXTS.get(context, (context,))

@@ -14,11 +14,13 @@ from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.variables import Variable
 
 SearchName = tuple[str, str, tuple[str, ...]]
-"""Result context, name, and scope: the parents from outer to inner, then the id if it differs from the name."""
+"""A name with its kind of result and its scope: the parents from outer to inner, then the id if it differs from the
+name.
+"""
 
 
 class JobPartContext(StrEnum):
-    """Contexts for the parts of jobs, which results list separately."""
+    """Kinds of results that are parts of jobs. A search lists each kind separately."""
 
     GROUPS = "groups"
     SERVICES = "services"
@@ -29,7 +31,7 @@ class JobPartContext(StrEnum):
 
 
 def iterate_job_names(job: Job) -> Iterator[SearchName]:
-    """Yield the name of the job and of its groups, services, tasks, images and commands."""
+    """Yield the searchable names of a job: its own, and those of its groups, services, tasks, images and commands."""
     yield SearchContext.JOBS, job.name, (job.namespace, job.id)
     scope = (job.namespace, job.id)
     for group in job.groups:
@@ -38,7 +40,10 @@ def iterate_job_names(job: Job) -> Iterator[SearchName]:
 
 
 def _iterate_group_names(group: TaskGroup, scope: tuple[str, ...]) -> Iterator[SearchName]:
-    """Yield the names of the group's services and tasks."""
+    """Yield the names of the group's services and tasks, with those of their parts.
+
+    `scope` lists the group's parents and its name.
+    """
     for service in group.services or ():
         yield JobPartContext.SERVICES, service.name, scope
     for task in group.tasks or ():
@@ -47,7 +52,10 @@ def _iterate_group_names(group: TaskGroup, scope: tuple[str, ...]) -> Iterator[S
 
 
 def _iterate_task_names(task: Task, scope: tuple[str, ...]) -> Iterator[SearchName]:
-    """Yield the names of the task's services and of its image, command or class."""
+    """Yield the names of the task's services and of its image, command or class.
+
+    `scope` lists its parents and its name.
+    """
     for service in task.services or ():
         yield JobPartContext.SERVICES, service.name, scope
     config = task.config or {}
@@ -69,7 +77,7 @@ _SEARCHED_CONFIG_KEYS: Final[dict[str, tuple[tuple[str, JobPartContext], ...]]] 
 
 
 def _iterate_allocation_names(allocation: Allocation) -> Iterator[SearchName]:
-    """Yield the name of the allocation."""
+    """Yield the name of the allocation, for a search."""
     yield SearchContext.ALLOCATIONS, allocation.name, (allocation.namespace, allocation.id)
 
 
@@ -101,9 +109,12 @@ NAME_READERS: Final[dict[SearchContext, Callable[[Any], Iterator[SearchName]]]] 
     SearchContext.NAMESPACES: _iterate_namespace_names,
     SearchContext.VARIABLES: _iterate_variable_names,
 }
-"""Functions that yield the names of a record. Contexts without one are searched by id prefix."""
+"""By kind of record, the function that yields the searchable names of a record.
+
+Other kinds are searched by id prefix.
+"""
 
 RESULT_CONTEXTS: Final[dict[SearchContext, tuple[str, ...]]] = {
     SearchContext.JOBS: (SearchContext.JOBS, *JobPartContext)
 }
-"""The contexts that records of a context contribute results to, if not only their own."""
+"""The kinds of results that a search of a kind of record can find, if not only that kind itself."""

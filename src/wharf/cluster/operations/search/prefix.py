@@ -14,13 +14,15 @@ from wharf.cluster.state import Replica
 MAX_RESULTS: Final = 20
 """Number of ids returned for each context, as in Nomad."""
 UUID_CHARACTERS: Final = frozenset("0123456789abcdef-")
+"""A text with other characters cannot be the prefix of a UUID."""
 
 
 class PrefixSearchResult(msgspec.Struct, frozen=True):
-    """The ids by context, and whether those of a context are incomplete. None: no id matches. Absent: the text cannot be the prefix of a UUID."""
+    """The result of a prefix search, by kind of record (context)."""
 
     matches: dict[str, tuple[str, ...] | None]
-    truncations: dict[str, bool]
+    """The matching ids. `None`: no id matches. Absent: the text cannot be the prefix of a UUID."""
+    truncations: dict[str, bool]  # Whether the ids of a context are incomplete.
 
 
 def search_by_prefix(
@@ -32,9 +34,10 @@ def search_by_prefix(
     namespace: str,
     limits: SearchLimits,
 ) -> Generator[None, None, PrefixSearchResult]:
-    """Find the first ids with this prefix in each context, in order.
+    """Find the first `MAX_RESULTS` ids that start with this prefix, for each of these kinds of records.
 
-    The generator yields regularly, so that its driver can serve other requests.
+    The generator yields after each batch of records, so that its driver can serve other requests, and returns the
+    result at the end.
     """
     matches: dict[str, tuple[str, ...] | None] = {}
     truncations: dict[str, bool] = {}
@@ -55,7 +58,10 @@ def search_by_prefix(
 def _search_ids(
     replica: Replica, context: SearchContext, prefix: str, rights: Rights, namespace: str, limits: SearchLimits
 ) -> Generator[None, None, tuple[list[str], bool]]:
-    """Return the matching ids of one context, and whether there may be more."""
+    """Search the ids of one kind of record, and yield after each batch.
+
+    Return the first matching ids that the caller may see, and whether there may be more.
+    """
     table = SEARCH_TARGETS[context].table
     ids: list[str] = []
     if table is None:

@@ -17,9 +17,9 @@ UNORDERED_RECORDS_PER_STEP: Final = 250
 
 
 def iterate_by_key(replica: Replica, table: Table[Any], prefix: str = "") -> Iterator[list[Any]]:
-    """Yield batches of records whose key has this prefix, in key order.
+    """Yield batches of the records whose key has this prefix, in key order.
 
-    A record that exists during the whole scan is returned exactly once.
+    The table may change between batches: a record that exists during the whole scan is returned exactly once.
     """
     batch_size = RECORDS_PER_STEP if table.order is ListOrder.KEY else UNORDERED_RECORDS_PER_STEP
     start: str | None = None
@@ -32,7 +32,10 @@ def iterate_by_key(replica: Replica, table: Table[Any], prefix: str = "") -> Ite
 
 
 def iterate_by_creation(replica: Replica, table: Table[Any]) -> Iterator[list[Any]]:
-    """Yield batches of all records in order of creation, for tables that are not sorted by key."""
+    """Yield batches of all records in order of creation, for tables that are not sorted by key.
+
+    The table may change between batches.
+    """
     start: tuple[int, str] | None = None
     while True:
         batch = list(islice(replica.iter_by_creation(table, start=start), UNORDERED_RECORDS_PER_STEP + 1))
@@ -43,7 +46,10 @@ def iterate_by_creation(replica: Replica, table: Table[Any]) -> Iterator[list[An
 
 
 def list_key_prefixes(replica: Replica, table: Table[Any], namespace: str, prefix: str) -> list[str]:
-    """Return the key prefixes to scan: one, or one for each namespace."""
+    """Return the prefixes of table keys for ids that start with `prefix`.
+
+    There is one, or one for each namespace if keys begin with a namespace and all namespaces are searched.
+    """
     if len(table.key_attributes) < 2:
         return [prefix]
     all_namespaces = [each.name for each in replica.iter_all(NAMESPACES)]

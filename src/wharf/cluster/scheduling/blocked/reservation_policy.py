@@ -34,10 +34,10 @@ MAX_SCANNED_NODES: Final = 64
 
 
 def can_reserve_node(snapshot: Replica, evaluation: Evaluation) -> bool:
-    """Return whether a reserved node would help the evaluation.
+    """Return whether a reserved node would help the blocked evaluation.
 
-    It does not help system jobs, all-at-once jobs, or evaluations that wait for a quota, a sibling job or fewer
-    conflicts.
+    It does not help system jobs, all-at-once jobs, or evaluations that wait for a quota, for a slot of their parent
+    job, or after plan conflicts.
     """
     if (
         evaluation.quota_limit_reached
@@ -52,7 +52,7 @@ def can_reserve_node(snapshot: Replica, evaluation: Evaluation) -> bool:
 
 
 def get_max_reservations(cache: SchedulerCache) -> int:
-    """Return how many nodes may be reserved at the same time."""
+    """Return how many nodes of the cluster may be reserved at the same time."""
     return max(1, len(cache.fleet.row_by_node_id) // NODES_PER_RESERVATION)
 
 
@@ -63,9 +63,10 @@ def select_evaluations_to_reserve(
     reserved: Iterable[Reservation],
     now_ns: int,
 ) -> list[Evaluation]:
-    """Return the evaluations that are due for a reserved node, by priority, then waiting time.
+    """Return the blocked evaluations that should get a reserved node now, by priority, then waiting time.
 
-    Each namespace has at most one.
+    They have waited for `RESERVATION_DELAY_NS`. `reserved` are the existing reservations; each namespace has at most
+    one.
     """
     reservations = list(reserved)
     namespaces_with_reservation = {reservation.namespace for reservation in reservations}
@@ -91,9 +92,10 @@ def select_evaluations_to_reserve(
 def find_node_to_reserve(
     snapshot: Replica, cache: SchedulerCache, evaluation: Evaluation, reserved: Iterable[Reservation]
 ) -> str:
-    """Return the id of the node that misses the smallest share of the demand, or an empty text.
+    """Return the id of the node to reserve for the evaluation, or an empty text.
 
-    Only nodes where enough resources become free when finite jobs end are considered.
+    It is the node that misses the smallest share of what one allocation requests, among those where enough resources
+    become free when finite jobs end. Nodes in `reserved` are left out.
     """
     job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
     group = None if job is None else find_largest_waiting_group(job, evaluation)
@@ -109,7 +111,7 @@ def find_node_to_reserve(
 
 
 def is_reservation_useful(snapshot: Replica, cache: SchedulerCache, reservation: Reservation) -> bool:
-    """Return whether the reserved node accepts placements and enough resources become free there."""
+    """Return whether the reserved node still accepts placements and enough resources can become free there."""
     node = snapshot.get(NODES, reservation.node_id)
     row = cache.fleet.row_by_node_id.get(reservation.node_id)
     if node is None or row is None or not node.is_ready_for_placements:
@@ -118,7 +120,9 @@ def is_reservation_useful(snapshot: Replica, cache: SchedulerCache, reservation:
 
 
 def _find_feasible_rows(snapshot: Replica, cache: SchedulerCache, job: Job, group: TaskGroup) -> Ints:
-    """Return the rows of the nodes that are feasible for one more allocation of the group, full or not."""
+    """Return the rows of the nodes on which one more allocation of the group could run, whether or not they are full
+    now.
+    """
     feasibility, fleet = cache.feasibility, cache.fleet
     screened = feasibility.screen_nodes(
         feasibility.select_ready_nodes(job), job, group, NamespaceVolumes(snapshot, job.namespace)
@@ -133,7 +137,11 @@ def _find_feasible_rows(snapshot: Replica, cache: SchedulerCache, job: Job, grou
 
 
 def _order_by_missing_share(cache: SchedulerCache, rows: Ints, demand: Usage) -> Sequence[int]:
-    """Return the rows of large enough nodes, those that miss the smallest share of the demand first."""
+    """Return the rows of the nodes whose total capacity is enough for the demand, at most `MAX_SCANNED_NODES`.
+
+    Nodes that miss the smallest share of the demand come first. Of CPU, memory and disk the largest missing share
+    counts: a node that lacks 100 of 400 requested MHz and no memory or disk misses 0.25.
+    """
     fleet = cache.fleet
     is_large_enough = (
         (fleet.cpu[rows] >= demand.cpu)
@@ -156,7 +164,7 @@ def _order_by_missing_share(cache: SchedulerCache, rows: Ints, demand: Usage) ->
 
 
 def _can_become_free(snapshot: Replica, cache: SchedulerCache, row: int, demand: Usage) -> bool:
-    """Return whether the demand fits on the node once all finite or stopping allocations there have ended."""
+    """Return whether the demand fits on the node in this row once all finite or stopping allocations there have ended."""
     fleet = cache.fleet
     node = fleet.get_node(row)
     remaining = Usage.sum_usages(
@@ -171,7 +179,7 @@ def _can_become_free(snapshot: Replica, cache: SchedulerCache, row: int, demand:
 
 
 def _will_end(snapshot: Replica, namespace: str, job_id: str) -> bool:
-    """Return whether the allocations of the job end: it is finite, stopped or deleted."""
+    """Return whether the allocations of the job end at some time: the job is finite, stopped or deleted."""
     job = snapshot.get(JOBS, namespace, job_id)
     return job is None or job.stop or job.is_finite
 
@@ -179,9 +187,9 @@ def _will_end(snapshot: Replica, namespace: str, job_id: str) -> bool:
 def list_missed_reservations(
     snapshot: Replica, cache: SchedulerCache, waiting: Iterable[Evaluation], now_ns: int, slack_ns: int
 ) -> list[str]:
-    """Return a text for each evaluation that should have a reserved node and has none, for invariant checks.
+    """Return a text for each evaluation that should have a reserved node and has none, for checks of invariants.
 
-    `slack_ns` is allowed on top of the reservation delay.
+    `slack_ns` is how much later than due the reservation may come.
     """
     waiting = list(waiting)
     reserved = list(cache.reservations.values())

@@ -25,21 +25,22 @@ from wharf.contract.model.evaluations import Evaluation
 
 
 class BlockedEntry(msgspec.Struct, frozen=True):
-    """A blocked evaluation. `requested_share` is the share of the fleet that its missing allocations would use."""
+    """A blocked evaluation, as far as its place in the retry order depends on it."""
 
-    id: str
+    id: str  # The id of the evaluation.
     namespace: str
     priority: int
-    blocked_since_ns: int
+    blocked_since_ns: int  # Since when the job waits.
     requested_share: float = 0.0
+    """The share of the cluster's resources that its missing allocations request, 0.0 to 1.0."""
     create_index: int = 0
 
 
 class NamespaceShare(msgspec.Struct, frozen=True):
-    """The share of the fleet that a namespace uses, and its weight."""
+    """The part of the cluster that a namespace uses."""
 
-    held_share: float = 0.0
-    weight: int = 1
+    held_share: float = 0.0  # The share of the cluster's resources that its allocations use, 0.0 to 1.0.
+    weight: int = 1  # A namespace of weight 2 is entitled to twice the share of one of weight 1.
 
 
 EMPTY_SHARE = NamespaceShare()
@@ -49,7 +50,11 @@ EMPTY_SHARE = NamespaceShare()
 def iter_retry_order(
     entries: Iterable[BlockedEntry], namespace_shares: Mapping[str, NamespaceShare]
 ) -> Iterator[BlockedEntry]:
-    """Yield the entries in retry order. Each entry counts as granted when the next one is chosen."""
+    """Yield the entries in the order in which they are retried.
+
+    Within a priority, the namespace with the smallest share, divided by its weight, comes first; each entry that is
+    yielded adds what it requests to the share of its namespace. Within a namespace, the oldest entry comes first.
+    """
     by_priority: dict[int, dict[str, list[BlockedEntry]]] = {}
     for entry in entries:
         by_priority.setdefault(entry.priority, {}).setdefault(entry.namespace, []).append(entry)
@@ -60,6 +65,7 @@ def iter_retry_order(
         def build_heap_key(
             name: str, queues: dict[str, list[BlockedEntry]] = queues
         ) -> tuple[float, int, int, str, str]:
+            """Return the sort key of a namespace: its weighted share, then the age of its oldest entry, then its name."""
             weight = max(1, namespace_shares.get(name, EMPTY_SHARE).weight)
             return (shares.get(name, 0.0) / weight, *_get_age(queues[name][-1]), name)
 
@@ -75,19 +81,19 @@ def iter_retry_order(
 
 
 def _get_age(entry: BlockedEntry) -> tuple[int, int, str]:
-    """Return the sort key by waiting time, oldest first."""
+    """Return the sort key of an entry by age, oldest first."""
     return entry.blocked_since_ns, entry.create_index, entry.id
 
 
 class RetryOrder:
-    """Sorts blocked evaluations by the current state and fleet."""
+    """Sorts blocked evaluations by priority, fair share of their namespaces, and waiting time."""
 
     def __init__(self, snapshot: Replica, cache: SchedulerCache) -> None:
         self._snapshot = snapshot
         self._cache = cache
 
     def sort_evaluations(self, waiting: Iterable[Evaluation], limit: int | None = None) -> list[Evaluation]:
-        """Return up to `limit` evaluations in retry order."""
+        """Return up to `limit` of these blocked evaluations, in the order in which they are retried."""
         by_id = {evaluation.id: evaluation for evaluation in waiting}
         fleet_total = self._sum_fleet()
         entries = [self._build_entry(evaluation, fleet_total) for evaluation in by_id.values()]
@@ -98,18 +104,18 @@ class RetryOrder:
         return [by_id[entry.id] for entry in islice(iter_retry_order(entries, namespace_shares), limit)]
 
     def _sum_fleet(self) -> Usage:
-        """Return the total CPU and memory of the fleet."""
+        """Return the total CPU and memory of all nodes."""
         fleet = self._cache.fleet
         return Usage(int(fleet.cpu.sum()), int(fleet.memory.sum()))
 
     def _get_namespace_share(self, namespace: str, fleet_total: Usage) -> NamespaceShare:
-        """Return the share and weight of the namespace."""
+        """Return the share of `fleet_total` that the namespace uses, and its weight."""
         record = self._snapshot.get(NAMESPACES, namespace)
         used_share = compute_dominant_share(self._cache.namespace_usage.get_usage(namespace), fleet_total)
         return NamespaceShare(used_share, 1 if record is None else record.weight)
 
     def _build_entry(self, evaluation: Evaluation, fleet_total: Usage) -> BlockedEntry:
-        """Return the queue entry of the evaluation."""
+        """Return the evaluation with the share of `fleet_total` that its missing allocations request."""
         job = self._snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
         requested = Usage()
         for name, metric in (evaluation.failed_tg_allocs or {}).items():

@@ -22,26 +22,21 @@ from wharf.contract.model.nodes.node import Node
 
 
 class CapacityReport(msgspec.Struct, frozen=True):
-    """How the nodes relate to one more allocation of the group.
+    """Which nodes could take one more allocation of a group, and why the others cannot."""
 
-    `nodes` counts the considered nodes in the job's pool and datacenters; `fitting` those that could take one more. For
-    system and sysbatch jobs, nodes that have their allocation are not considered: `served_nodes` counts them, and
-    `unserved_nodes` counts feasible nodes without one.
-    """
-
-    nodes: int
-    fitting: int
-    served_nodes: int = 0
-    unserved_nodes: int = 0
-    excluded: tuple[Exclusion, ...] = ()
-    exhausted: tuple[Shortage, ...] = ()
-    smallest_change: str = ""
+    nodes: int  # How many nodes were considered: those in the job's pool and datacenters that accept placements.
+    fitting: int  # How many of them could take one more allocation.
+    served_nodes: int = 0  # Of a system or sysbatch job: nodes that have their allocation and so were not considered.
+    unserved_nodes: int = 0  # Of a system or sysbatch job: feasible nodes without their allocation.
+    excluded: tuple[Exclusion, ...] = ()  # Nodes that a rule excludes, by rule.
+    exhausted: tuple[Shortage, ...] = ()  # Nodes that lack a resource, by resource.
+    smallest_change: str = ""  # What would help; empty if nothing has to change.
 
 
 def report_capacity(
     cache: SchedulerCache, snapshot: Replica, job: Job, group: TaskGroup, allocations: Iterable[Allocation]
 ) -> CapacityReport:
-    """Return which nodes could take one more allocation of the group and why the others cannot.
+    """Return which nodes could take one more allocation of the group, and why the others cannot.
 
     `allocations` are all allocations of the job.
     """
@@ -62,7 +57,7 @@ def report_capacity(
 
 
 def _iter_unconsidered(examined: ExaminedNodes) -> Iterator[Exclusion]:
-    """Yield nodes of the job's pool that were not considered, by reason."""
+    """Yield, by reason, the nodes of the job's pool that are in another datacenter or accept no placements."""
     names_by_reason: dict[str, list[str]] = {}
     for _, node in examined.fleet.iter_nodes():
         reason = _explain_unconsidered(examined.job, node)
@@ -73,7 +68,7 @@ def _iter_unconsidered(examined: ExaminedNodes) -> Iterator[Exclusion]:
 
 
 def _iter_distinct_exclusions(examined: ExaminedNodes) -> Iterator[Exclusion]:
-    """Yield nodes that a distinct constraint excludes, by reason."""
+    """Yield, by reason, the nodes that a constraint `distinct_hosts` or `distinct_property` excludes."""
     rows_by_reason: dict[str, list[int]] = {}
     for position, reason in examined.distinct_exclusions.items():
         rows_by_reason.setdefault(reason, []).append(int(examined.rows[position]))
@@ -82,7 +77,7 @@ def _iter_distinct_exclusions(examined: ExaminedNodes) -> Iterator[Exclusion]:
 
 
 def _iter_shortages(examined: ExaminedNodes) -> Iterator[Shortage]:
-    """Yield each exhausted dimension with the smallest missing amount."""
+    """Yield each resource that nodes lack, with the number of these nodes and the smallest missing amount."""
     for dimension, is_short in examined.missing_masks:
         positions = np.flatnonzero(is_short)
         if not len(positions):
@@ -100,7 +95,7 @@ def _iter_shortages(examined: ExaminedNodes) -> Iterator[Shortage]:
 
 
 def _explain_unconsidered(job: Job, node: Node) -> str:
-    """Return why a node of the job's pool is not considered, or an empty text."""
+    """Return why a node of the job's pool is not considered, or an empty text if it is, or is in another pool."""
     if job.node_pool not in ("", "all", node.node_pool):
         return ""  # Nodes of other pools are not reported.
     if not is_in_pool_and_datacenter(job, node):

@@ -28,14 +28,18 @@ from wharf.contract.model.jobs.job import Job, JobType
 from wharf.contract.model.nodes.node import Node, NodeStatus
 
 MAX_EXAMPLES: Final = 3
-"""Node names that are listed as examples."""
+"""How many node names are listed as examples."""
 FINISHED_STATUSES: Final = (ClientStatus.COMPLETE, ClientStatus.FAILED)
+"""Client statuses of an allocation whose tasks have ended."""
 MAX_PROBED_NODES: Final = 1_000
 """Limits the time of a report: ports, cores and devices are checked on this many nodes only."""
 
 
 def is_served_by(job: Job, allocation: Allocation) -> bool:
-    """Return whether the allocation is the one that a system or sysbatch job requires on its node, active or done."""
+    """Return whether this allocation is the one that a system or sysbatch job requires on its node.
+
+    It is active, or, for a sysbatch job, has completed or failed in the current version.
+    """
     if allocation.job_create_index != job.create_index:
         return False
     is_done = job.type == JobType.SYSBATCH and allocation.client_status in FINISHED_STATUSES
@@ -43,7 +47,7 @@ def is_served_by(job: Job, allocation: Allocation) -> bool:
 
 
 class ExaminedNodes:
-    """The nodes of the fleet as one group sees them. `rows` are the feasible ones, which other columns refer to."""
+    """All nodes, examined for one more allocation of a group."""
 
     def __init__(
         self, cache: SchedulerCache, snapshot: Replica, job: Job, group: TaskGroup, allocations: Iterable[Allocation]
@@ -54,21 +58,31 @@ class ExaminedNodes:
         self.job = job
         self.group = group
         self.is_considered = cache.feasibility.select_ready_nodes(job)
+        """By row of the fleet, whether the node is in the job's pool and datacenters and accepts placements.
+
+        For system jobs, without the nodes that have their allocation.
+        """
         self._siblings = list_placed_siblings(allocations, cache.fleet.row_by_node_id)
-        self.served_count = 0
+        self.served_count = 0  # For system jobs, how many nodes have their allocation.
         if job.runs_on_every_node:
             self._exclude_served_nodes(allocations)
         rules = get_placement_rules(snapshot, job)
         self.assigner = ResourceAssigner(group, can_oversubscribe=rules.can_oversubscribe)
         self.rows = self.find_feasible_rows(job, group)
+        """The rows of the feasible nodes in the fleet.
+
+        Other columns have one entry for each of them, in the same order; "position" means the index of an entry.
+        """
         self.candidates = self.build_candidates(group, self.rows)
+        """Capacity and use of these nodes after one more allocation."""
         self.distinct_exclusions = self._find_distinct_exclusions(self.rows)
+        """By position, why a constraint `distinct_hosts` or `distinct_property` excludes the node."""
         if not self.assigner.has_only_amounts:
             self._probe_exclusive_resources()
-        self.missing_masks = self.candidates.list_shortages()
+        self.missing_masks = self.candidates.list_shortages()  # By resource, which of these nodes lack it.
 
     def _exclude_served_nodes(self, allocations: Iterable[Allocation]) -> None:
-        """Exclude nodes that already have their allocation of a system or sysbatch job."""
+        """Exclude the nodes that already have their allocation of a system or sysbatch job, and count them."""
         row_by_node_id, count_before = self.fleet.row_by_node_id, int(self.is_considered.sum())
         self.is_considered = self.is_considered.copy()
         for allocation in allocations:
@@ -81,21 +95,23 @@ class ExaminedNodes:
         self.served_count = count_before - int(self.is_considered.sum())
 
     def find_feasible_rows(self, job: Job, group: TaskGroup) -> Ints:
-        """Return the rows of the nodes that are feasible for this job and group."""
+        """Return the rows of the considered nodes that are feasible for this job and group, which may be changed
+        copies.
+        """
         find_volume = NamespaceVolumes(self._snapshot, job.namespace)
         screened = self._cache.feasibility.screen_nodes(self.is_considered, job, group, find_volume)
         rows: Ints = np.flatnonzero(screened.feasible)
         return rows
 
     def build_candidates(self, group: TaskGroup, rows: Ints) -> Candidates:
-        """Return the candidate columns of these rows."""
+        """Return capacity and use of the nodes in these rows after one more allocation of this group."""
         return Candidates(FleetDraft(self.fleet), rows, self.assigner, get_group_demand(group))
 
     def _probe_exclusive_resources(self) -> None:
-        """Try to assign ports, cores and devices on each node with enough CPU, memory and disk.
+        """Try to assign ports, cores and devices on each node that has enough CPU, memory and disk.
 
-        Store the first missing resource of each node in `missing_dimensions` of the candidates. At most
-        `MAX_PROBED_NODES` nodes are tried.
+        Store what is missing first on a node in `missing_dimensions` of the candidates. At most `MAX_PROBED_NODES`
+        nodes are tried.
         """
         candidates, draft = self.candidates, FleetDraft(self.fleet)
         random = SeededRandom(self.job.id, self._snapshot.index)
@@ -109,7 +125,7 @@ class ExaminedNodes:
                 candidates.missing_dimensions[int(position)] = shortage.dimension
 
     def _find_distinct_exclusions(self, rows: Ints) -> dict[int, str]:
-        """Return by position why nodes may take no more allocations of the job."""
+        """Return why `distinct_hosts` and `distinct_property` exclude nodes, by the position of the node in `rows`."""
         constraints = DistinctConstraints(
             self.fleet, self.job, self.group, should_check_hosts=not self.job.runs_on_every_node
         )
@@ -122,7 +138,7 @@ class ExaminedNodes:
         }
 
     def mask_fitting(self) -> Mask:
-        """Return which feasible nodes could take one more allocation."""
+        """Return a mask of the feasible nodes that could take one more allocation."""
         fits: Mask = np.ones(len(self.rows), dtype=np.bool_)
         for _, is_short in self.missing_masks:
             fits &= ~is_short
@@ -130,7 +146,7 @@ class ExaminedNodes:
         return fits
 
     def iter_infeasible(self) -> Iterator[Exclusion]:
-        """Yield infeasible nodes, by reason."""
+        """Yield the considered nodes that are not feasible, by reason."""
         find_volume = NamespaceVolumes(self._snapshot, self.job.namespace)
         screened = self._cache.feasibility.screen_nodes(self.is_considered, self.job, self.group, find_volume)
         for code, reason in enumerate(screened.reasons.values):
@@ -140,7 +156,11 @@ class ExaminedNodes:
                 yield Exclusion(rule=reason.rstrip(), nodes=len(rows), examples=self.get_example_names(rows))
 
     def get_missing_amounts(self, dimension: str) -> Ints | None:
-        """Return the missing amount of each candidate, or `None` if the dimension has no amount."""
+        """Return how much of CPU, memory or disk each feasible node lacks for one more allocation.
+
+        Amounts are MHz or MB, and negative if the node has more than enough. Return `None` if the dimension has no
+        amount.
+        """
         candidates = self.candidates
         match dimension:
             case "cpu":
@@ -152,13 +172,16 @@ class ExaminedNodes:
         return None
 
     def get_example_names(self, rows: Sequence[int] | Ints) -> tuple[str, ...]:
-        """Return up to `MAX_EXAMPLES` node names."""
+        """Return the names of up to `MAX_EXAMPLES` nodes in these rows, sorted."""
         nodes = (self.fleet.get_node(int(row)) for row in rows[: 10 * MAX_EXAMPLES])
         return tuple(sorted(node.name or node.id for node in nodes)[:MAX_EXAMPLES])
 
     @functools.cached_property
     def free_cores(self) -> Ints:
-        """Free cores by position. Nodes beyond `MAX_PROBED_NODES` count as having none."""
+        """The number of free cores of each feasible node.
+
+        Nodes beyond `MAX_PROBED_NODES` are not examined and have 0.
+        """
         free: Ints = np.zeros(len(self.rows), dtype=np.int64)
         draft = FleetDraft(self.fleet)
         for position, row in enumerate(self.rows[:MAX_PROBED_NODES].tolist()):
@@ -168,11 +191,12 @@ class ExaminedNodes:
 
 
 def get_node_state(node: Node) -> str:
-    """Return the state of the node that keeps it from placements."""
+    """Return the state of a node that prevents placements, such as "down", "draining" or "ineligible"."""
     if node.status is not NodeStatus.READY:
         return node.status.value
     return "draining" if node.drain_strategy is not None else "ineligible"
 
 
-def format_nodes(number: int) -> str:
-    return "1 node" if number == 1 else f"{number} nodes"
+def format_nodes(count: int) -> str:
+    """Return the count with the word "node" or "nodes"."""
+    return "1 node" if count == 1 else f"{count} nodes"

@@ -32,10 +32,11 @@ from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.resources import MIN_CPU_MHZ, MIN_MEMORY_MB
 
 DIMENSION_UNITS: Final = {"cpu": "MHz", "memory": "MB", "disk": "MB"}
+"""The units of the resources that have amounts."""
 
 
 class ChangeSuggester:
-    """Suggests changes of one group or of the nodes, the smallest that helps first."""
+    """Suggests the smallest change, of a group or of the nodes, after which one more allocation could be placed."""
 
     def __init__(self, examined: ExaminedNodes) -> None:
         self._examined = examined
@@ -44,7 +45,9 @@ class ChangeSuggester:
         self._group = examined.group
 
     def suggest_change(self) -> str:
-        """Return a change after which one more allocation could be placed, or an empty text if none is needed."""
+        """Return a text with a change after which one more allocation could be placed, or an empty text if none is
+        needed.
+        """
         if self._examined.mask_fitting().any():
             return ""
         if not self._examined.is_considered.any():
@@ -59,7 +62,7 @@ class ChangeSuggester:
         )
 
     def _suggest_reachable_node(self) -> str:
-        """Suggest how to get a ready node in the job's pool and datacenters."""
+        """Return how to get a node that is ready and in the job's pool and datacenters, if there is none."""
         matching_nodes = [node for _, node in self._fleet.iter_nodes() if is_in_pool_and_datacenter(self._job, node)]
         if matching_nodes:
             names = ", ".join(sorted(node.name or node.id for node in matching_nodes)[:MAX_EXAMPLES])
@@ -76,7 +79,10 @@ class ChangeSuggester:
         return f"set a datacenter that has nodes of the job's pool: {', '.join(datacenters[:MAX_EXAMPLES])}"
 
     def _suggest_freeing_amounts(self) -> str:
-        """Suggest to lower or free amounts, if nodes lack nothing but CPU, memory or disk."""
+        """Return how much CPU, memory and disk to request less or to free, and on which node.
+
+        Return an empty text if every node lacks something else too.
+        """
         amounts: list[tuple[str, Ints]] = []
         is_amount: Mask = np.ones(len(self._examined.rows), dtype=np.bool_)
         is_amount[list(self._examined.distinct_exclusions)] = False
@@ -98,25 +104,28 @@ class ChangeSuggester:
         is_enough = is_amount.copy()
         for dimension, missing in amounts:
             is_enough &= missing <= dict(best_missing).get(dimension, 0)
-        number = int(is_enough.sum())
+        node_count = int(is_enough.sum())
         freed_amounts = " and ".join(
             f"{amount} {DIMENSION_UNITS[dimension]}{_format_dimension(dimension)}" for dimension, amount in best_missing
         )
         location = (
             f"on {self._examined.get_example_names([int(self._examined.rows[best])])[0]}"
-            if number == 1
-            else f"on any of {number} nodes"
+            if node_count == 1
+            else f"on any of {node_count} nodes"
         )
         lowered = self._suggest_lower_request(best_missing)
         return f"{lowered}, or free {freed_amounts} {location}" if lowered else f"free {freed_amounts} {location}"
 
     def _get_requested(self, dimension: str) -> int:
-        """Return how much one allocation requests in this dimension."""
+        """Return how much one allocation requests of CPU (MHz), memory or disk (MB)."""
         demand = get_group_demand(self._group)
         return {"cpu": demand.cpu, "memory": demand.memory_mb}.get(dimension, demand.disk_mb)
 
     def _suggest_lower_request(self, missing_amounts: Sequence[tuple[str, int]]) -> str:
-        """Return the suggestion to lower the group's largest tasks, or an empty text if that is not enough."""
+        """Return the suggestion to lower the requests of the group's largest tasks by these amounts.
+
+        `missing_amounts` are pairs (dimension, MHz or MB). Return an empty text if that is not possible, or not enough.
+        """
         group, changes = self._group, list[str]()
         for dimension, amount in missing_amounts:
             result = _lower_largest_task(group, dimension, amount)
@@ -124,21 +133,24 @@ class ChangeSuggester:
                 return ""
             group, change = result
             changes.append(change)
-        has_room = self._examined.build_candidates(group, self._examined.rows).has_capacity
-        return f"lower {' and '.join(changes)}" if changes and bool(has_room.any()) else ""
+        has_capacity = self._examined.build_candidates(group, self._examined.rows).has_capacity
+        return f"lower {' and '.join(changes)}" if changes and bool(has_capacity.any()) else ""
 
     def _suggest_feasible_node(self) -> str:
-        """Suggest to drop a constraint, or to provide what the fewest nodes lack."""
+        """Return the suggestion to drop a constraint, or else to provide what the fewest nodes lack.
+
+        Return an empty text if dropping one constraint does not help and some node is feasible.
+        """
         best: tuple[int, str] = (0, "")
         for constraint, job, group in _iter_without_constraint(self._job, self._group):
             if constraint.operand in CROSS_ALLOCATION_OPERANDS:
                 continue
             rows = self._examined.find_feasible_rows(job, group)
-            number = int(self._examined.build_candidates(group, rows).has_capacity.sum())
-            if number > best[0]:
+            node_count = int(self._examined.build_candidates(group, rows).has_capacity.sum())
+            if node_count > best[0]:
                 best = (
-                    number,
-                    f"drop the constraint {constraint}: {format_nodes(number)} could then take the allocation",
+                    node_count,
+                    f"drop the constraint {constraint}: {format_nodes(node_count)} could then take the allocation",
                 )
         if best[1]:
             return best[1]
@@ -166,7 +178,7 @@ class ChangeSuggester:
         return f'fix "{fewest.rule}" {location}'
 
     def _suggest_freeing_exclusive(self) -> str:
-        """Suggest to free ports, cores, devices or allocation slots."""
+        """Return how to free ports, cores, devices or allocation slots, or an empty text if no node lacks them."""
         exclusive_shortages = {
             dimension: is_short
             for dimension, is_short in self._examined.missing_masks
@@ -183,7 +195,9 @@ class ChangeSuggester:
         )
 
     def _suggest_cores(self) -> str:
-        """Suggest to lower the cores of the largest task to what one node has free, or to free cores there."""
+        """Return the suggestion to lower the cores of the largest task to what one node has free, or to free cores
+        there.
+        """
         requested, free = self._examined.assigner.requested_cores, self._examined.free_cores
         if not any(list_usable_cores(node) for _, node in self._fleet.iter_nodes()):
             return "request CPU instead of Cores: no node has cores that can be reserved for a task"
@@ -205,28 +219,33 @@ class ChangeSuggester:
         return ", or ".join(text for text in (lowered, freed) if text)
 
     def _suggest_distinct(self) -> str:
-        """Suggest a node that the distinct constraints allow."""
+        """Return the suggestion to add a node that the constraints `distinct_hosts` and `distinct_property` allow."""
         if not self._examined.distinct_exclusions:
             return "add a node with enough free resources"
         return suggest_distinct_node(self._job, self._group, next(iter(self._examined.distinct_exclusions.values())))
 
 
 def _format_dimension(dimension: str) -> str:
+    """Return " of disk" for disk, because "free 100 MB" alone means memory; else an empty text."""
     return " of disk" if dimension == "disk" else ""
 
 
-def _format_location(number: int, examples: Sequence[str]) -> str:
-    return f"on {examples[0]}" if number == 1 else f"on one of {format_nodes(number)} ({', '.join(examples)})"
+def _format_location(node_count: int, examples: Sequence[str]) -> str:
+    """Return where to free a resource: on the only node, or on one of several, with examples."""
+    return f"on {examples[0]}" if node_count == 1 else f"on one of {format_nodes(node_count)} ({', '.join(examples)})"
 
 
-def _format_cores(number: int) -> str:
-    return "1 core" if number == 1 else f"{number} cores"
+def _format_cores(count: int) -> str:
+    """Return the count with the word "core" or "cores"."""
+    return "1 core" if count == 1 else f"{count} cores"
 
 
 def _lower_largest_task(group: TaskGroup, dimension: str, amount: int) -> tuple[TaskGroup, str] | None:
-    """Return the group with its largest task lowered by the amount, and the text for it.
+    """Return the group with the request of its largest task lowered by the amount, and a text that describes the
+    change.
 
-    Return `None` if the task has too little.
+    `dimension` is cpu (MHz), memory or disk (MB). Disk is a request of the whole group. Return `None` if the task
+    requests too little.
     """
     if dimension == "disk":
         size = group.ephemeral_disk.size_mb
@@ -252,7 +271,7 @@ def _lower_largest_task(group: TaskGroup, dimension: str, amount: int) -> tuple[
 
 
 def _iter_without_constraint(job: Job, group: TaskGroup) -> Iterator[tuple[Constraint, Job, TaskGroup]]:
-    """Yield each constraint with copies of job and group that lack this constraint."""
+    """Yield each constraint of job, group and tasks with copies of the job and the group that lack this constraint."""
     for constraint in job.constraints or ():
         yield constraint, replace(job, constraints=tuple(c for c in job.constraints or () if c != constraint)), group
     for constraint in group.constraints or ():

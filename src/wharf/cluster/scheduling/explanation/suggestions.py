@@ -24,14 +24,17 @@ from wharf.contract.model.nodes.node import Node
 from wharf.languages.suggestions import find_nearest_name
 
 PORT_COLLISION_PREFIX: Final = "network: reserved port collision "
+"""The start of the name of a missing resource if a port is in use; the port follows."""
 NO_DEVICES_PREFIX: Final = "devices: no devices match request "
+"""The start of the name of a missing resource if devices are in use; the request follows."""
 MAX_ALLOCATIONS_DIMENSION: Final = "max allocation exceeded"
+"""The name of the missing resource on a node that has its maximum number of allocations."""
 
 
 def suggest_drivers(nodes: Sequence[Node], group: TaskGroup) -> str:
-    """Return which drivers of the group no node has, and which drivers exist.
+    """Return a text with the drivers that the group requests and no node has, and the nearest or all available ones.
 
-    Empty if each driver exists on some node.
+    Return an empty text if each driver is healthy on some node.
     """
     requested = sorted({task.driver for task in group.tasks or ()})
     missing = [driver for driver in requested if not any(has_healthy_driver(node, driver) for node in nodes)]
@@ -46,7 +49,10 @@ def suggest_drivers(nodes: Sequence[Node], group: TaskGroup) -> str:
 
 
 def suggest_devices(nodes: Sequence[Node], group: TaskGroup) -> str:
-    """Return the first device request that no node could satisfy even with all devices free, or an empty text."""
+    """Return how to change the first device request that no node could satisfy even with all its devices free.
+
+    Return an empty text if there is no such request.
+    """
     for task, request in list_device_requests(group):
         max_count = max(
             (
@@ -75,7 +81,10 @@ def suggest_devices(nodes: Sequence[Node], group: TaskGroup) -> str:
 
 
 def suggest_networks(nodes: Sequence[Node], group: TaskGroup, rule: str) -> str:
-    """Return which network modes or host networks exist, if the rule concerns networks, else an empty text."""
+    """Return which network modes or host networks nodes have, or an empty text if the rule does not concern networks.
+
+    `rule` is the reason that excludes the nodes.
+    """
     modes, names = list_network_names(nodes)
     network = (group.networks or (None,))[0]
     if rule == MISSING_NETWORK and network is not None:
@@ -84,7 +93,10 @@ def suggest_networks(nodes: Sequence[Node], group: TaskGroup, rule: str) -> str:
 
 
 def suggest_freeing_resource(dimension: str, location: str) -> str:
-    """Return how to free a resource that is the only missing one. `location` names the nodes."""
+    """Return how to free a resource that nodes lack.
+
+    `dimension` is its name in placement metrics, and `location` names the nodes, such as "on node-1".
+    """
     if dimension.startswith(PORT_COLLISION_PREFIX):
         port = dimension.rpartition("=")[2]
         return f"free the port {port} {location}, request another or a dynamic port, or add a node"
@@ -96,9 +108,9 @@ def suggest_freeing_resource(dimension: str, location: str) -> str:
 
 
 def suggest_distinct_node(job: Job, group: TaskGroup, reason: str) -> str:
-    """Return which node to add so that a distinct constraint allows it.
+    """Return which node to add so that a constraint `distinct_hosts` or `distinct_property` allows a placement.
 
-    `reason` is the constraint's reason in the metrics.
+    `reason` is the text with which placement metrics name the constraint.
     """
     lower = f"or lower the count of {group.name}"
     for constraint in (*(job.constraints or ()), *(group.constraints or ())):

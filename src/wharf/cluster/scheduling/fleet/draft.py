@@ -14,7 +14,10 @@ from wharf.contract.model.allocations.resources import AllocatedResources
 
 
 class FleetDraft:
-    """One evaluation's copy of the used resources. The fleet itself does not change."""
+    """A copy of the used resources of all nodes, to which one evaluation adds its placements.
+
+    The fleet does not change.
+    """
 
     def __init__(self, fleet: Fleet) -> None:
         rows = len(fleet)
@@ -22,16 +25,18 @@ class FleetDraft:
         self.cpu_used: Ints = fleet.cpu_used[:rows].copy()
         self.memory_used: Ints = fleet.memory_used[:rows].copy()
         self.disk_used: Ints = fleet.disk_used[:rows].copy()
-        self.count: Ints = fleet.count[:rows].copy()
+        self.count: Ints = fleet.count[:rows].copy()  # The number of allocations in each row (node).
         self.changed_rows: list[int] = []
-        """Rows in the order in which they were changed. Selectors use it to refresh rows that others changed."""
+        """Rows in the order in which they were changed. Node selectors recompute the scores of these rows."""
         self._changed_exclusive: dict[int, ExclusiveResources] = {}
+        """By row, ports, cores and devices in use, for rows where they differ from the fleet."""
         self._port_changes: Counter[tuple[int, int]] = Counter()
+        """By (port, row), how many more uses of the port the draft has than the fleet."""
         if fleet.expected_placements:
             self._add_expected_placements()
 
     def _add_expected_placements(self) -> None:
-        """Count the placements of a plan that is being committed."""
+        """Count the placements of another plan that the log commits at this moment."""
         fleet = self.fleet
         amounts = fleet.sum_placements(fleet.expected_placements.items())
         self.cpu_used[amounts.rows] += amounts.cpu
@@ -44,16 +49,19 @@ class FleetDraft:
                     self._add_exclusive(row, allocation.allocated_resources)
 
     def add_allocation(self, row: int, resources: AllocatedResources, usage: Usage) -> None:
-        """Count an allocation with these resources in the row."""
+        """Count one allocation with these resources on the node in this row. `usage` is its CPU, memory and disk."""
         self._add(row, usage, 1)
         self._add_exclusive(row, resources)
 
-    def add_amounts(self, rows: Ints, numbers: Ints, usage: Usage) -> None:
-        """Count allocations that use only CPU, memory and disk: `numbers` of them in each row."""
-        self.cpu_used[rows] += numbers * usage.cpu
-        self.memory_used[rows] += numbers * usage.memory_mb
-        self.disk_used[rows] += numbers * usage.disk_mb
-        self.count[rows] += numbers
+    def add_amounts(self, rows: Ints, counts_by_row: Ints, usage: Usage) -> None:
+        """Count several allocations that use only CPU, memory and disk: `counts_by_row[i]` of them in `rows[i]`.
+
+        Each uses `usage`. No row may occur twice.
+        """
+        self.cpu_used[rows] += counts_by_row * usage.cpu
+        self.memory_used[rows] += counts_by_row * usage.memory_mb
+        self.disk_used[rows] += counts_by_row * usage.disk_mb
+        self.count[rows] += counts_by_row
         self.changed_rows += rows.tolist()
 
     def _add_exclusive(self, row: int, resources: AllocatedResources) -> None:
@@ -63,25 +71,28 @@ class FleetDraft:
             self._port_changes.update((port, row) for _address, port in iter_ports(resources))
 
     def reserve_capacity(self, row: int, usage: Usage) -> None:
-        """Block resources for another job.
+        """Count resources of the row as used, because they are reserved for an allocation of another job.
 
-        The row may then exceed the node's capacity, which excludes all placements.
+        The row may then exceed the node's capacity, which excludes all placements on it.
         """
         self._add(row, usage, 1)
 
     def remove_allocation(self, row: int, resources: AllocatedResources) -> None:
-        """Remove an allocation with these resources from the row."""
+        """Stop counting an allocation with these resources in the row."""
         self._add(row, get_resources_usage(resources), -1)
         if has_exclusive_resources(resources):
             self.get_exclusive_resources(row, is_for_update=True).remove_resources(resources)
             self._port_changes.subtract((port, row) for _address, port in iter_ports(resources))
 
     def restore_allocation(self, row: int, resources: AllocatedResources) -> None:
-        """Undo `remove_allocation`."""
+        """Count an allocation in the row again that was removed before."""
         self.add_allocation(row, resources, get_resources_usage(resources))
 
     def _add(self, row: int, usage: Usage, sign: int) -> None:
-        """Add the usage and one allocation to the row, or subtract both with `sign=-1`. Record the changed row."""
+        """Add the usage and one allocation to the row, or subtract both if `sign` is -1.
+
+        Record that the row changed.
+        """
         self.cpu_used[row] += sign * usage.cpu
         self.memory_used[row] += sign * usage.memory_mb
         self.disk_used[row] += sign * usage.disk_mb
@@ -89,7 +100,10 @@ class FleetDraft:
         self.changed_rows.append(row)
 
     def get_exclusive_resources(self, row: int, *, is_for_update: bool = False) -> ExclusiveResources:
-        """Return the exclusive resources in use. With `is_for_update`, return a copy that belongs to the draft."""
+        """Return the ports, cores and devices that are in use in the row.
+
+        With `is_for_update`, return a copy that the draft may change. Otherwise the caller must not change it.
+        """
         changed = self._changed_exclusive.get(row)
         if changed is None:
             fleet_resources = self.fleet.exclusive_resources.get(row)

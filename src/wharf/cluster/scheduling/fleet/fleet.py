@@ -39,34 +39,33 @@ MAX_CACHED_SIZES: Final = 4_096
 
 
 PREEMPTION_HOLD_NS: Final = 60_000_000_000
-"""How long the resources of an ended victim are held for the preempting job: 60 seconds."""
+"""How long the resources of a victim that has ended are held for the allocation that preempted it: 60 seconds."""
 
 
 class PreemptedCapacity(msgspec.Struct, frozen=True):
-    """Resources that a victim has freed. `preemptor_id` is the id of the allocation that will use them."""
+    """Resources that a preempted allocation (the victim) has freed, and that are held for the allocation that preempted
+    it.
+    """
 
-    row: int
-    victim: Allocation
-    preemptor_id: str
-    expires_at_ns: int
+    row: int  # The row of the node.
+    victim: Allocation  # The allocation that has ended.
+    preemptor_id: str  # The id of the allocation that will use them.
+    expires_at_ns: int  # When the resources are no longer held, in Unix nanoseconds.
 
 
 class PlacementAmounts(NamedTuple):
-    """What placements use, node by node, as columns of equal length.
+    """How much a number of placements use on each node, as columns with one entry for each node."""
 
-    `exclusive_rows` are the rows where a placement has ports, cores or devices.
-    """
-
-    rows: Ints
-    counts: Ints
-    cpu: Ints
+    rows: Ints  # The row of the node in the fleet.
+    counts: Ints  # How many allocations are placed on it.
+    cpu: Ints  # The sum of their CPU in MHz.
     memory_mb: Ints
     disk_mb: Ints
-    exclusive_rows: frozenset[int]
+    exclusive_rows: frozenset[int]  # Rows of nodes where a placement has ports, cores or devices.
 
 
 class PropertyColumn:
-    """One constraint target resolved on every node: the code of its value by row."""
+    """The value of one reference, such as `${attr.kernel.name}`, on every node, as a column of codes."""
 
     __slots__ = ("codes", "target", "values")
 
@@ -74,25 +73,30 @@ class PropertyColumn:
         self.target = target
         self.values: ValueCodes[str] = ValueCodes()
         self.codes: Codes = np.full(row_count, MISSING_CODE, dtype=np.int32)
+        """By row, the code of the value; `MISSING_CODE`: the node has none."""
 
     def set_value(self, row: int, node: Node) -> None:
-        """Resolve the target on the node in this row."""
+        """Store the code of the value that the reference has on this node in its row."""
         value = resolve_target(self.target, node)
         self.codes[row] = MISSING_CODE if value is None else self.values.encode_value(value)
 
 
 class Fleet:
-    """All nodes and the allocations that occupy them."""
+    """All nodes and the resources that their allocations use, as numpy columns.
+
+    The row of a node is its index in all of them.
+    """
 
     def __init__(self) -> None:
-        self.nodes: list[Node | None] = []
+        self.nodes: list[Node | None] = []  # By row, the node; `None`: the row is free.
         self.row_by_node_id: dict[str, int] = {}
-        self.kinds: ValueCodes[ClassKey] = ValueCodes()
+        self.kinds: ValueCodes[ClassKey] = ValueCodes()  # Codes of node kinds. Nodes of one kind pass the same checks.
         self.kind_examples: list[Node] = []
-        """By kind, the first node of this kind. Checks of the kind use it."""
+        """By code of a kind, the first node of this kind. Checks of the kind use it."""
         self.datacenters: ValueCodes[str] = ValueCodes()
         self.pools: ValueCodes[str] = ValueCodes()
         self.exclusive_resources: dict[int, ExclusiveResources] = {}
+        """By row, the ports, cores and devices in use, if any."""
         self.port_holders: dict[int, dict[int, int]] = {}
         """By port number, the rows where the port is in use on any address, with the number of uses."""
         self.preempted_capacity: dict[str, PreemptedCapacity] = {}
@@ -101,14 +105,16 @@ class Fleet:
         """By node id, placements of a plan that is being committed. Drafts count them, the columns do not."""
         self.node_revision = 0
         """Increases whenever a node is added, changed or removed."""
-        self._free_rows: list[int] = []
+        self._free_rows: list[int] = []  # Rows of removed nodes, to be used again.
         self._row_capacity = INITIAL_ROWS
         self._properties: OrderedDict[str, PropertyColumn] = OrderedDict()
+        """Cached columns by reference, the least recently used first."""
         self._sizes: dict[int, tuple[AllocatedResources, Usage, bool]] = {}
+        """By `id()` of a resources record: the record, its usage, and whether it has ports, cores or devices."""
         self._make_columns()
 
     def _make_columns(self) -> None:
-        """Set all columns to new arrays without nodes."""
+        """Create all columns, without nodes."""
         row_count = self._row_capacity
         self.is_ready: Mask = np.zeros(row_count, dtype=np.bool_)
         self.kind: Codes = np.full(row_count, MISSING_CODE, dtype=np.int32)
@@ -126,7 +132,7 @@ class Fleet:
 
     @classmethod
     def from_snapshot(cls, snapshot: Replica) -> "Fleet":
-        """Build the fleet from a snapshot, for a new leader and for tests."""
+        """Return a new fleet with the nodes and allocations of the snapshot, for a new leader and for tests."""
         fleet = cls()
         for node in snapshot.iter_all(NODES):
             fleet.set_node(node)
@@ -149,7 +155,9 @@ class Fleet:
 
     @contextmanager
     def expect_placements(self, placements: Mapping[str, Sequence[Allocation]]) -> Iterator[None]:
-        """Let drafts count these placements while the context is active."""
+        """Let every `FleetDraft` count these placements by node id, of a plan that is being committed, until the
+        context ends.
+        """
         self.expected_placements = placements
         try:
             yield
@@ -159,7 +167,10 @@ class Fleet:
     # -- nodes -------------------------------------------------------------------------------------------------------
 
     def set_node(self, node: Node, allocations: Iterable[Allocation] = ()) -> None:
-        """Add or change a node. `allocations` are those that were placed on it before the fleet knew it."""
+        """Add or change a node.
+
+        `allocations` are those on a new node: they may have been stored before the node, and are counted now.
+        """
         self.node_revision += 1
         row = self.row_by_node_id.get(node.id)
         if row is None:
@@ -176,7 +187,7 @@ class Fleet:
             self._update_description(row, node)
 
     def _update_description(self, row: int, node: Node) -> None:
-        """Update the columns that describe the node."""
+        """Update the columns that describe the node: kind, datacenter, pool and cached references."""
         kind = self.kinds.encode_value(make_class_key(node))
         if kind == len(self.kind_examples):
             self.kind_examples.append(node)
@@ -187,7 +198,7 @@ class Fleet:
             column.set_value(row, node)
 
     def remove_node(self, node_id: str) -> None:
-        """Remove a node and clear its row."""
+        """Remove a node, clear its row, and make the row available for another node."""
         row = self.row_by_node_id.pop(node_id, None)
         if row is None:
             return
@@ -206,7 +217,7 @@ class Fleet:
         self._free_rows.append(row)
 
     def _assign_row(self, node_id: str) -> int:
-        """Return a free row for the node."""
+        """Assign a free row to the node, or a new one, and return it."""
         if self._free_rows:
             row = self._free_rows.pop()
         else:
@@ -238,7 +249,10 @@ class Fleet:
             column.codes = grow_column(column.codes, self._row_capacity, fill=MISSING_CODE)
 
     def get_property_column(self, target: str) -> PropertyColumn:
-        """Return the column of a constraint target. It is built on first use."""
+        """Return the column of values of a reference such as `${attr.kernel.name}`.
+
+        It is built on first use and cached.
+        """
         column = self._properties.get(target)
         if column is None:
             column = PropertyColumn(target, self._row_capacity)
@@ -255,7 +269,10 @@ class Fleet:
     # -- allocations -------------------------------------------------------------------------------------------------
 
     def apply_change(self, before: Allocation | None, after: Allocation | None) -> None:
-        """Apply the change of an allocation. Allocations on unknown nodes are ignored."""
+        """Count the change of one allocation from `before` to `after`; `None`: it did not or does not exist.
+
+        Also update the capacity that preempted allocations freed. Allocations on unknown nodes are ignored.
+        """
         if after is not None and (after.preempted_by_allocation or after.preempted_allocations):
             self._update_preempted_capacity(after, has_ended_now=before is None or before.is_occupying)
         was_occupying = before is not None and before.is_occupying
@@ -268,7 +285,10 @@ class Fleet:
                 self._add(row, allocation, sign)
 
     def add_allocations(self, allocations: Iterable[Allocation]) -> None:
-        """Add many new allocations in one pass over the columns."""
+        """Count many new allocations at once, which must not take part in a preemption.
+
+        The sums of each node are computed first and then added to all columns in one step.
+        """
         by_node: dict[str, list[Allocation]] = {}
         for allocation in allocations:
             by_node.setdefault(allocation.node_id, []).append(allocation)
@@ -285,7 +305,10 @@ class Fleet:
                     self._add_exclusive(row, resources, 1)
 
     def _update_preempted_capacity(self, allocation: Allocation, *, has_ended_now: bool) -> None:
-        """Record capacity that an ended victim has freed, and remove what its preemptor has used."""
+        """Record the capacity that a preempted allocation frees when it ends, and drop what is used or held too long.
+
+        The capacity counts as used when the allocation that preempted it is stored.
+        """
         for victim_id in allocation.preempted_allocations or ():
             self.preempted_capacity.pop(victim_id, None)
         row = self.row_by_node_id.get(allocation.node_id)
@@ -302,7 +325,7 @@ class Fleet:
             del self.preempted_capacity[victim_id]
 
     def _add(self, row: int, allocation: Allocation, sign: int) -> None:
-        """Add the allocation to the row, or remove it with `sign=-1`."""
+        """Count the allocation in the row, or stop counting it if `sign` is -1."""
         self.count[row] += sign
         resources = allocation.allocated_resources
         if resources is None:
@@ -315,9 +338,9 @@ class Fleet:
             self._add_exclusive(row, resources, sign)
 
     def measure_resources(self, resources: AllocatedResources) -> tuple[Usage, bool]:
-        """Return the usage, and whether any resource is exclusive.
+        """Return how much CPU, memory and disk the resources are, and whether they include ports, cores or devices.
 
-        Siblings share the record, so the result is cached by identity.
+        Allocations that one plan placed share one record, so the result is cached by the identity of the record.
         """
         cached = self._sizes.get(id(resources))
         if cached is None:
@@ -332,7 +355,7 @@ class Fleet:
         return cached[1], cached[2]
 
     def _add_exclusive(self, row: int, resources: AllocatedResources, sign: int) -> None:
-        """Add the exclusive resources to the row, or remove them with `sign=-1`."""
+        """Count ports, cores and devices as in use in the row, or, if `sign` is -1, as free again."""
         exclusive = self.exclusive_resources.get(row)
         if exclusive is None:
             exclusive = self.exclusive_resources[row] = ExclusiveResources()
@@ -345,7 +368,7 @@ class Fleet:
         self._count_ports(row, iter_ports(resources), sign)
 
     def _count_ports(self, row: int, ports: Iterable[PortKey], sign: int) -> None:
-        """Update the rows where each port is in use."""
+        """Add `sign` (1 or -1) to the number of uses of each port in the row."""
         for _address, port in ports:
             rows = self.port_holders.setdefault(port, {})
             rows[row] = rows.get(row, 0) + sign
@@ -357,7 +380,10 @@ class Fleet:
     # -- queries -----------------------------------------------------------------------------------------------------
 
     def sum_placements(self, placements: Iterable[tuple[str, Sequence[Allocation]]]) -> PlacementAmounts:
-        """Return what is placed on each node, added up. Unknown nodes are left out."""
+        """Return how much the placements use on each node. Unknown nodes are left out.
+
+        `placements` are pairs of a node id, each at most once, and its new allocations.
+        """
         rows: list[int] = []
         sums: list[tuple[int, int, int, int]] = []
         exclusive_rows: list[int] = []
@@ -385,12 +411,15 @@ class Fleet:
         return Usage(int(self.cpu_used[row]), int(self.memory_used[row]), int(self.disk_used[row]))
 
     def iter_nodes(self) -> Iterator[tuple[int, Node]]:
-        """Yield all rows that have a node."""
+        """Yield (row, node) for each node."""
         return ((row, node) for row, node in enumerate(self.nodes) if node is not None)
 
 
 def _is_description_equal(before: Node, after: Node) -> bool:
-    """Return whether kind and attributes of the node are unchanged. Heartbeats and events change nodes often."""
+    """Return whether the parts of the node from which its kind and references are computed are unchanged.
+
+    Heartbeats and events change nodes often, but not these parts.
+    """
     return before is after or all(getattr(before, name) == getattr(after, name) for name in _DESCRIPTION_FIELDS)
 
 

@@ -18,10 +18,11 @@ UNIQUE_NAME_PREFIX: Final = "unique."
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 ClassKey = bytes
+"""A text of bytes that is equal for all nodes of one kind."""
 
 
 def make_class_key(node: Node) -> ClassKey:
-    """Return a key that is equal for nodes of one kind."""
+    """Return the encoded properties of the node that checks read. They are equal for nodes of one kind."""
     resources = node.node_resources
     networks = (resources.node_networks if resources is not None else None) or ()
     addresses = {address.alias for network in networks for address in network.addresses or ()}
@@ -42,7 +43,7 @@ def make_class_key(node: Node) -> ClassKey:
 
 
 def compute_node_class(node: Node) -> str:
-    """Return the computed class of the node, which it reports: nodes of one class satisfy the same constraints.
+    """Return the computed class of the node, a text such as `v1:123`. Nodes of one class satisfy the same constraints.
 
     Unlike node kinds, it leaves out drivers and host networks.
     """
@@ -51,12 +52,12 @@ def compute_node_class(node: Node) -> str:
 
 
 def _drop_unique_names(values: dict[str, str] | None) -> dict[str, str]:
-    """Return the values without unique names."""
+    """Return the attributes or metadata without names that begin with `unique.`."""
     return {name: value for name, value in (values or {}).items() if not name.startswith(UNIQUE_NAME_PREFIX)}
 
 
 def _make_device_key(device: NodeDevice) -> tuple[object, ...]:
-    """Return the parts of the device group that checks read."""
+    """Return what checks read of this group of devices, to compare it with that of other nodes."""
     healthy = sum(instance.healthy for instance in device.instances or ())
     attributes = {
         name: value for name, value in (device.attributes or {}).items() if not name.startswith(UNIQUE_NAME_PREFIX)

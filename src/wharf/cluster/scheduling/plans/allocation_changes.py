@@ -24,15 +24,19 @@ from wharf.contract.model.log import WRITE_INDEX
 class AllocationChanges:
     """The changes of one evaluation to existing allocations.
 
-    `changes` maps allocation ids to changes, in the order in which the allocations were first changed.
+    Several changes of one allocation are merged into one record.
     """
 
     def __init__(self, now_ns: int) -> None:
         self.changes: dict[str, AllocationChange] = {}
+        """By allocation id, in the order in which the allocations were first changed."""
         self._now_ns = now_ns
 
     def update_allocation(self, allocation: Allocation, *, is_stop: bool = False, **fields: Any) -> Allocation:
-        """Set these fields on the allocation, on top of earlier changes, and return the changed record."""
+        """Set these fields of the allocation, in addition to earlier changes, and return the changed record.
+
+        With `is_stop`, the change counts as a stop from now on.
+        """
         earlier_change = self.changes.get(allocation.id)
         base = earlier_change.allocation if earlier_change is not None else allocation
         updated = replace(base, **fields, alloc_modify_index=WRITE_INDEX, modify_time=self._now_ns)
@@ -42,13 +46,13 @@ class AllocationChanges:
         return updated
 
     def set_base(self, base: Allocation) -> None:
-        """Record this version of the allocation as the base that later changes build on."""
+        """Record this version of the allocation as a change. Later changes of the allocation build on it."""
         self.changes[base.id] = AllocationChange(
             replace(base, alloc_modify_index=WRITE_INDEX, modify_time=self._now_ns), False
         )
 
     def stop_allocation(self, stop: AllocationStop) -> None:
-        """Set the desired status to stop, and the client status if the stop sets one."""
+        """Record that the allocation stops: set its desired status, and its client status if the stop sets one."""
         fields: dict[str, Any] = {}
         if not stop.allocation.is_server_terminal:
             fields |= {"desired_status": DesiredStatus.STOP, "desired_description": stop.reason}
@@ -62,7 +66,9 @@ class AllocationChanges:
     def link_replacement(
         self, allocation: Allocation, *, next_allocation: str = "", outcome: RescheduleOutcome | None = None
     ) -> None:
-        """Record the id of the replacement, or the outcome of an attempt to reschedule the allocation."""
+        """Record on the allocation the id of its replacement (`next_allocation`), or the outcome of an attempt to
+        reschedule it.
+        """
         fields: dict[str, Any] = {"next_allocation": next_allocation} if next_allocation else {}
         if outcome is not None:
             tracker = allocation.reschedule_tracker or RescheduleTracker()

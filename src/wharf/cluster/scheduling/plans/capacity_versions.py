@@ -19,12 +19,12 @@ CLUSTER_KEY: Final = "*"
 
 
 def write_cluster_version() -> PutRecord:
-    """Return the record that a part of a plan writes because it places allocations."""
+    """Return the change that writes the cluster version. Each part of a plan that places allocations contains it."""
     return NODE_PLACEMENTS.build_put(NodeCapacityVersion(node_id=CLUSTER_KEY))
 
 
 def expect_cluster_version(snapshot: Replica) -> Condition:
-    """Return the condition that no allocation was placed since the snapshot."""
+    """Return the condition that no plan placed allocations on any node since the snapshot."""
     return snapshot.build_key_condition(NODE_PLACEMENTS, CLUSTER_KEY)
 
 
@@ -34,10 +34,14 @@ def expect_node_version(snapshot: Replica, node_id: str) -> Condition:
 
 
 def make_node_version_lookup(snapshot: Replica) -> Callable[[str], Condition]:
-    """Return a fast form of `expect_node_version` for plans, which call it for up to a thousand nodes in a row."""
+    """Return a function that returns the condition that the capacity of a node has not changed since the snapshot.
+
+    It looks up the table once, because a plan calls it for up to a thousand nodes in a row.
+    """
     table, versions = NODE_PLACEMENTS.name, snapshot.get_table_records(NODE_PLACEMENTS).records
 
     def expect_version(node_id: str) -> Condition:
+        """Return the condition that the capacity of this node has not changed since the snapshot."""
         version = versions.get(node_id)
         return Condition(table, node_id, 0 if version is None else version.modify_index)
 
@@ -45,18 +49,18 @@ def make_node_version_lookup(snapshot: Replica) -> Callable[[str], Condition]:
 
 
 def write_node_version(node_id: str) -> PutRecord:
-    """Return the record that is written with a change of the node's capacity."""
+    """Return the change that writes a node's version. A write that changes the node's capacity contains it."""
     return NODE_PLACEMENTS.build_put(NodeCapacityVersion(node_id=node_id))
 
 
 def delete_node_version(node_id: str) -> DeleteRecord:
-    """Return the deletion of the version record of a node that is deleted."""
+    """Return the change that deletes the version of a node. A write that deletes the node contains it."""
     return NODE_PLACEMENTS.build_delete(node_id)
 
 
 def expect_both_versions(snapshot: Replica, node_id: str) -> tuple[Condition, Condition]:
-    """Return the conditions for a write that changes the capacity of a node.
+    """Return the two conditions of a write that changes the capacity of a node.
 
-    The node is unchanged and no allocation was placed since the snapshot.
+    They hold if, since the snapshot, the node's capacity has not changed and no plan placed allocations on any node.
     """
     return expect_node_version(snapshot, node_id), expect_cluster_version(snapshot)

@@ -25,23 +25,20 @@ from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.log import Cause, CauseKind, Condition, DeleteRecord, PutRecord, Write
 
 COMMON_CONDITION_COUNT: Final = 3
-"""Conditions of every part: the evaluation, the job, and the cluster version."""
+"""How many conditions every part of a plan needs: the evaluation, the job, and the cluster version."""
 
 
 class PlanCheck(msgspec.Struct, frozen=True):
-    """The next write of a plan, the plan that remains after it, and the nodes that were dropped.
+    """The result of checking a plan: the write of its next part, and what remains."""
 
-    `rejection` says why no part of the plan can ever be committed, although its conditions hold.
-    """
-
-    write: Write | None
-    remaining_plan: Plan | None = None
-    dropped_nodes: Sequence[str] = ()
-    rejection: str = ""
+    write: Write | None  # `None`: nothing can be committed now.
+    remaining_plan: Plan | None = None  # The plan without this part; `None`: nothing remains.
+    dropped_nodes: Sequence[str] = ()  # Ids of nodes that can no longer take their placements.
+    rejection: str = ""  # Why no part of the plan can ever be committed, although its conditions hold; or empty.
 
 
 class _WritePart:
-    """The changes and conditions of one write, up to its size limit."""
+    """The changes and conditions of the write for one part of a plan, with a limit of its size."""
 
     def __init__(self, max_changes: int) -> None:
         self.changes: list[PutRecord | DeleteRecord] = []
@@ -49,22 +46,23 @@ class _WritePart:
         self._max_changes = max_changes
 
     def can_add(self, changes: int, conditions: int) -> bool:
-        """Return whether this many changes and conditions still fit."""
+        """Return whether this part of the plan can take this many more changes and conditions."""
         return (
             len(self.changes) + changes <= self._max_changes
             and len(self.conditions) + conditions + COMMON_CONDITION_COUNT <= self._max_changes
         )
 
     def count_free_changes(self) -> int:
-        """Return how many more changes fit."""
+        """Return how many more changes this part of the plan can take."""
         return self._max_changes - len(self.changes)
 
 
 def check_plan(plan: Plan, snapshot: Replica, *, max_changes: int, cache: SchedulerCache | None = None) -> PlanCheck:
-    """Check the plan against the newest state and return its next part as one write that fits in the log.
+    """Check the plan against the newest state and return its next part, as one write of at most `max_changes` changes.
 
     The order is: deployments; stops, because they free resources; placements node by node, without nodes that can no
     longer take theirs; last the evaluation itself, if no node was dropped.
+
     Each part is valid alone. After a crash between two parts the evaluation is still pending, and its next run finds
     what was placed. If the evaluation or the job has changed, nothing of the plan is committed. An all-at-once plan is
     committed in one part or not at all.
@@ -110,15 +108,15 @@ def check_plan(plan: Plan, snapshot: Replica, *, max_changes: int, cache: Schedu
 
 def _describe_too_large_plan(plan: Plan, max_changes: int) -> str:
     """Return the error for an all-at-once plan that does not fit in one write."""
-    number = len(plan.changes) + sum(map(len, plan.placements.values()))
+    change_count = len(plan.changes) + sum(map(len, plan.placements.values()))
     return (
-        f"AllAtOnce requires {number} allocations in one write: the log accepts at most {max_changes} changes. "
+        f"AllAtOnce requires {change_count} allocations in one write: the log accepts at most {max_changes} changes. "
         "Lower the counts, split the job, or remove AllAtOnce"
     )
 
 
 def _is_current(plan: Plan, snapshot: Replica) -> bool:
-    """Return whether evaluation and job specification are unchanged.
+    """Return whether the evaluation and the specification of its job are unchanged since the plan was made.
 
     The job's status may differ, because the plan itself changes it.
     """
@@ -131,7 +129,7 @@ def _is_current(plan: Plan, snapshot: Replica) -> bool:
 
 
 def _build_common_conditions(plan: Plan, snapshot: Replica, part: _WritePart) -> list[Condition]:
-    """Return the conditions that evaluation and job do not change before the part is committed."""
+    """Return the conditions that evaluation and job do not change before the commit, as far as the part lacks them."""
     evaluation = plan.evaluation
     conditions = [
         snapshot.build_key_condition(EVALUATIONS, evaluation.id),
@@ -141,7 +139,10 @@ def _build_common_conditions(plan: Plan, snapshot: Replica, part: _WritePart) ->
 
 
 def _add_deployments(plan: Plan, snapshot: Replica, part: _WritePart) -> bool:
-    """Add the deployments to the part. Return False if a deployment has changed since the plan was made."""
+    """Add the plan's deployments to the part, and mark the job version that has become stable.
+
+    Return False if a deployment has changed since the plan was made.
+    """
     for deployment in plan.deployments:
         condition = snapshot.build_key_condition(DEPLOYMENTS, deployment.id)
         if condition.version != deployment.modify_index:
@@ -163,7 +164,11 @@ def _add_deployments(plan: Plan, snapshot: Replica, part: _WritePart) -> bool:
 def _add_changes(
     changes: tuple[AllocationChange, ...], snapshot: Replica, part: _WritePart
 ) -> tuple[AllocationChange, ...] | None:
-    """Add as many changes to the part as fit and return the rest, or `None` if one of them is out of date."""
+    """Add as many of these changes of existing allocations to the part as fit, and return the rest.
+
+    Return `None` if an allocation has changed since the plan was made, unless the change is a stop. Deleted allocations
+    are skipped.
+    """
     for position, change in enumerate(changes):
         if not part.can_add(1, 1):
             return changes[position:]
@@ -182,7 +187,10 @@ def _add_changes(
 
 
 def _apply_stop(current: Allocation, desired: Allocation) -> Allocation:
-    """Return the current record of the allocation with the stop applied to it."""
+    """Return the current record of an allocation that the plan stops, with the stop applied to it.
+
+    `desired` is the record in the plan. It is outdated, because the node has reported on the allocation since.
+    """
     is_lost = not desired.is_occupying and current.is_occupying
     return replace(
         current,
@@ -202,10 +210,13 @@ def _apply_stop(current: Allocation, desired: Allocation) -> Allocation:
 def _add_placements(
     plan: Plan, snapshot: Replica, cache: SchedulerCache, part: _WritePart
 ) -> tuple[dict[str, tuple[Allocation, ...]], list[str]]:
-    """Add placements to the part, node by node, and return the rest and the ids of the dropped nodes.
+    """Add new allocations to the part, node by node.
 
-    A node with more allocations than fit in one part is split over several parts, and each part is checked again. The
-    part writes the cluster version and requires an unchanged version of each node.
+    Return those that remain, by node id, and the ids of dropped nodes.
+
+    A node is dropped if it cannot take its allocations, if the quota does not allow them, or if one exists already. A
+    node with more allocations than fit in one part is split over several parts. The part writes the cluster version and
+    requires an unchanged version of each node.
     """
     dropped: list[str] = []
     job = plan.job
@@ -249,9 +260,9 @@ def _add_placements(
 
 
 def _find_fitting_nodes(cache: SchedulerCache, placements: Iterable[tuple[str, Sequence[Allocation]]]) -> set[str]:
-    """Return the nodes that can take all their placements, checked in one pass over the columns.
+    """Return the ids of nodes that can take all their placements, computed for all nodes at once with columns.
 
-    Nodes where a placement needs ports, cores or devices are left out.
+    Nodes where a placement needs ports, cores or devices are left out; they must be checked one by one.
     """
     fleet = cache.fleet
     amounts = fleet.sum_placements(placements)
@@ -264,7 +275,7 @@ def _find_fitting_nodes(cache: SchedulerCache, placements: Iterable[tuple[str, S
 
 
 def _can_place_on_node(snapshot: Replica, cache: SchedulerCache, node_id: str, placed: Sequence[Allocation]) -> bool:
-    """Return whether the node can take these allocations, including ports, cores and devices."""
+    """Return whether the node can take these new allocations now, including their ports, cores and devices."""
     node = snapshot.get(NODES, node_id)
     fleet = cache.fleet
     row = fleet.row_by_node_id.get(node_id)
@@ -285,7 +296,7 @@ def _can_place_on_node(snapshot: Replica, cache: SchedulerCache, node_id: str, p
 
 
 def _is_free_of_collisions(in_use: ExclusiveResources, placed: Sequence[Allocation]) -> bool:
-    """Return whether no port, core or device of these allocations is in use or assigned twice."""
+    """Return whether no port, core or device of these allocations is in use on the node or assigned to two of them."""
     used = in_use.copy()
     for allocation in placed:
         resources = allocation.allocated_resources
@@ -302,7 +313,7 @@ def _is_free_of_collisions(in_use: ExclusiveResources, placed: Sequence[Allocati
 
 
 def _build_end(plan: Plan, snapshot: Replica) -> tuple[list[PutRecord | DeleteRecord], list[Condition]]:
-    """Return changes and conditions that end the evaluation and write its follow-ups."""
+    """Return the changes and conditions that store the evaluation as it ends, and its follow-up evaluations."""
     assert plan.completed_evaluation is not None, "only a plan of which nothing was left out ends its evaluation"
     changes: list[PutRecord | DeleteRecord] = [EVALUATIONS.build_put(plan.completed_evaluation)]
     conditions = []

@@ -19,7 +19,9 @@ from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.times import SECOND, DecisionContext, to_datetime, to_ns
 
 EXISTING_BLOCKED_TEXT: Final = 'existing blocked evaluation exists for job "{}"'
+"""The description of a canceled blocked evaluation: the job has a newer one."""
 SUCCESSFUL_TEXT: Final = 'evaluation "{}" successful'
+"""The description of a canceled blocked evaluation: nothing is missing any more."""
 SUPERSEDED_TEXT: Final = "canceled after more recent eval was processed"
 RECONNECTED_TEXT: Final = "canceled because the allocations that it waited for are no longer disconnected"
 UNPLACED_TEXT: Final = "created to place remaining allocations"
@@ -28,6 +30,7 @@ FOLLOW_UP_TEXTS: Final = {
     EvaluationTrigger.ALLOC_RESCHEDULE: "created for delayed rescheduling",
     EvaluationTrigger.ALLOC_FAILURE: "created for delayed rescheduling",
 }
+"""The descriptions of evaluations that are due later, by trigger."""
 MAX_CANCELED_EVALUATIONS: Final = 2
 """Limits the size of the write that ends an evaluation. The next evaluation cancels the rest."""
 
@@ -38,24 +41,25 @@ FOLLOW_UP_WINDOW_NS: Final = 5 * SECOND
 """Follow-ups that are due within this time after the first one share its evaluation."""
 
 BLOCKED_TRIGGERS: Final = (EvaluationTrigger.QUEUED_ALLOCS, EvaluationTrigger.MAX_PLAN_ATTEMPTS)
-"""Triggers of evaluations that were blocked, or are blocked now."""
+"""Triggers of evaluations that wait for resources: they were blocked once, or are blocked now."""
 
 
 class EvaluationResult(msgspec.Struct):
-    """What the evaluation decided, filled step by step."""
+    """What one evaluation decided. The steps of the evaluation fill it."""
 
     placements: dict[str, list[Allocation]] = {}
     """New allocations by node id."""
     failed_groups: dict[str, AllocMetric] = {}
-    """The metric of failed placements by group."""
+    """By group that could not be placed, the metric that says why."""
     queued_counts: dict[str, int] = {}
     """How many allocations wait for resources, by group."""
-    update_counts: dict[str, DesiredUpdates] = {}
+    update_counts: dict[str, DesiredUpdates] = {}  # By group, how many allocations are placed, stopped and updated.
     victims: list[Allocation] = []
     """Preempted allocations of other jobs as they will be written."""
-    follow_ups: list[FollowUp] = []
-    deployment_id: str = ""
+    follow_ups: list[FollowUp] = []  # Evaluations that must be created for a later time.
+    deployment_id: str = ""  # The job's deployment; empty if it has none.
     has_unique_constraints: bool = False
+    """A constraint uses a value that differs from node to node, so node classes do not help."""
     waits_behind: str = ""
     """The parent job whose child limit refuses placements."""
     class_eligibility: dict[str, bool] | None = None
@@ -65,7 +69,7 @@ class EvaluationResult(msgspec.Struct):
     """
 
     def add_placement(self, allocation: Allocation) -> None:
-        """Add a new allocation."""
+        """Add a new allocation to the placements on its node."""
         self.placements.setdefault(allocation.node_id, []).append(allocation)
 
 
@@ -80,9 +84,10 @@ class EvaluationCompletion:
     def complete_evaluation(
         self, result: EvaluationResult, changes: AllocationChanges
     ) -> tuple[Evaluation, tuple[Evaluation, ...]]:
-        """Return the evaluation as it ends, and its blocked, delayed and canceled evaluations.
+        """Return the evaluation as it ends, and the evaluations that are written with it.
 
-        Record in `changes` which evaluation will examine an allocation again.
+        These are new delayed ones, a new blocked one, and canceled ones. Record in `changes` on each allocation that is
+        retried later which evaluation will do it.
         """
         evaluation, failed = self._evaluation, result.failed_groups
         was_blocked = evaluation.triggered_by in BLOCKED_TRIGGERS
@@ -132,10 +137,10 @@ class EvaluationCompletion:
         return finished, (*delayed, *follow_ups, *redundant, *obsolete_timeouts)
 
     def _get_waiting_since(self) -> int:
-        """Return since when the job waits for resources, in nanoseconds.
+        """Return since when the job waits for resources, in Unix nanoseconds.
 
-        This is the earliest time of its waiting evaluations, so that a new one keeps their queue position;
-        else it is now.
+        This is the time of its oldest waiting evaluation, so that a new one keeps the position in the queue; else it is
+        now.
         """
         job_evaluations = self._snapshot.list_by_index_sorted(
             EVALUATIONS_OF_JOB, self._evaluation.namespace, self._evaluation.job_id
@@ -156,13 +161,20 @@ class EvaluationCompletion:
         return namespace.quota if namespace is not None else ""
 
     def _count_queued(self, result: EvaluationResult) -> dict[str, int]:
-        """Return how many allocations wait for resources, by group. Deleted and stopped groups have 0."""
+        """Return how many allocations wait for resources, by group.
+
+        Every group of the job summary has an entry, so that the count of a deleted or stopped group becomes 0.
+        """
         summary = self._snapshot.get(JOB_SUMMARIES, self._evaluation.namespace, self._evaluation.job_id)
         known = dict.fromkeys(summary.summary, 0) if summary is not None else {}
         return {**known, **result.queued_counts}
 
     def _build_delayed(self, follow_ups: Iterable[FollowUp], changes: AllocationChanges) -> list[Evaluation]:
-        """Return one evaluation for each window of time with due follow-ups, and link the allocations to them."""
+        """Return new evaluations for these follow-ups: one for all that are due within `FOLLOW_UP_WINDOW_NS`.
+
+        Record in `changes` the id of the evaluation on the allocations that require it. Follow-ups that an existing
+        evaluation covers are left out.
+        """
         delayed: list[Evaluation] = []
         windows: dict[EvaluationTrigger, tuple[int, str]] = {}
         needed = (
@@ -182,7 +194,7 @@ class EvaluationCompletion:
         return delayed
 
     def _has_evaluation_due(self, follow_up: FollowUp) -> bool:
-        """Return whether a pending evaluation of the job is already due at about that time."""
+        """Return whether a pending evaluation of the job is due at the same time or shortly after."""
         job_evaluations = self._snapshot.list_by_index_sorted(
             EVALUATIONS_OF_JOB, self._evaluation.namespace, self._evaluation.job_id
         )
@@ -195,9 +207,9 @@ class EvaluationCompletion:
         )
 
     def _cancel_others(self, status: EvaluationStatus, description: str) -> tuple[Evaluation, ...]:
-        """Return canceled copies of the job's other evaluations of that status, at most `MAX_CANCELED_EVALUATIONS`.
+        """Return canceled copies of the job's other evaluations with this status.
 
-        Evaluations that are due later are left out.
+        At most `MAX_CANCELED_EVALUATIONS` are returned. Evaluations that are due later are left out.
         """
         job_evaluations = self._snapshot.list_by_index_sorted(
             EVALUATIONS_OF_JOB, self._evaluation.namespace, self._evaluation.job_id
@@ -212,7 +224,7 @@ class EvaluationCompletion:
         return self._cancel(others, description)
 
     def _cancel(self, evaluations: Iterable[Evaluation], description: str) -> tuple[Evaluation, ...]:
-        """Return canceled copies of the first `MAX_CANCELED_EVALUATIONS` evaluations."""
+        """Return canceled copies of the first `MAX_CANCELED_EVALUATIONS` of these evaluations, with this description."""
         now_ns = self._context.now_ns
         return tuple(
             replace(
@@ -225,10 +237,10 @@ class EvaluationCompletion:
         )
 
     def _cancel_obsolete_timeouts(self, canceled: Sequence[str]) -> tuple[Evaluation, ...]:
-        """Return canceled copies of disconnect timeouts that no disconnected allocation waits for any more.
+        """Return canceled copies of pending disconnect timeouts that no disconnected allocation waits for any more.
 
-        The evaluations with ids in `canceled` are left out, and at most `MAX_CANCELED_EVALUATIONS` are
-        returned.
+        Such an evaluation would mark an allocation as lost if it were still disconnected. Evaluations with ids in
+        `canceled` are left out, and at most `MAX_CANCELED_EVALUATIONS` are returned.
         """
         key = self._evaluation.namespace, self._evaluation.job_id
         timeouts = [
@@ -250,7 +262,7 @@ class EvaluationCompletion:
     def _is_due_later(self, evaluation: Evaluation) -> bool:
         """Return whether the evaluation is due in the future and must not be canceled.
 
-        False if the job is stopped or deleted, because the evaluation would find nothing to do.
+        False if its job is stopped or deleted, because it would find nothing to do.
         """
         job = self._snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
         if job is None or job.stop:
@@ -278,7 +290,7 @@ class EvaluationCompletion:
 
 
 def _make_stub(allocation: Allocation) -> AllocationStub:
-    """Return the list item of a preempted allocation."""
+    """Return the short form of a preempted allocation for lists."""
     names = ("id", "name", "namespace", "node_id", "node_name", "job_id", "job_version", "task_group", "client_status")
     return AllocationStub(
         **{name: getattr(allocation, name) for name in names},

@@ -11,9 +11,9 @@ from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 
 
 def stop_unusable_canaries(state: GroupState, allocations: AllocationsById) -> AllocationsById:
-    """Stop canaries of earlier deployments and canaries on tainted nodes, and remove them from `allocations`.
+    """Stop canaries that can no longer be promoted, and canaries on lost or draining nodes.
 
-    Return the active canaries of this deployment.
+    Remove them from `allocations`. Return the active canaries of the current deployment, by id.
     """
     tainted_nodes, now_ns = state.input.tainted_nodes, state.input.now_ns
     for obsolete in [allocation for allocation in allocations.values() if _is_obsolete_canary(state, allocation)]:
@@ -42,9 +42,10 @@ def stop_unusable_canaries(state: GroupState, allocations: AllocationsById) -> A
 
 
 def _is_obsolete_canary(state: GroupState, allocation: Allocation) -> bool:
-    """Return whether the allocation is a canary that can no longer be promoted.
+    """Return whether the allocation is a canary that can no longer be promoted: its deployment failed or is not the
+    current one.
 
-    Promotion removes the mark of a canary, so a marked canary of another deployment was never promoted.
+    Promotion removes the canary flag, so a flagged canary of another deployment was never promoted.
     """
     status, deployment = allocation.deployment_status, state.input.deployment
     if status is None or not status.canary:
@@ -53,13 +54,20 @@ def _is_obsolete_canary(state: GroupState, allocation: Allocation) -> bool:
 
 
 def _is_active_canary(canary: Allocation) -> bool:
-    """Return whether the canary runs, or failed and will be retried. No other canary takes its place meanwhile."""
+    """Return whether the canary runs or has failed and will be retried.
+
+    Until then no other canary takes the place of a failed one.
+    """
     awaits_retry = canary.client_status is ClientStatus.FAILED and not canary.next_allocation
     return not canary.is_server_terminal and (awaits_retry or not canary.is_client_terminal)
 
 
 def request_canaries(state: GroupState, canaries: AllocationsById, names: AllocationNames) -> None:
-    """Request the missing canaries of a destructive update."""
+    """Request the canaries that are missing for a destructive update, with names from `names`.
+
+    `canaries` are those that exist. Nothing is requested after promotion, or while the deployment is paused or failed
+    or placements are held back.
+    """
     update = state.update_policy
     if update is None or not update.canary or not state.destructive or state.rollout.promoted:
         return

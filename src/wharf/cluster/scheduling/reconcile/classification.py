@@ -20,25 +20,26 @@ TaintedNodes = Mapping[str, Node | None]
 
 
 class AllocationClass(enum.Enum):
-    """What reconciliation does with an allocation."""
+    """How reconciliation treats an allocation."""
 
     UNTAINTED = "untainted"
-    IGNORED = "ignored"
-    MIGRATING = "migrating"
-    LOST = "lost"
-    DISCONNECTING = "disconnecting"
-    RECONNECTING = "reconnecting"
-    EXPIRING = "expiring"
+    """It stays in its group. Its node is healthy, or it has ended and is not replaced for its node's sake."""
+    IGNORED = "ignored"  # It has no effect any more.
+    MIGRATING = "migrating"  # It moves to another node.
+    LOST = "lost"  # Its node is down or deleted.
+    DISCONNECTING = "disconnecting"  # Its node has just disconnected; it becomes unknown.
+    RECONNECTING = "reconnecting"  # Its node is back after a disconnect.
+    EXPIRING = "expiring"  # It was unknown for too long and becomes lost.
 
 
 def is_last_state_unknown(allocation: Allocation) -> bool:
-    """Return whether the last state that servers recorded is unknown."""
+    """Return whether the last state that servers recorded for the allocation is "unknown" (its node is disconnected)."""
     states = allocation.alloc_states or ()
     return bool(states) and states[-1].value == ClientStatus.UNKNOWN
 
 
 def should_reconnect(allocation: Allocation) -> bool:
-    """Return whether the allocation was disconnected and must be reconciled when its node returns."""
+    """Return whether the allocation was disconnected and must be compared with its replacement when its node returns."""
     return is_last_state_unknown(allocation) and allocation.client_status in (
         ClientStatus.UNKNOWN,
         ClientStatus.RUNNING,
@@ -47,7 +48,9 @@ def should_reconnect(allocation: Allocation) -> bool:
 
 
 def get_lost_after_ns(group: TaskGroup | None) -> int:
-    """Return how long a disconnected allocation may stay unknown before it is lost. 0: it is lost at once."""
+    """Return how long an allocation of the group may stay unknown before it is lost, in nanoseconds. 0: it is lost at
+    once.
+    """
     return group.disconnect.lost_after if group is not None and group.disconnect is not None else 0
 
 
@@ -57,7 +60,7 @@ def should_replace_lost(group: TaskGroup | None) -> bool:
 
 
 def get_unknown_since_ns(allocation: Allocation) -> int | None:
-    """Return since when the state of the allocation is unknown, or `None`."""
+    """Return when the allocation became unknown, in Unix nanoseconds, or `None` if it is not unknown."""
     states = allocation.alloc_states or ()
     if not states or states[-1].value != ClientStatus.UNKNOWN or states[-1].time is None:
         return None
@@ -67,7 +70,10 @@ def get_unknown_since_ns(allocation: Allocation) -> int | None:
 def classify_allocation(
     allocation: Allocation, group: TaskGroup | None, tainted: TaintedNodes, now_ns: int
 ) -> AllocationClass:
-    """Return the class of the allocation."""
+    """Return how reconciliation treats the allocation, by its states and the state of its node (scheduling.md 5.3).
+
+    `tainted` are the nodes of the job that are deleted, down, draining or disconnected.
+    """
     is_reconnecting = should_reconnect(allocation)
     if is_reconnecting:
         if allocation.client_status is ClientStatus.FAILED and allocation.desired_status is DesiredStatus.RUN:
@@ -94,7 +100,10 @@ def classify_allocation(
 
 
 def _classify_terminal(allocation: Allocation) -> AllocationClass:
-    """Classify an allocation that has ended or must end."""
+    """Return the class of an allocation that has ended or must end.
+
+    A stopped one is ignored, unless its migration forbids a replacement: then it still counts.
+    """
     transition = allocation.desired_transition
     if allocation.is_server_terminal:
         keeps_slot = transition is not None and bool(transition.migrate_disable_placement)
@@ -106,7 +115,7 @@ def _classify_terminal(allocation: Allocation) -> AllocationClass:
 
 
 def _is_expired(allocation: Allocation, group: TaskGroup | None, now_ns: int) -> bool:
-    """Return whether the allocation has been unknown for longer than `lost_after`."""
+    """Return whether the allocation has been unknown for the time `lost_after` of its group, or longer."""
     window, since = get_lost_after_ns(group), get_unknown_since_ns(allocation)
     if allocation.client_status is not ClientStatus.UNKNOWN or not window or since is None:
         return False
@@ -114,7 +123,10 @@ def _is_expired(allocation: Allocation, group: TaskGroup | None, now_ns: int) ->
 
 
 def _classify_on_disconnected_node(allocation: Allocation, group: TaskGroup | None) -> AllocationClass:
-    """Classify an allocation on a disconnected node."""
+    """Return the class of an allocation whose node is disconnected.
+
+    It becomes unknown, unless its group allows no disconnect or it has not started: then it is lost.
+    """
     if allocation.client_status is ClientStatus.UNKNOWN:
         return AllocationClass.UNTAINTED
     if allocation.client_status is ClientStatus.PENDING or not get_lost_after_ns(group):
@@ -123,7 +135,10 @@ def _classify_on_disconnected_node(allocation: Allocation, group: TaskGroup | No
 
 
 def _classify_on_down_node(allocation: Allocation, group: TaskGroup | None) -> AllocationClass:
-    """Classify an allocation on a node that is down."""
+    """Return the class of an allocation whose node is down.
+
+    It is lost, unless its group replaces no lost allocations: then it becomes, or stays, unknown.
+    """
     if not should_replace_lost(group):
         if allocation.client_status is ClientStatus.UNKNOWN:
             return AllocationClass.UNTAINTED
@@ -135,7 +150,7 @@ def _classify_on_down_node(allocation: Allocation, group: TaskGroup | None) -> A
 def find_tainted_nodes(
     allocations: list[Allocation], find_node: Callable[[str], Node | None]
 ) -> dict[str, Node | None]:
-    """Return the nodes of these allocations that are deleted, down, draining or disconnected."""
+    """Return the nodes of these allocations that are deleted (`None`), down, draining or disconnected, by node id."""
     tainted: dict[str, Node | None] = {}
     for node_id in {allocation.node_id: None for allocation in allocations}:
         node = find_node(node_id)

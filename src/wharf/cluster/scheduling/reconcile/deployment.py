@@ -25,21 +25,21 @@ SUPERSEDED_TEXT: Final = "Cancelled due to newer version of job"
 
 
 class JobDeployments(msgspec.Struct, frozen=True):
-    """The deployments of a job that concern an evaluation.
+    """The deployments of a job that matter to one evaluation."""
 
-    `current` is the deployment of this job version, active or failed. `previous` is of another version or has ended.
-    `cancelled` is the record of a deployment that this evaluation cancels.
-    """
-
-    current: Deployment | None = None
-    previous: Deployment | None = None
-    cancelled: Deployment | None = None
+    current: Deployment | None = None  # The deployment of this job version, active or failed.
+    previous: Deployment | None = None  # The newest deployment, if it is of another version or has ended.
+    cancelled: Deployment | None = None  # The changed record of a deployment that this evaluation cancels.
 
 
 def find_job_deployments(
     job: Job | None, deployments: Iterable[Deployment], context: DecisionContext
 ) -> JobDeployments:
-    """Return the job's newest deployment, as current or previous, and its cancellation if the job is newer."""
+    """Return the job's newest deployment, as the current or the previous one.
+
+    If the job is stopped, deleted or newer than an active deployment, also return the canceled record of the
+    deployment.
+    """
     latest = max(deployments, key=lambda deployment: (deployment.create_index, deployment.id), default=None)
     if latest is None:
         return JobDeployments()
@@ -53,7 +53,7 @@ def find_job_deployments(
 
 
 def _cancel_if_active(deployment: Deployment, description: str, context: DecisionContext) -> Deployment | None:
-    """Return the cancelled deployment, or `None` if it is not active."""
+    """Return the deployment as canceled with this description, or `None` if it has ended already."""
     return (
         _change_status(deployment, DeploymentStatus.CANCELLED, description, context) if deployment.is_active else None
     )
@@ -62,7 +62,10 @@ def _cancel_if_active(deployment: Deployment, description: str, context: Decisio
 def _change_status(
     deployment: Deployment, status: DeploymentStatus, description: str, context: DecisionContext
 ) -> Deployment:
-    """Return the deployment with the new status."""
+    """Return the deployment with this status and description.
+
+    Raises `InvalidTransition` if the state table forbids it.
+    """
     return replace(
         deployment,
         status=advance_state(DEPLOYMENT_STATES, deployment.status, status, record_id=deployment.id),
@@ -74,7 +77,7 @@ def _change_status(
 def start_deployment(
     job: Job, evaluation: Evaluation, groups: Mapping[str, DeploymentGroup], context: DecisionContext
 ) -> Deployment:
-    """Return a new deployment of the job's version."""
+    """Return a new running deployment of the job's current version with these group states."""
     return Deployment(
         id=context.new_id(),
         namespace=job.namespace,
@@ -94,7 +97,7 @@ def start_deployment(
 
 
 def list_undecided_allocations(deployment: Deployment, allocations: Iterable[Allocation]) -> list[Allocation] | None:
-    """Return the allocations of the deployment that are not reported healthy yet, or `None` if one is unhealthy."""
+    """Return the allocations of the deployment without a reported health, or `None` if one of them is unhealthy."""
     undecided = []
     for allocation in allocations:
         if allocation.deployment_id == deployment.id:
@@ -107,7 +110,7 @@ def list_undecided_allocations(deployment: Deployment, allocations: Iterable[All
 
 
 def describe_running(groups: Iterable[DeploymentGroup]) -> str:
-    """Return the status description of a running deployment with these groups."""
+    """Return the status description of a running deployment with these groups: whether it awaits promotion."""
     waiting = [group for group in groups if group.is_awaiting_promotion]
     if not waiting:
         return RUNNING_TEXT
@@ -117,9 +120,9 @@ def describe_running(groups: Iterable[DeploymentGroup]) -> str:
 def update_deployment(
     deployment: Deployment, outcomes: Iterable[GroupOutcome], context: DecisionContext
 ) -> Deployment | None:
-    """Return the deployment as this evaluation changes it, or `None` if it does not change.
+    """Return the deployment with the changes of this evaluation, or `None` if it does not change.
 
-    The deployment succeeds when all groups are complete. Otherwise it gets the new group states.
+    It succeeds when all groups are complete. Otherwise it gets the groups' new states.
     """
     outcomes = list(outcomes)
     groups = dict(deployment.task_groups or {})

@@ -32,7 +32,10 @@ MIN_KILL_TIMEOUT_NS: Final = 5 * SECOND
 
 
 def handle_reconnects(state: GroupState, reconnecting: AllocationsById) -> None:
-    """Decide for each reconnected allocation whether it or its replacement continues."""
+    """Decide for each allocation whose node is back whether it or its replacement continues, and stop the other.
+
+    An allocation that continues is moved to `state.untainted`.
+    """
     for key, original in reconnecting.items():
         if original.client_status is ClientStatus.FAILED and not original.is_server_terminal:
             state.add_stop(AllocationStop(original, RESCHEDULED_TEXT))
@@ -59,7 +62,11 @@ def handle_reconnects(state: GroupState, reconnecting: AllocationsById) -> None:
 
 
 def handle_disconnects(state: GroupState, disconnecting: AllocationsById) -> None:
-    """Mark allocations on disconnected nodes as unknown, and replace unknown allocations that are due."""
+    """Mark allocations whose node disconnected as unknown, and select unknown allocations that are replaced now.
+
+    Each marked one gets a follow-up evaluation for the time when it is lost. Replaced ones are moved from
+    `state.untainted` to `state.replaced_unknown`.
+    """
     now_ns, lost_after_ns = state.input.now_ns, get_lost_after_ns(state.group)
     for key, allocation in disconnecting.items():
         unknown = mark_unknown(allocation, now_ns)
@@ -75,7 +82,10 @@ def handle_disconnects(state: GroupState, disconnecting: AllocationsById) -> Non
 
 
 def _replace_unknown(state: GroupState, allocation: Allocation) -> bool:
-    """Return whether the unknown allocation is replaced now. A later replacement gets a follow-up evaluation."""
+    """Decide whether the unknown allocation is replaced now. Return True and add it to `state.replaced_unknown` if so.
+
+    For a later replacement, a follow-up evaluation is added instead.
+    """
     now_ns, unknown_since_ns = state.input.now_ns, get_unknown_since_ns(allocation)
     if allocation.next_allocation or unknown_since_ns is None or not should_replace_lost(state.group):
         return False
@@ -93,7 +103,10 @@ def _replace_unknown(state: GroupState, allocation: Allocation) -> bool:
 
 
 def stop_migrating_with_replacement(state: GroupState) -> None:
-    """Stop allocations that were replaced while their node was disconnected: they have migrated already."""
+    """Stop migrating allocations that were already replaced while their node was disconnected.
+
+    They are removed from `state.migrating`, so that no second replacement is requested.
+    """
     for allocation in [*state.migrating.values()]:
         if is_last_state_unknown(allocation) and state.has_counting_replacement(allocation):
             del state.migrating[allocation.id]
@@ -102,7 +115,11 @@ def stop_migrating_with_replacement(state: GroupState) -> None:
 
 
 def stop_lost(state: GroupState) -> None:
-    """Stop lost allocations. If their nodes stop them by themselves later, hold all placements until then."""
+    """Stop lost allocations.
+
+    If the group has `stop_on_client_after`, their nodes stop them by themselves later. Then all placements are held
+    back, and a follow-up evaluation is added for that time.
+    """
     wait_ns = _get_lost_wait_ns(state.group)
     for allocation in state.lost.values():
         state.add_stop(stop_as_lost(allocation))
@@ -114,7 +131,7 @@ def stop_lost(state: GroupState) -> None:
 
 
 def hold_placements_for_lost(state: GroupState, allocations: Iterable[Allocation]) -> None:
-    """Hold all placements while an allocation that was lost earlier may still run on its node."""
+    """Set `state.holds_placements` if an allocation that was lost earlier may still run on its disconnected node."""
     wait_ns = _get_lost_wait_ns(state.group)
     if wait_ns is None:
         return
@@ -127,7 +144,10 @@ def hold_placements_for_lost(state: GroupState, allocations: Iterable[Allocation
 
 
 def _get_lost_wait_ns(group: TaskGroup) -> int | None:
-    """Return how long a disconnected node takes to stop the group's tasks, or `None` if nothing waits for it."""
+    """Return how long a disconnected node takes to stop the group's tasks, in nanoseconds.
+
+    Return `None` if the group has no `stop_on_client_after`, so that replacements need not wait.
+    """
     disconnect = group.disconnect
     if disconnect is None or disconnect.stop_on_client_after is None:
         return None
@@ -136,9 +156,9 @@ def _get_lost_wait_ns(group: TaskGroup) -> int | None:
 
 
 def limit_unknown_replacements(state: GroupState, free_slots: int) -> None:
-    """Replace at most `free_slots` unknown allocations and stop the others that have an older version.
+    """Limit `state.replaced_unknown` to `free_slots` entries, and stop the removed ones that have an older version.
 
-    Such an allocation is of no use when it reconnects. If it stayed, its replacement would later take the slot, but
+    Such an allocation is of no use when it reconnects. If it stayed, its replacement would later take the place, but
     not the name, of an allocation that the update stops.
     """
     for allocation, _ in state.replaced_unknown[free_slots:]:
@@ -148,14 +168,20 @@ def limit_unknown_replacements(state: GroupState, free_slots: int) -> None:
 
 
 def _is_obsolete(original: Allocation, job: Job) -> bool:
-    """Return whether the allocation is no longer needed: it is stopped, marked to move, or of another version."""
+    """Return whether the reconnected allocation is no longer needed: it is stopped, marked to move, or of another job
+    version.
+    """
     transition = original.desired_transition
     is_marked = transition is not None and (transition.migrate or transition.reschedule or transition.force_reschedule)
     return original.is_server_terminal or bool(is_marked) or not original.is_of_version(job)
 
 
 def _should_keep_original(original: Allocation, replacement: Allocation, group: TaskGroup) -> bool:
-    """Return whether the original continues, by the group's `disconnect.reconcile` strategy."""
+    """Return whether the reconnected original continues, and not its replacement, by the group's `disconnect.reconcile`
+    strategy.
+
+    A replacement of a newer job version always continues.
+    """
     if replacement.job_version > original.job_version:
         return False
     strategy = group.disconnect.reconcile if group.disconnect is not None else ReconcileStrategy.BEST_SCORE
@@ -171,9 +197,9 @@ def _should_keep_original(original: Allocation, replacement: Allocation, group: 
 
 
 def _has_better_original_score(original: Allocation, replacement: Allocation) -> bool:
-    """Return whether the original continues because its score is better.
+    """Return whether the reconnected original continues, by the scores of its placement and of its replacement's.
 
-    The replacement wins only with a better score, and only if it runs or the original does not run.
+    The replacement wins only with a higher score, and only if it runs or the original does not run.
     """
     is_running = replacement.client_status is ClientStatus.RUNNING
     can_win = is_running or original.client_status is not ClientStatus.RUNNING
@@ -181,13 +207,16 @@ def _has_better_original_score(original: Allocation, replacement: Allocation) ->
 
 
 def _get_best_score(allocation: Allocation) -> float:
-    """Return the highest score of the allocation's placement."""
+    """Return the highest score that a node had when the allocation was placed, or 0.0."""
     scores = (allocation.metrics.score_meta_data if allocation.metrics is not None else None) or ()
     return max((score.norm_score for score in scores), default=0.0)
 
 
 def _has_longer_run(original: Allocation, replacement: Allocation, group: TaskGroup) -> bool | None:
-    """Return whether the original runs longer. `None`: the start time of neither is known."""
+    """Return whether the original has run longer than its replacement. `None`: neither has a known start time.
+
+    One with a known start time wins over one without.
+    """
     original_start, replacement_start = _get_start_time(original, group), _get_start_time(replacement, group)
     if original_start is None or replacement_start is None:
         return None if original_start is replacement_start else original_start is not None
@@ -195,7 +224,11 @@ def _has_longer_run(original: Allocation, replacement: Allocation, group: TaskGr
 
 
 def _get_start_time(allocation: Allocation, group: TaskGroup) -> float | None:
-    """Return the earliest start time of the leader task, or of any task without a leader."""
+    """Return when the allocation started, in Unix seconds: the earliest start of its leader task, or of any task
+    without a leader.
+
+    Return `None` if no start is known.
+    """
     states = allocation.task_states or {}
     leaders = [task.name for task in group.tasks or () if task.leader and task.name in states]
     starts = [

@@ -16,12 +16,13 @@ def is_up_to_date(
     job: Job,
     group: TaskGroup,
     allocations: Iterable[Allocation],
-    tainted: TaintedNodes,
+    tainted_nodes: TaintedNodes,
     deployments: Iterable[Deployment | None],
 ) -> bool:
-    """Return whether the group has exactly its count of current, connected, unmarked allocations with unique names.
+    """Return whether nothing has to be done for the group, so that the full reconciliation can be skipped.
 
-    `deployments` are the current and the previous deployment of the job.
+    It has exactly its count of allocations of the current version, with unique names, that are not marked, disconnected
+    or on a tainted node. `deployments` are the current and the previous deployment of the job.
     """
     if any(deployment is not None and _needs_action(deployment, group.name) for deployment in deployments):
         return False
@@ -39,7 +40,7 @@ def is_up_to_date(
             return False
         if allocation.job_version != version or allocation.job_create_index != create_index or allocation.alloc_states:
             return False
-        if allocation.node_id in tainted or _is_marked(allocation):
+        if allocation.node_id in tainted_nodes or _is_marked(allocation):
             return False
         names.add(allocation.name)
         active_count += 1
@@ -53,6 +54,8 @@ def _is_marked(allocation: Allocation) -> bool:
 
 
 def _needs_action(deployment: Deployment, group: str) -> bool:
-    """Return whether the deployment still needs to act on the group: it is active or has unpromoted canaries."""
+    """Return whether the deployment may still change allocations of the group: it is active or has canaries to promote
+    or stop.
+    """
     state = (deployment.task_groups or {}).get(group)
     return deployment.is_active or (state is not None and bool(state.placed_canaries) and not state.promoted)

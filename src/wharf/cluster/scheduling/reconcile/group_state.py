@@ -17,25 +17,30 @@ AllocationsById = dict[str, Allocation]
 
 
 class GroupState:
-    """The state of one group while it is reconciled. Each step changes the sets that earlier steps left."""
+    """The working state while one group of a service or batch job is reconciled.
+
+    Each step changes what earlier steps left.
+    """
 
     def __init__(self, reconcile_input: ReconcileInput, group: TaskGroup, allocations: AllocationsById) -> None:
         self.input = reconcile_input
         self.job = reconcile_input.job
         self.group = group
-        self.outcome = GroupOutcome(group.name)
+        self.outcome = GroupOutcome(group.name)  # What the steps have decided so far.
         self.counts: dict[str, int] = dict.fromkeys(DesiredUpdates.__struct_fields__, 0)
+        """How many allocations are placed, stopped, updated and so on, for the result."""
         self.untainted: AllocationsById = {}
-        """Allocations that count towards the group's count, without those that are rescheduled or replaced."""
-        self.migrating: AllocationsById = {}
-        self.lost: AllocationsById = {}
+        """Allocations that count towards the group's count and are not affected by their nodes, without those that are
+        rescheduled or replaced.
+        """
+        self.migrating: AllocationsById = {}  # Allocations that move to another node.
+        self.lost: AllocationsById = {}  # Allocations whose node is down or deleted.
         self.destructive: list[Allocation] = []
-        """Untainted allocations of an older version that must be replaced, by index."""
+        """Of `untainted`, the allocations of an older version that must be replaced, by the index in their names."""
         self.reschedule_now: list[Allocation] = []
         """Failed allocations that are rescheduled now."""
         self.awaiting_watcher: list[Allocation] = []
-        """Failed allocations that the deployment watcher of the leader has not decided about."""
-        """Failed allocations about which the deployment controller has not decided."""
+        """Failed allocations of the current deployment whose retry the leader's deployment controller has not decided."""
         self.replaced_unknown: list[tuple[Allocation, int]] = []
         """Unknown allocations that are replaced but not stopped, with the time when they became unknown."""
         self.holds_placements = False
@@ -51,38 +56,39 @@ class GroupState:
         self._replacement_chain = ReplacementChain(dict(allocations))
         deployment = reconcile_input.deployment
         self.is_paused = deployment is not None and deployment.status is not DeploymentStatus.RUNNING
+        """A deployment exists and is not running."""
         self.is_failed = deployment is not None and deployment.status is DeploymentStatus.FAILED
         known = (deployment.task_groups or {}).get(group.name) if deployment is not None else None
-        self.is_in_deployment = known is not None
+        self.is_in_deployment = known is not None  # The current deployment has a state for this group.
         self.rollout = known if known is not None else _make_rollout(group.update)
         """The group's state in its deployment, or in the one that may start now."""
         self.canary_ids = dict.fromkeys(self.rollout.placed_canaries or ())
-        """The ids of this deployment's canaries, whatever their state."""
+        """The ids of the canaries of the current deployment, whatever their state."""
 
     @property
     def update_policy(self) -> UpdatePolicy | None:
-        """The update policy. `None`: all allocations are updated at once."""
+        """The update policy, or `None` if all allocations are updated at once."""
         update = self.group.update
         return update if update is not None and update.max_parallel > 0 else None
 
     @property
     def is_canarying(self) -> bool:
-        """Whether canaries run and were not promoted yet."""
+        """Whether the group has canaries that were not promoted yet, or needs some."""
         return self.rollout.desired_canaries > 0 and not self.rollout.promoted and self.update_policy is not None
 
     def add_stop(self, stop: AllocationStop, *, is_counted: bool = True) -> None:
-        """Record a stop."""
+        """Record a stop. With `is_counted`, it adds to the number of stops in the result."""
         self.outcome.stops.append(stop)
         self._counting_ids.discard(stop.allocation.id)  # The allocation that it replaced counts again.
         if is_counted:
             self.counts["stop"] += 1
 
     def count_failed_allocations(self) -> None:
-        """Count failed allocations that are retried or stay in the group, in addition to the active ones."""
+        """Let failed allocations that are retried or stay in the group count towards its count, as active ones do."""
         self._counting_ids.update(self.untainted, (allocation.id for allocation in self.reschedule_now))
 
     def find_replacements(self, allocation: Allocation) -> list[Allocation]:
-        """Return the direct and indirect replacements of the allocation."""
+        """Return the direct replacement of the allocation, the replacement's replacement, and so on."""
         return list(self._replacement_chain.iter_replacements(allocation))
 
     def has_counting_replacement(self, allocation: Allocation) -> bool:
@@ -96,7 +102,7 @@ class GroupState:
 
 
 def _make_rollout(update: UpdatePolicy | None) -> DeploymentGroup:
-    """Return the initial deployment state of a group."""
+    """Return the state with which a group with this update policy starts in a deployment."""
     if update is None:
         return DeploymentGroup()
     return DeploymentGroup(
@@ -105,5 +111,5 @@ def _make_rollout(update: UpdatePolicy | None) -> DeploymentGroup:
 
 
 def stop_as_lost(allocation: Allocation) -> AllocationStop:
-    """Return the stop of a lost allocation."""
+    """Return a stop that also sets the client status to lost, because the node cannot report."""
     return AllocationStop(allocation, LOST_TEXT, ClientStatus.LOST)

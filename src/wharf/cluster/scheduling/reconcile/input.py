@@ -23,19 +23,19 @@ UNKNOWN_TEXT: Final = "alloc is unknown since its node is disconnected"
 
 
 class ReconcileInput(msgspec.Struct, frozen=True):
-    """One consistent view of the state, with lookups, that reconciliation reads."""
+    """What reconciliation reads: one consistent view of a job, and functions that look up related records."""
 
     job: Job
-    is_batch: bool
-    evaluation_id: str
-    now_ns: int
-    tainted_nodes: TaintedNodes
+    is_batch: bool  # The job is a batch or sysbatch job, whose allocations may complete.
+    evaluation_id: str  # The evaluation that is processed.
+    now_ns: int  # The current time in Unix nanoseconds.
+    tainted_nodes: TaintedNodes  # Nodes that are deleted, down, draining or disconnected.
     deployment: Deployment | None
     """The deployment of this job version, active or failed."""
     find_job_version: Callable[[Allocation], Job | None]
     """Returns the job version that an allocation runs."""
     is_evaluation_pending: Callable[[str], bool]
-    """Returns whether the evaluation is pending."""
+    """Returns whether the evaluation with this id is pending."""
     can_update_in_place: Callable[[Allocation, TaskGroup], bool]
     """Returns whether an allocation can be updated to this group on its node."""
     find_stable_version: Callable[[str], tuple[Job, str] | None]
@@ -46,7 +46,7 @@ class ReconcileInput(msgspec.Struct, frozen=True):
 
 
 def add_state(allocation: Allocation, status: ClientStatus, now_ns: int) -> Allocation:
-    """Return the allocation with a record that servers set this status now."""
+    """Return the allocation with one more entry in its list of states: servers set this status now."""
     state = AllocationState(value=status.value, time=to_datetime(now_ns))
     return replace(allocation, alloc_states=(*(allocation.alloc_states or ()), state))
 
@@ -61,5 +61,5 @@ def mark_unknown(allocation: Allocation, now_ns: int) -> Allocation:
 
 
 def is_replacement_owed(allocation: Allocation) -> bool:
-    """Return whether the allocation was stopped for an update and its replacement had no capacity yet."""
+    """Return whether the allocation was stopped for an update but has no replacement yet, because no node had capacity."""
     return allocation.desired_description == UPDATING_TEXT and not allocation.next_allocation

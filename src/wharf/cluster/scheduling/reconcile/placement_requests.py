@@ -17,9 +17,10 @@ from wharf.contract.model.jobs.job import Job
 def request_placements(
     state: GroupState, counted: list[Allocation], lost: list[Allocation], missing: int, names: AllocationNames
 ) -> None:
-    """Request replacements of failed, unknown and `lost` allocations, then `missing` new allocations.
+    """Request allocations: replacements of failed, unknown and `lost` ones, then `missing` new ones.
 
-    The names of `counted` and migrating allocations are in use.
+    Nothing is requested while placements are held back. While the deployment is paused or failed, new ones are
+    requested only if they are owed for an earlier update. The names of `counted` and migrating allocations are in use.
     """
     if not state.holds_placements:
         used_names = {allocation.name for allocation in (*counted, *state.migrating.values())}
@@ -38,7 +39,10 @@ def request_placements(
 
 
 def _request_rescheduled(state: GroupState, used_names: set[str], names: AllocationNames) -> int:
-    """Request replacements of failed and unknown allocations. Return their number."""
+    """Request replacements of the failed and unknown allocations that are retried now, and return how many.
+
+    Allocations of a failed deployment are not replaced. The names that the replacements use are added to `used_names`.
+    """
     count, deployment = 0, state.input.deployment
     for allocation in state.reschedule_now:
         if state.is_failed and deployment is not None and allocation.deployment_id == deployment.id:
@@ -57,7 +61,10 @@ def _request_rescheduled(state: GroupState, used_names: set[str], names: Allocat
 
 
 def count_allowed_replacements(state: GroupState) -> int:
-    """Return how many allocations may be replaced or placed now under `max_parallel`."""
+    """Return how many allocations of the group may be replaced or placed now under the update's `max_parallel`.
+
+    0 while canaries await promotion, or while the deployment is paused, failed or has an unhealthy allocation.
+    """
     update, deployment = state.update_policy, state.input.deployment
     if update is None or not (state.destructive or state.migrating):
         return state.group.count
@@ -74,7 +81,8 @@ def count_allowed_replacements(state: GroupState) -> int:
 def request_replacements(
     state: GroupState, replaced: list[Allocation], staying: Iterable[Allocation], names: AllocationNames
 ) -> set[str]:
-    """Request a replacement for each allocation in `replaced`, and return the names that are then in use.
+    """Request a replacement for each allocation in `replaced`, which an update requires, and return the names then in
+    use.
 
     A replacement has the name of its allocation, or a free name if an allocation in `staying` has the same name.
     """
@@ -90,10 +98,10 @@ def request_replacements(
 
 
 def request_migrations(state: GroupState, used_names: set[str], names: AllocationNames) -> None:
-    """Stop migrating allocations and request their replacements, regardless of the deployment's status.
+    """Stop the allocations that move to other nodes and request their replacements, even if the deployment is paused.
 
-    No replacement is requested while placements are held back, or if the allocation forbids it. A replacement
-    gets a free name if its name is in `used_names`.
+    No replacement is requested while placements are held back, or if the allocation forbids it. A replacement gets a
+    free name if its own is in `used_names`.
     """
     for allocation in state.migrating.values():
         transition = allocation.desired_transition
@@ -109,9 +117,9 @@ def request_migrations(state: GroupState, used_names: set[str], names: Allocatio
 def _make_request(
     state: GroupState, name: str, previous: Allocation | None, *, is_reschedule: bool = False
 ) -> PlacementRequest:
-    """Return a placement request for the name.
+    """Return a placement request for an allocation with this name that replaces `previous`, if any.
 
-    While canaries run, it places an older version, except for a rescheduled canary.
+    While canaries await promotion, it places an older job version, except for a canary that is rescheduled.
     """
     job, group, deployment_id, is_canary = state.job, state.group, "", False
     if state.is_canarying:
@@ -125,7 +133,11 @@ def _make_request(
 
 
 def _find_older_version(state: GroupState, previous: Allocation | None) -> tuple[Job, TaskGroup, str]:
-    """Return the version that runs next to canaries: the stable one, or that of the previous allocation."""
+    """Return the job version that runs next to canaries, its group, and the id of that version's deployment.
+
+    It is the stable version, or else the version of the previous allocation, or else the current one. The id is empty
+    for the last two.
+    """
     name = state.group.name
     stable = state.input.find_stable_version(name)
     if stable is not None:
@@ -141,7 +153,7 @@ def _find_older_version(state: GroupState, previous: Allocation | None) -> tuple
 
 
 def _use_free_name(request: PlacementRequest, used_names: set[str], names: AllocationNames) -> PlacementRequest:
-    """Return the request with a free name if another continuing allocation has its name.
+    """Return the request with a free name if its name is in `used_names`, and add the name to them.
 
     Canaries keep their name, which they share with the allocation that they may replace.
     """

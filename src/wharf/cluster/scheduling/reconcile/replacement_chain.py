@@ -43,16 +43,16 @@ def drop_missing_replacements(allocations: Iterable[Allocation], exists: Callabl
 
 
 class ReplacementChain:
-    """Finds the replacements of an allocation over any number of steps.
+    """Finds the replacement of an allocation, the replacement's replacement, and so on.
 
-    Both ends of a step name each other, so the chain holds if an allocation in between was garbage-collected.
+    Both allocations of a step name each other, so the chain can be followed if one in between was garbage-collected.
     """
 
     def __init__(self, by_id: Mapping[str, Allocation]) -> None:
         self._by_id = by_id
 
     def iter_replacements(self, original: Allocation) -> Iterator[Allocation]:
-        """Yield the direct and indirect replacements of the allocation."""
+        """Yield the replacements of the allocation, direct and indirect, each once."""
         visited = {original.id}
         pending_ids = [original.id, original.next_allocation]
         while pending_ids:

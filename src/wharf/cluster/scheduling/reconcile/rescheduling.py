@@ -18,10 +18,10 @@ from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.times import SECOND, to_ns
 
 DUE_TOLERANCE_NS: Final = SECOND
-"""A retry that is due within this time is made now."""
+"""A retry that is due within this time from now is made now."""
 
 MAX_RESCHEDULE_EVENTS: Final = 5
-"""Limits the size of a tracker: earlier attempts that are stored if attempts are unlimited."""
+"""Limits the size of a reschedule tracker: how many earlier attempts it has if attempts are unlimited."""
 
 
 def decide_retry(
@@ -33,10 +33,12 @@ def decide_retry(
     is_retry_pending: bool = False,
     failed_at_ns: int | None = None,
 ) -> int | None:
-    """Return when the group's reschedule policy retries the allocation: `now_ns`, a later time, or `None` for never.
+    """Return when the allocation is replaced by the reschedule policy of its group, in Unix nanoseconds: `now_ns` or
+    later.
 
-    `is_follow_up_due`: this evaluation was created for the retry. `is_retry_pending`: another evaluation for it is
-    still waiting. `failed_at_ns` replaces a failure time that the node cannot report.
+    Return `None` if it is not retried, or if another evaluation will decide. `is_follow_up_due`: this evaluation was
+    created for the retry. `is_retry_pending`: another evaluation for the retry still waits. `failed_at_ns` is used if
+    the node cannot report when the allocation failed.
     """
     policy = group.reschedule_policy
     if policy is None or not policy.is_enabled:
@@ -54,7 +56,10 @@ def decide_retry(
 
 
 def can_retry(policy: ReschedulePolicy, events: tuple[RescheduleEvent, ...], failed_at_ns: int, delay_ns: int) -> bool:
-    """Return whether the policy allows one more attempt after a failure at this time."""
+    """Return whether the reschedule policy allows one more attempt after a failure at this time.
+
+    `events` are the earlier attempts, and `delay_ns` is the delay before the next one.
+    """
     if policy.unlimited:
         return True
     if policy.attempts <= 0:
@@ -64,7 +69,7 @@ def can_retry(policy: ReschedulePolicy, events: tuple[RescheduleEvent, ...], fai
 
 
 def can_ever_retry(allocation: Allocation, group: TaskGroup) -> bool:
-    """Return whether the policy allows another attempt at any time."""
+    """Return whether the group's reschedule policy allows another attempt for the allocation, now or later."""
     policy = group.reschedule_policy
     if policy is None or not policy.is_enabled:
         return False
@@ -73,7 +78,11 @@ def can_ever_retry(allocation: Allocation, group: TaskGroup) -> bool:
 
 
 def get_next_delay_ns(policy: ReschedulePolicy, events: tuple[RescheduleEvent, ...], failed_at_ns: int) -> int:
-    """Return the delay before the next attempt in nanoseconds, by the policy's delay function."""
+    """Return the delay before the next attempt in nanoseconds, by the policy's delay function (constant, exponential,
+    fibonacci).
+
+    `events` are the earlier attempts, oldest first.
+    """
     if policy.delay_function == DelayFunction.CONSTANT or not events:
         return policy.delay
     last = events[-1]
@@ -88,7 +97,8 @@ def get_next_delay_ns(policy: ReschedulePolicy, events: tuple[RescheduleEvent, .
 
 
 def get_failure_time_ns(allocation: Allocation) -> int:
-    """Return when the last task ended, or the time of the last write if no end was reported.
+    """Return when the allocation failed, in Unix nanoseconds: the end of its last task, or its last write if no end is
+    known.
 
     Never later than the last write, because the node's clock may be ahead.
     """
@@ -97,7 +107,7 @@ def get_failure_time_ns(allocation: Allocation) -> int:
 
 
 def list_reschedule_events(allocation: Allocation) -> tuple[RescheduleEvent, ...]:
-    """Return the earlier attempts, oldest first."""
+    """Return the earlier attempts to reschedule the allocation, oldest first."""
     tracker = allocation.reschedule_tracker
     return (tracker.events if tracker is not None else None) or ()
 
@@ -105,7 +115,11 @@ def list_reschedule_events(allocation: Allocation) -> tuple[RescheduleEvent, ...
 def build_tracker(
     previous: Allocation, group: TaskGroup, now_ns: int, failed_at_ns: int | None = None
 ) -> RescheduleTracker:
-    """Return the tracker of the replacement: the earlier attempts and this one."""
+    """Return the reschedule tracker for the replacement of `previous`: the attempts that still count, including this
+    one.
+
+    `failed_at_ns` is used if the node cannot report when `previous` failed.
+    """
     policy = group.reschedule_policy
     events = list_reschedule_events(previous)
     delay = 0
@@ -124,7 +138,7 @@ def build_tracker(
 
 
 def list_avoided_nodes(previous: Allocation) -> tuple[str, ...]:
-    """Return the nodes where earlier attempts failed."""
+    """Return the ids of the nodes where this allocation and those that it replaced failed."""
     avoid = [event.prev_node_id for event in list_reschedule_events(previous)]
     if previous.client_status == "failed":
         avoid.append(previous.node_id)
@@ -132,9 +146,11 @@ def list_avoided_nodes(previous: Allocation) -> tuple[str, ...]:
 
 
 def split_retries(state: GroupState) -> None:
-    """Take the failed allocations that are retried now, and those that have ended, out of `state.untainted`.
+    """Remove from `state.untainted` the failed allocations that are retried now, and those that have ended or were
+    replaced.
 
-    Retries at a later time become follow-ups.
+    Those that are retried now are added to `state.reschedule_now`. A retry at a later time becomes a follow-up
+    evaluation.
     """
     remaining: AllocationsById = {}
     for key, allocation in state.untainted.items():
@@ -158,7 +174,10 @@ def split_retries(state: GroupState) -> None:
 
 
 def _is_retry_candidate(reconcile_input: ReconcileInput, allocation: Allocation) -> bool:
-    """Return whether the allocation failed, or must be rescheduled for another reason."""
+    """Return whether the allocation may have to be replaced: it failed, or an operator requests it.
+
+    A stopped allocation is one too if the last attempt to replace it found no node.
+    """
     if _is_retry_forced(allocation):
         return True
     tracker = allocation.reschedule_tracker
@@ -169,20 +188,26 @@ def _is_retry_candidate(reconcile_input: ReconcileInput, allocation: Allocation)
 
 
 def _is_retry_forced(allocation: Allocation) -> bool:
-    """Return whether an operator requested the retry of an ended allocation."""
+    """Return whether an operator requested that this allocation, which has ended, is replaced."""
     transition = allocation.desired_transition
     return transition is not None and bool(transition.force_reschedule) and allocation.is_client_terminal
 
 
 def _has_ended(reconcile_input: ReconcileInput, allocation: Allocation) -> bool:
-    """Return whether a service allocation has ended and no longer counts. Ended batch allocations count as done."""
+    """Return whether a service allocation has ended and no longer counts.
+
+    False for batch jobs, where it counts as done.
+    """
     if reconcile_input.is_batch:
         return False
     return allocation.is_server_terminal or allocation.client_status in (ClientStatus.COMPLETE, ClientStatus.LOST)
 
 
 def _get_retry_time_ns(state: GroupState, allocation: Allocation) -> int | None:
-    """Return when the candidate is retried: now, at a later time, or `None` for never."""
+    """Return when the failed allocation is replaced, in Unix nanoseconds: now or later, or `None` for never.
+
+    Also `None` if the leader's deployment controller must decide first.
+    """
     if _is_retry_forced(allocation):
         return state.input.now_ns
     if waits_for_watcher(state.input, allocation):
@@ -198,7 +223,10 @@ def _get_retry_time_ns(state: GroupState, allocation: Allocation) -> int | None:
 
 
 def waits_for_watcher(reconcile_input: ReconcileInput, allocation: Allocation) -> bool:
-    """Return whether the active deployment's controller must decide first whether the allocation is retried."""
+    """Return whether the leader's deployment controller must decide first whether the failed allocation is replaced.
+
+    That is so while its deployment is active and the controller has not marked it for rescheduling.
+    """
     deployment, transition = reconcile_input.deployment, allocation.desired_transition
     if deployment is None or not deployment.is_active or allocation.deployment_id != deployment.id:
         return False

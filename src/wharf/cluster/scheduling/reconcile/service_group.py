@@ -40,7 +40,10 @@ from wharf.contract.model.jobs.plan import DesiredUpdates
 def reconcile_group(
     reconcile_input: ReconcileInput, group: TaskGroup, allocations: Iterable[Allocation]
 ) -> GroupOutcome:
-    """Return the stops, placements and updates that the group needs. `allocations` are all its allocations."""
+    """Return the stops, placements and updates that a group of a service or batch job needs.
+
+    `allocations` are all allocations of the group.
+    """
     by_id = {allocation.id: allocation for allocation in allocations}
     state = GroupState(reconcile_input, group, by_id)
     hold_placements_for_lost(state, by_id.values())
@@ -89,7 +92,10 @@ def reconcile_group(
 def stop_group(
     reconcile_input: ReconcileInput, name: str, group: TaskGroup | None, allocations: Iterable[Allocation]
 ) -> GroupOutcome:
-    """Stop all active allocations of a group or job that is no longer requested."""
+    """Return an outcome that stops all active allocations of a group that is no longer requested.
+
+    `group` is `None` if the job or its group was deleted.
+    """
     outcome = GroupOutcome(name, is_complete=True)
     for allocation in allocations:
         if allocation.is_server_terminal or (allocation.is_client_terminal and not should_reconnect(allocation)):
@@ -104,7 +110,7 @@ def stop_group(
 
 
 def _drop_settled(state: GroupState, allocations: AllocationsById) -> AllocationsById:
-    """Return the allocations without those that have ended and no longer affect what is missing."""
+    """Return the allocations without those that have ended and no longer affect how many are missing."""
     relevant = {}
     for key, allocation in allocations.items():
         if state.input.is_batch:
@@ -119,8 +125,8 @@ def _drop_settled(state: GroupState, allocations: AllocationsById) -> Allocation
 
 
 def _classify_allocations(state: GroupState, allocations: AllocationsById) -> None:
-    """Divide the allocations into untainted, migrating and lost ones, and decide on retries and reconnects."""
-    classes: dict[AllocationClass, AllocationsById] = {kind: {} for kind in AllocationClass}
+    """Divide the allocations into untainted, migrating and lost ones in `state`, and decide on retries and disconnects."""
+    classes: dict[AllocationClass, AllocationsById] = {allocation_class: {} for allocation_class in AllocationClass}
     for allocation in allocations.values():
         classes[_classify(state.input, state.group, allocation)][allocation.id] = allocation
     state.untainted = classes[AllocationClass.UNTAINTED]
@@ -141,7 +147,10 @@ def _classify_allocations(state: GroupState, allocations: AllocationsById) -> No
 
 
 def _classify(reconcile_input: ReconcileInput, group: TaskGroup, allocation: Allocation) -> AllocationClass:
-    """Return the class of the allocation. Stopped batch allocations that succeeded count as untainted."""
+    """Return how reconciliation treats the allocation.
+
+    A stopped batch allocation that succeeded counts as untainted.
+    """
     if reconcile_input.is_batch and allocation.is_server_terminal and not should_reconnect(allocation):
         # Only successful ones are still here: they are done, although they were stopped.
         return AllocationClass.UNTAINTED
@@ -149,7 +158,10 @@ def _classify(reconcile_input: ReconcileInput, group: TaskGroup, allocation: All
 
 
 def _update_in_place(state: GroupState) -> None:
-    """Divide allocations of older versions into updates in place and destructive updates, and record both."""
+    """Divide the allocations of older versions into updates in place, added to the outcome, and destructive updates.
+
+    Destructive updates, which need a new allocation, are stored in `state.destructive`.
+    """
     destructive: list[Allocation] = []
     for allocation in state.untainted.values():
         if allocation.is_of_version(state.job):
@@ -167,7 +179,7 @@ def _update_in_place(state: GroupState) -> None:
 
 
 def _set_deployment_state(state: GroupState, allocations: Iterable[Allocation]) -> None:
-    """Set the group's deployment state in the outcome, and whether a new deployment must start for it."""
+    """Set in the outcome the group's state in the deployment, and whether a new deployment must start for the group."""
     outcome = state.outcome
     if state.input.deployment is not None:
         if state.is_in_deployment:
@@ -188,7 +200,7 @@ def _set_deployment_state(state: GroupState, allocations: Iterable[Allocation]) 
 
 
 def _is_complete(state: GroupState) -> bool:
-    """Return whether the group needs nothing more from its deployment."""
+    """Return whether the deployment has nothing more to do for the group."""
     outcome, rollout = state.outcome, state.rollout
     if (
         state.destructive

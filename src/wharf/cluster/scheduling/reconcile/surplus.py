@@ -10,7 +10,10 @@ from wharf.contract.model.allocations.names import parse_index
 
 
 def stop_surplus(state: GroupState, canaries: AllocationsById) -> None:
-    """Stop allocations beyond the group's count. Completed ones need no stop: they are just not counted."""
+    """Stop the allocations that exceed the group's count. Completed ones need no stop: they are only no longer counted.
+
+    They are removed from `state.untainted` and `state.migrating`.
+    """
     running = {
         key: allocation
         for key, allocation in state.untainted.items()
@@ -31,9 +34,9 @@ def stop_surplus(state: GroupState, canaries: AllocationsById) -> None:
 
 
 def stop_unneeded_unknown(state: GroupState) -> None:
-    """Stop unknown allocations of an older version that have a replacement, and others beyond the group's count.
+    """Stop unknown allocations of an older version that have a replacement, and others that exceed the group's count.
 
-    They are of no use when they reconnect. A destructive update of one would place more than the group's count.
+    They are of no use when they reconnect, and replacing one for the update would place more than the group's count.
     """
     count = sum(not state.is_unknown_and_replaced(allocation) for allocation in state.untainted.values())
     surplus = count + len(state.migrating) - state.group.count
@@ -51,7 +54,7 @@ def stop_unneeded_unknown(state: GroupState) -> None:
 def stop_excess_failed(state: GroupState, free_slots: int, uncounted_ids: Container[str]) -> None:
     """Stop failed allocations that would exceed the group's count if they were rescheduled.
 
-    Canaries in `uncounted_ids` do not count.
+    `free_slots` is how many may be rescheduled. Canaries with ids in `uncounted_ids` need no slot.
     """
     rescheduled = []
     for allocation in state.reschedule_now:
@@ -66,39 +69,44 @@ def stop_excess_failed(state: GroupState, free_slots: int, uncounted_ids: Contai
 
 
 def _order_surplus(
-    known: AllocationsById, migrating: AllocationsById, canaries: Mapping[str, Allocation], *, is_canarying: bool
+    running: AllocationsById, migrating: AllocationsById, canaries: Mapping[str, Allocation], *, is_canarying: bool
 ) -> list[tuple[bool, str]]:
-    """Return allocation ids in the order in which surplus is stopped, each with whether it is migrating.
+    """Return pairs (is migrating, allocation id) in the order in which surplus allocations are stopped.
 
-    An id may occur twice. First come allocations that share a name with a promoted canary, then migrating ones, then
-    duplicates of a name, then the highest indexes.
+    First come allocations that share a name with a promoted canary, then migrating ones, then duplicates of a name,
+    then the highest indexes. An id may occur twice.
     """
     order: list[tuple[bool, str]] = []
     if not is_canarying and canaries:
         canary_names = {canary.name for canary in canaries.values()}
         order += [
-            (False, key) for key, allocation in known.items() if key not in canaries and allocation.name in canary_names
+            (False, key)
+            for key, allocation in running.items()
+            if key not in canaries and allocation.name in canary_names
         ]
     order += [(True, key) for key in _sort_by_index(migrating)]
-    order += [(False, key) for key in _list_duplicates(known)]
-    order += [(False, key) for key in _sort_by_index(known)]
+    order += [(False, key) for key in _list_duplicates(running)]
+    order += [(False, key) for key in _sort_by_index(running)]
     return order
 
 
 def _list_duplicates(allocations: AllocationsById) -> list[str]:
-    """Return the ids of all but one allocation of each name, the newest first.
+    """Return the ids of the allocations whose name another allocation keeps, the newest first.
 
-    The oldest allocation of the newest version of each name is left out.
+    The oldest allocation of the newest version keeps a name.
     """
-    best: dict[str, str] = {}
+    keeper_by_name: dict[str, str] = {}
     for key, allocation in allocations.items():
-        best_key = best.get(allocation.name)
-        if best_key is None or allocations[best_key].job_version < allocation.job_version:
-            best[allocation.name] = key
-    return [key for key, allocation in reversed(allocations.items()) if best[allocation.name] != key]
+        keeper_id = keeper_by_name.get(allocation.name)
+        if keeper_id is None or allocations[keeper_id].job_version < allocation.job_version:
+            keeper_by_name[allocation.name] = key
+    return [key for key, allocation in reversed(allocations.items()) if keeper_by_name[allocation.name] != key]
 
 
 def _sort_by_index(allocations: AllocationsById) -> list[str]:
-    """Return the ids by descending index. Of one name the newest is first."""
+    """Return the ids sorted by the index in the allocation's name, the highest first.
+
+    Of one name the newest is first.
+    """
     newest_first = reversed(allocations)
     return sorted(newest_first, key=lambda key: parse_index(allocations[key].name), reverse=True)

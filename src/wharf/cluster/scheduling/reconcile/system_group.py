@@ -43,36 +43,37 @@ Slot = tuple[str, str]
 
 
 class CanaryPhase(msgspec.Struct, frozen=True):
-    """The canary phase of a group. `desired_canaries` nodes run the new version first; 0: there is no phase."""
+    """The time in which some nodes run a new version of a system job before the other nodes do."""
 
-    desired_canaries: int = 0
-    canary_ids: tuple[str, ...] = ()
+    desired_canaries: int = 0  # How many nodes run the new version first; 0: there is no such phase.
+    canary_ids: tuple[str, ...] = ()  # The allocations that were placed as canaries.
     is_active: bool = False
-    """The phase continues and was not promoted yet."""
+    """The canaries were not promoted yet, and the deployment has not failed."""
     has_failed: bool = False
     """The deployment failed before promotion."""
 
     def count_missing(self, allocations: Iterable[Allocation]) -> int:
-        """Return how many more nodes need a canary."""
+        """Return how many more nodes need a canary. `allocations` are those of the group."""
         active = sum(allocation.id in self.canary_ids and not allocation.is_terminal for allocation in allocations)
         return max(0, self.desired_canaries - active)
 
 
 NO_CANARY_PHASE = CanaryPhase()
+"""All nodes get the new version."""
 
 
 def get_canary_phase(
-    update: UpdatePolicy | None, deployment: Deployment | None, group_state: DeploymentGroup | None, outdated: int
+    update: UpdatePolicy | None, deployment: Deployment | None, group_state: DeploymentGroup | None, outdated_count: int
 ) -> CanaryPhase:
-    """Return the canary phase of the group.
+    """Return the canary phase of a group of a system job.
 
-    `group_state` is the group's state in its deployment. `outdated` is the number of nodes whose allocation needs a
-    destructive update.
+    `group_state` is the group's state in its deployment. `outdated_count` is the number of nodes whose allocation needs
+    a destructive update; a new deployment makes canaries on a percentage of them.
     """
     if group_state is None:
         if deployment is not None or update is None or update.max_parallel <= 0:
             return NO_CANARY_PHASE
-        desired = count_canaries(outdated, update)
+        desired = count_canaries(outdated_count, update)
         return CanaryPhase(desired, (), is_active=desired > 0)
     if not group_state.is_awaiting_promotion or deployment is None:
         return NO_CANARY_PHASE
@@ -82,10 +83,12 @@ def get_canary_phase(
     )
 
 
-def count_canaries(nodes: int, update: UpdatePolicy) -> int:
-    """Return the percentage of nodes, rounded up, but at most `max_parallel`."""
+def count_canaries(node_count: int, update: UpdatePolicy) -> int:
+    """Return how many canaries the update policy requests: `canary` percent of the nodes, rounded up, at most
+    `max_parallel`.
+    """
     percent = min(100, max(0, update.canary))
-    return min(math.ceil(nodes * percent / 100), update.max_parallel)
+    return min(math.ceil(node_count * percent / 100), update.max_parallel)
 
 
 def reconcile_system_group(
@@ -97,16 +100,18 @@ def reconcile_system_group(
     find_node: Callable[[str], Node | None],
     can_run: Callable[[Node], bool],
 ) -> GroupOutcome:
-    """Return the stops, placements and updates that the group needs, each placement with its node.
+    """Return the stops, placements and updates that a group of a system or sysbatch job needs, each placement with its
+    node.
 
-    `eligible` are the nodes in the job's pool and datacenters that accept placements, by id. `find_node` finds any
-    node. `can_run` returns whether a node could ever run the group. `allocations` must be in order of creation.
+    `allocations` are all allocations of the group, in order of creation. `eligible` are the nodes in the job's pool and
+    datacenters that accept placements, by id. `find_node` finds any node. `can_run` returns whether a node could ever
+    run the group.
     """
     return _SystemGroupReconciler(reconcile_input, group, eligible, find_node, can_run).run(allocations)
 
 
 class _SystemGroupReconciler:
-    """Reconciles one group of a system or sysbatch job."""
+    """Decides the stops, placements and updates of one group of a system or sysbatch job."""
 
     def __init__(
         self,
@@ -124,18 +129,20 @@ class _SystemGroupReconciler:
         self._can_run = can_run
         self._deployment = deployment = reconcile_input.deployment
         self._is_halted = deployment is not None and deployment.status is not DeploymentStatus.RUNNING
+        """A deployment exists and is not running, so nothing is updated."""
         groups = (deployment.task_groups if deployment is not None else None) or {}
         self._group_state = groups.get(group.name)
         """The group's state in the deployment, or `None`."""
         self._names = [format_name(self._job.id, group.name, index) for index in range(group.count)]
+        """The names of the allocations that each node runs."""
         self._outcome = GroupOutcome(group.name)
         self._counts = dict.fromkeys(DesiredUpdates.__struct_fields__, 0)
-        self._occupied_slots: set[Slot] = set()
+        self._occupied_slots: set[Slot] = set()  # Slots in which no new allocation is requested.
         self._outdated: list[Allocation] = []
         """Allocations that need a destructive update."""
 
     def run(self, allocations: Sequence[Allocation]) -> GroupOutcome:
-        """Return the outcome of the group. `allocations` are all its allocations."""
+        """Return the outcome of the group. `allocations` are all its allocations, in order of creation."""
         outcome = self._outcome
         for allocation in allocations:
             self._classify(allocation)
@@ -200,7 +207,7 @@ class _SystemGroupReconciler:
     # -- classification ----------------------------------------------------------------------------------------------
 
     def _classify(self, allocation: Allocation) -> None:
-        """Decide whether the allocation stops, stays or is updated, and record it."""
+        """Decide whether the allocation stops, stays or is updated, and record it in the outcome."""
         if allocation.is_terminal and not should_reconnect(allocation):
             if self._is_done(allocation):
                 self._keep(allocation)
@@ -230,7 +237,7 @@ class _SystemGroupReconciler:
             self._classify_connected(allocation)
 
     def _classify_connected(self, allocation: Allocation) -> None:
-        """Decide by version and node what happens to an allocation that is not disconnected."""
+        """Decide by job version and node whether an allocation that is not disconnected stays, stops or is updated."""
         if allocation.is_terminal:
             return  # An ended allocation is replaced.
         if allocation.is_of_version(self._job) or allocation.node_id in self._input.tainted_nodes:
@@ -249,26 +256,26 @@ class _SystemGroupReconciler:
                 self._counts["in_place_update"] += 1
 
     def _is_done(self, allocation: Allocation) -> bool:
-        """Return whether the ended allocation of a sysbatch job is the result of this version on its node.
+        """Return whether an ended allocation is the result of a sysbatch job's current version on its node.
 
-        A lost allocation does not count, because its result is unknown.
+        A lost allocation is not, because its result is unknown.
         """
         is_known = allocation.client_status is not ClientStatus.LOST
         return self._input.is_batch and is_known and allocation.is_of_version(self._job)
 
     def _is_obsolete(self, allocation: Allocation) -> bool:
-        """Return whether the allocation is an unpromoted canary of an earlier deployment."""
+        """Return whether the allocation is a canary of an earlier deployment that was never promoted."""
         status, deployment = allocation.deployment_status, self._deployment
         is_canary = status is not None and status.canary
         return is_canary and (deployment is None or allocation.deployment_id != deployment.id)
 
     def _keep(self, allocation: Allocation) -> None:
-        """Keep the allocation as it is in its slot."""
+        """Record that the allocation stays as it is in its slot."""
         self._occupied_slots.add(_get_slot(allocation))
         self._counts["ignore"] += 1
 
     def _stop(self, allocation: Allocation, reason: str, client_status: ClientStatus | None = None) -> None:
-        """Record a stop."""
+        """Add a stop of the allocation to the outcome. `client_status` is set if the node cannot report."""
         self._outcome.stops.append(AllocationStop(allocation, reason, client_status))
         self._counts["stop"] += 1
 
@@ -291,7 +298,12 @@ class _SystemGroupReconciler:
         missing_canaries: int,
         replaceable_count: int,
     ) -> set[Slot]:
-        """Request an allocation for each free slot of the eligible nodes. Return the slots that get a canary."""
+        """Request an allocation for each free slot of the eligible nodes that can run the group.
+
+        Return the slots that get a canary. The others get `stable_version`, if there is one. `down_slots` are slots
+        that the rollout took down, with their last allocation. `replaceable_count` is how many running allocations can
+        become canaries.
+        """
         outcome = self._outcome
         free_slots: dict[Slot, Node] = {}
         for node in self._eligible.values():
@@ -317,7 +329,11 @@ class _SystemGroupReconciler:
     def _make_request(
         self, name: str, node: Node, previous: Allocation | None, stable_version: tuple[Job, str] | None
     ) -> PlacementRequest:
-        """Return a placement of the stable version if it has the group, else of the current version."""
+        """Return a request to place the stable version of the group on this node, or the current version without a
+        stable one.
+
+        `previous` is the allocation that it replaces.
+        """
         if stable_version is not None:
             job, deployment_id = stable_version
             group = job.find_group(self._group.name)
@@ -332,8 +348,9 @@ class _SystemGroupReconciler:
         down_slots: Mapping[Slot, object],
         canary_slots: Collection[Slot],
     ) -> int:
-        """Return how many of `replaceable` may be replaced now, if slots that are already down come first.
+        """Return how many of the outdated allocations in `replaceable` may be replaced now under `max_parallel`.
 
+        The first to be replaced are those in `down_slots`, where no allocation runs: they take no further slot down.
         `canary_slots` are the free slots that get a canary now.
         """
         update, deployment, outcome = self._group.update, self._deployment, self._outcome
@@ -357,7 +374,10 @@ class _SystemGroupReconciler:
     def _set_deployment_state(
         self, allocations: Iterable[Allocation], outdated_count: int, desired_canaries: int
     ) -> None:
-        """Set the group's deployment state and whether the group is complete."""
+        """Set in the outcome the group's state in the deployment, and whether the group is complete.
+
+        `outdated_count` is how many allocations need a replacement.
+        """
         outcome, update, group_state = self._outcome, self._group.update, self._group_state
         total = len(outcome.placements) + outdated_count + len(outcome.in_place_updates)
         # A stop alone causes no further evaluation, so the group counts as complete.
@@ -383,6 +403,7 @@ class _SystemGroupReconciler:
 
 
 def _get_slot(allocation: Allocation) -> Slot:
+    """Return the slot of the allocation: its node id and its name."""
     return allocation.node_id, allocation.name
 
 
@@ -392,9 +413,9 @@ def _select_canary_slots(
     """Return the free slots that get a canary.
 
     Slots that the rollout already took down come first, so that no other node loses its allocation. The other missing
-    canaries replace running allocations. A slot may be free because its node has no capacity, so the other free slots
-    get a canary only if there are too few allocations to replace. They get it now, because this may be the last
-    evaluation before the progress deadline.
+    canaries replace running allocations, of which there are `replaceable_count`. A slot may be free because its node
+    has no capacity, so other free slots get a canary only if there are too few allocations to replace. They get it now,
+    because this may be the last evaluation before the progress deadline.
     """
     down = [slot for slot in free_slots if slot in down_slots][:missing_canaries]
     unassigned_count = max(0, missing_canaries - len(down) - replaceable_count)
@@ -430,5 +451,5 @@ def _find_down_slots(deployment: Deployment | None, allocations: Iterable[Alloca
 
 
 def _is_rolled_out(group: DeploymentGroup) -> bool:
-    """Return whether the group has all its healthy allocations and no unpromoted canaries."""
+    """Return whether the group has as many healthy allocations as desired and no canaries that await promotion."""
     return group.healthy_allocs >= group.desired_total and not group.is_awaiting_promotion

@@ -17,7 +17,10 @@ from wharf.contract.model.jobs.services import Service
 
 
 def needs_destructive_update(reconcile_input: ReconcileInput, allocation: Allocation, group: TaskGroup) -> bool:
-    """Return whether an allocation of an older version must be replaced. True if that version is no longer stored."""
+    """Return whether an allocation of an older job version must be replaced to run the new one.
+
+    True if its version is no longer stored.
+    """
     old_job = reconcile_input.find_job_version(allocation)
     old_group = old_job.find_group(allocation.task_group) if old_job is not None else None
     if old_job is None or old_group is None:
@@ -26,14 +29,14 @@ def needs_destructive_update(reconcile_input: ReconcileInput, allocation: Alloca
 
 
 def is_destructive_update(old_job: Job, old: TaskGroup, new_job: Job, new: TaskGroup) -> bool:
-    """Return whether the tasks must be restarted to run the new version."""
+    """Return whether the tasks of a group must be restarted to change from the old to the new job version."""
     if old is new and old_job is new_job:
         return False
     return build_comparison_key(old_job, old) != build_comparison_key(new_job, new) or _is_mesh_changed(old, new)
 
 
 def build_comparison_key(job: Job, group: TaskGroup) -> tuple[Any, ...]:
-    """Return the fields of the group, as a tuple to compare, whose change requires a restart of its tasks.
+    """Return the fields of the group whose change requires a restart of its tasks, as a tuple to compare.
 
     If the tuples of two versions are equal, an update in place is enough.
     """
@@ -51,7 +54,7 @@ def build_comparison_key(job: Job, group: TaskGroup) -> tuple[Any, ...]:
 
 
 def _build_task_key(job: Job, group: TaskGroup, task: Task) -> tuple[Any, ...]:
-    """Return the fields of the task, as a tuple to compare, whose change requires a restart of the task."""
+    """Return the fields of the task whose change requires a restart of the task, as a tuple to compare."""
     resources = task.resources
     restart = task.restart_policy
     return (
@@ -86,7 +89,7 @@ def _build_task_key(job: Job, group: TaskGroup, task: Task) -> tuple[Any, ...]:
 
 
 def _build_network_key(network: NetworkResource) -> tuple[Any, ...]:
-    """Return the fields of the network, as a tuple to compare, whose change requires a restart of tasks."""
+    """Return the fields of the network whose change requires a restart of tasks, as a tuple to compare."""
     return (
         network.mode,
         network.mbits,
@@ -100,14 +103,14 @@ def _build_network_key(network: NetworkResource) -> tuple[Any, ...]:
 
 
 def _build_port_key(port: Port) -> tuple[Any, ...]:
-    """Return the comparable parts of the port."""
+    """Return the fields of the port whose change requires a restart of tasks, as a tuple to compare."""
     return port.label, port.value, port.to, port.host_network, port.ignore_collision
 
 
 def _is_mesh_changed(old: TaskGroup, new: TaskGroup) -> bool:
-    """Return whether the mesh settings of a service changed.
+    """Return whether the service mesh settings (`connect`) of a service that both versions have differ.
 
-    Services with a new name are ignored: a new sidecar brings a task, which is compared anyway.
+    New services are ignored: a new sidecar brings a task, which is compared anyway.
     """
     old_keys = {service.name: _build_mesh_key(service) for service in old.services or ()}
     return any(
@@ -117,5 +120,8 @@ def _is_mesh_changed(old: TaskGroup, new: TaskGroup) -> bool:
 
 
 def _build_mesh_key(service: Service) -> Any:
-    """Return the mesh settings of the service, which affect its tasks through sidecars. `None`: it has no mesh."""
+    """Return the service mesh settings that affect the service's tasks through sidecars.
+
+    `None`: it is not in a mesh.
+    """
     return None if service.connect is None else (service.connect, service.port_label, service.cluster)
