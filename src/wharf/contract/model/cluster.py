@@ -19,32 +19,36 @@ class MemberStatus(enum.StrEnum):
 
     ALIVE = "alive"
     LEAVING = "leaving"
-    LEFT = "left"
-    FAILED = "failed"
+    LEFT = "left"  # Shut down on purpose.
+    FAILED = "failed"  # Out of contact.
 
 
 class Member(Record):
-    """A server of the cluster. Its record is on a lease, so it is deleted when the server is gone."""
+    """A server of the cluster. Its record is tied to a time-limited lease, so it is deleted when the server is gone."""
 
     id: str
     name: str = ""
     region: str = "global"
     datacenter: str = "dc1"
-    address: str = ""  # host:port of its HTTP
-    build: str = ""
+    address: str = ""  # host:port of its HTTP API
+    build: str = ""  # The version of the program.
     status: MemberStatus = MemberStatus.ALIVE
-    oldest_format: int = 0  # The range of record formats that it can read.
-    newest_format: int = 0
+    oldest_format: int = 0  # The lowest version of the record format that it can read.
+    newest_format: int = 0  # The highest one.
     started_at: int = 0  # ns since the epoch
-    tags: dict[str, str] | None = None
+    tags: dict[str, str] | None = None  # Extra fields for the list of members.
     folder: str = ""  # Identifies the machine and its data folder; empty for older programs, which do not report it.
-    door_secret: str = ""  # The secret that other members send with requests; new at each start, never in a reply.
+    door_secret: str = ""  # What other members send to prove themselves; new at each start, never in a reply.
     create_index: int = 0
     modify_index: int = 0
 
 
 class Leader(Record):
-    """The server that leads. The create index is a condition of every write that only a leader may make."""
+    """The record that names the leading server.
+
+    Every write that only a leader may make requires that its create index is unchanged, so a former leader can no
+    longer write.
+    """
 
     member_id: str
     elected_at: int = 0  # ns since the epoch
@@ -56,29 +60,32 @@ class Leader(Record):
 class KeyState(enum.StrEnum):
     """The state of a keyring key."""
 
-    ACTIVE = "active"
-    INACTIVE = "inactive"
-    REKEYING = "rekeying"
-    PREPUBLISHED = "prepublished"
-    DEPRECATED = "deprecated"
+    ACTIVE = "active"  # Encrypts and signs.
+    INACTIVE = "inactive"  # Only decrypts and verifies.
+    REKEYING = "rekeying"  # Secrets are being re-encrypted with the active key.
+    PREPUBLISHED = "prepublished"  # Becomes active at its publish time.
+    DEPRECATED = "deprecated"  # To be deleted.
 
 
 class KeyringKey(Record):
-    """A key of the keyring, encrypted with a wrapping key that is not in the log."""
+    """A key that encrypts secrets and signs identities.
+
+    It is stored encrypted with a wrapping key that is not in the log.
+    """
 
     key_id: str
     algorithm: str = "aes256-gcm"
     state: KeyState = KeyState.ACTIVE
-    wrapped: bytes = b""  # Never in a reply.
+    wrapped: bytes = b""  # The encrypted key; never in a reply.
     wrapped_with: str = ""  # The fingerprint of the wrapping key.
     create_time: int = 0  # ns since the epoch
-    publish_time: int = 0
+    publish_time: int = 0  # ns since the epoch; when a prepublished key becomes active.
     create_index: int = 0
     modify_index: int = 0
 
 
 class RecordFormat(Record):
-    """The format version of all records. It is raised only when every member can read the new one."""
+    """The version of the schemas of all records. It is raised only when every server can read the new version."""
 
     version: int
     create_index: int = 0
@@ -86,29 +93,31 @@ class RecordFormat(Record):
 
 
 class IdempotencyKey(Record):
-    """A write that was already made, with its reply (empty while it is in progress). It is found by token and key.
+    """A write that was requested with an idempotency key, and its reply (empty while the write is in progress).
 
-    The same key with another method, path or body is a different request and is refused.
+    The record is found by token and key. The same key with another method, path or body is a different request and is
+    refused.
     """
 
     scope: str  # The accessor of the token that sent it.
-    key: str
+    key: str  # As the client sent it.
     method: str
     path: str
     body_digest: str  # SHA-256 in hex
-    status: int
+    status: int  # The HTTP status of the reply.
     answer_sealed: bytes = b""  # The body of the reply, encrypted by the keyring.
-    sealed_with: str = ""
+    sealed_with: str = ""  # The ID of the keyring key that encrypted `answer_sealed`.
     expires_at: int = 0  # ns since the epoch
     create_index: int = 0
     modify_index: int = 0
 
 
 class NodeCapacityVersion(Record):
-    """The version of a node's free capacity: a condition of every plan that places allocations on the node.
+    """A record without content whose version changes whenever the free capacity of a node may have become smaller.
 
-    Every write that lowers the node's capacity, changes its eligibility or drain, or makes an allocation occupy it again,
-    writes this record too. It has no content, because only its version matters. Plans also use one record for all nodes.
+    Its version is a condition of every plan that places allocations on the node. Every write that lowers the node's
+    capacity, changes its eligibility or drain, or makes an allocation occupy it again, writes this record too. Plans
+    also use one such record for all nodes.
     """
 
     node_id: str
@@ -123,9 +132,10 @@ FIRST_FORMAT = 1
 def list_bootstrap_records(
     configuration: SchedulerConfiguration | None = None, *, cluster_format: int = FIRST_FORMAT
 ) -> list[msgspec.Struct]:
-    """Return the records of the first batch of a cluster.
+    """Return the records of the first batch of a new cluster.
 
-    `configuration` is the scheduler configuration from the server's settings, or `None` for the default.
+    They are the built-in namespace and node pools, the scheduler configuration and the version of the record format.
+    `configuration` comes from the settings of the first server; `None` selects the default.
     """
     named = [
         Namespace(name=namespaces.DEFAULT_NAMESPACE, description="Default shared namespace"),
@@ -140,5 +150,8 @@ def list_bootstrap_records(
 
 
 def make_default_scheduler_configuration() -> SchedulerConfiguration:
-    """Return the default: preemption is on for system jobs, and every other field is as in an empty document."""
+    """Return the scheduler configuration of a new cluster.
+
+    Preemption is on for system jobs; every other field is as in an empty document.
+    """
     return SchedulerConfiguration(preemption_config=PreemptionConfig(system_scheduler_enabled=True))

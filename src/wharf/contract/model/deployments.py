@@ -10,7 +10,10 @@ from wharf.contract.model.record import Record
 
 
 class DeploymentStatus(enum.StrEnum):
-    """The status of a deployment."""
+    """The status of a deployment.
+
+    The statuses `INITIALIZING`, `PENDING`, `BLOCKED` and `UNBLOCKING` occur only in jobs of several regions.
+    """
 
     INITIALIZING = "initializing"
     PENDING = "pending"
@@ -24,18 +27,19 @@ class DeploymentStatus(enum.StrEnum):
 
     @property
     def is_terminal(self) -> bool:
+        """Whether the deployment has ended."""
         return self in (DeploymentStatus.SUCCESSFUL, DeploymentStatus.FAILED, DeploymentStatus.CANCELLED)
 
 
 class DeploymentGroup(Record):
-    """The progress of one group of the job."""
+    """The settings and the progress of one group in a deployment."""
 
-    auto_revert: bool = False
-    auto_promote: bool = False
-    progress_deadline: int = 0  # ns
-    require_progress_by: datetime.datetime | None = None
-    promoted: bool = False
-    placed_canaries: tuple[str, ...] | None = None
+    auto_revert: bool = False  # Return to the last stable version on failure.
+    auto_promote: bool = False  # Promote healthy canaries without an operator.
+    progress_deadline: int = 0  # ns; the longest time until another allocation is healthy.
+    require_progress_by: datetime.datetime | None = None  # When the deployment fails without progress.
+    promoted: bool = False  # Canaries may replace the old allocations.
+    placed_canaries: tuple[str, ...] | None = None  # Allocation IDs.
     desired_canaries: int = 0
     desired_total: int = 0
     placed_allocs: int = 0
@@ -44,6 +48,7 @@ class DeploymentGroup(Record):
 
     @property
     def is_awaiting_promotion(self) -> bool:
+        """Whether the group has canaries that were not promoted yet."""
         return self.desired_canaries > 0 and not self.promoted
 
 
@@ -54,11 +59,11 @@ class Deployment(Record):
     namespace: str = ""
     job_id: str = ""
     job_version: int = 0
-    job_modify_index: int = 0
+    job_modify_index: int = 0  # The indexes are those of the job at its start.
     job_spec_modify_index: int = 0
     job_create_index: int = 0
-    is_multiregion: bool = False
-    task_groups: dict[str, DeploymentGroup] | None = None
+    is_multiregion: bool = False  # One of several regions.
+    task_groups: dict[str, DeploymentGroup] | None = None  # By group name.
     status: DeploymentStatus
     status_description: str = ""
     eval_priority: int = 0
@@ -69,8 +74,10 @@ class Deployment(Record):
 
     @property
     def is_active(self) -> bool:
+        """Whether the deployment has not ended yet."""
         return not self.status.is_terminal
 
     @property
     def is_awaiting_promotion(self) -> bool:
+        """Whether at least one group has canaries that were not promoted yet."""
         return any(group.is_awaiting_promotion for group in (self.task_groups or {}).values())

@@ -15,24 +15,25 @@ class EvaluationStatus(enum.StrEnum):
     """The status of an evaluation."""
 
     PENDING = "pending"
-    BLOCKED = "blocked"
+    BLOCKED = "blocked"  # Waits until capacity is free.
     COMPLETE = "complete"
     FAILED = "failed"
-    CANCELED = "canceled"
+    CANCELED = "canceled"  # Superseded by another evaluation.
 
     @property
     def is_terminal(self) -> bool:
+        """Whether the evaluation has ended."""
         return self in (EvaluationStatus.COMPLETE, EvaluationStatus.FAILED, EvaluationStatus.CANCELED)
 
 
 class SchedulerType(enum.StrEnum):
-    """The scheduler that processes an evaluation: the job's type, or `CORE` for internal work of the cluster."""
+    """The scheduler that processes an evaluation: the type of its job, or `CORE`."""
 
     SERVICE = "service"
     BATCH = "batch"
     SYSTEM = "system"
     SYSBATCH = "sysbatch"
-    CORE = "_core"
+    CORE = "_core"  # Internal work of the cluster, such as garbage collection.
 
 
 class EvaluationTrigger(enum.StrEnum):
@@ -42,24 +43,24 @@ class EvaluationTrigger(enum.StrEnum):
     JOB_DEREGISTER = "job-deregister"
     PERIODIC_JOB = "periodic-job"
     NODE_DRAIN = "node-drain"
-    NODE_UPDATE = "node-update"
+    NODE_UPDATE = "node-update"  # A node registered or changed its status.
     ALLOC_STOP = "alloc-stop"
     ALLOC_RESCHEDULE = "alloc-reschedule"
     ALLOC_FAILURE = "alloc-failure"
-    SCHEDULED = "scheduled"
+    SCHEDULED = "scheduled"  # Garbage collection.
     ROLLING_UPDATE = "rolling-update"
     DEPLOYMENT_WATCHER = "deployment-watcher"
-    FAILED_FOLLOW_UP = "failed-follow-up"
-    MAX_PLAN_ATTEMPTS = "max-plan-attempts"
-    QUEUED_ALLOCS = "queued-allocs"
+    FAILED_FOLLOW_UP = "failed-follow-up"  # A retry of a failed evaluation.
+    MAX_PLAN_ATTEMPTS = "max-plan-attempts"  # Too many plans conflicted with other changes.
+    QUEUED_ALLOCS = "queued-allocs"  # Allocations wait for capacity.
     PREEMPTION = "preemption"
     JOB_SCALING = "job-scaling"
-    MAX_DISCONNECT_TIMEOUT = "max-disconnect-timeout"
-    RECONNECT = "reconnect"
+    MAX_DISCONNECT_TIMEOUT = "max-disconnect-timeout"  # A disconnected node did not return in time.
+    RECONNECT = "reconnect"  # A disconnected node returned.
 
 
 class EvaluationStub(Record):
-    """The short form of an evaluation, as related evaluations list it."""
+    """The short form of an evaluation, as the list of related evaluations shows it."""
 
     id: str
     namespace: str = ""
@@ -71,18 +72,18 @@ class EvaluationStub(Record):
     deployment_id: str = ""
     status: EvaluationStatus
     status_description: str = ""
-    wait_until: datetime.datetime | None = None
-    next_eval: str = ""
+    wait_until: datetime.datetime | None = None  # Not processed before this time.
+    next_eval: str = ""  # The follow-up evaluation.
     previous_eval: str = ""
-    blocked_eval: str = ""
+    blocked_eval: str = ""  # The evaluation for the allocations that could not be placed.
     create_index: int = 0
     modify_index: int = 0
-    create_time: int = 0
+    create_time: int = 0  # ns since the epoch
     modify_time: int = 0
 
 
 class Evaluation(SparseRecord):
-    """A request to bring a job's allocations in line with its desired state."""
+    """A request to bring the allocations of a job in line with its desired state, with the outcome."""
 
     id: str
     namespace: str = ""
@@ -91,29 +92,29 @@ class Evaluation(SparseRecord):
     triggered_by: EvaluationTrigger
     job_id: str = ""
     job_modify_index: int = 0
-    node_id: str = ""
+    node_id: str = ""  # The node whose change triggered it.
     node_modify_index: int = 0
     deployment_id: str = ""
     status: EvaluationStatus
     status_description: str = ""
-    wait: int = 0  # ns
-    wait_until: datetime.datetime | None = None
-    next_eval: str = ""
+    wait: int = 0  # ns to wait before it is processed.
+    wait_until: datetime.datetime | None = None  # Not processed before this time.
+    next_eval: str = ""  # The follow-up evaluation.
     previous_eval: str = ""
-    blocked_eval: str = ""
+    blocked_eval: str = ""  # The evaluation for the allocations that could not be placed.
     related_evals: tuple[EvaluationStub, ...] | None = None  # Set in replies only, never stored.
-    failed_tg_allocs: dict[str, AllocMetric] | None = None
-    class_eligibility: dict[str, bool] | None = None
-    escaped_computed_class: bool = False
-    quota_limit_reached: str = ""
+    failed_tg_allocs: dict[str, AllocMetric] | None = None  # Why allocations could not be placed, by group.
+    class_eligibility: dict[str, bool] | None = None  # Whether nodes of a computed class can run the job.
+    escaped_computed_class: bool = False  # Constraints on unique attributes: classes do not decide.
+    quota_limit_reached: str = ""  # The quota that prevented a placement.
     missing_non_node_resources: tuple[str, ...] | None = None
-    annotate_plan: bool = False
-    queued_allocations: dict[str, int] | None = None
+    annotate_plan: bool = False  # Store what the plan would do, for a dry run.
+    queued_allocations: dict[str, int] | None = None  # How many are not placed yet, by group.
     plan_annotations: PlanAnnotations | None = None
-    snapshot_index: int = 0
-    waiting_since: int = 0  # ns since the epoch; when the job began to wait for capacity, over all its evaluations.
+    snapshot_index: int = 0  # The log index of the state that the scheduler used.
+    waiting_since: int = 0  # ns since the epoch; when the job began to wait for capacity, also in earlier evaluations.
     reserved_node_id: str = ""  # The node whose freed capacity is reserved for it, because it has waited too long.
-    waits_behind: str = ""  # The parent job that already runs its maximum number of children.
+    waits_behind: str = ""  # The parent job whose maximum number of children already runs.
     create_index: int = 0
     modify_index: int = 0
     create_time: int = 0  # ns since the epoch
@@ -121,7 +122,7 @@ class Evaluation(SparseRecord):
 
     @property
     def waiting_since_ns(self) -> int:
-        """The time since which the job has waited for capacity, in ns since the epoch."""
+        """When the job began to wait for capacity, in ns since the epoch; the creation time if it was not recorded."""
         return self.waiting_since or self.create_time
 
 

@@ -7,135 +7,126 @@ from wharf.contract.model.record import Record
 
 
 class WaitReason(enum.StrEnum):
-    """What a job waits for. `NOTHING`: the job has its desired state. `UNKNOWN`: the reason could not be found."""
+    """What a job waits for."""
 
-    NOTHING = "nothing"
-    PAUSED_SCHEDULER = "paused-scheduler"
-    QUEUE = "queue"
-    DELAY = "delay"
-    CAPACITY = "room"
+    NOTHING = "nothing"  # The job has its desired state.
+    PAUSED_SCHEDULER = "paused-scheduler"  # An operator paused scheduling.
+    QUEUE = "queue"  # Its evaluation is queued.
+    DELAY = "delay"  # A due time, such as a delayed reschedule.
+    CAPACITY = "room"  # Free resources on nodes.
     QUOTA = "quota"
-    SCHEDULING_SLOT = "turn"
-    HEALTH = "health"
-    PROMOTION = "promotion"
-    RESUMPTION = "resumption"
+    SCHEDULING_SLOT = "turn"  # Another child of the same parent must end first.
+    HEALTH = "health"  # Allocations of the deployment must become healthy.
+    PROMOTION = "promotion"  # An operator must promote the canaries.
+    RESUMPTION = "resumption"  # An operator must resume the deployment.
     DRAIN = "drain"
-    NODE = "node"
-    TASKS = "tasks"
-    LAUNCH = "launch"
-    DISPATCH = "dispatch"
-    CHANGE = "change"
-    UNKNOWN = "unknown"
+    NODE = "node"  # A node is out of contact.
+    TASKS = "tasks"  # Tasks must start or end.
+    LAUNCH = "launch"  # The next launch of a periodic job.
+    DISPATCH = "dispatch"  # The job is a template and must be dispatched.
+    CHANGE = "change"  # The job must be changed.
+    UNKNOWN = "unknown"  # The reason could not be found.
 
 
 class WaitCondition(Record):
     """One thing that the job waits for."""
 
     waits_for: WaitReason
-    text: str
-    eval_id: str = ""
-    deployment_id: str = ""
+    text: str  # A sentence for users.
+    eval_id: str = ""  # The evaluation that waits; empty if it is not one.
+    deployment_id: str = ""  # Empty if it is not a deployment that waits.
 
 
 class Exclusion(Record):
-    """A rule, and how many nodes it excludes. `examples` holds a few of their names."""
+    """A constraint or other rule that excludes nodes from running a group."""
 
-    rule: str
-    nodes: int
-    examples: tuple[str, ...] = ()
+    rule: str  # The rule as text.
+    nodes: int  # How many nodes it excludes.
+    examples: tuple[str, ...] = ()  # The names of a few of them.
 
 
 class Shortage(Record):
-    """A resource of which nodes have too little. `missing` is the smallest missing amount on any of the nodes.
+    """A resource of which some nodes have too little free to run one more allocation of a group."""
 
-    0 means that the shortage is not an amount.
-    """
-
-    dimension: str
-    nodes: int
-    missing: int = 0
-    unit: str = ""
-    examples: tuple[str, ...] = ()
+    dimension: str  # The resource, such as "memory".
+    nodes: int  # How many nodes have too little.
+    missing: int = 0  # The smallest missing amount on any of them; 0: not a resource with an amount.
+    unit: str = ""  # The unit of `missing`.
+    examples: tuple[str, ...] = ()  # The names of a few nodes.
 
 
 class GroupExplanation(Record):
-    """The state of a group's allocations, and which nodes could run another one. `fitting` counts nodes with capacity for one more."""
+    """The state of the allocations of one group, and why nodes cannot run another one."""
 
     group: str
-    wanted: int = 0
+    wanted: int = 0  # How many allocations the group should have.
     running: int = 0
-    starting: int = 0
-    unplaced: int = 0
-    text: str = ""
-    nodes: int = 0
-    fitting: int = 0
-    excluded: tuple[Exclusion, ...] = ()
-    exhausted: tuple[Shortage, ...] = ()
-    smallest_change: str = ""
+    starting: int = 0  # Placed but not running yet.
+    unplaced: int = 0  # Without a node.
+    text: str = ""  # A sentence for users.
+    nodes: int = 0  # How many nodes were examined.
+    fitting: int = 0  # How many of them have capacity for one more.
+    excluded: tuple[Exclusion, ...] = ()  # The rules that exclude nodes.
+    exhausted: tuple[Shortage, ...] = ()  # The resources that nodes lack.
+    smallest_change: str = ""  # The smallest change of the job that would allow a placement.
 
 
 class PlacementExplanation(Record):
-    """Why an allocation was placed on its node: the node's scores, and those of the next best nodes."""
+    """Why an allocation was placed on its node: the scores of this node and of the next best ones."""
 
     alloc_id: str
-    name: str
+    name: str  # The name of the allocation.
     node_id: str
     node_name: str = ""
     nodes_evaluated: int = 0
-    nodes_filtered: int = 0
-    scores: tuple[NodeScore, ...] = ()
+    nodes_filtered: int = 0  # How many nodes constraints excluded.
+    scores: tuple[NodeScore, ...] = ()  # Best node first.
 
 
 class JobExplanation(Record):
-    """Why a job has its current state. `text` is the summary sentence.
-
-    `queue_place` is the position of the job's evaluation in the queue, counted from 1; `queue_length` is the queue's length.
-    """
+    """Why a job has its current state."""
 
     job_id: str
     namespace: str
     status: str
-    text: str
-    waits: tuple[WaitCondition, ...] = ()
-    queue_place: int = 0
-    queue_length: int = 0
+    text: str  # The summary sentence.
+    waits: tuple[WaitCondition, ...] = ()  # What it waits for.
+    queue_place: int = 0  # The position of its evaluation in the queue, counted from 1; 0: not queued.
+    queue_length: int = 0  # How many evaluations the queue holds.
     groups: tuple[GroupExplanation, ...] = ()
-    placements: tuple[PlacementExplanation, ...] = ()
+    placements: tuple[PlacementExplanation, ...] = ()  # Why its allocations are on their nodes.
 
     @property
     def is_explained(self) -> bool:
+        """Whether the explanation has a summary and every reason for waiting is known."""
         return bool(self.text) and all(condition.waits_for is not WaitReason.UNKNOWN for condition in self.waits)
 
 
 class EvaluationExplanation(Record):
-    """Why an evaluation was created, what its outcome was, and what follows from it.
-
-    `groups` holds the groups that could not be placed, as the evaluation found them. `job` explains the job's current state, or
-    is `None` if the job no longer exists.
-    """
+    """Why an evaluation was created, what its outcome was, and what follows from it."""
 
     eval_id: str
     job_id: str
     namespace: str
     status: str
-    triggered_by: str
-    text: str
+    triggered_by: str  # Its trigger, such as "job-register".
+    text: str  # The summary sentence.
     waits: tuple[WaitCondition, ...] = ()
-    before: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
-    placed: int = 0
-    groups: tuple[GroupExplanation, ...] = ()
-    job: JobExplanation | None = None
+    before: tuple[str, ...] = ()  # Descriptions of the evaluations that led to it.
+    after: tuple[str, ...] = ()  # Descriptions of the evaluations that follow from it.
+    placed: int = 0  # How many allocations it placed.
+    groups: tuple[GroupExplanation, ...] = ()  # The groups that it could not place completely.
+    job: JobExplanation | None = None  # The current state of its job; null if the job no longer exists.
 
 
 class AllocationExplanation(Record):
-    """Why an allocation has its current state. `story` lists the events before and after it, oldest first."""
+    """Why an allocation has its current state. `story` lists the events before and after its creation, oldest first."""
 
     alloc_id: str
-    name: str
+    name: str  # Such as "web.frontend[0]".
     job_id: str
     namespace: str
-    text: str
+    text: str  # The summary sentence.
     waits: tuple[WaitCondition, ...] = ()
-    story: tuple[str, ...] = ()
+    story: tuple[str, ...] = ()  # One description for each event.
     placement: PlacementExplanation

@@ -22,36 +22,36 @@ order of their parts."""
 
 
 def join_key(*parts: str) -> str:
-    """Return the key of a record from its parts, in the order in which the table declares them."""
+    """Return the key of a record: its parts, such as namespace and name, joined in the order of its table."""
     return KEY_SEPARATOR.join(parts)
 
 
 def split_key(key: str) -> list[str]:
-    """Return the parts of a key."""
+    """Return the parts, such as namespace and name, of the key of a record."""
     return key.split(KEY_SEPARATOR)
 
 
 class CauseKind(enum.StrEnum):
-    """What kind of event led to a write. The values are stored in the log."""
+    """The type of event that led to a write. The values are stored in the log."""
 
-    REQUEST = "request"
-    EVALUATION = "evaluation"
-    NODE = "node"
-    TIMER = "timer"
-    BOOTSTRAP = "founding"
-    LEASE = "lease"
-    OPERATOR = "operator"
+    REQUEST = "request"  # A client called the API.
+    EVALUATION = "evaluation"  # The scheduler processed an evaluation.
+    NODE = "node"  # A node sent a report.
+    TIMER = "timer"  # A due time or a periodic task of the leader.
+    BOOTSTRAP = "founding"  # The cluster was created.
+    LEASE = "lease"  # A lease ended, or a server wrote a record that belongs to its lease.
+    OPERATOR = "operator"  # An operator changed the log itself or deleted records.
 
 
 class Cause(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The event that led to a write, with the ID of its request, evaluation or node."""
+    """The event that led to a write."""
 
     kind: CauseKind
-    id: str = ""
+    id: str = ""  # The ID of the request, evaluation, node or lease; may be empty.
 
 
 class PutRecord(msgspec.Struct, frozen=True, gc=False):
-    """Store the record under its key, in place of any previous record."""
+    """A change that stores a record under a key of a table. A record that exists is replaced."""
 
     table: str
     key: str
@@ -59,25 +59,25 @@ class PutRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeleteRecord(msgspec.Struct, frozen=True, gc=False):
-    """Delete the record under the key. Has no effect if there is none."""
+    """A change that deletes the record under a key of a table. It has no effect if no record exists."""
 
     table: str
     key: str
 
 
 class Condition(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """Require that the record under the key still has this version (its ModifyIndex); 0 requires that there is no record."""
+    """A condition for a write: the record under a key of a table was not changed since it was read."""
 
     table: str
     key: str
-    version: int
+    version: int  # The record's ModifyIndex when it was read; 0: no record may exist.
 
 
 class Write(msgspec.Struct, frozen=True, gc=False):
-    """Changes that are committed together at one index if every condition holds, or not at all."""
+    """Changes that are committed together at one log index if every condition holds, or not at all."""
 
-    kind: str
-    cause: Cause
+    kind: str  # A name for logs and events, such as "job-registered".
+    cause: Cause  # The event that led to it.
     changes: Sequence[PutRecord | DeleteRecord]
     conditions: Sequence[Condition] = ()
 
@@ -87,64 +87,60 @@ FIRST_INDEX: Final = 1
 
 
 class EncodedChange(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """Store these bytes under (table, key). `None` deletes the record."""
+    """A change of one record in encoded form: its bytes are stored under a key of a table."""
 
     table: str
     key: str
-    data: bytes | None
+    data: bytes | None  # `None` deletes the record.
 
 
 class EncodedWrite(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A write in the form that engines accept, with at most one change for each key.
+    """A write in the form that storage engines accept: encoded, with at most one change for each key."""
 
-    `lease`: the stored records are deleted when this lease ends; 0 means that they stay.
-    """
-
-    id: str
-    kind: str
+    id: str  # Finds the write in the log if its outcome is unknown.
+    kind: str  # A name for logs and events, such as "job-registered".
     cause: Cause
     conditions: Sequence[Condition]
     changes: Sequence[EncodedChange]
-    lease: int = 0
+    lease: int = 0  # The stored records are deleted when this lease ends; 0: they stay.
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One committed entry of the log. `id` is the ID of its write."""
+    """One committed write with its log index."""
 
     index: int
-    id: str
-    kind: str
+    id: str  # The ID of the write.
+    kind: str  # A name for logs and events, such as "job-registered".
     cause: Cause
     changes: Sequence[EncodedChange]
 
 
 class StoredRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One record as it is stored, with its version: the index of the batch that wrote it last.
+    """One record as an engine stores it.
 
-    A restore of an older copy of the log raises the version. `original_version` then holds the index of that batch before the
-    restore; 0 means that it equals the version.
+    A restore of an older copy of the log raises the versions of all records.
     """
 
     table: str
     key: str
-    version: int
+    version: int  # The log index of its last change.
     data: bytes
-    original_version: int = 0
+    original_version: int = 0  # Its version before a restore of the log; 0: the same as `version`.
 
     @property
     def write_index(self) -> int:
-        """The index that `WRITE_INDEX` stands for in this record. A restore does not change it."""
+        """The log index that the placeholder `WRITE_INDEX` in this record stands for. A restore does not change it."""
         return self.original_version or self.version
 
 
 class LogPosition(msgspec.Struct, frozen=True, gc=False):
-    """The position of a full read: its index, the last-change index of every table, and the epoch of the log.
+    """The position in the log at which the whole state was read.
 
-    An epoch ends when the log is replaced by an older copy of itself. `epoch_since` lies above all indexes of earlier epochs and
-    not above any index of this one. It is 0 in the first epoch and if it is not recorded.
+    An epoch is a time in which the log was not replaced by an older copy of itself.
     """
 
     index: int
-    last_changes: dict[str, int]
-    epoch: int = 0
+    last_changes: dict[str, int]  # Table name -> the log index of its last change.
+    epoch: int = 0  # A new one begins with each replacement.
+    # Above all indexes of earlier epochs, and not above any index of this one; 0 in the first epoch or if not recorded.
     epoch_since: int = 0

@@ -16,14 +16,17 @@ _POOL_NAME: Final = re.compile("[a-zA-Z0-9_-]{1,128}")
 
 
 def is_valid_name(text: str) -> bool:
+    """Return whether a namespace, policy, role, auth method or quota may have this name."""
     return _NAME.fullmatch(text) is not None
 
 
 def is_valid_node_pool_name(text: str) -> bool:
+    """Return whether a node pool may have this name. Unlike other names, it may contain underscores."""
     return _POOL_NAME.fullmatch(text) is not None
 
 
 def list_description_problems(description: str) -> list[str]:
+    """Return an error text if the description of an object is too long; otherwise an empty list."""
     if len(description) > MAX_DESCRIPTION_CHARS:
         return [f"description longer than {MAX_DESCRIPTION_CHARS}"]
     return []

@@ -10,7 +10,10 @@ ALL_NAMESPACES = "*"
 
 
 class NamespaceCapabilities(Record):
-    """The drivers and network modes that jobs may use. An empty enabled list allows all; disabled wins."""
+    """The drivers and network modes that jobs of a namespace may use.
+
+    An empty `enabled` list allows all; a `disabled` list takes precedence.
+    """
 
     enabled_task_drivers: tuple[str, ...] | None = None
     disabled_task_drivers: tuple[str, ...] | None = None
@@ -19,37 +22,34 @@ class NamespaceCapabilities(Record):
 
 
 class AllowedNames(Record):
-    """A default name, and the names that may be chosen instead, as globs. `allowed` and `denied` exclude each other.
-
-    A null `allowed` permits all names; an empty one permits only the default.
-    """
+    """A default name, such as that of a node pool, and the names that jobs may choose instead. Names may be globs."""
 
     default: str = ""
-    allowed: tuple[str, ...] | None = None
-    denied: tuple[str, ...] | None = None
+    allowed: tuple[str, ...] | None = None  # Null: all names; empty: only the default.
+    denied: tuple[str, ...] | None = None  # Cannot be set together with `allowed`.
 
 
 class Namespace(Record):
-    """A part of the cluster in which job names are unique. Policies and quotas apply to namespaces."""
+    """A part of the cluster in which job names are unique. Access policies and quotas apply to namespaces."""
 
     name: str
     description: str = ""
-    quota: str = ""
-    weight: int = 1  # Its fair share when several namespaces wait for the same capacity.
+    quota: str = ""  # The name of its quota; empty: none.
+    weight: int = 1  # Its share of free capacity, relative to other namespaces that wait for it.
     meta: dict[str, str] | None = None
     capabilities: NamespaceCapabilities | None = None
     node_pool_configuration: AllowedNames | None = None
     vault_configuration: AllowedNames | None = None
     consul_configuration: AllowedNames | None = None
-    required_extra_claims: tuple[str, ...] | None = None
-    optional_extra_claims: tuple[str, ...] | None = None
-    hash: bytes = b""
+    required_extra_claims: tuple[str, ...] | None = None  # Stored without effect.
+    optional_extra_claims: tuple[str, ...] | None = None  # Stored without effect.
+    hash: bytes = b""  # A digest of the content.
     create_index: int = 0
     modify_index: int = 0
 
 
 def list_namespace_problems(namespace: Namespace) -> list[str]:
-    """Return everything that is wrong with a submitted namespace."""
+    """Return an error text for each thing that is wrong with a submitted namespace; empty if it is valid."""
     found = []
     if not is_valid_name(namespace.name):
         found.append(f'invalid name "{namespace.name}". Must match regex {NAME_REGEX}')

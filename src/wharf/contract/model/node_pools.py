@@ -14,10 +14,10 @@ DEFAULT_NODE_IDENTITY_TTL_NS = 24 * HOUR
 
 
 class NodePoolSchedulerConfiguration(Record):
-    """Scheduling settings of the pool that override the cluster's. Empty and null inherit."""
+    """Scheduling settings of a node pool that take precedence over the cluster's."""
 
-    scheduler_algorithm: str = SchedulerAlgorithm.INHERITED
-    memory_oversubscription_enabled: bool | None = None
+    scheduler_algorithm: str = SchedulerAlgorithm.INHERITED  # A `SchedulerAlgorithm`; empty: as in the cluster.
+    memory_oversubscription_enabled: bool | None = None  # Null: as in the cluster.
 
 
 class NodePool(Record):
@@ -27,14 +27,17 @@ class NodePool(Record):
     description: str = ""
     meta: dict[str, str] | None = None
     scheduler_configuration: NodePoolSchedulerConfiguration | None = None
-    node_identity_ttl: int = DEFAULT_NODE_IDENTITY_TTL_NS
-    hash: bytes = b""
+    node_identity_ttl: int = DEFAULT_NODE_IDENTITY_TTL_NS  # ns; the lifetime of the identity tokens of its nodes.
+    hash: bytes = b""  # A digest of the content.
     create_index: int = 0
     modify_index: int = 0
 
 
 def list_node_pool_problems(pool: NodePool) -> list[str]:
-    """Return everything that is wrong with a submitted node pool."""
+    """Return an error text for each thing that is wrong with a submitted node pool; empty if it is valid.
+
+    Built-in pools cannot be changed.
+    """
     if pool.name in BUILT_IN_NODE_POOLS:
         return [f'modifying node pool "{pool.name}" is not allowed']
     found = []

@@ -9,19 +9,19 @@ from wharf.contract.model.record import Record
 
 
 class QuotaStorage(Record):
-    """Limits on stored data, in MB. They follow the rule of `RegionLimit` for 0 and negative numbers."""
+    """Limits on stored data, in MB. 0 means no limit; a negative number allows nothing."""
 
     variables_mb: int = 0
     host_volumes_mb: int = 0
 
 
 class RegionLimit(Record):
-    """Limits in one region. 0 means no limit; a negative number allows nothing."""
+    """Limits on the resources of jobs in one region. 0 means no limit; a negative number allows nothing."""
 
     cpu: int = 0  # MHz
-    cores: int = 0
+    cores: int = 0  # Whole cores.
     memory_mb: int = 0
-    memory_max_mb: int = 0
+    memory_max_mb: int = 0  # Memory limits of tasks, which may be above their reservations.
     count: int = 0  # Allocations.
     devices: tuple[RequestedDevice, ...] | None = None
     numa: NUMA | None = None
@@ -33,31 +33,31 @@ class QuotaLimit(Record):
 
     region: str = ""
     region_limit: RegionLimit = RegionLimit()
-    hash: bytes = b""
+    hash: bytes = b""  # A digest of the content; identifies the limit in a `QuotaUsage`.
 
 
 class Quota(Record):
-    """Limits on the resources of the namespaces that name this quota."""
+    """Limits on the resources that the jobs of all namespaces with this quota may use together."""
 
     name: str
     description: str = ""
     limits: tuple[QuotaLimit, ...] | None = None
-    hash: bytes = b""
+    hash: bytes = b""  # A digest of the content.
     create_index: int = 0
     modify_index: int = 0
 
 
 class QuotaUsage(Record):
-    """The usage of a quota in this region; `used` is keyed by the hash of each limit. Computed for replies, never stored."""
+    """How much of a quota is in use in this region. It is computed for replies and never stored."""
 
     name: str
-    used: dict[str, QuotaLimit] | None = None
+    used: dict[str, QuotaLimit] | None = None  # The resources in use, by the hash of the limit.
     create_index: int = 0
     modify_index: int = 0
 
 
 def list_quota_problems(quota: Quota) -> list[str]:
-    """Return everything that is wrong with a submitted quota."""
+    """Return an error text for each thing that is wrong with a submitted quota; empty if it is valid."""
     found = []
     if not is_valid_name(quota.name):
         found.append(f'invalid name "{quota.name}". Must match regex {NAME_REGEX}')

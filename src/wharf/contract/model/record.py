@@ -21,14 +21,15 @@ WIRE_SPELLINGS: Final[Mapping[str, str]] = {
 
 
 def to_wire_name(attribute: str) -> str:
-    """Return the wire name of an attribute: `memory_max_mb` -> `MemoryMaxMB`, `job_id` -> `JobID`."""
+    """Return the name of a field in the API from its Python name, such as `MemoryMaxMB` for `memory_max_mb`."""
     return "".join(WIRE_SPELLINGS.get(word, word.capitalize()) for word in attribute.split("_"))
 
 
 class RecordMeta(msgspec.StructMeta):
-    """Makes the fields of every record class keyword-only, because msgspec does not inherit this option.
+    """The metaclass of records. It makes the fields of every record class keyword-only.
 
-    The `dataclass_transform` decorators below declare the same to type checkers, and that records are frozen.
+    msgspec does not inherit this option. The `dataclass_transform` decorators of the base classes declare it to type
+    checkers.
     """
 
     # Any, because a class statement may pass options of any type.
@@ -38,17 +39,20 @@ class RecordMeta(msgspec.StructMeta):
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
 class Record(msgspec.Struct, metaclass=RecordMeta, frozen=True, gc=False, rename=to_wire_name):
-    """A value with wire names. Every field is encoded, also an empty one: clients rely on it."""
+    """The base class of immutable values with Nomad's names in the API.
+
+    Every field is encoded, even an empty one, because clients rely on it.
+    """
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
 class SparseRecord(
     msgspec.Struct, metaclass=RecordMeta, frozen=True, gc=False, omit_defaults=True, rename=to_wire_name
 ):
-    """A value whose empty fields are not encoded, such as allocations, evaluations, networks and ports."""
+    """The base class of immutable values whose empty fields are not encoded, such as allocations and ports."""
 
 
-# Fields that servers add to a record, and the hash itself: they are no part of the content that a caller wrote.
+# Fields that servers add to a record. They do not belong to the content that a caller wrote.
 _NOT_WRITTEN: Final = frozenset(
     {
         "hash",
@@ -65,6 +69,9 @@ _NOT_WRITTEN: Final = frozenset(
 
 
 def hash_content(record: msgspec.Struct) -> bytes:
-    """Return a SHA-256 digest of the fields that a caller wrote. Equal content has an equal digest on every server."""
+    """Return a SHA-256 digest of the fields of a record that a caller wrote.
+
+    Equal content has the same digest on every server.
+    """
     written = {name: getattr(record, name) for name in record.__struct_fields__ if name not in _NOT_WRITTEN}
     return hashlib.sha256(msgspec.json.encode(written, order="deterministic")).digest()

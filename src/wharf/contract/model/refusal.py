@@ -7,41 +7,41 @@ import enum
 
 
 class RefusalCode(enum.StrEnum):
-    """Why a request is refused. The values are part of the wire format."""
+    """Why a request is refused, for programs. The values are part of the wire format."""
 
     INVALID = "invalid"  # The request itself is wrong; a retry does not help.
-    FORBIDDEN = "forbidden"
+    FORBIDDEN = "forbidden"  # The token does not permit the request.
     UNAUTHENTICATED = "unproven"  # The credentials of a login are not valid.
     NOT_FOUND = "unknown"  # The named object does not exist.
     CONFLICT = "conflict"  # A record has changed since it was read: read it again and decide again.
-    TOO_LARGE = "too-large"
-    RATE_LIMITED = "limited"
+    TOO_LARGE = "too-large"  # The body is too large.
+    RATE_LIMITED = "limited"  # Too many requests.
     UNSUPPORTED = "unsupported"  # The server cannot reply in the requested format.
     NOT_IMPLEMENTED = "not-ours"  # A part of Nomad's API that Wharf does not implement.
-    NO_LEADER = "no-leader"
+    NO_LEADER = "no-leader"  # A leader must decide, and none exists at the moment.
     UNAVAILABLE = "unavailable"  # The log accepts no writes at the moment.
     OUTCOME_UNKNOWN = "undecided"  # The write may or may not have been committed.
 
 
 class RefusalReason(enum.StrEnum):
-    """The exact reason of a refusal, where callers act on it. The values are part of the wire format."""
+    """A more precise reason for a refusal that programs act on. The values are part of the wire format."""
 
     UNSPECIFIED = ""
-    ACL_DISABLED = "acl-disabled"
+    ACL_DISABLED = "acl-disabled"  # The cluster has no access control.
     ACTIVE_DEPLOYMENT = "active-deployment"  # The job cannot be scaled during its deployment.
-    EMPTY_BODY = "empty-body"
+    EMPTY_BODY = "empty-body"  # The request needs a body.
     EXEC_DISABLED = "exec-disabled"  # The node allows no commands in tasks, whatever the token permits.
     NO_NODE_PATH = "no-node-path"  # No server process holds the node's connection; the node may reconnect.
     SECRET_FILE = "secret-file"  # Nobody may read the file, whatever the token permits.
 
     @classmethod
     def _missing_(cls, _value: object) -> "RefusalReason":
-        """Map a reason of a newer version to UNSPECIFIED."""
+        """Return `UNSPECIFIED` for a reason that only a newer version knows."""
         return cls.UNSPECIFIED
 
 
 class Refusal(Exception):
-    """A request that is refused: its code and reason for programs, and the text for the caller."""
+    """The error that a request is refused: code and reason for programs, and the text for the caller."""
 
     def __init__(self, code: RefusalCode, text: str, reason: RefusalReason = RefusalReason.UNSPECIFIED) -> None:
         super().__init__(text)
@@ -51,12 +51,15 @@ class Refusal(Exception):
 
 
 def invalid_request(text: str, reason: RefusalReason = RefusalReason.UNSPECIFIED) -> Refusal:
+    """Return the refusal of a request that is wrong itself, so that a retry does not help."""
     return Refusal(RefusalCode.INVALID, text, reason)
 
 
 def not_found(text: str) -> Refusal:
+    """Return the refusal of a request for an object that does not exist."""
     return Refusal(RefusalCode.NOT_FOUND, text)
 
 
 def no_leader() -> Refusal:
+    """Return the refusal of a request while the cluster has no leader."""
     return Refusal(RefusalCode.NO_LEADER, "No cluster leader")

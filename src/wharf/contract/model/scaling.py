@@ -12,22 +12,22 @@ UNSET_MAX_COUNT: Final = -1
 
 
 class ScalingKind(StrEnum):
-    """The dimension that a policy scales. Only the count of a group (horizontal) is supported."""
+    """What a scaling policy changes."""
 
-    HORIZONTAL = "horizontal"
-    VERTICAL_CPU = "vertical_cpu"
-    VERTICAL_MEM = "vertical_mem"
+    HORIZONTAL = "horizontal"  # The count of a group; only this is supported.
+    VERTICAL_CPU = "vertical_cpu"  # The MHz of a task.
+    VERTICAL_MEM = "vertical_mem"  # The memory of a task.
 
 
 class ScalingPolicy(Record):
-    """The limits of a group's count, and an opaque policy for an autoscaler. The server sets id, target and indexes."""
+    """The limits of the count of a group, and settings for an external autoscaler."""
 
-    id: str = ""
-    type: str = ScalingKind.HORIZONTAL
-    target: dict[str, str] | None = None
-    policy: dict[str, object] | None = None
+    id: str = ""  # Set by the server.
+    type: str = ScalingKind.HORIZONTAL  # A `ScalingKind`.
+    target: dict[str, str] | None = None  # Namespace, job and group; set by the server.
+    policy: dict[str, object] | None = None  # Settings of the autoscaler, stored unchanged.
     min: int = 0
-    max: int = UNSET_MAX_COUNT
+    max: int = UNSET_MAX_COUNT  # -1: not set.
     enabled: bool = True
     create_index: int = 0
     modify_index: int = 0
@@ -41,31 +41,30 @@ class ScalingEvent(Record):
     """One change of a group's count, or a message of the autoscaler about the group."""
 
     time: int = 0  # ns since the epoch
-    count: int | None = None  # Null: only a message.
-    previous_count: int = 0
+    count: int | None = None  # The new count; null: only a message.
+    previous_count: int = 0  # The count before the change.
     message: str = ""
-    error: bool = False
-    # Data of the autoscaler, stored unchanged.
-    meta: dict[str, Any] | None = None
-    eval_id: str | None = None
+    error: bool = False  # The message reports a failure.
+    meta: dict[str, Any] | None = None  # Data of the autoscaler, stored unchanged.
+    eval_id: str | None = None  # The evaluation of the change.
     create_index: int = 0
 
 
 class JobScalingEvents(Record):
-    """The stored scaling events of one job by group, newest first."""
+    """The stored scaling events of one job, newest first."""
 
     namespace: str
     job_id: str
-    scaling_events: dict[str, tuple[ScalingEvent, ...]] = msgspec.field(default_factory=dict)
+    scaling_events: dict[str, tuple[ScalingEvent, ...]] = msgspec.field(default_factory=dict)  # By group name.
     create_index: int = 0
     modify_index: int = 0
 
 
 class GroupScaleStatus(Record):
-    """The counts of a group's allocations, without terminal ones and canaries, and its scaling events."""
+    """The numbers of allocations of a group, and its scaling events. Ended allocations and canaries are not counted."""
 
-    desired: int = 0
-    placed: int = 0
+    desired: int = 0  # The count in the job.
+    placed: int = 0  # Allocations that exist.
     running: int = 0
     healthy: int = 0
     unhealthy: int = 0
@@ -73,11 +72,11 @@ class GroupScaleStatus(Record):
 
 
 class JobScaleStatus(Record):
-    """The scale status of a job's groups."""
+    """The numbers of allocations of each group of a job."""
 
     job_id: str
     namespace: str
     job_create_index: int = 0
     job_modify_index: int = 0
     job_stopped: bool = False
-    task_groups: dict[str, GroupScaleStatus] = {}
+    task_groups: dict[str, GroupScaleStatus] = {}  # By group name.

@@ -4,7 +4,7 @@ from wharf.contract.model.record import Record
 
 
 class ServiceRegistration(Record):
-    """The address of one instance of a service."""
+    """The address of one instance of a service. The record exists as long as the allocation of the instance."""
 
     id: str
     service_name: str
@@ -21,5 +21,8 @@ class ServiceRegistration(Record):
 
 
 def make_registration_id(*, alloc_id: str, owner: str, service: str, port_label: str) -> str:
-    """Return the ID of a registration. `owner` is the task's name, or `group-` and the group's name."""
+    """Return the ID of the registration of a service instance.
+
+    `owner` is the task's name, or `group-` and the group's name.
+    """
     return f"_nomad-task-{alloc_id}-{owner}-{service}-{port_label}"

@@ -35,15 +35,16 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?(?:iB|B)?)", re.IGNORECASE)
 class Duration(msgspec.Struct, frozen=True, gc=False, order=True):
     """A duration, written as `"30s"`, `"1h30m"` or `"7d"`."""
 
-    ns: int
+    ns: int  # Nanoseconds.
 
     @property
     def seconds(self) -> float:
+        """The duration in seconds."""
         return self.ns / SECOND
 
     @classmethod
     def parse(cls, text: str) -> "Duration":
-        """Parse a duration. Raises ValueError if the text is not one."""
+        """Parse a duration such as `"30s"`, `"1h30m"`, `"7d"` or `"0"`. Raises `ValueError` if the text is not one."""
         if text == "0":
             return cls(0)
         parts = _DURATION_PART.findall(text)
@@ -67,7 +68,7 @@ class Size(msgspec.Struct, frozen=True, gc=False, order=True):
 
     @classmethod
     def parse(cls, text: str) -> "Size":
-        """Parse a size. Raises ValueError if the text is not one."""
+        """Parse a size such as `"10MB"`, `"512KiB"` or `"1500"`. Raises `ValueError` if the text is not one."""
         match = _SIZE.fullmatch(text)
         unit = next((known for known in _UNITS_BYTES if match and known.lower() == match[2].lower()), None)
         if match is None or unit is None:
@@ -83,11 +84,12 @@ class Size(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 class SecretText(msgspec.Struct, frozen=True, gc=False):
-    """A text that is never printed. `reveal` returns it; every other conversion returns `<redacted>`."""
+    """A text that is never printed: every conversion to text returns `<redacted>`. Only `reveal` returns the text."""
 
     text: str = ""
 
     def reveal(self) -> str:
+        """Return the secret itself."""
         return self.text
 
     def __bool__(self) -> bool:
@@ -101,13 +103,13 @@ class SecretText(msgspec.Struct, frozen=True, gc=False):
 
 
 class SettingInfo(msgspec.Struct, frozen=True, kw_only=False):
-    """The description of a setting. Its type and default are in the declaration of the field."""
+    """The description of a setting in the configuration, for its reference page and for its check."""
 
     description: str
     """One or two sentences for the reference page of all settings."""
     is_reloadable: bool = False
     """Whether a reload applies a new value to a running agent; otherwise the agent must be restarted."""
-    min_value: int | None = None
-    max_value: int | None = None
+    min_value: int | None = None  # `None`: no limit.
+    max_value: int | None = None  # `None`: no limit.
     default_text: str | None = None
     """The default in words, if the value does not explain itself ("the host's name")."""

@@ -17,7 +17,7 @@ HOUR: Final = 60 * MINUTE
 
 
 def format_duration(nanoseconds: int) -> str:
-    """Format a duration in Go's notation: `1h30m0s`, `15s`, `1.5s`, `200ms`, `0s`."""
+    """Return a duration as text in the notation of the Go language: `1h30m0s`, `15s`, `1.5s`, `200ms`, `0s`."""
     if nanoseconds < 0:
         return "-" + format_duration(-nanoseconds)
     if nanoseconds == 0:
@@ -25,17 +25,20 @@ def format_duration(nanoseconds: int) -> str:
     for unit, name in ((MICROSECOND, "ns"), (MILLISECOND, "µs"), (SECOND, "ms")):
         if nanoseconds < unit:
             size = {"ns": 1, "µs": MICROSECOND, "ms": MILLISECOND}[name]
-            return f"{_decimal(nanoseconds, size)}{name}"
+            return f"{_format_decimal(nanoseconds, size)}{name}"
     hours, rest = divmod(nanoseconds, HOUR)
     minutes, rest = divmod(rest, MINUTE)
-    seconds = f"{_decimal(rest, SECOND)}s"
+    seconds = f"{_format_decimal(rest, SECOND)}s"
     if hours:
         return f"{hours}h{minutes}m{seconds}"
     return f"{minutes}m{seconds}" if minutes else seconds
 
 
-def _decimal(amount: int, unit: int) -> str:
-    """Format `amount / unit` as a decimal number without trailing zeros. `unit` is a power of ten."""
+def _format_decimal(amount: int, unit: int) -> str:
+    """Return `amount / unit` as a decimal number without trailing zeros: `1.5` for 1500 and 1000.
+
+    `unit` is a power of ten.
+    """
     whole, rest = divmod(amount, unit)
     if not rest:
         return str(whole)
@@ -47,17 +50,17 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class DecisionContext(msgspec.Struct, frozen=True, gc=False):
-    """The time of a decision, and a function that returns new IDs for its records."""
+    """What a decision about new records needs from outside: the time and new IDs."""
 
     now_ns: int
-    new_id: Callable[[], str]
+    new_id: Callable[[], str]  # Returns a new unique ID.
 
 
 def to_datetime(now_ns: int) -> datetime.datetime:
-    """Return the UTC datetime of a time in ns since 1970, truncated to microseconds."""
+    """Return a time in ns since 1970 as a UTC datetime, truncated to microseconds."""
     return _EPOCH + datetime.timedelta(microseconds=now_ns // MICROSECOND)
 
 
 def to_ns(time: datetime.datetime) -> int:
-    """Return a datetime as ns since 1970, truncated to microseconds."""
+    """Return a datetime as ns since 1970, truncated to microseconds. It must have a time zone."""
     return (time - _EPOCH) // datetime.timedelta(microseconds=1) * MICROSECOND

@@ -13,7 +13,9 @@ from wharf.contract.model.record import Record
 from wharf.contract.model.times import HOUR, SECOND, format_duration
 
 DEFAULT_LOCK_TTL_NS: Final = 15 * SECOND
+"""How long a lock stays valid without being renewed."""
 DEFAULT_LOCK_DELAY_NS: Final = 15 * SECOND
+"""How long an expired lock cannot be acquired again."""
 MIN_LOCK_TTL_NS: Final = 10 * SECOND
 MAX_LOCK_TTL_NS: Final = 24 * HOUR
 MAX_VARIABLE_BYTES: Final = 65_536
@@ -26,15 +28,17 @@ _PATH: Final = re.compile("[a-zA-Z0-9_~/-]{1,128}")
 
 
 class VariableLock(Record):
-    """A lock: only its holder may write the variable. On the wire `ttl` and `lock_delay` are text such as "15s"."""
+    """A lock on a variable: only the holder of the lock may write it."""
 
-    id: str
+    id: str  # Known only to the holder.
+    # ns; the lock expires if it is not renewed in this time; text such as "15s" on the wire.
     ttl: int = DEFAULT_LOCK_TTL_NS
+    # ns after the expiration in which no new lock can be acquired; text such as "15s" on the wire.
     lock_delay: int = DEFAULT_LOCK_DELAY_NS
 
 
 class VariableMetadata(Record):
-    """A variable without its items, for lists and events."""
+    """A variable without its key-value pairs, for lists and events."""
 
     namespace: str
     path: str
@@ -46,12 +50,12 @@ class VariableMetadata(Record):
 
 
 class Variable(Record):
-    """A variable as it is stored."""
+    """A set of encrypted key-value pairs under a path, as it is stored."""
 
     namespace: str
     path: str
-    data: bytes  # The items as JSON, encrypted.
-    key_id: str  # The key of the ring that encrypted them.
+    data: bytes  # The key-value pairs as JSON, encrypted.
+    key_id: str  # The keyring key that encrypted them.
     lock: VariableLock | None = None
     # After a lock has expired, no new lock can be acquired before this time (ns since the epoch).
     lock_refused_until: int = 0
@@ -62,7 +66,7 @@ class Variable(Record):
 
 
 def make_variable_metadata(variable: Variable) -> VariableMetadata:
-    """Return the variable without its items."""
+    """Return a stored variable without its key-value pairs."""
     return VariableMetadata(
         namespace=variable.namespace,
         path=variable.path,
@@ -75,7 +79,7 @@ def make_variable_metadata(variable: Variable) -> VariableMetadata:
 
 
 def list_path_problems(path: str) -> list[str]:
-    """Return everything that is wrong with the path of a variable to be written."""
+    """Return an error text for each thing that is wrong with the path of a variable to be written; empty if valid."""
     found = []
     if not path:
         return ["variable missing required path"]
@@ -90,16 +94,16 @@ def list_path_problems(path: str) -> list[str]:
     return found
 
 
-def _is_writable_reserved_path(rest: str) -> bool:
-    """Return whether users may write below the reserved prefix at this path; `rest` is the path after the prefix."""
-    area, slash, name = rest.partition("/")
+def _is_writable_reserved_path(path_below_prefix: str) -> bool:
+    """Return whether users may write a variable at this path below the reserved prefix `nomad/`."""
+    area, slash, name = path_below_prefix.partition("/")
     if area == "job-templates":
         return bool(name) and "/" not in name
     return area in ("jobs", "sentinel") and (not slash or bool(name))
 
 
 def list_item_problems(items: Mapping[str, str] | None) -> list[str]:
-    """Return what is wrong with the items of a variable to be written."""
+    """Return an error text if a variable's key-value pairs are missing or too large; otherwise an empty list."""
     if not items:
         return ["variable missing required Items object"]
     size = sum(len(key.encode()) + len(value.encode()) for key, value in items.items())
@@ -107,7 +111,7 @@ def list_item_problems(items: Mapping[str, str] | None) -> list[str]:
 
 
 def list_lock_problems(lock: VariableLock) -> list[str]:
-    """Return what is wrong with a requested lock."""
+    """Return an error text for each duration of a requested lock that is outside its limits; empty if valid."""
     found = []
     if not MIN_LOCK_TTL_NS <= lock.ttl <= MAX_LOCK_TTL_NS:
         found.append(

@@ -17,38 +17,38 @@ _ALLOCATION_SUFFIX: Final = re.compile(r"\[[0-9]{1,9}\]\Z")
 
 
 class HostVolumeState(StrEnum):
-    """Whether the node has the volume."""
+    """Whether the node of a host volume can provide it."""
 
     PENDING = "pending"  # The node has not reported the volume yet.
     READY = "ready"
-    UNAVAILABLE = "unavailable"
+    UNAVAILABLE = "unavailable"  # The node does not report the volume.
 
 
 class HostVolumeCapability(Record):
-    """One way in which the volume may be attached and accessed."""
+    """One allowed way to use a host volume."""
 
-    attachment_mode: str = AttachmentMode.FILE_SYSTEM
-    access_mode: str = AccessMode.SINGLE_NODE_WRITER
+    attachment_mode: str = AttachmentMode.FILE_SYSTEM  # An `AttachmentMode`.
+    access_mode: str = AccessMode.SINGLE_NODE_WRITER  # An `AccessMode`.
 
 
 class HostVolume(Record):
-    """A host volume as servers store it. The server assigns the ID of a new one."""
+    """A folder of a node that jobs can mount, as servers store it."""
 
-    id: str = ""
+    id: str = ""  # Assigned by the server.
     namespace: str = "default"
     name: str = ""
-    plugin_id: str = ""
-    node_pool: str = ""
-    node_id: str = ""
-    constraints: tuple[Constraint, ...] | None = None
-    capacity_bytes: int = 0
+    plugin_id: str = ""  # The plugin that creates the folder.
+    node_pool: str = ""  # Limits the choice of the node.
+    node_id: str = ""  # Empty when submitted: the server chooses a node.
+    constraints: tuple[Constraint, ...] | None = None  # Limit the choice of the node.
+    capacity_bytes: int = 0  # The actual size.
     requested_capacity_min_bytes: int = 0
     requested_capacity_max_bytes: int = 0
     requested_capabilities: tuple[HostVolumeCapability, ...] | None = None
     parameters: dict[str, str] | None = (
         None  # Parameters for the plugin. They may hold secrets, so lists never include them.
     )
-    host_path: str = ""
+    host_path: str = ""  # The folder on the node.
     state: HostVolumeState = HostVolumeState.PENDING
     create_index: int = 0
     create_time: int = 0  # ns since the epoch
@@ -62,7 +62,7 @@ class HostVolume(Record):
 
 
 class HostVolumeStub(Record):
-    """A host volume in a list."""
+    """The short form of a host volume, as lists show it."""
 
     id: str
     namespace: str = ""
@@ -79,14 +79,15 @@ class HostVolumeStub(Record):
 
 
 def make_host_volume_stub(volume: HostVolume) -> HostVolumeStub:
-    """Return the list item for a host volume."""
+    """Return the short form of a host volume, as lists show it."""
     return HostVolumeStub(**{name: getattr(volume, name) for name in HostVolumeStub.__struct_fields__})
 
 
 def list_host_volume_problems(volume: HostVolume, *, has_folder: bool) -> list[str]:
-    """Return everything that is wrong with a submitted volume.
+    """Return an error text for each thing that is wrong with a submitted host volume; empty if it is valid.
 
-    `has_folder`: the volume is registered with a folder that already exists, instead of being created by a plugin.
+    `has_folder` means that the folder already exists on the node and is registered, instead of being created by a
+    plugin.
     """
     found = []
     if not volume.name:
@@ -111,7 +112,7 @@ def list_host_volume_problems(volume: HostVolume, *, has_folder: bool) -> list[s
 
 
 def _list_folder_problems(volume: HostVolume) -> list[str]:
-    """Return what is wrong with the node and the path of a folder that already exists."""
+    """Return an error text for each thing that is wrong with the node or the path of a folder that already exists."""
     found = []
     if not volume.node_id:
         found.append("cannot register volume: node ID is required")

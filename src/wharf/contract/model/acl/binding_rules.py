@@ -12,19 +12,19 @@ class BindType(enum.StrEnum):
 
     ROLE = "role"
     POLICY = "policy"
-    MANAGEMENT = "management"
+    MANAGEMENT = "management"  # All rights; such a rule names no role or policy.
 
 
 class BindingRule(Record):
-    """Grants a role or a policy to logins of an auth method whose claims match the selector."""
+    """A rule that grants a role, a policy or all rights to logins through an auth method whose claims match."""
 
     id: str
     description: str = ""
-    auth_method: str = ""
-    selector: str = ""
-    bind_type: str = ""
-    bind_name: str = ""
-    hash: bytes = b""
+    auth_method: str = ""  # The name of the method.
+    selector: str = ""  # A filter expression on the claims; empty matches every login.
+    bind_type: str = ""  # A `BindType`.
+    bind_name: str = ""  # The role or policy; may contain claims, as in `team-${value.team}`.
+    hash: bytes = b""  # A digest of the content.
     create_time: datetime.datetime | None = None
     modify_time: datetime.datetime | None = None
     create_index: int = 0
@@ -32,7 +32,10 @@ class BindingRule(Record):
 
 
 def list_binding_rule_problems(rule: BindingRule) -> list[str]:
-    """Return everything that is wrong with a submitted rule, except for its selector, which `filters` checks."""
+    """Return an error text for each thing that is wrong with a submitted binding rule; empty if it is valid.
+
+    Its selector is not checked.
+    """
     found = []
     if not rule.auth_method:
         found.append("auth method is missing")

@@ -4,17 +4,20 @@ import enum
 
 
 class PolicyLevel(enum.StrEnum):
-    """A coarse level of access: the `policy` of a scope. Not every scope has every level."""
+    """A coarse level of access that a policy grants on a part of the cluster, such as `policy = "read"`.
 
-    DENY = "deny"
-    LIST = "list"
+    Not every part has every level.
+    """
+
+    DENY = "deny"  # No access, whatever other policies grant.
+    LIST = "list"  # Only for plugins.
     READ = "read"
     WRITE = "write"
-    SCALE = "scale"
+    SCALE = "scale"  # Grants rights only in namespaces.
 
 
 class PolicyScope(enum.StrEnum):
-    """The parts of the cluster to which policies apply."""
+    """The parts of the cluster to which a policy grants access; each is a block of the policy document."""
 
     NAMESPACE = "namespace"
     NODE_POOL = "node_pool"
@@ -23,12 +26,12 @@ class PolicyScope(enum.StrEnum):
     NODE = "node"
     OPERATOR = "operator"
     QUOTA = "quota"
-    PLUGIN = "plugin"
-    SENTINEL = "sentinel"
+    PLUGIN = "plugin"  # CSI plugins.
+    SENTINEL = "sentinel"  # Part of Nomad Enterprise; accepted without effect.
 
 
 class Capability(enum.StrEnum):
-    """Capabilities in a namespace."""
+    """A single right in a namespace, by its name in policies. `DENY` removes all rights."""
 
     DENY = "deny"
     LIST_JOBS = "list-jobs"
@@ -79,7 +82,7 @@ class Capability(enum.StrEnum):
 
 
 class VariableCapability(enum.StrEnum):
-    """Capabilities on the variables under a path."""
+    """A single right on the variables under a path. `DENY` removes all rights."""
 
     DENY = "deny"
     LIST = "list"
@@ -89,7 +92,7 @@ class VariableCapability(enum.StrEnum):
 
 
 class NodePoolCapability(enum.StrEnum):
-    """Capabilities on a node pool."""
+    """A single right on a node pool. `DENY` removes all rights."""
 
     DENY = "deny"
     READ = "read"
@@ -98,7 +101,7 @@ class NodePoolCapability(enum.StrEnum):
 
 
 class HostVolumeMountCapability(enum.StrEnum):
-    """Capabilities of jobs on a host volume."""
+    """How jobs may mount a host volume. `DENY` removes all rights."""
 
     DENY = "deny"
     MOUNT_READ_ONLY = "mount-readonly"
@@ -106,7 +109,7 @@ class HostVolumeMountCapability(enum.StrEnum):
 
 
 class OperatorCapability(enum.StrEnum):
-    """Capabilities on the cluster itself, finer than the levels of `operator`."""
+    """A single right on the cluster itself, finer than the levels read and write of the scope `OPERATOR`."""
 
     DENY = "deny"
     LICENSE_READ = "license-read"

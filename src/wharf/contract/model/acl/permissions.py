@@ -21,75 +21,81 @@ from wharf.contract.model.acl.capabilities import (
 
 
 class DenialDetail(enum.Enum):
-    """How much a reply says about an invalid token. Clients match the texts (`access.caller`)."""
+    """How precisely a reply explains that a token is invalid. Clients match the texts, so endpoints differ."""
 
-    GENERIC = "curt"  # The default: one reply for every reason.
-    TOKEN = "token"  # Reading the caller's own token, or a token by its accessor.
-    AGENT = "agent"  # Agent self, host, reload, and parsing of jobs.
-    AGENT_SHORT = "agent-short"  # Agent schedulers, force-leave, keyring.
+    GENERIC = "curt"  # The default: the same text for every reason.
+    TOKEN = "token"  # Used by the endpoints that read the caller's own token, or a token by its accessor.
+    AGENT = "agent"  # Used by the endpoints agent self, host and reload, and for parsing jobs.
+    AGENT_SHORT = "agent-short"  # Used by the endpoints agent schedulers, force-leave and keyring.
 
 
 class PublicAccess(msgspec.Struct, frozen=True):
-    """No token is needed; the endpoint does not check one."""
+    """The permission of an endpoint that anyone may call: no token is needed or checked."""
 
 
 class AnyToken(msgspec.Struct, frozen=True):
-    """Any valid token, or no token: the reply contains only what the caller may see."""
+    """The permission of an endpoint that accepts any valid token, or no token.
+
+    Its reply contains only what the caller may see.
+    """
 
 
 class ManagementToken(msgspec.Struct, frozen=True):
-    """A management token is required."""
+    """The permission of an endpoint that requires a management token, which has all rights."""
 
 
 class NamespacePermission(msgspec.Struct, frozen=True):
-    """One of these capabilities, in the namespace of the requested object."""
+    """Requires at least one of these capabilities in the namespace of the requested object."""
 
     capabilities: tuple[Capability, ...]
 
 
 class AnyNamespacePermission(msgspec.Struct, frozen=True):
-    """Any capability in the requested namespace."""
+    """Requires any capability in the requested namespace, whichever it is."""
 
 
 class VariablePermission(msgspec.Struct, frozen=True):
-    """This capability on the path of the variable, in its namespace."""
+    """Requires this capability on the path of the requested variable, in its namespace."""
 
     capability: VariableCapability
 
 
 class NodePoolPermission(msgspec.Struct, frozen=True):
-    """This capability on the requested node pool."""
+    """Requires this capability on the requested node pool."""
 
     capability: NodePoolCapability
 
 
 class HostVolumePermission(msgspec.Struct, frozen=True):
-    """One of these capabilities on the requested volume."""
+    """Requires at least one of these capabilities on the requested host volume."""
 
     capabilities: tuple[HostVolumeMountCapability, ...]
 
 
 class LevelPermission(msgspec.Struct, frozen=True):
-    """This level or a higher one, in a scope without labels."""
+    """Requires this level of access, or a higher one, in a part of the cluster.
+
+    Only parts without named objects have such permissions, such as `PolicyScope.NODE`.
+    """
 
     scope: PolicyScope
     level: PolicyLevel
 
 
 class OperatorPermission(msgspec.Struct, frozen=True):
-    """This operator capability."""
+    """Requires this capability on the cluster itself, such as saving a snapshot."""
 
     capability: OperatorCapability
 
 
 class AllPermissions(msgspec.Struct, frozen=True):
-    """All of these permissions."""
+    """Requires all of these permissions."""
 
     permissions: tuple["Permission", ...]
 
 
 class AnyPermission(msgspec.Struct, frozen=True):
-    """At least one of these permissions."""
+    """Requires at least one of these permissions."""
 
     permissions: tuple["Permission", ...]
 
@@ -101,7 +107,7 @@ Permission: TypeAlias = (
 
 
 def _in_namespace(*capabilities: Capability) -> NamespacePermission:
-    """Return the permission of a caller with at least one of these capabilities in the namespace."""
+    """Return a permission that requires at least one of these capabilities in the requested object's namespace."""
     return NamespacePermission(capabilities)
 
 

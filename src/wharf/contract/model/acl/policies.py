@@ -8,7 +8,10 @@ ANONYMOUS_POLICY = "anonymous"
 
 
 class JobACL(Record):
-    """Attaches a policy to the workload identities of a job, a group or a task. Each level needs the one above it."""
+    """The jobs, groups or tasks whose workload identities a policy applies to.
+
+    The namespace must be set. Each other field needs the one before it; an empty one matches all.
+    """
 
     namespace: str = ""
     job_id: str = ""
@@ -17,19 +20,22 @@ class JobACL(Record):
 
 
 class Policy(Record):
-    """A named document that grants or denies capabilities."""
+    """A named document that grants or denies capabilities to tokens and workload identities."""
 
     name: str
     description: str = ""
-    rules: str = ""
-    job_acl: JobACL | None = None
-    hash: bytes = b""
+    rules: str = ""  # The document with the granted and denied capabilities, as text.
+    job_acl: JobACL | None = None  # Null: the policy applies only to tokens and roles that name it.
+    hash: bytes = b""  # A digest of the content.
     create_index: int = 0
     modify_index: int = 0
 
 
 def list_policy_problems(policy: Policy) -> list[str]:
-    """Return everything that is wrong with a submitted policy, except for its rules, which `access` checks."""
+    """Return an error text for each thing that is wrong with a submitted policy; empty if it is valid.
+
+    Its rules are not checked.
+    """
     found = []
     if not is_valid_name(policy.name):
         found.append(f"invalid name '{policy.name}'")
@@ -39,13 +45,13 @@ def list_policy_problems(policy: Policy) -> list[str]:
     return found
 
 
-def _list_job_acl_problems(job: JobACL) -> list[str]:
-    """Return an error for each level that is set without the one above it."""
+def _list_job_acl_problems(job_acl: JobACL) -> list[str]:
+    """Return an error text for each field that is set without the field above it, such as a task without a group."""
     found = []
-    if job.job_id and not job.namespace:
+    if job_acl.job_id and not job_acl.namespace:
         found.append("namespace must be set to set job ID")
-    if job.group and not job.job_id:
+    if job_acl.group and not job_acl.job_id:
         found.append("job ID must be set to set group")
-    if job.task and not job.group:
+    if job_acl.task and not job_acl.group:
         found.append("group must be set to set task")
     return found

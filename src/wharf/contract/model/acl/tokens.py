@@ -12,8 +12,8 @@ from wharf.contract.model.times import HOUR, MINUTE, format_duration
 class TokenType(enum.StrEnum):
     """Whether a token has the rights of its policies, or all rights."""
 
-    CLIENT = "client"
-    MANAGEMENT = "management"
+    CLIENT = "client"  # Has the rights of its policies and roles.
+    MANAGEMENT = "management"  # Has all rights.
 
 
 class RoleLink(Record):
@@ -24,57 +24,65 @@ class RoleLink(Record):
 
 
 class Token(Record):
-    """A secret that identifies a caller, with its policies and roles."""
+    """A secret that identifies a caller of the API, with its policies and roles.
 
-    accessor_id: str
-    secret_digest: str = ""  # SHA-256 in hex; never in a reply.
-    secret_sealed: bytes = b""  # The SecretID, encrypted by the keyring; never in a reply.
-    sealed_with: str = ""  # The ID of the key that sealed it.
+    Only a digest and the encrypted secret are stored.
+    """
+
+    accessor_id: str  # Public: names the token without revealing its secret.
+    secret_digest: str = ""  # SHA-256 of the secret in hex; finds the token of a request; never in a reply.
+    secret_sealed: bytes = b""  # The secret, encrypted by the keyring; never in a reply.
+    sealed_with: str = ""  # The ID of the keyring key that encrypted `secret_sealed`.
     name: str = ""
     type: str = TokenType.CLIENT  # Not an enum, so that a wrong type is reported together with other problems.
     policies: tuple[str, ...] | None = None
     roles: tuple[RoleLink, ...] | None = None
-    global_: bool = False
-    hash: bytes = b""
+    global_: bool = False  # Valid in all regions.
+    hash: bytes = b""  # A digest of the content.
     create_time: datetime.datetime | None = None
-    expiration_time: datetime.datetime | None = None
-    expiration_ttl: int = 0  # ns; on the wire text like "1h0m0s".
+    expiration_time: datetime.datetime | None = None  # Null: the token does not expire.
+    expiration_ttl: int = 0  # ns; the requested lifetime of a new token; text like "1h0m0s" on the wire.
     create_index: int = 0
     modify_index: int = 0
 
     @property
     def is_management(self) -> bool:
+        """Whether the token has all rights."""
         return self.type == TokenType.MANAGEMENT
 
     def is_expired(self, time: datetime.datetime) -> bool:
+        """Return whether the token has expired at this time."""
         return self.expiration_time is not None and self.expiration_time <= time
 
 
 class OneTimeToken(Record):
-    """A secret that can be exchanged once, within ten minutes, for a token. It is returned once and stored as a digest."""
+    """A secret that its holder can exchange once, within ten minutes, for a token. Only a digest of it is stored."""
 
-    secret_digest: str
-    accessor_id: str
+    secret_digest: str  # SHA-256 in hex.
+    accessor_id: str  # The token that it is exchanged for.
     expires_at: datetime.datetime
     create_index: int = 0
     modify_index: int = 0
 
 
 class AclBootstrap(Record):
-    """Records that the first token was created. A reset of the bootstrap must name this record's ModifyIndex."""
+    """The record of the creation of the first token.
 
-    accessor_id: str
+    A request to create another first token must name its ModifyIndex.
+    """
+
+    accessor_id: str  # The first token.
     create_index: int = 0
     modify_index: int = 0
 
 
 def get_expiration_hour(token: Token) -> int | None:
-    """Return the hour since 1970 in which the token expires, or `None` if it does not expire."""
+    """Return the number of the hour, counted from 1970, in which the token expires; `None` if it does not expire."""
     return None if token.expiration_time is None else int(token.expiration_time.timestamp() // 3_600)
 
 
 class LifetimeLimits(NamedTuple):
-    """Limits on the lifetime of a token that expires, in ns."""
+    """The shortest and the longest allowed lifetime of a token that expires."""
 
     min_ns: int = MINUTE
     max_ns: int = 24 * HOUR
@@ -86,7 +94,11 @@ DEFAULT_LIFETIME_LIMITS: Final = LifetimeLimits()
 def list_token_problems(
     token: Token, *, stored: Token | None, now: datetime.datetime, limits: LifetimeLimits = DEFAULT_LIFETIME_LIMITS
 ) -> list[str]:
-    """Return everything that is wrong with a submitted token. `stored` is the token that it replaces, or `None`."""
+    """Return an error text for each thing that is wrong with a submitted token; empty if it is valid.
+
+    `stored` is the token that it replaces, or `None` for a new one. `limits` apply only to the lifetime of a new
+    token.
+    """
     found = []
     linked = bool(token.policies or token.roles)
     match token.type:
@@ -106,7 +118,7 @@ def list_token_problems(
 
 
 def _list_change_problems(token: Token, stored: Token) -> list[str]:
-    """Return an error for each changed field that cannot change after creation, such as the expiration time."""
+    """Return an error text for each changed field that cannot change after creation: global mode and the expiration."""
     found = []
     if token.global_ != stored.global_:
         found.append("cannot toggle global mode")
@@ -118,7 +130,10 @@ def _list_change_problems(token: Token, stored: Token) -> list[str]:
 
 
 def _list_lifetime_problems(token: Token, now: datetime.datetime, limits: LifetimeLimits) -> list[str]:
-    """Return an error if the lifetime of a new token is outside the limits."""
+    """Return an error text if the lifetime of a new token is outside the limits.
+
+    A token that does not expire is valid.
+    """
     if token.expiration_ttl:
         lifetime = token.expiration_ttl
     elif token.expiration_time is not None:

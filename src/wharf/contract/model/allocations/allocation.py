@@ -32,82 +32,86 @@ else:
 
 
 class DesiredStatus(enum.StrEnum):
-    """What servers want of an allocation."""
+    """What servers want of an allocation: to run, or to stop."""
 
     RUN = "run"
     STOP = "stop"
-    EVICT = "evict"
+    EVICT = "evict"  # Stop, because a job of higher priority needs the resources.
 
 
 class ClientStatus(enum.StrEnum):
-    """The state of an allocation as its node reports it. Servers assign lost and unknown."""
+    """The state of an allocation as its node reports it.
+
+    Servers assign `LOST` and `UNKNOWN` when the node is out of contact.
+    """
 
     PENDING = "pending"
     RUNNING = "running"
-    COMPLETE = "complete"
+    COMPLETE = "complete"  # All tasks ended without a failure.
     FAILED = "failed"
-    LOST = "lost"
-    UNKNOWN = "unknown"
+    LOST = "lost"  # Its node is down; it is replaced.
+    UNKNOWN = "unknown"  # Its node is out of contact, but may still run it.
 
     @property
     def is_terminal(self) -> bool:
+        """Whether none of the tasks runs any longer."""
         return self in (ClientStatus.COMPLETE, ClientStatus.FAILED, ClientStatus.LOST)
 
 
 class RescheduleOutcome(enum.StrEnum):
-    """The result of the last attempt to replace an allocation."""
+    """The result of the last attempt to replace a failed allocation."""
 
-    NONE = ""
+    NONE = ""  # No attempt was made.
     OK = "ok"
-    NO_PLACEMENT = "no placement"
+    NO_PLACEMENT = "no placement"  # No node could run the replacement.
 
 
 class DesiredTransition(Record):
-    """Requests to the scheduler to move or replace an allocation. Null means that no request was ever made, unlike false."""
+    """Requests to the scheduler to move or replace an allocation. Null means that this request was never made."""
 
-    migrate: bool | None = None
-    reschedule: bool | None = None
-    force_reschedule: bool | None = None
-    no_shutdown_delay: bool | None = None
-    migrate_disable_placement: bool | None = None
+    migrate: bool | None = None  # Stop it and place a replacement on another node.
+    reschedule: bool | None = None  # Replace the failed allocation.
+    force_reschedule: bool | None = None  # Replace it even if its reschedule policy does not allow it.
+    no_shutdown_delay: bool | None = None  # Stop it without its shutdown delay.
+    migrate_disable_placement: bool | None = None  # Stop it without a replacement.
     move_to: str = ""  # With `migrate`: the preferred node for the replacement, if it has capacity.
 
 
 class AllocationState(Record):
-    """A client status that servers assigned while the node was disconnected."""
+    """A change of the client status that servers made, because the node was out of contact."""
 
-    field: int = 0  # 0 is the client status, the only value.
-    value: str = ""
+    field: int = 0  # Always 0, which stands for the client status.
+    value: str = ""  # The new status.
     time: datetime.datetime | None = None
 
 
 class AllocDeploymentStatus(Record):
-    """An allocation's health in its deployment. Health is null until the node or an operator decides it."""
+    """The health of an allocation in its deployment."""
 
-    healthy: bool | None = None
-    timestamp: datetime.datetime | None = None
-    canary: bool = False
+    healthy: bool | None = None  # Null until the node or an operator decides it.
+    timestamp: datetime.datetime | None = None  # When the health was decided.
+    canary: bool = False  # Whether it is a canary: a new version beside the old one.
     modify_index: int = 0
 
 
 class RescheduleEvent(Record):
-    """One replacement of a failed allocation: when, which allocation on which node, and after which delay."""
+    """One replacement of a failed allocation."""
 
     reschedule_time: int = 0  # ns since the epoch
-    prev_alloc_id: str = ""
-    prev_node_id: str = ""
-    delay: int = 0  # ns
+    prev_alloc_id: str = ""  # The failed allocation.
+    prev_node_id: str = ""  # Its node.
+    delay: int = 0  # ns between the failure and the replacement.
 
 
 class RescheduleTracker(Record):
-    """The chain of replacements that led to an allocation."""
+    """The replacements of failed allocations that led to this one, oldest first."""
 
     events: tuple[RescheduleEvent, ...] | None = None
     last_reschedule: RescheduleOutcome = RescheduleOutcome.NONE
 
 
 class NetworkStatus(Record):
-    """The addresses inside the allocation's network namespace; empty if it uses the host's network."""
+    """The network interface and addresses inside the network namespace of an allocation."""
 
     interface_name: str = ""
     address: str = ""
@@ -116,80 +120,83 @@ class NetworkStatus(Record):
 
 
 class Allocation(SparseRecord):
-    """An instance of a group on a node. The default of each field is the zero value that the wire omits."""
+    """An instance of a group on a node.
+
+    The default of each field is the value that the wire format omits. The name is `job.group[index]`.
+    """
 
     id: str
     namespace: str = ""
-    eval_id: str = ""
+    eval_id: str = ""  # The evaluation that placed it.
     name: str = ""
     node_id: str = ""
     node_name: str = ""
     job_id: str = ""
     job_version: int = 0
-    job_create_index: int = 0
+    job_create_index: int = 0  # Distinguishes it from an earlier job with the same ID.
     task_group: str = ""
     allocated_resources: SharedResources = None
     metrics: SharedMetrics = None
     desired_status: DesiredStatus
-    desired_description: str = ""
+    desired_description: str = ""  # Why servers want this status.
     desired_transition: DesiredTransition | None = None
     client_status: ClientStatus
     client_description: str = ""
     task_states: PackedStates = None
-    alloc_states: tuple[AllocationState, ...] | None = None
+    alloc_states: tuple[AllocationState, ...] | None = None  # Client statuses that servers assigned, oldest first.
     deployment_id: str = ""
     deployment_status: AllocDeploymentStatus | None = None
-    followup_eval_id: str = ""
-    previous_allocation: str = ""
-    next_allocation: str = ""
+    followup_eval_id: str = ""  # The evaluation that will replace it after a delay.
+    previous_allocation: str = ""  # The allocation that it replaces.
+    next_allocation: str = ""  # Its replacement.
     reschedule_tracker: RescheduleTracker | None = None
     network_status: NetworkStatus | None = None
     preempted_allocations: tuple[str, ...] | None = None
     preempted_by_allocation: str = ""
-    log_tails: bytes = b""  # After it has ended: the last log lines of its tasks, packed by `allocations.logs`.
-    signing_key_id: str = ""
-    report_number: int = 0  # The number of the node's last report that changed it; 0 if none did, or without a number.
+    log_tails: bytes = b""  # The last log lines of its tasks, compressed; stored after it has ended.
+    signing_key_id: str = ""  # The keyring key that signed its identity tokens.
+    report_number: int = 0  # The number of the node's last report that changed it; 0 if no numbered report did.
     create_index: int = 0
     modify_index: int = 0
-    alloc_modify_index: int = 0  # Not changed by reports of the node.
+    alloc_modify_index: int = 0  # The log index of the last change by servers; reports of the node do not change it.
     create_time: int = 0  # ns since the epoch
     modify_time: int = 0
 
     @property
     def is_server_terminal(self) -> bool:
-        """Whether the desired status is stop or evict."""
+        """Whether servers want the allocation to end: its desired status is stop or evict."""
         return self.desired_status is not DesiredStatus.RUN
 
     @property
     def is_client_terminal(self) -> bool:
-        """Whether the client status says that none of its tasks run any longer."""
+        """Whether none of its tasks runs any longer, according to its client status."""
         return self.client_status.is_terminal
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the desired status or the client status is terminal."""
+        """Whether it should stop or has ended: its desired status or its client status is terminal."""
         return self.is_server_terminal or self.is_client_terminal
 
     @property
     def should_migrate(self) -> bool:
-        """Whether its stop on this node and a replacement were requested."""
+        """Whether servers have requested to stop it on this node and to place a replacement elsewhere."""
         return self.desired_transition is not None and bool(self.desired_transition.migrate)
 
     @property
     def is_occupying(self) -> bool:
-        """Whether its resources count as used: until its client status is terminal, whatever its desired status."""
+        """Whether its resources count as used: until none of its tasks runs, even if it should already stop."""
         status = (
             self.client_status
         )  # Called for every allocation that is loaded: the common statuses are compared first.
         return status is ClientStatus.PENDING or status is ClientStatus.RUNNING or not status.is_terminal
 
     def is_of_version(self, job: Job) -> bool:
-        """Return whether it runs this version of the job, and not one of an earlier job with the same id."""
+        """Return whether it runs exactly this version of this job, and not that of an earlier job with the same ID."""
         return self.job_version == job.version and self.job_create_index == job.create_index
 
 
 class AllocationStub(Record):
-    """An allocation in a list."""
+    """The short form of an allocation, as lists and events show it."""
 
     id: str
     eval_id: str = ""
@@ -201,6 +208,7 @@ class AllocationStub(Record):
     job_type: str = ""
     job_version: int = 0
     task_group: str = ""
+    # Missing unless the request asks for it.
     allocated_resources: AllocatedResources | msgspec.UnsetType | None = msgspec.UNSET
     desired_status: DesiredStatus
     desired_description: str = ""

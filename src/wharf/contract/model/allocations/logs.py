@@ -19,7 +19,10 @@ LogTails = Mapping[str, Mapping[str, bytes]]
 
 
 def pack_log_tails(tails: LogTails) -> bytes:
-    """Compress log tails. Returns empty bytes if there is no text, or if the result exceeds `MAX_PACKED_BYTES`."""
+    """Return the last log lines of an allocation's tasks, compressed.
+
+    The result is empty if there is no text, or if it would be larger than `MAX_PACKED_BYTES`.
+    """
     texts = {
         task: {stream: text for stream, text in streams.items() if text}
         for task, streams in tails.items()
@@ -32,7 +35,10 @@ def pack_log_tails(tails: LogTails) -> bytes:
 
 
 def unpack_log_tails(packed: bytes) -> LogTails:
-    """Decompress log tails. Returns an empty mapping if the bytes are damaged."""
+    """Decompress the last log lines of an allocation's tasks and return them.
+
+    The result is empty if the bytes are empty or damaged.
+    """
     if not packed:
         return {}
     try:

@@ -7,25 +7,31 @@ from wharf.contract.model.record import Record, SparseRecord
 
 
 class AllocatedCpu(Record):
+    """The processor time and the exclusive cores that are assigned to a task."""
+
     cpu_shares: int = msgspec.field(name="CpuShares", default=0)  # MHz
     reserved_cores: tuple[int, ...] | None = None
 
 
 class AllocatedMemory(Record):
+    """The memory that is assigned to a task. `memory_max_mb` is the limit above its reservation; 0 if it has none."""
+
     memory_mb: int = 0
     memory_max_mb: int = 0
 
 
 class AllocatedDevice(Record):
-    """Instances of one device model."""
+    """The device instances that are assigned to a task, all of one model."""
 
     vendor: str = ""
     type: str = ""
     name: str = ""
-    device_ids: tuple[str, ...] | None = None
+    device_ids: tuple[str, ...] | None = None  # The assigned instances.
 
 
 class AllocatedTaskResources(Record):
+    """The resources that are assigned to one task."""
+
     cpu: AllocatedCpu = msgspec.field(name="Cpu", default=AllocatedCpu())
     memory: AllocatedMemory = AllocatedMemory()
     networks: tuple[NetworkResource, ...] | None = None
@@ -33,17 +39,17 @@ class AllocatedTaskResources(Record):
 
 
 class AllocatedPort(SparseRecord):
-    """A host port assigned to the group. Static ports come first, then dynamic ones in the job's order."""
+    """A host port that is assigned to the group. Static ports come first, then dynamic ones in the order of the job."""
 
     label: str = ""
-    value: int = 0
-    to: int = 0
+    value: int = 0  # The port on the host.
+    to: int = 0  # The port inside the network namespace; 0: the same.
     host_ip: str = ""
-    ignore_collision: bool = False
+    ignore_collision: bool = False  # Other allocations may use the port too.
 
 
 class AllocatedSharedResources(Record):
-    """Resources that the tasks of a group share."""
+    """The disk, networks and ports that all tasks of an allocation share."""
 
     disk_mb: int = 0
     networks: tuple[NetworkResource, ...] | None = None
@@ -51,13 +57,18 @@ class AllocatedSharedResources(Record):
 
 
 class TaskLifecycle(Record):
-    hook: str = ""
-    sidecar: bool = False
+    """When a task runs in relation to the main tasks."""
+
+    hook: str = ""  # Such as "prestart".
+    sidecar: bool = False  # Runs as long as the main tasks.
 
 
 class AllocatedResources(Record):
-    """All resources of one allocation. The allocations of a group share one such object in memory."""
+    """All resources that are assigned to one allocation.
 
-    tasks: dict[str, AllocatedTaskResources] | None = None
-    task_lifecycles: dict[str, TaskLifecycle | None] | None = None
+    Allocations with equal resources share one such object in memory.
+    """
+
+    tasks: dict[str, AllocatedTaskResources] | None = None  # By task name.
+    task_lifecycles: dict[str, TaskLifecycle | None] | None = None  # By task name; null for a main task.
     shared: AllocatedSharedResources = AllocatedSharedResources()

@@ -18,8 +18,9 @@ from wharf.contract.model.times import format_duration
 EventDetails = Mapping[str, str]
 
 RESTART_WITHIN_POLICY: Final = "Restart within policy"
-"""The reason of an ordinary restart; its message does not repeat it."""
+"""The reason of an ordinary restart. It is left out of the message, because it explains nothing."""
 
+# Event type -> its message, for events without details.
 _SENTENCES: Final[Mapping[str, str]] = {
     TaskEventType.RECEIVED: "Task received by client",
     TaskEventType.STARTED: "Task started by client",
@@ -55,7 +56,7 @@ TaskStates = Mapping[str, TaskState] | Mapping[str, TaskStateView] | None
 
 
 def find_last_failure(states: TaskStates) -> tuple[str, TaskEvent | TaskEventView] | None:
-    """Return the task that failed last and its failure event, or `None` if there is none."""
+    """Return the name of the task that failed last and the event of its failure, or `None` if no task failed."""
     events = [(event, name) for name, state in (states or {}).items() for event in state.events or ()]
     failures = [(event.time, name, event) for event, name in events if event.type in FAILURE_EVENT_TYPES]
     if not failures:
@@ -65,7 +66,7 @@ def find_last_failure(states: TaskStates) -> tuple[str, TaskEvent | TaskEventVie
 
 
 def describe_last_failure(states: TaskStates) -> str:
-    """Return the last failure as text, such as `main: Exit Code: 3`; empty if there is none."""
+    """Return the last failure of the tasks as text, such as `main: Exit Code: 3`; empty if no task failed."""
     if (last := find_last_failure(states)) is None:
         return ""
     name, event = last
@@ -73,7 +74,10 @@ def describe_last_failure(states: TaskStates) -> str:
 
 
 def render_event_message(event: TaskEvent | TaskEventView) -> str:
-    """Return the message of an event for people. A message that the node provided takes precedence."""
+    """Return the message of a task event for users.
+
+    A message from the node takes precedence; otherwise it is built from the type and the details of the event.
+    """
     if event.display_message:
         return event.display_message
     details = event.details or {}
@@ -87,7 +91,7 @@ def render_event_message(event: TaskEvent | TaskEventView) -> str:
 
 
 def _render_terminated(details: EventDetails) -> str:
-    """Return the exit code, the signal and the exit message."""
+    """Return the message for an ended task: its exit code, and the signal and the exit message if it has them."""
     parts = [f"Exit Code: {details.get('exit_code', '0')}"]
     if details.get("signal", "0") not in ("", "0"):
         parts.append(f"Signal: {details['signal']}")
@@ -97,12 +101,14 @@ def _render_terminated(details: EventDetails) -> str:
 
 
 def _render_restarting(details: EventDetails) -> str:
+    """Return the message for a task that restarts: the delay, and the reason unless it is the ordinary one."""
     sentence = f"Task restarting in {format_duration(_parse_int(details, 'start_delay'))}"
     reason = details.get("restart_reason", "")
     return sentence if reason in ("", RESTART_WITHIN_POLICY) else f"{reason} - {sentence}"
 
 
 def _render_signaling(details: EventDetails) -> str:
+    """Return the message for a task that is sent a signal, with the signal and the reason if they are known."""
     signal, reason = details.get("task_signal"), details.get("task_signal_reason")
     if not signal:
         return "Task being sent a signal"
@@ -110,7 +116,7 @@ def _render_signaling(details: EventDetails) -> str:
 
 
 def _render_killing(details: EventDetails) -> str:
-    """Return why the task is killed, or how long it has to exit."""
+    """Return the message for a task that is killed: the reason, or how long the task has to exit."""
     if details.get("kill_reason"):
         return details["kill_reason"]
     if details.get("kill_timeout"):
@@ -119,6 +125,7 @@ def _render_killing(details: EventDetails) -> str:
 
 
 def _render_sibling_failed(details: EventDetails) -> str:
+    """Return the message for a task that stops because another task of its group failed."""
     sibling = details.get("failed_sibling")
     return f'Task\'s sibling "{sibling}" failed' if sibling else "Task's sibling failed"
 
@@ -133,7 +140,7 @@ _RENDERERS: Final[Mapping[str, Callable[[EventDetails], str]]] = {
 
 
 def make_task_event_view(event: TaskEvent) -> TaskEventView:
-    """Return the event as replies show it."""
+    """Return the task event as replies show it: with a message, and with single details as fields for older clients."""
     details = event.details or {}
     return TaskEventView(
         type=event.type,
@@ -161,7 +168,7 @@ def make_task_event_view(event: TaskEvent) -> TaskEventView:
 
 
 def make_task_state_view(state: TaskState) -> TaskStateView:
-    """Return the task state as replies show it."""
+    """Return the task state as replies show it: its events have messages."""
     return TaskStateView(
         state=state.state,
         failed=state.failed,
@@ -175,6 +182,9 @@ def make_task_state_view(state: TaskState) -> TaskStateView:
 
 
 def _parse_int(details: EventDetails, name: str) -> int:
-    """Return a detail as an integer; 0 if it is missing or a word (API signals have names such as `SIGUSR1`)."""
+    """Return a detail of an event as an integer.
+
+    It is 0 if the detail is missing or a word, such as the signal name `SIGUSR1`.
+    """
     text = details.get(name, "")
     return int(text) if text.removeprefix("-").isdecimal() else 0

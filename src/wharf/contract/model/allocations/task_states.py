@@ -10,11 +10,11 @@ from wharf.contract.model.record import Record, SparseRecord
 
 
 class TaskStatus(enum.StrEnum):
-    """The state of a task."""
+    """The state of a task: not started yet, running, or ended."""
 
     PENDING = "pending"
     RUNNING = "running"
-    DEAD = "dead"
+    DEAD = "dead"  # Ended, whether it succeeded or failed.
 
 
 class TaskEventType(enum.StrEnum):
@@ -64,32 +64,35 @@ class TaskEvent(SparseRecord):
 
     type: str
     time: int = 0  # ns since the epoch
-    message: str = ""
-    display_message: str = ""
-    details: dict[str, str] | None = None
+    message: str = ""  # Text from the node.
+    display_message: str = ""  # Text for users; takes precedence over the text that is derived from the details.
+    details: dict[str, str] | None = None  # Such as `exit_code`.
 
 
 class TaskEventView(Record):
-    """An event as replies show it, with the fields that older clients always expect."""
+    """A task event as replies show it.
+
+    The fields after `details` repeat single details, because older clients read them.
+    """
 
     type: str
-    time: int = 0
+    time: int = 0  # ns since the epoch
     message: str = ""
-    display_message: str = ""
+    display_message: str = ""  # Always set: the text for users.
     details: dict[str, str] | None = None
     fails_task: bool = False
     restart_reason: str = ""
     setup_error: str = ""
     driver_error: str = ""
     exit_code: int = 0
-    signal: int = 0
-    kill_timeout: int = 0
+    signal: int = 0  # The number of the signal that ended the task.
+    kill_timeout: int = 0  # ns
     kill_error: str = ""
     kill_reason: str = ""
-    start_delay: int = 0
+    start_delay: int = 0  # ns
     download_error: str = ""
     validation_error: str = ""
-    disk_limit: int = 0
+    disk_limit: int = 0  # Bytes.
     failed_sibling: str = ""
     vault_error: str = ""
     task_signal_reason: str = ""
@@ -99,30 +102,31 @@ class TaskEventView(Record):
 
 
 class TaskState(Record):
-    """The state of one task."""
+    """The state of one task and its newest events, as the node reports them."""
 
     state: TaskStatus
-    failed: bool = False
-    restarts: int = 0
+    failed: bool = False  # Ended with a failure that is not retried.
+    restarts: int = 0  # How often it was restarted.
     last_restart: datetime.datetime | None = None
     started_at: datetime.datetime | None = None
     finished_at: datetime.datetime | None = None
-    events: tuple[TaskEvent, ...] | None = None
-    paused: str = ""
+    events: tuple[TaskEvent, ...] | None = None  # Oldest first.
+    paused: str = ""  # Why the task is paused; empty: not paused.
 
     @property
     def is_successful(self) -> bool:
+        """Whether the task has ended without a failure."""
         return self.state is TaskStatus.DEAD and not self.failed
 
 
 class TaskStateView(Record):
-    """The state of one task, as replies show it."""
+    """The state of one task as replies show it: its events have messages."""
 
     state: TaskStatus
-    failed: bool = False
-    restarts: int = 0
+    failed: bool = False  # Ended with a failure that is not retried.
+    restarts: int = 0  # How often it was restarted.
     last_restart: datetime.datetime | None = None
     started_at: datetime.datetime | None = None
     finished_at: datetime.datetime | None = None
-    events: tuple[TaskEventView, ...] | None = None
-    paused: str = ""
+    events: tuple[TaskEventView, ...] | None = None  # Oldest first.
+    paused: str = ""  # Why the task is paused; empty: not paused.

@@ -42,20 +42,23 @@ from wharf.contract.model.scaling import ScalingKind, ScalingPolicy
 from wharf.contract.model.times import SECOND
 
 VARIABLE_PREFIX: Final = "${"
-"""The beginning of a variable reference in the name of a service."""
+"""The beginning of a variable such as `${TASK}` in the name of a service."""
 
 
 def canonicalize_services(
     services: tuple[Service, ...] | None, *, job: Job, group: str, task: str | None
 ) -> tuple[Service, ...] | None:
-    """Return the canonical services of a task, or of the group if `task` is None."""
+    """Return the services of a task with every default written out, or of the group if `task` is `None`.
+
+    The result is `None` if there are no services.
+    """
     if not services:
         return None
     return tuple([_canonicalize_service(service, job, group, task) for service in services])
 
 
 def _canonicalize_service(service: Service, job: Job, group: str, task: str | None) -> Service:
-    """Return the canonical form of a service and its checks."""
+    """Return a service and its checks with every default written out. `task` is `None` for a service of the group."""
     provider = service.provider or ServiceProvider.CONSUL
     name = _build_service_name(service.name, job.name, group, task)
     on_update = service.on_update or OnUpdate.REQUIRE_HEALTHY
@@ -81,7 +84,10 @@ def _canonicalize_service(service: Service, job: Job, group: str, task: str | No
 
 
 def _canonicalize_check(check: ServiceCheck, service: Service) -> ServiceCheck:
-    """Return the canonical form of a check, which inherits from its service."""
+    """Return a health check with every default written out.
+
+    Port and restart rule default to those of its service, which must already be canonical.
+    """
     return msgspec.structs.replace(
         check,
         name=check.name or f'service: "{service.name}" check',
@@ -93,13 +99,16 @@ def _canonicalize_check(check: ServiceCheck, service: Service) -> ServiceCheck:
     )
 
 
-def _build_service_name(name: str, job: str, group: str, task: str | None) -> str:
-    """Return the name of a service with its variables replaced, or the default name if it is empty."""
-    base = f"{job}-{group}" if task is None else f"{job}-{group}-{task}"
+def _build_service_name(name: str, job_name: str, group: str, task: str | None) -> str:
+    """Return the name of a service with its variables replaced.
+
+    An empty name becomes `job-group` or `job-group-task`.
+    """
+    base = f"{job_name}-{group}" if task is None else f"{job_name}-{group}-{task}"
     name = name or base
     if VARIABLE_PREFIX not in name:
         return name
-    values = {"${JOB}": job, "${TASKGROUP}": group, "${TASK}": task or "", "${BASE}": base}
+    values = {"${JOB}": job_name, "${TASKGROUP}": group, "${TASK}": task or "", "${BASE}": base}
     for variable, value in values.items():
         # A value that contains a variable is not inserted, because canonicalizing twice would change the name again.
         if VARIABLE_PREFIX not in value:
@@ -107,15 +116,19 @@ def _build_service_name(name: str, job: str, group: str, task: str | None) -> st
     return name
 
 
-# The audience of the identity token that every task gets: the cluster itself.
 DEFAULT_AUDIENCE: Final = ("wharf",)
+"""The audience of the identity token that every task gets: the cluster itself."""
 DEFAULT_CHANGE_SIGNAL: Final = "SIGHUP"
+"""The signal that a task receives when its data has changed, if the job names none."""
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
 def canonicalize_job(job: Job, settings: JobSettings = DEFAULT_JOB_SETTINGS) -> Job:
-    """Return the job with every default written out. `implied_constraints` adds the implied constraints."""
+    """Return the job with every default written out, and every empty list and map as `None`.
+
+    Constraints that follow from the features of a group are not added here.
+    """
     job = _replace_fields(
         job,
         name=job.name or job.id,
@@ -144,7 +157,10 @@ def canonicalize_job(job: Job, settings: JobSettings = DEFAULT_JOB_SETTINGS) -> 
 
 
 def _replace_fields(record: S, **fields: object) -> S:
-    """Return the record with these fields replaced. Returns the same object if nothing changes."""
+    """Return the record with these fields replaced.
+
+    If no value changes, return the same object, so that an unchanged job costs no copies.
+    """
     changed = {
         name: value for name, value in fields.items() if value is not (old := getattr(record, name)) and value != old
     }
@@ -152,25 +168,32 @@ def _replace_fields(record: S, **fields: object) -> S:
 
 
 def _apply_to_each(records: tuple[S, ...], canonicalize: Callable[[S], S]) -> tuple[S, ...]:
-    """Apply `canonicalize` to all records. Returns the same tuple if nothing changes."""
+    """Return the result of `canonicalize` for each record. If no record changes, return the same tuple."""
     canonical = tuple([canonicalize(record) for record in records])
     return records if all(map(is_, canonical, records)) else canonical
 
 
 def _apply_to_each_or_none(records: tuple[S, ...] | None, canonicalize: Callable[[S], S]) -> tuple[S, ...] | None:
-    """Apply `canonicalize` to all records. Returns None for an empty tuple."""
+    """Return the result of `canonicalize` for each record, or `None` if there are no records."""
     return _apply_to_each(records, canonicalize) if records else None
 
 
 def _get_region(job: Job, settings: JobSettings) -> str:
-    """Return the job's region; the default region stands for the server's own."""
+    """Return the region of a job.
+
+    An empty region and the default region stand for the server's own; a job for several regions keeps the default.
+    """
     if job.multiregion is not None:
         return DEFAULT_REGION
     return settings.region if job.region in ("", DEFAULT_REGION) else job.region
 
 
 def _build_job_update(job: Job) -> UpdatePolicy | None:
-    """Return the job's own update block: only the fields for rolling updates without deployments; groups have the rest."""
+    """Return the job's own update block, or `None` if the job type has no update block and it sets nothing.
+
+    It holds only the two fields for rolling updates without deployments, `stagger` and `max_parallel`; all others are
+    zero, because the groups have them. An invalid block is returned unchanged, so that validation can report it.
+    """
     update = job.update
     if job.type not in defaults.UPDATE_POLICIES and job.type:
         return update if update is not None and update != EMPTY_UPDATE_POLICY else None
@@ -181,10 +204,11 @@ def _build_job_update(job: Job) -> UpdatePolicy | None:
 EMPTY_UPDATE_POLICY: Final = UpdatePolicy(
     stagger=0, max_parallel=0, health_check="", min_healthy_time=0, healthy_deadline=0, progress_deadline=0
 )
+"""An update block in which every field is zero."""
 
 
 def _canonicalize_periodic(periodic: Periodic | None) -> Periodic | None:
-    """Return the canonical form of a periodic block."""
+    """Return a periodic block with every default written out; `None` stays `None`."""
     if periodic is None:
         return None
     return _replace_fields(
@@ -197,7 +221,7 @@ def _canonicalize_periodic(periodic: Periodic | None) -> Periodic | None:
 
 
 def _canonicalize_parameterized(parameterized: Parameterized | None) -> Parameterized | None:
-    """Return the canonical form of a parameterized block."""
+    """Return a parameterized block with every default written out; `None` stays `None`."""
     if parameterized is None:
         return None
     return _replace_fields(
@@ -209,10 +233,12 @@ def _canonicalize_parameterized(parameterized: Parameterized | None) -> Paramete
 
 
 def _canonicalize_ui(ui: UI | None) -> UI | None:
+    """Return the block for the web interface with an empty list of links as `None`."""
     return None if ui is None else _replace_fields(ui, links=ui.links or None)
 
 
 def _canonicalize_spreads(spreads: tuple[Spread, ...] | None) -> tuple[Spread, ...] | None:
+    """Return the spreads with empty lists of targets as `None`; the result is `None` if there are no spreads."""
     if not spreads:
         return None
     return _apply_to_each(spreads, lambda spread: _replace_fields(spread, spread_target=spread.spread_target or None))
@@ -222,7 +248,10 @@ def _canonicalize_spreads(spreads: tuple[Spread, ...] | None) -> tuple[Spread, .
 
 
 def _canonicalize_group(group: TaskGroup, job: Job) -> TaskGroup:
-    """Return the canonical form of a group and its tasks."""
+    """Return a group and its tasks with every default written out.
+
+    Deprecated fields are replaced by the disconnect block.
+    """
     disconnect = _build_disconnect(group)
     restart = group.restart_policy or defaults.get_restart_policy(job.type)
     group = _replace_fields(
@@ -252,7 +281,10 @@ def _canonicalize_group(group: TaskGroup, job: Job) -> TaskGroup:
 
 
 def _build_disconnect(group: TaskGroup) -> DisconnectPolicy | None:
-    """Return the disconnect block. Without one, it is built from the three deprecated fields."""
+    """Return the disconnect block of a group.
+
+    If the group has none, the block is built from the three deprecated fields; `None` if these are not set either.
+    """
     if group.disconnect is not None:
         return _replace_fields(group.disconnect, reconcile=group.disconnect.reconcile or ReconcileStrategy.BEST_SCORE)
     stop_after, lost_after = group.stop_after_client_disconnect, group.max_client_disconnect
@@ -264,7 +296,10 @@ def _build_disconnect(group: TaskGroup) -> DisconnectPolicy | None:
 
 
 def _canonicalize_scaling(scaling: ScalingPolicy | None, job: Job, group: TaskGroup) -> ScalingPolicy | None:
-    """Return the scaling policy with its target, the group."""
+    """Return the scaling policy of a group with every default written out; `None` stays `None`.
+
+    Its target becomes the group.
+    """
     if scaling is None:
         return None
     target = {"Namespace": job.namespace, "Job": job.id, "Group": group.name}
@@ -274,7 +309,10 @@ def _canonicalize_scaling(scaling: ScalingPolicy | None, job: Job, group: TaskGr
 
 
 def _canonicalize_consul(consul: Consul | None, job: Job) -> Consul | None:
-    """Return the Consul block, with the namespace and the cluster filled in."""
+    """Return a Consul block with namespace and cluster filled in.
+
+    Without a block, return one with the job's Consul namespace, or `None` if the job names none.
+    """
     if consul is None:
         return Consul(namespace=job.consul_namespace) if job.consul_namespace else None
     return _replace_fields(
@@ -283,13 +321,14 @@ def _canonicalize_consul(consul: Consul | None, job: Job) -> Consul | None:
 
 
 def _canonicalize_networks(networks: tuple[NetworkResource, ...] | None) -> tuple[NetworkResource, ...] | None:
+    """Return the networks with every default written out, or `None` if there are no networks."""
     if not networks:
         return None
     return _apply_to_each(networks, _canonicalize_network)
 
 
 def _canonicalize_network(network: NetworkResource) -> NetworkResource:
-    """Return the canonical form of a network."""
+    """Return a network and its ports with every default written out."""
     return _replace_fields(
         network,
         dns=_canonicalize_dns(network.dns),
@@ -300,17 +339,19 @@ def _canonicalize_network(network: NetworkResource) -> NetworkResource:
 
 
 def _canonicalize_dns(dns: DNS | None) -> DNS | None:
+    """Return the DNS settings with empty lists as `None`, or `None` if they set nothing."""
     if dns is None or not (dns.servers or dns.searches or dns.options):
         return None
     return _replace_fields(dns, servers=dns.servers or None, searches=dns.searches or None, options=dns.options or None)
 
 
 def _canonicalize_cni(cni: CNI | None) -> CNI | None:
+    """Return the CNI block, or `None` if it has no arguments."""
     return cni if cni is not None and cni.args else None
 
 
 def _canonicalize_ports(ports: tuple[Port, ...] | None) -> tuple[Port, ...] | None:
-    """Return the ports with the default host network filled in."""
+    """Return the ports with the default host network filled in, or `None` if there are no ports."""
     if not ports:
         return None
     return _apply_to_each(
@@ -319,7 +360,10 @@ def _canonicalize_ports(ports: tuple[Port, ...] | None) -> tuple[Port, ...] | No
 
 
 def _canonicalize_volumes(volumes: dict[str, VolumeRequest] | None) -> dict[str, VolumeRequest] | None:
-    """Return the volume requests. Requests of an unknown type are dropped without an error (jobs.md 2.2)."""
+    """Return the volume requests with every default written out, or `None` if there are none.
+
+    Requests of an unknown type are dropped without an error (jobs.md 2.2).
+    """
     known_volumes = {
         name: _replace_fields(
             request, name=request.name or name, mount_options=_canonicalize_mount_options(request.mount_options)
@@ -331,6 +375,7 @@ def _canonicalize_volumes(volumes: dict[str, VolumeRequest] | None) -> dict[str,
 
 
 def _canonicalize_mount_options(options: MountOptions | None) -> MountOptions | None:
+    """Return the mount options with an empty list of flags as `None`, or `None` if they set nothing."""
     if options is None or not (options.fs_type or options.mount_flags):
         return None
     return _replace_fields(options, mount_flags=options.mount_flags or None)
@@ -340,7 +385,10 @@ def _canonicalize_mount_options(options: MountOptions | None) -> MountOptions | 
 
 
 def _canonicalize_task(task: Task, job: Job, group: TaskGroup) -> Task:
-    """Return the canonical form of a task."""
+    """Return a task with every default written out.
+
+    Its restart policy defaults to that of its group, then to that of the job type.
+    """
     restart = task.restart_policy or group.restart_policy or defaults.get_restart_policy(job.type)
     return _replace_fields(
         task,
@@ -368,7 +416,10 @@ def _canonicalize_task(task: Task, job: Job, group: TaskGroup) -> Task:
 
 
 def _canonicalize_resources(resources: Resources) -> Resources:
-    """Return the canonical form of a task's resources."""
+    """Return the resources of a task with every default written out.
+
+    Its disk size is set to 0, because disk belongs to the group.
+    """
     return _replace_fields(
         resources,
         disk_mb=0,
@@ -379,17 +430,19 @@ def _canonicalize_resources(resources: Resources) -> Resources:
 
 
 def _canonicalize_device(device: RequestedDevice) -> RequestedDevice:
+    """Return a requested device with empty lists as `None`."""
     return _replace_fields(device, constraints=device.constraints or None, affinities=device.affinities or None)
 
 
 def _canonicalize_numa(numa: NUMA | None) -> NUMA | None:
+    """Return the NUMA block with every default written out; `None` stays `None`."""
     return (
         None if numa is None else _replace_fields(numa, affinity=numa.affinity or "none", devices=numa.devices or None)
     )
 
 
 def _canonicalize_template(template: Template) -> Template:
-    """Return the canonical form of a template."""
+    """Return a template with every default written out. The change signal is converted to upper case."""
     mode = template.change_mode or ChangeMode.RESTART
     signal = template.change_signal.upper()
     return _replace_fields(
@@ -404,13 +457,17 @@ def _canonicalize_template(template: Template) -> Template:
 
 
 def _canonicalize_change_script(script: ChangeScript | None) -> ChangeScript | None:
+    """Return a change script with every default written out; `None` stays `None`."""
     if script is None:
         return None
     return _replace_fields(script, args=script.args or None, timeout=script.timeout or 5 * SECOND)
 
 
 def _canonicalize_artifact(artifact: Artifact) -> Artifact:
-    """Return the canonical form of an artifact. Without a destination it is stored below `local/`."""
+    """Return an artifact with every default written out.
+
+    Without a destination it is stored in the task's folder `local/`.
+    """
     mode = artifact.getter_mode or GetterMode.ANY
     destination = artifact.relative_dest
     if not destination:
@@ -425,12 +482,15 @@ def _canonicalize_artifact(artifact: Artifact) -> Artifact:
 
 
 def _get_file_name(source: str) -> str:
-    """Return the last part of the path of a source URL."""
+    """Return the last part of the path of a URL, without its query: `app.tgz` for `https://host/files/app.tgz?v=1`."""
     return source.split("?", 1)[0].split("#", 1)[0].rstrip("/").rsplit("/", 1)[-1]
 
 
 def _canonicalize_vault(vault: Vault | None, job: Job) -> Vault | None:
-    """Return the canonical form of a Vault block."""
+    """Return a Vault block with every default written out; `None` stays `None`.
+
+    The change signal is converted to upper case.
+    """
     if vault is None:
         return None
     return _replace_fields(
@@ -443,11 +503,12 @@ def _canonicalize_vault(vault: Vault | None, job: Job) -> Vault | None:
 
 
 def _canonicalize_volume_mount(mount: VolumeMount) -> VolumeMount:
+    """Return a volume mount with the default propagation mode filled in."""
     return _replace_fields(mount, propagation_mode=mount.propagation_mode or "private")
 
 
 def _canonicalize_csi_plugin(plugin: CSIPluginConfig | None) -> CSIPluginConfig | None:
-    """Return the canonical form of a CSI plugin block."""
+    """Return a CSI plugin block with every default written out; `None` stays `None`."""
     if plugin is None:
         return None
     return _replace_fields(
@@ -459,17 +520,24 @@ def _canonicalize_csi_plugin(plugin: CSIPluginConfig | None) -> CSIPluginConfig 
 
 
 DEFAULT_IDENTITY: Final = WorkloadIdentity(name=DEFAULT_IDENTITY_NAME, audience=DEFAULT_AUDIENCE)
+"""The identity of a task whose job declares none."""
 
 
 def _canonicalize_default_identity(identity: WorkloadIdentity | None) -> WorkloadIdentity:
-    """Return the default identity of a task. Every task has one, even if its job declares none."""
+    """Return a task's default identity with every default written out.
+
+    Without one, return `DEFAULT_IDENTITY`: every task has a default identity.
+    """
     if identity is None:
         return DEFAULT_IDENTITY
     return _replace_fields(_canonicalize_identity(identity), audience=identity.audience or DEFAULT_AUDIENCE)
 
 
 def _canonicalize_identity(identity: WorkloadIdentity) -> WorkloadIdentity:
-    """Return the canonical form of an additional identity."""
+    """Return an identity with every default written out, except for the audience.
+
+    The change signal is converted to upper case.
+    """
     return _replace_fields(
         identity,
         name=identity.name or DEFAULT_IDENTITY_NAME,

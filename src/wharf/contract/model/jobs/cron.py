@@ -26,8 +26,9 @@ MAX_CRON_CHARS: Final = 1_000
 UTC: Final = datetime.UTC
 ONE_SECOND: Final = datetime.timedelta(seconds=1)
 ONE_DAY: Final = datetime.timedelta(days=1)
-OFFSET_CHECK_INTERVAL: Final = datetime.timedelta(hours=6)
-"""Step of the search for an offset change; zones do not change twice within this time."""
+UTC_OFFSET_CHECK_INTERVAL: Final = datetime.timedelta(hours=6)
+"""Step of the search for a change of the UTC offset, such as daylight saving time; no zone changes twice within this
+time."""
 
 CRON_ALIASES: Final[Mapping[str, str]] = {
     "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
@@ -43,16 +44,16 @@ WEEKDAYS: Final[Mapping[str, int]] = {name.upper(): (n + 1) % 7 for n, name in e
 
 
 class CronError(ValueError):
-    """The text is not a cron expression or a time zone. The message names the field and the reason."""
+    """The error that a text is not a cron expression, or not the name of a time zone. The message states the reason."""
 
 
 class _Field(msgspec.Struct, frozen=True):
-    """One field of a cron expression: its name in messages, its range, and the names of its values (such as `MON`)."""
+    """The rules for one field of a cron expression: its range of numbers, and the names that stand for numbers."""
 
-    label: str
-    low: int
-    high: int
-    names: Mapping[str, int] = {}
+    label: str  # Its name in error messages.
+    low: int  # The smallest allowed number.
+    high: int  # The largest one.
+    names: Mapping[str, int] = {}  # Such as `MON` -> 1.
 
 
 SECOND_FIELD: Final = _Field("second", 0, 59)
@@ -65,20 +66,19 @@ YEAR_FIELD: Final = _Field("year", MIN_YEAR, MAX_YEAR)
 
 
 class _Days(msgspec.Struct, frozen=True):
-    """The days that the two day fields select."""
+    """The days that a cron expression selects by day of month and day of week."""
 
-    any_day: bool
-    days: frozenset[int] = frozenset()
-    last: bool = False
-    last_workday: bool = False
-    workdays_near: frozenset[int] = frozenset()
-    weekdays: frozenset[int] = frozenset()
-    last_weekdays: frozenset[int] = frozenset()
-    # (weekday, which one of the month)
-    nth_weekdays: frozenset[tuple[int, int]] = frozenset()
+    any_day: bool  # Both fields are `*`: every day matches, and the other attributes are unused.
+    days: frozenset[int] = frozenset()  # Days of the month.
+    last: bool = False  # Whether the last day of the month matches (`L`).
+    last_workday: bool = False  # Whether the last Monday to Friday matches (`LW`).
+    workdays_near: frozenset[int] = frozenset()  # For `15W`: 15.
+    weekdays: frozenset[int] = frozenset()  # 0 is Sunday.
+    last_weekdays: frozenset[int] = frozenset()  # For `5L`, the last Friday of the month: 5.
+    nth_weekdays: frozenset[tuple[int, int]] = frozenset()  # For `5#2`, the second Friday of the month: (5, 2).
 
     def list_in_month(self, year: int, month: int) -> list[int]:
-        """Return the selected days of a month, in order."""
+        """Return the numbers of the selected days of a month, in ascending order."""
         length = calendar.monthrange(year, month)[1]
         if self.any_day:
             return list(range(1, length + 1))
@@ -101,7 +101,10 @@ class _Days(msgspec.Struct, frozen=True):
 
 
 def _find_nearest_workday(year: int, month: int, day: int, length: int) -> int:
-    """Return the working day nearest to a day, within the same month. `length` is the number of days of the month."""
+    """Return the Monday to Friday nearest to a day, within the same month.
+
+    `length` is the number of days of the month.
+    """
     weekday = calendar.weekday(year, month, day)
     if weekday == calendar.SATURDAY:
         return day - 1 if day > 1 else day + 2
@@ -111,7 +114,7 @@ def _find_nearest_workday(year: int, month: int, day: int, length: int) -> int:
 
 
 class CronSchedule(msgspec.Struct, frozen=True):
-    """A parsed cron expression."""
+    """A parsed cron expression: the selected values of each field, in ascending order."""
 
     seconds: tuple[int, ...]
     minutes: tuple[int, ...]
@@ -121,8 +124,11 @@ class CronSchedule(msgspec.Struct, frozen=True):
     years: tuple[int, ...]
 
     def find_next_time(self, instant: datetime.datetime, zone: datetime.tzinfo) -> datetime.datetime | None:
-        """Return the first time (UTC) after `instant` that matches in the zone, or `None` if there is none."""
-        # Between two offset changes of the zone, local time advances like UTC. Each such period is searched separately.
+        """Return the first time (UTC) after `instant` that matches the expression in a time zone.
+
+        The result is `None` if no time up to `MAX_YEAR` matches.
+        """
+        # While the UTC offset of the zone stays the same, local time advances like UTC. Each such period is searched separately.
         current = instant.astimezone(UTC).replace(microsecond=0) + ONE_SECOND
         while current.year <= MAX_YEAR:
             offset = _get_utc_offset(current, zone)
@@ -138,7 +144,7 @@ class CronSchedule(msgspec.Struct, frozen=True):
         return None
 
     def _find_local_time(self, local: datetime.datetime) -> datetime.datetime | None:
-        """Return the first matching local time at or after `local`."""
+        """Return the first matching time at or after `local`, or `None`. Both are local times without a zone."""
         for day in self._iter_days(local):
             clock = (0, 0, 0) if day > local.date() else (local.hour, local.minute, local.second)
             found = self._find_time_of_day(*clock)
@@ -147,7 +153,7 @@ class CronSchedule(msgspec.Struct, frozen=True):
         return None
 
     def _iter_days(self, local: datetime.datetime) -> Iterator[datetime.date]:
-        """Yield the matching days, starting with the day of `local`."""
+        """Yield the matching days in ascending order, beginning with the day of `local` if it matches."""
         today = local.date()
         for year in self.years[bisect.bisect_left(self.years, today.year) :]:
             for month in self.months:
@@ -159,7 +165,10 @@ class CronSchedule(msgspec.Struct, frozen=True):
                         yield day
 
     def _find_time_of_day(self, hour: int, minute: int, second: int) -> tuple[int, int, int] | None:
-        """Return the first matching time of day at or after this one, or `None` if the day has no more."""
+        """Return the first matching time of day at or after this one, as hour, minute and second.
+
+        The result is `None` if no later time of the day matches.
+        """
         for found_hour in self.hours[bisect.bisect_left(self.hours, hour) :]:
             if found_hour > hour:
                 return found_hour, self.minutes[0], self.seconds[0]
@@ -173,20 +182,21 @@ class CronSchedule(msgspec.Struct, frozen=True):
 
 
 def _get_utc_offset(instant: datetime.datetime, zone: datetime.tzinfo) -> datetime.timedelta:
-    """Return the UTC offset of the zone at a time."""
+    """Return how far the local time of a zone is ahead of UTC at an instant."""
     return instant.astimezone(zone).utcoffset() or datetime.timedelta()
 
 
 def _find_offset_change(
     zone: datetime.tzinfo, start: datetime.datetime, end: datetime.datetime, offset: datetime.timedelta
 ) -> datetime.datetime | None:
-    """Return the first instant after `start`, up to `end`, at which the zone has another offset; `None` if there is none.
+    """Return the first instant after `start`, up to `end`, at which the UTC offset of the zone is not `offset`.
 
-    The result is exact to the second.
+    The result is exact to the second; `None` if the offset does not change. The search advances in steps of six
+    hours, then bisects the step in which the offset changes.
     """
     before, after = start, start
     while after < end:
-        before, after = after, min(after + OFFSET_CHECK_INTERVAL, end)
+        before, after = after, min(after + UTC_OFFSET_CHECK_INTERVAL, end)
         if _get_utc_offset(after, zone) != offset:
             break
     else:
@@ -201,13 +211,16 @@ def _find_offset_change(
 
 
 def find_next_time(spec: str, instant: datetime.datetime, zone: datetime.tzinfo) -> datetime.datetime | None:
-    """Return the first time (UTC) after `instant` that matches. Raises `CronError` if the expression is invalid."""
+    """Return the first time (UTC) after `instant` that matches a cron expression in a time zone, or `None`.
+
+    Raises `CronError` if the expression is invalid.
+    """
     return parse_cron(spec).find_next_time(instant, zone)
 
 
 @lru_cache(maxsize=256)
 def load_zone(name: str) -> datetime.tzinfo:
-    """Return the time zone with this name. Raises `CronError` if it does not exist."""
+    """Return the time zone with this name, such as "Europe/Berlin". Raises `CronError` if it does not exist."""
     try:
         return zoneinfo.ZoneInfo(name)
     except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
@@ -219,7 +232,10 @@ def load_zone(name: str) -> datetime.tzinfo:
 
 @lru_cache(maxsize=1024)
 def parse_cron(spec: str) -> CronSchedule:
-    """Parse an expression. Raises `CronError` with the field and the reason."""
+    """Parse a cron expression of 5 to 7 fields, or an alias such as `@daily`.
+
+    Raises `CronError` with the field and the reason if it is invalid.
+    """
     if len(spec) > MAX_CRON_CHARS:
         raise CronError(f"the expression is longer than {MAX_CRON_CHARS} characters")
     text = spec.strip()
@@ -244,7 +260,10 @@ def parse_cron(spec: str) -> CronSchedule:
 
 
 def _parse_numbers(text: str, field: _Field) -> tuple[int, ...]:
-    """Return the numbers that a field selects, in order."""
+    """Return the numbers that one field of a cron expression selects, in ascending order.
+
+    Raises `CronError` if it is invalid.
+    """
     found: set[int] = set()
     for item in text.split(","):
         found.update(_parse_range(item, field))
@@ -252,7 +271,10 @@ def _parse_numbers(text: str, field: _Field) -> tuple[int, ...]:
 
 
 def _parse_range(item: str, field: _Field) -> range:
-    """Return the numbers of one list item: a number, a range or `*`, with an optional step."""
+    """Return the numbers that one item of a field selects: a number, a range such as `1-5`, or `*`.
+
+    An item may have a step, as in `*/15`. Raises `CronError` if the item is invalid.
+    """
     body, slash, step_text = item.partition("/")
     step = 1
     if slash:
@@ -275,7 +297,7 @@ def _parse_range(item: str, field: _Field) -> range:
 
 
 def _parse_number(text: str, field: _Field) -> int:
-    """Return the value of a number or a name."""
+    """Return the value of a number or of a name such as `MON`. Raises `CronError` if the field does not allow it."""
     named = field.names.get(text.upper())
     if named is not None:
         return named
@@ -288,7 +310,10 @@ def _parse_number(text: str, field: _Field) -> int:
 
 
 def _parse_days(day: str, weekday: str) -> _Days:
-    """Parse the day of month and the day of week."""
+    """Return the days that the fields day of month and day of week select together.
+
+    Raises `CronError` if one is invalid.
+    """
     any_day, any_weekday = day in ("*", "?"), weekday in ("*", "?")
     if any_day and any_weekday:
         return _Days(any_day=True)

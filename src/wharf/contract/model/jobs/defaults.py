@@ -19,17 +19,15 @@ MAX_JOB_PRIORITY: Final = 32_766
 
 
 class JobSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Defaults and limits for jobs. `node_pool` is the default pool of the job's namespace."""
+    """Defaults and limits for jobs, from the server's settings and the job's namespace."""
 
-    region: str = "global"
-    node_pool: str = "default"
-    default_priority: int = 50
-    max_priority: int = 100
-    # Allocations that the groups of one job may request together; 0 means no limit.
-    max_count: int = 50_000
-    memory_oversubscription: bool = False
-    max_source_bytes: int = 1_000_000
-    """A longer source text is not stored with its version."""
+    region: str = "global"  # The server's own region.
+    node_pool: str = "default"  # The default node pool of the job's namespace.
+    default_priority: int = 50  # The priority of a job that sets none.
+    max_priority: int = 100  # The highest priority that a job may set.
+    max_count: int = 50_000  # Allocations that the groups of one job may request together; 0 means no limit.
+    memory_oversubscription: bool = False  # Whether tasks may use more memory than they reserve, up to their limit.
+    max_source_bytes: int = 1_000_000  # The source text of a job is not stored if it is longer.
     versions_kept: int = 6
     """How many untagged versions of a job are retained, including the newest."""
 
@@ -67,5 +65,8 @@ MIGRATE_POLICIES: Final[Mapping[str, MigratePolicy]] = {"service": MigratePolicy
 
 
 def get_restart_policy(job_type: str) -> RestartPolicy:
-    """Return the default restart policy. An unknown type gets that of a service, so that validation can report the type."""
+    """Return the default restart policy of a job type.
+
+    An unknown type gets the policy of service jobs, so that validation can report the type.
+    """
     return RESTART_POLICIES.get(job_type, SERVICE_RESTART_POLICY)

@@ -60,9 +60,12 @@ ListMember = TypeVar("ListMember", bound=msgspec.Struct)
 
 
 def compare_jobs(old: Job | None, new: Job | None) -> JobDiff:
-    """Return the difference from the old job to the new one. A missing job makes the other deleted or added."""
+    """Return the difference from the old job to the new one.
+
+    If `old` is `None`, all of the new job is added; if `new` is `None`, all of the old job is deleted.
+    """
     present = new if new is not None else old
-    fields, objects = _compare_members(old, new, contextual=False)
+    fields, objects = _compare_members(old, new, include_unchanged=False)
     groups = tuple(
         sorted(
             (
@@ -82,13 +85,16 @@ def compare_jobs(old: Job | None, new: Job | None) -> JobDiff:
 
 
 def _list_groups(job: Job | None) -> Sequence[TaskGroup]:
-    """Return the groups of a job that may be missing."""
+    """Return the groups of a job; empty if the job is `None`."""
     return (job.task_groups or ()) if job is not None else ()
 
 
 def _compare_groups(old: TaskGroup | None, new: TaskGroup | None) -> TaskGroupDiff:
-    """Compare two versions of a group."""
-    fields, objects = _compare_members(old, new, contextual=False)
+    """Return the difference between two versions of a group.
+
+    `None` stands for a group that exists in only one version.
+    """
+    fields, objects = _compare_members(old, new, include_unchanged=False)
     old_tasks = (old.tasks or ()) if old is not None else ()
     new_tasks = (new.tasks or ()) if new is not None else ()
     tasks = tuple(
@@ -107,8 +113,11 @@ def _compare_groups(old: TaskGroup | None, new: TaskGroup | None) -> TaskGroupDi
 
 
 def _compare_tasks(old: Task | None, new: Task | None) -> TaskDiff:
-    """Compare two versions of a task."""
-    fields, objects = _compare_members(old, new, contextual=False)
+    """Return the difference between two versions of a task.
+
+    `None` stands for a task that exists in only one version.
+    """
+    fields, objects = _compare_members(old, new, include_unchanged=False)
     return TaskDiff(
         type=_get_diff_type(old, new, changed=bool(fields or objects)),
         name=_get_name(old, new),
@@ -118,18 +127,21 @@ def _compare_tasks(old: Task | None, new: Task | None) -> TaskDiff:
 
 
 def _get_name(old: TaskGroup | Task | None, new: TaskGroup | Task | None) -> str:
-    """Return the name of the new version, or of the old one if it was deleted."""
+    """Return the name of the new version of a group or task, or of the old version if it was deleted."""
     present = new if new is not None else old
     return present.name if present is not None else ""
 
 
-def _is_changed(part: TaskGroupDiff | TaskDiff | ObjectDiff | FieldDiff) -> bool:
-    """Return whether the part was added, deleted or edited."""
-    return part.type is not DiffType.NONE
+def _is_changed(diff: TaskGroupDiff | TaskDiff | ObjectDiff | FieldDiff) -> bool:
+    """Return whether this difference is a change: the part was added, deleted or edited."""
+    return diff.type is not DiffType.NONE
 
 
 def _get_diff_type(old: object, new: object, *, changed: bool) -> DiffType:
-    """Return how a part changed: added and deleted parts exist on one side only."""
+    """Return how a part of the job changed.
+
+    A part that is `None` on one side was added or deleted; otherwise `changed` decides.
+    """
     if old is None and new is not None:
         return DiffType.ADDED
     if new is None and old is not None:
@@ -141,26 +153,28 @@ def _get_diff_type(old: object, new: object, *, changed: bool) -> DiffType:
 
 
 class _FieldKind(enum.Enum):
-    """How the values of a field are compared."""
+    """The type of a field, which determines how its values are compared."""
 
-    SCALAR = enum.auto()
-    OBJECT = enum.auto()
-    SCALARS = enum.auto()
-    OBJECTS = enum.auto()
-    SCALAR_MAP = enum.auto()
-    OBJECT_MAP = enum.auto()
-    OPAQUE = enum.auto()  # Data for a driver or an autoscaler: compared leaf by leaf.
+    SCALAR = enum.auto()  # A number, a text or another single value.
+    OBJECT = enum.auto()  # A record.
+    SCALARS = enum.auto()  # A list of single values.
+    OBJECTS = enum.auto()  # A list of records.
+    SCALAR_MAP = enum.auto()  # A map of texts.
+    OBJECT_MAP = enum.auto()  # A map of records.
+    OPAQUE = enum.auto()  # Data for a driver or an autoscaler: nested lists and maps of any type.
 
 
 class _Field(NamedTuple):
-    attribute: str
-    wire: str
-    kind: _FieldKind
+    """A field of a record type that is compared."""
+
+    attribute: str  # Its Python name.
+    wire: str  # Its name in the API.
+    kind: _FieldKind  # How its values are compared.
 
 
 @functools.cache
 def _list_compared_fields(record: type[msgspec.Struct]) -> tuple[_Field, ...]:
-    """Return the compared fields of a record type, with their kinds."""
+    """Return the fields of a record type that are compared, in the order of their declaration."""
     ignored = _INDEXES | _IGNORED.get(record.__name__, frozenset())
     return tuple(
         _Field(field.name, field.encode_name, _get_field_kind(msgspec.inspect.type_info(field.type)))
@@ -170,7 +184,10 @@ def _list_compared_fields(record: type[msgspec.Struct]) -> tuple[_Field, ...]:
 
 
 def _get_field_kind(type_: msgspec.inspect.Type) -> _FieldKind:
-    """Return the kind of a field from its type."""
+    """Return the kind of a field from its declared type.
+
+    For an optional type, it is the kind of the type that is not `None`.
+    """
     inspect = msgspec.inspect
     if isinstance(type_, inspect.UnionType):
         members = [part for part in type_.types if not isinstance(part, inspect.NoneType)]
@@ -191,10 +208,13 @@ def _get_field_kind(type_: msgspec.inspect.Type) -> _FieldKind:
 _MemberDiffs = tuple[tuple[FieldDiff, ...], tuple[ObjectDiff, ...]]
 
 
-def _compare_members(old: msgspec.Struct | None, new: msgspec.Struct | None, *, contextual: bool) -> _MemberDiffs:
-    """Return the fields and objects in which two records of one type differ.
+def _compare_members(
+    old: msgspec.Struct | None, new: msgspec.Struct | None, *, include_unchanged: bool
+) -> _MemberDiffs:
+    """Return the differences between two records of one type: those of its fields, and those of the objects in it.
 
-    With `contextual`, unchanged fields of a changed record are included.
+    Only changes are returned. With `include_unchanged`, all fields of a record that has changed are returned. `None`
+    stands for a missing record.
     """
     present = new if new is not None else old
     if present is None:
@@ -224,37 +244,43 @@ def _compare_members(old: msgspec.Struct | None, new: msgspec.Struct | None, *, 
                 objects.append(_compare_opaque(field.wire, old_value, new_value))
     changed = [part for part in objects if _is_changed(part)]
     shown_fields = [part for part in fields if _is_changed(part)]
-    if contextual and old is not None and new is not None and (shown_fields or changed):
+    if include_unchanged and old is not None and new is not None and (shown_fields or changed):
         shown_fields = fields
     return _sort_fields(shown_fields), _sort_objects(changed)
 
 
 def _sort_fields(fields: Sequence[FieldDiff]) -> tuple[FieldDiff, ...]:
-    """Sort fields by name, then by content."""
+    """Return field differences sorted by name, then by content."""
     return tuple(sorted(fields, key=_get_field_sort_key))
 
 
 def _get_field_sort_key(field: FieldDiff) -> tuple[str, str, str]:
-    """Return a sort key by name, then by content. It is the same if old and new are swapped."""
+    """Return a sort key by name, then by content.
+
+    It stays the same if old and new are exchanged, so that the reverse difference has the same order.
+    """
     return field.name, max(field.old, field.new), min(field.old, field.new)
 
 
 def _sort_objects(objects: Sequence[ObjectDiff]) -> tuple[ObjectDiff, ...]:
-    """Sort objects by name, then by content."""
+    """Return object differences sorted by name, then by content."""
     # The members of a list all have the same name, so their content decides the order.
     return tuple(sorted(objects, key=lambda part: (part.name, _list_content_sort_keys(part))))
 
 
-def _list_content_sort_keys(part: ObjectDiff) -> list[tuple[str, str, str]]:
-    """Return the sort keys of all fields inside an object."""
+def _list_content_sort_keys(diff: ObjectDiff) -> list[tuple[str, str, str]]:
+    """Return the sort keys of all field differences in an object difference, including nested ones."""
     return [
-        *(_get_field_sort_key(field) for field in part.fields or ()),
-        *(text for inner in part.objects or () for text in _list_content_sort_keys(inner)),
+        *(_get_field_sort_key(field) for field in diff.fields or ()),
+        *(text for nested in diff.objects or () for text in _list_content_sort_keys(nested)),
     ]
 
 
 def _compare_texts(name: str, old: str, new: str) -> FieldDiff:
-    """Compare two scalars as text."""
+    """Return the difference between two scalar values, formatted as text.
+
+    An empty text stands for a value that is not set.
+    """
     if old == new:
         type_ = DiffType.NONE
     elif not old:
@@ -267,8 +293,11 @@ def _compare_texts(name: str, old: str, new: str) -> FieldDiff:
 
 
 def _compare_objects(name: str, old: msgspec.Struct | None, new: msgspec.Struct | None) -> ObjectDiff:
-    """Compare two records."""
-    fields, objects = _compare_members(old, new, contextual=True)
+    """Return the difference between two records. If they differ, it includes their unchanged fields as context.
+
+    `None` stands for a missing record.
+    """
+    fields, objects = _compare_members(old, new, include_unchanged=True)
     return ObjectDiff(
         type=_get_diff_type(old, new, changed=bool(fields or objects)),
         name=name,
@@ -280,13 +309,19 @@ def _compare_objects(name: str, old: msgspec.Struct | None, new: msgspec.Struct 
 def _compare_maps(
     name: str, old: Mapping[str, msgspec.Struct], new: Mapping[str, msgspec.Struct]
 ) -> Iterator[ObjectDiff]:
-    """Compare the records of two maps by key."""
+    """Yield the differences between two maps of records, compared by key and in the order of the keys.
+
+    Each has the name `name`.
+    """
     for key in sorted({*old, *new}):
         yield _compare_objects(name, old.get(key), new.get(key))
 
 
 def _compare_lists(name: str, old: Sequence[msgspec.Struct], new: Sequence[msgspec.Struct]) -> Iterator[ObjectDiff]:
-    """Compare the records of two lists; those with the same key or name belong together."""
+    """Yield the differences between two lists of records.
+
+    Records with the same name or other identity are compared. Each difference has the name `name`.
+    """
     for old_member, new_member in _pair_members(old, new):
         yield _compare_objects(name, old_member, new_member)
 
@@ -294,14 +329,20 @@ def _compare_lists(name: str, old: Sequence[msgspec.Struct], new: Sequence[msgsp
 def _pair_members(
     old: Sequence[ListMember], new: Sequence[ListMember]
 ) -> Iterator[tuple[ListMember | None, ListMember | None]]:
-    """Yield matching members of two lists, with `None` for a missing counterpart. Swapping the lists keeps the order."""
+    """Yield pairs of an old and a new list member with the same identity.
+
+    A member without a counterpart is paired with `None`. The order is the same if the lists are exchanged.
+    """
     old_keyed, new_keyed = _index_members(old), _index_members(new)
     for key in sorted({**old_keyed, **new_keyed}):
         yield old_keyed.get(key), new_keyed.get(key)
 
 
 def _index_members(members: Sequence[ListMember]) -> dict[tuple[str, int], ListMember]:
-    """Index list members by identity and by occurrence, because several members may have the same identity."""
+    """Return the list members by identity and occurrence.
+
+    For example, the second member with the identity `web` has the key `("web", 1)`.
+    """
     seen: Counter[str] = Counter()
     keyed: dict[tuple[str, int], ListMember] = {}
     for member in members:
@@ -312,7 +353,10 @@ def _index_members(members: Sequence[ListMember]) -> dict[tuple[str, int], ListM
 
 
 def _get_identity(member: msgspec.Struct) -> str:
-    """Return the text that identifies a list member: its key field, or all of its content."""
+    """Return the text that identifies a list member: its name, label or other identifying field.
+
+    A member without such a field is identified by its whole content as JSON.
+    """
     attribute = _KEY_FIELD_BY_TYPE.get(type(member).__name__)
     for candidate in (attribute,) if attribute else ("name", "label"):
         if hasattr(member, candidate):
@@ -324,7 +368,10 @@ def _get_identity(member: msgspec.Struct) -> str:
 
 
 def _compare_scalar_lists(name: str, old: Sequence[object], new: Sequence[object]) -> ObjectDiff:
-    """Compare two lists of plain values as multisets. If only the order differs, positions show up as edits."""
+    """Return the difference between two lists of plain values, ignoring their order.
+
+    If only the order differs, each changed position is an edit.
+    """
     old_texts, new_texts = [_format_scalar(value) for value in old], [_format_scalar(value) for value in new]
     removed, added = Counter(old_texts) - Counter(new_texts), Counter(new_texts) - Counter(old_texts)
     common = Counter(old_texts) & Counter(new_texts)
@@ -348,7 +395,10 @@ def _compare_scalar_lists(name: str, old: Sequence[object], new: Sequence[object
 
 
 def _compare_opaque(name: str, old: object, new: object) -> ObjectDiff:
-    """Compare two values of a driver or an autoscaler leaf by leaf, with paths such as `port_map[0][db]`."""
+    """Return the difference between two nested values for a driver or an autoscaler.
+
+    Each plain value in them is compared under its path, such as `port_map[0][db]`.
+    """
     fields = _compare_leaves(_flatten_value("", old), _flatten_value("", new))
     changed = [field for field in fields if _is_changed(field)]
     shown = fields if changed and old and new else changed
@@ -360,26 +410,32 @@ def _compare_opaque(name: str, old: object, new: object) -> ObjectDiff:
 
 
 def _flatten_map(name: str, values: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the entries of a map under their path in the diff."""
+    """Return the entries of a map under their path: `{"Meta[team]": "a"}` for the map `Meta` with the entry `team`."""
     return {f"{name}[{key}]": value for key, value in (values or {}).items()}
 
 
 def _compare_leaves(old: Mapping[str, str], new: Mapping[str, str]) -> list[FieldDiff]:
-    """Compare the leaves of two values by path."""
+    """Return the differences between two sets of plain values, each given as a map from path to text."""
     return [_compare_leaf(name, old.get(name), new.get(name)) for name in {**old, **new}]
 
 
-def _compare_leaf(name: str, old: str | None, new: str | None) -> FieldDiff:
-    """Compare two leaves. Unlike a record field, a leaf may be absent, which differs from an empty text."""
+def _compare_leaf(path: str, old: str | None, new: str | None) -> FieldDiff:
+    """Return the difference between two plain values at one path.
+
+    Unlike an empty text, `None` stands for a value that does not exist.
+    """
     if old is None:
-        return FieldDiff(type=DiffType.ADDED, name=name, new=new or "")
+        return FieldDiff(type=DiffType.ADDED, name=path, new=new or "")
     if new is None:
-        return FieldDiff(type=DiffType.DELETED, name=name, old=old)
-    return FieldDiff(type=DiffType.NONE if old == new else DiffType.EDITED, name=name, old=old, new=new)
+        return FieldDiff(type=DiffType.DELETED, name=path, old=old)
+    return FieldDiff(type=DiffType.NONE if old == new else DiffType.EDITED, name=path, old=old, new=new)
 
 
 def _flatten_value(name: str, value: object) -> dict[str, str]:
-    """Return all plain values within a value, by path."""
+    """Return all plain values within nested lists and maps, by path: `{"a[0]": "1"}` for `{"a": [1]}`.
+
+    `name` is the path of `value`; empty for the outermost value.
+    """
     if isinstance(value, Mapping):
         parts = value.items()
     elif isinstance(value, list | tuple):
@@ -396,7 +452,7 @@ def _flatten_value(name: str, value: object) -> dict[str, str]:
 
 
 def _format_scalar(value: object) -> str:
-    """Return a plain value as text. Null is the empty text; durations are nanoseconds in digits."""
+    """Return a plain value as text. `None` becomes the empty text, and bytes become base64."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -409,17 +465,19 @@ def _format_scalar(value: object) -> str:
 
 
 def singularize(name: str) -> str:
-    """Return the name of one member of a list: `Constraints` -> `Constraint`, `Affinities` -> `Affinity`."""
+    """Return the name of one member of a list: `Constraint` for `Constraints`, `Affinity` for `Affinities`."""
     if name.endswith("ies"):
         return f"{name[:-3]}y"
     return name.removesuffix("s")
 
 
+# Notes on a changed count or task: what the change does to allocations.
 _FORCES_CREATE: Final = "forces create"
 _FORCES_DESTROY: Final = "forces destroy"
 _FORCES_IN_PLACE: Final = "forces in-place update"
 _FORCES_DESTRUCTIVE: Final = "forces create/destroy update"
 
+# Field of `DesiredUpdates` -> the name of this number in the reply.
 _UPDATE_LABELS: Final[Mapping[str, str]] = {
     "ignore": "ignore",
     "place": "create",
@@ -436,14 +494,21 @@ _IN_PLACE_OBJECTS: Final = frozenset({"LogConfig", "Service", "Constraint", "Aff
 
 
 def annotate_job_diff(job: JobDiff, annotations: PlanAnnotations | None) -> JobDiff:
-    """Return the diff with the scheduler's counts for each group and notes on what kind of update each change forces."""
+    """Return a job difference with the planned effects on each group.
+
+    They are the numbers of allocations that the scheduler would place, stop or update, and notes on what kind of
+    update each change forces.
+    """
     updates = (annotations.desired_tg_updates if annotations is not None else None) or {}
     groups = tuple(_annotate_group(group, updates.get(group.name)) for group in job.task_groups or ())
     return msgspec.structs.replace(job, task_groups=groups or None)
 
 
 def _annotate_group(group: TaskGroupDiff, updates: DesiredUpdates | None) -> TaskGroupDiff:
-    """Add the counts of a group and the notes of its tasks."""
+    """Return a group difference with the numbers of allocations to place, stop or update, and with notes.
+
+    The notes concern its count and its tasks. `updates` is `None` if the scheduler planned nothing for the group.
+    """
     counts = {label: getattr(updates, name) for name, label in _UPDATE_LABELS.items()} if updates is not None else {}
     return msgspec.structs.replace(
         group,
@@ -454,20 +519,26 @@ def _annotate_group(group: TaskGroupDiff, updates: DesiredUpdates | None) -> Tas
 
 
 def _annotate_count(field: FieldDiff) -> FieldDiff:
-    """Note whether a changed count creates or destroys allocations."""
+    """Return the difference of a group's field.
+
+    If it is a changed count, it has a note that allocations are created or destroyed.
+    """
     if field.name != "Count" or field.type is DiffType.NONE:
         return field
     forces = _FORCES_CREATE if int(field.new or 0) > int(field.old or 0) else _FORCES_DESTROY
     return msgspec.structs.replace(field, annotations=(forces,))
 
 
-def _annotate_task(task: TaskDiff, group: DiffType) -> TaskDiff:
-    """Note which kind of update a changed task forces."""
+def _annotate_task(task: TaskDiff, group_change: DiffType) -> TaskDiff:
+    """Return a task difference with a note on what its change does to allocations.
+
+    `group_change` is how the group of the task changed. An unchanged task gets no note.
+    """
     if task.type is DiffType.NONE:
         return task
-    if group is DiffType.ADDED:
+    if group_change is DiffType.ADDED:
         forces = _FORCES_CREATE
-    elif group is DiffType.DELETED:
+    elif group_change is DiffType.DELETED:
         forces = _FORCES_DESTROY
     else:
         forces = _FORCES_IN_PLACE if _is_in_place(task) else _FORCES_DESTRUCTIVE
@@ -475,7 +546,7 @@ def _annotate_task(task: TaskDiff, group: DiffType) -> TaskDiff:
 
 
 def _is_in_place(task: TaskDiff) -> bool:
-    """Return whether a changed task can be updated without a new allocation."""
+    """Return whether a changed task can be updated in running allocations, without replacing them."""
     return (
         task.type is DiffType.EDITED
         and all(field.name in _IN_PLACE_FIELDS for field in task.fields or ())
@@ -486,8 +557,8 @@ def _is_in_place(task: TaskDiff) -> bool:
     )
 
 
-def _toggles_log(part: ObjectDiff) -> bool:
-    """Return whether logging is turned on or off, which needs a new allocation."""
-    return part.name == "LogConfig" and any(
-        field.name == "Disabled" and field.type is not DiffType.NONE for field in part.fields or ()
+def _toggles_log(diff: ObjectDiff) -> bool:
+    """Return whether an object difference turns logging on or off, which requires new allocations."""
+    return diff.name == "LogConfig" and any(
+        field.name == "Disabled" and field.type is not DiffType.NONE for field in diff.fields or ()
     )

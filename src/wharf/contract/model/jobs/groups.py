@@ -24,32 +24,32 @@ from wharf.contract.model.times import SECOND
 
 
 class LifecycleHook(StrEnum):
-    """When a task that is not a main task runs."""
+    """When a task runs in relation to the main tasks of its group."""
 
-    PRESTART = "prestart"
-    POSTSTART = "poststart"
-    POSTSTOP = "poststop"
+    PRESTART = "prestart"  # Before they start.
+    POSTSTART = "poststart"  # After they have started.
+    POSTSTOP = "poststop"  # After they have ended.
 
 
 class Lifecycle(Record):
-    """When a task runs in relation to the main tasks. A sidecar runs as long as they do."""
+    """The settings of a task that is not a main task."""
 
-    hook: str = ""
-    sidecar: bool = False
+    hook: str = ""  # A `LifecycleHook`.
+    sidecar: bool = False  # Runs as long as the main tasks, instead of to its end.
 
 
 class LogConfig(Record):
-    """How much of a task's output is retained."""
+    """How much output of a task the node retains."""
 
-    max_files: int = 10
+    max_files: int = 10  # For stdout and stderr each.
     max_file_size_mb: int = 10
-    disabled: bool = False
+    disabled: bool = False  # Retain no output.
 
 
 class DispatchPayload(Record):
-    """Where the payload of a dispatched job is written, below the task's `local/`."""
+    """Where a task finds the data that a caller sent with the dispatch of its job."""
 
-    file: str = ""
+    file: str = ""  # A path below the task's folder `local/`.
 
 
 class TaskAction(Record):
@@ -61,22 +61,22 @@ class TaskAction(Record):
 
 
 class CSIPluginConfig(Record):
-    """Declares that the task is a CSI volume plugin."""
+    """The settings of a task that is a CSI plugin: a program that provides volumes."""
 
-    id: str = ""
-    type: str = ""
-    mount_dir: str = "/csi"
-    stage_publish_base_dir: str = "/local/csi"
-    health_timeout: int = 30 * SECOND
+    id: str = ""  # The ID of the plugin.
+    type: str = ""  # "node", "controller" or "monolith".
+    mount_dir: str = "/csi"  # Where the plugin puts its socket.
+    stage_publish_base_dir: str = "/local/csi"  # Where it mounts volumes.
+    health_timeout: int = 30 * SECOND  # ns
 
 
 class Task(Record):
-    """One program of an allocation. `config` is passed to the driver without interpretation."""
+    """One program or container of an allocation, with its driver, configuration and resources."""
 
     name: str = ""
     driver: str = ""
     user: str = ""
-    config: dict[str, object] | None = None
+    config: dict[str, object] | None = None  # Passed to the driver without interpretation.
     env: dict[str, str] | None = None
     services: tuple[Service, ...] | None = None
     vault: Vault | None = None
@@ -85,32 +85,35 @@ class Task(Record):
     constraints: tuple[Constraint, ...] | None = None
     affinities: tuple[Affinity, ...] | None = None
     resources: Resources = Resources()
-    restart_policy: RestartPolicy | None = None
+    restart_policy: RestartPolicy | None = None  # Null before canonicalization.
     dispatch_payload: DispatchPayload | None = None
-    lifecycle: Lifecycle | None = None
+    lifecycle: Lifecycle | None = None  # Null: a main task.
     meta: dict[str, str] | None = None
-    kill_timeout: int = 5 * SECOND
-    kill_signal: str = ""
+    kill_timeout: int = 5 * SECOND  # ns between the kill signal and the kill.
+    kill_signal: str = ""  # Empty: the default of the driver.
     log_config: LogConfig = LogConfig()
     artifacts: tuple[Artifact, ...] | None = None
-    leader: bool = False
-    shutdown_delay: int = 0
+    leader: bool = False  # The other tasks are stopped when it ends.
+    shutdown_delay: int = 0  # ns between the end of its services and its stop.
     volume_mounts: tuple[VolumeMount, ...] | None = None
     scaling_policies: tuple[ScalingPolicy, ...] | None = None
-    kind: str = ""
+    kind: str = ""  # The kind of Consul proxy that it is; empty for other tasks.
     csi_plugin_config: CSIPluginConfig | None = None
-    identity: WorkloadIdentity | None = None
-    identities: tuple[WorkloadIdentity, ...] | None = None
+    identity: WorkloadIdentity | None = None  # The default identity.
+    identities: tuple[WorkloadIdentity, ...] | None = None  # Additional ones.
     secrets: tuple[TaskSecret, ...] | None = None
     actions: tuple[TaskAction, ...] | None = None
-    schedule: dict[str, object] | None = None
+    schedule: dict[str, object] | None = None  # Accepted without effect.
 
 
 class TaskGroup(Record):
-    """Tasks that are placed together. In canonical form, policies that the job type does not support are None."""
+    """Tasks that are placed together on one node, with their policies and shared resources.
+
+    In canonical form, policies that the job type does not support are `None`.
+    """
 
     name: str = ""
-    count: int = 1
+    count: int = 1  # How many allocations should run.
     update: UpdatePolicy | None = None
     migrate: MigratePolicy | None = None
     constraints: tuple[Constraint, ...] | None = None
@@ -127,8 +130,8 @@ class TaskGroup(Record):
     consul: Consul | None = None
     services: tuple[Service, ...] | None = None
     volumes: dict[str, VolumeRequest] | None = None
-    shutdown_delay: int | None = None
-    max_run_duration: int | None = None
+    shutdown_delay: int | None = None  # ns between the end of its services and the stop of its tasks.
+    max_run_duration: int | None = None  # ns after which the allocation is stopped.
     # Deprecated; canonical form turns them into `disconnect`.
     stop_after_client_disconnect: int | None = None
     max_client_disconnect: int | None = None
@@ -136,5 +139,8 @@ class TaskGroup(Record):
 
     @classmethod
     def complete_submission(cls, submitted: dict[str, object]) -> dict[str, object]:
-        """Fill in the count and the limits of scaling from each other."""
+        """Fill in the count of a submitted group from the minimum of its scaling block, or the minimum from the count.
+
+        Modifies and returns the JSON object.
+        """
         return inheritance.complete_group(submitted)

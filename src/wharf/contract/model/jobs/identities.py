@@ -9,37 +9,38 @@ DEFAULT_CLUSTER_NAME: Final = "default"
 
 
 class WorkloadIdentity(Record):
-    """A signed token that identifies a task or a service."""
+    """The settings of a signed token that proves to others which task or service its bearer is."""
 
     name: str = DEFAULT_IDENTITY_NAME
-    audience: tuple[str, ...] | None = None
-    change_mode: str = ""
-    change_signal: str = ""
-    env: bool = False
-    file: bool = False
-    filepath: str = ""
-    service_name: str = ""
-    ttl: int = 0
-    extra_claims: tuple[str, ...] | None = None
+    audience: tuple[str, ...] | None = None  # The recipients that may accept the token.
+    change_mode: str = ""  # What happens to the task when the token is renewed.
+    change_signal: str = ""  # With change mode "signal".
+    env: bool = False  # Pass it in an environment variable.
+    file: bool = False  # Write it to a file.
+    filepath: str = ""  # Empty: a default name.
+    service_name: str = ""  # The service that it identifies; empty for a task.
+    ttl: int = 0  # ns; 0: it does not expire.
+    extra_claims: tuple[str, ...] | None = None  # Names of additional claims.
 
 
 class Vault(Record):
-    """How a task gets a Vault token."""
+    """How a task gets a token for Vault, a server that stores secrets."""
 
     role: str = ""
     namespace: str = ""
-    cluster: str = DEFAULT_CLUSTER_NAME
-    env: bool = True
-    disable_file: bool = False
-    change_mode: str = "restart"
-    change_signal: str = "SIGHUP"
+    cluster: str = DEFAULT_CLUSTER_NAME  # The name of the Vault cluster.
+    env: bool = True  # Pass the token in an environment variable.
+    disable_file: bool = False  # Do not write it to a file.
+    change_mode: str = "restart"  # What happens to the task when the token changes.
+    change_signal: str = "SIGHUP"  # With change mode "signal".
     allow_token_expiration: bool = False
 
+    # Accepted from older clients without effect.
     ignored_when_submitted: ClassVar[frozenset[str]] = frozenset({"Policies"})
 
 
 class Consul(Record):
-    """The Consul cluster that a group or a task uses."""
+    """Which cluster of Consul (an external service catalog) a group or a task uses."""
 
     namespace: str = ""
     cluster: str = DEFAULT_CLUSTER_NAME
@@ -47,10 +48,10 @@ class Consul(Record):
 
 
 class TaskSecret(Record):
-    """A secret that is fetched before the task starts."""
+    """A secret that the node fetches before the task starts."""
 
     name: str = ""
-    provider: str = ""
-    path: str = ""
-    config: dict[str, object] | None = None
-    env: dict[str, str] | None = None
+    provider: str = ""  # Where the secret comes from, such as "vault" or a plugin.
+    path: str = ""  # The path of the secret at the provider.
+    config: dict[str, object] | None = None  # For built-in providers.
+    env: dict[str, str] | None = None  # For plugins.

@@ -20,21 +20,27 @@ from wharf.contract.model.jobs.templates import ChangeMode
 NATIVE_SERVICES_CONSTRAINT: Final = Constraint(
     l_target="${attr.wharf.service_discovery}", operand=Operand.EQUALS, r_target="true"
 )
+"""Added to groups with services that the cluster itself registers."""
 NATIVE_CHECKS_CONSTRAINT: Final = Constraint(
     l_target="${attr.wharf.version}", operand=Operand.SEMVER, r_target=">= 0.1.0"
 )
+"""Added to groups with health checks of such services."""
 # The CNI plugins that bridge networking needs.
 BRIDGE_CONSTRAINTS: Final = tuple(
     Constraint(l_target=f"${{attr.plugins.cni.version.{plugin}}}", operand=Operand.SEMVER, r_target=">= 0.4.0")
     for plugin in ("bridge", "firewall", "host-local", "loopback", "portmap")
 )
 NUMA_CONSTRAINT: Final = Constraint(l_target="${attr.numa.node.count}", operand=Operand.IS_SET, r_target="")
+"""Added to groups with tasks that request cores of one NUMA node."""
 REQUIRED_VAULT_VERSION: Final = ">= 0.6.1"
 REQUIRED_CONSUL_VERSION: Final = ">= 1.8.0"
 
 
 def add_implied_constraints(job: Job) -> Job:
-    """Return the job with the implied constraints of its groups. A second call changes nothing."""
+    """Return the job with the constraints that follow from the features of its groups.
+
+    A job that already has them is returned with the same content.
+    """
     if job.task_groups is None:
         return job
     groups = tuple([_add_to_group(group, job) for group in job.task_groups])
@@ -42,7 +48,10 @@ def add_implied_constraints(job: Job) -> Job:
 
 
 def _add_to_group(group: TaskGroup, job: Job) -> TaskGroup:
-    """Return the group with its implied constraints."""
+    """Return the group with the constraints that follow from its features.
+
+    An attribute that the group or its job already constrains gets no further constraint.
+    """
     constraints = list(group.constraints or ())
     targets = {constraint.l_target for constraint in (*constraints, *(job.constraints or ()))}
     for constraint in _iter_implied_constraints(group):
@@ -55,7 +64,10 @@ def _add_to_group(group: TaskGroup, job: Job) -> TaskGroup:
 
 
 def _iter_implied_constraints(group: TaskGroup) -> Iterator[Constraint]:
-    """Yield the constraints that follow from the features of a group."""
+    """Yield the constraints on nodes that follow from the features of a group.
+
+    The features are signals, services, bridge networks, Vault and NUMA. A constraint may occur twice.
+    """
     signals = _list_signals(group)
     if signals:
         yield Constraint(
@@ -78,7 +90,7 @@ def _iter_implied_constraints(group: TaskGroup) -> Iterator[Constraint]:
 
 
 def _list_signals(group: TaskGroup) -> set[str]:
-    """Return the signals that the group's tasks may receive, except for the default one."""
+    """Return the names of the signals that the group's tasks may receive, without the driver's default signal."""
     signals: set[str] = set()
     for task in group.tasks or ():
         signals.add(task.kill_signal)
@@ -93,13 +105,16 @@ def _list_signals(group: TaskGroup) -> set[str]:
 
 
 def _iter_consul_constraints(services: list[Service]) -> Iterator[Constraint]:
-    """Yield one constraint for each Consul cluster that a service uses."""
+    """Yield one version constraint for each Consul cluster that a service uses."""
     clusters = {service.cluster for service in services if service.provider == ServiceProvider.CONSUL}
     for cluster in sorted(clusters):
         yield _build_version_constraint("consul", cluster, REQUIRED_CONSUL_VERSION)
 
 
 def _build_version_constraint(product: str, cluster: str, version: str) -> Constraint:
-    """Return the constraint on the version of a Vault or Consul cluster."""
+    """Return a constraint on nodes: the Vault or Consul cluster that they use must have this version.
+
+    `product` is "vault" or "consul"; `version` is a condition such as `>= 0.6.1`.
+    """
     name = product if cluster in ("", DEFAULT_CLUSTER_NAME) else f"{product}.{cluster}"
     return Constraint(l_target=f"${{attr.{name}.version}}", operand=Operand.SEMVER, r_target=version)

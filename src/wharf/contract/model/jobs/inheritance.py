@@ -16,7 +16,7 @@ JsonObject = dict[str, object]
 
 
 def _as_block(policy: msgspec.Struct) -> JsonObject:
-    """Return a policy as a JSON object with wire names."""
+    """Return a policy record as a JSON object with wire names."""
     # msgspec always converts a struct to a dict.
     return cast(JsonObject, msgspec.to_builtins(policy))
 
@@ -26,13 +26,17 @@ RESCHEDULE_BLOCKS: Final = {name: _as_block(policy) for name, policy in defaults
 UPDATE_BLOCKS: Final = {name: _as_block(policy) for name, policy in defaults.UPDATE_POLICIES.items()}
 MIGRATE_BLOCKS: Final = {name: _as_block(policy) for name, policy in defaults.MIGRATE_POLICIES.items()}
 
-# The fields of an update block that the job itself retains; the rest belongs to its groups.
 JOB_UPDATE_FIELDS: Final = ("Stagger", "MaxParallel")
+"""The fields of an update block that the job itself retains; the others belong to its groups."""
 EMPTY_UPDATE_BLOCK: Final[JsonObject] = {name: type(value)() for name, value in UPDATE_BLOCKS["service"].items()}
+"""An update block in which every field has the zero value of its type."""
 
 
 def complete_job(job: JsonObject) -> JsonObject:
-    """Copy the policies of the job into its groups, and those of each group into its tasks. Modifies the object."""
+    """Complete a submitted job: copy its policies into its groups, and the restart policy of each group into its tasks.
+
+    Defaults of the job type fill the remaining fields. Modifies and returns the JSON object.
+    """
     job_type = str(job.get("Type") or "service")
     reschedule = job.pop("Reschedule", None)
     migrate = job.pop("Migrate", None)
@@ -52,7 +56,10 @@ def complete_job(job: JsonObject) -> JsonObject:
 
 
 def complete_group(group: JsonObject) -> JsonObject:
-    """Fill in the group's count from the minimum of its scaling block, or the other way round."""
+    """Complete a submitted group: its count and the minimum of its scaling block default to each other.
+
+    Modifies and returns the JSON object.
+    """
     scaling = group.get("Scaling")
     if not isinstance(scaling, dict):
         return group
@@ -63,7 +70,10 @@ def complete_group(group: JsonObject) -> JsonObject:
 
 
 def complete_service(service: JsonObject) -> JsonObject:
-    """Copy a service's restart rule into each of its checks. Fields that a check sets itself take precedence."""
+    """Complete a submitted service: copy its restart rule into each of its checks.
+
+    Fields that a check sets itself take precedence. Modifies and returns the JSON object.
+    """
     restart, checks = service.get("CheckRestart"), service.get("Checks")
     if isinstance(restart, dict) and isinstance(checks, list):
         for check in checks:
@@ -73,7 +83,7 @@ def complete_service(service: JsonObject) -> JsonObject:
 
 
 def _complete_tasks(group: JsonObject) -> None:
-    """Copy the group's restart policy into its tasks."""
+    """Copy the restart policy of a submitted group into its tasks. Fields that a task sets itself take precedence."""
     tasks, restart = group.get("Tasks"), group["RestartPolicy"]
     if not isinstance(tasks, list):
         return
@@ -83,7 +93,10 @@ def _complete_tasks(group: JsonObject) -> None:
 
 
 def _inherit_update(job: JsonObject, job_type: str) -> object:
-    """Return the update block that the groups inherit, and reduce the job's own block to the fields that it retains."""
+    """Return the update block that the groups of a submitted job inherit; `None` if they inherit none.
+
+    The job's own block is reduced to the fields that it retains.
+    """
     submitted = job.get("Update")
     if not isinstance(submitted, Mapping):
         if submitted is None and job_type in UPDATE_BLOCKS:
@@ -103,13 +116,17 @@ def _inherit_update(job: JsonObject, job_type: str) -> object:
 
 
 def _build_job_update(update: JsonObject) -> JsonObject:
-    """Return the job's own update block: the fields it retains, and zeros for the rest."""
+    """Return the job's own update block: the two fields that it retains, and zeros for all others."""
     return EMPTY_UPDATE_BLOCK | {name: update[name] for name in JOB_UPDATE_FIELDS}
 
 
-def _merge(holder: JsonObject, name: str, *inherited: object) -> None:
-    """Merge inherited blocks under `holder[name]`. Fields of later blocks win; the holder's own block comes last."""
-    own_block = holder.get(name)
+def _merge(target: JsonObject, name: str, *inherited: object) -> None:
+    """Replace the block `target[name]` by the inherited blocks and itself, merged by field.
+
+    Later blocks take precedence, and the target's own block comes last. A value that is not a JSON object is not
+    changed.
+    """
+    own_block = target.get(name)
     if own_block is not None and not isinstance(own_block, dict):
         return
     blocks = [block for block in (*inherited, own_block) if isinstance(block, dict)]
@@ -118,4 +135,4 @@ def _merge(holder: JsonObject, name: str, *inherited: object) -> None:
     merged: JsonObject = {}
     for block in blocks:
         merged |= block
-    holder[name] = merged
+    target[name] = merged

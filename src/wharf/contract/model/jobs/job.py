@@ -23,46 +23,46 @@ JobKey: TypeAlias = tuple[str, str]
 
 
 class JobType(StrEnum):
-    """How a job is scheduled. `CORE` is internal work of the servers and cannot be submitted."""
+    """How a job is scheduled."""
 
-    SERVICE = "service"
-    BATCH = "batch"
-    SYSTEM = "system"
-    SYSBATCH = "sysbatch"
-    CORE = "_core"
+    SERVICE = "service"  # Runs until it is stopped.
+    BATCH = "batch"  # Runs to its end.
+    SYSTEM = "system"  # Runs on every matching node until it is stopped.
+    SYSBATCH = "sysbatch"  # Runs once to its end on every matching node.
+    CORE = "_core"  # Internal work of the servers; cannot be submitted.
 
 
 class JobStatus(StrEnum):
     """The status of a job. Only the leader changes it (jobs.md 4)."""
 
-    PENDING = "pending"
+    PENDING = "pending"  # An evaluation is open, and nothing runs.
     RUNNING = "running"
-    DEAD = "dead"
+    DEAD = "dead"  # Nothing runs, and nothing is left to run.
 
 
 class MissedLaunchPolicy(StrEnum):
-    """What happens to launches that were missed while there was no leader."""
+    """What happens to launches of a periodic job that were missed because the cluster had no leader."""
 
     ONCE = "once"  # One launch replaces all missed ones.
-    NONE = "none"
+    NONE = "none"  # No missed launch is made up for.
     ALL = "all"  # Every missed launch is made, with its own launch time.
 
 
 class Periodic(Record):
-    """When children of the job are launched. `spec` is the deprecated form with one cron expression, `specs` the new one."""
+    """When a periodic job launches children: jobs that are created from it at the times of cron expressions."""
 
     enabled: bool = True
-    spec: str = ""
-    specs: tuple[str, ...] | None = None
-    spec_type: str = "cron"
-    prohibit_overlap: bool = False
+    spec: str = ""  # One cron expression; deprecated.
+    specs: tuple[str, ...] | None = None  # The cron expressions.
+    spec_type: str = "cron"  # Always "cron".
+    prohibit_overlap: bool = False  # Do not launch while a child runs.
     max_running: int = 0  # How many children may run at the same time; others wait. 0 means no limit.
-    time_zone: str = "UTC"
-    missed: str = MissedLaunchPolicy.ONCE
+    time_zone: str = "UTC"  # Of the cron expressions.
+    missed: str = MissedLaunchPolicy.ONCE  # A `MissedLaunchPolicy`.
 
 
 class PayloadRequirement(StrEnum):
-    """Whether a dispatch carries a payload."""
+    """Whether the dispatch of a job must, may or must not carry a payload: data for its tasks."""
 
     OPTIONAL = "optional"
     REQUIRED = "required"
@@ -70,23 +70,23 @@ class PayloadRequirement(StrEnum):
 
 
 class Parameterized(Record):
-    """Makes the job a template: each dispatch creates a child job from it."""
+    """The block that makes a job a template: each dispatch creates a child job from it."""
 
-    payload: str = PayloadRequirement.OPTIONAL
-    meta_required: tuple[str, ...] | None = None
-    meta_optional: tuple[str, ...] | None = None
-    max_running: int = 0  # As in `Periodic`.
+    payload: str = PayloadRequirement.OPTIONAL  # A `PayloadRequirement`.
+    meta_required: tuple[str, ...] | None = None  # Keys that a dispatch must set.
+    meta_optional: tuple[str, ...] | None = None  # Keys that it may set.
+    max_running: int = 0  # How many children may run at the same time; others wait. 0 means no limit.
 
 
 class MultiregionStrategy(Record):
-    """How a deployment proceeds through the regions."""
+    """How a deployment of a job in several regions proceeds from region to region."""
 
-    max_parallel: int = 0
-    on_failure: str = ""
+    max_parallel: int = 0  # Regions at a time.
+    on_failure: str = ""  # What happens to the other regions.
 
 
 class MultiregionRegion(Record):
-    """What differs in the job of one region."""
+    """The fields of a job in several regions that differ in one region."""
 
     name: str = ""
     count: int = 1
@@ -96,14 +96,17 @@ class MultiregionRegion(Record):
 
 
 class Multiregion(Record):
-    """One job in several regions. Decoded only so that validation can reject it with a clear message."""
+    """The block of a job in several regions.
+
+    It is decoded only so that validation can reject it with a clear message.
+    """
 
     strategy: MultiregionStrategy | None = None
     regions: tuple[MultiregionRegion, ...] | None = None
 
 
 class UILink(Record):
-    """A link shown on the job's page."""
+    """A link on the job's page in a web interface."""
 
     label: str = ""
     url: str = msgspec.field(default="", name="Url")
@@ -117,24 +120,24 @@ class UI(Record):
 
 
 class VersionTag(Record):
-    """A name for a version of a job, which protects the version from garbage collection. `tagged_time` is ns since 1970."""
+    """A name for a version of a job. A tagged version is not deleted by garbage collection."""
 
     name: str = ""
     description: str = ""
-    tagged_time: int = 0
+    tagged_time: int = 0  # ns since the epoch
 
 
 class Job(Record):
-    """A job: its specification, and the fields that only the server sets (the last block)."""
+    """A job: its submitted specification, then the fields that only servers set."""
 
     id: str
     name: str = ""
     namespace: str = DEFAULT_NAMESPACE
     region: str = DEFAULT_REGION
-    type: str = JobType.SERVICE
-    priority: int = 0
-    all_at_once: bool = False
-    datacenters: tuple[str, ...] | None = None
+    type: str = JobType.SERVICE  # A `JobType`.
+    priority: int = 0  # Higher numbers are scheduled first; 0: the default.
+    all_at_once: bool = False  # Place all allocations or none.
+    datacenters: tuple[str, ...] | None = None  # Names or patterns.
     node_pool: str = ""
     constraints: tuple[Constraint, ...] | None = None
     affinities: tuple[Affinity, ...] | None = None
@@ -148,8 +151,8 @@ class Job(Record):
     ui: UI | None = None
     vault_namespace: str = ""
     consul_namespace: str = ""
-    stop: bool = False
-    payload: bytes | None = None
+    stop: bool = False  # The job should not run.
+    payload: bytes | None = None  # Data of a dispatch, for its tasks.
     version: int = 0
     version_tag: VersionTag | None = None
 
@@ -177,7 +180,10 @@ class Job(Record):
 
     @classmethod
     def complete_submission(cls, submitted: dict[str, object]) -> dict[str, object]:
-        """Let groups inherit from the job, and tasks from their group."""
+        """Complete a submitted job: groups inherit policies from the job, and tasks from their group.
+
+        Modifies and returns the JSON object.
+        """
         return inheritance.complete_job(submitted)
 
     @property
@@ -187,7 +193,7 @@ class Job(Record):
 
     @property
     def runs_on_every_node(self) -> bool:
-        """Whether each feasible node runs the job: its type is system or sysbatch."""
+        """Whether the job runs on each node that can run it: its type is system or sysbatch."""
         return self.type in (JobType.SYSTEM, JobType.SYSBATCH)
 
     @property
@@ -197,53 +203,62 @@ class Job(Record):
 
     @property
     def is_periodic(self) -> bool:
-        """Whether the job launches children at set times."""
+        """Whether the job launches children at the times of cron expressions."""
         return self.periodic is not None
 
     @property
     def is_parameterized(self) -> bool:
-        """Whether the job is a template for dispatches. A dispatched child has the block as well, but is not a template."""
+        """Whether the job is a template for dispatches.
+
+        A dispatched child inherits the block, but is not a template.
+        """
         return self.parameterized_job is not None and not self.dispatched
 
     @property
     def is_active_periodic(self) -> bool:
-        """Whether the leader must launch children: the job is periodic, enabled, not stopped and not waiting for a dispatch."""
+        """Whether the leader must launch children of the job.
+
+        It is periodic, enabled, not stopped and not a template for dispatches.
+        """
         return self.periodic is not None and self.periodic.enabled and not self.stop and not self.is_parameterized
 
     def find_group(self, name: str) -> TaskGroup | None:
-        """Return the group with this name, or `None`."""
+        """Return the group with this name, or `None` if the job has no such group."""
         return next((group for group in self.groups if group.name == name), None)
 
 
 class Submission(Record):
-    """The source text of a version of a job, with its variables."""
+    """The source text of a version of a job, with the variables that were inserted into it."""
 
     namespace: str
     job_id: str
     version: int = 0
     job_modify_index: int = 0
-    source: str = ""
+    source: str = ""  # The text of the job file.
     format: str = ""  # "hcl2" or "json"
-    variable_flags: dict[str, str] | None = None
-    variables: str = ""
+    variable_flags: dict[str, str] | None = None  # Variables from the command line.
+    variables: str = ""  # The text of the variables file.
     create_index: int = 0
     modify_index: int = 0
 
 
 class GroupSummary(Record):
-    """Allocations of a group by status. Complete and failed count ended allocations and never decrease."""
+    """The number of a group's allocations in each status.
 
-    queued: int = 0
+    `complete` and `failed` count all that ever ended and never decrease.
+    """
+
+    queued: int = 0  # Not placed yet.
     complete: int = 0
     failed: int = 0
     running: int = 0
-    starting: int = 0
+    starting: int = 0  # Placed but not running yet.
     lost: int = 0
     unknown: int = 0
 
 
 class ChildrenSummary(Record):
-    """Children of a periodic or parameterized job by status."""
+    """The number of children of a periodic or parameterized job in each status."""
 
     pending: int = 0
     running: int = 0
@@ -251,15 +266,15 @@ class ChildrenSummary(Record):
 
 
 class JobSummary(Record):
-    """Counts of a job's allocations and children by status.
+    """The number of allocations of each group and of children of a job, by status.
 
-    Only one writer maintains it, because some counts depend on history: they never decrease.
+    Only one component may write it, because some numbers depend on history: they never decrease.
     """
 
     job_id: str
     namespace: str
-    summary: dict[str, GroupSummary] = msgspec.field(default_factory=dict)
-    children: ChildrenSummary | None = None
+    summary: dict[str, GroupSummary] = msgspec.field(default_factory=dict)  # By group name.
+    children: ChildrenSummary | None = None  # Null: the job does not create children.
     create_index: int = 0
     modify_index: int = 0
 

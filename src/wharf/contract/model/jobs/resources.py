@@ -13,32 +13,32 @@ UNLIMITED_MEMORY_MB: Final = -1
 
 
 class RequestedDevice(Record):
-    """A number of devices of one model: `type`, `vendor/type` or `vendor/type/name`."""
+    """A request for a number of devices of one model, such as GPUs."""
 
-    name: str = ""
+    name: str = ""  # `type`, `vendor/type` or `vendor/type/name`.
     count: int = 1
     constraints: tuple[Constraint, ...] | None = None
     affinities: tuple[Affinity, ...] | None = None
 
 
 class NUMA(Record):
-    """Whether the task's cores and devices must belong to one NUMA node."""
+    """Whether the task's cores and devices must belong to one NUMA node: a processor with its own memory."""
 
-    affinity: str = "none"
-    devices: tuple[str, ...] | None = None
+    affinity: str = "none"  # "none", "prefer" or "require".
+    devices: tuple[str, ...] | None = None  # Names of requested devices.
 
 
 class Resources(Record):
-    """The resources that one task requests. `cpu` is in MHz, `cores` are whole and exclusive; one of the two is zero."""
+    """The resources that one task requests. Either `cpu` or `cores` is zero."""
 
-    cpu: int = 100
-    cores: int = 0
+    cpu: int = 100  # MHz.
+    cores: int = 0  # Whole cores for this task only.
     memory_mb: int = 300
-    memory_max_mb: int = 0
-    disk_mb: int = 0
-    secrets_mb: int = 0
-    iops: int = 0
-    networks: tuple[NetworkResource, ...] | None = None
+    memory_max_mb: int = 0  # Limit above the reservation; 0: none, -1: all memory of the node.
+    disk_mb: int = 0  # Always 0: the group requests disk.
+    secrets_mb: int = 0  # Size of the folder for secrets.
+    iops: int = 0  # Deprecated, without effect.
+    networks: tuple[NetworkResource, ...] | None = None  # Deprecated: the group requests networks.
     devices: tuple[RequestedDevice, ...] | None = None
     numa: NUMA | None = None
 
@@ -47,7 +47,10 @@ class Resources(Record):
 
     @classmethod
     def complete_submission(cls, submitted: dict[str, object]) -> dict[str, object]:
-        """Set `CPU` to 0 if whole cores are requested without MHz, because the default of `CPU` does not apply then."""
+        """Set `CPU` to 0 if a submitted task requests whole cores but no MHz.
+
+        Otherwise the default of `CPU` would apply. Modifies and returns the JSON object.
+        """
         if "CPU" not in submitted and submitted.get("Cores"):
             submitted["CPU"] = 0
         return submitted

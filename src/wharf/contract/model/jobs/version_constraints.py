@@ -10,18 +10,20 @@ from functools import lru_cache, total_ordering
 from typing import Final
 
 MAX_VERSION_CHARS: Final = 512
+"""Length of a version or a list of constraints; limits the time to parse it."""
 MAX_COMPARISONS: Final = 32
+"""Comparisons in one list of constraints; limits the time to evaluate it."""
 
 
 class VersionError(ValueError):
-    """The text is not a version, or not a list of constraints."""
+    """The error that a text is not a version, or not a list of version constraints."""
 
 
 class VersionDialect(StrEnum):
-    """Which of the two notations applies."""
+    """The notation and the order of versions."""
 
-    VERSION = "version"
-    SEMVER = "semver"
+    VERSION = "version"  # Accepts many notations, such as `1.2rc1`; is strict about pre-releases.
+    SEMVER = "semver"  # Semantic versioning; without the operator `~>`.
 
 
 _PART = r"[0-9A-Za-z~-]+"
@@ -39,7 +41,10 @@ _CONSTRAINT = re.compile(r"(?P<operator>=|!=|>=|<=|>|<|~>)?\s*(?P<version>\S+)\Z
 
 @total_ordering
 class Version:
-    """A version, ordered by release, then by pre-release. Build metadata is ignored."""
+    """A version, ordered by its release numbers, then by its pre-release. Build metadata (`+abc`) is ignored.
+
+    Raises `VersionError` if the text is not a version.
+    """
 
     __slots__ = ("_key", "is_prerelease", "part_count", "release")
 
@@ -50,11 +55,11 @@ class Version:
         if match is None:
             raise VersionError(f'"{text}" is not a version')
         parts = [int(part) for part in match["release"].split(".")]
-        self.part_count = len(parts)
+        self.part_count = len(parts)  # Before zeros are added; `~>` needs it.
         self.release = tuple(parts + [0] * (3 - len(parts)))
         prerelease = match["pre"] or match["tight"] or ""
         self.is_prerelease = bool(prerelease)
-        self._key = (_without_zeros(self.release), _prerelease_key(prerelease))
+        self._key = (_without_zeros(self.release), _get_prerelease_sort_key(prerelease))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Version) and self._key == other._key
@@ -67,15 +72,19 @@ class Version:
 
 
 def _without_zeros(release: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the release without trailing zeros, because `1.2` and `1.2.0.0` are equal."""
+    """Return the release numbers without trailing zeros, so that `1.2` and `1.2.0.0` compare as equal."""
     end = len(release)
     while end and release[end - 1] == 0:
         end -= 1
     return release[:end]
 
 
-def _prerelease_key(prerelease: str) -> tuple[int, tuple[tuple[int, int, str], ...]]:
-    """Return a sort key: a release sorts after its pre-releases, and numeric parts sort before text."""
+def _get_prerelease_sort_key(prerelease: str) -> tuple[int, tuple[tuple[int, int, str], ...]]:
+    """Return a sort key for the pre-release of a version, such as `rc.1`.
+
+    A release (empty text) sorts after its pre-releases. Numeric parts sort before text, as semantic versioning
+    requires.
+    """
     if not prerelease:
         return 1, ()
     parts = prerelease.split(".")
@@ -83,7 +92,7 @@ def _prerelease_key(prerelease: str) -> tuple[int, tuple[tuple[int, int, str], .
 
 
 class _Constraint:
-    """One comparison with a version."""
+    """One comparison with a version, such as `>= 1.2`. Raises `VersionError` if the text is not one."""
 
     __slots__ = ("dialect", "operator", "version")
 
@@ -103,7 +112,7 @@ class _Constraint:
             return version == self.version
         if self.operator == "!=":
             return version != self.version
-        if self.dialect is VersionDialect.VERSION and not self._may_compare(version):
+        if self.dialect is VersionDialect.VERSION and not self._is_order_defined(version):
             return False
         if self.operator == ">":
             return version > self.version
@@ -113,24 +122,34 @@ class _Constraint:
             return version < self.version
         if self.operator == "<=":
             return version <= self.version
-        return self._is_compatible(version)
+        return self._satisfies_pessimistic(version)
 
-    def _may_compare(self, version: Version) -> bool:
-        """Return whether an ordering comparison is allowed. A pre-release is compared only with pre-releases of its release."""
+    def _is_order_defined(self, version: Version) -> bool:
+        """Return whether an ordering comparison such as `>=` may accept the version.
+
+        A pre-release is accepted only if the constraint names a pre-release of the same release: `>= 1.2.0-a` accepts
+        `1.2.0-b`, `>= 1.1.0` does not.
+        """
         if not version.is_prerelease:
             return True
         return self.version.is_prerelease and version.release == self.version.release
 
-    def _is_compatible(self, version: Version) -> bool:
-        """Return whether `~>` holds. `~> 1.2.3` accepts `1.2.x` from `1.2.3` on: only the last given part may increase."""
+    def _satisfies_pessimistic(self, version: Version) -> bool:
+        """Return whether the version satisfies the operator `~>`: only the last given number may increase.
+
+        `~> 1.2.3` accepts every `1.2.x` from `1.2.3` on.
+        """
         if version < self.version:
             return False
-        fixed_parts = self.version.part_count - 1
-        return version.release[:fixed_parts] == self.version.release[:fixed_parts]
+        unchanged_parts = self.version.part_count - 1
+        return version.release[:unchanged_parts] == self.version.release[:unchanged_parts]
 
 
 class VersionConstraints:
-    """A list of comparisons that must all hold, such as `>= 1.2, < 2`."""
+    """A list of comparisons that a version must satisfy, such as `>= 1.2, < 2`.
+
+    Raises `VersionError` if the text is not one.
+    """
 
     __slots__ = ("_constraints", "_dialect")
 
@@ -144,7 +163,7 @@ class VersionConstraints:
         self._dialect = dialect
 
     def allows(self, text: str) -> bool:
-        """Return whether a version satisfies all comparisons; False if the text is not a version."""
+        """Return whether a version satisfies all comparisons; `False` if the text is not a version."""
         try:
             version = Version(text, self._dialect)
         except VersionError:
@@ -154,5 +173,8 @@ class VersionConstraints:
 
 @lru_cache(maxsize=1024)
 def parse_version_constraints(text: str, dialect: VersionDialect = VersionDialect.VERSION) -> VersionConstraints:
-    """Parse a list of constraints, with a cache. Raises `VersionError`."""
+    """Parse a list of comparisons such as `>= 1.2, < 2`. Results are cached.
+
+    Raises `VersionError` if the text is invalid.
+    """
     return VersionConstraints(text, dialect)

@@ -8,10 +8,10 @@ from wharf.contract.model.record import Record
 
 
 class VolumeType(StrEnum):
-    """Where a volume comes from."""
+    """What provides a volume."""
 
-    HOST = "host"
-    CSI = "csi"
+    HOST = "host"  # A folder of the node.
+    CSI = "csi"  # A CSI plugin.
 
 
 class AccessMode(StrEnum):
@@ -27,7 +27,7 @@ class AccessMode(StrEnum):
 
 
 class AttachmentMode(StrEnum):
-    """How a volume is presented to a task."""
+    """Whether a task sees a volume as a mounted file system or as a block device."""
 
     FILE_SYSTEM = "file-system"
     BLOCK_DEVICE = "block-device"
@@ -41,24 +41,24 @@ class MountOptions(Record):
 
 
 class VolumeRequest(Record):
-    """A volume that every allocation of the group needs. `source` is its name on the node or in the plugin."""
+    """A volume that every allocation of a group needs."""
 
-    name: str = ""
-    type: str = ""
-    source: str = ""
+    name: str = ""  # The name by which tasks mount it.
+    type: str = ""  # A `VolumeType`.
+    source: str = ""  # Its name on the node or in the CSI plugin.
     read_only: bool = False
-    sticky: bool = False
-    access_mode: str = ""
-    attachment_mode: str = ""
+    sticky: bool = False  # A replacement must use the same volume.
+    access_mode: str = ""  # An `AccessMode`.
+    attachment_mode: str = ""  # An `AttachmentMode`.
     mount_options: MountOptions | None = None
-    per_alloc: bool = False
+    per_alloc: bool = False  # Each allocation has its own volume: its index is added to `source`.
 
 
 class VolumeMount(Record):
     """Where one task mounts a volume of its group."""
 
-    volume: str = ""
-    destination: str = ""
+    volume: str = ""  # The name of the volume request.
+    destination: str = ""  # The path in the task.
     read_only: bool = False
-    propagation_mode: str = "private"
-    selinux_label: str = ""
+    propagation_mode: str = "private"  # Whether later mounts below it are visible on the other side.
+    selinux_label: str = ""  # "z", "Z" or empty.

@@ -14,25 +14,31 @@ from wharf.contract.model.record import Record
 
 
 class NodeStatus(enum.StrEnum):
-    INITIALIZING = "initializing"
+    """The status of a node, as servers see it."""
+
+    INITIALIZING = "initializing"  # Has not reported its allocations yet.
     READY = "ready"
-    DOWN = "down"
-    DISCONNECTED = "disconnected"
+    DOWN = "down"  # No heartbeat.
+    DISCONNECTED = "disconnected"  # No heartbeat, but allocations may continue when it returns.
 
 
 class SchedulingEligibility(enum.StrEnum):
+    """Whether new allocations may be placed on a node."""
+
     ELIGIBLE = "eligible"
     INELIGIBLE = "ineligible"
 
 
 class DrainStatus(enum.StrEnum):
+    """The status of the latest drain of a node."""
+
     DRAINING = "draining"
     COMPLETE = "complete"
     CANCELED = "canceled"
 
 
 class NodeEventSubsystem(enum.StrEnum):
-    """The part of the system that reports a node event."""
+    """The part of the system that reported an event of a node."""
 
     CLUSTER = "Cluster"
     DRAIN = "Drain"
@@ -48,7 +54,7 @@ MAX_NODE_EVENTS = 10
 
 
 class NodeEvent(Record):
-    """An event in the history of a node."""
+    """An event in the history of a node, such as a missed heartbeat."""
 
     message: str = ""
     subsystem: NodeEventSubsystem = NodeEventSubsystem.CLUSTER
@@ -58,55 +64,61 @@ class NodeEvent(Record):
 
 
 class DrainStrategy(Record):
-    """How a node is drained. A deadline above 0 is a time limit, 0 sets no limit, and below 0 all allocations move at once."""
+    """How a node is drained: its allocations move to other nodes within a time limit."""
 
-    deadline: int = 0  # ns
-    ignore_system_jobs: bool = False
-    force_deadline: datetime.datetime | None = None
+    deadline: int = 0  # ns; 0: no time limit; negative: all allocations move at once.
+    ignore_system_jobs: bool = False  # Do not stop system jobs.
+    force_deadline: datetime.datetime | None = None  # When the remaining allocations are stopped.
     started_at: datetime.datetime | None = None
 
 
 class DrainMetadata(Record):
-    """The latest drain: who requested it and its status."""
+    """The latest drain of a node: its times, its status and the caller that requested it."""
 
     started_at: datetime.datetime | None = None
     updated_at: datetime.datetime | None = None
     status: DrainStatus = DrainStatus.DRAINING
-    accessor_id: str = ""
-    meta: dict[str, str] | None = None
+    accessor_id: str = ""  # The token that requested it.
+    meta: dict[str, str] | None = None  # Notes of the caller.
 
 
 class DriverInfo(Record):
-    """Whether a driver is available and healthy on the node."""
+    """The state of one driver of a node. A driver runs tasks in one way, such as in containers."""
 
     attributes: dict[str, str] | None = None
-    detected: bool = False
-    healthy: bool = False
+    detected: bool = False  # The programs that it needs exist.
+    healthy: bool = False  # It can run tasks.
     health_description: str = ""
     update_time: datetime.datetime | None = None
 
 
 class NodeHostVolume(Record):
-    """A folder of the node that jobs can mount. Only dynamic volumes have an ID."""
+    """A folder of the node that jobs can mount, as the node reports it."""
 
     name: str = ""
     path: str = ""
     read_only: bool = False
-    id: str = ""
+    id: str = ""  # Empty unless it was created through the API.
 
 
 class HostNetwork(Record):
+    """A named network of a node; the ports of a job can request it by name."""
+
     name: str = ""
     cidr: str = ""
     interface: str = ""
-    reserved_ports: str = ""
+    reserved_ports: str = ""  # Ports that jobs cannot use: "22,8000-8100".
 
 
 class CSITopology(Record):
+    """Where a CSI volume is accessible: names and values of places, such as a zone."""
+
     segments: dict[str, str] | None = None
 
 
 class CSIControllerInfo(Record):
+    """What the controller of a CSI plugin can do. It attaches volumes to nodes."""
+
     supports_read_only_attach: bool = False
     supports_attach_detach: bool = False
     supports_list_volumes: bool = False
@@ -114,18 +126,20 @@ class CSIControllerInfo(Record):
 
 
 class CSINodeInfo(Record):
-    id: str = ""
-    max_volumes: int = 0
+    """How a CSI plugin mounts volumes on the node."""
+
+    id: str = ""  # The ID of the node for the plugin.
+    max_volumes: int = 0  # 0: no limit.
     accessible_topology: CSITopology | None = None
-    requires_node_stage_volume: bool = False
+    requires_node_stage_volume: bool = False  # A volume is mounted once on the node before tasks use it.
 
 
 class CSIInfo(Record):
     """A CSI storage plugin that runs on the node."""
 
     plugin_id: str = ""
-    alloc_id: str = ""
-    provider: str = ""
+    alloc_id: str = ""  # The allocation that runs it.
+    provider: str = ""  # The name that the plugin reports.
     provider_version: str = ""
     healthy: bool = False
     health_description: str = ""
@@ -137,23 +151,23 @@ class CSIInfo(Record):
 
 
 class Node(Record):
-    """A machine that runs allocations. `drain` is true when a strategy is set; `set_drain_strategy` changes both together."""
+    """A machine that runs allocations. `drain` is true exactly if `drain_strategy` is set."""
 
     id: str
     secret_digest: str = ""  # SHA-256 in hex of the secret; never in a reply.
     name: str = ""
     datacenter: str = "dc1"
-    node_class: str = ""
+    node_class: str = ""  # A name for nodes of one type, set by operators.
     node_pool: str = "default"
     http_addr: str = ""
     tls_enabled: bool = False
-    cgroup_parent: str = ""
+    cgroup_parent: str = ""  # The control group of its tasks.
     attributes: dict[str, str] | None = None
     meta: dict[str, str] | None = None
-    links: dict[str, str] | None = None
+    links: dict[str, str] | None = None  # Without use; clients expect the field.
     node_resources: NodeResources | None = None
     reserved_resources: ReservedResources | None = None
-    computed_class: str = ""
+    computed_class: str = ""  # A digest of what constraints can compare; equal nodes have equal digests.
     drain: bool = False
     drain_strategy: DrainStrategy | None = None
     scheduling_eligibility: SchedulingEligibility = SchedulingEligibility.ELIGIBLE
@@ -164,21 +178,22 @@ class Node(Record):
     events: tuple[NodeEvent, ...] | None = None  # Newest last.
     drivers: dict[str, DriverInfo] | None = None
     host_volumes: dict[str, NodeHostVolume] | None = None
+    # Delete its volumes together with the node.
     gc_volumes_on_node_gc: bool = msgspec.field(name="GCVolumesOnNodeGC", default=False)
     host_networks: dict[str, HostNetwork] | None = None
     csi_controller_plugins: dict[str, CSIInfo] | None = None
     csi_node_plugins: dict[str, CSIInfo] | None = None
-    last_drain: DrainMetadata | None = None
-    node_max_allocs: int = 0  # 0: no limit
-    last_missed_heartbeat_index: int = 0
-    last_alloc_update_index: int = 0
-    reports_from: int = 0  # The first report number of the agent, as it registered; 0 if it did not send one.
+    last_drain: DrainMetadata | None = None  # The latest drain.
+    node_max_allocs: int = 0  # Allocations that it may run at a time; 0: no limit.
+    last_missed_heartbeat_index: int = 0  # The log index of its last missed heartbeat; 0: none since it was ready.
+    last_alloc_update_index: int = 0  # The log index of its last report of allocations.
+    reports_from: int = 0  # The number of the first report since the agent registered; 0: its reports have no numbers.
     create_index: int = 0
     modify_index: int = 0
 
     @property
     def is_ready_for_placements(self) -> bool:
-        """Whether new allocations may be placed on the node."""
+        """Whether new allocations may be placed on the node: it is ready, eligible and not draining."""
         return (
             self.status is NodeStatus.READY
             and self.drain_strategy is None
@@ -187,17 +202,20 @@ class Node(Record):
 
 
 def set_drain_strategy(node: Node, strategy: DrainStrategy | None) -> Node:
-    """Return the node with this drain strategy; `None` ends the drain."""
+    """Return the node with this drain strategy. `None` ends the drain."""
     return msgspec.structs.replace(node, drain=strategy is not None, drain_strategy=strategy)
 
 
 def add_node_event(node: Node, event: NodeEvent) -> Node:
-    """Return the node with one more event. Only the newest `MAX_NODE_EVENTS` are retained."""
+    """Return the node with one more event in its history. Only the newest `MAX_NODE_EVENTS` events are retained."""
     return msgspec.structs.replace(node, events=((*(node.events or ()), event))[-MAX_NODE_EVENTS:])
 
 
 def add_new_node_events(node: Node, events: tuple[NodeEvent, ...] | None) -> Node:
-    """Return the node with those of its reported events that are not stored yet. A node may report an event more than once."""
+    """Return the node with those of the reported events added to its history that are not in it yet.
+
+    A node may report an event more than once.
+    """
     known = {(event.timestamp, event.message) for event in node.events or ()}
     for event in events or ():
         if (event.timestamp, event.message) not in known:

@@ -18,11 +18,11 @@ DEFAULT_MAX_TRAILING_LOGS: Final = 250
 
 
 class AutopilotConfiguration(Record):
-    """The configuration document. Only the contact threshold and the maximum of trailing logs have an effect."""
+    """The settings for the health of servers. Only `last_contact_threshold` and `max_trailing_logs` have an effect."""
 
-    last_contact_threshold: int = 0  # ns
+    last_contact_threshold: int = 0  # ns; a server without contact for longer is unhealthy.
     server_stabilization_time: int = 0  # ns
-    max_trailing_logs: int = 0
+    max_trailing_logs: int = 0  # A server that is further behind in the log is unhealthy.
     min_quorum: int = 0
     cleanup_dead_servers: bool = False
     enable_redundancy_zones: bool = False
@@ -38,11 +38,11 @@ DEFAULT_AUTOPILOT_CONFIGURATION: Final = AutopilotConfiguration(
     max_trailing_logs=DEFAULT_MAX_TRAILING_LOGS,
     cleanup_dead_servers=True,
 )
-"""Used until a configuration is stored."""
+"""Applies until an operator stores a configuration."""
 
 
 def list_autopilot_problems(configuration: AutopilotConfiguration) -> list[str]:
-    """Return everything that is wrong with a submitted configuration."""
+    """Return an error text for each negative number in a submitted configuration; empty if it is valid."""
     numbers = {
         "LastContactThreshold": configuration.last_contact_threshold,
         "ServerStabilizationTime": configuration.server_stabilization_time,
@@ -53,30 +53,27 @@ def list_autopilot_problems(configuration: AutopilotConfiguration) -> list[str]:
 
 
 class ServerLogStatus(msgspec.Struct, frozen=True):
-    """How far a server has read the log, as it reports itself.
+    """How far a server has read the log, as the server itself reports."""
 
-    `last_contact_ns` is the time since its last contact with the log, or `None` if it had none yet.
-    """
-
-    index: int = 0
-    epoch: int = 0
-    last_contact_ns: int | None = None
+    index: int = 0  # The last log index that it has read.
+    epoch: int = 0  # The epoch of the log: raised when the log is replaced by an older copy.
+    last_contact_ns: int | None = None  # Time since its last contact with the log; `None`: no contact yet.
 
 
 class ServerHealth(msgspec.Struct, frozen=True):
-    """The health of one server. `unhealthy_reason` is empty if the server is healthy."""
+    """The health of one server."""
 
     member_id: str
     log_status: ServerLogStatus | None
     """`None` if the server did not reply."""
-    unhealthy_reason: str = ""
+    unhealthy_reason: str = ""  # Empty if the server is healthy.
 
 
 class ClusterHealth(msgspec.Struct, frozen=True):
-    """The health of all servers, and how many more of them may fail."""
+    """The health of all servers together and of each one."""
 
     is_healthy: bool
-    failures_tolerated: int
+    failures_tolerated: int  # How many healthy servers may fail before the cluster stops working.
     servers: Sequence[ServerHealth]
 
 
@@ -88,10 +85,10 @@ def assess_cluster_health(
     can_decide: bool = True,
     is_single_server: bool = False,
 ) -> ClusterHealth:
-    """Return the health of every member, judged by the status that it reports.
+    """Return the health of all servers, judged by the log status that each reported (`None`: no reply).
 
-    `can_decide`: a leader exists, and the log accepts writes. The log stores acknowledged writes, not the servers. The cluster
-    works as long as one server is healthy, so all healthy servers but one may fail.
+    `newest_index` is the newest log index. `can_decide` means that a leader exists and the log accepts writes. The
+    cluster works as long as one server is healthy, because the log stores acknowledged writes, not the servers.
     """
     servers = [
         ServerHealth(member_id, log_status, _find_unhealthy_reason(log_status, newest_index, configuration))
@@ -108,7 +105,7 @@ def assess_cluster_health(
 def _find_unhealthy_reason(
     log_status: ServerLogStatus | None, newest_index: int, configuration: AutopilotConfiguration
 ) -> str:
-    """Return why a server is unhealthy; empty if it is healthy."""
+    """Return why a server is unhealthy, such as no contact with the log; empty if it is healthy."""
     if log_status is None:
         return "no reply"
     if log_status.last_contact_ns is None:

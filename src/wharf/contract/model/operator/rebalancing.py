@@ -4,31 +4,27 @@ from wharf.contract.model.record import Record
 
 
 class AllocationMove(Record):
-    """One allocation, and the node where it would score higher. The scores are those of the placement ranking."""
+    """A proposal to move one allocation to a node where its placement score is higher."""
 
     alloc_id: str
-    name: str
+    name: str  # Such as "web.frontend[0]".
     namespace: str
     job_id: str
     task_group: str
     from_node_id: str
-    from_node: str
+    from_node: str  # The name of the node.
     to_node_id: str
-    to_node: str
+    to_node: str  # The name of the node.
     score_before: float
     score_after: float
 
 
 class Rebalancing(Record):
-    """The proposed or started moves.
+    """The result of a request to rebalance: the proposed or started moves of allocations."""
 
-    `moving` counts the moves that were started; the `migrate` limits of the groups hold back the others. `nodes_used` counts the
-    nodes with allocations of jobs other than system and sysbatch jobs.
-    """
-
-    text: str
+    text: str  # The summary sentence.
     moves: tuple[AllocationMove, ...] = ()
-    moving: int = 0
-    nodes_used: int = 0
-    nodes_used_after: int = 0
-    allocations_looked_at: int = 0
+    moving: int = 0  # How many moves were started; the others wait because of `migrate` limits.
+    nodes_used: int = 0  # Nodes with allocations of service or batch jobs.
+    nodes_used_after: int = 0  # The same after all moves.
+    allocations_looked_at: int = 0  # How many allocations were examined.

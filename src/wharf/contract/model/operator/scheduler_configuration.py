@@ -6,13 +6,15 @@ from wharf.contract.model.record import Record
 
 
 class SchedulerAlgorithm(enum.StrEnum):
-    INHERITED = ""  # Only in a node pool: use the cluster's algorithm.
-    BINPACK = "binpack"
-    SPREAD = "spread"
+    """How the scheduler prefers nodes."""
+
+    INHERITED = ""  # Only in a node pool: as in the cluster.
+    BINPACK = "binpack"  # Fill nodes that are in use first.
+    SPREAD = "spread"  # Use the emptiest nodes first.
 
 
 class PreemptionConfig(Record):
-    """The job types for which the scheduler may preempt allocations of lower priority."""
+    """The types of jobs for which the scheduler may stop allocations of lower priority."""
 
     system_scheduler_enabled: bool = False
     sys_batch_scheduler_enabled: bool = False
@@ -21,20 +23,24 @@ class PreemptionConfig(Record):
 
 
 class SchedulerConfiguration(Record):
-    """The configuration document. A field that a submitted document omits is off, so the defaults are zeros (see `cluster`)."""
+    """The scheduler settings of the cluster.
 
-    scheduler_algorithm: str = SchedulerAlgorithm.BINPACK  # Not an enum, so that validation can report an unknown one.
-    memory_oversubscription_enabled: bool = False
-    reject_job_registration: bool = False
-    pause_eval_broker: bool = False
-    node_limit_for_feasibility_checks: int = 0
+    The defaults are zeros, because a field that a submitted document omits is off.
+    """
+
+    # A `SchedulerAlgorithm`; text, so that validation can report another value.
+    scheduler_algorithm: str = SchedulerAlgorithm.BINPACK
+    memory_oversubscription_enabled: bool = False  # Tasks may use more memory than they reserve, up to their limit.
+    reject_job_registration: bool = False  # Only management tokens may register jobs.
+    pause_eval_broker: bool = False  # Stop scheduling.
+    node_limit_for_feasibility_checks: int = 0  # Nodes examined for one placement; 0: no limit.
     preemption_config: PreemptionConfig = PreemptionConfig()
     create_index: int = 0
     modify_index: int = 0
 
 
 def list_scheduler_configuration_problems(configuration: SchedulerConfiguration) -> list[str]:
-    """Return everything that is wrong with a submitted configuration."""
+    """Return an error text for each invalid field of a submitted scheduler configuration; empty if it is valid."""
     found = []
     if configuration.scheduler_algorithm not in (SchedulerAlgorithm.BINPACK, SchedulerAlgorithm.SPREAD):
         found.append(f"invalid scheduler algorithm: {configuration.scheduler_algorithm}")

@@ -18,12 +18,12 @@ has an owner, which moves the record to the next state, and a deadline.
 
 
 def render_page() -> str:
-    """Return the whole page."""
+    """Return the whole page of states in Markdown."""
     return "\n".join([PAGE_HEADER, *(_render_section(machine) for machine in STATE_MACHINES)])
 
 
 def _render_section(machine: AnyStateMachine) -> str:
-    """Return the section of one state machine."""
+    """Return the section of one state machine in Markdown: title, diagram and two tables."""
     title = machine.name[0].upper() + machine.name[1:]
     return "\n".join(
         [
@@ -40,7 +40,7 @@ def _render_section(machine: AnyStateMachine) -> str:
 
 
 def _render_diagram(machine: AnyStateMachine) -> Iterator[str]:
-    """Yield a Mermaid state diagram."""
+    """Yield the lines of a state diagram in the Mermaid language."""
     yield "```mermaid"
     yield "stateDiagram-v2"
     for transition in machine.transitions:
@@ -53,7 +53,7 @@ def _render_diagram(machine: AnyStateMachine) -> Iterator[str]:
 
 
 def _render_transitions(machine: AnyStateMachine) -> Iterator[str]:
-    """Yield the table of transitions."""
+    """Yield the lines of the table of allowed transitions with their causes."""
     yield "| from | to | because |"
     yield "|---|---|---|"
     for transition in machine.transitions:
@@ -62,7 +62,7 @@ def _render_transitions(machine: AnyStateMachine) -> Iterator[str]:
 
 
 def _render_ownership(machine: AnyStateMachine) -> Iterator[str]:
-    """Yield the table of owners and deadlines."""
+    """Yield the lines of the table that lists for each state what moves the record on, and until when."""
     yield "| state | owner | deadline |"
     yield "|---|---|---|"
     for state in machine.states:

@@ -12,24 +12,27 @@ State = TypeVar("State", bound=enum.StrEnum)
 
 
 class StateTransition(NamedTuple, Generic[State]):
-    """A transition from a state to the next, and its cause. A `source` of `None` means that the record is created."""
+    """An allowed transition of a record from one state to another."""
 
-    source: State | None
+    source: State | None  # `None`: the record is created.
     target: State
-    cause: str
+    cause: str  # Why it occurs, for the documentation.
     feature: str = ""
     """The feature that this transition needs; empty if none. Coverage checks skip transitions of features that are off."""
 
 
 class StateOwnership(NamedTuple):
-    """Who moves a record in this state to the next one, and until when."""
+    """What moves a record out of a state, and until when. Both are texts for the documentation."""
 
-    owner: str
+    owner: str  # The component or person.
     deadline: str
 
 
 class StateMachine(Generic[State]):
-    """The states of one type of record."""
+    """The states of one type of record and the allowed transitions between them.
+
+    `ownership` states for each state that is not terminal what moves a record on.
+    """
 
     def __init__(
         self,
@@ -48,20 +51,23 @@ class StateMachine(Generic[State]):
         self._allowed = {(transition.source, transition.target) for transition in transitions}
 
     def allows(self, source: enum.StrEnum | None, target: enum.StrEnum) -> bool:
-        """Return whether the transition is allowed. An existing record may always stay in its state."""
+        """Return whether a record may go from `source` to `target`.
+
+        A record may always stay in its state; `None` stands for a new record.
+        """
         return source is target or (source, target) in self._allowed
 
     def find_ownership(self, state: enum.StrEnum) -> StateOwnership | None:
-        """Return who moves a record in this state to the next one, or `None` for a terminal state."""
+        """Return what moves a record out of this state and until when, or `None` for a terminal state."""
         return self._ownership.get(state.value)
 
     def list_targets(self, source: State | None) -> list[State]:
-        """Return the states that can follow this one. `None` stands for a record that does not exist yet."""
+        """Return the states that can follow this one. `None` stands for a new record."""
         return [transition.target for transition in self.transitions if transition.source is source]
 
 
 class InvalidTransition(Exception):
-    """A requested state change is not in the table. The record was not changed."""
+    """The error that a requested state change is not allowed. The record was not changed."""
 
     def __init__(
         self,
@@ -82,7 +88,7 @@ class InvalidTransition(Exception):
         super().__init__(self._format_message())
 
     def _format_message(self) -> str:
-        """Return the error message."""
+        """Return the error message: the requested and the allowed states, and the record's history."""
         history = "; ".join(self.history) if self.history else "none"
         if self.source is None:
             return f"{self.machine} {self.record_id} cannot be created as {self.target}; history: {history}"
@@ -96,7 +102,11 @@ class InvalidTransition(Exception):
 def advance_state(
     machine: StateMachine[State], source: State | None, target: State, *, record_id: str, history: Sequence[str] = ()
 ) -> State:
-    """Return the target state if the table allows it. Raises `InvalidTransition` with the record's history otherwise."""
+    """Return the target state if the state machine allows it.
+
+    Otherwise raise `InvalidTransition` with the record's history. A `source` of `None` means that the record is
+    created.
+    """
     if machine.allows(source, target):
         return target
     raise InvalidTransition(

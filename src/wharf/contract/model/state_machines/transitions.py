@@ -15,6 +15,7 @@ from wharf.contract.model.nodes.node import NodeStatus
 from wharf.contract.model.state_machines.machine import StateMachine, StateOwnership, StateTransition
 
 MULTIREGION_FEATURE: Final = "multiregion"
+"""Transitions with this feature occur only in deployments of jobs in several regions."""
 
 JOB_STATES: Final = StateMachine(
     "job",
@@ -152,7 +153,10 @@ ALLOCATION_DESIRED_STATES: Final = StateMachine(
 
 
 def _build_end_transitions(status: DeploymentStatus, *, feature: str = "") -> list[StateTransition[DeploymentStatus]]:
-    """Return the transitions to failed and cancelled, which every active deployment allows."""
+    """Return the transitions from this status of an active deployment to failed and to cancelled.
+
+    `feature` names the feature without which the status does not occur; empty if it always can.
+    """
     return [
         StateTransition(
             status, DeploymentStatus.FAILED, "unhealthy, past its deadline, or failed by an operator", feature

@@ -10,8 +10,11 @@ from wharf.languages.patterns import PatternError, compile_pattern
 NODE_TARGETS: Final = frozenset(
     {"${node.unique.id}", "${node.unique.name}", "${node.datacenter}", "${node.class}", "${node.pool}"}
 )
+"""Node properties that constraints can compare."""
 TARGET_PREFIXES: Final = ("${attr.", "${meta.", "${device.")
+"""Beginnings of other values of a node that constraints can compare."""
 BOOL_WORDS: Final = frozenset(["1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False"])
+"""Texts that stand for true or false."""
 
 PRESENCE_OPERANDS: Final = frozenset({Operand.IS_SET, Operand.IS_NOT_SET})
 DISTINCT_OPERANDS: Final = frozenset({Operand.DISTINCT_HOSTS, Operand.DISTINCT_PROPERTY})
@@ -22,14 +25,18 @@ AFFINITY_OPERANDS: Final = CONSTRAINT_OPERANDS - PRESENCE_OPERANDS - DISTINCT_OP
 def check_constraints(
     constraints: tuple[Constraint, ...] | None, path: str, report: ValidationReport, *, allow_distinct: bool = True
 ) -> None:
-    """Check the constraints of a job, group, task or device. Only jobs and groups may use distinct hosts or properties."""
+    """Add each problem of these constraints to the report.
+
+    `path` is the path of the job, group, task or device that has them. Only jobs and groups may require distinct
+    hosts or properties.
+    """
     for position, constraint in enumerate(constraints or ()):
         section = report.add_section(f"Constraint {position + 1} validation failed")
         _check_constraint(constraint, f"{path}.Constraints[{position}]".lstrip("."), section, allow_distinct)
 
 
 def _check_constraint(constraint: Constraint, path: str, report: ValidationReport, allow_distinct: bool) -> None:
-    """Check the operand and both sides of a constraint."""
+    """Add each problem of a constraint to the report, such as an unknown operand or an invalid right value."""
     operand = constraint.operand
     if not operand:
         report.add_error(f"{path}.Operand", "Missing constraint operand")
@@ -44,14 +51,14 @@ def _check_constraint(constraint: Constraint, path: str, report: ValidationRepor
         if constraint.r_target:
             report.add_error(f"{path}.RTarget", f'Operator "{operand}" does not support an RTarget')
     else:
-        _check_right_side(operand, constraint.r_target, path, report)
+        _check_right_value(operand, constraint.r_target, path, report)
     if operand != Operand.DISTINCT_HOSTS:
-        _check_left_side(constraint.l_target, path, report)
+        _check_left_value(constraint.l_target, path, report)
 
 
 def _check_distinct(constraint: Constraint, path: str, report: ValidationReport, allow_distinct: bool) -> None:
-    """Check a constraint on distinct hosts or distinct properties."""
-    right = constraint.r_target
+    """Add each problem of a constraint with the operand `distinct_hosts` or `distinct_property` to the report."""
+    right_value = constraint.r_target
     if not allow_distinct:
         report.add_error(
             f"{path}.Operand",
@@ -60,24 +67,31 @@ def _check_distinct(constraint: Constraint, path: str, report: ValidationReport,
         )
         return
     if constraint.operand == Operand.DISTINCT_HOSTS:
-        if right and right not in BOOL_WORDS:
-            report.add_error(f"{path}.RTarget", f'"{right}" is neither true nor false')
-    elif right and not (right.isascii() and right.isdecimal() and len(right) < 19 and int(right) >= 1):
-        report.add_error(f"{path}.RTarget", f'The allowed count of distinct_property must be at least 1; got "{right}"')
+        if right_value and right_value not in BOOL_WORDS:
+            report.add_error(f"{path}.RTarget", f'"{right_value}" is neither true nor false')
+    elif right_value and not (
+        right_value.isascii() and right_value.isdecimal() and len(right_value) < 19 and int(right_value) >= 1
+    ):
+        report.add_error(
+            f"{path}.RTarget", f'The allowed count of distinct_property must be at least 1; got "{right_value}"'
+        )
 
 
-def _check_right_side(operand: str, right: str, path: str, report: ValidationReport) -> None:
-    """Check that the right side is set and is valid for the operand: a pattern, a version constraint or any text."""
-    if not right:
+def _check_right_value(operand: str, right_value: str, path: str, report: ValidationReport) -> None:
+    """Add an error to the report if the right value of a constraint is missing or does not suit the operand.
+
+    The value must be a regular expression, a list of version constraints or any text.
+    """
+    if not right_value:
         report.add_error(f"{path}.RTarget", f'Operator "{operand}" requires an RTarget')
         return
     try:
         if operand == Operand.REGEXP:
-            compile_pattern(right)
+            compile_pattern(right_value)
         elif operand == Operand.VERSION:
-            parse_version_constraints(right, VersionDialect.VERSION)
+            parse_version_constraints(right_value, VersionDialect.VERSION)
         elif operand == Operand.SEMVER:
-            parse_version_constraints(right, VersionDialect.SEMVER)
+            parse_version_constraints(right_value, VersionDialect.SEMVER)
     except PatternError as error:
         report.add_error(f"{path}.RTarget", f"Regular expression failed to compile: {error}")
     except VersionError as error:
@@ -85,26 +99,31 @@ def _check_right_side(operand: str, right: str, path: str, report: ValidationRep
         report.add_error(f"{path}.RTarget", f"{name} constraint is invalid: {error}")
 
 
-def _check_left_side(left: str, path: str, report: ValidationReport) -> None:
-    """Check that the left side is set and is a known node attribute."""
-    if not left:
+def _check_left_value(left_value: str, path: str, report: ValidationReport) -> None:
+    """Add an error to the report if the left value of a constraint is missing or an unknown kind of node attribute."""
+    if not left_value:
         report.add_error(f"{path}.LTarget", "No LTarget provided but is required by constraint")
-    elif left.startswith("$") and not _is_known_target(left):
+    elif left_value.startswith("$") and not _is_known_target(left_value):
         report.add_error(
             f"{path}.LTarget",
-            f'unsupported attribute "{left}"',
+            f'unsupported attribute "{left_value}"',
             "use ${attr...}, ${meta...}, ${device...} or ${node...}",
         )
 
 
 def _is_known_target(target: str) -> bool:
+    """Return whether this is a variable with a value of the node, such as `${attr.kernel.name}`."""
     return target in NODE_TARGETS or (target.startswith(TARGET_PREFIXES) and target.endswith("}"))
 
 
 def check_affinities(
     affinities: tuple[Affinity, ...] | None, path: str, report: ValidationReport, *, job_type: str
 ) -> None:
-    """Check the affinities of a job, group, task or device. System jobs run on every node, so they have none."""
+    """Add each problem of these affinities to the report.
+
+    `path` is the path of the job, group, task or device that has them. System jobs run on every node, so they must
+    not have affinities.
+    """
     if not affinities:
         return
     field_path = f"{path}.Affinities".lstrip(".")
@@ -118,7 +137,7 @@ def check_affinities(
 
 
 def _check_affinity(affinity: Affinity, path: str, report: ValidationReport) -> None:
-    """Check the operand, both sides and the weight of an affinity."""
+    """Add each problem of an affinity to the report: operand, left and right value, weight."""
     operand = affinity.operand
     if not operand:
         report.add_error(f"{path}.Operand", "Missing affinity operand")
@@ -127,8 +146,8 @@ def _check_affinity(affinity: Affinity, path: str, report: ValidationReport) -> 
             f"{path}.Operand", f'Unknown affinity operator "{operand}"', suggest_one_of(sorted(AFFINITY_OPERANDS))
         )
     else:
-        _check_right_side(operand, affinity.r_target, path, report)
-    _check_left_side(affinity.l_target, path, report)
+        _check_right_value(operand, affinity.r_target, path, report)
+    _check_left_value(affinity.l_target, path, report)
     if affinity.weight == 0 or not -100 <= affinity.weight <= 100:
         report.add_error(
             f"{path}.Weight", f"Affinity weight must be within the range [-100, 100] and not 0; got {affinity.weight}"
@@ -136,7 +155,10 @@ def _check_affinity(affinity: Affinity, path: str, report: ValidationReport) -> 
 
 
 def check_spreads(spreads: tuple[Spread, ...] | None, path: str, report: ValidationReport, *, job_type: str) -> None:
-    """Check the spreads of a job or a group."""
+    """Add each problem of the spreads of a job or a group to the report.
+
+    `path` is the path of the job or group. System jobs run on every node, so they must not have spreads.
+    """
     if not spreads:
         return
     field_path = f"{path}.Spreads".lstrip(".")
@@ -150,7 +172,7 @@ def check_spreads(spreads: tuple[Spread, ...] | None, path: str, report: Validat
 
 
 def _check_spread(spread: Spread, path: str, report: ValidationReport) -> None:
-    """Check the weight and the target percentages of a spread."""
+    """Add each problem of a spread to the report: attribute, weight, target values and percentages."""
     if not spread.attribute:
         report.add_error(f"{path}.Attribute", "Missing spread attribute")
     if not 1 <= spread.weight <= 100:

@@ -14,7 +14,10 @@ SYSTEM_JOB_SCALING_ERROR = "Task groups with job type system do not support scal
 
 
 def check_namespace_and_node_pool(job: Job, *, namespace_exists: bool, node_pool_exists: bool) -> Findings:
-    """Check that the job's namespace and node pool exist."""
+    """Return an error for each of the job's namespace and node pool that does not exist.
+
+    The pool of all nodes always exists.
+    """
     report = ValidationReport()
     if not namespace_exists:
         report.add_error("Namespace", f'job "{job.id}" is in nonexistent namespace "{job.namespace}"')
@@ -24,7 +27,11 @@ def check_namespace_and_node_pool(job: Job, *, namespace_exists: bool, node_pool
 
 
 def check_drivers(job: Job, *, enabled: Collection[str] | None, disabled: Collection[str] | None) -> Findings:
-    """Check that the namespace allows the drivers. An empty `enabled` allows all drivers; `disabled` takes precedence."""
+    """Return an error for each task whose driver the namespace of the job does not allow.
+
+    `enabled` and `disabled` are the lists of the namespace. An empty `enabled` allows all drivers; `disabled` takes
+    precedence.
+    """
     report = ValidationReport()
     for position, group in enumerate(job.groups):
         for number, task in enumerate(group.tasks or ()):
@@ -37,7 +44,11 @@ def check_drivers(job: Job, *, enabled: Collection[str] | None, disabled: Collec
 
 
 def check_network_modes(job: Job, *, enabled: Collection[str] | None, disabled: Collection[str] | None) -> Findings:
-    """Check that the namespace allows the network modes. An empty `enabled` allows all; `disabled` takes precedence."""
+    """Return an error for each network whose mode the namespace of the job does not allow.
+
+    `enabled` and `disabled` are the lists of the namespace. An empty `enabled` allows all modes; `disabled` takes
+    precedence.
+    """
     report = ValidationReport()
     for position, group in enumerate(job.groups):
         for number, network in enumerate(group.networks or ()):
@@ -50,15 +61,15 @@ def check_network_modes(job: Job, *, enabled: Collection[str] | None, disabled: 
     return report.build_findings()
 
 
-def _is_allowed(word: str, enabled: Collection[str] | None, disabled: Collection[str] | None) -> bool:
-    """Return whether the word is enabled and not disabled."""
-    if disabled and word in disabled:
+def _is_allowed(name: str, enabled: Collection[str] | None, disabled: Collection[str] | None) -> bool:
+    """Return whether a name is not in `disabled`, and is in `enabled` or `enabled` is empty."""
+    if disabled and name in disabled:
         return False
-    return not enabled or word in enabled
+    return not enabled or name in enabled
 
 
 def merge_findings(*findings: Findings) -> Findings:
-    """Return several findings as one."""
+    """Return the problems and warnings of several validations as one object."""
     return Findings(
         tuple(entry for part in findings for entry in part.entries),
         tuple(warning for part in findings for warning in part.warnings),
@@ -66,7 +77,10 @@ def merge_findings(*findings: Findings) -> Findings:
 
 
 def find_update_error(old: Job, new: Job) -> str | None:
-    """Return why `new` cannot be a version of `old`, or None if it can."""
+    """Return why `new` cannot be a new version of the job `old`, or `None` if it can.
+
+    The type of a job cannot change.
+    """
     if old.type != new.type:
         return f'cannot update job from type "{old.type}" to "{new.type}"'
     if old.is_periodic and not new.is_periodic:
@@ -81,7 +95,10 @@ def find_update_error(old: Job, new: Job) -> str | None:
 
 
 def find_scaling_error(job: Job) -> str | None:
-    """Return why a job is rejected before its validation, or None: system jobs have no count to scale (jobs.md 6)."""
+    """Return the error for a system job with a scaling block, or `None`.
+
+    System jobs have no count to scale (jobs.md 6).
+    """
     if job.type == JobType.SYSTEM and any(group.scaling is not None for group in job.groups):
         return SYSTEM_JOB_SCALING_ERROR
     return None

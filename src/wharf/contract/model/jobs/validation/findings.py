@@ -14,11 +14,11 @@ MAX_PROBLEMS: Final = 200
 
 
 class ValidationProblem(msgspec.Struct, frozen=True):
-    """A problem or a warning, with the path of its field and, if it helps, a way to fix it."""
+    """A problem or a warning about one field of a job."""
 
-    path: str
+    path: str  # The field, such as `TaskGroups[0].Count`.
     message: str
-    fix: str = ""
+    fix: str = ""  # How to fix it; empty if the message suffices.
 
     def __str__(self) -> str:
         text = f"{self.message} ({self.path})" if self.path else self.message
@@ -26,7 +26,10 @@ class ValidationProblem(msgspec.Struct, frozen=True):
 
 
 class ProblemSection(msgspec.Struct, frozen=True):
-    """The problems of one part of the job, under a title such as `Task group web validation failed`."""
+    """The problems of one part of a job, under a title such as `Task group web validation failed`.
+
+    Sections can be nested.
+    """
 
     title: str
     entries: tuple["ValidationProblem | ProblemSection", ...]
@@ -39,7 +42,7 @@ ReportEntry = ValidationProblem | ProblemSection
 
 
 class Findings(msgspec.Struct, frozen=True):
-    """All problems and warnings of a validation."""
+    """The result of a validation: problems, nested like the parts of the job, and warnings."""
 
     entries: tuple[ReportEntry, ...] = ()
     warnings: tuple[ValidationProblem, ...] = ()
@@ -56,23 +59,26 @@ class Findings(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The problems as one text; empty if there are none."""
+        """All problems as one text with an indented list; empty if there are no problems."""
         return format_problems(self.entries) if self.entries else ""
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The outermost entries as texts."""
+        """The outermost problems and sections, each as a text."""
         return tuple(str(entry) for entry in self.entries)
 
 
 def format_problems(entries: Sequence[ReportEntry]) -> str:
-    """Format problems as `N errors occurred:` with a line for each, and two newlines after every list (jobs.md 6)."""
+    """Return problems as text: `N errors occurred:`, then a line for each, then two newlines.
+
+    Clients know this format (jobs.md 6).
+    """
     count = "1 error" if len(entries) == 1 else f"{len(entries)} errors"
     return f"{count} occurred:\n\t" + "\n\t".join(f"* {entry}" for entry in entries) + "\n\n"
 
 
 def format_warnings(warnings: Sequence[object]) -> str:
-    """Format warnings for a reply: a count and a line for each. Empty if there are none."""
+    """Return warnings as text for a reply: their number, then a line for each; empty if there are none."""
     if not warnings:
         return ""
     count = "1 warning" if len(warnings) == 1 else f"{len(warnings)} warnings"
@@ -80,7 +86,7 @@ def format_warnings(warnings: Sequence[object]) -> str:
 
 
 def _iter_problems(entries: Sequence[ReportEntry]) -> Iterator[ValidationProblem]:
-    """Yield the problems of all sections."""
+    """Yield all problems, including those inside sections."""
     for entry in entries:
         if isinstance(entry, ProblemSection):
             yield from _iter_problems(entry.entries)
@@ -89,7 +95,10 @@ def _iter_problems(entries: Sequence[ReportEntry]) -> Iterator[ValidationProblem
 
 
 class ValidationReport:
-    """Collects the problems and warnings of one part of a job. `add_section` makes a report for a part of that part."""
+    """Collects the problems and warnings of one part of a job.
+
+    Parts inside it have reports of their own; warnings are shared.
+    """
 
     __slots__ = ("_entries", "_title", "_warnings")
 
@@ -99,28 +108,34 @@ class ValidationReport:
         self._warnings: list[ValidationProblem] = [] if warnings is None else warnings
 
     def add_error(self, path: str, message: str, fix: str = "") -> None:
-        """Add a problem. `fix` says how to fix it."""
+        """Add a problem of the field at `path`. `fix` describes how to fix it.
+
+        Problems beyond `MAX_PROBLEMS` are dropped.
+        """
         # A job with a thousand invalid tasks must not cause a reply of several megabytes.
         if len(self._entries) < MAX_PROBLEMS:
             self._entries.append(ValidationProblem(path, message, fix))
 
     def add_warning(self, path: str, message: str, fix: str = "") -> None:
-        """Add a warning about a value that is allowed but probably a mistake."""
+        """Add a warning about a value that is allowed but probably a mistake.
+
+        Warnings beyond `MAX_PROBLEMS` are dropped.
+        """
         if len(self._warnings) < MAX_PROBLEMS:
             self._warnings.append(ValidationProblem(path, message, fix))
 
     def add_section(self, title: str) -> "ValidationReport":
-        """Return a report for a part. It appears only if a problem is found in it."""
+        """Add and return a report for a part inside this one. The part appears only if a problem is found in it."""
         section = ValidationReport(title, self._warnings)
         self._entries.append(section)
         return section
 
     def build_findings(self) -> Findings:
-        """Return everything that was reported."""
+        """Return all problems and warnings that were added so far."""
         return Findings(self._build_entries(), tuple(self._warnings))
 
     def _build_entries(self) -> tuple[ReportEntry, ...]:
-        """Return the problems, without sections that are empty."""
+        """Return the problems and the sections that contain problems, at most `MAX_PROBLEMS`."""
         entries: list[ReportEntry] = []
         for entry in self._entries:
             if isinstance(entry, ValidationProblem):
@@ -131,5 +146,5 @@ class ValidationReport:
 
 
 def suggest_one_of(words: Sequence[str]) -> str:
-    """Return the suggested fix for an unknown word."""
+    """Return the suggestion to use one of these words, such as `use one of "a", "b"`."""
     return "use one of " + ", ".join(f'"{word}"' for word in words)

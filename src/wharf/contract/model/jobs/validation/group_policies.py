@@ -32,7 +32,11 @@ RECONCILE_STRATEGIES: Final = tuple(str(word) for word in ReconcileStrategy)
 
 
 def check_policies(group: TaskGroup, path: str, report: ValidationReport, *, job_type: str) -> None:
-    """Check all policies of a group."""
+    """Add each problem of a group's policies to the report.
+
+    The policies are restart, reschedule, update, migrate, disconnect, disk and scaling. `path` is the path of the
+    group.
+    """
     check_restart(group.restart_policy, f"{path}.RestartPolicy", report)
     _check_reschedule(group.reschedule_policy, f"{path}.ReschedulePolicy", report, job_type)
     _check_update(group.update, group, f"{path}.Update", report, job_type)
@@ -43,7 +47,7 @@ def check_policies(group: TaskGroup, path: str, report: ValidationReport, *, job
 
 
 def check_restart(policy: RestartPolicy | None, path: str, report: ValidationReport) -> None:
-    """Check the restart policy of a group or of a task."""
+    """Add each problem of the restart policy of a group or a task to the report. `path` is the path of the policy."""
     if policy is None:
         report.add_error(path, "Missing restart policy")
         return
@@ -69,7 +73,10 @@ def check_restart(policy: RestartPolicy | None, path: str, report: ValidationRep
 
 
 def _check_reschedule(policy: ReschedulePolicy | None, path: str, report: ValidationReport, job_type: str) -> None:
-    """Check the reschedule policy of a group, and that its attempts fit in its interval."""
+    """Add each problem of a group's reschedule policy to the report.
+
+    If reschedules are limited, all attempts with their delays must fit in the interval.
+    """
     if policy is None:
         return
     if job_type in ("system", "sysbatch"):
@@ -115,7 +122,7 @@ def _check_reschedule(policy: ReschedulePolicy | None, path: str, report: Valida
 
 
 def sum_reschedule_delays(policy: ReschedulePolicy) -> int:
-    """Return the sum of the delays of all attempts, in ns."""
+    """Return the sum of the delays before all attempts that a reschedule policy allows, in ns."""
     if policy.delay_function == DelayFunction.CONSTANT:
         return policy.attempts * policy.delay
     total, delay, next_delay = 0, policy.delay, policy.delay
@@ -134,7 +141,10 @@ def sum_reschedule_delays(policy: ReschedulePolicy) -> int:
 def _check_update(
     policy: UpdatePolicy | None, group: TaskGroup, path: str, report: ValidationReport, job_type: str
 ) -> None:
-    """Check the update policy of a group."""
+    """Add each problem of a group's update policy to the report.
+
+    A policy that replaces all allocations at once gets a warning.
+    """
     if policy is None:
         return
     if job_type not in ("service", "system"):
@@ -181,7 +191,7 @@ def _check_update(
 
 
 def _check_migrate(policy: MigratePolicy | None, path: str, report: ValidationReport, job_type: str) -> None:
-    """Check the migrate policy of a group."""
+    """Add each problem of a group's migrate policy to the report. Only service jobs may have one."""
     if policy is None:
         return
     if job_type != "service":
@@ -204,7 +214,7 @@ def _check_migrate(policy: MigratePolicy | None, path: str, report: ValidationRe
 
 
 def _check_disconnect(policy: DisconnectPolicy | None, path: str, report: ValidationReport, job_type: str) -> None:
-    """Check the disconnect policy of a group."""
+    """Add each problem of a group's disconnect policy to the report."""
     if policy is None:
         return
     if policy.lost_after < 0:
@@ -227,12 +237,13 @@ def _check_disconnect(policy: DisconnectPolicy | None, path: str, report: Valida
 
 
 def _check_disk(disk: EphemeralDisk, path: str, report: ValidationReport) -> None:
+    """Add an error to the report if the ephemeral disk of a group is too small."""
     if disk.size_mb < MIN_DISK_MB:
         report.add_error(f"{path}.SizeMB", f"minimum DiskMB value is {MIN_DISK_MB}; got {disk.size_mb}")
 
 
 def _check_scaling(policy: ScalingPolicy | None, group: TaskGroup, path: str, report: ValidationReport) -> None:
-    """Check the scaling policy of a group, and that the group's count is within its limits."""
+    """Add each problem of a group's scaling policy to the report, such as a group count outside of its limits."""
     if policy is None:
         return
     if policy.type != ScalingKind.HORIZONTAL:

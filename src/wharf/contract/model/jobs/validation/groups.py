@@ -17,7 +17,7 @@ BATCH_JOB_TYPES: Final = ("batch", "sysbatch")
 
 
 def check_group(group: TaskGroup, path: str, report: ValidationReport, *, job_type: str, settings: JobSettings) -> None:
-    """Check a group and all of its tasks, except for the group's name, which `job` checks."""
+    """Add each problem of a group and its tasks to the report. The name of the group is not checked here."""
     if group.count < 0:
         report.add_error(f"{path}.Count", "Task group count can't be negative")
     if not group.tasks:
@@ -34,7 +34,7 @@ def check_group(group: TaskGroup, path: str, report: ValidationReport, *, job_ty
 
 
 def _check_times(group: TaskGroup, path: str, report: ValidationReport, job_type: str) -> None:
-    """Check the shutdown delay and the maximum run duration."""
+    """Add each problem of a group's shutdown delay and maximum run duration to the report."""
     if group.shutdown_delay is not None and group.shutdown_delay < 0:
         report.add_error(f"{path}.ShutdownDelay", "ShutdownDelay must be a positive value")
     if group.max_run_duration is None:
@@ -46,13 +46,16 @@ def _check_times(group: TaskGroup, path: str, report: ValidationReport, job_type
 
 
 def _build_service_context(group: TaskGroup) -> ServiceContext:
-    """Return what the rules for services need to know about the group."""
+    """Return the facts about a group that its services are checked against: the names of its tasks and port labels."""
     names = frozenset(task.name for task in group.tasks or ())
     return ServiceContext(None, names, list_port_labels(group.networks))
 
 
 def _check_services(group: TaskGroup, path: str, report: ValidationReport) -> None:
-    """Check the services of the group itself, then what concerns the services of group and tasks together."""
+    """Add each problem of the services of a group to the report.
+
+    A group with services but without a shutdown delay gets a warning.
+    """
     context = _build_service_context(group)
     for position, service in enumerate(group.services or ()):
         section = report.add_section(f'Service "{service.name}" validation failed')
@@ -67,7 +70,10 @@ def _check_services(group: TaskGroup, path: str, report: ValidationReport) -> No
 
 
 def _check_services_of_all_tasks(group: TaskGroup, path: str, report: ValidationReport) -> None:
-    """Check that all services of a group, including those of its tasks, are unique and use one provider."""
+    """Add an error to the report for each service that occurs twice in a group and its tasks.
+
+    Another error is added if the services use several providers.
+    """
     services: list[tuple[str, str, Service]] = [
         ("group", f"{path}.Services[{position}]", service) for position, service in enumerate(group.services or ())
     ]
@@ -78,11 +84,11 @@ def _check_services_of_all_tasks(group: TaskGroup, path: str, report: Validation
         )
     seen: set[tuple[str, str, str]] = set()
     providers: set[str] = set()
-    for owner, field_path, service in services:
-        key = (service.name, owner, service.port_label)
+    for task_or_group, field_path, service in services:
+        key = (service.name, task_or_group, service.port_label)
         if key in seen:
             report.add_error(
-                f"{field_path}.Name", f'Services are not unique: "{service.name}" in {owner} on port "{key[2]}"'
+                f"{field_path}.Name", f'Services are not unique: "{service.name}" in {task_or_group} on port "{key[2]}"'
             )
         seen.add(key)
         # The native provider has two names.
@@ -96,7 +102,10 @@ def _check_services_of_all_tasks(group: TaskGroup, path: str, report: Validation
 
 
 def _check_tasks(group: TaskGroup, path: str, report: ValidationReport, job_type: str, settings: JobSettings) -> None:
-    """Check all tasks of a group, and that one is a main task and at most one is the leader."""
+    """Add each problem of a group's tasks to the report.
+
+    One of them must be a main task, and at most one the leader.
+    """
     context = TaskValidationContext(group, job_type, _build_service_context(group), settings.memory_oversubscription)
     first_of_name: dict[str, int] = {}
     leaders: list[int] = []
@@ -109,7 +118,7 @@ def _check_tasks(group: TaskGroup, path: str, report: ValidationReport, job_type
         if task.leader:
             leaders.append(position)
         section = report.add_section(f"Task {task.name} validation failed")
-        _check_name(task.name, field_path, section)
+        _check_task_name(task.name, field_path, section)
         check_task(task, context, field_path, section)
     if len(leaders) > 1:
         report.add_error(f"{path}.Tasks[{leaders[1]}].Leader", "Only one task may be marked as leader")
@@ -117,8 +126,8 @@ def _check_tasks(group: TaskGroup, path: str, report: ValidationReport, job_type
         report.add_error(f"{path}.Tasks", "Task group has no main task", "remove Lifecycle from at least one task")
 
 
-def _check_name(name: str, path: str, report: ValidationReport) -> None:
-    """Check the name of a task."""
+def _check_task_name(name: str, path: str, report: ValidationReport) -> None:
+    """Add an error to the report if the name of a task is reserved or contains a forbidden character."""
     if name in RESERVED_TASK_NAMES:
         report.add_error(f"{path}.Name", f'Task name "{name}" is reserved')
     if "/" in name or "\\" in name:

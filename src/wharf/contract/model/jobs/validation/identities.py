@@ -16,7 +16,10 @@ _SECRET_NAME = re.compile(r"[a-zA-Z0-9_]{1,128}\Z")
 def check_identities(
     default: WorkloadIdentity | None, others: tuple[WorkloadIdentity, ...] | None, path: str, report: ValidationReport
 ) -> None:
-    """Check the default identity of a task and its additional identities."""
+    """Add each problem of a task's default identity and its additional identities to the report.
+
+    Additional identities without an audience or an expiration get a warning. `path` is the path of the task.
+    """
     if default is not None:
         _check_identity(default, f"{path}.Identity", report)
     names: set[str] = {default.name} if default is not None else set()
@@ -37,7 +40,7 @@ def check_identities(
 
 
 def _check_identity(identity: WorkloadIdentity, path: str, report: ValidationReport) -> None:
-    """Check one identity."""
+    """Add each problem of one workload identity to the report."""
     if not _IDENTITY_NAME.match(identity.name):
         report.add_error(
             f"{path}.Name",
@@ -63,7 +66,7 @@ def _check_identity(identity: WorkloadIdentity, path: str, report: ValidationRep
 
 
 def check_secrets(secrets: tuple[TaskSecret, ...] | None, path: str, report: ValidationReport) -> None:
-    """Check the secrets of one task."""
+    """Add each problem of a task's secrets to the report. `path` is the path of the task."""
     names: set[str] = set()
     for position, secret in enumerate(secrets or ()):
         field_path = f"{path}.Secrets[{position}]"
@@ -89,7 +92,7 @@ def check_secrets(secrets: tuple[TaskSecret, ...] | None, path: str, report: Val
 
 
 def check_vault(vault: Vault | None, path: str, report: ValidationReport) -> None:
-    """Check the Vault settings of a task."""
+    """Add each problem of a task's Vault block to the report. `path` is the path of the task."""
     if vault is None:
         return
     if vault.change_mode not in VAULT_CHANGE_MODES:

@@ -21,7 +21,10 @@ MISSED_LAUNCH_POLICIES: Final = tuple(str(word) for word in MissedLaunchPolicy)
 
 
 def check_child_launches(job: Job, report: ValidationReport) -> None:
-    """Check the periodic and parameterized blocks, which create children."""
+    """Add each problem of the periodic and parameterized blocks of a job to the report.
+
+    Only batch and sysbatch jobs may have them.
+    """
     allowed = job.type in PARENT_JOB_TYPES
     if job.periodic is not None:
         if not allowed:
@@ -36,7 +39,7 @@ def check_child_launches(job: Job, report: ValidationReport) -> None:
 
 
 def _check_periodic(periodic: Periodic, report: ValidationReport) -> None:
-    """Check a periodic block and its cron expressions."""
+    """Add each problem of a periodic block to the report. Cron expressions are not checked if the block is disabled."""
     _check_max_running(periodic.max_running, "Periodic.MaxRunning", report)
     if periodic.missed not in MISSED_LAUNCH_POLICIES:
         report.add_error(
@@ -69,7 +72,7 @@ def _check_periodic(periodic: Periodic, report: ValidationReport) -> None:
 
 
 def _check_spec(spec: str, path: str, report: ValidationReport) -> None:
-    """Check one cron expression."""
+    """Add an error to the report if a cron expression is invalid."""
     try:
         parse_cron(spec)
     except CronError as error:
@@ -77,13 +80,13 @@ def _check_spec(spec: str, path: str, report: ValidationReport) -> None:
 
 
 def _check_max_running(max_running: int, path: str, report: ValidationReport) -> None:
-    """Check the limit of children that run at the same time."""
+    """Add an error to the report if the limit on children that run at the same time is negative."""
     if max_running < 0:
         report.add_error(path, f"{max_running} is below 0", "use 0 for any number of children at the same time")
 
 
 def _check_parameterized(parameterized: Parameterized, report: ValidationReport) -> None:
-    """Check a parameterized block."""
+    """Add each problem of a parameterized block to the report."""
     _check_max_running(parameterized.max_running, "ParameterizedJob.MaxRunning", report)
     if parameterized.payload not in PAYLOAD_REQUIREMENTS:
         report.add_error(
@@ -105,7 +108,7 @@ MAX_JOB_VERSION: Final = 2**53
 
 
 def validate_job(job: Job, settings: JobSettings = DEFAULT_JOB_SETTINGS) -> Findings:
-    """Return all problems and warnings of a canonical job."""
+    """Return all problems and warnings of a canonical job, including its groups and tasks."""
     report = ValidationReport()
     _check_identity(job, report)
     _check_scalars(job, report, settings)
@@ -120,7 +123,10 @@ def validate_job(job: Job, settings: JobSettings = DEFAULT_JOB_SETTINGS) -> Find
 
 
 def list_submission_warnings(job: Job) -> tuple[ValidationProblem, ...]:
-    """Return warnings about deprecated fields that the canonical form replaces. Takes the job before canonicalization."""
+    """Return a warning for each deprecated field that a submitted job sets.
+
+    The job must not be canonical yet, because the canonical form replaces these fields.
+    """
     report = ValidationReport()
     for position, group in enumerate(job.groups):
         path = f"TaskGroups[{position}]"
@@ -135,7 +141,7 @@ def list_submission_warnings(job: Job) -> tuple[ValidationProblem, ...]:
 
 
 def _check_identity(job: Job, report: ValidationReport) -> None:
-    """Check the ID, name, namespace and region."""
+    """Add an error to the report for each of ID, name, namespace and region of a job that is missing or invalid."""
     if not job.id:
         report.add_error("ID", "Missing job ID")
     if " " in job.id:
@@ -153,7 +159,10 @@ def _check_identity(job: Job, report: ValidationReport) -> None:
 
 
 def _check_scalars(job: Job, report: ValidationReport, settings: JobSettings) -> None:
-    """Check the type, the priority and the other scalar fields."""
+    """Add each problem of the simple fields of a job to the report.
+
+    These are type, priority, datacenters, payload, version and multiregion.
+    """
     if job.type == JobType.CORE:
         report.add_error("Type", "job type cannot be core")
     elif job.type not in SUBMITTABLE_JOB_TYPES:
@@ -177,7 +186,7 @@ def _check_scalars(job: Job, report: ValidationReport, settings: JobSettings) ->
 
 
 def _check_texts(job: Job, report: ValidationReport) -> None:
-    """Check the length of descriptions."""
+    """Add an error to the report for each description of a job that is too long."""
     if job.ui is not None and len(job.ui.description.encode()) > MAX_DESCRIPTION_BYTES:
         report.add_error("UI.Description", f"UI description must be under {MAX_DESCRIPTION_BYTES} characters")
     if job.version_tag is not None and len(job.version_tag.description.encode()) > MAX_DESCRIPTION_BYTES:
@@ -187,7 +196,7 @@ def _check_texts(job: Job, report: ValidationReport) -> None:
 
 
 def _check_update(update: UpdatePolicy | None, job: Job, report: ValidationReport) -> None:
-    """Check the job's own update block."""
+    """Add each problem of the job's own update block to the report."""
     if update is None or job.type not in SUBMITTABLE_JOB_TYPES:
         return
     if job.type in ("batch", "sysbatch"):
@@ -200,7 +209,7 @@ def _check_update(update: UpdatePolicy | None, job: Job, report: ValidationRepor
 
 
 def _check_groups(job: Job, report: ValidationReport, settings: JobSettings) -> None:
-    """Check all groups, their names and their total count."""
+    """Add each problem of the groups of a job, their names and their total count to the report."""
     if not job.groups:
         report.add_error("TaskGroups", "Missing job task groups")
     first_of_name: dict[str, int] = {}
@@ -223,19 +232,24 @@ def _check_groups(job: Job, report: ValidationReport, settings: JobSettings) -> 
     _check_auto_promote(job, report)
 
 
-def _check_group_name(group: TaskGroup, position: int, first_of_name: dict[str, int], report: ValidationReport) -> None:
-    """Check that a group has a unique name."""
+def _check_group_name(
+    group: TaskGroup, position: int, first_position_by_name: dict[str, int], report: ValidationReport
+) -> None:
+    """Add an error to the report if the name of a group is missing, invalid or used by an earlier group.
+
+    A new name is added to `first_position_by_name`.
+    """
     path = f"TaskGroups[{position}].Name"
     if not group.name:
         report.add_error(path, f"Job task group {position + 1} missing name")
-    elif (first := first_of_name.setdefault(group.name, position)) != position:
+    elif (first := first_position_by_name.setdefault(group.name, position)) != position:
         report.add_error(path, f"Job task group {position + 1} redefines '{group.name}' from group {first + 1}")
     if "\x00" in group.name:
         report.add_error(path, "Task group name contains a null character")
 
 
 def _check_auto_promote(job: Job, report: ValidationReport) -> None:
-    """Warn if only some groups are promoted automatically."""
+    """Add a warning to the report if some groups of a job are promoted automatically and others are not."""
     promotes = [group.update is not None and group.update.auto_promote for group in job.groups]
     if any(promotes) and not all(promotes):
         position = promotes.index(False)

@@ -15,16 +15,19 @@ _HOSTNAME = re.compile(rf"(?=.{{1,253}}\Z){_HOST_LABEL}(\.{_HOST_LABEL})*\.?\Z")
 
 
 def check_networks(networks: tuple[NetworkResource, ...] | None, path: str, report: ValidationReport) -> None:
-    """Check the networks of a group. Labels, static ports and CNI arguments must be unique across all of them."""
+    """Add each problem of the networks of a group to the report. `path` is the path of the list.
+
+    Labels, static ports and CNI arguments must be unique across all networks.
+    """
     labels: dict[str, str] = {}
     static_ports: dict[tuple[str, int], str] = {}
     arguments: set[str] = set()
     for position, network in enumerate(networks or ()):
         field_path = f"{path}[{position}]"
         _check_network(network, field_path, report)
-        for kind, ports in (("ReservedPorts", network.reserved_ports), ("DynamicPorts", network.dynamic_ports)):
+        for field_name, ports in (("ReservedPorts", network.reserved_ports), ("DynamicPorts", network.dynamic_ports)):
             for number, port in enumerate(ports or ()):
-                port_path = f"{field_path}.{kind}[{number}]"
+                port_path = f"{field_path}.{field_name}[{number}]"
                 _check_port(port, port_path, report, mode=network.mode)
                 _check_unique(port, port_path, report, labels, static_ports)
         for key, value in (network.cni.args or {} if network.cni is not None else {}).items():
@@ -36,7 +39,7 @@ def check_networks(networks: tuple[NetworkResource, ...] | None, path: str, repo
 
 
 def _check_network(network: NetworkResource, path: str, report: ValidationReport) -> None:
-    """Check the mode and the hostname of a network."""
+    """Add each problem of the mode and the hostname of a network to the report."""
     mode = network.mode
     if mode and mode not in NETWORK_MODES and not (mode.startswith("cni/") and len(mode) > len("cni/")):
         report.add_error(
@@ -49,7 +52,7 @@ def _check_network(network: NetworkResource, path: str, report: ValidationReport
 
 
 def _check_port(port: Port, path: str, report: ValidationReport, *, mode: str) -> None:
-    """Check one port of a network."""
+    """Add each problem of one port of a network to the report. `mode` is the mode of the network."""
     if not port.label:
         report.add_error(f"{path}.Label", "Missing port label")
     if not 0 <= port.value <= MAX_PORT:
@@ -69,7 +72,11 @@ def _check_port(port: Port, path: str, report: ValidationReport, *, mode: str) -
 def _check_unique(
     port: Port, path: str, report: ValidationReport, labels: dict[str, str], static_ports: dict[tuple[str, int], str]
 ) -> None:
-    """Check that a port's label and its static number are not used yet, and add them to the used ones."""
+    """Add an error to the report if the label or the static number of a port is used already.
+
+    `labels` maps used labels to their paths, and `static_ports` maps used host networks and numbers to labels. The
+    port is added to both.
+    """
     if port.label in labels:
         report.add_error(f"{path}.Label", f'Port label "{port.label}" already in use', f"see {labels[port.label]}")
     elif port.label:
@@ -84,7 +91,7 @@ def _check_unique(
 
 
 def list_port_labels(networks: tuple[NetworkResource, ...] | None) -> frozenset[str]:
-    """Return the port labels of the first network, because services can only use that one (scheduling.md 2.8)."""
+    """Return the labels of the ports in a group's first network; services can use only these (scheduling.md 2.8)."""
     if not networks:
         return frozenset()
     first = networks[0]

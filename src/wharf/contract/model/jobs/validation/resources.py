@@ -18,7 +18,11 @@ NUMA_AFFINITIES: Final = ("none", "prefer", "require")
 def check_resources(
     resources: Resources, path: str, report: ValidationReport, *, memory_oversubscription: bool
 ) -> None:
-    """Check the resources of one task."""
+    """Add each problem of the resources that a task requests to the report.
+
+    `path` is the path of the resources. `memory_oversubscription` is whether the cluster lets tasks use more memory
+    than they reserve.
+    """
     _check_processor(resources, path, report)
     _check_memory(resources, path, report, memory_oversubscription)
     if resources.iops:
@@ -34,7 +38,7 @@ def check_resources(
 
 
 def _check_processor(resources: Resources, path: str, report: ValidationReport) -> None:
-    """Check that either MHz or whole cores are requested, and enough of them."""
+    """Add an error to the report unless a task requests either enough MHz or whole cores."""
     if resources.cores < 0:
         report.add_error(f"{path}.Cores", f"minimum Cores value is 0; got {resources.cores}")
     if resources.cores > 0 and resources.cpu > 0:
@@ -44,7 +48,10 @@ def _check_processor(resources: Resources, path: str, report: ValidationReport) 
 
 
 def _check_memory(resources: Resources, path: str, report: ValidationReport, memory_oversubscription: bool) -> None:
-    """Check the memory limits against each other and against the server's settings."""
+    """Add each problem of the memory that a task requests to the report.
+
+    A limit above the reservation gets a warning if the cluster does not allow it.
+    """
     memory, max_memory = resources.memory_mb, resources.memory_max_mb
     if memory < MIN_MEMORY_MB:
         report.add_error(f"{path}.MemoryMB", f"minimum MemoryMB value is {MIN_MEMORY_MB}; got {memory}")
@@ -63,7 +70,7 @@ def _check_memory(resources: Resources, path: str, report: ValidationReport, mem
 
 
 def _check_device(device: RequestedDevice, path: str, report: ValidationReport) -> None:
-    """Check the name, the count and the constraints of a requested device."""
+    """Add each problem of a requested device to the report: name, count, constraints and affinities."""
     parts = device.name.split("/")
     if not device.name:
         report.add_error(f"{path}.Name", "device name must be given as one of: type, vendor/type, or vendor/type/name")
@@ -78,7 +85,7 @@ def _check_device(device: RequestedDevice, path: str, report: ValidationReport) 
 
 
 def _check_numa(resources: Resources, path: str, report: ValidationReport) -> None:
-    """Check the NUMA affinity, and that its devices are requested."""
+    """Add each problem of a task's NUMA block to the report. Its devices must be among the requested devices."""
     numa = resources.numa
     if numa is None:
         return

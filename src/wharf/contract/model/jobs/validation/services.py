@@ -15,6 +15,7 @@ ON_UPDATES: Final = tuple(str(word) for word in OnUpdate)
 NOMAD_CHECK_TYPES: Final = ("http", "tcp")
 """Check types of the native provider under Nomad's name: jobs written for Nomad get Nomad's rules (docs/adr/0063)."""
 CHECK_TYPES: Final = ("http", "tcp", "grpc", "script")
+"""Check types of all other providers."""
 CHECK_ADDRESS_MODES: Final = ("", "host", "driver", "alloc", "alloc_ipv6")
 NATIVE_CHECK_ADDRESS_MODES: Final = ("", "host", "alloc", "alloc_ipv6")
 INITIAL_STATUSES: Final = ("", "passing", "warning", "critical")
@@ -25,15 +26,18 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\Z")
 
 
 class ServiceContext(msgspec.Struct, frozen=True):
-    """What the rules for a service need to know of its group and task. `task` is None for a service of the group."""
+    """The facts about a group and a task that a service is checked against."""
 
-    task: str | None
-    group_tasks: Collection[str]
-    port_labels: Collection[str]
+    task: str | None  # The name of the task; None for a service of the group.
+    group_tasks: Collection[str]  # The names of the group's tasks.
+    port_labels: Collection[str]  # The labels of the ports that the service can use.
 
 
 def check_service(service: Service, context: ServiceContext, path: str, report: ValidationReport) -> None:
-    """Check one service of a group or of a task, and its checks."""
+    """Add each problem of one service of a group or a task, and of its checks, to the report.
+
+    `path` is the path of the service.
+    """
     if not _NAME.match(service.name) and "${" not in service.name:
         report.add_error(
             f"{path}.Name",
@@ -63,7 +67,10 @@ def check_service(service: Service, context: ServiceContext, path: str, report: 
 
 
 def _check_address(service: Service, context: ServiceContext, path: str, report: ValidationReport) -> None:
-    """Check the address mode, which depends on where the service is declared."""
+    """Add each problem of the address of a service to the report.
+
+    The allowed address modes differ between services of groups and of tasks.
+    """
     allowed = ("auto", "host", "alloc", "alloc_ipv6") if context.task is None else ("auto", "host", "driver")
     mode = service.address_mode
     if mode not in allowed:
@@ -76,7 +83,7 @@ def _check_address(service: Service, context: ServiceContext, path: str, report:
 
 
 def _check_port(label: str, address_mode: str, context: ServiceContext, path: str, report: ValidationReport) -> None:
-    """Check that a port label exists in the group's network."""
+    """Add an error to the report if a port label does not exist in the network of the group."""
     if not label or label in context.port_labels or "${" in label:
         return
     if address_mode == "driver" and label.isascii() and label.isdecimal():
@@ -87,7 +94,7 @@ def _check_port(label: str, address_mode: str, context: ServiceContext, path: st
 
 
 def _check_restart(restart: CheckRestart | None, path: str, report: ValidationReport) -> None:
-    """Check the restart rule of a service or of a check."""
+    """Add each problem of the restart rule of a service or of a health check to the report."""
     if restart is None:
         return
     if restart.limit < 0:
@@ -97,7 +104,7 @@ def _check_restart(restart: CheckRestart | None, path: str, report: ValidationRe
 
 
 def _check_all_checks(service: Service, context: ServiceContext, path: str, report: ValidationReport) -> None:
-    """Check all checks of a service."""
+    """Add each problem of the health checks of a service to the report."""
     names: set[str] = set()
     for position, check in enumerate(service.checks or ()):
         field_path = f"{path}.Checks[{position}]"
@@ -111,7 +118,7 @@ def _check_all_checks(service: Service, context: ServiceContext, path: str, repo
 def _check_check(
     check: ServiceCheck, service: Service, context: ServiceContext, path: str, report: ValidationReport
 ) -> None:
-    """Check one check of a service."""
+    """Add each problem of one health check of a service to the report."""
     types = NOMAD_CHECK_TYPES if service.provider == ServiceProvider.NOMAD else CHECK_TYPES
     if check.type not in types:
         report.add_error(f"{path}.Type", f'Invalid check type "{check.type}"', suggest_one_of(types))
@@ -154,7 +161,7 @@ def _check_check(
 
 
 def _check_http(check: ServiceCheck, path: str, report: ValidationReport) -> None:
-    """Check the path and the method of an HTTP check."""
+    """Add each problem of the path and the method of an HTTP check to the report."""
     if not check.path:
         report.add_error(f"{path}.Path", "http type must have http path")
     elif "://" in check.path.split("?", 1)[0] or check.path.startswith("//"):
@@ -164,7 +171,7 @@ def _check_http(check: ServiceCheck, path: str, report: ValidationReport) -> Non
 
 
 def _check_times(check: ServiceCheck, path: str, report: ValidationReport) -> None:
-    """Check that interval and timeout are long enough."""
+    """Add an error to the report for each of interval and timeout of a health check that is too short."""
     for name, value in (("Interval", check.interval), ("Timeout", check.timeout)):
         if value == 0:
             report.add_error(f"{path}.{name}", f"check must have a {name.lower()} greater than zero")
@@ -176,14 +183,14 @@ def _check_times(check: ServiceCheck, path: str, report: ValidationReport) -> No
 
 
 def _check_native(check: ServiceCheck, path: str, report: ValidationReport) -> None:
-    """Reject fields that only Consul supports."""
+    """Add an error to the report for each field of a health check that only Consul supports."""
     for name, value in (("Expose", check.expose), ("FailuresBeforeWarning", check.failures_before_warning)):
         if value:
             report.add_error(f"{path}.{name}", f"{name} may only be set for Consul service checks")
 
 
 def _check_nomad_provider(check: ServiceCheck, path: str, report: ValidationReport) -> None:
-    """Reject fields that Nomad's native provider does not support, though Wharf's does."""
+    """Add an error to the report for each field of a health check that Nomad's own service catalog does not support."""
     if check.on_update == OnUpdate.IGNORE_WARNINGS:
         report.add_error(f"{path}.OnUpdate", "on_update may only be set to ignore_warnings for Consul service checks")
     if check.check_restart is not None and check.check_restart.ignore_warnings:

@@ -18,22 +18,23 @@ from wharf.contract.model.times import format_duration
 
 LIFECYCLE_HOOKS: Final = tuple(str(word) for word in LifecycleHook)
 PLUGIN_TYPES: Final = ("node", "controller", "monolith")
+"""The types of CSI plugins."""
 # The shared folder of an allocation has this name, next to the folders of its tasks.
 RESERVED_TASK_NAMES: Final = frozenset({"alloc"})
 _ACTION_NAME = re.compile(r"[^\s\x00]{1,128}\Z")
 
 
 class TaskValidationContext(msgspec.Struct, frozen=True):
-    """What the rules for a task need to know of its group and job."""
+    """The facts about a group and a job that a task is checked against."""
 
     group: TaskGroup
     job_type: str
-    services: ServiceContext
-    memory_oversubscription: bool
+    services: ServiceContext  # Names of tasks and port labels, for services.
+    memory_oversubscription: bool  # Whether tasks may use more memory than they reserve.
 
 
 def check_task(task: Task, context: TaskValidationContext, path: str, report: ValidationReport) -> None:
-    """Check one task, except for its name, which `groups` checks."""
+    """Add each problem of a task to the report. The name of the task is not checked here."""
     if not task.driver:
         report.add_error(f"{path}.Driver", "Missing task driver")
     if task.kill_timeout < 0:
@@ -69,7 +70,7 @@ def check_task(task: Task, context: TaskValidationContext, path: str, report: Va
 
 
 def _check_kill_timeout(task: Task, group: TaskGroup, path: str, report: ValidationReport) -> None:
-    """Check that the task can be stopped within the group's progress deadline."""
+    """Add an error to the report if a task's kill timeout is longer than the progress deadline of its group."""
     deadline = group.update.progress_deadline if group.update is not None else 0
     if 0 < deadline < task.kill_timeout:
         report.add_error(
@@ -80,7 +81,7 @@ def _check_kill_timeout(task: Task, group: TaskGroup, path: str, report: Validat
 
 
 def _check_logs(task: Task, group: TaskGroup, path: str, report: ValidationReport) -> None:
-    """Check the log limits, and that the logs fit on the group's disk."""
+    """Add each problem of a task's log limits to the report. The logs must fit on the disk of the group."""
     logs, field_path = task.log_config, f"{path}.LogConfig"
     if logs.max_files < 1:
         report.add_error(f"{field_path}.MaxFiles", f"minimum number of files is 1; got {logs.max_files}")
@@ -96,7 +97,7 @@ def _check_logs(task: Task, group: TaskGroup, path: str, report: ValidationRepor
 
 
 def _check_lifecycle(task: Task, path: str, report: ValidationReport) -> None:
-    """Check the lifecycle hook."""
+    """Add an error to the report if a task's lifecycle block has no hook or an unknown one."""
     if task.lifecycle is None or task.lifecycle.hook in LIFECYCLE_HOOKS:
         return
     field_path = f"{path}.Lifecycle.Hook"
@@ -107,7 +108,10 @@ def _check_lifecycle(task: Task, path: str, report: ValidationReport) -> None:
 
 
 def _check_services(task: Task, context: TaskValidationContext, path: str, report: ValidationReport) -> None:
-    """Check the services of the task."""
+    """Add each problem of the services of a task to the report.
+
+    A task with services but without a shutdown delay gets a warning.
+    """
     services = task.services
     if not services:
         return
@@ -132,7 +136,7 @@ def _check_services(task: Task, context: TaskValidationContext, path: str, repor
 
 
 def _check_payload(task: Task, path: str, report: ValidationReport) -> None:
-    """Check where the dispatch payload is written."""
+    """Add an error to the report if the file for the dispatch payload is missing or outside of the task's folder."""
     if task.dispatch_payload is None:
         return
     file, field_path = task.dispatch_payload.file, f"{path}.DispatchPayload.File"
@@ -143,7 +147,7 @@ def _check_payload(task: Task, path: str, report: ValidationReport) -> None:
 
 
 def _check_actions(actions: tuple[TaskAction, ...] | None, path: str, report: ValidationReport) -> None:
-    """Check the names and commands of the task's actions."""
+    """Add each problem of the names and commands of a task's actions to the report."""
     names: set[str] = set()
     for position, action in enumerate(actions or ()):
         field_path = f"{path}.Actions[{position}]"
@@ -159,7 +163,7 @@ def _check_actions(actions: tuple[TaskAction, ...] | None, path: str, report: Va
 
 
 def _check_plugin(plugin: CSIPluginConfig | None, path: str, report: ValidationReport) -> None:
-    """Check the CSI plugin block."""
+    """Add each problem of a task's CSI plugin block to the report."""
     if plugin is None:
         return
     if not plugin.id:

@@ -9,12 +9,13 @@ from wharf.contract.model.jobs.validation.findings import ValidationReport, sugg
 CHANGE_MODES: Final = tuple(str(word) for word in ChangeMode)
 GETTER_MODES: Final = tuple(str(word) for word in GetterMode)
 DIGEST_LENGTHS: Final = {"md5": 32, "sha1": 40, "sha256": 64, "sha512": 128}
+"""Number of hexadecimal digits of a checksum, by type."""
 _PERMISSIONS = re.compile(r"[0-7]{1,5}\Z")
 _HEX = re.compile(r"[0-9a-fA-F]+\Z")
 
 
 def is_outside_folder(path: str) -> bool:
-    """Return whether a relative path leaves its base folder. A leading slash stands for the base folder."""
+    """Return whether a relative path leaves its base folder by `..`. A leading slash is ignored."""
     depth = 0
     for part in path.split("/"):
         if part == "..":
@@ -27,7 +28,10 @@ def is_outside_folder(path: str) -> bool:
 
 
 def check_templates(templates: tuple[Template, ...] | None, path: str, report: ValidationReport) -> None:
-    """Check the templates of one task, and that no two write the same file."""
+    """Add each problem of a task's templates to the report. No two templates may have the same destination.
+
+    `path` is the path of the task.
+    """
     destinations: dict[str, int] = {}
     for position, template in enumerate(templates or ()):
         field_path = f"{path}.Templates[{position}]"
@@ -41,7 +45,7 @@ def check_templates(templates: tuple[Template, ...] | None, path: str, report: V
 
 
 def _check_template(template: Template, path: str, report: ValidationReport) -> None:
-    """Check one template."""
+    """Add each problem of one template to the report."""
     if not template.source_path and not template.embedded_tmpl:
         report.add_error(path, "Must specify a source path or have an embedded template")
     if not template.dest_path:
@@ -62,7 +66,7 @@ def _check_template(template: Template, path: str, report: ValidationReport) -> 
 
 
 def _check_change(template: Template, path: str, report: ValidationReport) -> None:
-    """Check what happens when the template changes."""
+    """Add each problem of a template's change mode, signal and script to the report."""
     mode = template.change_mode
     if mode not in CHANGE_MODES:
         report.add_error(f"{path}.ChangeMode", f'Invalid change mode given: "{mode}"', suggest_one_of(CHANGE_MODES))
@@ -80,7 +84,7 @@ def _check_change(template: Template, path: str, report: ValidationReport) -> No
 
 
 def check_artifacts(artifacts: tuple[Artifact, ...] | None, path: str, report: ValidationReport) -> None:
-    """Check the artifacts of one task."""
+    """Add each problem of a task's artifacts to the report. `path` is the path of the task."""
     for position, artifact in enumerate(artifacts or ()):
         field_path = f"{path}.Artifacts[{position}]"
         section = report.add_section(f"Artifact {position + 1} validation failed")
@@ -98,21 +102,28 @@ def check_artifacts(artifacts: tuple[Artifact, ...] | None, path: str, report: V
 
 
 def _check_checksum(artifact: Artifact, path: str, report: ValidationReport) -> None:
-    """Check the format of an artifact's checksum."""
+    """Add an error to the report if an artifact's checksum is not `type:value`.
+
+    A checksum with a variable is accepted.
+    """
     options = artifact.getter_options or {}
     if "checksum" not in options:
         return
     checksum, field_path = options["checksum"].strip(), f"{path}.GetterOptions.checksum"
     if "${" in checksum:
         return
-    kind, colon, digest = checksum.partition(":")
+    digest_type, colon, digest = checksum.partition(":")
     if not checksum:
         report.add_error(field_path, "checksum value cannot be empty")
     elif not colon:
         report.add_error(field_path, f'checksum must be given as "type:value" format; got "{checksum}"')
-    elif kind not in DIGEST_LENGTHS:
-        report.add_error(field_path, f'unsupported checksum type "{kind}"', suggest_one_of(tuple(DIGEST_LENGTHS)))
-    elif not _HEX.match(digest) or len(digest) != DIGEST_LENGTHS[kind]:
+    elif digest_type not in DIGEST_LENGTHS:
         report.add_error(
-            field_path, f'invalid {kind} checksum "{digest}"', f"give {DIGEST_LENGTHS[kind]} hexadecimal digits"
+            field_path, f'unsupported checksum type "{digest_type}"', suggest_one_of(tuple(DIGEST_LENGTHS))
+        )
+    elif not _HEX.match(digest) or len(digest) != DIGEST_LENGTHS[digest_type]:
+        report.add_error(
+            field_path,
+            f'invalid {digest_type} checksum "{digest}"',
+            f"give {DIGEST_LENGTHS[digest_type]} hexadecimal digits",
         )

@@ -21,7 +21,7 @@ SELINUX_LABELS: Final = ("", "z", "Z")
 
 
 def check_volumes(group: TaskGroup, path: str, report: ValidationReport, *, job_type: str) -> None:
-    """Check the volume requests of a group."""
+    """Add each problem of the volume requests of a group to the report. `path` is the path of the group."""
     for name, request in (group.volumes or {}).items():
         section = report.add_section(f"Task group volume validation for {name} failed")
         field_path = f"{path}.Volumes.{name}"
@@ -38,7 +38,10 @@ def check_volumes(group: TaskGroup, path: str, report: ValidationReport, *, job_
 def _check_per_alloc(
     request: VolumeRequest, group: TaskGroup, path: str, report: ValidationReport, job_type: str
 ) -> None:
-    """Check that a volume per allocation is not combined with features that exclude it."""
+    """Add an error to the report for each feature that cannot be combined with one volume per allocation (`PerAlloc`).
+
+    These are system jobs, canaries and sticky volumes.
+    """
     if job_type in ("system", "sysbatch"):
         report.add_error(f"{path}.PerAlloc", f"volume cannot be per_alloc for {job_type} jobs")
     if group.update is not None and group.update.canary > 0:
@@ -48,7 +51,7 @@ def _check_per_alloc(
 
 
 def _check_host(request: VolumeRequest, path: str, report: ValidationReport) -> None:
-    """Check a request for a host volume."""
+    """Add each problem of a request for a host volume to the report."""
     if request.mount_options is not None:
         report.add_error(f"{path}.MountOptions", "host volumes cannot have mount options")
     if request.access_mode not in HOST_ACCESS_MODES:
@@ -62,7 +65,7 @@ def _check_host(request: VolumeRequest, path: str, report: ValidationReport) -> 
 
 
 def _check_csi(request: VolumeRequest, group: TaskGroup, path: str, report: ValidationReport) -> None:
-    """Check a request for a CSI volume."""
+    """Add each problem of a request for a CSI volume to the report."""
     mode = request.access_mode
     attachment_modes = tuple(str(word) for word in AttachmentMode)
     if not request.attachment_mode:
@@ -98,7 +101,10 @@ def _check_csi(request: VolumeRequest, group: TaskGroup, path: str, report: Vali
 def check_mounts(
     mounts: tuple[VolumeMount, ...] | None, volumes: Collection[str], path: str, report: ValidationReport
 ) -> None:
-    """Check the volume mounts of one task."""
+    """Add each problem of a task's volume mounts to the report.
+
+    `volumes` are the names of the group's volume requests. `path` is the path of the task.
+    """
     for position, mount in enumerate(mounts or ()):
         field_path = f"{path}.VolumeMounts[{position}]"
         if mount.volume not in volumes:
