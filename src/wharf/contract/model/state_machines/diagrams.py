@@ -11,9 +11,14 @@ from wharf.contract.model.state_machines.transitions import STATE_MACHINES, AnyS
 PAGE_HEADER = """\
 # States
 
-Generated from the tables in `wharf.contract.model.state_machines.transitions` by `python -m wharf.contract.model.state_machines.diagrams`; do not edit this page.
-A transition that is not in a table is rejected with an error that lists the record's history. Every state that is not terminal
-has an owner, which moves the record to the next state, and a deadline.
+This page shows the states of jobs, evaluations, allocations, deployments, nodes and tasks, and the changes of state that are
+allowed. Every other change is rejected, and logged with the history of the record.
+
+For each state that is not terminal, the second table of a section names the owner and the deadline. The owner is the component
+that moves the record to its next state. It does so at the deadline at the latest.
+
+Do not edit this page. `python -m wharf.contract.model.state_machines.diagrams` writes it from the tables in
+`wharf.contract.model.state_machines.transitions`.
 """
 
 
