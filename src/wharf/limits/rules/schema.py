@@ -83,9 +83,10 @@ ROOT: Final = TableSchema(
 
 RULE: Final = TableSchema(
     "rule",
-    "A limit. With `resource` it is a primary limit. To each request, exactly one primary limit applies: the first in "
-    "the file whose `match` and `ceiling` fit; those of the profile come last. Without `resource` it is a secondary "
-    "limit; all that fit apply. A rule with the name of a built-in rule changes only the keys that it sets.",
+    "A limit on requests. A rule with `resource` is a primary limit. Exactly one primary limit applies to each request: the "
+    "first in the file whose `match` and `ceiling` fit the request; the rules of the profile follow those of the file. A "
+    "rule without `resource` is a secondary limit. Every secondary limit that fits the request applies to it. A rule with "
+    "the name of a built-in rule changes only the keys that it sets.",
     (
         KeySchema("name", NAME, "The name. It identifies the counters, so a new name starts new counters.", REQUIRED),
         KeySchema("was", NAME, "The previous name of a renamed rule, whose counters are kept.", NO_DEFAULT),
@@ -255,8 +256,8 @@ GRAPHQL: Final = TableSchema(
 
 BAN: Final = TableSchema(
     "ban",
-    "When callers are banned that continue to send requests while they are limited. A ban applies to the app, else the "
-    "token, else the address.",
+    "A ban refuses all requests of a caller for a time. It starts when a caller sends too many requests after a limit has "
+    "refused it. The ban applies to the app of the caller; without an app to its token, and without a token to its address.",
     (
         KeySchema(
             "refusals_least", make_integer_kind(1, 1_000_000), "Refusals in a minute that do not lead to a ban.", "`60`"
