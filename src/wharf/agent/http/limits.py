@@ -54,9 +54,9 @@ class ReplicaTokens(MemoryDirectory, frozen=True):
         )
 
     def find_user(self, login: str) -> User | None:
-        """Return a user whose login is the accessor id of a token.
+        """Build a user for a token of the cluster; `login` is the accessor id of the token.
 
-        Tokens of a cluster have no owner, so the limiter treats each token as a user of its own.
+        Tokens of a cluster have no owner, so the limiter treats each token as a user of its own. Nothing is looked up.
         """
         return User(login=login)
 

@@ -212,8 +212,9 @@ def min_healthy(group: TaskGroup) -> int:
 def finish_drain(
     snapshot: Replica, drains: NodeDrains, node_id: str, context: DecisionContext, *, tracker: DrainTracker
 ) -> Decision[NodeWriteResult] | None:
-    """Return the decision that records the end of the node's drain, or `None` if the drain is not complete or does not
-    exist.
+    """Return the decision that records the end of the node's drain.
+
+    Return `None` if the node does not drain, or if allocations must still leave it (`is_finished`).
     """
     drain = drains.get(node_id)
     if drain is None or not is_finished(snapshot, drain, tracker):

@@ -232,7 +232,12 @@ def is_evaluation_needed(snapshot: Replica, evaluation: Evaluation, now_ns: int)
 
 
 def can_be_rescheduled(snapshot: Replica, allocation: Allocation, now_ns: int) -> bool:
-    """Return whether this is a failed allocation without a replacement whose reschedule policy allows another attempt."""
+    """Return whether garbage collection must retain this failed allocation, because it may still be replaced.
+
+    It must not be stopped or replaced, and its group must have a reschedule policy. With unlimited attempts it may always
+    be replaced. With limited attempts it may be replaced until the interval of the policy has passed since the last
+    attempt; the attempts themselves are not counted here.
+    """
     if allocation.client_status is not ClientStatus.FAILED or allocation.next_allocation:
         return False
     if allocation.is_server_terminal:

@@ -66,12 +66,14 @@ class Table(Generic[R]):
     `key`: the attributes that identify a record. Without any, the table has a single record, whose key is the table name.
     `write_index_fields`: fields that may contain `WRITE_INDEX`, the placeholder for the index of the write. A dotted path
     names a field of a nested record, or of a list or map of records.
-    `interned_fields`: fields whose texts occur in many records; equal texts are stored once.
-    `shared_fields`: fields whose whole value occurs in many records (the resources of one group's allocations). Each
-    different value is decoded once.
+    Three settings save memory where many records have equal values:
+    `interned_fields`: texts, such as a node's name. Equal texts of all tables are one object.
+    `shared_fields`: structs, such as the resources of a group's allocations. A cache by encoded bytes returns one object
+    for equal values of this table.
+    `recurring_fields`: values that seldom differ from those of one of three records: the previous record with this key,
+    the record of this table that was applied last, and the record that `relative_key` names. If the values are equal, the
+    new record refers to that record's object. `relative_key` is a table and a function that returns the key in it.
     `packed_fields`: fields with a map that is rarely read (task states). It is stored as bytes and decoded on each read.
-    `recurring_fields`: fields whose value usually equals that of a related record: the previous record under the key, the
-    last one applied, or the one that `relative_key` selects by table and key. Equal values are stored once.
     `is_adopted`: the process that wrote a record uses it without decoding it again (`RecordDecoder.adopt_record`). Meant
     for tables with many writes. Their records must consist of the types that a decoder produces: tuples, enums, structs.
     `since_format`: the first cluster format in which the table may be written. Servers of older formats do not know it.

@@ -291,7 +291,8 @@ def _find_window_wait(
 ) -> RequiredWait | None:
     """Return the wait until `cost` fits into a sliding window; `None` if it fits now.
 
-    `spent` has the amounts that were spent, by second. A second counts until its last moment has left the window, so the count is never below that of the host.
+    `spent` has the amounts that this client has spent, by second. A second counts until its last moment has left the
+    window. So the sum is never below the sum that the service behind the URL has counted for this client.
     """
     first_second = now_ns // SECOND_NS - window_s
     amounts = sorted((second, amount) for second, amount in spent.items() if second >= first_second)

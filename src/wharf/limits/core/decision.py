@@ -32,7 +32,7 @@ class Verdict(Enum):
 
 
 class EvaluatedLimit(msgspec.Struct, frozen=True, gc=False):
-    """One limit in a decision with its count before and after, for `wharf limits explain` and the decision log."""
+    """One limit in a decision, with its count before the request and after it, as the decision log contains it."""
 
     rule: str
     """The name of the rule."""

@@ -51,7 +51,7 @@ class Glob:
 
 
 class LabelCapabilities(Generic[K]):
-    """Capabilities by label. Each label must occur once."""
+    """Returns the capabilities that rules grant for a name. A rule's label is a name or a pattern with `*`."""
 
     def __init__(self, granted: Mapping[str, frozenset[K]]) -> None:
         self._exact = {label: capabilities for label, capabilities in granted.items() if WILDCARD not in label}

@@ -64,7 +64,7 @@ class ListSegment:
         return self._text
 
     def get_deflated(self, text: bytes) -> bytes:
-        """Return `text`, which is the text of this segment, in compressed form. The result is cached for this text.
+        """Compress the text of this segment, passed as `text`, and return the result. The result is cached for this text.
 
         It ends with a sync flush, so the compressed segments of a list form one valid deflate stream when concatenated.
         """

@@ -24,6 +24,9 @@ from wharf.world import World
 EXPIRED_FOREVER_S: Final = float("-inf")
 """The validity end of a lease that has ended, in monotonic seconds: earlier than any time."""
 
+RENEWAL_SHARE: Final = 1 / 3
+"""A lease is renewed after this share of its time to live, so that two more attempts fit before it expires."""
+
 
 class KeepaliveLease:
     """A lease that the keepalive thread renews, as that thread and the event loop share it. Each field is assigned atomically, so no lock is needed."""
@@ -31,7 +34,7 @@ class KeepaliveLease:
     def __init__(self, lease_id: int, ttl_s: float, sent_s: float) -> None:
         self.id = lease_id
         self.ttl_s = ttl_s
-        self.due_s = sent_s + ttl_s / 3
+        self.due_s = sent_s + ttl_s * RENEWAL_SHARE
         self.has_ended = False
         self._valid_until_s = sent_s + ttl_s
 
@@ -42,7 +45,7 @@ class KeepaliveLease:
         """Record a renewal. etcd counts from the receipt of the renewal; we count from before it was sent, which is
         earlier."""
         self._valid_until_s = max(self._valid_until_s, sent_s + ttl_s)
-        self.due_s = sent_s + ttl_s / 3
+        self.due_s = sent_s + ttl_s * RENEWAL_SHARE
 
 
 class LeaseKeepalive:

@@ -100,7 +100,7 @@ class DrainDuty:
             remaining_jobs = () if step is None else step.remaining_jobs  # None: nothing left to move now.
 
     async def _finish_drain(self, node_id: str) -> None:
-        """Complete the drain of a node, if it is still finished when the write is decided."""
+        """Record the end of a node's drain, unless the node has allocations to move again when the write is decided."""
 
         def decide(snapshot: Replica, context: DecisionContext) -> Decision[NodeWriteResult] | None:
             drains = self._find_drains(snapshot, context.now_ns)

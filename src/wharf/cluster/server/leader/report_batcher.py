@@ -90,7 +90,8 @@ class ReportBatcher:
     async def _write_pending(self) -> None:
         """Write one batch of pending reports, at most one of each node.
 
-        Reports that are not written are resolved with `None`.
+        A report whose outcome is not known as committed is resolved with `None`: its sender (`add_report`'s caller) must
+        write it alone.
         """
         reports: list[_PendingReport] = []
         try:
@@ -98,7 +99,8 @@ class ReportBatcher:
                 reports, self._pending = _split_first_per_node(self._pending)
                 await self._write(reports)
         finally:
-            # Has no effect on reports that were answered. The others are decided again, even if they were committed.
+            # Has no effect on reports that have a result. The callers of the others decide them again and write them
+            # alone. That is safe even if they were committed: a report that was applied changes nothing the second time.
             for report in reports:
                 _resolve(report, None)
 

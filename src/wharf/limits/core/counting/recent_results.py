@@ -35,7 +35,8 @@ class RecentResults:
         self._ended_since_ms = 0
 
     def find(self, request_id: str) -> RecentCall | None:
-        """Return the call of a running or recently ended request; `None` if it is unknown."""
+        """Return the store call (a `RecentCall`) that was made for a running or recently ended request; `None` if it is
+        unknown."""
         return self.running.get(request_id) or self._ended.get(request_id) or self._ended_before.get(request_id)
 
     def remember_ended(self, entry: RecentCall, now_ms: int = 0) -> bool:

@@ -88,9 +88,9 @@ class ServerSession:
         await self._client.node_agents.register(await self._build_node(), self._identity.secret_id)
 
     async def _send_registration(self) -> None:
-        """Register the node and number reports from the number in the reply on. Raises `Refusal` and `Unreachable`.
+        """Register the node, and restart the numbering of its reports at the number that the reply contains.
 
-        The number is higher than all numbers that this node used before.
+        That number is higher than all report numbers that this node has used. Raises `Refusal` and `Unreachable`.
         """
         node = replace(await self._build_node(), reports_from=1)
         reply = await self._client.node_agents.register(node, self._identity.secret_id)

@@ -30,8 +30,8 @@ DEFAULT_SOCKET_PATHS: Final = ("/var/run/docker.sock", "/run/podman/podman.sock"
 RETRY_DELAY_S: Final = 1.0
 """Seconds before a request is repeated."""
 PROBE_TIMEOUT_S: Final = 5.0
-DEFAULT_STOP_SIGNAL: Final = "SIGTERM"
-KILL_SIGNAL: Final = "SIGKILL"
+DEFAULT_KILL_SIGNAL: Final = "SIGTERM"
+FORCED_KILL_SIGNAL: Final = "SIGKILL"
 
 
 class DockerDriver:
@@ -131,7 +131,7 @@ class DockerDriver:
 
     def signal(self, run: str, name: str) -> None:
         """Send the signal `name` to the run in the background; an empty name is SIGTERM."""
-        self._signal_in_background(run, add_signal_prefix(name or DEFAULT_STOP_SIGNAL))
+        self._signal_in_background(run, add_signal_prefix(name or DEFAULT_KILL_SIGNAL))
 
     def give_up(self, run: str) -> None:
         """Cancel the start of a run, unless its container is already being created."""
@@ -143,7 +143,7 @@ class DockerDriver:
 
     def kill(self, run: str) -> None:
         """Send SIGKILL to the run in the background."""
-        self._signal_in_background(run, KILL_SIGNAL)
+        self._signal_in_background(run, FORCED_KILL_SIGNAL)
 
     async def run_beside(self, order: CommandOrder) -> Command:
         """Start a command in the container of a running task. Raises CannotStart."""
@@ -185,7 +185,7 @@ class DockerDriver:
 
         `previous_task` sends the run's previous signal; SIGKILL cancels it.
         """
-        if previous_task is not None and signal == KILL_SIGNAL:
+        if previous_task is not None and signal == FORCED_KILL_SIGNAL:
             previous_task.cancel()
         while run.name in self._runs:
             await run.is_found.wait()
