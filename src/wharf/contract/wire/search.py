@@ -26,9 +26,9 @@ class FuzzySearchRequest(Record):
 class FuzzyMatch(Record):
     """An object whose name contains the searched text."""
 
-    id: str  # Its name.
+    id: str  # The name of the object, even if it also has an ID.
     scope: tuple[str, ...] | None = None
-    """The IDs of its parents, outermost first, and its own ID if that is not its name."""
+    """The IDs of the object's parents, outermost first. The last entry is the ID of the object, if it has one besides its name."""
 
 
 class SearchResponse(Record):

@@ -64,7 +64,7 @@ class _SelectionSize(msgspec.Struct, frozen=True, gc=False):
     """The size of a GraphQL selection, for one object that it is applied to."""
 
     requests: int = 0
-    """Requests that fill all connections in it."""
+    """Requests that a client would send if it read each connection (paged list) in the selection separately."""
     nodes: int = 0
     """Objects that it can return."""
 

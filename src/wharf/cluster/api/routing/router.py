@@ -146,7 +146,10 @@ class Router:
 
 
 def _get_or_add_suffix(node: _PathNode, segments: tuple[str, ...]) -> _Suffix:
-    """Return the suffix with these segments after the id at `node`; create it if it does not exist."""
+    """Return the path suffix of these segments, such as `("plan",)` for `/v1/job/{job_id...}/plan`. Create it if needed.
+
+    A suffix is the end of a path after an id that may contain slashes. `node` is the place of that id in the routing tree.
+    """
     assert len(segments) <= MAX_SUFFIX_SEGMENTS, f"a suffix of {len(segments)} segments: raise MAX_SUFFIX_SEGMENTS"
     suffix = node.suffixes.get(segments)
     if suffix is None:

@@ -233,7 +233,7 @@ class AsyncSqliteStore:
         return [self._encode(batch) for batch in batches], batches[-1].index
 
     async def run_read(self, work: Callable[[], T]) -> T:
-        """Run a read on the reader thread. A damaged line also stops writes."""
+        """Run a read on the reader thread. If it meets a damaged line of the log, writes stop too."""
         try:
             return await self._loop.run_in_executor(self._readers, work)
         except DamagedLog as error:

@@ -94,7 +94,8 @@ def _make_token_caller(
 ) -> Caller | UnrecognizedCredential:
     """Return the caller that owns a token.
 
-    Return `UnrecognizedCredential` if the token is unknown, revoked or expired, or if its prefix is one of other kinds.
+    Return `UnrecognizedCredential` if the token is unknown, revoked or expired, or if the token
+    has the prefix of another kind of token.
     """
     token = directory.find_token(credential.sha256)
     if token is None or token.is_revoked or (token.expires_ms is not None and now_ms >= token.expires_ms):

@@ -88,10 +88,10 @@ def _count_refusal(record: BanRecord, rules: BanRules, *, now_ms: int, wait_unti
 
 
 def find_ban_wait(call: StoreCall, hit_indexes: Sequence[int], free_at_ms: Sequence[int]) -> tuple[int, int] | None:
-    """Return until when the caller of a refused request must wait, and the ceiling of the limit that ends then.
+    """Return the time at which a refused request would be admitted, and the ceiling of the limit that admits it last.
 
     `hit_indexes` are the indexes of the charges that exceed their ceiling, and `free_at_ms` has the time at which each
-    of them would fit. Return `None` if the refusal does not count for bans: the request is free of charge, or no
+    of them would fit again; the latest of these times counts. Return `None` if the refusal does not count for bans: the request is free of charge, or no
     enforced limit could ever admit it.
     """
     if call.plan.is_free:

@@ -33,7 +33,7 @@ STORE_AUTH_METHOD: Final = RpcMethod("store-auth-method", StoreAuthMethodRequest
 
 
 class AclHandlers:
-    """Handles RPC methods of roles and auth methods."""
+    """Handles the calls of other servers and processes that concern roles and auth methods."""
 
     def __init__(self, brain: Brain) -> None:
         self._brain = brain

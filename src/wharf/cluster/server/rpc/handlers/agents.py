@@ -30,7 +30,7 @@ TRANSFER_LEADERSHIP: Final = RpcMethod("hand-over", TransferLeadershipRequest, E
 
 
 class AgentHandlers:
-    """Handles RPC methods of servers."""
+    """Handles the calls that concern this server: its status, its metrics and a transfer of its leadership."""
 
     def __init__(self, brain: Brain) -> None:
         self._brain = brain

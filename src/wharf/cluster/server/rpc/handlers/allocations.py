@@ -26,7 +26,7 @@ STOP_ALLOCATION: Final = RpcMethod("stop-allocation", StopAllocationRequest, All
 
 
 class AllocationHandlers:
-    """Handles RPC methods of allocations."""
+    """Handles the calls of other servers and processes that concern allocations."""
 
     def __init__(self, brain: Brain) -> None:
         self._brain = brain

@@ -67,7 +67,7 @@ SET_ALLOCATION_HEALTH: Final = RpcMethod("set-health", SetHealthRequest, Deploym
 
 
 class DeploymentHandlers:
-    """Handles RPC methods of deployments."""
+    """Handles the calls of other servers and processes that concern deployments."""
 
     def __init__(self, brain: Brain) -> None:
         self._brain = brain

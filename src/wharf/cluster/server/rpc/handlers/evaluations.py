@@ -28,7 +28,7 @@ DELETE_EVALUATIONS: Final = RpcMethod("delete-evaluations", DeleteEvaluationsReq
 
 
 class EvaluationHandlers:
-    """Handles RPC methods of evaluations."""
+    """Handles the calls of other servers and processes that concern evaluations."""
 
     def __init__(self, brain: Brain) -> None:
         self._brain = brain

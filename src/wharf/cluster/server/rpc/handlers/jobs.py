@@ -75,7 +75,7 @@ DISPATCH_JOB: Final = RpcMethod("dispatch-job", DispatchJobRequest, ChildJobResu
 
 
 class JobHandlers:
-    """Handles RPC methods of jobs."""
+    """Handles the calls of other servers and processes that concern jobs."""
 
     def __init__(self, brain: Brain) -> None:
         self._brain = brain

@@ -11,7 +11,7 @@ ROTATE_KEYRING: Final = RpcMethod("rotate-keyring", KeyRotationRequest, KeyringW
 
 
 class KeyringHandlers:
-    """Handles RPC methods of the keyring."""
+    """Handles the calls of other servers and processes that concern the keyring."""
 
     def __init__(self, brain: Brain) -> None:
         self._brain = brain

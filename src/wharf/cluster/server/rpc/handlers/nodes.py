@@ -72,7 +72,7 @@ PURGE_NODE: Final = RpcMethod("purge-node", NodeRequest, NodeWriteResult)
 
 
 class NodeHandlers:
-    """Handles RPC methods of nodes."""
+    """Handles the calls of other servers and processes that concern nodes."""
 
     def __init__(self, brain: Brain) -> None:
         self._brain = brain

@@ -43,7 +43,7 @@ RECONCILE_SUMMARIES: Final = RpcMethod("reconcile-summaries", MaintenanceRequest
 
 
 class OperatorHandlers:
-    """Handles RPC methods of maintenance."""
+    """Handles the calls of other servers and processes that maintain the cluster, such as garbage collection."""
 
     def __init__(self, brain: Brain) -> None:
         self._brain = brain
