@@ -94,7 +94,7 @@ class HttpServer:
         await self._server.shutdown(sockets=self._listening)
 
     def reload(self, settings: AgentSettings) -> None:
-        """Reload the certificate files. New connections use the new certificate."""
+        """Reload the certificate files. New connections use the new certificate; open ones keep the old one until they close."""
         if self._context is None:
             return
         try:

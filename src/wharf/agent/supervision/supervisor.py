@@ -92,7 +92,8 @@ class ChildProcess:
         self.inbox: MessageDecoder[FromChild] = MessageDecoder(FromChild)
         self.failure_reason = ""
         self.silence_deadline_s = float("inf")
-        """When a one-off process is killed unless it sends a sign of life. Infinite for parts of the tree."""
+        """When a one-off process (such as a snapshot) is killed unless it sends a sign of life. Infinite for processes that the
+        supervisor restarts, such as api and node."""
         self.details: dict[str, str] = {}
 
 

@@ -162,9 +162,9 @@ class IdempotentExecutor:
         await self._server.access.ensure_active_key(self._server.replica, self._server.leader)
 
     def _seal(self, idempotent_request: IdempotentRequest, reply: StoredReply) -> SealedData:
-        """Return the reply encrypted with the active key of the keyring.
+        """Return the reply, encrypted with the active key of the keyring.
 
-        It can be decrypted only for this key and caller.
+        Only a request with the same idempotency key and caller can decrypt it.
         """
         context = make_response_context(idempotent_request.scope, idempotent_request.key)
         return self._server.access.keyring.seal(self._server.replica, msgspec.msgpack.encode(reply), context=context)

@@ -211,7 +211,10 @@ def _is_parent(parent: Rule, rule: Rule) -> bool:
 
 
 def _get_base_ceiling(rule: Rule, caller_class: CallerClass) -> int:
-    """Return the ceiling of a class of callers before scaling and grants; the rule must apply to the class."""
+    """Return the ceiling that the rule sets for a class of callers, without what `[rule.scale]` and grants add.
+
+    An enterprise class that the rule does not name has the ceiling of the ordinary class. The rule must apply to the class.
+    """
     found = rule.ceilings.get(caller_class)
     return rule.ceilings[ORDINARY_CLASSES[caller_class]] if found is None else found
 

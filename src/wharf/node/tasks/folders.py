@@ -106,8 +106,8 @@ class AllocationFolders:
     def discard_incoming(self, allocation_id: str) -> None:
         """Remove the archive and the folder of an incomplete download, if they exist.
 
-        The folder is moved away first, so that an unpacking that is still running cannot be completed with a part of
-        it.
+        The folder is renamed before it is removed. If an archive is still being unpacked into it, that can therefore not
+        end with a folder that looks complete and lacks files.
         """
         self.get_incoming_archive(allocation_id).unlink(missing_ok=True)
         with suppress(FileNotFoundError):

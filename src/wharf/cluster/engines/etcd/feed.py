@@ -101,7 +101,12 @@ class EtcdFeed:
         )
 
     def _set_start(self, epoch: Epoch, revision: int) -> None:
-        """Set the revision after which the feed starts. Raises `FollowerBehind` if the log cannot serve it."""
+        """Set the etcd revision after which the feed starts: the one of the index that the reader has reached.
+
+        `revision` is the newest revision of etcd. A log without an epoch record (`fence` 0) is empty, so the feed starts
+        there. Raises `FollowerBehind` if the index was never reached, or is of an epoch before `epoch`. The first epoch
+        also serves a reader that has index 0, just before its beginning.
+        """
         start_revision = epoch.to_revision(self._after) if epoch.fence else revision
         if start_revision > revision or (not epoch.fence and self._after > 0):
             raise FollowerBehind(f"the log never reached index {self._after}")

@@ -44,14 +44,15 @@ class EpochValue(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Epoch(msgspec.Struct, frozen=True):
-    """How the log numbers its batches: index = revision + base. `since` is the revision at which the epoch began,
-    `fence` that of the epoch key."""
+    """How the log numbers its batches in one epoch: index = revision of etcd + `base`."""
 
     number: int
     generation: str
     base: int
     since: int
+    """The revision at which the epoch began."""
     fence: int
+    """The revision of the epoch key, on which every write is conditional; 0 if the log is empty and has no epoch key."""
 
     def to_index(self, revision: int) -> int:
         return revision + self.base
