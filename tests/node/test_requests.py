@@ -18,7 +18,7 @@ from tests.agent.processes import ANSWERED_WITHIN_S, is_alive
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server
 from tests.waiting import wait_until
 from wharf.contract.client import ClientSettings, CommandResult, open_command, run_command_blocking
-from wharf.contract.model.refusal import Refusal
+from wharf.contract.client.errors import RequestRefused
 from wharf.node.processes import list_pids
 
 SCRIPT = """
@@ -287,7 +287,7 @@ def test_all_output_of_a_command_arrives(node: ANode, alloc: str) -> None:
 
 
 def test_a_command_that_cannot_be_started_is_refused_with_the_reason(node: ANode, alloc: str) -> None:
-    with pytest.raises(Refusal, match="program nonesuch not found"):
+    with pytest.raises(RequestRefused, match="program nonesuch not found"):
         run_command(node, alloc, "nonesuch")
 
 
@@ -298,7 +298,7 @@ def test_a_long_reason_is_visibly_truncated_without_a_guess_beside_it(node: ANod
 
 
 def test_a_command_in_an_unknown_task_is_refused(node: ANode, alloc: str) -> None:
-    with pytest.raises(Refusal, match='unknown task name "other"'):
+    with pytest.raises(RequestRefused, match='unknown task name "other"'):
         run_command(node, alloc, "true", task="other")
 
 
@@ -308,7 +308,7 @@ def test_a_command_in_an_ended_allocation_is_refused(node: ANode) -> None:
     over = str(node.allocations("over")[0]["ID"])
 
     for _ in range(20):  # Right after its end, and when its assignment is deleted.
-        with pytest.raises(Refusal, match='task "t" is not running'):
+        with pytest.raises(RequestRefused, match='task "t" is not running'):
             run_command(node, over, "true")
 
 

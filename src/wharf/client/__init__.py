@@ -23,6 +23,12 @@ _FORMER_NAMES: Final = {
     "run_command_and_wait": "run_command_blocking",
 }
 
+__all__ = [*_client.__all__, *_FORMER_NAMES]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 def __getattr__(name: str) -> Any:
     """Return a name of `wharf.contract.client`, also under the name that it had before 0.2."""

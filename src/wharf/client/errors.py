@@ -17,12 +17,20 @@ _FORMER_NAMES: Final = {
     "NotUnderstood": "UnexpectedReply",
     "PASSING": "TRANSIENT_ERRORS",
     "Refused": "RequestRefused",
+    "TYPE_OF": "ERROR_TYPE_BY_CODE",
     "TooLarge": "RequestTooLarge",
     "Unavailable": "ServerUnavailable",
     "Undecided": "OutcomeUnknown",
     "Unproven": "AuthenticationFailed",
     "Unsupported": "UnsupportedFormat",
+    "refused": "build_error",
 }
+
+__all__ = [name for name in dir(_errors) if not name.startswith("_")] + [*_FORMER_NAMES]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 def __getattr__(name: str) -> Any:

@@ -21,3 +21,13 @@ def test_every_former_name_leads_to_a_name_that_exists() -> None:
     for module in (wharf.client, wharf.client.errors):
         for name in module._FORMER_NAMES:
             assert getattr(module, name) is not None, name
+
+
+def test_a_star_import_provides_the_names_of_the_client_and_their_former_names() -> None:
+    namespace: dict[str, object] = {}
+    exec("from wharf.client import *\nfrom wharf.client.errors import *", namespace)
+
+    assert namespace["connect"] is wharf.contract.client.connect
+    assert namespace["Retries"] is wharf.contract.client.RetryPolicy
+    assert namespace["NotFound"] is wharf.contract.client.errors.NotFound
+    assert namespace["refused"] is wharf.contract.client.errors.build_error

@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from wharf.contract.client.connection import build_headers, build_tls_context
+from wharf.contract.client.errors import RequestRefused, build_error
 from wharf.contract.client.relay.port import RelayRequest
 from wharf.contract.client.relay.websockets import (
     CLOSE_POLICY_VIOLATION,
@@ -19,15 +20,14 @@ from wharf.contract.client.relay.websockets import (
     WebSocketRelay,
 )
 from wharf.contract.client.settings import ClientSettings, read_settings
-from wharf.contract.client.transport import Unreachable
-from wharf.contract.model.refusal import Refusal, invalid_request
+from wharf.contract.client.transport import ClientReply, Unreachable
 from wharf.contract.wire.allocations.exec import ExecOutput, encode_input, encode_input_close, encode_terminal_size
-from wharf.contract.wire.errors import CODE_HEADER, REASON_HEADER, build_refusal
 
 MAX_INPUT_CHUNK_BYTES: Final = 2048
 """Bytes of input in one websocket message."""
 HEARTBEAT_MESSAGE: Final = "{}"
 """Message without content, which shows that the client is alive."""
+BAD_REQUEST_STATUS: Final = 400
 SERVER_ERROR_STATUS: Final = 500
 
 
@@ -59,7 +59,7 @@ class RunningCommand:
     async def read_output(self) -> AsyncIterator[OutputChunk]:
         """Yield the output until the command ends, then set `exit_code`.
 
-        Raises `Refusal` if the command cannot be run, and `Unreachable` if the connection breaks before its end.
+        Raises `RequestRefused` if the command cannot be run, and `Unreachable` if the connection breaks before its end.
         """
         while (message := await self._socket.receive()) is not None:
             output = msgspec.json.decode(message, type=ExecOutput)
@@ -72,9 +72,9 @@ class RunningCommand:
                 return
         reason = self._socket.close_reason
         if self._socket.close_code == CLOSE_POLICY_VIOLATION:
-            raise invalid_request(reason)
+            raise build_error(ClientReply(BAD_REQUEST_STATUS, {}, reason.encode()))
         if reason:  # The error text of the server.
-            raise build_refusal(SERVER_ERROR_STATUS, reason)
+            raise build_error(ClientReply(SERVER_ERROR_STATUS, {}, reason.encode()))
         raise Unreachable("the connection broke before the command ended", is_sent=True)
 
     async def write(self, data: bytes) -> None:
@@ -115,7 +115,7 @@ async def open_command(
 ) -> AsyncIterator[RunningCommand]:
     """Run a command inside a task; as a context manager, yield the running command and kill it at the end.
 
-    `relays` are connections to use instead of the servers in the settings. Raises `Refusal` and `Unreachable`.
+    `relays` are connections to use instead of the servers in the settings. Raises `RequestRefused` and `Unreachable`.
     """
     parameters = {"task": task, "command": msgspec.json.encode(list(command)).decode()}
     path = f"/v1/client/allocation/{quote(alloc_id, safe='')}/exec"
@@ -139,7 +139,7 @@ async def open_action(
     """Run an action of a job inside a task; as a context manager, yield the running command and kill it at the end.
 
     Without `alloc_id`, the newest running allocation that has the action is used. `relays` are connections to use
-    instead of the servers in the settings. Raises `Refusal` and `Unreachable`.
+    instead of the servers in the settings. Raises `RequestRefused` and `Unreachable`.
     """
     parameters = {"action": action, "namespace": namespace, "allocID": alloc_id, "group": group, "task": task}
     path = f"/v1/job/{quote(job_id, safe='')}/action"
@@ -158,7 +158,7 @@ async def _open_websocket(
 ) -> AsyncIterator[RunningCommand]:
     """Open a websocket at the first reachable server; as a context manager, yield the running command.
 
-    Parameters with an empty value are not sent. Raises `Refusal` if a server refuses the request, and `Unreachable` if
+    Parameters with an empty value are not sent. Raises `RequestRefused` if a server refuses the request, and `Unreachable` if
     no server can be reached.
     """
     query = {name: value for name, value in parameters.items() if value}
@@ -174,12 +174,7 @@ async def _open_websocket(
             socket = await opening.__aenter__()
         except HandshakeRefused as refused:
             reply_headers = {name.decode().lower(): value.decode() for name, value in refused.headers}
-            raise build_refusal(
-                refused.status,
-                refused.body.decode(errors="replace"),
-                code=reply_headers.get(CODE_HEADER, ""),
-                reason=reply_headers.get(REASON_HEADER, ""),
-            ) from refused
+            raise build_error(ClientReply(refused.status, reply_headers, refused.body)) from refused
         except Unreachable as error:
             last_error = error
             continue
@@ -202,7 +197,7 @@ async def run_command(
 ) -> CommandResult:
     """Run a command inside a task to its end and return its exit code and output.
 
-    `relays` are connections to use instead of the servers in the settings. Raises `Refusal` and `Unreachable`.
+    `relays` are connections to use instead of the servers in the settings. Raises `RequestRefused` and `Unreachable`.
     """
     output: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
     opening = open_command(settings or read_settings(), alloc_id, task, command, relays=relays)
@@ -220,7 +215,7 @@ def run_command_blocking(
 ) -> CommandResult:
     """Run a command inside a task to its end and return its exit code and output. Not for use in an event loop.
 
-    Raises `Refusal` and `Unreachable`.
+    Raises `RequestRefused` and `Unreachable`.
     """
     return asyncio.run(run_command(alloc_id, task, command, stdin=stdin, settings=settings))
 
@@ -228,7 +223,7 @@ def run_command_blocking(
 __all__ = [
     "CommandResult",
     "OutputChunk",
-    "Refusal",
+    "RequestRefused",
     "RunningCommand",
     "open_command",
     "run_command",
