@@ -43,7 +43,7 @@ def disable_grpc_fork_support() -> None:
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 
-class _PendingCall(NamedTuple):
+class _WorkerCall(NamedTuple):
     """A function to run in a fork, and the future of its result."""
 
     function: WorkerFunction
@@ -56,7 +56,7 @@ class ForkedWorker:
     def __init__(self, world: World, *, timeout_s: float = WORKER_TIMEOUT_S) -> None:
         self._world = world
         self._timeout_s = timeout_s
-        self._pending: list[_PendingCall] = []
+        self._pending: list[_WorkerCall] = []
         self._runner: asyncio.Task[None] | None = None
 
     async def run(self, work: WorkerFunction) -> bytes:
@@ -64,7 +64,7 @@ class ForkedWorker:
 
         Raises `WorkerFailed` if `work` raises, and `Refusal` if the fork fails or takes too long.
         """
-        call = _PendingCall(work, asyncio.get_running_loop().create_future())
+        call = _WorkerCall(work, asyncio.get_running_loop().create_future())
         self._pending.append(call)
         if self._runner is None:
             self._runner = self._world.start_task(self._run_batches(), name="forked worker")
@@ -82,7 +82,7 @@ class ForkedWorker:
         finally:
             self._runner = None
 
-    async def _run_batch(self, batch: Sequence[_PendingCall]) -> None:
+    async def _run_batch(self, batch: Sequence[_WorkerCall]) -> None:
         """Run the calls in one fork and set their results."""
         try:
             read_descriptor, pid = _fork([call.function for call in batch], timeout_s=self._timeout_s)
@@ -104,7 +104,7 @@ class ForkedWorker:
             await asyncio.shield(asyncio.to_thread(os.waitpid, pid, 0))
 
 
-async def _read_results(read_descriptor: int, batch: Sequence[_PendingCall]) -> None:
+async def _read_results(read_descriptor: int, batch: Sequence[_WorkerCall]) -> None:
     """Set the result of each call as soon as the fork writes it."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
@@ -118,7 +118,7 @@ async def _read_results(read_descriptor: int, batch: Sequence[_PendingCall]) -> 
         transport.close()
 
 
-def _set_result(call: _PendingCall, tag: bytes, body: bytes) -> None:
+def _set_result(call: _WorkerCall, tag: bytes, body: bytes) -> None:
     """Set the result or the exception of a call, unless it was canceled."""
     if call.result.done():
         return
@@ -128,7 +128,7 @@ def _set_result(call: _PendingCall, tag: bytes, body: bytes) -> None:
         call.result.set_exception(WorkerFailed(body.decode(errors="replace")))
 
 
-def _fail_calls(batch: Sequence[_PendingCall], why: str) -> None:
+def _fail_calls(batch: Sequence[_WorkerCall], why: str) -> None:
     """Raise a `Refusal` in every call of the batch that has no result yet."""
     for call in batch:
         if not call.result.done():

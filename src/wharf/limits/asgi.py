@@ -82,7 +82,7 @@ class LimitsMiddleware:
             and await self._serve_page(incoming, result, send)
         ):
             return
-        call = _ApplicationCall(decision_service, result, incoming, receive, send)
+        call = _AsgiCall(decision_service, result, incoming, receive, send)
         try:
             await self._application(scope, call.receive, call.send)
         except Exception:
@@ -176,7 +176,7 @@ class LimitsMiddleware:
             await decision_service.end_request(result)
 
 
-class _ApplicationCall:
+class _AsgiCall:
     """One admitted request that the application handles: adds rate limit headers to its reply, and measures its work.
 
     `receive` and `send` are passed to the application.

@@ -97,7 +97,7 @@ class LimitsMiddleware:
                 headers.append(("access-control-expose-headers", EXPOSED_HEADERS))
             start_response(f"{result.status} {get_reason_phrase(result.status)}", headers)
             return [b"" if incoming.method == "HEAD" else result.body]
-        call = _ApplicationCall(
+        call = _WsgiCall(
             self, decision_service, result, start_response, self._read_cpu_s, has_origin=incoming.has_origin
         )
         try:
@@ -142,7 +142,7 @@ class LimitsMiddleware:
             self._loop.call_soon_threadsafe(decision_service.end_request_later, admitted)
 
 
-class _ApplicationCall:
+class _WsgiCall:
     """One admitted request that the application handles, and the body of its reply. It ends when the server closes it."""
 
     def __init__(

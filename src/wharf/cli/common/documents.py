@@ -168,7 +168,7 @@ def parse_yaml(name: str, text: str) -> Any:  # Any YAML value.
     reader = YAML(typ="safe", pure=True)
     reader.version = (1, 2)  # In YAML 1.2, `on` and `no` are texts, not bools.
     try:
-        documents = [_convert_keys_to_text(document, _ValueBudget()) for document in reader.load_all(text)]
+        documents = [_convert_keys_to_text(document, _DocumentBudget()) for document in reader.load_all(text)]
     except MarkedYAMLError as error:
         mark = error.problem_mark
         position = f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
@@ -201,14 +201,14 @@ class _ValueBudgetExceeded(Exception):
     """The document has more than MAX_VALUES values."""
 
 
-class _ValueBudget:
+class _DocumentBudget:
     """How many more values a document may have. A few nested aliases can stand for more values than fit in memory."""
 
     def __init__(self) -> None:
         self.remaining = MAX_VALUES
 
 
-def _convert_keys_to_text(value: Any, budget: _ValueBudget) -> Any:  # A YAML value becomes a JSON value.
+def _convert_keys_to_text(value: Any, budget: _DocumentBudget) -> Any:  # A YAML value becomes a JSON value.
     """Return the value as JSON could hold it: keys as text, dates as ISO text. Raises _ValueBudgetExceeded."""
     budget.remaining -= 1
     if budget.remaining < 0:

@@ -63,10 +63,10 @@ def parse_filter(source: str) -> Expression:
         source.encode()
     except UnicodeEncodeError as error:
         raise make_syntax_error(source, error.start, "the expression is not UTF-8") from None
-    return _Parser(source).parse()
+    return _FilterParser(source).parse()
 
 
-class _Parser:
+class _FilterParser:
     """Parses one expression.
 
     Each method `_parse_…` takes an offset, and returns `None` if its rule does not match there.

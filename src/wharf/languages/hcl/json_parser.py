@@ -32,10 +32,10 @@ _EXPECTED_VALUE: Final = "a value (a text in quotes, a number, true, false, null
 def parse_json(text: str, *, max_chars: int = MAX_DOCUMENT_CHARS) -> Body:
     """Return the tree of a JSON document. Raises `HclSyntaxError` with the location and what was expected there."""
     source = SourceText(text, max_chars=max_chars)
-    return _Parser(source).parse_document()
+    return _JsonParser(source).parse_document()
 
 
-class _Parser:
+class _JsonParser:
     """Parses one document from the start. `_offset` is the position of the next character."""
 
     def __init__(self, source: SourceText) -> None:

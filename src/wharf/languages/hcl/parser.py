@@ -30,7 +30,7 @@ _EXPECTED_VALUE: Final = "a value (a text in quotes, a number, true, false, a li
 def parse_hcl(text: str, *, max_chars: int = MAX_DOCUMENT_CHARS) -> Body:
     """Return the tree of an HCL document. Raises `HclSyntaxError` with the location and what was expected there."""
     source = SourceText(text, max_chars=max_chars)
-    return _Parser(source).parse_document_body()
+    return _HclParser(source).parse_document_body()
 
 
 class _ParsedBody(NamedTuple):
@@ -54,7 +54,7 @@ class _ParsedValue(NamedTuple):
     end: int
 
 
-class _Parser:
+class _HclParser:
     """Parses one document. Each `_parse_` method starts at an offset and returns a node with the offset after it."""
 
     def __init__(self, source: SourceText) -> None:

@@ -41,10 +41,10 @@ def parse_template(
 
     `left` and `right` are the delimiters of actions; `functions` are those that the template may call.
     """
-    return _Parser(source, functions, left, right).parse_tree()
+    return _TemplateParser(source, functions, left, right).parse_tree()
 
 
-class _Parser:
+class _TemplateParser:
     """Parses the blocks of one template. `variables` are the names of variables that are defined where a block begins."""
 
     def __init__(self, source: str, functions: Mapping[str, Arity], left: str, right: str) -> None:

@@ -12,7 +12,7 @@ from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.wire.nodes import channel
 
 
-class _PendingCall:
+class _ChannelCall:
     """One call to a node that is in flight: its first reply, the parts that arrived, and its input credit.
 
     The input credit is how many bytes of input the node accepts now.
@@ -46,7 +46,7 @@ class NodeConnection:
 
     def __init__(self, send: Callable[[bytes], Awaitable[None]]) -> None:
         self._send = send
-        self._pending_calls: dict[int, _PendingCall] = {}
+        self._pending_calls: dict[int, _ChannelCall] = {}
         self._last_number = 0
         self._is_disconnected = False
 
@@ -104,17 +104,17 @@ class NodeConnection:
         for number, call in list(self._pending_calls.items()):
             self._fail(number, call, _build_disconnect_refusal())
 
-    async def _start_call(self, request: NodeCall) -> tuple[int, _PendingCall]:
+    async def _start_call(self, request: NodeCall) -> tuple[int, _ChannelCall]:
         """Send a request to the node. Return its call number and the call."""
         self._last_number += 1
-        number, call = self._last_number, _PendingCall()
+        number, call = self._last_number, _ChannelCall()
         self._pending_calls[number] = call
         await self._send_message(
             channel.ChannelRequest(number, request.verb, request.target_id, request.parameters, request.body)
         )
         return number, call
 
-    async def _read_parts(self, number: int, call: _PendingCall) -> AsyncGenerator[bytes, None]:
+    async def _read_parts(self, number: int, call: _ChannelCall) -> AsyncGenerator[bytes, None]:
         """Yield the parts of a reply, and give the node credit for more after each. Raises the `Refusal` of the node.
 
         If the reader stops early, the call is cancelled on the node.
@@ -130,7 +130,7 @@ class NodeConnection:
         finally:
             await self._end(number, call)
 
-    async def _end(self, number: int, call: _PendingCall) -> None:
+    async def _end(self, number: int, call: _ChannelCall) -> None:
         """Remove the call and cancel it on the node. Does nothing if the call is over."""
         if call.is_over:
             return
@@ -138,7 +138,7 @@ class NodeConnection:
         if not self._is_disconnected:
             await self._send_message(channel.CancelRequest(number))
 
-    async def _send_input(self, number: int, call: _PendingCall, data: bytes) -> None:
+    async def _send_input(self, number: int, call: _ChannelCall, data: bytes) -> None:
         """Wait until the node accepts more input, then send the data, unless the call is over."""
         await call.wait_input_credit(len(data))
         if not call.is_over:
@@ -150,13 +150,13 @@ class NodeConnection:
             raise _build_disconnect_refusal()
         await self._send(channel.encode_message(message))
 
-    def _remove_call(self, number: int, call: _PendingCall) -> None:
+    def _remove_call(self, number: int, call: _ChannelCall) -> None:
         """Mark the call as over and remove it."""
         call.is_over = True
         call.credit_event.set()
         self._pending_calls.pop(number, None)
 
-    def _fail(self, number: int, call: _PendingCall, refusal: Refusal) -> None:
+    def _fail(self, number: int, call: _ChannelCall, refusal: Refusal) -> None:
         """End the call: its reader gets the refusal."""
         self._remove_call(number, call)
         if call.first_reply.done():

@@ -101,7 +101,7 @@ class BrainSocketServer:
             writer.write(encode_frame(RpcReplyFrame(request.number, reply)))
 
 
-class _Connection:
+class _RpcConnection:
     """One connection to the brain."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
@@ -123,7 +123,7 @@ class BrainSocketClient:
         self._path = path
         self._reply_timeout_s = reply_timeout_s
         self._numbers = itertools.count(1)
-        self._connection: _Connection | None = None
+        self._connection: _RpcConnection | None = None
         self._read_task: asyncio.Task[None] | None = None
         self._connect_lock = asyncio.Lock()
 
@@ -159,12 +159,12 @@ class BrainSocketClient:
             self._read_task.cancel()
             await asyncio.gather(self._read_task, return_exceptions=True)
 
-    def _discard_connection(self, connection: _Connection) -> None:
+    def _discard_connection(self, connection: _RpcConnection) -> None:
         """Use this connection for no further calls. Does nothing if there is a newer one."""
         if self._connection is connection:
             self._connection = None
 
-    async def _connect(self) -> _Connection:
+    async def _connect(self) -> _RpcConnection:
         """Return the open connection to the brain, or open one. Raises `Refusal` if that fails."""
         async with self._connect_lock:
             if self._connection is not None:
@@ -178,11 +178,11 @@ class BrainSocketClient:
                     RefusalCode.UNAVAILABLE,
                     f"this server's scheduler process does not reply ({error}); it is restarting",
                 ) from error
-            connection = self._connection = _Connection(writer)
+            connection = self._connection = _RpcConnection(writer)
             self._read_task = self._world.start_task(self._read(reader, connection), name="brain link")
             return connection
 
-    async def _read(self, reader: asyncio.StreamReader, connection: _Connection) -> None:
+    async def _read(self, reader: asyncio.StreamReader, connection: _RpcConnection) -> None:
         """Give each reply to its caller until the connection ends; then fail all calls without a reply."""
         frames = FrameDecoder(MAX_FRAME_BYTES)
         try:

@@ -47,7 +47,7 @@ class CronError(ValueError):
     """The error that a text is not a cron expression, or not the name of a time zone. The message states the reason."""
 
 
-class _Field(msgspec.Struct, frozen=True):
+class _CronField(msgspec.Struct, frozen=True):
     """The rules for one field of a cron expression: its range of numbers, and the names that stand for numbers."""
 
     label: str  # Its name in error messages.
@@ -56,13 +56,13 @@ class _Field(msgspec.Struct, frozen=True):
     names: Mapping[str, int] = {}  # Such as `MON` -> 1.
 
 
-SECOND_FIELD: Final = _Field("second", 0, 59)
-MINUTE_FIELD: Final = _Field("minute", 0, 59)
-HOUR_FIELD: Final = _Field("hour", 0, 23)
-DAY_FIELD: Final = _Field("day of month", 1, 31)
-MONTH_FIELD: Final = _Field("month", 1, 12, MONTHS)
-WEEKDAY_FIELD: Final = _Field("day of week", 0, 7, WEEKDAYS)
-YEAR_FIELD: Final = _Field("year", MIN_YEAR, MAX_YEAR)
+SECOND_FIELD: Final = _CronField("second", 0, 59)
+MINUTE_FIELD: Final = _CronField("minute", 0, 59)
+HOUR_FIELD: Final = _CronField("hour", 0, 23)
+DAY_FIELD: Final = _CronField("day of month", 1, 31)
+MONTH_FIELD: Final = _CronField("month", 1, 12, MONTHS)
+WEEKDAY_FIELD: Final = _CronField("day of week", 0, 7, WEEKDAYS)
+YEAR_FIELD: Final = _CronField("year", MIN_YEAR, MAX_YEAR)
 
 
 class _Days(msgspec.Struct, frozen=True):
@@ -259,7 +259,7 @@ def parse_cron(spec: str) -> CronSchedule:
     )
 
 
-def _parse_numbers(text: str, field: _Field) -> tuple[int, ...]:
+def _parse_numbers(text: str, field: _CronField) -> tuple[int, ...]:
     """Return the numbers that one field of a cron expression selects, in ascending order.
 
     Raises `CronError` if it is invalid.
@@ -270,7 +270,7 @@ def _parse_numbers(text: str, field: _Field) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _parse_range(item: str, field: _Field) -> range:
+def _parse_range(item: str, field: _CronField) -> range:
     """Return the numbers that one item of a field selects: a number, a range such as `1-5`, or `*`.
 
     An item may have a step, as in `*/15`. Raises `CronError` if the item is invalid.
@@ -296,7 +296,7 @@ def _parse_range(item: str, field: _Field) -> range:
     return range(low, high + 1, step)
 
 
-def _parse_number(text: str, field: _Field) -> int:
+def _parse_number(text: str, field: _CronField) -> int:
     """Return the value of a number or of a name such as `MON`. Raises `CronError` if the field does not allow it."""
     named = field.names.get(text.upper())
     if named is not None:

@@ -164,7 +164,7 @@ class _FieldKind(enum.Enum):
     OPAQUE = enum.auto()  # Data for a driver or an autoscaler: nested lists and maps of any type.
 
 
-class _Field(NamedTuple):
+class _DiffField(NamedTuple):
     """A field of a record type that is compared."""
 
     attribute: str  # Its Python name.
@@ -173,11 +173,11 @@ class _Field(NamedTuple):
 
 
 @functools.cache
-def _list_compared_fields(record: type[msgspec.Struct]) -> tuple[_Field, ...]:
+def _list_compared_fields(record: type[msgspec.Struct]) -> tuple[_DiffField, ...]:
     """Return the fields of a record type that are compared, in the order of their declaration."""
     ignored = _INDEXES | _IGNORED.get(record.__name__, frozenset())
     return tuple(
-        _Field(field.name, field.encode_name, _get_field_kind(msgspec.inspect.type_info(field.type)))
+        _DiffField(field.name, field.encode_name, _get_field_kind(msgspec.inspect.type_info(field.type)))
         for field in msgspec.structs.fields(record)
         if field.encode_name not in ignored
     )

@@ -38,19 +38,19 @@ def _parse_yaml(text: Any) -> Any:
     parser = YAML(typ="safe", pure=True)
     parser.version = (1, 2)
     try:
-        return _convert_yaml_value(parser.load(_to_text(text)), _ValueBudget(), 0)
+        return _convert_yaml_value(parser.load(_to_text(text)), _DecodedDataBudget(), 0)
     except (YAMLError, ValueError, RecursionError) as error:
         raise EvaluationError(f"parseYAML cannot read this: {' '.join(str(error).split())[:200]}") from None
 
 
-class _ValueBudget:
+class _DecodedDataBudget:
     """How many more values of a YAML document may be converted."""
 
     def __init__(self) -> None:
         self.remaining = MAX_YAML_VALUES
 
 
-def _convert_yaml_value(value: Any, budget: _ValueBudget, depth: int) -> Any:
+def _convert_yaml_value(value: Any, budget: _DecodedDataBudget, depth: int) -> Any:
     """Convert a value of a YAML document to one of a template. Raises `EvaluationError` beyond the limits."""
     budget.remaining -= 1
     if budget.remaining < 0 or depth > MAX_YAML_DEPTH:

@@ -82,7 +82,7 @@ class NeighbourStore:
         """Try to connect to the counter server. Return whether there is a connection."""
         with contextlib.suppress(OSError), shorten_socket_path(self.path) as name:
             loop = asyncio.get_running_loop()
-            transport, _ = await loop.create_unix_connection(lambda: _Connection(self), name)
+            transport, _ = await loop.create_unix_connection(lambda: _ConnectionToNeighbour(self), name)
             self._transport = transport
         return self._transport is not None
 
@@ -264,7 +264,7 @@ class NeighbourStore:
         self._plans.clear()
 
 
-class _Connection(asyncio.Protocol):
+class _ConnectionToNeighbour(asyncio.Protocol):
     """The connection of a `NeighbourStore` to the counter server."""
 
     def __init__(self, store: NeighbourStore) -> None:
