@@ -4,6 +4,7 @@ from msgspec.structs import replace
 
 from tests.builders import a_group, a_job, a_task, some_resources
 from tests.kit.state import SECOND_NS, AState
+from wharf.cluster.operations.deployments import promote_deployment
 from wharf.cluster.operations.derived_state import add_derived_changes
 from wharf.cluster.scheduling.plans.check import check_plan
 from wharf.cluster.scheduling.plans.plan import Plan
@@ -23,9 +24,9 @@ from wharf.contract.model.times import to_datetime
 UPDATE = UpdatePolicy(max_parallel=1, canary=1, min_healthy_time=SECOND_NS)
 
 
-def make_version(value: int, count: int = 3) -> Job:
+def make_version(value: int, count: int = 3, update: UpdatePolicy = UPDATE) -> Job:
     task = a_task(resources=some_resources(cpu=10, memory_mb=10), config={"command": f"/bin/{value}"})
-    return a_job("shop", a_group("web", task, count=count, update=UPDATE))
+    return a_job("shop", a_group("web", task, count=count, update=update))
 
 
 def process_evaluations(state: AState) -> None:
@@ -36,6 +37,14 @@ def process_evaluations(state: AState) -> None:
             if checked.write is not None:
                 state.commit(add_derived_changes(state.replica, checked.write))
             plan = checked.remaining_plan
+
+
+def promote_all(state: AState) -> None:
+    decision = promote_deployment(
+        state.replica, get_latest_deployment(state).id, state.moment, should_promote_all=True, max_changes=100
+    )
+    assert decision.write is not None
+    state.commit(add_derived_changes(state.replica, decision.write))
 
 
 def report_status(state: AState, allocation: Allocation, status: ClientStatus, *, healthy: bool) -> None:
@@ -128,3 +137,22 @@ def test_a_migrated_allocation_of_the_old_version_has_the_create_index_of_its_jo
     (placed,) = [each for each in list_desired(state, 0) if each.name == migrated.name]
     assert placed.id != migrated.id
     assert placed.job_create_index == state.job().create_index
+
+
+def test_a_promoted_deployment_ends_although_a_surplus_canary_failed_after_the_promotion() -> None:
+    two_canaries = replace(UPDATE, canary=2)
+    state = make_state_with_version_0()
+    state.register(make_version(1, count=1, update=two_canaries))
+    process_evaluations(state)
+    healthy, failing = sorted(list_desired(state, 1), key=lambda each: each.name)
+    for canary in (healthy, failing):
+        report_status(state, canary, ClientStatus.RUNNING, healthy=True)
+    promote_all(state)
+    (failing,) = [a for a in list_desired(state, 1) if a.id == failing.id]
+    report_status(state, failing, ClientStatus.FAILED, healthy=False)
+
+    process_evaluations(state)
+
+    assert [a.id for a in list_desired(state, 1)] == [healthy.id]
+    assert list_desired(state, 0) == []
+    assert get_latest_deployment(state).status == "successful"

@@ -220,7 +220,8 @@ def _is_complete(state: GroupState) -> bool:
         return False
     if rollout.desired_canaries and not rollout.promoted:
         return False
-    return rollout.healthy_allocs >= max(rollout.desired_total, rollout.desired_canaries)
+    # Not as many as the canaries: after the promotion, canaries beyond the count are stopped, also if they failed.
+    return rollout.healthy_allocs >= rollout.desired_total
 
 
 def _is_unhealthy(allocation: Allocation) -> bool:
