@@ -13,7 +13,7 @@ from wharf.node.migration.download import is_transient
         (Unreachable("no reply", is_sent=True), True),
         (Refusal(RefusalCode.UNAVAILABLE, "no"), True),
         (Refusal(RefusalCode.NOT_FOUND, "no", RefusalReason.NO_NODE_PATH), True),
-        (Refusal(RefusalCode.NOT_FOUND, "No path to node"), False),
+        (Refusal(RefusalCode.NOT_FOUND, "No path to node"), True),  # From a server before 0.2.
         (Refusal(RefusalCode.NOT_FOUND, "unknown allocation"), False),
     ],
 )

@@ -9,6 +9,7 @@ from wharf.contract import client as _client
 
 if TYPE_CHECKING:
     from wharf.contract.client import *  # noqa: F403
+    from wharf.contract.client.flow import RetryPolicy
 
 _FORMER_NAMES: Final = {
     "Answer": "Response",
@@ -19,11 +20,18 @@ _FORMER_NAMES: Final = {
     "ONCE": "NO_RETRIES",
     "Reply": "ClientReply",
     "Request": "ClientRequest",
-    "Retries": "RetryPolicy",
     "run_command_and_wait": "run_command_blocking",
 }
 
-__all__ = [*_client.__all__, *_FORMER_NAMES]
+__all__ = [*_client.__all__, *_FORMER_NAMES, "Retries"]
+
+
+def Retries(  # noqa: N802 - the former name of a class
+    attempts: int = 4, first_pause_s: float = 0.1, longest_pause_s: float = 5.0
+) -> "RetryPolicy":
+    """Return a retry policy. The former name of `RetryPolicy`, with the former names of its fields."""
+    policy: RetryPolicy = _client.RetryPolicy(attempts, first_pause_s, longest_pause_s)
+    return policy
 
 
 def __dir__() -> list[str]:

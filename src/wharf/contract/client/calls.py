@@ -65,6 +65,11 @@ class Response(msgspec.Struct, Generic[T], frozen=True):
     last_contact_ms: int = 0  # Time since the server's last contact with the log.
     next_token: str = ""  # Selects the next page of a list; empty on the last page.
 
+    @property
+    def known_leader(self) -> bool:
+        """The former name of `is_leader_known`."""
+        return self.is_leader_known
+
 
 class RequestSpec:
     """The description of a call of one endpoint, before it is sent.

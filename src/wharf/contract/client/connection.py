@@ -18,11 +18,15 @@ class ClientSettingsError(Exception):
 
 
 def connect(
-    settings: ClientSettings | None = None, *, world: World | None = None, retry_policy: RetryPolicy | None = None
+    settings: ClientSettings | None = None,
+    *,
+    world: World | None = None,
+    retry_policy: RetryPolicy | None = None,
+    retries: RetryPolicy | None = None,
 ) -> SyncClient:
     """Return a synchronous client of the servers in `settings`, or of those in environment variables.
 
-    Raises `ClientSettingsError`, or `Unreachable` if an address is malformed. Does not connect yet.
+    `retries` is the former name of `retry_policy`. Raises `ClientSettingsError`, or `Unreachable` if an address is malformed. Does not connect yet.
     """
     from wharf.contract.client.http_transport import SyncHttpTransport
 
@@ -30,15 +34,21 @@ def connect(
     transports = [
         SyncHttpTransport(address, **_build_transport_options(settings, address)) for address in settings.addresses
     ]
-    return SyncClient(world or RealWorld(), transports, defaults=_build_defaults(settings), retry_policy=retry_policy)
+    return SyncClient(
+        world or RealWorld(), transports, defaults=_build_defaults(settings), retry_policy=retry_policy or retries
+    )
 
 
 def connect_async(
-    settings: ClientSettings | None = None, *, world: World | None = None, retry_policy: RetryPolicy | None = None
+    settings: ClientSettings | None = None,
+    *,
+    world: World | None = None,
+    retry_policy: RetryPolicy | None = None,
+    retries: RetryPolicy | None = None,
 ) -> AsyncClient:
     """Return an asyncio client of the servers in `settings`, or of those in environment variables.
 
-    Raises `ClientSettingsError`, or `Unreachable` if an address is malformed. Does not connect yet.
+    `retries` is the former name of `retry_policy`. Raises `ClientSettingsError`, or `Unreachable` if an address is malformed. Does not connect yet.
     """
     from wharf.contract.client.http_transport import HttpTransport
 
@@ -46,7 +56,9 @@ def connect_async(
     transports = [
         HttpTransport(address, **_build_transport_options(settings, address)) for address in settings.addresses
     ]
-    return AsyncClient(world or RealWorld(), transports, defaults=_build_defaults(settings), retry_policy=retry_policy)
+    return AsyncClient(
+        world or RealWorld(), transports, defaults=_build_defaults(settings), retry_policy=retry_policy or retries
+    )
 
 
 def _build_defaults(settings: ClientSettings) -> ClientDefaults:

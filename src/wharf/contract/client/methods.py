@@ -4,8 +4,8 @@ A method is declared once, in a method group: a function that takes the caller's
 the method sends that request. Type checkers see the function's own arguments on both clients.
 """
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, overload
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, overload
 
 from wharf.contract.client import flow
 from wharf.contract.client.calls import CallSpec, ListSpec, ReadSpec, RequestSpec, Response, StreamSpec
@@ -25,11 +25,47 @@ METHODS_BY_ENDPOINT: Final[dict[str, list[tuple[str, DescribeCall]]]] = {}
 """Endpoint name -> qualified name and function of its methods, for the test that every endpoint has a method."""
 
 
+FORMER_METHOD_NAMES: Final[Mapping[str, str]] = {
+    "command_line": "read_command_line",
+    "desired": "list_assignments",
+    "fetch": "fetch_assignments",
+    "former": "read_predecessor",
+    "heartbeat": "send_heartbeat",
+    "identities": "sign_identities",
+    "introduce_node": "create_introduction",
+    "issuer": "read_issuer",
+    "keys": "list_keys",
+    "oidc_auth_url": "create_oidc_auth_url",
+    "oidc_complete": "complete_oidc_login",
+    "openapi": "read_openapi",
+    "own": "read_own",
+    "own_identity": "sign_own_identity",
+    "report": "send_report",
+    "secrets": "read_sealed_secrets",
+    "self": "read_self",
+    "stable": "mark_stable",
+    "stacks": "read_stacks",
+    "state": "read_state",
+    "statuses": "list_statuses",
+    "statuses_of": "list_statuses_of",
+}
+"""Names of client methods before 0.2, and their present names. Programs of users still call the former ones."""
+
+
 class MethodGroup(Generic[M]):
     """The methods of one client for one noun, such as the methods of `client.jobs`."""
 
     def __init__(self, client: M) -> None:
         self.client = client
+
+    if not TYPE_CHECKING:  # A type checker would accept every name.
+
+        def __getattr__(self, name: str) -> Any:
+            """Return the method that had this name before 0.2. Python calls this only for names that do not exist."""
+            new_name = FORMER_METHOD_NAMES.get(name)
+            if new_name is None or not hasattr(type(self), new_name):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            return getattr(self, new_name)
 
 
 class _BoundMethod(Generic[P]):

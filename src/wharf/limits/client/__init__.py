@@ -6,6 +6,8 @@ sends nothing while it is limited. It does not change requests. It knows the rat
 `httpx2_transport` and `requests_adapter` integrate it with those libraries; see docs/limits-client.md.
 """
 
+from typing import Any, Final
+
 from wharf.limits.client.policy import ClientPolicy
 from wharf.limits.client.state_stores import (
     AsyncRedisStateStore,
@@ -29,3 +31,21 @@ __all__ = [
     "WaitNotice",
     "WaitTooLong",
 ]
+
+_FORMER_NAMES: Final = {
+    "AsyncRedisLedger": "AsyncRedisStateStore",
+    "FileLedger": "FileStateStore",
+    "Ledger": "LimitStateStore",
+    "Manner": "ClientPolicy",
+    "MemoryLedger": "MemoryStateStore",
+    "RedisLedger": "RedisStateStore",
+    "Waiting": "WaitNotice",
+}
+"""Public names before 0.2, and their present names. Programs of users still import the former ones."""
+
+
+def __getattr__(name: str) -> Any:
+    """Return a public name of this package that had the name `name` before 0.2."""
+    if name not in _FORMER_NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals()[_FORMER_NAMES[name]]

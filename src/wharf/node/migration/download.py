@@ -32,6 +32,8 @@ BYTES_PER_MB: Final = 1 << 20
 MAX_FILES: Final = 1_000_000
 """Limit of files in one download; protects the inodes of the node."""
 TRANSIENT_CODES: Final = frozenset({RefusalCode.UNAVAILABLE, RefusalCode.NO_LEADER})
+NO_NODE_PATH_TEXT: Final = "No path to node"
+"""The reply of servers before 0.2, which send no reason. Recognized during an upgrade: to give up loses the data."""
 """Refusals after which another attempt may succeed."""
 
 
@@ -150,6 +152,7 @@ def is_transient(error: Refusal | Unreachable | TruncatedArchive) -> bool:
         isinstance(error, (Unreachable, TruncatedArchive))
         or error.code in TRANSIENT_CODES
         or error.reason is RefusalReason.NO_NODE_PATH
+        or (error.code is RefusalCode.NOT_FOUND and error.text == NO_NODE_PATH_TEXT)
     )
 
 
