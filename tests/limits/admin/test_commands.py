@@ -207,10 +207,9 @@ def test_actions_of_operators_are_logged_with_their_values_as_fields(
 
     run_as_operator(tmp_path, scenario)
 
-    (record,) = [entry for entry in caplog.records if "grant" in entry.getMessage()]
+    (record,) = [entry for entry in caplog.records if entry.getMessage() == "limits changed"]
     fields = vars(record)
-    assert "{" not in record.getMessage()
-    assert (fields["owner"], fields["amount"], fields["reason"]) == ("user:ada", 3, "a move")
+    assert (fields["action"], fields["owner"], fields["amount"], fields["reason"]) == ("grant", "user:ada", 3, "a move")
 
 
 def test_a_grant_can_end_at_a_given_time(tmp_path: Path) -> None:

@@ -531,6 +531,6 @@ class DecisionService:
     def write_audit_entry(self, action: str, *, by: str, **facts: object) -> None:
         """Record an operator's action or the expiry of one, in the process log and in the audit file."""
         entry = {"at_ms": self.now_ms(), "act": action, "by": by, **facts}
-        log.warning("limits changed action=%r by=%s", action, by, extra=facts)
+        log.warning("limits changed", extra={"action": action, "by": by, **facts})
         if self._folder is not None:
             append_private(self._folder / "audit.jsonl", msgspec.json.encode(entry) + b"\n")
