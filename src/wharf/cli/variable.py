@@ -9,6 +9,7 @@ import click
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.options import RenamedOption
 from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
+from wharf.cli.common.times import NS_PER_SECOND
 from wharf.cli.completion import complete_variables
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
@@ -164,7 +165,7 @@ def lock(session: Session, path: str, command: tuple[str, ...], ttl: str, delay:
     from wharf.contract.wire.times import DurationError, parse_duration_ns
 
     try:
-        renewal_interval_s = parse_duration_ns(ttl) / 1e9 / RENEWALS_PER_TTL
+        renewal_interval_s = parse_duration_ns(ttl) / NS_PER_SECOND / RENEWALS_PER_TTL
     except DurationError:
         raise CliError(f'--ttl: expected a duration such as 15s, got "{ttl}"') from None
     words = command[1:] if command[0] == "--" else command

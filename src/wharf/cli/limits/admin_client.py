@@ -18,6 +18,7 @@ import click
 
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.options import RenamedOption
+from wharf.cli.common.times import NS_PER_SECOND
 from wharf.world.unix_sockets import shorten_socket_path
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -136,7 +137,7 @@ def parse_since(text: str) -> str:
     from wharf.world import RealWorld
 
     with contextlib.suppress(InvalidValue):
-        return format_utc_time(max(1_000_000_000, RealWorld().now_ns() - int(DURATION.read(text)) * 1_000_000))
+        return format_utc_time(max(NS_PER_SECOND, RealWorld().now_ns() - int(DURATION.read(text)) * 1_000_000))
     try:
         return parse_time(text).isoformat()
     except ValueError:

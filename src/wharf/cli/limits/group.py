@@ -8,6 +8,7 @@ from urllib.parse import quote
 import click
 
 from wharf.cli.common.options import RenamedOption
+from wharf.cli.common.times import NS_PER_SECOND
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 from wharf.cli.limits.admin_client import (
     AdminAddress,
@@ -158,7 +159,7 @@ def show(caller: str, path: AdminAddress, as_json: bool) -> None:
     CALLER is user:ada (or ada), address:192.0.2.7, installation:71, app:7 or repository:acme/site.
     """
     from wharf.cli.common.rendering import render_pairs, render_section, render_table
-    from wharf.cli.common.times import NS_PER_SECOND, format_rounded_duration, format_utc_time
+    from wharf.cli.common.times import format_rounded_duration, format_utc_time
 
     view = query_limiter(path, f"/callers/{quote(caller)}")
     if as_json:
@@ -170,7 +171,7 @@ def show(caller: str, path: AdminAddress, as_json: bool) -> None:
         ("Credential", view["credential"]),
         ("Caller class", view["case"]),
         ("Banned as", view["ban_subject"]),
-        ("Banned for", format_rounded_duration(banned_s * 1_000_000_000) if banned_s else ""),
+        ("Banned for", format_rounded_duration(banned_s * NS_PER_SECOND) if banned_s else ""),
     ]))  # fmt: skip
     for grant in view["grants"]:
         until = format_utc_time(grant["until_ms"] * NS_PER_SECOND // 1_000)
@@ -182,7 +183,7 @@ def show(caller: str, path: AdminAddress, as_json: bool) -> None:
             limit["key"].partition(" ")[2] or "-",
             limit["used"],
             "unlimited" if limit["limit"] is None else limit["limit"],
-            format_rounded_duration(limit["resets_in_s"] * 1_000_000_000),
+            format_rounded_duration(limit["resets_in_s"] * NS_PER_SECOND),
         )
         for limit in view["limits"]
         if limit["used"] or limit["resource"] == "core"

@@ -10,6 +10,7 @@ from wharf.cli.common.options import INTERRUPTED_EXIT_CODE, detach_option, node_
 from wharf.cli.common.record_tables import render_nodes
 from wharf.cli.common.rendering import render_bar, render_section, render_sparkline
 from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
+from wharf.cli.common.times import NS_PER_SECOND
 from wharf.cli.completion import complete_nodes
 from wharf.cli.lazy_group import NOT_SUPPORTED_BY_NODES, CommandEntry, LazyGroup
 
@@ -207,7 +208,7 @@ def _render_node(session: Session, node: "NodeView", allocations: "Sequence[Allo
                 ("Class", node.node_class),
                 ("Address", node.http_addr),
                 ("Drivers", ", ".join(drivers)),
-                ("Since", session.format_time(node.status_updated_at * 1_000_000_000)),
+                ("Since", session.format_time(node.status_updated_at * NS_PER_SECOND)),
                 ("Description", node.status_description),
             ]
         )

@@ -18,7 +18,7 @@ from wharf.limits.client.limit_state import (
     request_permit,
 )
 from wharf.limits.client.policy import ClientPolicy
-from wharf.limits.client.responses import LimitKind, ResponseLimits, needs_body, read_response_limits
+from wharf.limits.client.responses import SECOND_NS, LimitKind, ResponseLimits, needs_body, read_response_limits
 from wharf.world import World
 
 
@@ -151,7 +151,7 @@ def _wait_for_permit(
             )
             if isinstance(permit_result, GrantedPermit):
                 return wait_budget_s
-            wait_s = max((permit_result.until_ns - world.now_ns()) / 1e9, 0.001)
+            wait_s = max((permit_result.until_ns - world.now_ns()) / SECOND_NS, 0.001)
             if wait_budget_s is not None:
                 if wait_s > wait_budget_s:
                     raise _build_wait_too_long(permit_result, wait_s, wait_budget_s, policy)

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason, invalid_request, not_found
+from wharf.contract.model.times import SECOND
 from wharf.contract.wire.allocations.messages import AllocFileInfo
 
 T = TypeVar("T")
@@ -215,8 +216,8 @@ def _is_secret(steps: tuple[str, ...]) -> bool:
 
 def _build_info(name: str, status: os.stat_result, content_type: str = "") -> AllocFileInfo:
     """Return an entry of a folder in the format of the API; `status` is its result of stat(2)."""
-    modified_at = datetime.fromtimestamp(status.st_mtime_ns // 1_000_000_000, UTC)
-    text = f"{modified_at:%Y-%m-%dT%H:%M:%S}.{status.st_mtime_ns % 1_000_000_000:09}".rstrip("0").rstrip(".") + "Z"
+    modified_at = datetime.fromtimestamp(status.st_mtime_ns // SECOND, UTC)
+    text = f"{modified_at:%Y-%m-%dT%H:%M:%S}.{status.st_mtime_ns % SECOND:09}".rstrip("0").rstrip(".") + "Z"
     return AllocFileInfo(
         name=name,
         is_dir=stat.S_ISDIR(status.st_mode),

@@ -12,6 +12,7 @@ from typing import Protocol
 from wharf.contract.client import AsyncClient
 from wharf.contract.model.allocations.task_states import TaskEventType
 from wharf.contract.model.jobs.templates import ChangeScript
+from wharf.contract.model.times import SECOND
 from wharf.node.tasks.artifacts import fetch_artifacts, write_payload
 from wharf.node.tasks.context import TaskContext, TaskSetupError
 from wharf.node.tasks.templates.queries import ClusterQueries
@@ -167,7 +168,7 @@ class TaskPreparation:
         for script in scripts:
             command = (script.command, *(script.args or ()))
             try:
-                code, output = await task_control.run_command(command, timeout_s=script.timeout / 1_000_000_000)
+                code, output = await task_control.run_command(command, timeout_s=script.timeout / SECOND)
                 failure = f"exit code {code}: {output[:200]}" if code else ""
             except TimeoutError:
                 failure = "it did not end in time"

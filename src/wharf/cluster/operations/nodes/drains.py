@@ -36,9 +36,9 @@ from wharf.contract.model.nodes.node import (
     add_node_event,
     set_drain_strategy,
 )
-from wharf.contract.model.times import to_datetime
+from wharf.contract.model.times import SECOND, to_datetime
 
-MAX_DRAIN_DEADLINE_NS = 100 * 365 * 24 * 3_600 * 1_000_000_000
+MAX_DRAIN_DEADLINE_NS = 100 * 365 * 24 * 3_600 * SECOND
 """Longer deadlines exceed the range of calendar dates and are treated as no deadline."""
 
 
