@@ -37,7 +37,11 @@ IDENTIFIER_WORDS: Mapping[str, str] = {
     "astray": "unrouted",
     "rolls": "list cache",
     "walls": "sandbox",
-    "shelves": "sharded dict",
+    **dict.fromkeys(("shelf", "shelves"), "sharded dict"),
+    **dict.fromkeys(("room", "rooms"), "capacity or free resources"),
+    **dict.fromkeys(("shape", "shapes"), "type, schema or format"),
+    **dict.fromkeys(("turn", "turns"), "slot or scheduling pass"),
+    **dict.fromkeys(("house", "floor"), "code base, package or layer"),
     "rehearsal": "preview",
 }
 # A whole name, without leading and trailing underscores: participles and pronouns say nothing about the value.
