@@ -10,6 +10,7 @@ from wharf.agent.http.protocol import (
     FIRST_BYTE_TIMEOUT_S,
     HEAD_TIMEOUT_S,
     MAX_HEAD_BYTES,
+    MAX_REQUEST_TARGET_BYTES,
     STALLED_REPLY_TIMEOUT_S,
     ConnectionLimiter,
     LingeringConnections,
@@ -109,7 +110,7 @@ def test_an_excess_connection_gets_a_reply_is_closed_and_does_not_count() -> Non
 
 @pytest.mark.parametrize(
     "head",
-    [b"GET /" + b"a" * (MAX_HEAD_BYTES + 1), b"GET / HTTP/1.1\r\na: " + b"b" * (MAX_HEAD_BYTES + 1) + b"\r\n",
+    [b"GET / HTTP/1.1\r\na: " + b"b" * (MAX_HEAD_BYTES + 1) + b"\r\n",
      b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 1_100],
 )  # fmt: skip
 def test_a_head_without_end_is_cut_off(head: bytes) -> None:
@@ -121,6 +122,58 @@ def test_a_head_without_end_is_cut_off(head: bytes) -> None:
 
         assert wire.is_closed
         assert wire.sent.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("step", [65_536, 10_000_000])
+@pytest.mark.parametrize("end", [b"", b" HTTP/1.1\r\nHost: a\r\n\r\n"])
+def test_a_request_line_above_its_limit_is_414(end: bytes, step: int) -> None:
+    async def scenario() -> None:
+        protocol, wire = connect(some(1))
+        head = b"GET /" + b"a" * MAX_REQUEST_TARGET_BYTES + end
+        for start in range(0, len(head), step):
+            if not wire.is_closed:
+                protocol.data_received(head[start : start + step])
+
+        assert wire.is_closed
+        assert wire.sent.startswith(b"HTTP/1.1 414 URI Too Long\r\n")
+
+    asyncio.run(scenario())
+
+
+def test_a_request_line_at_its_limit_is_accepted() -> None:
+    async def scenario() -> None:
+        protocol, wire = connect(some(1))
+        query = b"a" * (MAX_REQUEST_TARGET_BYTES - len(b"/?"))
+        protocol.data_received(b"GET /?" + query + b" HTTP/1.1\r\nHost: a\r\n\r\n")
+
+        assert (wire.is_closed, wire.sent) == (False, b"")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("hosts", [b"", b"Host: a\r\nHOST: b\r\n", b"Host: a\r\nhost: a\r\n"])
+def test_a_request_over_http_1_1_without_exactly_one_host_is_400(hosts: bytes) -> None:
+    async def scenario() -> None:
+        protocol, wire = connect(some(1))
+        protocol.data_received(b"GET / HTTP/1.1\r\n" + hosts + b"\r\n")
+
+        assert wire.is_closed
+        assert wire.sent.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        assert wire.sent.endswith(b"a request over HTTP/1.1 needs exactly one Host header")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("head", [b"GET / HTTP/1.0\r\n\r\n", b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"])
+def test_a_request_over_http_1_0_needs_no_host(head: bytes) -> None:
+    async def scenario() -> None:
+        protocol, wire = connect(some(1))
+        protocol.data_received(head)
+        await asyncio.sleep(0)
+
+        assert not wire.sent.startswith(b"HTTP/1.1 400")
 
     asyncio.run(scenario())
 
@@ -145,7 +198,7 @@ async def test_a_request_head_that_stays_incomplete_closes_the_connection() -> N
 async def test_a_connection_that_sends_nothing_is_closed() -> None:
     protocol, wire = connect(some(1))
     spoken, spoken_wire = connect(some(1))
-    spoken.data_received(b"GET / HTTP/1.1\r\n")
+    spoken.data_received(b"GET / HTTP/1.1\r\nHost: a\r\n")
     await pass_time(HEAD_TIMEOUT_S - 1)
     spoken.data_received(b"\r\n")
     await pass_time(FIRST_BYTE_TIMEOUT_S - HEAD_TIMEOUT_S + 2)

@@ -6,9 +6,13 @@ import os
 import signal
 import socket
 import tarfile
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +51,32 @@ def test_dev_prints_addresses_and_first_commands(dev: RunningAgent) -> None:
         "operator debug",
     ]
     assert "Access" not in dev.out
+
+
+@pytest.mark.parametrize("role", ["store", "brain"])
+def test_health_is_500_within_3_s_while_a_process_does_not_answer(dev: RunningAgent, role: str) -> None:
+    wait_until(lambda: read_health(dev)[0] == 200, what="the agent is healthy")
+    pid = dev.child(role)
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        began_s = time.monotonic()
+        status, report = read_health(dev)
+        duration_s = time.monotonic() - began_s
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+    assert (status, report["server"]["ok"], duration_s < 3.0) == (500, False, True)
+    wait_until(lambda: read_health(dev)[0] == 200, what="the agent is healthy again")
+
+
+def read_health(agent: RunningAgent) -> tuple[int, Any]:
+    """Return status and body of the health of the agent's server."""
+    try:
+        with urllib.request.urlopen(f"{agent.address}/v1/agent/health?type=server", timeout=20) as reply:
+            return reply.status, json.load(reply)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
 
 
 def test_dev_serves_a_cluster_with_a_node(dev: RunningAgent) -> None:

@@ -58,9 +58,14 @@ def get(target: str) -> bytes:
     return f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
 
 
+def big_meta(beginning: str) -> dict[str, str]:
+    """Return meta of `BIG_BYTES`, in texts that are below the limit of one text."""
+    return {"text": beginning + "x" * (BIG_BYTES // 2), "more": "x" * (BIG_BYTES // 2)}
+
+
 async def prepare(port: int) -> None:
     small = {"Job": {"ID": "small", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "mock"}]}]}}
-    big = {"Job": small["Job"] | {"ID": "big", "Meta": {"text": "x" * BIG_BYTES}}}
+    big = {"Job": small["Job"] | {"ID": "big", "Meta": big_meta("")}}
     for job in (small, big):
         assert (await ask(port, "/v1/jobs", method="PUT", body=json.dumps(job).encode())).status == 200
 
@@ -69,7 +74,7 @@ async def change(port: int, times: int) -> None:
     """Cause events that each contain a large record."""
     groups = [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "mock"}]}]
     for number in range(times):
-        body = {"Job": {"ID": "big", "TaskGroups": groups, "Meta": {"text": f"{number}" + "x" * BIG_BYTES}}}
+        body = {"Job": {"ID": "big", "TaskGroups": groups, "Meta": big_meta(f"{number}")}}
         assert (await ask(port, "/v1/jobs", method="PUT", body=json.dumps(body).encode())).status == 200
 
 

@@ -153,6 +153,7 @@ class AgentInspection:
             version=__version__,
             is_debug_enabled=settings.enable_debug,
             is_prometheus_enabled=settings.telemetry.prometheus_metrics,
+            is_nomad_compatible=settings.compat.nomad,
             has_node=settings.client.enabled,
             node_servers=settings.client.servers,
             node_id=read_own_node_id(self._state_folder()) if settings.client.enabled else "",

@@ -71,7 +71,14 @@ def status(session: Session, volume_id: str | None, node_id: str, node_pool: str
         from wharf.cli.common.lookup import find_node
 
         full_node_id = find_node(session, node_id).id if node_id else ""
-        volumes = session.client.host_volumes.list(node_id=full_node_id, node_pool=node_pool, filter=expression).value
+        if expression:
+            # Servers refuse a filter together with other parameters that narrow the list.
+            terms = [f"({expression})"]
+            terms += [f'NodeID == "{full_node_id}"'] if full_node_id else []
+            terms += [f'NodePool == "{node_pool}"'] if node_pool else []
+            volumes = session.client.host_volumes.list(filter=" and ".join(terms)).value
+        else:
+            volumes = session.client.host_volumes.list(node_id=full_node_id, node_pool=node_pool).value
         is_filtered = bool(node_id or node_pool or expression)
         session.print_result(volumes, lambda: _render_volumes(session, volumes, is_filtered=is_filtered))
         return

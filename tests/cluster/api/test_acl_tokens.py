@@ -292,26 +292,25 @@ async def test_a_token_is_imported_with_both_of_its_ids() -> None:
         ({"AccessorID": "x"}, 'token lookup failed: "x" is not a UUID'),
         (
             {"Type": "client"},
-            "token 0 invalid: 1 error occurred:\n\t* client token missing policies or roles\n\n",
+            "token 0 invalid: 1 error occurred:\n\t* client token missing policies or roles",
         ),
         (
             {"Type": "management", "Policies": ["p"], "Name": "x" * 257},
             "token 0 invalid: 2 errors occurred:\n"
-            "\t* management token cannot be associated with policies or roles\n\t* token name too long\n\n",
+            "\t* management token cannot be associated with policies or roles\n\t* token name too long",
         ),
         (
             {"Type": "root"},
-            "token 0 invalid: 1 error occurred:\n\t* token type must be client or management\n\n",
+            "token 0 invalid: 1 error occurred:\n\t* token type must be client or management",
         ),
         (
             {"Type": "management", "ExpirationTTL": "5s"},
-            "token 0 invalid: 1 error occurred:\n"
-            "\t* expiration time cannot be less than 1m0s in the future (was 5s)\n\n",
+            "token 0 invalid: 1 error occurred:\n\t* expiration time cannot be less than 1m0s in the future (was 5s)",
         ),
         (
             {"Type": "management", "ExpirationTTL": "25h"},
             "token 0 invalid: 1 error occurred:\n"
-            "\t* expiration time cannot be more than 24h0m0s in the future (was 25h0m0s)\n\n",
+            "\t* expiration time cannot be more than 24h0m0s in the future (was 25h0m0s)",
         ),
         ({"Type": "client", "Roles": [{"Name": "ghost"}]}, "cannot find role ghost"),
     ],

@@ -344,7 +344,7 @@ async def test_prometheus_text_is_served_if_enabled() -> None:
         reply = await get(server, "/v1/metrics", "format=prometheus")
 
         lines = reply.body.decode().splitlines()
-        assert (refusal.status, refusal.body) == (415, b"Prometheus is not enabled")
+        assert (refusal.status, refusal.body) == (400, b"Prometheus is not enabled")
         assert reply.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
         assert 'wharf_http_request_ms_bucket{kind="read",le="1",noun="job",status="2xx"} 1' in lines
         assert f"wharf_raft_appliedIndex {server.replica.index}" in lines

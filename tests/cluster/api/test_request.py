@@ -143,7 +143,7 @@ def test_unescaped_bytes_of_a_query_are_utf_8() -> None:
         (b'{\n  "Job": x}', "line 2"),
         (b'{"Job": {}}', "Job.ID: Job ID hasn't been provided"),
         (b"[]", "expected an object, got a list"),
-        (b"\xff", "malformed"),
+        (b"\xff", "the JSON is not UTF-8 (line 1, column 1)"),
     ],
 )
 def test_an_undecodable_body_is_refused_with_the_position(body: bytes, text: str) -> None:

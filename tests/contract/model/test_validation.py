@@ -735,7 +735,7 @@ def test_a_section_without_problems_is_not_shown() -> None:
 def test_the_number_of_problems_of_a_job_is_limited() -> None:
     tasks = tuple(a_task(f"t{n}", driver="") for n in range(1_000))
 
-    assert len(list_problems(a_job("shop", a_group("web", *tasks)))) == 200
+    assert len(list_problems(a_job("shop", a_group("web", *tasks)))) == 20
 
 
 @pytest.mark.parametrize(
@@ -791,3 +791,11 @@ def test_warnings_are_formatted_as_one_text(warnings: tuple[object, ...], text: 
 
 def test_job_types_match_their_wire_values() -> None:
     assert [str(word) for word in JobType] == ["service", "batch", "system", "sysbatch", "_core"]
+
+
+def test_at_most_twenty_problems_of_a_whole_job_are_reported() -> None:
+    groups = [a_group(f"g{number}", a_task(kill_timeout=-1)) for number in range(30)]
+
+    findings = validate_job(canonicalize_job(a_job("shop", *groups)))
+
+    assert len(findings.problems) == 20

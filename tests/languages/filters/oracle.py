@@ -3,6 +3,7 @@
 It walks tree, record and type hints together for each record, and shares no code with the package but the tree.
 """
 
+import contextlib
 import datetime
 import enum
 import re
@@ -32,6 +33,10 @@ class Misfit(Exception):
 
 class Unreadable(Exception):
     """The record lacks a value that the expression reads."""
+
+
+class Unfit(Unreadable):
+    """The literal is not of the type of an untyped value."""
 
 
 Names = dict[str, tuple[Any, Any]]  # name -> (hint, value)
@@ -116,6 +121,8 @@ def number(text: str) -> int | None:
 
 
 def real(text: str) -> float | None:
+    if re.fullmatch(r"[+-]?0x[0-9a-f]*\.?[0-9a-f]*p[+-]?\d+", text, re.ASCII | re.IGNORECASE):
+        return float.fromhex(text)
     return float(text) if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text, re.ASCII) else None
 
 
@@ -349,17 +356,24 @@ def holds_for_anything(operator: str, value: Any, text: str) -> bool:
             return text in value
         case "contains", list() | tuple():
             for element in value:
-                if not isinstance(element, dict | list | tuple) and holds_for_anything("==", element, text):
-                    return True
+                if isinstance(element, dict | list | tuple):
+                    continue
+                with contextlib.suppress(Unfit):
+                    if holds_for_anything("==", element, text):
+                        return True
             return False
         case "matches", str():
             return compile_pattern(text).search(value) is not None
         case "==", str():
             return bool(value == text)
         case "==", bool():
-            return literal("boolean", text) is value
+            truth = literal("boolean", text)
+            if truth is None:
+                raise Unfit(text)
+            return truth is value
         case "==", int() | float():
-            whole = number(text)
-            meant = real(text) if whole is None else whole
-            return meant is not None and bool(value == meant)
+            meant = number(text) if real(text) is None else real(text)
+            if meant is None:
+                raise Unfit(text)
+            return float(value) == float(meant)
     raise Unreadable("no such operator")

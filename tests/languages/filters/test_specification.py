@@ -5,7 +5,13 @@ import pytest
 from tests.languages.filters.datum import DATUM, Datum, accepts
 from wharf.contract.model.deployments import Deployment, DeploymentGroup, DeploymentStatus
 from wharf.contract.model.jobs.job import Job
-from wharf.languages.filters import FilterEvaluationError, FilterSyntaxError, compile_filter, parse_filter
+from wharf.languages.filters import (
+    FilterEvaluationError,
+    FilterSyntaxError,
+    compile_filter,
+    format_filter,
+    parse_filter,
+)
 
 
 @pytest.mark.parametrize(
@@ -83,3 +89,50 @@ def test_an_operator_that_an_existing_field_does_not_support_is_an_error_with_it
         nil.accepts(job)
 
     assert raised.value.text.startswith("1:15 (14): cannot perform is-nil operations on type string")
+
+
+@pytest.mark.parametrize(
+    ("text", "spaced"),
+    [
+        ('(Name=="x")or(Name=="web")', '(Name == "x") or (Name == "web")'),
+        ('(Name=="web")and(N==50)', '(Name == "web") and (N == 50)'),
+        ('not(Name=="x")', 'not (Name == "x")'),
+        ('"dc1"in DCs', '"dc1" in DCs'),
+        ('"dc1"not in DCs', '"dc1" not in DCs'),
+        ('Name contains"eb"', 'Name contains "eb"'),
+        ("Name matches`^w`", "Name matches `^w`"),
+        ('Name not matches"^w"', 'Name not matches "^w"'),
+        ('Meta["a"]contains"b"', 'Meta["a"] contains "b"'),
+        ('Meta["a"]is not empty', 'Meta["a"] is not empty'),
+        ('Meta [ "a" ] == "b"', 'Meta["a"] == "b"'),
+        ('Meta . a == "b"', 'Meta.a == "b"'),
+        ('Subs\t.\n0 . Name == "s0"', 'Subs.0.Name == "s0"'),
+        ("any Subs as s{s.Port==2}", "any Subs as s { s.Port == 2 }"),
+        ('any"/Subs"as s{s.Port==2}', 'any "/Subs" as s { s.Port == 2 }'),
+        ('Name=="web"or N==50', 'Name == "web" or N == 50'),
+    ],
+)
+def test_white_space_between_tokens_is_free(text: str, spaced: str) -> None:
+    assert format_filter(parse_filter(text)) == format_filter(parse_filter(spaced))
+    assert accepts(text) == accepts(spaced)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Namecontains x", "Name containsx", "Name isempty", "Name is emptyor N == 50", "N == 50or N == 1", "x inDCs"],
+)
+def test_white_space_that_separates_two_names_is_needed(text: str) -> None:
+    with pytest.raises(FilterSyntaxError):
+        parse_filter(text)
+
+
+def test_white_space_inside_a_string_is_not_ignored() -> None:
+    assert accepts('Name == "w eb"') is False
+
+
+def test_white_space_in_a_value_that_is_a_selector_is_ignored() -> None:
+    assert format_filter(parse_filter('Name == a . b [ "c d" ]')) == format_filter(parse_filter('Name == a.b["c d"]'))
+
+
+def test_carriage_returns_are_dropped_from_strings_in_backticks() -> None:
+    assert accepts("Name == `w\reb`") is True

@@ -6,7 +6,7 @@ both would double the cost of a small read. Authentication and rate limits do no
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
@@ -96,6 +96,10 @@ def _has_body(headers: Sequence[tuple[bytes, bytes]]) -> bool:
 
 MAX_HEAD_BYTES: Final = 1024 * 1024
 """Limits the memory that an unauthenticated request may use for its head."""
+MAX_REQUEST_TARGET_BYTES: Final = 65_535
+"""Limits the path and query of a request line; httptools parses no longer ones. The longest filter of ASCII characters
+fits, with every character escaped.
+"""
 MAX_HEADERS: Final = 1_000
 """Limits the work of parsing headers before authentication."""
 HEAD_TIMEOUT_S: Final = 30.0
@@ -113,6 +117,10 @@ MAX_REJECTION_BURST: Final = 100.0
 TOO_MANY_BODY: Final = b"Your IP is issuing too many concurrent connections, please rate limit your calls\n"
 TIMEOUT_STATUS_LINE: Final = b"408 Request Timeout"
 TOO_LARGE_STATUS_LINE: Final = b"431 Request Header Fields Too Large"
+LONG_TARGET_STATUS_LINE: Final = b"414 URI Too Long"
+LONG_TARGET_BODY: Final = b"the request line is longer than %d bytes" % MAX_REQUEST_TARGET_BYTES
+BAD_REQUEST_STATUS_LINE: Final = b"400 Bad Request"
+BAD_HOST_BODY: Final = b"a request over HTTP/1.1 needs exactly one Host header"
 
 
 class ConnectionLimiter:
@@ -189,7 +197,9 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
             self._address: str | None = None
             self._is_in_head = True
             self._head_bytes = 0
-            self._has_too_many_headers = False
+            self._host_count = 0
+            self._rejection: tuple[bytes, bytes] | None = None
+            """Status line and body of the reply to a request that a callback of the parser rejected."""
             self._head_timer: asyncio.TimerHandle | None = None
             self._first_byte_timer: asyncio.TimerHandle | None = None
             self._stalled_timer: asyncio.TimerHandle | None = None
@@ -267,29 +277,43 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
         def on_message_begin(self) -> None:
             self._is_in_head = True
             self._head_bytes = self._head_bytes or 1
+            self._host_count = 0
             super().on_message_begin()
+
+        def on_url(self, url: bytes) -> None:
+            if len(self.url) + len(url) > MAX_REQUEST_TARGET_BYTES:
+                self._reject(LONG_TARGET_STATUS_LINE, LONG_TARGET_BODY)
+            super().on_url(url)
 
         def on_headers_complete(self) -> None:
             self._is_in_head = False
             self._head_bytes = 0
+            if self._host_count != 1 and (self._host_count or self.parser.get_http_version() == "1.1"):
+                self._reject(BAD_REQUEST_STATUS_LINE, BAD_HOST_BODY)  # RFC 9112, 3.2
             super().on_headers_complete()
 
         def on_header(self, name: bytes, value: bytes) -> None:
             if len(self.headers) >= MAX_HEADERS:
-                self._has_too_many_headers = True
-                raise ValueError("too many headers")  # The parser stops and calls `send_400_response`.
+                self._reject(TOO_LARGE_STATUS_LINE, TOO_LARGE_STATUS_LINE)
+            if len(name) == len(b"host") and name.lower() == b"host":
+                self._host_count += 1
             super().on_header(name, value)
 
+        def _reject(self, status: bytes, body: bytes) -> NoReturn:
+            """Stop parsing the request. The parser then calls `send_400_response`, which sends this reply."""
+            self._rejection = status, body
+            raise ValueError(status)
+
         def send_400_response(self, msg: str) -> None:
-            if self._has_too_many_headers:
-                self._reply_and_close(TOO_LARGE_STATUS_LINE)
+            if self._rejection is not None:
+                self._reply_and_close(*self._rejection)
             else:
                 super().send_400_response(msg)
 
-        def _reply_and_close(self, status: bytes) -> None:
-            """Send a reply with this status line and close the connection."""
+        def _reply_and_close(self, status: bytes, body: bytes = b"") -> None:
+            """Send a reply with this status line and close the connection. Without a body, it repeats the status."""
             if not self.transport.is_closing():
-                self.transport.write(_build_reply(status, status))
+                self.transport.write(_build_reply(status, body or status))
                 self.transport.close()
 
     return LimitedProtocol

@@ -3,7 +3,7 @@
 Signed identities are verified by a port (`IdentityVerifier`), so this module holds no keys.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 import msgspec
@@ -149,6 +149,31 @@ class RequestAuthorizer:
         """Return the request with the caller that its token names, read from the replica as it is now."""
         caller = self._authenticator.authenticate(self._server.replica, request.endpoint, request.headers)
         return msgspec.structs.replace(request, caller=caller)
+
+
+TOKEN_CONFLICT_TEXT: Final = (
+    "the request has two different tokens: send one token, in X-Cluster-Token or in Authorization"
+)
+
+
+def has_conflicting_tokens(raw_headers: Iterable[tuple[bytes, bytes]], *, is_nomad_compatible: bool = False) -> bool:
+    """Return whether the headers hold two different tokens.
+
+    A gateway and this server could disagree about which of them counts. Empty tokens do not count.
+    """
+    found = b""
+    for name, value in raw_headers:
+        if name == b"x-cluster-token" or (is_nomad_compatible and name == b"x-nomad-token"):
+            token = value.strip()
+        elif name == b"authorization":
+            words = value.split()
+            token = words[1] if len(words) > 1 and words[0].lower() == b"bearer" else b""
+        else:
+            continue
+        if token and found and token != found:
+            return True
+        found = token or found
+    return False
 
 
 def get_request_token(headers: Mapping[bytes, bytes]) -> str:

@@ -10,7 +10,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from wharf.cluster.api.access_control import CallerAuthenticator, RequestAuthorizer
+from wharf.cluster.api.access_control import (
+    TOKEN_CONFLICT_TEXT,
+    CallerAuthenticator,
+    RequestAuthorizer,
+    has_conflicting_tokens,
+)
 from wharf.cluster.api.actions import WRITE_KINDS, ActionExecutor
 from wharf.cluster.api.asgi import Receive, Scope, Send
 from wharf.cluster.api.audit import AuditPort, AuditRecord
@@ -23,8 +28,17 @@ from wharf.cluster.api.replies.sender import (
     ReplySender,
     build_refusal_reply,
     build_text_reply,
+    format_error_text,
 )
-from wharf.cluster.api.requests.body import PART_TIMEOUT_S, BodyTimeout, ClientDisconnected, iterate_body, read_body
+from wharf.cluster.api.requests.body import (
+    PART_TIMEOUT_S,
+    BodyTimeout,
+    ClientDisconnected,
+    decompress_body,
+    get_content_encoding,
+    iterate_body,
+    read_body,
+)
 from wharf.cluster.api.requests.parameters import BAD_ESCAPE_PATTERN, parse_endpoint_parameters, parse_query_strict
 from wharf.cluster.api.requests.request import Request, create_request
 from wharf.cluster.api.requests.targets import RequestTarget, RequestTargetCache
@@ -79,7 +93,7 @@ class Api:
         authenticator = authenticator or CallerAuthenticator(server.world)
         self._authorizer = RequestAuthorizer(server, authenticator)
         self.actions = ActionExecutor(server)
-        self.reads = ReadExecutor(server, authenticator)
+        self.reads = ReadExecutor(server, authenticator, is_nomad_compatible=is_nomad_compatible)
         self._targets = RequestTargetCache()
         self._replies = ReplySender(
             server.world, extra_headers=extra_headers or {}, is_nomad_compatible=is_nomad_compatible
@@ -99,6 +113,8 @@ class Api:
         headers = self._replies.parse_headers(scope["headers"])
         if len(scope["headers"]) > MAX_HEADERS or _count_header_bytes(scope["headers"]) > MAX_HEADER_BYTES:
             reply, is_cors_allowed = build_text_reply(431, TOO_MANY_HEADERS_TEXT), False
+        elif has_conflicting_tokens(scope["headers"], is_nomad_compatible=self._replies.is_nomad_compatible):
+            reply, is_cors_allowed = build_text_reply(400, TOKEN_CONFLICT_TEXT), False
         else:
             target = self._targets.get((scope["method"], raw_path, scope["query_string"]))
             if target is not None:
@@ -196,8 +212,8 @@ class Api:
                 self._authorizer.check(request)
                 reply = await self.actions.execute(scope, request)
         except Refusal as refusal:
-            error = refusal.text
-            reply = build_refusal_reply(refusal)
+            error = format_error_text(refusal.text, (*request.path_values.values(), *request.query.values()))
+            reply = build_refusal_reply(Refusal(refusal.code, error, refusal.reason))
         except ClientDisconnected:
             return build_text_reply(400, "the request ended before its body")
         except BodyTimeout:
@@ -221,9 +237,14 @@ class Api:
         if parameters:
             request = msgspec.structs.replace(request, parameters=parameters)
         if endpoint.has_streamed_body:
+            if get_content_encoding(request.headers):
+                raise Refusal(RefusalCode.UNSUPPORTED, "this request body must not have a content encoding")
             return msgspec.structs.replace(request, body_parts=iterate_body(receive))
         if scope["method"] in BODY_METHODS:
+            encoding = get_content_encoding(request.headers)
             body = await read_body(receive, request.headers, self._max_body_bytes)
+            if encoding and body:
+                body = await decompress_body(body, self._max_body_bytes)
             request = msgspec.structs.replace(request, body=body)
         return request
 

@@ -34,6 +34,7 @@ from wharf.cluster.api.results import BrainQuery
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
+from wharf.cluster.state.tables import LEADER
 from wharf.contract.model.acl.permissions import PublicAccess
 from wharf.contract.model.refusal import Refusal, invalid_request
 
@@ -44,8 +45,13 @@ TOKEN_SAFE_CHARACTERS: Final = "".join(map(chr, range(33, 127))).replace("%", ""
 class ReadExecutor:
     """Executes read endpoints. Callers with the same query and rights share results and encoded bodies."""
 
-    def __init__(self, server: Server, authenticator: CallerAuthenticator) -> None:
+    def __init__(
+        self, server: Server, authenticator: CallerAuthenticator, *, is_nomad_compatible: bool = False
+    ) -> None:
+        """With `is_nomad_compatible`, lists treat `per_page` and `filter` as Nomad does (0068)."""
         self._server = server
+        self._is_nomad_compatible = is_nomad_compatible
+        self._started_s = server.world.monotonic_s()
         self._authenticator = authenticator
         self.handlers = build_read_handlers(server)
         self._filters = ListFilters(server.replica, JOINED_FIELD_READERS)
@@ -93,14 +99,18 @@ class ReadExecutor:
 
         A filter is compiled here, so that an invalid filter is refused before the read.
         """
-        options = parse_query_options(request.query)
+        options = parse_query_options(request.query, is_nomad_compatible=self._is_nomad_compatible)
         lists = request.endpoint.list_features
         if lists is None:
             return options
-        if options.filter and lists.can_filter:
-            self._filters.compile(options.filter, request.endpoint)
-            if any(request.query.get(name) for name in lists.filtering_parameters):
+        if options.filter:
+            narrowing = lists.nomad_filtering_parameters if self._is_nomad_compatible else lists.filtering_parameters
+            if any(request.query.get(name) for name in narrowing) or (
+                lists.has_prefix and options.prefix and not self._is_nomad_compatible
+            ):
                 raise invalid_request("Filter expression cannot be used with other filter parameters")
+            if lists.can_filter:
+                self._filters.compile(options.filter, request.endpoint)
         if options.is_reversed and not lists.can_reverse:
             options = msgspec.structs.replace(options, is_reversed=False)
         if not lists.has_pages:
@@ -188,13 +198,26 @@ class ReadExecutor:
         encoded = EncodedRead(result.index, encode_body(reply, is_pretty=is_pretty))
         return self._shared_replies.store_encoded(shared, encoded, is_pretty=is_pretty)
 
+    def _get_last_contact_ms(self) -> int:
+        """Return the milliseconds since this server was last in contact with the leader: 0 if it is the leader.
+
+        Members are in contact with the leader through the log. Without any contact, returns the time since the start.
+        """
+        server = self._server
+        if server.reader.has_leader():
+            leader = server.replica.get(LEADER)
+            if leader is not None and leader.member_id == server.identity.member_id:
+                return 0
+        contact_ms = server.reader.last_contact_ms()
+        return round((server.world.monotonic_s() - self._started_s) * 1_000) if contact_ms is None else contact_ms
+
     def _build_reply(self, encoded: EncodedRead) -> HttpReply:
         """Return the reply with its index, leader and page headers."""
         reader = self._server.reader
         headers: HeaderList = [
             (b"x-cluster-index", b"%d" % max(1, encoded.index)),
             (b"x-cluster-knownleader", b"true" if reader.has_leader() else b"false"),
-            (b"x-cluster-lastcontact", b"%d" % (reader.last_contact_ms() or 0)),
+            (b"x-cluster-lastcontact", b"%d" % self._get_last_contact_ms()),
         ]
         if encoded.refusal is not None:
             return build_refusal_reply(encoded.refusal, *headers)

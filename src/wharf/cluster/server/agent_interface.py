@@ -36,6 +36,7 @@ class AgentInfo(msgspec.Struct, frozen=True):
     version: str = ""
     is_debug_enabled: bool = False
     is_prometheus_enabled: bool = False
+    is_nomad_compatible: bool = False
     has_node: bool = False
     node_servers: Sequence[str] = ()
     """The server addresses in the configuration of the agent's own node."""

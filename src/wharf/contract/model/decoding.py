@@ -1,7 +1,7 @@
-"""Decode submitted JSON into a record of any type, and list everything that is wrong with it.
+"""Decode submitted JSON into a record of any type, and list what is wrong with it.
 
 Submitted JSON is looser than the records. Field names match in any case; the exact case wins. Null means that a field is
-missing. Unknown fields are dropped and reported as warnings. Bytes are base64. All problems are reported together, each
+missing. Unknown fields are dropped and reported as warnings. Bytes are base64. The first problems are reported together, each
 with its path in wire names. Records that Wharf wrote itself (log, snapshots, replies of its own servers) are exact:
 msgspec decodes them directly, without this module.
 
@@ -12,27 +12,42 @@ A record type may describe its submitted form with class attributes:
 - `text_when_missing`: the message for a required field that is missing;
 - `complete_submission(submitted)`: fills in fields of the submitted object that depend on its other fields.
 
-This module checks types only. Validation checks values: known words and numbers in range.
+This module checks types, and the limits of `body_limits`: a body above a limit is refused before the rest is decoded.
+Validation checks values: known words and numbers in range.
 """
 
-import json
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from itertools import islice
 from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from wharf.contract.model.body_limits import (
+    LIMITS_BY_FIELD,
+    MAX_ITEMS,
+    MAX_KEY_CHARS,
+    MAX_OBJECT_FIELDS,
+    MAX_REPORTED_PROBLEMS,
+    MAX_TEXT_CHARS,
+    MAX_TOTAL_ITEMS,
+    MAX_TOTAL_ITEMS_BY_BODY,
+    OBJECT_ITEMS,
+    FieldLimits,
+    cut_echo,
+    find_name_problem,
+    is_name_field,
+)
+from wharf.contract.model.json_errors import find_json_problem
 from wharf.languages.suggestions import find_nearest_name
 
 T = TypeVar("T")
 
 MAX_JSON_DEPTH: Final = 64
 """Nesting levels of an opaque value; protects recursive code against deep input."""
-MAX_REPORTED_PROBLEMS: Final = 20
-"""Problems reported for one object; limits the size of an error reply."""
 MAX_UNKNOWN_FIELDS: Final = 100
 """Unknown fields reported as warnings; limits the size of a reply."""
 MAX_HINTS: Final = 10
@@ -44,8 +59,8 @@ MAX_INTEGER: Final = 2**63 - 1
 # A path into the input: field names and list positions, such as ["TaskGroups", 0, "Count"].
 FieldPath = list[str | int]
 # A normalizer brings a submitted value into the form that msgspec converts: exact field names, no nulls, no unknown
-# fields. It takes the value, its path, and the list to which it adds unknown fields, and returns the normalized value.
-Normalizer = Callable[[object, FieldPath, "list[UnknownField]"], object]
+# fields. It takes the value, its path and the progress of decoding the body, and returns the normalized value.
+Normalizer = Callable[[object, FieldPath, "_Progress"], object]
 
 
 class DecodingProblem(msgspec.Struct, frozen=True):
@@ -95,34 +110,34 @@ class DecodedInput(msgspec.Struct, Generic[T], frozen=True):
 
 
 def decode_record(record_type: type[T], body: bytes) -> DecodedInput[T]:
-    """Decode submitted JSON as a record, and collect unknown fields. Raises `DecodingError` with all problems."""
+    """Decode submitted JSON as a record, and collect unknown fields. Raises `DecodingError` with the first problems."""
     return convert_object(record_type, decode_json(body))
 
 
 def convert_object(record_type: type[T], submitted: object) -> DecodedInput[T]:
-    """Convert decoded JSON to a record, and collect unknown fields. Raises `DecodingError` with all problems.
+    """Convert decoded JSON to a record, and collect unknown fields. Raises `DecodingError` with the first problems.
 
     `submitted` is not modified.
     """
-    unknown: list[UnknownField] = []
+    progress = _Progress(MAX_TOTAL_ITEMS_BY_BODY.get(getattr(record_type, "__name__", ""), MAX_TOTAL_ITEMS))
     normalizer = _find_normalizer(record_type)
-    normalized = normalizer(submitted, [], unknown) if normalizer is not None else submitted
+    normalized = normalizer(submitted, [], progress) if normalizer is not None else submitted
     try:
         value = msgspec.convert(normalized, record_type, str_keys=True)
     except msgspec.ValidationError as error:
-        problems = _find_problems(record_type, normalized, [], str(error))
+        # Stops after the first problems: to search a large body for all of them would take seconds.
+        problems = islice(_iter_problems(record_type, normalized, [], str(error)), MAX_REPORTED_PROBLEMS)
         raise DecodingError(tuple(problems)) from None
-    return DecodedInput(value, tuple(unknown))
+    return DecodedInput(value, tuple(progress.unknown_fields))
 
 
 def decode_json(body: bytes) -> object:
-    """Return the value of a JSON text. Raises `DecodingError`, with line and column if they are known."""
+    """Return the value of a JSON text. Raises `DecodingError`, with line and column or with the path of the field."""
     try:
         return msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
-        raise _make_json_error(body, str(error)) from None
-    except UnicodeDecodeError as error:
-        raise _make_error([], f"the JSON is not UTF-8 {_format_location(body, error.start)}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        problem = find_json_problem(body, str(error))
+        raise _make_error([*problem.path], problem.message) from None
     except RecursionError:
         raise _make_error([], "the JSON is nested too deeply") from None
 
@@ -144,6 +159,29 @@ def fill_with_nulls(record_type: type, submitted: Mapping[str, object]) -> dict[
         elif isinstance(value, list | tuple):
             filled[name] = [fill_with_nulls(inner.record, item) for item in value]
     return filled
+
+
+class _Progress:
+    """What decoding has seen of one body: its unknown fields, and how many list items and map entries are left."""
+
+    __slots__ = ("_max_items", "items_left", "unknown_fields")
+
+    def __init__(self, max_items: int) -> None:
+        self.unknown_fields: list[UnknownField] = []
+        self.items_left = max_items
+        self._max_items = max_items
+
+    def count_items(self, count: int, limit: int, path: FieldPath) -> None:
+        """Count the items of a list or map. Raises `DecodingError` above its limit or the limit of the whole body."""
+        if count > limit:
+            raise _make_error(path, f"holds {count} items, more than the limit of {limit}")
+        self.items_left -= count
+        if self.items_left < 0:
+            raise self.make_total_error(path)
+
+    def make_total_error(self, path: FieldPath) -> DecodingError:
+        """Return the error for a body that holds too many items in all."""
+        return _make_error(path, f"the body holds more than {self._max_items} list items and map entries in all")
 
 
 # ---- input schemas, computed once for each record type
@@ -185,7 +223,8 @@ def _get_input_schema(record_type: type[msgspec.Struct]) -> _InputSchema:
     }
     return _InputSchema(
         fields={
-            name: _find_normalizer(value_type) for name, value_type in (field_types | submitted_only_fields).items()
+            name: _find_field_normalizer(f"{record_type.__name__}.{name}", value_type)
+            for name, value_type in (field_types | submitted_only_fields).items()
         },
         types=field_types,
         nested=nested,
@@ -238,10 +277,25 @@ def _find_nested_record(value_type: object) -> _NestedRecord | None:
 # ---- normalizing: names, nulls and limits; types are checked by the conversion
 
 
-def _find_normalizer(value_type: object) -> Normalizer | None:
-    """Return the function that normalizes values of this type, or `None` if they need no normalizing.
+_DEFAULT_LIMITS: Final = FieldLimits("")
 
-    Normalizing corrects field names, drops nulls and unknown fields, and checks limits.
+
+def _find_field_normalizer(field: str, value_type: object) -> Normalizer | None:
+    """Return the normalizer of a field, as `Record.Field`, with the limits and the name rule of this field."""
+    limits = LIMITS_BY_FIELD.get(field, _DEFAULT_LIMITS)
+    normalizer = _find_normalizer(value_type, limits)
+    if normalizer is None and is_name_field(field):
+        return _normalize_name
+    if normalizer is None and limits.max_text_chars != MAX_TEXT_CHARS:
+        return _make_text_normalizer(limits.max_text_chars)
+    return normalizer
+
+
+def _find_normalizer(value_type: object, limits: FieldLimits = _DEFAULT_LIMITS) -> Normalizer | None:
+    """Return the function that normalizes values of this type, or `None` for scalar values.
+
+    Normalizing corrects field names, drops nulls and unknown fields, and checks limits. `limits` apply to a list, a map
+    or their texts; lists and maps inside have the default limits.
     """
     value_type = _without_none(value_type)
     if _is_record(value_type):
@@ -254,28 +308,33 @@ def _find_normalizer(value_type: object) -> Normalizer | None:
     container, element = inner
     normalizer = _find_normalizer(element)
     if container is dict:
-        return _make_map_normalizer(normalizer, "" if element is str else None)
-    return _make_list_normalizer(normalizer) if normalizer is not None else None
+        return _make_map_normalizer(normalizer, "" if element is str else None, limits)
+    return _make_list_normalizer(normalizer, limits)
 
 
 def _make_record_normalizer(record_type: type[msgspec.Struct]) -> Normalizer:
     """Return a function that normalizes a submitted object for this record type."""
 
-    def normalize(submitted: object, path: FieldPath, unknown: list[UnknownField]) -> object:
+    def normalize(submitted: object, path: FieldPath, progress: _Progress) -> object:
         # The schema is built at the first call, not here, because record types may contain themselves.
-        return _normalize_record(_get_input_schema(record_type), submitted, path, unknown)
+        return _normalize_record(_get_input_schema(record_type), submitted, path, progress)
 
     return normalize
 
 
-def _normalize_record(schema: _InputSchema, submitted: object, path: FieldPath, unknown: list[UnknownField]) -> object:
+def _normalize_record(schema: _InputSchema, submitted: object, path: FieldPath, progress: _Progress) -> object:
     """Return the submitted object with exact field names, without nulls and without unknown or ignored fields.
 
-    Adds the unknown fields to `unknown`. Raises `DecodingError` if an integer has more than 64 bits. `path` is the path
-    of the object; it is extended while fields are normalized, and restored.
+    Adds the unknown fields to `progress`. Raises `DecodingError` if a value is above a limit. `path` is the path of the
+    object; it is extended while fields are normalized, and restored.
     """
     if not isinstance(submitted, dict):
         return submitted  # The conversion reports the expected type.
+    if len(submitted) > MAX_OBJECT_FIELDS:
+        raise _make_error(path, f"has {len(submitted)} fields, more than the limit of {MAX_OBJECT_FIELDS}")
+    progress.items_left -= OBJECT_ITEMS
+    if progress.items_left < 0:
+        raise progress.make_total_error(path)
     fields = schema.fields
     normalized: dict[str, object] = {}
     for submitted_name, value in submitted.items():
@@ -283,7 +342,7 @@ def _normalize_record(schema: _InputSchema, submitted: object, path: FieldPath, 
         if name not in fields:
             exact = schema.exact_names.get(name.lower())
             if exact is None:
-                _add_unknown_field(path, name, unknown, schema)
+                _add_unknown_field(path, name, progress.unknown_fields, schema)
                 continue
             if exact in submitted and exact != name:
                 continue  # The exact name was submitted as well and wins.
@@ -293,79 +352,137 @@ def _normalize_record(schema: _InputSchema, submitted: object, path: FieldPath, 
         normalizer = fields[name]
         if normalizer is not None:
             path.append(name)
-            normalized[name] = normalizer(value, path, unknown)
+            normalized[name] = normalizer(value, path, progress)
             path.pop()
         else:
-            if type(value) is int and not MIN_INTEGER <= value <= MAX_INTEGER:
-                raise _make_error([*path, name], "the number is too large")
+            problem = _find_scalar_problem(value, MAX_TEXT_CHARS)
+            if problem:
+                raise _make_error([*path, name], problem)
             normalized[name] = value
     return schema.complete(normalized) if schema.complete is not None else normalized
 
 
-def _make_list_normalizer(normalize_element: Normalizer) -> Normalizer:
-    """Return a function that normalizes each element of a submitted list with `normalize_element`."""
+def _find_scalar_problem(value: object, max_text_chars: int) -> str:
+    """Return the problem of a number or text that is above a limit; "" for all other values."""
+    if type(value) is str:
+        if len(value) > max_text_chars:
+            return f"is {len(value)} characters long, more than the limit of {max_text_chars}"
+    elif type(value) is int and not MIN_INTEGER <= value <= MAX_INTEGER:
+        return "the number is too large"
+    return ""
 
-    def normalize(submitted: object, path: FieldPath, unknown: list[UnknownField]) -> object:
+
+def _normalize_name(submitted: object, path: FieldPath, progress: _Progress) -> object:  # noqa: ARG001 (a Normalizer)
+    """Return an id or name unchanged. Raises `DecodingError` if it is too long or contains a forbidden character."""
+    problem = find_name_problem(submitted) if isinstance(submitted, str) else _find_scalar_problem(submitted, 0)
+    if problem:
+        raise _make_error(path, problem)
+    return submitted
+
+
+def _make_text_normalizer(max_chars: int) -> Normalizer:
+    """Return a function that returns a text unchanged, or raises `DecodingError` if it is longer than `max_chars`."""
+
+    def normalize(submitted: object, path: FieldPath, progress: _Progress) -> object:  # noqa: ARG001 (a Normalizer)
+        problem = _find_scalar_problem(submitted, max_chars)
+        if problem:
+            raise _make_error(path, problem)
+        return submitted
+
+    return normalize
+
+
+def _make_list_normalizer(normalize_element: Normalizer | None, limits: FieldLimits) -> Normalizer:
+    """Return a function that normalizes each element of a submitted list with `normalize_element`.
+
+    If that is None, the function only checks limits.
+    """
+    max_items, max_chars = limits.max_items, limits.max_text_chars
+
+    def normalize(submitted: object, path: FieldPath, progress: _Progress) -> object:
         """Return the list with normalized elements; a value of another type unchanged."""
         if not isinstance(submitted, list | tuple):
+            return submitted
+        progress.count_items(len(submitted), max_items, path)
+        if normalize_element is None:
+            for position, value in enumerate(submitted):
+                problem = _find_scalar_problem(value, max_chars)
+                if problem:
+                    raise _make_error([*path, position], problem)
             return submitted
         elements = []
         for position, value in enumerate(submitted):
             path.append(position)
-            elements.append(normalize_element(value, path, unknown))
+            elements.append(normalize_element(value, path, progress))
             path.pop()
         return elements
 
     return normalize
 
 
-def _make_map_normalizer(normalize_value: Normalizer | None, when_null: object) -> Normalizer:
+def _make_map_normalizer(normalize_value: Normalizer | None, when_null: object, limits: FieldLimits) -> Normalizer:
     """Return a function that normalizes each value of a submitted map with `normalize_value`.
 
-    If `normalize_value` is None, the function only replaces null values by `when_null`.
+    If `normalize_value` is None, the function only replaces null values by `when_null`, and checks limits.
     """
+    max_items, max_chars = limits.max_items, limits.max_text_chars
 
-    def normalize(submitted: object, path: FieldPath, unknown: list[UnknownField]) -> object:
+    def normalize(submitted: object, path: FieldPath, progress: _Progress) -> object:
         """Return the map with normalized values; a value of another type unchanged."""
         if not isinstance(submitted, dict):
             return submitted
-        if normalize_value is None:
-            return {key: when_null if value is None else value for key, value in submitted.items()}
-        values = {}
+        progress.count_items(len(submitted), max_items, path)
+        values: dict[str, object] = {}
         for key, value in submitted.items():
-            path.append(key)
-            values[key] = normalize_value(value, path, unknown)
-            path.pop()
+            if len(key) > MAX_KEY_CHARS:
+                raise _make_error([*path, key], f"the key is longer than {MAX_KEY_CHARS} characters")
+            if normalize_value is not None:
+                path.append(key)
+                values[key] = normalize_value(value, path, progress)
+                path.pop()
+                continue
+            problem = _find_scalar_problem(value, max_chars)
+            if problem:
+                raise _make_error([*path, key], problem)
+            values[key] = when_null if value is None else value
         return values
 
     return normalize
 
 
-def _normalize_opaque(submitted: object, path: FieldPath, unknown: list[UnknownField]) -> object:  # noqa: ARG001 (a Normalizer)
-    """Return a value of any type unchanged, after a check of its depth and its integers.
+def _normalize_opaque(submitted: object, path: FieldPath, progress: _Progress) -> object:
+    """Return a value of any type unchanged, after a check of its depth and its limits.
 
     Such values, for example the configuration of a driver, have no declared type. Raises `DecodingError`.
     """
-    if isinstance(submitted, str | bool | float) or submitted is None:
+    if isinstance(submitted, bool | float) or submitted is None:
         return submitted
-    _check_opaque_limits(submitted, path, depth=0)
+    _check_opaque_limits(submitted, path, progress, depth=0)
     return submitted
 
 
-def _check_opaque_limits(value: object, path: FieldPath, *, depth: int) -> None:
-    """Raise `DecodingError` if the value is nested too deeply or holds an integer that is too large."""
+def _check_opaque_limits(value: object, path: FieldPath, progress: _Progress, *, depth: int) -> None:
+    """Raise `DecodingError` if the value is nested too deeply, or holds a number, text, list or map above a limit."""
     if depth > MAX_JSON_DEPTH:
-        raise _make_error(path, f"nested deeper than {MAX_JSON_DEPTH} levels")
-    if type(value) is int:
-        if not MIN_INTEGER <= value <= MAX_INTEGER:
-            raise _make_error(path, "the number is too large")
-        return
+        raise _make_error(path[: len(path) - depth], f"nested deeper than {MAX_JSON_DEPTH} levels")
     if isinstance(value, dict):
-        for inner in value.values():
-            _check_opaque_limits(inner, path, depth=depth + 1)
+        progress.count_items(len(value), MAX_ITEMS, path)
+        for key, inner in value.items():
+            path.append(key)
+            if len(key) > MAX_KEY_CHARS:
+                raise _make_error(path, f"the key is longer than {MAX_KEY_CHARS} characters")
+            _check_opaque_limits(inner, path, progress, depth=depth + 1)
+            path.pop()
     elif isinstance(value, list | tuple):
-        for inner in value:
-            _check_opaque_limits(inner, path, depth=depth + 1)
+        progress.count_items(len(value), MAX_ITEMS, path)
+        for position, inner in enumerate(value):
+            path.append(position)
+            _check_opaque_limits(inner, path, progress, depth=depth + 1)
+            path.pop()
+    else:
+        problem = _find_scalar_problem(value, MAX_TEXT_CHARS)
+        if problem:
+            raise _make_error(path, problem)
 
 
 def _add_unknown_field(path: FieldPath, name: str, unknown: list[UnknownField], schema: _InputSchema) -> None:
@@ -386,37 +503,41 @@ def _add_unknown_field(path: FieldPath, name: str, unknown: list[UnknownField], 
 # ---- finding all problems after a failed conversion
 
 
-def _find_problems(value_type: object, value: object, path: FieldPath, message: str) -> Iterator[DecodingProblem]:
-    """Yield the problems of a value, each at the deepest path whose value does not convert, up to a limit.
+def _iter_problems(value_type: object, value: object, path: FieldPath, message: str) -> Iterator[DecodingProblem]:
+    """Yield the problems of a value, each at the deepest path whose value does not convert.
 
     `message` is msgspec's error text, used if no part of the value is at fault. Slow: call this only after a failed
-    conversion.
+    conversion, and take only the first problems.
     """
-    found = list(_iter_inner_problems(value_type, value, path))
-    if not found:
-        found = [DecodingProblem(_format_path(path), _describe_conversion_error(message, value))]
-    yield from found[:MAX_REPORTED_PROBLEMS]
+    is_found = False
+    for problem in _iter_inner_problems(value_type, value, path):
+        is_found = True
+        yield problem
+    if not is_found:
+        yield DecodingProblem(_format_path(path), _describe_conversion_error(message, value))
 
 
 def _iter_inner_problems(value_type: object, value: object, path: FieldPath) -> Iterator[DecodingProblem]:
     """Yield the problems of the fields of a record, or of the elements of a list or map; nothing for other values."""
     value_type = _without_none(value_type)
+    parts: Iterable[tuple[str | int, object, object]]  # Name, key or position; type; value.
     if _is_record(value_type) and isinstance(value, dict):
         schema = _get_input_schema(value_type)
         yield from _iter_missing_fields(value_type, schema, value, path)
-        # Each part is (name, key or position; type; value).
-        parts = [(name, schema.types[name], value[name]) for name in value if name in schema.types]
+        parts = ((name, schema.types[name], value[name]) for name in value if name in schema.types)
     elif (inner := _get_container_types(value_type)) is not None and isinstance(value, dict):
-        parts = [(key, inner[1], item) for key, item in value.items()]
+        element_type = inner[1]
+        parts = ((key, element_type, item) for key, item in value.items())
     elif inner is not None and isinstance(value, list | tuple):
-        parts = [(position, inner[1], item) for position, item in enumerate(value)]
+        element_type = inner[1]
+        parts = ((position, element_type, item) for position, item in enumerate(value))
     else:
         return
     for name, part_type, part in parts:
         try:
             msgspec.convert(part, type=part_type, str_keys=True)
         except msgspec.ValidationError as error:
-            yield from _find_problems(part_type, part, [*path, name], str(error))
+            yield from _iter_problems(part_type, part, [*path, name], str(error))
 
 
 def _iter_missing_fields(
@@ -442,40 +563,12 @@ def _describe_conversion_error(message: str, value: object) -> str:
     text = message.split(" - at `", 1)[0]
     match = _EXPECTED.match(text)
     if match is None:
-        return text[:1].lower() + text[1:]
+        return cut_echo(text[:1].lower() + text[1:])
     expected = " or ".join(TYPE_DESCRIPTIONS.get(name, name) for name in match[1].split(" | "))
     sentence = f"expected {expected}, got {TYPE_DESCRIPTIONS.get(match[2], match[2])}"
     if "int" in match[1] and isinstance(value, str) and _DURATION.match(value):
         return f"{sentence}; durations are whole numbers of nanoseconds (30s is 30000000000)"
     return sentence
-
-
-def _make_json_error(body: bytes, message: str) -> DecodingError:
-    """Return the error for a body that is not JSON, with line and column if they are known.
-
-    `message` is msgspec's error text.
-    """
-    if not body.strip():
-        return _make_error([], "the JSON is empty")
-    if "truncated" in message:
-        return _make_error([], f"the JSON ends too early {_format_location(body, len(body))}")
-    try:
-        # msgspec does not report line and column; the slower decoder of the standard library does.
-        json.loads(body)
-    except json.JSONDecodeError as error:
-        reason = error.msg[:1].lower() + error.msg[1:]
-        return _make_error([], f"the JSON is malformed: {reason} (line {error.lineno}, column {error.colno})")
-    except (ValueError, RecursionError):
-        pass
-    return _make_error([], f"the JSON is malformed: {message.removeprefix('JSON is malformed: ')}")
-
-
-def _format_location(body: bytes, byte_offset: int) -> str:
-    """Return the position of a byte offset as text: `(line 2, column 5)`, both counted from 1."""
-    before = body[:byte_offset]
-    line = before.count(b"\n") + 1
-    column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")) + 1
-    return f"(line {line}, column {column})"
 
 
 def _make_error(path: FieldPath, message: str) -> DecodingError:
@@ -492,7 +585,7 @@ def _format_path(path: FieldPath) -> str:
     Names follow a dot; list positions and names with unusual characters are in brackets.
     """
     text = ""
-    for step in path:
+    for step in (cut_echo(step) if isinstance(step, str) else step for step in path):
         if isinstance(step, int) or not _PLAIN_NAME.match(step):
             text += f"[{step}]"
         else:

@@ -75,7 +75,10 @@ class ListFeatures(msgspec.Struct, frozen=True, kw_only=True):
     has_pages: bool = True  # Whether `per_page` and `next_token` are supported.
     has_prefix: bool = True  # Whether `prefix` is supported.
     filtering_parameters: tuple[str, ...] = ()
-    """Names of parameters in `Endpoint.parameters` that select records. A request cannot combine them with `filter`."""
+    """Names of parameters in `Endpoint.parameters` that select records. A request cannot combine them with `filter`, nor
+    with `prefix` (filtering rule 7)."""
+    nomad_filtering_parameters: tuple[str, ...] = ()
+    """Those of them that Nomad refuses together with `filter`."""
 
     def build_filter_subject(self, readers: Mapping[str, Callable[[Any], Any]]) -> "FilterSubject":
         """Return the description of the record type against which filter expressions are compiled.

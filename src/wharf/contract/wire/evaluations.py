@@ -50,7 +50,10 @@ class EvaluationCount(Record):
 ROWS: Final[tuple[Endpoint, ...]] = (
     define_read(
         "evaluation.list", "/v1/evaluations", need=permissions.READ_JOB, summary="List evaluations.",
-        list_features=ListFeatures(record=Evaluation, filtering_parameters=("status", "job")), reply_type=list[Evaluation],
+        list_features=ListFeatures(
+            record=Evaluation, filtering_parameters=("status", "job"), nomad_filtering_parameters=("status", "job")
+        ),
+        reply_type=list[Evaluation],
         parameters=(
             text("status", "Only evaluations with this status. Cannot be combined with a filter."),
             text("job", "Only evaluations of the job with this ID. Cannot be combined with a filter."),

@@ -124,7 +124,7 @@ SHARED_PARAMETERS: Final[Document] = {
     "stale": _build_query_parameter("stale", FLAG_SCHEMA, "Read this server's replica without waiting for the newest writes."),
     "prefix": _build_query_parameter("prefix", TEXT_SCHEMA, "Only records whose ID or name begins with this text."),
     "filter": _build_query_parameter("filter", TEXT_SCHEMA, 'An expression over the records, such as `Status == "running"`.'),
-    "per_page": _build_query_parameter("per_page", {"type": "integer"}, "Records per page; 0 means all."),
+    "per_page": _build_query_parameter("per_page", {"type": "integer", "minimum": 1}, "Records per page; without it, all."),
     "next_token": _build_query_parameter("next_token", TEXT_SCHEMA, "The token that the previous page returned."),
     "reverse": _build_query_parameter("reverse", {"type": "string", "enum": ["true", "false", ""]}, "Reverse the order."),
     "idempotency_key": {

@@ -22,7 +22,7 @@ class ScalingPolicyStub(Record):
 ROWS: Final[tuple[Endpoint, ...]] = (
     define_read(
         "scaling.list", "/v1/scaling/policies", need=permissions.LIST_SCALING_POLICIES, summary="List scaling policies.",
-        list_features=ListFeatures(record=ScalingPolicy, can_reverse=False, can_filter=False, has_pages=False),
+        list_features=ListFeatures(record=ScalingPolicy, can_reverse=False, can_filter=False, has_pages=False, filtering_parameters=("job", "type")),
         reply_type=list[ScalingPolicyStub],
         parameters=(
             text("job", "Only policies of the job with this ID."),

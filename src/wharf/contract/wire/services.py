@@ -30,7 +30,8 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     ),
     define_read(
         "service.read", "/v1/service/{service_name}", need=permissions.READ_JOB, summary="List the instances of a service.",
-        list_features=ListFeatures(record=ServiceRegistration, can_reverse=False, has_prefix=False), reply_type=list[ServiceRegistration],
+        list_features=ListFeatures(record=ServiceRegistration, can_reverse=False, has_prefix=False),
+        reply_type=list[ServiceRegistration],
         parameters=(text("choose", "`<n>|<key>`: select n instances; the same key selects the same ones."),),
     ),
     define_write(

@@ -64,7 +64,10 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     define_read(
         "host_volume.list", "/v1/volumes", need=permissions.ANY_TOKEN,
         summary="List the host volumes that the caller may read.",
-        list_features=ListFeatures(record=HostVolume, hidden_fields=frozenset({"Parameters"})), reply_type=list[HostVolumeStub],
+        list_features=ListFeatures(
+            record=HostVolume, hidden_fields=frozenset({"Parameters"}), filtering_parameters=("node_id", "node_pool")
+        ),
+        reply_type=list[HostVolumeStub],
         parameters=(
             text("type", "The type of volumes. Only `host` is supported."),
             text("node_id", "Only volumes on this node; a prefix of its ID is enough."),

@@ -16,7 +16,9 @@ _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_/]*")
 _INDEX: Final = re.compile(r"[0-9]+")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
 _POINTER: Final = re.compile(r'"((?:/[\w\-.~:|]+)+)"')
-_AFTER_NUMBER: Final = " \t\r\n)"
+_AFTER_NUMBER: Final = " \t\r\n)}"
+_NAME_CHARACTERS: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_/")
+_SPACE_OR_STRING: Final = re.compile(r"""("[^"]*"|`[^`]*`)|[ \t\r\n]+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,22 @@ class FilterLexer:
     def starts_with(self, offset: int, text: str) -> bool:
         return self.source.startswith(text, offset)
 
+    def is_in_name(self, offset: int) -> bool:
+        """Return whether a name continues over an offset: the characters on both sides belong to names."""
+        return (
+            0 < offset < len(self.source)
+            and self.source[offset] in _NAME_CHARACTERS
+            and self.source[offset - 1] in _NAME_CHARACTERS
+        )
+
+    def is_end_of_name(self, end: int) -> bool:
+        """Return whether the character before an offset belongs to a name or a number."""
+        return end > 0 and self.source[end - 1] in _NAME_CHARACTERS
+
+    def read_without_space(self, start: int, end: int) -> str:
+        """Return the text between two offsets without the white space outside of strings."""
+        return _SPACE_OR_STRING.sub(lambda match: match[1] or "", self.source[start:end])
+
     def read_name(self, offset: int) -> TextSpan | None:
         return _make_span(_NAME.match(self.source, offset))
 
@@ -81,14 +99,14 @@ class FilterLexer:
         number = _NUMBER.match(self.source, offset)
         if number is None or (number.end() < len(self.source) and self.source[number.end()] not in _AFTER_NUMBER):
             end = number.end() if number else offset
-            hint = (
-                "leave a space before }" if self.starts_with(end, "}") else "put a value that is not a number in quotes"
-            )
-            raise make_syntax_error(self.source, end, f'rule "number": Invalid number literal; {hint}')
+            reason = 'rule "number": Invalid number literal; put a value that is not a number in quotes'
+            raise make_syntax_error(self.source, end, reason)
         return TextSpan(number[0], number.end())
 
     def read_string(self, offset: int) -> TextSpan | None:
         """Read a string in double quotes or backticks; return its value with escapes replaced.
+
+        Carriage returns are dropped from a string in backticks, as from a raw string in Go.
 
         Raises `FilterSyntaxError` if the string has no end or an invalid escape.
         """
@@ -99,7 +117,7 @@ class FilterLexer:
         if end < 0:
             raise make_syntax_error(self.source, len(self.source), 'rule "string": Unterminated string literal')
         inner = self.source[offset + 1 : end]
-        return TextSpan(inner if quote == "`" else self._unescape(inner, offset + 1), end + 1)
+        return TextSpan(inner.replace("\r", "") if quote == "`" else self._unescape(inner, offset + 1), end + 1)
 
     def _unescape(self, inner: str, offset: int) -> str:
         """Replace the escapes in the inside of a string that starts at `offset`. Escaped bytes must form UTF-8."""

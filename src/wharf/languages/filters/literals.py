@@ -18,7 +18,11 @@ _INTEGER: Final = re.compile(
     r"|(?P<old_octal>0(?:_?[0-7])*)|(?P<decimal>[1-9](?:_?[0-9])*))"
 )
 _BASES: Final = {"hex": 16, "binary": 2, "octal": 8, "old_octal": 8, "decimal": 10}
-_FLOAT: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+# Decimal and hexadecimal floats as Go writes them: a hexadecimal one has a binary exponent.
+_DECIMAL_FLOAT: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_HEX_FLOAT: Final = re.compile(r"[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+")
+MAX_FLOAT_CHARS: Final = 1_000
+"""Longer texts are not parsed: limits the CPU time of a conversion."""
 _MAX_INTEGER_CHARS: Final = 200
 """Longer texts are not parsed: 64 bits need fewer digits in any base, even with many leading zeros."""
 MAX_BYTE: Final = 255
@@ -48,17 +52,27 @@ def to_integer(text: str, *, minimum: int = MIN_INTEGER, maximum: int = MAX_INTE
 
 
 def to_float(text: str) -> float | None:
-    """Return the finite number that the text stands for, or `None` if it is not a number."""
-    if not _FLOAT.fullmatch(text):
+    """Return the finite number that the text stands for, or `None` if it is not a number or too large."""
+    if len(text) > MAX_FLOAT_CHARS:
+        return None
+    if _HEX_FLOAT.fullmatch(text):
+        try:
+            return float.fromhex(text)
+        except OverflowError:
+            return None
+    if not _DECIMAL_FLOAT.fullmatch(text):
         return None
     number = float(text)
     return number if math.isfinite(number) else None
 
 
-def to_number(text: str) -> int | float | None:
-    """Return the number that the text stands for: an integer if possible, otherwise a float.
+def to_number(text: str) -> float | None:
+    """Return the number that the text stands for as a float, because Nomad stores the numbers of untyped JSON as floats.
 
-    Return `None` for any other text.
+    Integers in another base are accepted too. Return `None` for any other text.
     """
+    number = to_float(text)
+    if number is not None:
+        return number
     integer = to_integer(text)
-    return to_float(text) if integer is None else integer
+    return None if integer is None else float(integer)

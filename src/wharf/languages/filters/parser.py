@@ -101,7 +101,7 @@ class _FilterParser:
         if first is None:
             return self._parse_quantified(offset)
         operands, end = [first.node], first.end
-        while (next_offset := self._parse_spaced_keyword("or", end)) is not None:
+        while (next_offset := self._parse_joining_keyword("or", end)) is not None:
             next_operand = self._parse_and(next_offset)
             is_last = next_operand is None
             next_operand = next_operand or self._parse_quantified(next_offset)
@@ -120,7 +120,7 @@ class _FilterParser:
         if first is None:
             return None
         operands, end = [first.node], first.end
-        while (next_offset := self._parse_spaced_keyword("and", end)) is not None:
+        while (next_offset := self._parse_joining_keyword("and", end)) is not None:
             next_operand = self._parse_not(next_offset)
             if next_operand is None:
                 break
@@ -177,8 +177,7 @@ class _FilterParser:
         for operator in (FilterOperator.EQUAL, FilterOperator.NOT_EQUAL):
             if self._lexer.starts_with(next_offset, operator.value):
                 return self._parse_comparison(selector, operator, self._lexer.skip_space(next_offset + 2))
-        if next_offset == end:
-            self._expect(end, _SPACE_NAME)
+        if self._skip_separator(end) is None:
             return None
         not_offset = self._parse_keyword("not", next_offset)
         start = next_offset if not_offset is None else not_offset
@@ -211,10 +210,9 @@ class _FilterParser:
         value = self._parse_value(offset)
         if value is None:
             return None
-        next_offset = self._lexer.skip_space(value[1])
-        if next_offset == value[1]:
-            self._expect(next_offset, _SPACE_NAME)
-            self._reject_quoted_selector(offset, next_offset)
+        next_offset = self._skip_separator(value[1])
+        if next_offset is None:
+            self._reject_quoted_selector(offset, value[1])
             return None
         not_offset = self._parse_keyword("not", next_offset)
         selector_offset = self._parse_keyword("in", next_offset if not_offset is None else not_offset)
@@ -254,7 +252,7 @@ class _FilterParser:
         if selector is None:
             self._expect(selector_offset, "a selector")
             return None
-        names_offset = self._parse_spaced_keyword("as", selector[1])
+        names_offset = self._parse_joining_keyword("as", selector[1])
         names = None if names_offset is None else self._parse_bound_names(names_offset)
         if names is None:
             return None
@@ -324,32 +322,36 @@ class _FilterParser:
         parts, part_offsets, end = [first.text], [offset], first.end
         while True:
             self._expect(end, '"."', '"["')
-            if self._lexer.starts_with(end, "."):
-                part = self._lexer.read_name(end + 1) or self._lexer.read_index(end + 1)
+            joint = self._lexer.skip_space(end)  # White space is free between tokens (filtering rule 5).
+            if self._lexer.starts_with(joint, "."):
+                start = self._lexer.skip_space(joint + 1)
+                part = self._lexer.read_name(start) or self._lexer.read_index(start)
                 if part is None:
-                    self._expect(end + 1, "a name", "an index")
+                    self._expect(joint + 1, "a name", "an index")
                     break
-                parts.append(part.text)
-                part_offsets.append(end + 1)
-                end = part.end
-            elif self._lexer.starts_with(end, "["):
-                key = self._parse_key(end)
-                parts.append(key.text)
-                part_offsets.append(end + 1)
-                end = key.end
+            elif self._lexer.starts_with(joint, "["):
+                start = self._lexer.skip_space(joint + 1)
+                part = self._parse_key(start)
             else:
                 break
+            parts.append(part.text)
+            part_offsets.append(start)
+            end = part.end
         return Selector(tuple(parts), offset=offset, part_offsets=tuple(part_offsets)), end
 
     def _parse_key(self, offset: int) -> TextSpan:
-        """Parse a key such as `["text"]`. Nothing else starts with a bracket, so a mismatch is a syntax error."""
-        key = self._lexer.read_string(offset + 1)
+        """Parse the rest of a key such as `["text"]` after its opening bracket. A mismatch is a syntax error.
+
+        Nothing else starts with a bracket.
+        """
+        key = self._lexer.read_string(offset)
         if key is None:
             reason = 'rule "index": Invalid index; write ["key"] for a map and .0 for a list'
-            raise make_syntax_error(self._source, offset + 1, reason)
-        if not self._lexer.starts_with(key.end, "]"):
+            raise make_syntax_error(self._source, offset, reason)
+        closing = self._lexer.skip_space(key.end)
+        if not self._lexer.starts_with(closing, "]"):
             raise make_syntax_error(self._source, key.end, 'rule "index": Unclosed index expression')
-        return TextSpan(key.text, key.end + 1)
+        return TextSpan(key.text, closing + 1)
 
     def _parse_value(self, offset: int) -> tuple[LiteralValue, int] | None:
         """Parse a string, a number or a word, and return it with the offset after it; `None` if no value starts here.
@@ -361,33 +363,39 @@ class _FilterParser:
             return LiteralValue(parsed.text, offset=offset), parsed.end
         word = self._parse_selector(offset)
         if word is not None:
-            return LiteralValue(self._source[offset : word[1]], offset=offset), word[1]
+            return LiteralValue(self._lexer.read_without_space(offset, word[1]), offset=offset), word[1]
         self._expect(offset, "a word", "a number", "a string")
         return None
 
     # -- small parts ---------------------------------------------------------------------------------------------
 
     def _parse_keyword(self, word: str, offset: int) -> int | None:
-        """Return the offset after this word and the white space that must follow it, or `None` if they are not at the
-        offset.
+        """Return the offset of the token after this word, or `None` if the word is not at the offset.
+
+        White space around the word is free (filtering rule 5): it is needed only to separate the word from a name.
         """
         self._expect(offset, f'"{word}"')
         if not self._lexer.starts_with(offset, word):
             return None
         end = offset + len(word)
-        next_offset = self._lexer.skip_space(end)
-        if next_offset == end:
+        if end == len(self._source) or self._lexer.is_in_name(end):
             self._expect(end, _SPACE_NAME)
             return None
-        return next_offset
+        return self._lexer.skip_space(end)
 
-    def _parse_spaced_keyword(self, word: str, end: int) -> int | None:
-        """Return the offset after this word with white space on both sides, or `None` if that is not at the offset."""
+    def _parse_joining_keyword(self, word: str, end: int) -> int | None:
+        """Return the offset of the token after this word, which follows the token that ends at `end`, or `None`."""
+        offset = self._skip_separator(end)
+        return None if offset is None else self._parse_keyword(word, offset)
+
+    def _skip_separator(self, end: int) -> int | None:
+        """Return the offset of the next token, or `None` if the token before `end` is a name and no space follows."""
         offset = self._lexer.skip_space(end)
         if offset == end:
             self._expect(end, _SPACE_NAME)
-            return None
-        return self._parse_keyword(word, offset)
+            if self._lexer.is_end_of_name(end):
+                return None
+        return offset
 
     def _enter_nesting(self, offset: int) -> None:
         """Count one more level of nesting. Raises `FilterSyntaxError` beyond `MAX_FILTER_DEPTH`."""

@@ -1,23 +1,33 @@
 """Operators on untyped JSON, whose types are known only when a record is read.
 
-A literal that cannot be compared with a value is not equal to it. An operator that the value does not have is an error
-of that record. So is every operator but `is nil` on null.
+A literal that cannot be converted to the type of the value is an error of that record, except inside a list, whose elements
+are skipped then. So are an operator that the value does not have, and every operator but `is nil` on null.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from wharf.languages.filters.literals import to_boolean, to_number
 
 ValueTest: TypeAlias = Callable[[object], bool]
+
+MAX_QUOTED_CHARS: Final = 80
+"""Characters of a literal that an error text repeats."""
 
 
 class UnsupportedOperand(Exception):
     """The type of the value does not have the operator. The reason becomes the text of an evaluation error."""
 
 
+class MismatchedLiteral(UnsupportedOperand):
+    """The literal cannot be converted to the type of the value."""
+
+
 def make_equality_test(text: str) -> ValueTest:
-    """Return a test for scalars that equal the literal, read as the type of the value."""
+    """Return a test for scalars that equal the literal, read as the type of the value.
+
+    The test raises `MismatchedLiteral` if the literal is not of that type.
+    """
     boolean, number = to_boolean(text), to_number(text)
 
     def test(value: object) -> bool:
@@ -25,18 +35,27 @@ def make_equality_test(text: str) -> ValueTest:
             case str():
                 return value == text
             case bool():
+                if boolean is None:
+                    raise _make_mismatch(text, "true or false")
                 return boolean is value
             case int() | float():
-                return number is not None and value == number
+                if number is None:
+                    raise _make_mismatch(text, "a number")
+                return float(value) == number
         raise UnsupportedOperand("unable to find suitable primitive comparison function for matching")
 
     return test
 
 
+def _make_mismatch(text: str, expected: str) -> MismatchedLiteral:
+    quoted_text = text if len(text) <= MAX_QUOTED_CHARS else text[:MAX_QUOTED_CHARS] + "…"
+    return MismatchedLiteral(f'error getting match value in expression: "{quoted_text}" is not {expected}')
+
+
 def make_containment_test(text: str, selector: str) -> ValueTest:
     """Return a test for values that contain the literal: a text, an object with the key, or a list with the element.
 
-    Lists and objects inside a list are skipped.
+    Lists, objects and elements of another type inside a list are skipped.
     """
     equality_test = make_equality_test(text)
 
@@ -59,7 +78,10 @@ def make_containment_test(text: str, selector: str) -> ValueTest:
 def _equals_scalar(equality_test: ValueTest, element: object) -> bool:
     if isinstance(element, Mapping | list | tuple):
         return False
-    return equality_test(element)
+    try:
+        return equality_test(element)
+    except MismatchedLiteral:
+        return False
 
 
 def make_pattern_test(search: Callable[[str], bool]) -> ValueTest:

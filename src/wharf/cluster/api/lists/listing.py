@@ -12,17 +12,18 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from wharf.cluster.api.requests.parameters import QueryOptions
+from wharf.cluster.api.requests.parameters import MAX_INDEX, QueryOptions
 from wharf.cluster.api.requests.values import parse_id_prefix
 from wharf.cluster.state import Replica, Table, WatchTarget
 from wharf.cluster.state.table_snapshot import RecordPosition, TableSnapshot
 from wharf.cluster.state.watches import watch_table
 from wharf.contract.model.log import KEY_SEPARATOR
+from wharf.contract.model.refusal import invalid_request
 
 R = TypeVar("R", bound=msgspec.Struct)
 
 ALL_NAMESPACES: Final = "*"
-MAX_INDEX_DIGITS: Final = 19
+MAX_INDEX_DIGITS: Final = 20
 """Limits the work of parsing the index in a page token."""
 
 
@@ -250,9 +251,18 @@ def build_key_position(key: str | None) -> RecordPosition | None:
 def _parse_creation_token(token: str) -> tuple[int, str] | None:
     """Return the create index and id in a page token `<CreateIndex>.<id>`, or `None` if the token is empty.
 
-    An invalid number means create index 0.
+    Text that is not a number means create index 0. Raises `Refusal` if the number is no log index.
     """
     if not token:
         return None
     number, _, key = token.partition(".")
-    return (int(number) if number.isascii() and number.isdigit() and len(number) <= MAX_INDEX_DIGITS else 0, key)
+    return parse_token_index(number), key
+
+
+def parse_token_index(number: str) -> int:
+    """Return the log index in a page token; 0 if the text is not a number. Raises `Refusal` if it is out of range."""
+    if not (number.isascii() and number.isdigit()):
+        return 0
+    if len(number) > MAX_INDEX_DIGITS or int(number) > MAX_INDEX:
+        raise invalid_request(f"next_token is out of range: it begins with a log index of at most {MAX_INDEX}")
+    return int(number)

@@ -19,7 +19,7 @@ from wharf.contract.model.cluster import Member
 from wharf.contract.model.refusal import Refusal, RefusalCode
 
 LEADER_NAME: Final = "leader"
-HOP_HEADERS: Final = frozenset((b"accept-encoding", b"content-length", b"transfer-encoding"))
+HOP_HEADERS: Final = frozenset((b"accept-encoding", b"content-encoding", b"content-length", b"transfer-encoding"))
 """Compression and body framing are negotiated separately for each hop."""
 
 

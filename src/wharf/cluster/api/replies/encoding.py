@@ -4,9 +4,11 @@ Large bodies are processed in slices that yield to the event loop, so that other
 """
 
 import asyncio
+import re
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -21,14 +23,33 @@ COMPRESSION_STEP_BYTES: Final = 256 * 1024
 WINDOW_BITS_BY_ENCODING: Final = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
 
 
-def negotiate_encoding(accept_encoding: bytes) -> bytes:
-    """Return the first supported encoding in the `Accept-Encoding` header, or b"".
+MAX_ACCEPT_ENCODING_BYTES: Final = 1_024
+"""Longer `Accept-Encoding` headers are not parsed, and the reply is not compressed; limits the work of a request."""
+MAX_CACHED_NEGOTIATIONS: Final = 256
+"""Limits the memory of parsed `Accept-Encoding` headers. Clients send few different ones."""
+_ACCEPTED_CODING: Final = re.compile(
+    rb"(?P<coding>[!#$%&'*+.^_`|~0-9a-z-]+)(?:[ \t]*;[ \t]*q=(?P<weight>0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?))?"
+)
 
-    Weights are ignored (conventions 1.9).
+
+@lru_cache(maxsize=MAX_CACHED_NEGOTIATIONS)
+def negotiate_encoding(accept_encoding: bytes) -> bytes:
+    """Return the encoding of the reply by the `Accept-Encoding` header: gzip if it is acceptable, else deflate, else b"".
+
+    Follows the grammar of RFC 9110, 12.5.3: names in any case, weights from 0 (not acceptable) to 1, and `*` for all
+    encodings that are not named. Malformed members of the list are ignored.
     """
-    for name in accept_encoding.split(b","):
-        if (stripped := name.strip()) in WINDOW_BITS_BY_ENCODING:
-            return stripped
+    if len(accept_encoding) > MAX_ACCEPT_ENCODING_BYTES:
+        return b""
+    is_accepted: dict[bytes, bool] = {}
+    for member in accept_encoding.lower().split(b","):
+        match = _ACCEPTED_CODING.fullmatch(member.strip(b" \t"))
+        if match is not None:
+            coding = b"gzip" if match["coding"] == b"x-gzip" else match["coding"]
+            is_accepted.setdefault(coding, match["weight"] is None or bool(match["weight"].strip(b"0.")))
+    for encoding in WINDOW_BITS_BY_ENCODING:  # In order of preference.
+        if is_accepted.get(encoding, is_accepted.get(b"*", False)):
+            return encoding
     return b""
 
 

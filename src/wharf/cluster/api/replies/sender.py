@@ -1,7 +1,8 @@
 """Sending of replies: compression, CORS headers, streams, and Nomad's header names."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import re
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -12,6 +13,7 @@ from wharf.cluster.api.replies.cors import build_cors_headers
 from wharf.cluster.api.replies.encoding import BODY_CHUNK_BYTES, EMPTY_REPLY_BODY, ReplyBody, negotiate_encoding
 from wharf.cluster.api.requests.body import wait_for_disconnect
 from wharf.cluster.api.results import StreamedBody
+from wharf.contract.model.body_limits import MAX_ECHOED_CHARS, cut_echo
 from wharf.contract.model.refusal import Refusal
 from wharf.contract.wire.errors import CODE_HEADER, REASON_HEADER, STATUS_BY_CODE
 from wharf.world import World
@@ -37,8 +39,25 @@ class HttpReply(msgspec.Struct, frozen=True):
     body: ReplyBody | StreamedBody = EMPTY_REPLY_BODY
 
 
+LONG_WORD_PATTERN: Final = re.compile(rf"(\S{{{MAX_ECHOED_CHARS}}})\S+")
+"""Text without white space that is longer than any word of an error text, so it is input of the caller."""
+
+
+def format_error_text(text: str, inputs: Iterable[str] = ()) -> str:
+    """Return the text of an error as it is sent: without a line break at the end, and with long input cut.
+
+    `inputs` are values of the request that the text may repeat. Input is cut after `MAX_ECHOED_CHARS` characters.
+    """
+    if len(text) > MAX_ECHOED_CHARS:
+        for value in inputs:
+            if len(value) > MAX_ECHOED_CHARS:
+                text = text.replace(value, cut_echo(value))
+        text = LONG_WORD_PATTERN.sub(r"\1...", text)
+    return text.rstrip("\n")
+
+
 def build_text_reply(status: int, text: str, *headers: tuple[bytes, bytes]) -> HttpReply:
-    return HttpReply(status, [TEXT_HEADER, *headers], ReplyBody((text.encode(),)))
+    return HttpReply(status, [TEXT_HEADER, *headers], ReplyBody((format_error_text(text).encode(),)))
 
 
 def build_refusal_headers(refusal: Refusal) -> HeaderList:
@@ -52,7 +71,9 @@ def build_refusal_headers(refusal: Refusal) -> HeaderList:
 def build_refusal_reply(refusal: Refusal, *headers: tuple[bytes, bytes]) -> HttpReply:
     """Return the reply of a refusal: its status, headers and text. `headers`: further headers."""
     return HttpReply(
-        STATUS_BY_CODE[refusal.code], [*build_refusal_headers(refusal), *headers], ReplyBody((refusal.text.encode(),))
+        STATUS_BY_CODE[refusal.code],
+        [*build_refusal_headers(refusal), *headers],
+        ReplyBody((format_error_text(refusal.text).encode(),)),
     )
 
 
@@ -79,13 +100,17 @@ class ReplySender:
             VARY_HEADER,
             *((name.lower().encode(), value.encode()) for name, value in extra_headers.items()),
         ]
-        self._compat = is_nomad_compatible
+        self.is_nomad_compatible = is_nomad_compatible
         self._closing = asyncio.Event()
 
     def parse_headers(self, raw_headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-        """Return the headers by name; the last value wins. A Wharf header takes precedence over its Nomad equivalent."""
+        """Return the headers by name; the last value wins, except for `Accept-Encoding`. A Wharf header takes precedence over its Nomad equivalent."""
         headers = dict(raw_headers)
-        if self._compat:
+        if len(headers) < len(raw_headers):
+            accepted = [value for name, value in raw_headers if name == b"accept-encoding"]
+            if len(accepted) > 1:
+                headers[b"accept-encoding"] = b",".join(accepted)  # A list may be sent in several headers.
+        if self.is_nomad_compatible:
             for name in DUPLICATED_REQUEST_HEADERS:
                 if not headers.get(HEADER_PREFIX + name, b"").strip() and NOMAD_HEADER_PREFIX + name in headers:
                     headers[HEADER_PREFIX + name] = headers[NOMAD_HEADER_PREFIX + name]
@@ -95,7 +120,7 @@ class ReplySender:
         """Send the reply, compressed if the client accepts that."""
         headers = context.headers
         reply_headers = [*reply.headers, *self._extra_headers]
-        if self._compat:
+        if self.is_nomad_compatible:
             reply_headers += [
                 (NOMAD_HEADER_PREFIX + name[len(HEADER_PREFIX) :], value)
                 for name, value in reply.headers

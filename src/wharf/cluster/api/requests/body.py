@@ -1,11 +1,13 @@
-"""Reading of request bodies, with limits on size and time."""
+"""Reading and decompression of request bodies, with limits on size and time."""
 
 import asyncio
+import zlib
 from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
 from wharf.cluster.api.asgi import Message, Receive
-from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.body_limits import cut_echo
+from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
 
 MAX_LENGTH_DIGITS: Final = 18
 PART_TIMEOUT_S: Final = 30.0
@@ -13,6 +15,11 @@ PART_TIMEOUT_S: Final = 30.0
 MIN_BYTES_PER_S: Final = 1_000
 """Minimum average rate of a body after the first `PART_TIMEOUT_S` seconds. Without it, a caller that sends single bytes
 could hold a request open for days."""
+
+
+DECOMPRESSION_STEP_BYTES: Final = 256 * 1024
+"""Bytes that are decompressed at a time, about a millisecond. Other tasks run in between."""
+GZIP_WINDOW_BITS: Final = 16 + zlib.MAX_WBITS
 
 
 class ClientDisconnected(Exception):
@@ -84,6 +91,43 @@ async def iterate_body(receive: Receive) -> AsyncIterator[bytes]:
         if part := message.get("body", b""):
             yield part
         more = bool(message.get("more_body"))
+
+
+def get_content_encoding(headers: Mapping[bytes, bytes]) -> str:
+    """Return the encoding of the request body: "gzip" or "". Raises `Refusal` with its name for any other encoding."""
+    encoding = headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()
+    if encoding in ("", "identity"):
+        return ""
+    if encoding in ("gzip", "x-gzip"):
+        return "gzip"
+    raise Refusal(
+        RefusalCode.UNSUPPORTED,
+        f'the content encoding "{cut_echo(encoding)}" of the request body is not supported: use gzip or none',
+    )
+
+
+async def decompress_body(body: bytes, max_body_bytes: int) -> bytes:
+    """Return the content of a gzip body. Raises `Refusal` if it is not gzip, or larger than the limit of a body.
+
+    At most `max_body_bytes` are decompressed, and other tasks run between two steps.
+    """
+    decompressor = zlib.decompressobj(GZIP_WINDOW_BITS)
+    content, rest = bytearray(), body
+    try:
+        while not decompressor.eof:
+            part = decompressor.decompress(rest, DECOMPRESSION_STEP_BYTES)
+            content += part
+            if len(content) > max_body_bytes:
+                raise build_too_large_refusal(max_body_bytes)
+            rest = decompressor.unconsumed_tail
+            if not part and not rest:
+                break
+            await asyncio.sleep(0)
+    except zlib.error:
+        raise invalid_request("the request body is not gzip, which its Content-Encoding promises") from None
+    if not decompressor.eof or decompressor.unused_data:
+        raise invalid_request("the gzip request body ends too early or has data after its end")
+    return bytes(content)
 
 
 def build_too_large_refusal(limit_bytes: int) -> Refusal:

@@ -102,8 +102,8 @@ def _decode_text(text: bytes) -> str | None:
         return None
 
 
-def parse_query_options(query: Mapping[str, str]) -> QueryOptions:
-    """Return the options of a query. Raises `Refusal` for an invalid value.
+def parse_query_options(query: Mapping[str, str], *, is_nomad_compatible: bool = False) -> QueryOptions:
+    """Return the options of a query. Raises `Refusal` for an invalid value. For `is_nomad_compatible` see 0068.
 
     The parameters are parsed in Nomad's order, so that of several invalid ones the same is reported as by Nomad.
     """
@@ -113,7 +113,7 @@ def parse_query_options(query: Mapping[str, str]) -> QueryOptions:
         is_stale_allowed=_parse_stale(query),
         prefix=query.get("prefix", ""),
         namespace=query.get("namespace") or "default",
-        per_page=_parse_per_page(query),
+        per_page=_parse_per_page(query, is_nomad_compatible=is_nomad_compatible),
         next_token=unquote(query.get("next_token", "")),  # The reply header escapes the token.
         filter=query.get("filter", ""),
         is_reversed=query.get("reverse") == "true",
@@ -134,13 +134,16 @@ def _parse_stale(query: Mapping[str, str]) -> bool:
     raise invalid_request("Expect `true` or `false` for `stale` query string parameter")
 
 
-def _parse_per_page(query: Mapping[str, str]) -> int:
-    """Return the page size; 0 means no limit. Raises `Refusal` if it is not a number from 0 to 2**31 - 1."""
+def _parse_per_page(query: Mapping[str, str], *, is_nomad_compatible: bool) -> int:
+    """Return the page size; 0 means no limit. Raises `Refusal` if it is not a number from 1 to 2**31 - 1.
+
+    As Nomad does, compatible servers also accept 0, and negative numbers, which select an empty page.
+    """
     text = query.get("per_page", "")
     if text == "":
         return 0
-    # The specification requires a positive integer, but existing clients send 0 for "no limit".
-    if not INTEGER_PATTERN.fullmatch(text) or not 0 <= int(text) <= MAX_PER_PAGE:
+    minimum = -MAX_PER_PAGE - 1 if is_nomad_compatible else 1
+    if not INTEGER_PATTERN.fullmatch(text) or not minimum <= int(text) <= MAX_PER_PAGE:
         raise invalid_request("Expect a number for `per_page` query string parameter")
     return int(text)
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from urllib.parse import quote
 
-from wharf.cluster.api.access_control import RequestAuthorizer
+from wharf.cluster.api.access_control import TOKEN_CONFLICT_TEXT, RequestAuthorizer, has_conflicting_tokens
 from wharf.cluster.api.asgi import App, Receive, Scope, Send
 from wharf.cluster.api.handlers.allocations import exec
 from wharf.cluster.api.handlers.nodes import channel
@@ -14,7 +14,7 @@ from wharf.cluster.api.requests.request import create_request
 from wharf.cluster.api.routing.router import Router
 from wharf.cluster.api.websockets.sockets import CallerSocket, WebSocketHandlers, reply_as_request
 from wharf.cluster.server.server import Server
-from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
 from wharf.world.request_id import RequestIdScope
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,8 @@ class WebSocketDispatcher:
         socket = CallerSocket(scope, receive, send, self._closing)
         headers = self._replies.parse_headers(scope["headers"])
         try:
+            if has_conflicting_tokens(scope["headers"], is_nomad_compatible=self._replies.is_nomad_compatible):
+                raise invalid_request(TOKEN_CONFLICT_TEXT)
             query = parse_query_strict(scope["query_string"])
             parameters = parse_endpoint_parameters(endpoint, query, scope["query_string"])
             request = create_request(self._server.world, endpoint, match.path_values, query, headers, parameters)

@@ -12,6 +12,7 @@ from wharf.cluster.operations.jobs.registration import check_registration_enable
 from wharf.cluster.operations.jobs.versions import get_initial_status
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import DISPATCHES_BY_TOKEN, JOBS
+from wharf.contract.model.body_limits import find_name_problem
 from wharf.contract.model.evaluations import EvaluationTrigger
 from wharf.contract.model.jobs.defaults import MAX_JOB_PRIORITY, JobSettings
 from wharf.contract.model.jobs.job import Job, Parameterized, PayloadRequirement
@@ -66,6 +67,8 @@ def dispatch_job(
     _check_meta(request.meta, template)
     _check_priority(request.priority, settings)
     _check_prefix(request.id_prefix)
+    if problem := find_name_problem(request.idempotency_token):
+        raise invalid_request(f"the idempotency token {problem}")
     stored_child = _find_dispatched_child(snapshot, parent, request.idempotency_token)
     if stored_child is not None:
         return Decision(
@@ -135,3 +138,5 @@ def _check_prefix(prefix: str) -> None:
         raise invalid_request("IdPrefixTemplate contains a space or a null character, which no ID of a job may hold")
     if len(prefix.encode()) > MAX_ID_PREFIX_BYTES:
         raise invalid_request(f"IdPrefixTemplate must be at most {MAX_ID_PREFIX_BYTES} bytes long")
+    if problem := find_name_problem(prefix):
+        raise invalid_request(f"IdPrefixTemplate {problem}")

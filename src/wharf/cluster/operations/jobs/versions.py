@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from wharf.cluster.operations.decision import Decision, DecisionContext, WriteBuilder
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import JOB_SUBMISSIONS, JOB_VERSIONS, JOBS, VERSIONS_OF_JOB
+from wharf.contract.model.body_limits import find_name_problem
 from wharf.contract.model.jobs.job import Job, JobStatus, JobType, VersionTag
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 from wharf.contract.model.refusal import Refusal, invalid_request, not_found
@@ -183,6 +184,8 @@ def set_version_tag(
         raise invalid_request("version tag name must not be empty")
     if len(tag.name.encode()) > MAX_TAG_NAME_BYTES:
         raise invalid_request(f"version tag name must be at most {MAX_TAG_NAME_BYTES} bytes long")
+    if name_problem := find_name_problem(tag.name):
+        raise invalid_request(f"version tag name {name_problem}")
     if len(tag.description.encode()) > MAX_TAG_DESCRIPTION_BYTES:
         raise invalid_request(f"version tag description must be under {MAX_TAG_DESCRIPTION_BYTES} characters")
     if is_latest and version > 0:

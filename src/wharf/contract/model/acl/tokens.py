@@ -4,6 +4,7 @@ import datetime
 import enum
 from typing import Final, NamedTuple
 
+from wharf.contract.model.body_limits import find_name_problem
 from wharf.contract.model.names import MAX_DISPLAY_NAME_CHARS
 from wharf.contract.model.record import Record
 from wharf.contract.model.times import HOUR, MINUTE, format_duration
@@ -112,6 +113,8 @@ def list_token_problems(
             found.append("token type must be client or management")
     if len(token.name) > MAX_DISPLAY_NAME_CHARS:
         found.append("token name too long")
+    elif name_problem := find_name_problem(token.name):
+        found.append(f"token name {name_problem}")
     return found + (
         _list_lifetime_problems(token, now, limits) if stored is None else _list_change_problems(token, stored)
     )

@@ -1,12 +1,16 @@
-"""A health check of the log that always returns within seconds."""
+"""Health checks of the log and of the scheduler process, which always return within seconds."""
 
 import asyncio
 from typing import Final
 
 from wharf.cluster.engines.port import LogEngine, LogHealth, LogUnavailable
+from wharf.cluster.server.rpc.handlers.agents import GET_SERVER_METRICS
+from wharf.cluster.server.rpc.method import EmptyMessage
+from wharf.cluster.server.server import Server
+from wharf.contract.model.refusal import Refusal
 
-HEALTH_TIMEOUT_S: Final = 3.0
-"""Health checks need a fast reply: a log that does not answer within this time counts as not writable."""
+HEALTH_TIMEOUT_S: Final = 2.0
+"""Health checks need a reply within 3 s: a log or process that does not answer within this time is unhealthy."""
 
 
 async def check_engine_health(engine: LogEngine) -> LogHealth:
@@ -18,3 +22,15 @@ async def check_engine_health(engine: LogEngine) -> LogHealth:
         return LogHealth(writable=False, why=str(error))
     except TimeoutError:
         return LogHealth(writable=False, why=f"the log has not answered for {HEALTH_TIMEOUT_S:g} s")
+
+
+async def find_brain_problem(server: Server) -> str:
+    """Return why the scheduler process of this server is unhealthy, or "" if it answers."""
+    try:
+        async with asyncio.timeout(HEALTH_TIMEOUT_S):
+            await server.leader.call_member(server.identity.member_id, GET_SERVER_METRICS, EmptyMessage())
+    except Refusal as refusal:
+        return f"the scheduler process does not answer: {refusal.text}"
+    except TimeoutError:
+        return f"the scheduler process has not answered for {HEALTH_TIMEOUT_S:g} s"
+    return ""

@@ -155,7 +155,9 @@ class MetricActions:
         if request.get_text("format") != "prometheus":
             return ActionResult(await self._build_json(ago_s=request.get_number("ago") / SECOND))
         if not self._server.agent.info.is_prometheus_enabled:
-            raise Refusal(RefusalCode.UNSUPPORTED, "Prometheus is not enabled")
+            # Nomad replies 415; the specification has no such status (0068).
+            code = RefusalCode.UNSUPPORTED if self._server.agent.info.is_nomad_compatible else RefusalCode.INVALID
+            raise Refusal(code, "Prometheus is not enabled")
         totals = (
             self._server.meter.list_totals() if self._filter.is_published(f"{METRIC_PREFIX}.{DURATIONS_METRIC}") else ()
         )

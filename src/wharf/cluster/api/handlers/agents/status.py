@@ -1,12 +1,13 @@
 """Endpoints about this agent, the servers of the region, the leader and the regions. They read without a barrier."""
 
+import asyncio
 import platform
 from hmac import compare_digest
 from typing import Final
 
 import msgspec
 
-from wharf.cluster.api.handlers.agents.health import check_engine_health
+from wharf.cluster.api.handlers.agents.health import check_engine_health, find_brain_problem
 from wharf.cluster.api.relay.members import find_member
 from wharf.cluster.api.requests.parameters import FALSE_WORDS, TRUE_WORDS
 from wharf.cluster.api.requests.request import Request
@@ -32,6 +33,7 @@ class AgentActions:
 
     def __init__(self, server: Server) -> None:
         self._server = server
+        self._health_task: asyncio.Task[agents_wire.HealthReport] | None = None
 
     # -- this agent ------------------------------------------------------------------------------------------------
 
@@ -99,10 +101,24 @@ class AgentActions:
         return ActionResult(health, status=200 if is_healthy else 500)
 
     async def _read_server_health(self) -> agents_wire.HealthReport:
-        """Return whether a leader is known and the log is writable."""
-        health = await check_engine_health(self._server.engine)
-        is_healthy = self._server.reader.has_leader() and health.writable
-        return agents_wire.HealthReport(is_healthy, "ok" if is_healthy else health.why or "no leader")
+        """Return whether a leader is known, the log is writable and the scheduler process answers.
+
+        Requests that arrive during a check share its result, so that many of them cost one check.
+        """
+        task = self._health_task
+        if task is None or task.done():
+            task = self._health_task = self._server.world.start_task(self._check_server_health(), name="health")
+        return await asyncio.shield(task)
+
+    async def _check_server_health(self) -> agents_wire.HealthReport:
+        """Check the log and the scheduler process at the same time, and return the report."""
+        health, brain_problem = await asyncio.gather(
+            check_engine_health(self._server.engine), find_brain_problem(self._server)
+        )
+        problem = health.why or "the log is not writable" if not health.writable else brain_problem
+        if not problem and not self._server.reader.has_leader():
+            problem = "no leader"
+        return agents_wire.HealthReport(not problem, problem or "ok")
 
     # -- servers ---------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from itertools import dropwhile
 from operator import attrgetter
 from typing import Final
 
-from wharf.cluster.api.lists.listing import ALL_NAMESPACES, Listing
+from wharf.cluster.api.lists.listing import ALL_NAMESPACES, Listing, parse_token_index
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ReadHandler
@@ -117,10 +117,10 @@ def _get_position(job: Job) -> StatusPosition:
 def _parse_position(token: str) -> tuple[int] | StatusPosition:
     """Return the sort key in a page token: ModifyIndex, namespace and job id, or the ModifyIndex alone.
 
-    An invalid number means ModifyIndex 0.
+    Text that is not a number means ModifyIndex 0. Raises `Refusal` if the number is no log index.
     """
     number, _, name = token.partition(".")
-    index = int(number) if number.isascii() and number.isdigit() and len(number) < 20 else 0
+    index = parse_token_index(number)
     namespace, dot, job_id = name.partition(".")
     return (index, namespace, job_id) if dot else (index,)
 

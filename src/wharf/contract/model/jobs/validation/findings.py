@@ -9,8 +9,10 @@ from typing import Final
 
 import msgspec
 
-MAX_PROBLEMS: Final = 200
-"""Problems reported for one part of a job; limits the size of an error reply."""
+from wharf.contract.model.body_limits import MAX_REPORTED_PROBLEMS
+
+MAX_WARNINGS: Final = 200
+"""Warnings reported for a job; limits the size of a reply. Problems have the limit of all bodies."""
 
 
 class ValidationProblem(msgspec.Struct, frozen=True):
@@ -97,36 +99,41 @@ def _iter_problems(entries: Sequence[ReportEntry]) -> Iterator[ValidationProblem
 class ValidationReport:
     """Collects the problems and warnings of one part of a job.
 
-    Parts inside it have reports of their own; warnings are shared.
+    Parts inside it have reports of their own. Warnings and the limit of problems are shared.
     """
 
-    __slots__ = ("_entries", "_title", "_warnings")
+    __slots__ = ("_entries", "_problem_count", "_root", "_title", "_warnings")
 
-    def __init__(self, title: str = "", warnings: list[ValidationProblem] | None = None) -> None:
+    def __init__(self, title: str = "", root: "ValidationReport | None" = None) -> None:
+        """`root`: the report of the whole job, if this is the report of a part."""
         self._title = title
+        self._root = self if root is None else root
+        self._problem_count = 0
         self._entries: list[ValidationProblem | ValidationReport] = []
-        self._warnings: list[ValidationProblem] = [] if warnings is None else warnings
+        self._warnings: list[ValidationProblem] = [] if root is None else root._warnings
 
     def add_error(self, path: str, message: str, fix: str = "") -> None:
         """Add a problem of the field at `path`. `fix` describes how to fix it.
 
-        Problems beyond `MAX_PROBLEMS` are dropped.
+        Problems of the whole job beyond `MAX_REPORTED_PROBLEMS` are dropped.
         """
         # A job with a thousand invalid tasks must not cause a reply of several megabytes.
-        if len(self._entries) < MAX_PROBLEMS:
+        root = self._root
+        if root._problem_count < MAX_REPORTED_PROBLEMS:
+            root._problem_count += 1
             self._entries.append(ValidationProblem(path, message, fix))
 
     def add_warning(self, path: str, message: str, fix: str = "") -> None:
         """Add a warning about a value that is allowed but probably a mistake.
 
-        Warnings beyond `MAX_PROBLEMS` are dropped.
+        Warnings beyond `MAX_WARNINGS` are dropped.
         """
-        if len(self._warnings) < MAX_PROBLEMS:
+        if len(self._warnings) < MAX_WARNINGS:
             self._warnings.append(ValidationProblem(path, message, fix))
 
     def add_section(self, title: str) -> "ValidationReport":
         """Add and return a report for a part inside this one. The part appears only if a problem is found in it."""
-        section = ValidationReport(title, self._warnings)
+        section = ValidationReport(title, self._root)
         self._entries.append(section)
         return section
 
@@ -135,14 +142,14 @@ class ValidationReport:
         return Findings(self._build_entries(), tuple(self._warnings))
 
     def _build_entries(self) -> tuple[ReportEntry, ...]:
-        """Return the problems and the sections that contain problems, at most `MAX_PROBLEMS`."""
+        """Return the problems and the sections that contain problems."""
         entries: list[ReportEntry] = []
         for entry in self._entries:
             if isinstance(entry, ValidationProblem):
                 entries.append(entry)
             elif section := entry._build_entries():
                 entries.append(ProblemSection(entry._title, section))
-        return tuple(entries[:MAX_PROBLEMS])
+        return tuple(entries)
 
 
 def suggest_one_of(words: Sequence[str]) -> str:

@@ -1,0 +1,177 @@
+"""Limits on the lists, maps, texts and names of request bodies. `decoding` checks them while it decodes a body.
+
+Records that Wharf wrote itself are not checked, so stored records above a limit stay readable.
+`python -m wharf.contract.model.body_limits > docs/body-limits.md` writes the page; a test fails if it is out of date.
+"""
+
+import re
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+MAX_REPORTED_PROBLEMS: Final = 20
+"""Problems reported for one body. Decoding stops there; limits the CPU time and the size of an error reply."""
+MAX_ITEMS: Final = 5_000
+"""Items of one list and entries of one map, unless the field has a limit of its own; limits the CPU time of a body."""
+MAX_TOTAL_ITEMS: Final = 100_000
+"""List items and map entries of a whole body; limits the CPU time of validating many lists below their own limits."""
+OBJECT_ITEMS: Final = 5
+"""How many items an object counts as: to decode, complete and validate a task takes several times as long as a text."""
+MAX_TEXT_CHARS: Final = 131_072
+"""Characters of one text, unless the field has a limit of its own. Linux passes no longer argument to a program."""
+MAX_KEY_CHARS: Final = 1_024
+"""Characters of a key of a map; limits the size of every message and index that holds the key."""
+MAX_OBJECT_FIELDS: Final = 1_000
+"""Fields of one object, known or unknown; limits the search for similar names."""
+MAX_NAME_BYTES: Final = 256
+"""UTF-8 bytes of an id or name. Paths, page tokens, log lines and table keys hold ids."""
+MAX_ECHOED_CHARS: Final = 200
+"""Characters of input that an error text repeats; limits the size of replies and log lines."""
+
+
+class FieldLimits(msgspec.Struct, frozen=True):
+    """The limits of one field of a body, and the reason why they differ from the defaults."""
+
+    reason: str
+    max_items: int = MAX_ITEMS
+    max_text_chars: int = MAX_TEXT_CHARS
+
+
+_SOURCE_CHARS: Final = 32 * 1024 * 1024
+_DOCUMENT_CHARS: Final = 4 * 1024 * 1024
+
+LIMITS_BY_FIELD: Final[Mapping[str, FieldLimits]] = {
+    "Job.TaskGroups": FieldLimits("each group is validated and scheduled separately", max_items=1_000),
+    "TaskGroup.Tasks": FieldLimits("each task is validated separately", max_items=1_000),
+    "JobSource.Source": FieldLimits("a source above `job_max_source_size` is not stored", max_text_chars=_SOURCE_CHARS),
+    "JobSource.Variables": FieldLimits("part of the source of the job", max_text_chars=_SOURCE_CHARS),
+    "JobParseRequest.JobHCL": FieldLimits("a whole job file", max_text_chars=_DOCUMENT_CHARS),
+    "JobParseRequest.Variables": FieldLimits("a whole file of variables", max_text_chars=_DOCUMENT_CHARS),
+    "Template.EmbeddedTmpl": FieldLimits("a whole template", max_text_chars=_DOCUMENT_CHARS),
+    "PolicyRequest.Rules": FieldLimits("a whole policy document", max_text_chars=_DOCUMENT_CHARS),
+    "Job.Payload": FieldLimits("the payload of a dispatched job, as base64", max_text_chars=_DOCUMENT_CHARS),
+    "JobDispatchRequest.Payload": FieldLimits("checked against 16 KiB after decoding", max_text_chars=_DOCUMENT_CHARS),
+    "VariableRequest.Items": FieldLimits("checked against 64 KiB in total after decoding", max_text_chars=_DOCUMENT_CHARS),
+    "AllocationUpdate.LogTails": FieldLimits("the last log lines of all tasks, as base64", max_text_chars=_DOCUMENT_CHARS),
+    "JobStatusesRequest.Jobs": FieldLimits("checked against 10,000 jobs after decoding", max_items=20_000),
+    "DeploymentHealthRequest.HealthyAllocationIDs": FieldLimits("checked against 10,000 after decoding", max_items=20_000),
+    "DeploymentHealthRequest.UnhealthyAllocationIDs": FieldLimits("checked against 10,000 after decoding", max_items=20_000),
+    "EvaluationDeleteRequest.EvalIDs": FieldLimits("checked against 7,281 evaluations after decoding", max_items=20_000),
+}  # fmt: skip
+"""Fields with limits other than the defaults, as `Record.Field` in wire names."""
+
+MAX_TOTAL_ITEMS_BY_BODY: Final[Mapping[str, int]] = {
+    "JobStatusesRequest": 300_000,
+    "NodeReportRequest": 5_000_000,
+}
+"""Bodies that hold more items by design: a status view names 10,000 jobs, and a node reports up to 1,000 allocations with
+their task events at once, in up to 2 MB.
+"""
+
+NAME_FIELDS: Final = frozenset(("ID", "Name"))
+"""Wire names of the fields that hold an id or a name. `FURTHER_NAME_FIELDS` and `UNCHECKED_NAME_FIELDS` have exceptions."""
+FURTHER_NAME_FIELDS: Final = frozenset(
+    (
+        "HostVolume.NodePool",
+        "HostVolume.PluginID",
+        "IntroductionRequest.NodeName",
+        "IntroductionRequest.NodePool",
+        "Job.Namespace",
+        "Job.NodePool",
+        "Job.Region",
+        "MultiregionRegion.NodePool",
+        "Node.Datacenter",
+        "Node.NodeClass",
+        "Node.NodePool",
+        "Port.Label",
+        "VariableRequest.Path",
+        "VolumeRequest.Source",
+    )
+)
+"""Fields with other wire names that hold an id or a name, as `Record.Field`."""
+UNCHECKED_NAME_FIELDS: Final = frozenset(("JobName.ID", "ServiceRegistration.ID", "TokenRequest.Name"))
+"""Fields that are not checked while decoding: references to records whose ids servers made from other ids, and the name
+of a token, which is checked with the other fields of the token.
+"""
+
+_FORBIDDEN_CHARACTER: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Control characters, line breaks, and characters that change the direction of text."""
+
+
+def is_name_field(field: str) -> bool:
+    """Return whether a field, as `Record.Field`, holds an id or a name."""
+    if field in UNCHECKED_NAME_FIELDS:
+        return False
+    return field in FURTHER_NAME_FIELDS or field.partition(".")[2] in NAME_FIELDS
+
+
+def find_name_problem(name: str) -> str:
+    """Return what is wrong with an id or a name, or "" if it is valid. An empty name is valid here."""
+    if len(name) <= MAX_NAME_BYTES and name.isascii() and name.isprintable() and "." not in name:
+        return ""  # Nearly all names.
+    size = len(name.encode("utf-8", "surrogatepass"))
+    if size > MAX_NAME_BYTES:
+        return f"is {size} bytes long; ids and names have at most {MAX_NAME_BYTES} bytes"
+    found = _FORBIDDEN_CHARACTER.search(name)
+    if found is not None:
+        return (
+            f"contains the character U+{ord(found[0]):04X} at position {found.start() + 1}; "
+            "ids and names have no control characters and none that change the direction of text"
+        )
+    if any(segment in (".", "..") for segment in name.split("/")):
+        return 'contains the path segment "." or ".."; no request could name it in its path'
+    return ""
+
+
+def cut_echo(text: str) -> str:
+    """Return input for an error text: cut after `MAX_ECHOED_CHARS` characters, with `...` at the cut."""
+    return text if len(text) <= MAX_ECHOED_CHARS else text[:MAX_ECHOED_CHARS] + "..."
+
+
+_PAGE_HEADER: Final = """\
+# Limits of request bodies
+
+Generated from `wharf.contract.model.body_limits` by `python -m wharf.contract.model.body_limits`; do not edit this page.
+
+A server checks these limits while it decodes a body. A body above a limit gets the status 400 and a text that names the field
+and the limit, and changes nothing. The size of a whole body is limited too, and by default to 10 MB (`api.max_body_size`).
+"""
+
+
+def render_page() -> str:
+    """Return the whole page of limits in Markdown."""
+    defaults = (
+        ("items of one list, entries of one map", MAX_ITEMS),
+        (f"list items and map entries of a whole body; an object counts as {OBJECT_ITEMS}", MAX_TOTAL_ITEMS),
+        ("characters of one text", MAX_TEXT_CHARS),
+        ("characters of a key of a map", MAX_KEY_CHARS),
+        ("fields of one object", MAX_OBJECT_FIELDS),
+        ("UTF-8 bytes of an id or name", MAX_NAME_BYTES),
+        ("problems reported for one body", MAX_REPORTED_PROBLEMS),
+        ("characters of input that an error text repeats", MAX_ECHOED_CHARS),
+    )
+    lines = [_PAGE_HEADER, "| Limit | Value |", "|---|---|"]
+    lines += [f"| {name} | {value:,} |" for name, value in defaults]
+    lines += ["", "These fields have limits of their own:", "", "| Field | Items | Characters of a text | Reason |"]
+    lines += ["|---|---|---|---|"]
+    lines += [
+        f"| `{field}` | {limits.max_items:,} | {limits.max_text_chars:,} | {limits.reason} |"
+        for field, limits in LIMITS_BY_FIELD.items()
+    ]
+    lines += [""]
+    lines += [f"The body `{body}` may hold {value:,} items." for body, value in MAX_TOTAL_ITEMS_BY_BODY.items()]
+    lines += [
+        "",
+        "An id or name contains no control character, no line break, no character that changes the direction of text, and no path",
+        "segment `.` or `..`. This holds for the fields `ID` and `Name` of every object, and for these fields:",
+        "",
+        *(f"- `{field}`" for field in sorted(FURTHER_NAME_FIELDS)),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render_page())

@@ -1,0 +1,306 @@
+"""Rules of the contract that all endpoints share: parameters that exclude each other, tokens, error texts, bodies."""
+
+import gzip
+import json
+import re
+import zlib
+
+import msgspec
+import pytest
+
+from tests.builders import a_job
+from tests.kit.cluster import ACluster, OneServer
+from tests.kit.exchange import ask
+from tests.kit.virtual_time import in_virtual_time, pass_time
+from wharf.cluster.api.app import Api
+from wharf.cluster.server.agent_interface import AgentInfo, NoAgentInterface
+from wharf.contract.client import ClientReply
+from wharf.contract.wire.endpoint_table import ENDPOINTS
+
+CONFLICT = b"Filter expression cannot be used with other filter parameters"
+TWO_TOKENS = b"the request has two different tokens: send one token, in X-Cluster-Token or in Authorization"
+
+
+def list_narrowed_lists() -> list[tuple[str, str]]:
+    """Return the path of each list, with each parameter that narrows it."""
+    return [
+        (re.sub(r"\{[^}]*\}", "x", endpoint.path), parameter)
+        for endpoint in ENDPOINTS
+        if (features := endpoint.list_features) is not None and endpoint.method == "GET"
+        for parameter in (*features.filtering_parameters, *(("prefix",) if features.has_prefix else ()))
+    ]
+
+
+async def get(server: OneServer, path: str, query: str = "", **headers: str) -> ClientReply:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return await ask(server.api, "GET", path, query=query, headers=named)
+
+
+# -- lists
+
+
+@pytest.mark.parametrize(("path", "parameter"), list_narrowed_lists())
+def test_a_filter_with_a_parameter_that_narrows_the_same_list_is_refused(path: str, parameter: str) -> None:
+    @in_virtual_time
+    async def read() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server()
+
+            reply = await get(server, path, f"filter=ID==x&{parameter}=00")
+
+            assert (reply.status, reply.body) == (400, CONFLICT)
+
+    read()
+
+
+def test_the_lists_of_volumes_services_and_evaluations_declare_what_narrows_them() -> None:
+    narrowed = list_narrowed_lists()
+
+    assert {
+        ("/v1/volumes", "node_id"),
+        ("/v1/volumes", "node_pool"),
+        ("/v1/evaluations", "status"),
+        ("/v1/evaluations", "job"),
+        ("/v1/jobs", "prefix"),
+    } <= set(narrowed)
+
+
+@in_virtual_time
+async def test_a_filter_is_allowed_with_parameters_that_narrow_nothing() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        query = "filter=ID==x&namespace=*&region=global&per_page=1&next_token=default.a&reverse=true&meta=true&prefix="
+
+        assert (await get(server, "/v1/jobs", query)).status == 200
+
+
+@in_virtual_time
+async def test_a_compatible_server_accepts_a_filter_with_a_prefix_as_nomad_does() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        for name in ("shop", "shelf"):
+            await server.client.jobs.register(a_job(name))
+        compatible = Api(server.server, is_nomad_compatible=True)
+
+        jobs = await ask(compatible, "GET", "/v1/jobs", query="filter=ID!=shelf&prefix=sh")
+        evaluations = await ask(compatible, "GET", "/v1/evaluations", query="filter=ID!=x&status=pending")
+
+        assert [job["ID"] for job in json.loads(jobs.body)] == ["shop"]
+        assert (evaluations.status, evaluations.body) == (400, CONFLICT)
+
+
+@pytest.mark.parametrize("per_page", ["0", "-1", "-2147483648"])
+def test_a_page_size_that_is_not_positive_is_accepted_only_by_a_compatible_server(per_page: str) -> None:
+    @in_virtual_time
+    async def read() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server()
+            compatible = Api(server.server, is_nomad_compatible=True)
+
+            reply = await get(server, "/v1/jobs", f"per_page={per_page}")
+            accepted = await ask(compatible, "GET", "/v1/jobs", query=f"per_page={per_page}")
+
+            assert (reply.status, reply.body) == (
+                400,
+                b"Expect a number for `per_page` query string parameter",
+            )
+            assert accepted.status == 200
+
+    read()
+
+
+@in_virtual_time
+async def test_metrics_for_prometheus_are_refused_with_415_by_a_compatible_server() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        server.server.agent = NoAgentInterface(AgentInfo(is_nomad_compatible=True))
+
+        assert (await get(server, "/v1/metrics", "format=prometheus")).status == 415
+
+
+@pytest.mark.parametrize("path", ["/v1/allocations", "/v1/evaluations", "/v1/deployments", "/v1/jobs/statuses"])
+@pytest.mark.parametrize("number", ["18446744073709551616", "9" * 30])
+def test_a_page_token_with_an_index_out_of_range_is_refused(path: str, number: str) -> None:
+    @in_virtual_time
+    async def read() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server()
+
+            reply = await get(server, path, f"per_page=1&next_token={number}.x")
+
+            assert (reply.status, reply.body[:27]) == (400, b"next_token is out of range:")
+
+    read()
+
+
+# -- tokens
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [(b"x-cluster-token", b"a"), (b"authorization", b"Bearer b")],
+        [(b"authorization", b"Bearer a"), (b"authorization", b"bearer b")],
+        [(b"x-cluster-token", b"a"), (b"x-cluster-token", b"b")],
+    ],
+)
+def test_a_request_with_two_different_tokens_is_refused(headers: list[tuple[bytes, bytes]]) -> None:
+    assert ask_with_headers(headers) == (400, TWO_TOKENS)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [(b"x-cluster-token", b"a"), (b"authorization", b"Bearer a")],
+        [(b"x-cluster-token", b" "), (b"authorization", b"Bearer b")],
+        [(b"x-cluster-token", b"a"), (b"authorization", b"Basic b")],
+        [(b"x-cluster-token", b"a"), (b"x-nomad-token", b"b")],
+    ],
+)
+def test_a_request_with_one_token_in_two_headers_is_served(headers: list[tuple[bytes, bytes]]) -> None:
+    assert ask_with_headers(headers) == (200, b"[]")
+
+
+def ask_with_headers(headers: list[tuple[bytes, bytes]]) -> tuple[int, bytes]:
+    """Return status and body of a list that is requested with these raw headers."""
+    replies: list[tuple[int, bytes]] = []
+
+    @in_virtual_time
+    async def read() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server()
+            sent = []
+
+            async def send(message: dict[str, object]) -> None:
+                sent.append(message)
+
+            async def receive() -> dict[str, object]:
+                return {"type": "http.request", "body": b"", "more_body": False}
+
+            scope = {"type": "http", "method": "GET", "path": "/v1/jobs", "query_string": b"", "headers": headers}
+            await server.api(scope, receive, send)  # type: ignore[arg-type]  # plain dicts
+            replies.append((sent[0]["status"], sent[1]["body"]))  # type: ignore[arg-type]
+
+    read()
+    return replies[0]
+
+
+# -- error texts
+
+
+@pytest.mark.parametrize(
+    ("path", "query"),
+    [
+        ("/v1/jobs", "index=" + "9" * 3_000),
+        ("/v1/jobs", "filter=" + "x" * 3_000),
+        ("/v1/jobs", "filter=Name+matches+`(" + "x" * 1_500 + "`"),
+        ("/v1/job/shop/versions", "diffs=true&diff_tag=" + "x+" * 2_000),
+        ("/v1/jobs", "meta=" + "y" * 3_000),
+    ],
+)
+def test_an_error_text_repeats_at_most_200_characters_of_input(path: str, query: str) -> None:
+    @in_virtual_time
+    async def read() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server()
+            await server.client.jobs.register(a_job())
+
+            reply = await get(server, path, query)
+
+            assert (reply.status // 100, len(reply.body) < 700) == (4, True)
+
+    read()
+
+
+@in_virtual_time
+async def test_an_error_text_has_no_line_break_at_its_end() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        reply = await ask(server.api, "PUT", "/v1/jobs", body=b'{"Job": {"ID": "a b"}}')
+
+        assert (reply.status, reply.body.splitlines()[0], reply.body[-1:] == b"\n") == (
+            400,
+            b"2 errors occurred:",
+            False,
+        )
+
+
+# -- contact with the leader
+
+
+@in_virtual_time
+async def test_the_last_contact_is_0_on_the_leader_and_the_time_of_the_log_once_it_no_longer_leads() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        server.faults.disconnect()
+        await pass_time(1.5)
+        leading = await get(server, "/v1/jobs", "stale")
+        await pass_time(60)
+        cut_off = await get(server, "/v1/jobs", "stale")
+
+        assert leading.headers["x-cluster-lastcontact"] == "0"
+        assert int(cut_off.headers["x-cluster-lastcontact"]) >= 61_000
+
+
+# -- compressed bodies
+
+JOB_BODY = msgspec.json.encode({"Job": a_job()})
+
+
+async def put_encoded(server: OneServer, body: bytes, encoding: str, path: str = "/v1/jobs") -> tuple[int, bytes]:
+    reply = await ask(server.api, "PUT", path, body=body, headers={"content-encoding": encoding})
+    return reply.status, reply.body
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "GZIP", "x-gzip"])
+def test_a_gzip_body_is_decompressed(encoding: str) -> None:
+    @in_virtual_time
+    async def register() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server()
+
+            status, _ = await put_encoded(server, gzip.compress(JOB_BODY), encoding)
+
+            assert (status, (await get(server, "/v1/job/shop")).status) == (200, 200)
+
+    register()
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "status", "text"),
+    [
+        (JOB_BODY, "br", 415, b'the content encoding "br" of the request body is not supported: use gzip or none'),
+        (JOB_BODY, "gzip, gzip", 415, b'the content encoding "gzip, gzip" of the request body is not supported'),
+        (JOB_BODY, "gzip", 400, b"the request body is not gzip, which its Content-Encoding promises"),
+        (gzip.compress(JOB_BODY)[:-9], "gzip", 400, b"the gzip request body ends too early or has data after its end"),
+        (
+            gzip.compress(JOB_BODY) + b"x",
+            "gzip",
+            400,
+            b"the gzip request body ends too early or has data after its end",
+        ),
+        (zlib.compress(JOB_BODY), "deflate", 415, b'the content encoding "deflate" of the request body'),
+        (gzip.compress(bytes(40_000_000)), "gzip", 413, b"the request's body is larger than 33554432 bytes"),
+    ],
+)
+def test_a_body_that_cannot_be_decompressed_is_refused(body: bytes, encoding: str, status: int, text: bytes) -> None:
+    @in_virtual_time
+    async def register() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server()
+            index = server.replica.index
+
+            found, reply = await put_encoded(server, body, encoding)
+
+            assert (found, reply[: len(text)], server.replica.index) == (status, text, index)
+
+    register()
+
+
+@in_virtual_time
+async def test_a_streamed_body_with_a_content_encoding_is_refused() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        assert (await put_encoded(server, b"x", "gzip", "/v1/operator/snapshot"))[0] == 415

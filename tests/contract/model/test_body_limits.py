@@ -1,0 +1,245 @@
+"""The limits of request bodies: each is checked while a body is decoded, and the page that lists them is up to date."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from wharf.contract.model.body_limits import (
+    FURTHER_NAME_FIELDS,
+    LIMITS_BY_FIELD,
+    MAX_ECHOED_CHARS,
+    MAX_ITEMS,
+    MAX_KEY_CHARS,
+    MAX_NAME_BYTES,
+    MAX_OBJECT_FIELDS,
+    MAX_REPORTED_PROBLEMS,
+    MAX_TEXT_CHARS,
+    MAX_TOTAL_ITEMS,
+    MAX_TOTAL_ITEMS_BY_BODY,
+    OBJECT_ITEMS,
+    UNCHECKED_NAME_FIELDS,
+    render_page,
+)
+from wharf.contract.model.decoding import DecodingError, convert_object
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.record import Record
+from wharf.contract.wire.endpoint_table import ENDPOINTS
+from wharf.contract.wire.jobs.messages import JobStatusesRequest
+
+LIMITS_PAGE = Path(__file__).parents[3] / "docs" / "body-limits.md"
+
+
+class Bag(Record):
+    id: str = ""
+    title: str = ""
+    numbers: tuple[int, ...] | None = None
+    labels: dict[str, str] | None = None
+    bags: tuple["Bag", ...] | None = None
+    free: dict[str, object] | None = None
+
+
+class CountingDict(dict[str, object]):
+    """A dict that counts how many of its entries were read."""
+
+    entries_read = 0
+
+    def items(self) -> Any:
+        for entry in super().items():
+            self.entries_read += 1
+            yield entry
+
+
+def read_problems(record_type: type, submitted: Any) -> list[tuple[str, str]]:
+    with pytest.raises(DecodingError) as caught:
+        convert_object(record_type, submitted)
+    return [(problem.path, problem.message) for problem in caught.value.problems]
+
+
+def iter_record_types(value_type: object, seen: set[type]) -> Iterator[type[msgspec.Struct]]:
+    """Yield the record types that a type consists of, each once."""
+    if isinstance(value_type, type) and issubclass(value_type, msgspec.Struct) and value_type not in seen:
+        seen.add(value_type)
+        yield value_type
+        for field in msgspec.structs.fields(value_type):
+            yield from iter_record_types(field.type, seen)
+        for further in dict(getattr(value_type, "only_when_submitted", {})).values():
+            yield from iter_record_types(further, seen)
+    for argument in getattr(value_type, "__args__", ()):
+        yield from iter_record_types(argument, seen)
+
+
+BODY_FIELDS = {
+    f"{record_type.__name__}.{name}"
+    for seen in [set[type]()]
+    for endpoint in ENDPOINTS
+    for record_type in iter_record_types(endpoint.body_type, seen)
+    for name in record_type.__struct_encode_fields__
+}
+
+
+def test_the_page_of_limits_is_up_to_date() -> None:
+    assert LIMITS_PAGE.read_text() == render_page(), (
+        "stale: run `python -m wharf.contract.model.body_limits > docs/body-limits.md`"
+    )
+
+
+def test_every_field_with_a_limit_of_its_own_is_a_field_of_a_body() -> None:
+    assert sorted({*LIMITS_BY_FIELD, *FURTHER_NAME_FIELDS, *UNCHECKED_NAME_FIELDS} - BODY_FIELDS) == []
+
+
+def test_every_body_with_a_limit_of_its_own_is_the_body_of_an_endpoint() -> None:
+    bodies = {getattr(endpoint.body_type, "__name__", "") for endpoint in ENDPOINTS}
+
+    assert sorted(MAX_TOTAL_ITEMS_BY_BODY.keys() - bodies) == []
+
+
+@pytest.mark.parametrize(
+    ("submitted", "path", "message"),
+    [
+        ({"Numbers": [1] * (MAX_ITEMS + 1)}, "Numbers", "holds 5001 items, more than the limit of 5000"),
+        ({"Labels": dict.fromkeys(map(str, range(MAX_ITEMS + 1)), "")}, "Labels", "holds 5001 items"),
+        ({"Free": {"a": [0] * (MAX_ITEMS + 1)}}, "Free", "holds 5001 items"),
+        ({"Title": "x" * (MAX_TEXT_CHARS + 1)}, "Title", "is 131073 characters long, more than the limit of 131072"),
+        ({"Labels": {"a": "x" * (MAX_TEXT_CHARS + 1)}}, "Labels.a", "is 131073 characters long"),
+        ({"Free": {"a": "x" * (MAX_TEXT_CHARS + 1)}}, "Free", "is 131073 characters long"),
+        ({"Labels": {"k" * (MAX_KEY_CHARS + 1): ""}}, "Labels", "the key is longer than 1024 characters"),
+        ({"Free": {"k" * (MAX_KEY_CHARS + 1): 1}}, "Free", "the key is longer than 1024 characters"),
+        ({f"F{n}": n for n in range(MAX_OBJECT_FIELDS + 1)}, "", "has 1001 fields, more than the limit of 1000"),
+        ({"Numbers": [2**63]}, "Numbers[0]", "the number is too large"),
+    ],
+)
+def test_a_value_above_a_limit_is_refused_with_its_path(submitted: Any, path: str, message: str) -> None:
+    ((found_path, found_message),) = read_problems(Bag, submitted)
+
+    assert found_path.startswith(path)
+    assert found_message.startswith(message)
+
+
+def test_values_at_the_limits_are_accepted() -> None:
+    submitted = {
+        "ID": "x" * MAX_NAME_BYTES,
+        "Title": "x" * MAX_TEXT_CHARS,
+        "Numbers": [1] * MAX_ITEMS,
+        "Labels": {"k" * MAX_KEY_CHARS: "x" * MAX_TEXT_CHARS},
+    }
+
+    assert convert_object(Bag, submitted).value.title == submitted["Title"]
+
+
+def test_the_items_of_a_whole_body_are_limited() -> None:
+    lists = MAX_TOTAL_ITEMS // (MAX_ITEMS + OBJECT_ITEMS)
+    submitted = {"Bags": [{"Numbers": [1] * MAX_ITEMS}] * (lists + 1)}
+
+    ((path, message),) = read_problems(Bag, submitted)
+
+    assert path == f"Bags[{lists}].Numbers"
+    assert message == "the body holds more than 100000 list items and map entries in all"
+
+
+def test_an_object_counts_as_several_items_of_the_body() -> None:
+    count = MAX_TOTAL_ITEMS // (OBJECT_ITEMS + 1)
+    bags: list[dict[str, Any]] = [{"Bags": [{}] * (count // 10)}] * 10
+
+    ((path, message),) = read_problems(Bag, {"Bags": bags})
+
+    assert path.startswith("Bags[9].Bags[")
+    assert message == "the body holds more than 100000 list items and map entries in all"
+
+
+def test_a_field_with_a_limit_of_its_own_is_checked_against_it() -> None:
+    ((path, message),) = read_problems(Job, {"ID": "x", "TaskGroups": [{}] * 1_001})
+
+    assert (path, message) == ("TaskGroups", "holds 1001 items, more than the limit of 1000")
+
+
+def test_a_field_with_a_higher_limit_accepts_more_items() -> None:
+    submitted = {"Jobs": [{"ID": "x", "Namespace": "default"}] * (MAX_ITEMS + 1)}
+
+    assert len(convert_object(JobStatusesRequest, submitted).value.jobs or ()) == MAX_ITEMS + 1
+
+
+def test_decoding_stops_at_a_list_above_its_limit() -> None:
+    unread = CountingDict({"Numbers": [1]})
+
+    read_problems(Bag, {"Bags": [{"Numbers": [1] * (MAX_ITEMS + 1)}, unread]})
+
+    assert unread.entries_read == 0
+
+
+def test_at_most_twenty_problems_are_reported() -> None:
+    problems = read_problems(
+        Bag, {"Bags": [{"Numbers": ["x"] * 30}, {"Labels": dict.fromkeys(map(str, range(30)), 1)}]}
+    )
+
+    assert [path for path, _ in problems] == [f"Bags[0].Numbers[{n}]" for n in range(MAX_REPORTED_PROBLEMS)]
+
+
+def test_the_search_for_problems_stops_after_the_reported_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    conversions: list[object] = []
+    convert = msgspec.convert
+
+    def count_conversion(value: Any, type: Any, **options: Any) -> Any:
+        conversions.append(value)
+        return convert(value, type, **options)
+
+    monkeypatch.setattr(msgspec, "convert", count_conversion)
+
+    read_problems(Bag, {"Numbers": ["x"] * MAX_ITEMS})
+
+    # The body, its list, and the first items.
+    assert len(conversions) <= MAX_REPORTED_PROBLEMS + 2
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("x" * 257, "is 257 bytes long; ids and names have at most 256 bytes"),
+        ("é" * 129, "is 258 bytes long"),
+        ("a\nb", "contains the character U+000A at position 2"),
+        ("a\x00", "contains the character U+0000"),
+        ("a\x7f", "contains the character U+007F"),
+        ("a\x85", "contains the character U+0085"),
+        ("a\u202eb", "contains the character U+202E"),
+        ("a\u2066b", "contains the character U+2066"),
+        ("a\u2028b", "contains the character U+2028"),
+        ("..", 'contains the path segment "." or ".."'),
+        ("a/./b", 'contains the path segment "." or ".."'),
+    ],
+)
+def test_a_name_that_no_path_or_log_line_can_hold_is_refused(name: str, message: str) -> None:
+    ((path, found),) = read_problems(Bag, {"ID": name})
+
+    assert path == "ID"
+    assert found.startswith(message)
+
+
+@pytest.mark.parametrize("name", ["web", "a/b/c", "v1.2", "x..y", "späti", "名前", "é" * 128, "a b"])
+def test_an_ordinary_name_is_accepted(name: str) -> None:
+    assert convert_object(Bag, {"ID": name}).value.id == name
+
+
+@pytest.mark.parametrize(
+    "field", ["Job.ID", "TaskGroup.Name", "Task.Name", "Namespace.Name", "Quota.Name", "Node.Name"]
+)
+def test_the_names_of_every_noun_are_checked(field: str) -> None:
+    record_type = next(
+        record_type
+        for endpoint in ENDPOINTS
+        for record_type in iter_record_types(endpoint.body_type, set())
+        if record_type.__name__ == field.partition(".")[0]
+    )
+    name = field.partition(".")[2]
+
+    ((path, message),) = read_problems(record_type, {name: "a\u202eb"})
+
+    assert path == name
+    assert message.startswith("contains the character U+202E")
+
+
+def test_a_problem_repeats_at_most_200_characters_of_input() -> None:
+    ((path, _),) = read_problems(Bag, {"Labels": {"k" * 900: 1}})
+
+    assert path == "Labels[" + "k" * MAX_ECHOED_CHARS + "...]"
