@@ -96,6 +96,12 @@ BANNED_NAMES = (
         instead="threads and processes belong to wharf.agent and to adapters",
     ),
     BannedNames(
+        rule="programs",
+        names=("asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell"),
+        packages=("wharf",),
+        instead="wharf.node.subprocesses.start_program, whose programs inherit no other open file",
+    ),
+    BannedNames(
         rule="blocking",
         names=("time.sleep",),
         packages=("wharf",),

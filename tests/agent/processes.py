@@ -122,7 +122,12 @@ def sockets_in(folder: Path) -> list[str]:
 
 
 @contextmanager
-def running(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> Iterator[RunningAgent]:
+def running(
+    folder: Path,
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    inherited_descriptors: Sequence[int] = (),
+) -> Iterator[RunningAgent]:
     """Run `wharf ARGUMENTS` with `folder` as the current folder, and end everything that it started."""
     folder.mkdir(exist_ok=True)
     out, err = folder / "out.txt", folder / "err.txt"
@@ -134,6 +139,7 @@ def running(folder: Path, *arguments: str, environment: dict[str, str] | None = 
             stdout=stdout,
             stderr=stderr,
             env=os.environ | (environment or {}),
+            pass_fds=inherited_descriptors,
         )
     agent = RunningAgent(process, folder, out, err)
     try:

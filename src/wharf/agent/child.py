@@ -21,6 +21,7 @@ import uvloop
 
 from wharf.agent.errors import StartupError
 from wharf.agent.process_context import ProcessContext
+from wharf.world.descriptors import close_on_exec
 
 MAX_OPEN_FILES: Final = 1_048_576
 """The limit to request if the hard limit is infinite. Some systems refuse a larger one."""
@@ -58,6 +59,7 @@ log = logging.getLogger(__name__)
 
 def main() -> int:
     """Run the role that the parent orders. Return the exit code: 1 if the role failed."""
+    close_on_exec()  # The lock of the data folder and the HTTP socket are for this process, not for its programs.
     # Signals of the terminal are for the parent, which stops this process by the channel.
     # Empty handlers instead of SIG_IGN: programs that this process starts would inherit SIG_IGN.
     signal.signal(signal.SIGINT, lambda *_: None)

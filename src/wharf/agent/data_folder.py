@@ -32,6 +32,12 @@ class DataFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lock_descriptor = -1
+        self._folder_descriptor = -1
+
+    @property
+    def inherited_descriptors(self) -> tuple[int, ...]:
+        """The descriptors that children inherit, so that they hold the locks too."""
+        return tuple(each for each in (self.lock_descriptor, self._folder_descriptor) if each >= 0)
 
     def acquire(self, *, owner: str) -> None:
         """Create the folder if it is missing, check that it belongs to this user, and lock it.
@@ -45,20 +51,21 @@ class DataFolder:
             self.lock_descriptor = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise CommandError(_describe_error(self.path, error)) from error
+        self._folder_descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         waited_s = 0.0
-        while not self._try_lock():
+        while not (_try_lock(self.lock_descriptor) and self._try_lock_folder()):
             if waited_s >= LOCK_TIMEOUT_S:
                 owner = os.pread(self.lock_descriptor, 200, 0).decode("utf-8", "replace").strip() or "another process"
-                os.close(self.lock_descriptor)
-                self.lock_descriptor = -1
+                self._close_descriptors()
                 raise CommandError(
                     f"the data folder {self.path} is in use by {owner}: stop that one, or choose another folder with "
                     "--data-dir"
                 )
             threading.Event().wait(_LOCK_RETRY_INTERVAL_S)
             waited_s += _LOCK_RETRY_INTERVAL_S
-        os.ftruncate(self.lock_descriptor, 0)
-        os.pwrite(self.lock_descriptor, owner.encode(), 0)
+        with contextlib.suppress(OSError):  # On a full disk the lock works, but does not name its owner.
+            os.ftruncate(self.lock_descriptor, 0)
+            os.pwrite(self.lock_descriptor, owner.encode(), 0)
 
     def empty(self) -> None:
         """Delete everything in the folder except the lock file."""
@@ -79,16 +86,24 @@ class DataFolder:
         """Unlock the folder."""
         if self.lock_descriptor >= 0:
             os.ftruncate(self.lock_descriptor, 0)
-            os.close(self.lock_descriptor)
-            self.lock_descriptor = -1
+            self._close_descriptors()
 
-    def _try_lock(self) -> bool:
-        """Lock the lock file without waiting. Return `False` if another process holds the lock."""
+    def _close_descriptors(self) -> None:
+        """Close the descriptors of the locks, which releases them unless a child still has them open."""
+        for descriptor in self.inherited_descriptors:
+            os.close(descriptor)
+        self.lock_descriptor = self._folder_descriptor = -1
+
+    def _try_lock_folder(self) -> bool:
+        """Lock the folder itself without waiting. Return `False` if another process holds the lock.
+
+        If an operator deletes the lock file of a running agent, another agent could lock a new one; it cannot lock the
+        folder. File systems that cannot lock folders have the lock file alone.
+        """
         try:
-            fcntl.flock(self.lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+            return _try_lock(self._folder_descriptor)
+        except OSError:
+            return True
 
     def _create(self) -> None:
         """Create the folder, which only its owner can open, if it does not exist. Raises `CommandError`."""
@@ -111,6 +126,15 @@ class DataFolder:
             f"the data folder {self.path} belongs to the user {name}: run as {name}, or choose another folder with "
             "--data-dir"
         )
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Lock an open file without waiting. Return `False` if another process holds the lock. Raises OSError."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _describe_error(path: Path, error: OSError) -> str:

@@ -173,7 +173,7 @@ class AgentProcess:
         `part` is its name, such as `api-2`.
         """
         role = part.partition("-")[0]
-        descriptors = [self._folder.lock_descriptor]
+        descriptors = [*self._folder.inherited_descriptors]
         listening = -1
         if role == "api":
             assert self._listening is not None

@@ -254,6 +254,13 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
             "only by a mark in their environment (`mark`)."
         ),
     ] = "auto"
+    reap_foreign: Annotated[
+        bool,
+        SettingInfo(
+            "Whether the node ends supervisors, tasks, networks and containers of nodes whose data folder was deleted. "
+            "Otherwise it only reports them."
+        ),
+    ] = False
     stop_on_shutdown: Annotated[
         bool,
         SettingInfo(

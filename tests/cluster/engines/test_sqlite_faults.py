@@ -20,6 +20,7 @@ from wharf.cluster.engines.port import (
     WriteOutcomeUnknown,
     WriteRejected,
 )
+from wharf.cluster.engines.sqlite.database import describe_free_space
 from wharf.cluster.engines.sqlite.store import SqliteStore
 
 
@@ -148,6 +149,55 @@ def test_writes_resume_when_the_disk_has_space_again(store: SqliteStore, disk: F
     assert isinstance(outcome, Committed)
     assert store.read_health().writable
     assert {("jobs", "a"), ("jobs", "c")} <= rows(store).keys()
+
+
+def test_a_log_on_a_full_disk_is_opened_for_reading_until_there_is_space(
+    store: SqliteStore, disk: FailingDisk, clock: Clock
+) -> None:
+    commit(store, a_write(put("a")))
+    disk.fail = lambda operation, _path: apsw.FullError() if operation == "write" else None
+    store.close()
+
+    store.open()
+
+    assert {("jobs", "a"): b"data"} == rows(store)
+    (rejection,) = commit(store, a_write(put("b")))
+    assert isinstance(rejection, WriteRejected)
+    assert "the disk is full; free some space and writes resume automatically" in rejection.why
+
+    disk.fail = lambda _operation, _path: None
+    clock.now_s += 2.0
+    (outcome,) = commit(store, a_write(put("b")))
+    assert isinstance(outcome, Committed)
+    assert store.read_health().writable
+
+
+def test_a_new_log_cannot_be_created_on_a_full_disk(tmp_path: Path, disk: FailingDisk, clock: Clock) -> None:
+    disk.fail = lambda operation, _path: apsw.FullError() if operation == "write" else None
+
+    with pytest.raises(LogUnavailable) as refused:
+        SqliteStore(tmp_path / "new", clock=clock, vfs=disk.vfs_name).open()
+
+    assert str(refused.value).endswith("cannot be opened: the disk is full; free some space and start again")
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "expected"),
+    [
+        (100 << 20, "the disk of the log in {folder} is nearly full (100 MB free, 256 MB recommended)"),
+        (256 << 20, ""),
+    ],
+)
+def test_a_nearly_full_disk_is_reported_before_a_write_fails(tmp_path: Path, free_bytes: int, expected: str) -> None:
+    warning = describe_free_space(tmp_path, free_bytes=free_bytes, total_bytes=100 << 30)
+
+    assert expected.format(folder=tmp_path) == warning.partition(": free some space before writes are refused")[0]
+
+
+def test_a_small_disk_counts_as_nearly_full_below_5_percent(tmp_path: Path) -> None:
+    results = [describe_free_space(tmp_path, free_bytes=free, total_bytes=1_000 << 20) for free in (49 << 20, 51 << 20)]
+
+    assert [True, False] == [bool(result) for result in results]
 
 
 def test_a_commit_whose_sync_fails_is_unknown_until_the_file_is_read_again(

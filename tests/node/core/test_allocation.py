@@ -19,7 +19,7 @@ from wharf.contract.model.allocations.task_states import TaskEventType
 from wharf.node.core import events
 from wharf.node.core.allocation import list_interrupted_actions, reset_after_boot
 from wharf.node.core.allocation_spec import HealthSpec
-from wharf.node.core.outcome import UNKNOWN
+from wharf.node.core.outcome import UNKNOWN, Outcome
 from wharf.node.core.steps import TaskStep
 
 DEAD, RUNNING, WAITING, BACKOFF = TaskStep.DEAD, TaskStep.RUNNING, TaskStep.WAITING, TaskStep.BACKOFF
@@ -34,6 +34,15 @@ def test_a_successful_batch_task_completes_its_allocation() -> None:
     assert harness.status() is ClientStatus.COMPLETE
     assert harness.event_types("work") == ["Received", "Started", "Terminated"]
     assert harness.details("work", TaskEventType.TERMINATED) == {"exit_code": "0", "signal": "0"}
+
+
+def test_a_batch_task_whose_child_was_killed_for_lack_of_memory_fails_with_exit_code_0() -> None:
+    harness = AllocationHarness(make_spec(make_batch_task()))
+
+    harness.end("work", Outcome(0, is_out_of_memory=True))
+
+    assert harness.status() is ClientStatus.FAILED
+    assert "true" == harness.details("work", TaskEventType.TERMINATED)["oom_killed"]
 
 
 def test_a_failed_task_is_restarted_after_its_delay() -> None:

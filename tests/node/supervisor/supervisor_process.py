@@ -43,11 +43,12 @@ PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 class SupervisorProcess:
     """The supervisor of one folder, with one connection at a time."""
 
-    def __init__(self, folder: Path, *, tracking_method: str = "auto") -> None:
+    def __init__(self, folder: Path, *, tracking_method: str = "auto", max_folder_absence_s: str = "20") -> None:
         self.folder = folder
         self.node = f"test-{os.getpid()}"
         self.logs = folder / "logs"
         self._tracking_method = tracking_method
+        self._max_folder_absence_s = max_folder_absence_s
         self._connection: socket.socket | None = None
         self._frames = FrameDecoder(MAX_FRAME_BYTES)
         self._messages: dict[str, list[FromSupervisor]] = {}
@@ -58,7 +59,8 @@ class SupervisorProcess:
 
     def launch(self) -> None:
         """Start the supervisor, unless it runs, and connect to it."""
-        command = [sys.executable, "-m", "wharf.node.supervisor", str(self.folder), self.node, self._tracking_method]
+        command = [sys.executable, "-m", "wharf.node.supervisor", str(self.folder), self.node]
+        command += [self._tracking_method, self._max_folder_absence_s]
         with open(self.folder / "supervisor-output.txt", "ab") as output:
             subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=True, cwd=self.folder)
         self.connect()
@@ -191,8 +193,10 @@ class SupervisorProcess:
 
 
 @contextmanager
-def running_supervisor(folder: Path, *, tracking_method: str = "auto") -> Iterator[SupervisorProcess]:
-    supervisor = SupervisorProcess(folder, tracking_method=tracking_method)
+def running_supervisor(
+    folder: Path, *, tracking_method: str = "auto", max_folder_absence_s: str = "20"
+) -> Iterator[SupervisorProcess]:
+    supervisor = SupervisorProcess(folder, tracking_method=tracking_method, max_folder_absence_s=max_folder_absence_s)
     try:
         supervisor.launch()
         yield supervisor

@@ -35,6 +35,15 @@ def test_a_program_above_its_memory_limit_is_killed_and_reported_as_out_of_memor
 
 
 @pytest.mark.needs("memory_bounds")
+def test_a_killed_child_of_a_program_that_ends_with_exit_code_0_is_reported_as_out_of_memory(
+    supervisor: SupervisorProcess,
+) -> None:
+    script = f"python3 -c '{USE_200_MB}'; exit 0"
+    supervisor.start_script("parent", script, limits=RunLimits(memory_mb=60))
+    assert supervisor.wait_ended("parent") == RunEnded("parent", 0, is_out_of_memory=True)
+
+
+@pytest.mark.needs("memory_bounds")
 def test_a_program_killed_by_a_signal_is_not_reported_as_out_of_memory(supervisor: SupervisorProcess) -> None:
     supervisor.start("killed", ("/bin/sh", "-c", "kill -9 $$"), limits=RunLimits(memory_mb=60))
     assert supervisor.wait_ended("killed") == RunEnded("killed", 128 + SIGKILL, SIGKILL)
@@ -83,6 +92,16 @@ def test_limits_of_cgroup_version_2_are_files_of_one_group(tmp_path: Path) -> No
     assert cgroup_limits.has_oom_kill("r") is False
     (tmp_path / "r" / "memory.events").write_text("low 0\noom 3\noom_kill 1\n")
     assert cgroup_limits.has_oom_kill("r") is True
+
+
+def test_a_kill_for_lack_of_memory_is_read_from_a_control_group_of_version_1(tmp_path: Path) -> None:
+    """Tested with a plain folder instead of the kernel's tree."""
+    (tmp_path / "r").mkdir()
+    control, limits = tmp_path / "r" / "memory.oom_control", CgroupLimits(tmp_path, None, version=1)
+    control.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 0\n")
+    assert limits.has_oom_kill("r") is False
+    control.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    assert limits.has_oom_kill("r") is True
 
 
 def test_no_limits_are_enforced_without_controllers(tmp_path: Path) -> None:

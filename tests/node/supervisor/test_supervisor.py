@@ -11,6 +11,7 @@ import pytest
 from tests.agent.processes import is_alive
 from tests.node.supervisor.supervisor_process import SupervisorProcess, running_supervisor
 from tests.waiting import wait_until
+from wharf.node.processes import has_arguments
 from wharf.node.supervisor.messages import KillRun, RunEnded, RunLogSettings, ShutDown, SignalRun
 from wharf.node.supervisor.task_supervisor import RUNS_FOLDER, has_running_supervisor
 
@@ -261,3 +262,39 @@ def test_a_folder_with_a_running_supervisor_is_detected(supervisor: SupervisorPr
     supervisor.start("stays", ("/bin/sleep", "1000"))
     supervisor.wait_begun("stays")
     assert has_running_supervisor(supervisor.folder) is True
+
+
+def test_a_supervisor_without_tasks_ends_after_sigterm(supervisor: SupervisorProcess) -> None:
+    supervisor.start("ended", ("/bin/true",))
+    supervisor.wait_ended("ended")
+
+    os.kill(supervisor.pid, signal.SIGTERM)
+
+    wait_until(lambda: not is_alive(supervisor.pid), what="the supervisor has ended")
+
+
+def test_a_supervisor_with_tasks_ignores_sigterm_and_logs_why(supervisor: SupervisorProcess) -> None:
+    supervisor.start("stays", ("/bin/sleep", "1000"))
+    task = supervisor.wait_begun("stays")
+    log = supervisor.folder / "supervisor-output.txt"
+
+    os.kill(supervisor.pid, signal.SIGTERM)
+
+    wait_until(lambda: "ignoring SIGTERM: tasks are running" in log.read_text(), what="the supervisor logs the reason")
+    assert "runs=1" in log.read_text()
+    assert (True, True) == (is_alive(supervisor.pid), is_alive(task))
+
+
+def test_a_supervisor_whose_folder_is_deleted_ends_and_its_task_continues(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    with running_supervisor(folder, max_folder_absence_s="0.1") as supervisor:
+        supervisor.start("stays", ("/bin/sleep", "1000"))
+        task = supervisor.wait_begun("stays")
+        wait_until(lambda: has_arguments(task, "/bin/sleep"), what="the program has replaced its launcher")
+
+        folder.rename(tmp_path / "deleted")
+
+        wait_until(lambda: not is_alive(supervisor.pid), what="the supervisor has ended")
+        assert is_alive(task)
+        (tmp_path / "deleted").rename(folder)

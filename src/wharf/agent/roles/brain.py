@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -134,31 +135,48 @@ async def run(context: ProcessContext) -> None:
 async def _run_brain(
     context: ProcessContext, server: Server, brain: Brain, election: Election, socket_server: BrainSocketServer
 ) -> None:
-    """Once the replica is loaded: bootstrap, join, report ready, and run the brain."""
+    """Once the replica is loaded: bootstrap, join, report ready, and run the brain.
+
+    If the log accepts no writes, for example on a full disk, the brain is ready before it has joined: reads and the
+    node of this agent need no leader.
+    """
     await server.follower.loaded_event.wait()
     open_keyring(context, server)
-    await _bootstrap(server)
+    is_ready = asyncio.Event()
+
+    async def report_ready() -> None:
+        """Serve calls and report to the parent that the brain is ready. Repeated calls have no effect."""
+        if not is_ready.is_set():
+            is_ready.set()
+            await socket_server.open()
+            context.report_ready(state=describe_state_location(context.order.settings))
+
     try:
-        await _join(election)
-        await socket_server.open()
-        context.report_ready(state=describe_state_location(context.order.settings))
+        await _bootstrap(server, report_ready)
+        await _join(election, report_ready)
+        await report_ready()
         await brain.run()
     except MemberIdInUse as error:
         raise StartupError(str(error)) from error
 
 
-async def _bootstrap(server: Server) -> None:
-    """Write the first records of a new cluster. Retry until the log accepts them or already has them."""
+async def _bootstrap(server: Server, on_refused: Callable[[], Awaitable[None]]) -> None:
+    """Write the first records of a new cluster. Retry until the log accepts them or already has them.
+
+    `on_refused` is called after each refusal of a log that exists.
+    """
     while True:
         try:
             await server.bootstrap_cluster()
             return
         except (Refusal, LogUnavailable):
+            if server.follower.replica.index:
+                await on_refused()
             await asyncio.sleep(RETRY_DELAY_S)
 
 
-async def _join(election: Election) -> None:
-    """Write this server's member record to the log. Retry until that succeeds.
+async def _join(election: Election, on_refused: Callable[[], Awaitable[None]]) -> None:
+    """Write this server's member record to the log. Retry until that succeeds; `on_refused` is called after a failure.
 
     Raises `MemberIdInUse` if another server has its id.
     """
@@ -167,4 +185,5 @@ async def _join(election: Election) -> None:
             await election.join()
             return
         except (LogUnavailable, FollowerBehind):
+            await on_refused()
             await asyncio.sleep(RETRY_DELAY_S)

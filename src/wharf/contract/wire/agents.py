@@ -56,7 +56,7 @@ class HealthReport(msgspec.Struct, frozen=True):
     """The health of the server or of the node of an agent."""
 
     ok: bool  # Whether it is healthy.
-    message: str  # The reason if it is not; otherwise `ok`.
+    message: str  # The reason if it is not; otherwise `ok`, or a warning such as a nearly full disk.
 
 
 class AgentHealth(msgspec.Struct, frozen=True, omit_defaults=True):

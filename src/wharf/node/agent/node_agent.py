@@ -21,6 +21,7 @@ from wharf.node.agent.allocations.task_hooks import LocalTaskHooks
 from wharf.node.agent.builtin_drivers import BuiltinDrivers
 from wharf.node.agent.fingerprint.metadata import MetadataHandlers, NodeMetadata
 from wharf.node.agent.fingerprint.node import NodeFingerprint
+from wharf.node.agent.foreign import ForeignSearch
 from wharf.node.agent.servers.node_events import NodeEventQueue
 from wharf.node.agent.servers.node_identity import SignedNodeIdentity
 from wharf.node.agent.servers.session import ServerSession
@@ -39,6 +40,7 @@ from wharf.node.drivers.port import Driver
 from wharf.node.migration.download import MigrationDownloader
 from wharf.node.migration.upload import MigrationUploader
 from wharf.node.networks.allocation_networks import AllocationNetworks
+from wharf.node.networks.manager import STATE_ROOT
 from wharf.node.processes import read_boot_id
 from wharf.node.settings import NodeLocation, NodeSettings
 from wharf.node.statistics import MachineMeter, TaskMeter
@@ -280,9 +282,22 @@ class NodeAgent:
             "journal": self._retry_journal_writes(),
             "garbage collection": self._files.run_collection(self._settings),
             "statistics": self._stats_handlers.record_history(),
+            "foreign remains": self._build_foreign_search().run(),
             "drain cancellation": self._cancel_last_drain(),
             "identity": self._renew_identity(),
         }
+
+    def _build_foreign_search(self) -> ForeignSearch:
+        """Return the search for what nodes with a deleted data folder have left."""
+        return ForeignSearch(
+            self._identity.id,
+            self._event_queue,
+            self._builtin_drivers.docker,
+            should_reap=self._settings.reap_foreign,
+            is_current_run=self.allocations.is_current_run,
+            release_networks=self._networks.release_networks_of,
+            network_root=STATE_ROOT,
+        )
 
     async def drain_node(self) -> None:
         """Drain the node before shutdown. Call it while `run` is running."""

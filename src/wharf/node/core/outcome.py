@@ -14,12 +14,22 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     signal: int = 0  # the number of the signal that killed it; 0: none
     is_known: bool = True
     is_out_of_memory: bool = False
+    """Whether the kernel killed a process of the run because the run had reached its memory limit.
+
+    The killed process may be a child of the program, whose exit code can then still be 0.
+    """
     message: str = ""  # why the driver could not run the task to its end; empty: no error
 
     @property
     def is_success(self) -> bool:
-        """Whether the program ended with exit code 0, without a signal or an error message."""
-        return self.is_known and self.exit_code == 0 and self.signal == 0 and not self.message
+        """Whether the program ended with exit code 0, and without a signal, an error message or a lack of memory."""
+        return (
+            self.is_known
+            and self.exit_code == 0
+            and self.signal == 0
+            and not self.message
+            and not self.is_out_of_memory
+        )
 
 
 UNKNOWN = Outcome(

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from wharf.node.drivers.port import CannotStart, CommandOrder, Stream
 from wharf.node.processes import kill_process, list_pids, read_environment
+from wharf.node.subprocesses import ChildProgram, ProgramIdentity, start_program
 
 COMMAND_MARK_VARIABLE: Final = "WHARF_COMMAND"
 """Environment variable by which the processes of a command are found and killed."""
@@ -102,7 +103,7 @@ async def _wait_until_ready(descriptor: int, add: Callable[..., Any], remove: Ca
 class CommandProcess:
     """A running command on the host that uses pipes, or a terminal if `terminal` is not None."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, terminal: Terminal | None) -> None:
+    def __init__(self, name: str, process: ChildProgram, terminal: Terminal | None) -> None:
         self._name = name
         self._process = process
         self._terminal = terminal
@@ -134,8 +135,7 @@ class CommandProcess:
         """Close the input pipe; with a terminal, send SIGHUP to its processes instead."""
         if self._terminal is not None:
             if not self._terminal.hang_up():  # The command has just started, or has ended.
-                with contextlib.suppress(ProcessLookupError):
-                    self._process.send_signal(signal.SIGHUP)
+                self._process.send_signal(signal.SIGHUP)
             return
         pipe = self._process.stdin
         assert pipe is not None, "standard input is a pipe"
@@ -156,15 +156,15 @@ class CommandProcess:
 
         The processes are found by an environment variable. Repeated calls have no effect.
         """
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        if self._process.exit_code is None:
+            self._process.kill_group()
         # Processes that left the process group still carry the mark. The next pass finds processes forked meanwhile.
         for _ in range(MAX_KILL_PASSES):
             if not kill_marked_processes(f"{COMMAND_MARK_VARIABLE}={self._name}", is_exact_match=True):
                 break
             await asyncio.sleep(0)
         await self._process.wait()
+        self._process.close_pipes()
         if self._terminal is not None:
             self._terminal.close()
 
@@ -178,8 +178,8 @@ class NamespaceEntry(NamedTuple):
     """The environment of the programs in `command_prefix`."""
     folder: str = "/"
     """The working folder of the programs in `command_prefix`."""
-    input_descriptors: tuple[int, ...] = ()
-    """Open files that the programs in `command_prefix` read."""
+    input_texts: tuple[str, ...] = ()
+    """Texts that the programs in `command_prefix` read and close (`wharf.node.input_texts`)."""
     is_taking_terminal: bool = False
     """Whether `command_prefix` makes the command a session leader with its input as controlling terminal.
 
@@ -195,7 +195,7 @@ async def start_command(order: CommandOrder, program: str, *, proc_folder: Path,
     """
     entry = NamespaceEntry((), {**order.environment, COMMAND_MARK_VARIABLE: order.name}, order.folder)
     command = await _start_process(
-        order, (program, *order.command[1:]), entry, proc_folder, _read_privileges(proc_folder)
+        order, (program, *order.command[1:]), entry, proc_folder, _read_identity(proc_folder)
     )
     if cgroup is not None:
         with contextlib.suppress(OSError):  # The task may have ended.
@@ -210,7 +210,7 @@ async def start_command_in_namespace(
 
     A terminal belongs to the user of the process whose folder is `proc_folder`, such as /proc/4711.
     """
-    return await _start_process(order, (*entry.command_prefix, *order.command), entry, proc_folder, {})
+    return await _start_process(order, (*entry.command_prefix, *order.command), entry, proc_folder, None)
 
 
 async def _start_process(
@@ -218,20 +218,20 @@ async def _start_process(
     arguments: tuple[str, ...],
     entry: NamespaceEntry,
     proc_folder: Path,
-    privileges: dict[str, Any],
+    identity: ProgramIdentity | None,
 ) -> CommandProcess:
     """Start the program `arguments` with pipes, or with a new terminal if the order requests one.
 
-    `proc_folder` is the folder in /proc of the process whose user owns the terminal. `privileges` are the subprocess
-    arguments for user and groups. Raises CannotStart.
+    `proc_folder` is the folder in /proc of the process whose user owns the terminal. `identity` is that of
+    the program, if it is not that of this agent. Raises CannotStart.
     """
-    options: dict[str, Any] = {
-        "env": entry.environment,
-        "cwd": entry.folder,
-        "pass_fds": entry.input_descriptors,
-        **privileges,
-    }
-    pipe = asyncio.subprocess.PIPE
+    start = functools.partial(
+        start_program,
+        environment=entry.environment,
+        folder=entry.folder,
+        input_texts=entry.input_texts,
+        identity=identity,
+    )
     with contextlib.ExitStack() as cleanup:
         terminal: Terminal | None = None
         try:
@@ -243,27 +243,15 @@ async def _start_process(
                 try:
                     _set_terminal_owner(slave, proc_folder)
                     session_command = () if entry.is_taking_terminal else TERMINAL_SESSION_COMMAND
-                    process = await asyncio.create_subprocess_exec(
-                        *session_command,
-                        *arguments,
-                        stdin=slave,
-                        stdout=slave,
-                        stderr=slave,
-                        start_new_session=not session_command,
-                        **options,
+                    process = await start(
+                        (*session_command, *arguments),
+                        streams=(slave, slave, slave),
+                        has_own_session=not session_command,
                     )
                 finally:
                     os.close(slave)
             else:
-                process = await asyncio.create_subprocess_exec(
-                    *arguments,
-                    stdin=pipe,
-                    stdout=pipe,
-                    stderr=pipe,
-                    start_new_session=True,
-                    limit=READ_BYTES * 4,
-                    **options,
-                )
+                process = await start(arguments, buffer_bytes=READ_BYTES * 4)
         except OSError as error:
             raise CannotStart(f"{order.command[0]} cannot be started: {error.strerror}") from error
         cleanup.pop_all()
@@ -276,18 +264,17 @@ def _set_terminal_owner(terminal_descriptor: int, proc_folder: Path) -> None:
         os.fchown(terminal_descriptor, uid, -1)
 
 
-def _read_privileges(proc_folder: Path) -> dict[str, Any]:
-    """Return user, group and extra groups of a running process as keyword arguments for a subprocess.
+def _read_identity(proc_folder: Path) -> ProgramIdentity | None:
+    """Return user and groups of a running process; None if the process has the same user as this agent.
 
-    `proc_folder` is the folder of the process, such as /proc/4711. Empty if the process has the same user as this
-    agent. Raises OSError.
+    `proc_folder` is the folder of the process, such as /proc/4711. Raises OSError.
     """
     status = proc_folder.stat()
     if status.st_uid == os.geteuid():
-        return {}
+        return None
     lines = (proc_folder / "status").read_text().splitlines()
     groups = next((line.split()[1:] for line in lines if line.startswith("Groups:")), [])
-    return {"user": status.st_uid, "group": status.st_gid, "extra_groups": [int(each) for each in groups]}
+    return ProgramIdentity(status.st_uid, status.st_gid, tuple(int(each) for each in groups))
 
 
 def kill_marked_processes(environment_entry: str, *, is_exact_match: bool) -> int:

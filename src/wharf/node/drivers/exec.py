@@ -170,29 +170,18 @@ class ExecDriver(SupervisedDriver):
             command_process.COMMAND_MARK_VARIABLE: order.name,
         }
         sandbox_spec = SandboxSpec(environment, privileges, "/")
-        input_descriptor = os.memfd_create("wharf-input")
-        try:
-            session_command = command_process.TERMINAL_SESSION_COMMAND if order.is_tty else ()
-            entry = build_entry_command(
-                pid,
-                sandbox_spec,
-                list_cgroups(pid, order.run),
-                input_descriptor=input_descriptor,
-                session_command=session_command,
-            )
-            os.write(input_descriptor, entry.input_text.encode())
-            launch_environment = {**LAUNCH_ENVIRONMENT, command_process.COMMAND_MARK_VARIABLE: order.name}
-            namespace_entry = command_process.NamespaceEntry(
-                entry.command_prefix,
-                launch_environment,
-                input_descriptors=(input_descriptor,),
-                is_taking_terminal=order.is_tty,
-            )
-            return await command_process.start_command_in_namespace(
-                order, namespace_entry, proc_folder=Path(f"/proc/{pid}")
-            )
-        finally:
-            os.close(input_descriptor)
+        session_command = command_process.TERMINAL_SESSION_COMMAND if order.is_tty else ()
+        entry = build_entry_command(pid, sandbox_spec, list_cgroups(pid, order.run), session_command=session_command)
+        launch_environment = {**LAUNCH_ENVIRONMENT, command_process.COMMAND_MARK_VARIABLE: order.name}
+        namespace_entry = command_process.NamespaceEntry(
+            entry.command_prefix,
+            launch_environment,
+            input_texts=(entry.input_text,),
+            is_taking_terminal=order.is_tty,
+        )
+        return await command_process.start_command_in_namespace(
+            order, namespace_entry, proc_folder=Path(f"/proc/{pid}")
+        )
 
     def _parse_config(self, config: Mapping[str, object], user: str) -> ProgramConfig:
         """Return the validated config of the task. Raises CannotStart.
@@ -244,22 +233,16 @@ class ExecDriver(SupervisedDriver):
 
 async def _run_trial(root: RootFilesystem, sandbox_spec: SandboxSpec) -> str:
     """Run `true` in the sandbox and return its error text; empty on success. Raises RootFilesystemError."""
-    descriptors = (os.memfd_create("wharf-input"), os.memfd_create("wharf-input"))
+    launch = build_launch_command(root, sandbox_spec, ("/usr/bin/env", "true"))
     try:
-        launch = build_launch_command(root, sandbox_spec, ("/usr/bin/env", "true"), input_descriptors=descriptors)
-        for handle, text in zip(descriptors, launch.inputs, strict=True):
-            os.write(handle, text.encode())
         result = await run_program(
             [*PID_NAMESPACE_COMMAND, SHELL, "-c", '( exec "$@" ) & wait "$!"', "trial", *launch.command],
             environment=LAUNCH_ENVIRONMENT,
-            open_descriptors=descriptors,
+            input_texts=launch.inputs,
             timeout_s=TRIAL_TIMEOUT_S,
         )
     except TimeoutError:
         return f"the sandbox trial did not end within {TRIAL_TIMEOUT_S:g} s"
-    finally:
-        for handle in descriptors:
-            os.close(handle)
     if not result.exit_code:
         return ""
     return (result.errors + result.output).decode(errors="replace").strip() or "the sandbox trial failed"

@@ -24,7 +24,7 @@ from wharf.node.sandbox.launcher import ENTER_SCRIPT_PATH, LAUNCH_ENVIRONMENT, S
 from wharf.node.sandbox.privileges import find_user
 from wharf.node.supervisor.client import SupervisorClient
 from wharf.node.supervisor.messages import RunLimits, RunRequest, StartRun
-from wharf.node.supervisor.run import FIRST_INPUT_DESCRIPTOR, NSENTER_PATH, SHELL
+from wharf.node.supervisor.run import NSENTER_PATH, SHELL
 
 SETPRIV_PATH: Final = "/usr/bin/setpriv"
 MAX_OOM_SCORE: Final = 1_000
@@ -82,9 +82,7 @@ class RawExecDriver(SupervisedDriver):
             network=order.network.namespace if order.network is not None else "",
         )
         if user_switch:
-            launch = build_user_command(
-                user_switch, run.environment, (SETSID_PATH, *run.command), input_descriptor=FIRST_INPUT_DESCRIPTOR
-            )
+            launch = build_user_command(user_switch, run.environment, (SETSID_PATH, *run.command))
             run = replace(
                 run,
                 command=launch.command_prefix,
@@ -131,20 +129,12 @@ async def start_command_in_network(order: CommandOrder, pid: int) -> Command:
     if not user_switch:
         entry = command_process.NamespaceEntry(tuple(enter_command), environment, order.folder)
         return await command_process.start_command_in_namespace(order, entry, proc_folder=proc_folder)
-    input_descriptor = os.memfd_create("wharf-input")
-    try:
-        launch = build_user_command(user_switch, environment, (), input_descriptor=input_descriptor)
-        os.write(input_descriptor, launch.input_text.encode())
-        launch_environment = {**LAUNCH_ENVIRONMENT, command_process.COMMAND_MARK_VARIABLE: order.name}
-        entry = command_process.NamespaceEntry(
-            (*enter_command, *launch.command_prefix),
-            launch_environment,
-            order.folder,
-            input_descriptors=(input_descriptor,),
-        )
-        return await command_process.start_command_in_namespace(order, entry, proc_folder=proc_folder)
-    finally:
-        os.close(input_descriptor)
+    launch = build_user_command(user_switch, environment, ())
+    launch_environment = {**LAUNCH_ENVIRONMENT, command_process.COMMAND_MARK_VARIABLE: order.name}
+    entry = command_process.NamespaceEntry(
+        (*enter_command, *launch.command_prefix), launch_environment, order.folder, input_texts=(launch.input_text,)
+    )
+    return await command_process.start_command_in_namespace(order, entry, proc_folder=proc_folder)
 
 
 def _build_switch_to_user_of(pid: int) -> list[str]:

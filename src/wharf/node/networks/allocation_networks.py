@@ -46,7 +46,11 @@ class AllocationNetworks:
     """The networks of this node's allocations, and the network modes that the node supports."""
 
     def __init__(self, world: World, settings: NodeSettings, node_id: str, folder: Path = STATE_ROOT) -> None:
+        self._world = world
+        self._folder = folder
         self._plugins = CniPlugins(settings.cni_path)
+        self._lost_networks: dict[str, NetworkManager] = {}
+        """The networks of nodes that no longer exist, by node id, while they are removed."""
         self._networks = NetworkManager(world, self._plugins, node_id, folder)
         self._bridge = build_bridge_chain(
             settings.bridge_network_name, settings.bridge_network_subnet, folder / ADDRESSES_FOLDER
@@ -154,9 +158,19 @@ class AllocationNetworks:
         """Begin to remove the networks of all allocations that are not in `known_allocations`."""
         self._networks.sweep_unknown_networks(known_allocations)
 
+    def release_networks_of(self, node_id: str) -> None:
+        """Begin to remove all networks of another node, which no longer exists."""
+        networks = self._lost_networks.get(node_id)
+        if networks is None:
+            networks = NetworkManager(self._world, self._plugins, node_id, self._folder)
+            self._lost_networks[node_id] = networks
+        networks.sweep_unknown_networks(())
+
     async def close(self) -> None:
         """Wait a short time for removals of networks that are in progress, then cancel them."""
         await self._networks.close()
+        for networks in self._lost_networks.values():
+            await networks.close()
 
 
 def _find_group_network(allocation: AssignedAllocation, job: Job) -> NetworkResource | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from wharf.node.drivers.port import GivenDevice
+from wharf.node.input_texts import FIRST_INPUT_DESCRIPTOR
 from wharf.node.sandbox.privileges import ProcessPrivileges
 from wharf.node.sandbox.root_filesystem import RootFilesystem, RootFilesystemError
 from wharf.node.supervisor.run import ALONE_VARIABLE, SHELL_NAME
@@ -43,9 +44,10 @@ SHELL_SPECIAL_NAMES: Final = frozenset({"OPTIND", "LINENO"})
 """Variables that have a special meaning in a shell."""
 EXEC_SCRIPT: Final = '. "/proc/self/fd/$0" && exec 6<&- 7<&- && exec "$@"'
 """Reads the environment from the descriptor whose number is $0, and becomes the command."""
-EXEC_IN_FOLDER_SCRIPT: Final = 'cd "$1" && shift && unset OLDPWD && . "/proc/self/fd/$0" && exec "$@"'
+EXEC_IN_FOLDER_SCRIPT: Final = 'cd "$1" && shift && unset OLDPWD && . "/proc/self/fd/$0" && exec 6<&- 7<&- && exec "$@"'
 """Changes to the folder $1, reads the environment from the descriptor $0, and becomes the command."""
-INPUT_DESCRIPTORS: Final = (6, 7)
+ENVIRONMENT_DESCRIPTOR: Final = FIRST_INPUT_DESCRIPTOR
+MOUNTS_DESCRIPTOR: Final = FIRST_INPUT_DESCRIPTOR + 1
 """The descriptors of the environment script and of the mount table."""
 
 
@@ -80,14 +82,11 @@ def build_launch_command(
     root: RootFilesystem,
     spec: SandboxSpec,
     command: tuple[str, ...],
-    *,
-    input_descriptors: tuple[int, int] = INPUT_DESCRIPTORS,
 ) -> LaunchCommand:
     """Return the command line that sets up the sandbox and then becomes the program `command`.
 
     Mount points are created in the task's folder. Raises RootFilesystemError.
     """
-    environment_descriptor, mounts_descriptor = input_descriptors
     namespace_options = ["--mount", "--uts", *(["--ipc"] if spec.has_own_ipc else [])]
     command_line = [
         "/usr/bin/unshare",
@@ -96,7 +95,7 @@ def build_launch_command(
         SHELL,
         LAUNCH_SCRIPT_PATH,
         str(root.folder),
-        f"/proc/self/fd/{mounts_descriptor}",
+        f"/proc/self/fd/{MOUNTS_DESCRIPTOR}",
     ]
     command_line += [spec.hostname, spec.work_folder]
     for device in spec.devices:
@@ -111,7 +110,7 @@ def build_launch_command(
         SHELL,
         "-c",
         EXEC_SCRIPT,
-        str(environment_descriptor),
+        str(ENVIRONMENT_DESCRIPTOR),
         *_build_env_prefix(spec.environment),
         SETSID_PATH,
         *command,
@@ -120,7 +119,7 @@ def build_launch_command(
 
 
 def build_user_command(
-    user_switch: Sequence[str], environment: Mapping[str, str], command: Sequence[str], *, input_descriptor: int
+    user_switch: Sequence[str], environment: Mapping[str, str], command: Sequence[str]
 ) -> EntryCommand:
     """Return the command line that runs `command` as another user, without a sandbox.
 
@@ -131,7 +130,7 @@ def build_user_command(
         SHELL,
         "-c",
         EXEC_SCRIPT,
-        str(input_descriptor),
+        str(ENVIRONMENT_DESCRIPTOR),
         *_build_env_prefix(environment),
         *command,
     ]
@@ -153,7 +152,7 @@ def _check_device_target(device: GivenDevice) -> str:
 
 
 def build_entry_command(
-    pid: int, spec: SandboxSpec, cgroups: list[Path], *, input_descriptor: int, session_command: tuple[str, ...] = ()
+    pid: int, spec: SandboxSpec, cgroups: list[Path], *, session_command: tuple[str, ...] = ()
 ) -> EntryCommand:
     """Return the prefix that runs a command in the sandbox of process `pid`.
 
@@ -178,7 +177,7 @@ def build_entry_command(
         SHELL,
         "-c",
         EXEC_IN_FOLDER_SCRIPT,
-        str(input_descriptor),
+        str(ENVIRONMENT_DESCRIPTOR),
         spec.work_folder,
     ]
     return EntryCommand(

@@ -1,6 +1,8 @@
-"""`python -m wharf.node.supervisor FOLDER NODE_ID METHOD`: starts a supervisor in its own session and returns at once.
+"""`python -m wharf.node.supervisor FOLDER NODE_ID METHOD [ABSENCE_S]`: starts a supervisor in its own session and
+returns at once.
 
-METHOD `mark` selects process tracking by environment variable; anything else selects the best method available.
+METHOD `mark` selects process tracking by environment variable; anything else selects the best method available. The
+supervisor ends when FOLDER has been missing for ABSENCE_S seconds.
 """
 
 import logging
@@ -10,12 +12,15 @@ import sys
 from pathlib import Path
 
 from wharf.node.supervisor.process_tracker import MarkTracker, choose_tracker
-from wharf.node.supervisor.task_supervisor import SupervisorRunning, TaskSupervisor
+from wharf.node.supervisor.task_supervisor import MAX_FOLDER_ABSENCE_S, SupervisorRunning, TaskSupervisor
+from wharf.world.descriptors import close_on_exec
 
 
 def main() -> int:
     """Fork: the child runs the task supervisor, the parent returns at once. Return the exit code of this process."""
+    close_on_exec()
     folder, node_id, tracking_method = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    max_folder_absence_s = float(sys.argv[4]) if len(sys.argv) > 4 else MAX_FOLDER_ABSENCE_S
     # The child leaves the agent's session, so that neither the agent's end nor its terminal's signals stop it.
     if os.fork():
         return 0
@@ -25,7 +30,11 @@ def main() -> int:
         signal.signal(signal_number, lambda *_: None)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s supervisor %(levelname)s %(message)s")
     try:
-        supervisor = TaskSupervisor(folder, MarkTracker() if tracking_method == "mark" else choose_tracker(node_id))
+        supervisor = TaskSupervisor(
+            folder,
+            MarkTracker() if tracking_method == "mark" else choose_tracker(node_id),
+            max_folder_absence_s=max_folder_absence_s,
+        )
     except SupervisorRunning:
         return 0
     supervisor.run()

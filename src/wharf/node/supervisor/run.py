@@ -2,7 +2,6 @@
 
 import contextlib
 import enum
-import fcntl
 import os
 import re
 import selectors
@@ -13,6 +12,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from wharf.node.input_texts import open_input_texts
 from wharf.node.processes import (
     Process,
     find_marked_processes,
@@ -33,10 +33,6 @@ SETSID_PATH: Final = "/usr/bin/setsid"
 NSENTER_PATH: Final = "/usr/bin/nsenter"
 PID_NAMESPACE_COMMAND: Final = ("/usr/bin/unshare", "--pid", "--")
 """Runs the shim so that its first child is the first process of a new PID namespace; the shim stays outside."""
-FIRST_INPUT_DESCRIPTOR: Final = 6
-"""The descriptor at which the program finds the first of its input texts."""
-MIN_SPARE_DESCRIPTOR: Final = 64
-"""Descriptors of input texts are moved above this number, so that dup2 cannot overwrite one of them."""
 SHELL_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 """Variable names that a shell passes on to its children."""
 
@@ -121,23 +117,16 @@ class SupervisedRun:
         if request.has_sandbox:
             self.folder.mark_sandbox_pending()
             environment[SANDBOX_VARIABLE] = str(self.folder.path)
-        input_descriptors = [_create_input(text) for text in request.input_texts]
-        try:
+        with open_input_texts(request.input_texts) as file_actions:
             pid = os.posix_spawn(
                 command[0],
                 command,
                 environment | {RUN_MARK_VARIABLE: self.name},
-                file_actions=[
-                    (os.POSIX_SPAWN_DUP2, descriptor, FIRST_INPUT_DESCRIPTOR + offset)
-                    for offset, descriptor in enumerate(input_descriptors)
-                ],
+                file_actions=file_actions,
                 setsid=True,
                 setsigmask=[],
                 setsigdef=DEFAULT_SIGNALS,
             )
-        finally:
-            for descriptor in input_descriptors:
-                os.close(descriptor)
         shim = find_process(pid)
         if shim is not None:
             self._watch_shim(shim)
@@ -290,7 +279,7 @@ class SupervisedRun:
     def _end(self, outcome: RunEnded | RunRefused) -> None:
         """Kill the remaining processes of the run, write the rest of its output, and report the outcome."""
         if isinstance(outcome, RunEnded) and self._tracker.has_oom_kill(self.name):
-            outcome = replace(outcome, is_out_of_memory=bool(outcome.exit_code))
+            outcome = replace(outcome, is_out_of_memory=True)
         self.stage = RunStage.ENDED
         self.end_message = outcome
         self._kill_leftovers()
@@ -366,16 +355,3 @@ def _build_prefix(request: RunRequest) -> list[str]:
     if request.is_session_leader:
         return command
     return [*command, SETSID_PATH]
-
-
-def _create_input(text: str) -> int:
-    """Return the descriptor of an in-memory file with this text.
-
-    Its number is at least MIN_SPARE_DESCRIPTOR, so that dup2 to low numbers cannot overwrite it.
-    """
-    descriptor = os.memfd_create("wharf-input")
-    try:
-        os.write(descriptor, text.encode())
-        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, MIN_SPARE_DESCRIPTOR)
-    finally:
-        os.close(descriptor)

@@ -28,6 +28,7 @@ from wharf.node.supervisor.process_tracker import ProcessTracker
 from wharf.node.supervisor.run import PID_NAMESPACE_COMMAND, SHELL, SHIM_PATH, RunStage, SupervisedRun
 from wharf.node.supervisor.run_folder import RunFolder, StoredRun
 from wharf.node.supervisor.selector_loop import iter_callbacks
+from wharf.world import RealWorld
 from wharf.world.framing import FrameDecoder, FrameTooLong, encode_frame
 from wharf.world.unix_sockets import bind_private_socket
 
@@ -42,6 +43,10 @@ OUTPUT_RETRY_DELAY_S: Final = 1.0
 """Delay before output is written again after an error, such as a full disk."""
 IDLE_TIMEOUT_S: Final = 20.0
 """Seconds without runs and without an agent after which the supervisor exits."""
+FOLDER_CHECK_INTERVAL_S: Final = 2.0
+"""How often the supervisor checks that its folder still exists."""
+MAX_FOLDER_ABSENCE_S: Final = 20.0
+"""How long the folder may be missing, such as while its disk is mounted again, before the supervisor ends."""
 RECEIVE_BYTES: Final = 262_144
 _decoder: Final = msgspec.msgpack.Decoder(messages.FromAgent)
 SEND_TIMEOUT_S: Final = 5.0
@@ -82,9 +87,15 @@ class TaskSupervisor:
     A run is one start of a task.
     """
 
-    def __init__(self, folder: Path, tracker: ProcessTracker) -> None:
+    def __init__(
+        self, folder: Path, tracker: ProcessTracker, *, max_folder_absence_s: float = MAX_FOLDER_ABSENCE_S
+    ) -> None:
         """Take the lock of the folder. Raises SupervisorRunning if another supervisor holds it."""
         self._folder = folder
+        self._world = RealWorld()
+        self._max_folder_absence_s = max_folder_absence_s
+        self._last_check_s = self._absent_since_s = self._world.monotonic_s()
+        self._is_stop_requested = False
         self._tracker = tracker
         self._runs: dict[str, SupervisedRun] = {}
         self._refused: dict[str, str] = {}
@@ -105,9 +116,11 @@ class TaskSupervisor:
     def run(self) -> None:
         """Take over stored runs, then serve agents and runs.
 
-        Returns when a requested shutdown is complete, or after IDLE_TIMEOUT_S without runs and without an agent.
+        Returns when a requested shutdown is complete, after IDLE_TIMEOUT_S without runs and without an agent, and when
+        the folder is gone: no agent could find this supervisor again. Runs then continue without a supervisor.
         """
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._listen_for_stop_requests()
         self._adopt_all()
         listener = self._listen()
         self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept_agent(listener))
@@ -120,10 +133,10 @@ class TaskSupervisor:
                 if self._blocked_runs
                 else IDLE_TIMEOUT_S
                 if is_idle
-                else None
+                else FOLDER_CHECK_INTERVAL_S
             )
             events = self._selector.select(wait_s)
-            if is_idle and not events:
+            if (is_idle and not events) or self._is_folder_lost():
                 break
             for call in iter_callbacks(self._selector, events):
                 call()
@@ -138,11 +151,62 @@ class TaskSupervisor:
                     self._disconnect(self._agent)
         listener.close()
         self._tracker.sweep_unknown_runs(self._runs)
+        if self._owns_folder():
+            with contextlib.suppress(OSError):
+                (self._folder / SOCKET_FILE).unlink()
+
+    def _listen_for_stop_requests(self) -> None:
+        """Have SIGTERM wake the selector, so that `_handle_stop_request` is called outside of the signal handler."""
+        reading, writing = socket.socketpair()
+        reading.setblocking(False)
+        writing.setblocking(False)
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+        self._wakeup_sockets = reading, writing
+        self._selector.register(reading, selectors.EVENT_READ, self._on_wakeup)
+
+    def _on_wakeup(self) -> None:
+        """Read the numbers of signals that have arrived, and handle a SIGTERM."""
         with contextlib.suppress(OSError):
-            (self._folder / SOCKET_FILE).unlink()
+            if signal.SIGTERM in self._wakeup_sockets[0].recv(4096):
+                self._handle_stop_request()
+
+    def _handle_stop_request(self) -> None:
+        """End if no run exists; otherwise log why not: without a supervisor, tasks block when their pipes are full."""
+        living = sum(run.stage is not RunStage.ENDED for run in self._runs.values())
+        if living:
+            log.warning("ignoring SIGTERM: tasks are running; stop their jobs, or send SIGKILL runs=%d", living)
+        else:
+            log.info("ending after SIGTERM")
+            self._is_stop_requested = True
+
+    def _owns_folder(self) -> bool:
+        """Return whether the folder still contains the lock file that this supervisor has locked."""
+        try:
+            return os.path.samestat(os.stat(self._folder / LOCK_FILE), os.fstat(self._lock))
+        except OSError:
+            return False
+
+    def _is_folder_lost(self) -> bool:
+        """Return whether the folder has been missing, or has belonged to another supervisor, for too long.
+
+        It is checked once in FOLDER_CHECK_INTERVAL_S.
+        """
+        now_s = self._world.monotonic_s()
+        if now_s - self._last_check_s < FOLDER_CHECK_INTERVAL_S:
+            return False
+        self._last_check_s = now_s
+        if self._owns_folder():
+            self._absent_since_s = now_s
+        if now_s - self._absent_since_s <= self._max_folder_absence_s:
+            return False
+        log.error("ending: the data folder of the node is gone; its tasks continue folder=%s", self._folder)
+        return True
 
     def _is_over(self) -> bool:
         """Return whether a shutdown was requested and all runs have ended."""
+        if self._is_stop_requested:
+            return True
         return self._is_shutting_down and all(run.stage is RunStage.ENDED for run in self._runs.values())
 
     def _listen(self) -> socket.socket:

@@ -9,6 +9,7 @@ current.
 import errno
 import fcntl
 import os
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,11 @@ LOG_FILE_FORMAT: Final = 1
 
 MAX_BATCH_LINES: Final = 1_024
 """Places that an index owns; position 0 is the head line. More than the changes of any batch."""
+
+MIN_FREE_BYTES: Final = 256 << 20
+"""With less free space, the log reports that its disk is nearly full: about the largest write-ahead log."""
+MAX_RESERVED_SHARE: Final = 0.05
+"""The largest part of a disk that may have to be free, for small disks."""
 
 _SQLITE_MARK: Final = b"SQLite format 3\0"
 _APPLICATION_ID: Final = 0x57484C47  # "WHLG": marks this kind of file for `file` and for this program.
@@ -141,6 +147,28 @@ class LogDatabase:
         """Rename the new file. A power failure may undo this until the folder is synced."""
         os.replace(path, self.path)
 
+    def exists(self) -> bool:
+        """Return whether the log file has content."""
+        return self.path.exists() and self.path.stat().st_size > 0
+
+    def sync_files(self) -> None:
+        """Sync the log file and its write-ahead log. Raises `OSError`."""
+        for path in (self.path, self.folder / "log.db-wal"):
+            if path.exists():
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+
+    def find_space_warning(self) -> str:
+        """Return a warning while the disk of the log is nearly full; empty otherwise."""
+        try:
+            disk = shutil.disk_usage(self.folder)
+        except OSError:
+            return ""
+        return describe_free_space(self.folder, free_bytes=disk.free, total_bytes=disk.total)
+
     def compute_size_bytes(self) -> int:
         parts = (self.path, self.folder / "log.db-wal")
         return sum(part.stat().st_size for part in parts if part.exists())
@@ -148,6 +176,12 @@ class LogDatabase:
     def sync_folder(self) -> None:
         """Sync the folder, so that new and renamed files survive a power failure."""
         sync_folder(self.folder)
+
+    def describe_open_error(self, error: Exception) -> str:
+        """Return why the log cannot be opened, and what to do, as a sentence."""
+        if is_disk_full(error):
+            return f"the log in {self.folder} cannot be opened: the disk is full; free some space and start again"
+        return self.describe_error(error)
 
     def describe_error(self, error: Exception) -> str:
         """Return what an error of SQLite or the system means for the log, and what to do, as a sentence."""
@@ -192,6 +226,24 @@ class LogDatabase:
                 f"the log in {self.folder} has format {version}, this program reads up to {LOG_FILE_FORMAT}: "
                 "start the newer program that wrote it"
             )
+
+
+def describe_free_space(folder: Path, *, free_bytes: int, total_bytes: int) -> str:
+    """Return a warning if the disk of the log in `folder` is nearly full; empty otherwise."""
+    needed_bytes = min(MIN_FREE_BYTES, int(total_bytes * MAX_RESERVED_SHARE))
+    if free_bytes >= needed_bytes:
+        return ""
+    return (
+        f"the disk of the log in {folder} is nearly full ({free_bytes >> 20} MB free, {needed_bytes >> 20} MB "
+        "recommended): free some space before writes are refused"
+    )
+
+
+def is_disk_full(error: Exception) -> bool:
+    """Return whether an error of SQLite or the system means that the disk has no free space."""
+    return isinstance(error, apsw.FullError) or (
+        isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    )
 
 
 def _describe_folder_error(folder: Path, error: OSError) -> str:

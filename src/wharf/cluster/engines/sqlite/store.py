@@ -33,7 +33,7 @@ from wharf.cluster.engines.port import (
     check_write_limits,
 )
 from wharf.cluster.engines.sqlite.checkpoint import MAX_FINAL_PAGES, MIN_CHECKPOINT_PAGES, Checkpointer
-from wharf.cluster.engines.sqlite.database import MAX_BATCH_LINES, FolderLock, LogDatabase
+from wharf.cluster.engines.sqlite.database import MAX_BATCH_LINES, FolderLock, LogDatabase, is_disk_full
 from wharf.cluster.engines.sqlite.line_index import LogLineIndex
 from wharf.cluster.engines.sqlite.lines import INSERT_LINE, Line, build_lines
 from wharf.cluster.engines.sqlite.reader import DamagedLog, LineReader
@@ -116,14 +116,22 @@ class SqliteStore:
 
     def open(self) -> None:
         """Lock the folder and open the file. Raises `LogUnavailable` with a sentence; only the lock file has changed
-        then."""
+        then.
+
+        On a full disk an existing log is opened too: it accepts no writes until there is free space.
+        """
         self._lock = FolderLock(self.database.folder)
         try:
             self.database.remove_leftovers()
-            self._open_file()
+            try:
+                self._open_file()
+            except (apsw.FullError, OSError) as error:
+                if not is_disk_full(error) or not self.database.exists():
+                    raise
+                self._open_without_writing(error)
         except (apsw.Error, OSError) as error:
             self.close()
-            raise LogUnavailable(self.database.describe_error(error)) from error
+            raise LogUnavailable(self.database.describe_open_error(error)) from error
         except LogUnavailable:
             self.close()
             raise
@@ -151,7 +159,7 @@ class SqliteStore:
         return self._line_index.get_position()
 
     def read_health(self) -> LogHealth:
-        reason = self.failure_reason or self._checkpointer.failure_reason
+        reason = self.failure_reason or self._checkpointer.failure_reason or self.database.find_space_warning()
         return LogHealth(writable=not self.failure_reason, why=reason, size_bytes=self.database.compute_size_bytes())
 
     # -- writing
@@ -410,6 +418,18 @@ class SqliteStore:
         writer.set_wal_hook(self._on_commit)
         self.failure_reason = ""
         self._is_damaged = False
+
+    def _open_without_writing(self, error: Exception) -> None:
+        """Open the file on a full disk: read its state and suspend writes, with `error` as the reason.
+
+        What the write-ahead log shows is synced, so that no reader sees a commit that a power failure could remove.
+        The state is made definite by the next recovery, before the first write.
+        """
+        self._close_file()
+        self.database.sync_files()
+        self._writer = self.database.open_writer()
+        self._reload_index()
+        self.suspend_writes(error)
 
     def _close_file(self) -> None:
         """Stop the checkpointer and close all connections."""

@@ -44,6 +44,10 @@ CLOUDS: Final = (
     ("digitalocean", "sys_vendor", "DigitalOcean"),
 )
 """How to recognize a cloud: its name, the firmware field and the beginning of its value."""
+DISK_SIZE_ATTRIBUTE: Final = "unique.storage.bytestotal"
+MIN_DISK_GROWTH: Final = 0.1
+"""The part of the disk by which free space must grow to change the node's capacity; protects servers from a new
+registration with each removed file."""
 VARYING_ATTRIBUTES: Final = ("cpu.frequency", "cpu.totalcompute", "cpu.usablecompute")
 """Attributes that change all the time; changes of them alone are not reported."""
 
@@ -93,7 +97,7 @@ def probe_machine(folder: Path, *, interface: str = "", min_port: int = 20_000, 
         "os.cgroups.version": "2" if (SYS / "fs/cgroup/cgroup.controllers").exists() else "1",
         "unique.hostname": socket.gethostname(),
         "unique.storage.volume": str(folder),
-        "unique.storage.bytestotal": str(disk.f_blocks * disk.f_frsize),
+        DISK_SIZE_ATTRIBUTE: str(disk.f_blocks * disk.f_frsize),
         "unique.network.ip-address": address,
         "unique.storage.secrets": "memory" if can_mount_tmpfs() else "disk",
         # Both names: constraints that servers add use `wharf`, job files that were written for Nomad use `nomad`.
@@ -126,18 +130,26 @@ def probe_machine(folder: Path, *, interface: str = "", min_port: int = 20_000, 
 def merge_machine_info(previous: MachineInfo, current: MachineInfo) -> MachineInfo:
     """Return `current`, but with the old values for free disk space and clock rates, which change all the time.
 
-    If nothing else has changed, the result equals `previous`.
+    Much more free space than before is adopted: an agent that started on a full disk would offer none for ever. If nothing else has changed, the result equals `previous`.
     """
     old, new = previous.resources, current.resources
     resources = msgspec.structs.replace(
         new,
-        disk=old.disk if _is_unchanged("unique.storage.bytestotal", previous, current) else new.disk,
+        disk=new.disk if _has_new_disk_size(previous, current) else old.disk,
         cpu=old.cpu if old.cpu.reservable_cpu_cores == new.cpu.reservable_cpu_cores else new.cpu,
         processors=old.processors if _is_unchanged("cpu.numcores", previous, current) else new.processors,
     )
     rates = {name: previous.attributes[name] for name in VARYING_ATTRIBUTES if name in previous.attributes}
     attributes = current.attributes | (rates if _is_unchanged("cpu.numcores", previous, current) else {})
     return MachineInfo(attributes, resources, current.address)
+
+
+def _has_new_disk_size(previous: MachineInfo, current: MachineInfo) -> bool:
+    """Return whether the size of the disk has changed, or its free space has grown by MIN_DISK_GROWTH of its size."""
+    if not _is_unchanged(DISK_SIZE_ATTRIBUTE, previous, current):
+        return True
+    growth_mb = current.resources.disk.disk_mb - previous.resources.disk.disk_mb
+    return growth_mb * BYTES_PER_MB > MIN_DISK_GROWTH * int(current.attributes.get(DISK_SIZE_ATTRIBUTE, "0"))
 
 
 def _is_unchanged(name: str, previous: MachineInfo, current: MachineInfo) -> bool:

@@ -7,18 +7,20 @@ module sends signals to them and removes them.
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
 from wharf.node.drivers.docker.config import DockerSettings
-from wharf.node.drivers.docker.container import NODE_LABEL, RUN_LABEL
+from wharf.node.drivers.docker.container import LOG_LABEL_NAMES, NODE_LABEL, RUN_LABEL
 from wharf.node.drivers.docker.container_starter import CONFLICT_STATUS, ContainerStarter
 from wharf.node.drivers.docker.container_watcher import ContainerRun, ContainerWatcher
 from wharf.node.drivers.docker.engine import ContainerEngine
 from wharf.node.drivers.docker.errors import EngineNotFound, EngineRejected, EngineUnreachable
 from wharf.node.drivers.docker.exec_command import start_container_command
 from wharf.node.drivers.docker.images import TaskImages
+from wharf.node.drivers.docker.responses import EngineVersion
 from wharf.node.drivers.port import CannotStart, Command, CommandOrder, Health, TaskOrder, View, Watcher
 from wharf.node.drivers.supervised import add_signal_prefix
 from wharf.node.processes import list_container_processes
@@ -60,6 +62,8 @@ class DockerDriver:
         self._watcher = watcher
         self._socket = socket
         self._engine = ContainerEngine(socket)
+        self._version: tuple[tuple[str, ...], EngineVersion] | None = None
+        """The version of the engine, and what the engine's pings identify it by."""
         self._starter = ContainerStarter(
             world,
             self._engine,
@@ -78,18 +82,28 @@ class DockerDriver:
     # -- the port `Driver`
 
     async def probe(self) -> Health:
-        """Return whether the engine answers, with its version as attributes. Store whether it can share networks."""
+        """Return whether the engine answers, with its version as attributes. Store whether it can share networks.
+
+        The version is requested once, and again after the engine was away or was replaced. Podman starts about ten
+        processes to answer that request.
+        """
         if not self._socket.exists():
+            self._version = None
             return Health(is_healthy=False, is_there=False, why=f"no container engine at {self._socket}")
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
-                version = await self._engine.read_version()
+                identification = await self._engine.ping()
+                if self._version is None or self._version[0] != identification:
+                    self._version = (identification, await self._engine.read_version())
         except TimeoutError:
+            self._version = None
             return Health(
                 is_healthy=False, why=f"the engine at {self._socket} did not answer within {PROBE_TIMEOUT_S:g} s"
             )
         except (EngineUnreachable, EngineRejected) as error:
+            self._version = None
             return Health(is_healthy=False, why=str(error))
+        version = self._version[1]
         self._starter.can_join_namespaces = version.is_podman
         attributes = {"driver.docker.version": version.version, "driver.docker.os_type": version.os}
         return Health(is_healthy=True, attributes={name: value for name, value in attributes.items() if value})
@@ -248,6 +262,28 @@ class DockerDriver:
                 return
             except EngineUnreachable:
                 await asyncio.sleep(RETRY_DELAY_S)
+
+    async def list_lost_containers(self) -> frozenset[str]:
+        """Return the ids of containers of other nodes whose log folder does not exist; empty without an engine."""
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                containers = await self._engine.list_containers(NODE_LABEL) if self._socket.exists() else []
+        except (TimeoutError, EngineUnreachable, EngineRejected):
+            return frozenset()
+        return frozenset(
+            container.id
+            for container in containers
+            if (labels := container.labels or {}).get(NODE_LABEL) != self._node_id
+            and (folder := labels.get(LOG_LABEL_NAMES[0], ""))
+            and not os.path.exists(folder)  # noqa: ASYNC240 - a local folder
+        )
+
+    async def remove_lost_container(self, container: str) -> None:
+        """Remove a container. Errors are logged."""
+        try:
+            await self._engine.remove_container(container)
+        except (EngineUnreachable, EngineRejected) as error:
+            log.warning("removal of a lost container failed container=%s error=%s", container, error)
 
     def _start_task(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Start the coroutine as an asyncio task, which `close` cancels, and return that task."""

@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 API_VERSION: Final = "v1.40"
 """The oldest supported version of the API; newer engines accept it."""
+VERSION_HEADERS: Final = ("server", "api-version", "libpod-api-version")
+"""Headers of the response to a ping that change when the engine is replaced by another version."""
 RESPONSE_TIMEOUT_S: Final = 60.0
 CONNECT_TIMEOUT_S: Final = 5.0
 
@@ -79,6 +81,15 @@ class ContainerEngine:
         await self._http.aclose()
 
     # -- the engine itself
+
+    async def ping(self) -> tuple[str, ...]:
+        """Return what identifies the version of the engine in its response headers. Costs the engine next to nothing.
+
+        Raises EngineUnreachable and EngineRejected.
+        """
+        async with self._open_stream("GET", "/_ping") as response:
+            await response.aread()
+            return tuple(response.headers.get(name, "") for name in VERSION_HEADERS)
 
     async def read_version(self) -> responses.EngineVersion:
         return await self._request_json("GET", "/version", responses.EngineVersion)

@@ -1,0 +1,245 @@
+"""What a node whose data folder was deleted has left on this machine: task supervisors, tasks, networks and containers.
+
+Decision record 0076 says what counts as left, and when it is ended. The processes of other agents on this machine are never
+touched: their folders exist.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Collection
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from wharf.contract.model.nodes.node import NodeEventSubsystem
+from wharf.node.agent.servers.node_events import NodeEventQueue
+from wharf.node.processes import Process, find_process, kill_process, list_cgroups, list_pids, read_environment
+from wharf.node.supervisor.process_tracker import RUN_MARK_VARIABLE
+from wharf.node.supervisor.run import SHIM_PATH
+from wharf.node.supervisor.task_supervisor import LOCK_FILE
+
+log = logging.getLogger(__name__)
+
+PROC: Final = Path("/proc")
+SCAN_INTERVAL_S: Final = 60.0
+CONFIRMATION_DELAY_S: Final = 2.0
+"""Delay before the second scan. Only what two scans find counts: a folder can be deleted shortly before its processes end."""
+SUPERVISOR_MODULE: Final = b"wharf.node.supervisor"
+DELETED_SUFFIX: Final = " (deleted)"
+CGROUP_PARENT: Final = "/wharf/"
+_MARK_PREFIX: Final = os.fsencode(f"{RUN_MARK_VARIABLE}=")
+
+
+class ForeignRemains(NamedTuple):
+    """What lost nodes have left. A lost node is one whose data folder was deleted."""
+
+    supervisors: frozenset[Process] = frozenset()
+    processes: frozenset[tuple[Process, str]] = frozenset()
+    """The shims and tasks, each with the name of its run."""
+    node_ids: frozenset[str] = frozenset()
+    """The ids of lost nodes of which no process has a folder that still exists."""
+    networks: frozenset[str] = frozenset()
+    """The ids of allocations that have a network of a lost node."""
+    containers: frozenset[str] = frozenset()
+
+    def keep_common(self, other: "ForeignRemains") -> "ForeignRemains":
+        """Return what both scans have found."""
+        return ForeignRemains(
+            self.supervisors & other.supervisors,
+            self.processes & other.processes,
+            self.node_ids & other.node_ids,
+            self.networks & other.networks,
+            self.containers & other.containers,
+        )
+
+    def describe(self) -> str:
+        """Return the number of things of each kind, such as `1 task supervisor, 2 tasks`; empty if there are none."""
+        counts = (
+            (len(self.supervisors), "task supervisors"),
+            (len({run for _, run in self.processes}), "tasks"),
+            (len(self.networks), "networks"),
+            (len(self.containers), "containers"),
+        )
+        return ", ".join(f"{number} {noun if number != 1 else noun[:-1]}" for number, noun in counts if number)
+
+
+class ForeignContainers(Protocol):
+    """Lists and removes the containers of lost nodes."""
+
+    async def list_lost_containers(self) -> frozenset[str]:
+        """Return the ids of containers of other nodes whose log folder does not exist; empty without an engine."""
+        ...
+
+    async def remove_lost_container(self, container: str) -> None:
+        """Remove a container. Errors are logged."""
+        ...
+
+
+class ForeignSearch:
+    """Searches the machine for what lost nodes have left, reports it, and ends it if the configuration says so."""
+
+    def __init__(
+        self,
+        node_id: str,
+        events: NodeEventQueue,
+        containers: ForeignContainers,
+        *,
+        should_reap: bool,
+        is_current_run: Callable[[str], bool],
+        release_networks: Callable[[str], None],
+        network_root: Path,
+    ) -> None:
+        """`release_networks` begins to remove all networks of a node id. `network_root` has a folder for each node id."""
+        self._node_id = node_id
+        self._events = events
+        self._containers = containers
+        self._should_reap = should_reap
+        self._is_current_run = is_current_run
+        self._release_networks = release_networks
+        self._network_root = network_root
+        self._reported_text = ""
+
+    async def run(self) -> None:
+        """Search, report and end at intervals. Runs until canceled."""
+        while True:
+            found = await self._scan()
+            if found.describe():
+                await asyncio.sleep(CONFIRMATION_DELAY_S)
+                found = found.keep_common(await self._scan())
+            await self.handle(found)
+            await asyncio.sleep(SCAN_INTERVAL_S)
+
+    async def _scan(self) -> ForeignRemains:
+        """Return what lost nodes have left."""
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(None, scan_machine, self._node_id, self._is_current_run, self._network_root)
+        return found._replace(containers=await self._containers.list_lost_containers())
+
+    async def handle(self, found: ForeignRemains) -> None:
+        """Report what was found if it differs from the last report; end it if `client.reap_foreign` is set."""
+        text = found.describe()
+        if text and text != self._reported_text:
+            action = "ending them" if self._should_reap else "end them, or set client.reap_foreign"
+            log.warning("found remains of a lost data folder found=%s action=%s", text, action)
+            self._events.add_event(
+                NodeEventSubsystem.STORAGE, f"Found remains of a lost data folder: {text}; {action}", found=text
+            )
+        self._reported_text = text
+        if text and self._should_reap:
+            await self._end(found)
+            log.warning("ended remains of a lost data folder ended=%s", text)
+            self._events.add_event(NodeEventSubsystem.STORAGE, f"Ended remains of a lost data folder: {text}")
+
+    async def _end(self, found: ForeignRemains) -> None:
+        """Kill the processes, supervisors first, and remove control groups, networks and containers."""
+        await asyncio.get_running_loop().run_in_executor(None, end_processes, found)
+        for node_id in found.node_ids:
+            self._release_networks(node_id)
+        for container in found.containers:
+            await self._containers.remove_lost_container(container)
+
+
+def scan_machine(node_id: str, is_current_run: Callable[[str], bool], network_root: Path) -> ForeignRemains:
+    """Return the processes and networks of lost nodes. `node_id` is this node, whose current runs never count."""
+    supervisors: set[Process] = set()
+    lost_ids: set[str] = set()
+    living_ids: set[str] = {node_id}
+    lost_runs: set[str] = set()
+    marked: list[tuple[Process, str]] = []
+    for pid in list_pids():
+        process, words = find_process(pid), _read_arguments(pid)
+        if process is None:
+            continue
+        if SUPERVISOR_MODULE in words and len(words) > words.index(SUPERVISOR_MODULE) + 2:
+            owner = os.fsdecode(words[words.index(SUPERVISOR_MODULE) + 2])
+            if _has_deleted_lock(pid):
+                supervisors.add(process)
+                lost_ids.add(owner)
+            else:
+                living_ids.add(owner)
+        run = _read_run(pid)
+        if run and not is_current_run(run):
+            marked.append((process, run))
+            if os.fsencode(SHIM_PATH) in words and _has_deleted_folder(pid):
+                lost_runs.add(run)
+    processes = {(process, run) for process, run in marked if run in lost_runs}
+    for process, run in marked:
+        if owner := _read_owner(process.pid, run):
+            (lost_ids if run in lost_runs else living_ids).add(owner)
+    node_ids = frozenset(lost_ids - living_ids)
+    networks = {allocation for owner in node_ids for allocation in _list_folder(network_root / owner)}
+    return ForeignRemains(frozenset(supervisors), frozenset(processes), node_ids, frozenset(networks))
+
+
+def end_processes(found: ForeignRemains) -> None:
+    """Kill supervisors, shims and tasks, and remove the control groups of the tasks."""
+    for process in found.supervisors:
+        kill_process(process.pid, partial(_is_running, process))
+    groups: dict[Path, None] = {}
+    for process, run in found.processes:
+        groups |= dict.fromkeys(list_cgroups(process.pid, run))
+        kill_process(process.pid, partial(_is_running, process))
+    for group in groups:
+        with contextlib.suppress(OSError):  # A process that is ending may still be in it.
+            group.rmdir()
+
+
+def _is_running(process: Process) -> bool:
+    """Return whether the process still exists; its id may belong to another one."""
+    return find_process(process.pid) == process
+
+
+def _read_arguments(pid: int) -> list[bytes]:
+    """Return the command line of a process; empty if it cannot be read."""
+    try:
+        return (PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _read_run(pid: int) -> str:
+    """Return the name of the run that the process belongs to, by its environment; empty if there is none."""
+    entries: Collection[bytes] = read_environment(pid)
+    return next((os.fsdecode(each[len(_MARK_PREFIX) :]) for each in entries if each.startswith(_MARK_PREFIX)), "")
+
+
+def _read_owner(pid: int, run: str) -> str:
+    """Return the id of the node whose control group for this run has the process; empty without such a group."""
+    return next((group.parent.name for group in list_cgroups(pid, run) if CGROUP_PARENT in str(group)), "")
+
+
+def _has_deleted_folder(pid: int) -> bool:
+    """Return whether the working folder of a shim, which is the folder of its run, was deleted."""
+    try:
+        return os.readlink(PROC / str(pid) / "cwd").endswith(DELETED_SUFFIX)
+    except OSError:
+        return False
+
+
+def _has_deleted_lock(pid: int) -> bool:
+    """Return whether the lock file that a task supervisor has open was deleted."""
+    return any(
+        _read_link(file).endswith(f"/{LOCK_FILE}{DELETED_SUFFIX}") for file in _list_paths(PROC / str(pid) / "fd")
+    )
+
+
+def _read_link(path: Path) -> str:
+    """Return the target of a link; empty if it cannot be read."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def _list_paths(folder: Path) -> list[Path]:
+    return [folder / name for name in _list_folder(folder)]
+
+
+def _list_folder(folder: Path) -> list[str]:
+    """Return the names in a folder; empty if it cannot be read."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []

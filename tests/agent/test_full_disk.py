@@ -1,0 +1,92 @@
+"""An agent that is killed on a full disk: it starts again, answers reads, and accepts writes when there is space."""
+
+import subprocess
+import urllib.error
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.processes import RunningAgent, running
+from tests.node.nodes import a_raw_job
+from tests.node.test_full_disk import fill
+from tests.waiting import wait_until
+
+CONFIG = """\
+data_dir = "{disk}/data"
+server.enabled = true
+ports.http = 0
+[state]
+engine = "sqlite"
+[client]
+enabled = true
+drivers.raw_exec.enabled = true
+"""
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=120m", "wharf-test", str(folder)], check=True)
+    yield folder
+    # The agents of the test have unmounted everything below their folders.
+    subprocess.run(["umount", "--lazy", str(folder)], check=False, capture_output=True)
+
+
+def list_statuses(agent: RunningAgent, job: str) -> list[str]:
+    allocations: Any = agent.get(f"/v1/job/{job}/allocations?stale")
+    return [each["ClientStatus"] for each in allocations]
+
+
+def submit(agent: RunningAgent, job: dict[str, Any]) -> int:
+    """Return the status of the reply."""
+    try:
+        agent.put("/v1/jobs", {"Job": job})
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code
+    return 200
+
+
+def read_server_health(agent: RunningAgent) -> tuple[int, str]:
+    """Return the status and the message."""
+    try:
+        health: Any = agent.get("/v1/agent/health?type=server")
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.read().decode()
+    return 200, health["server"]["message"]
+
+
+@pytest.mark.faults
+@pytest.mark.needs("namespaces")
+def test_an_agent_killed_on_a_full_disk_starts_for_reading_and_recovers(tmp_path: Path, disk: Path) -> None:
+    folder = tmp_path / "agent"
+    folder.mkdir()
+    (folder / "wharf.toml").write_text(CONFIG.format(disk=disk))
+    with running(folder, "agent", "--config", "wharf.toml") as first:
+        first.wait_ready()
+        submit(first, a_raw_job("runs", "exec sleep 1000", kind="service"))
+        wait_until(lambda: list_statuses(first, "runs") == ["running"], what="the task runs")
+        fill(disk / "filler")
+        wait_until(lambda: read_server_health(first)[0] == 500, what="the health check reports the full disk")
+        first.process.kill()
+        first.process.wait()
+        wait_until(lambda: not first.children(), what="the children have ended")
+        fill(disk / "more")
+
+        again = tmp_path / "again"
+        again.mkdir()
+        (again / "wharf.toml").write_text(CONFIG.format(disk=disk))
+        with running(again, "agent", "--config", "wharf.toml") as second:
+            second.wait_ready()
+            assert ["running"] == list_statuses(second, "runs")
+            assert 503 == submit(second, a_raw_job("later", "exit 0"))
+
+            (disk / "filler").unlink()
+            (disk / "more").unlink()
+            wait_until(lambda: submit(second, a_raw_job("later", "exit 0")) == 200, what="a write is accepted")
+            wait_until(lambda: list_statuses(second, "later") == ["complete"], what="the new job has run", within_s=60)
+            assert (["running"], (200, "ok")) == (list_statuses(second, "runs"), read_server_health(second))
