@@ -120,7 +120,7 @@ class ServerProcess:
             election,
             heartbeats=self.cluster.heartbeat_settings,
         )
-        DeploymentDuty(server.world, brain)
+        DeploymentDuty(server.world, brain, server.job_settings)
         DrainDuty(server.world, brain)
         PeriodicLaunchDuty(server.world, brain, server.job_settings)
         CollectionDuty(server.world, brain)

@@ -79,6 +79,14 @@ def read_health(agent: RunningAgent) -> tuple[int, Any]:
         return error.code, json.load(error)
 
 
+def test_a_node_beside_a_server_shows_the_address_of_the_agent(dev: RunningAgent) -> None:
+    nodes: Any = wait_until(lambda: dev.get("/v1/nodes"), what="the node has registered")
+    read: Any = dev.get(f"/v1/node/{nodes[0]['ID']}")
+
+    host, _, port = dev.address.removeprefix("http://").partition(":")
+    assert (nodes[0]["Address"], read["HTTPAddr"]) == (host, f"{host}:{port}")
+
+
 def test_dev_serves_a_cluster_with_a_node(dev: RunningAgent) -> None:
     nodes = wait_until(lambda: dev.get("/v1/nodes"), what="the node has registered")
 

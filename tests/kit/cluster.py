@@ -29,6 +29,7 @@ from wharf.cluster.server.security.keyring import WrappingKey
 from wharf.cluster.server.server import Server, ServerIdentity
 from wharf.cluster.state.tables import NODES
 from wharf.contract.client import NO_RETRIES, AsyncClient
+from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.node.credentials import NodeCredentials
 from wharf.node.fake_node import FakeMachine, FakeNode
 from wharf.world import SimulatedWorld
@@ -41,13 +42,21 @@ class OneServer:
     """A server with its brain, its API and a client of it."""
 
     def __init__(
-        self, cluster: "ACluster", name: str, *, heartbeats: HeartbeatSettings | None, access: bool = False
+        self,
+        cluster: "ACluster",
+        name: str,
+        *,
+        heartbeats: HeartbeatSettings | None,
+        access: bool = False,
+        job_settings: JobSettings | None = None,
     ) -> None:
         self.name = name
         self.world = cluster.world(name)
         self.faults = FaultInjector()
         self.engine = MemoryEngine(self.world, cluster.log, faults=self.faults, is_single_server=False)
-        self.server = Server(self.world, self.engine, ServerIdentity(name, name, address=f"{name}:4646"))
+        self.server = Server(
+            self.world, self.engine, ServerIdentity(name, name, address=f"{name}:4646"), job_settings=job_settings
+        )
         self.server.enable_events()
         self.replica = self.server.replica
         self.election = SteeredElection(self.server)
@@ -64,7 +73,7 @@ class OneServer:
         self.server.access.keyring.set_wrapping_keys(WrappingKey(WRAPPING_SECRET))
         self.server.access.apply_settings(AccessSettings(is_enabled=access))
         self.tending = SecretsDuty(self.brain, self.server.access.keyring)
-        DeploymentDuty(self.world, self.brain)
+        DeploymentDuty(self.world, self.brain, self.server.job_settings)
         DrainDuty(self.world, self.brain)
         PeriodicLaunchDuty(self.world, self.brain, self.server.job_settings)
         CollectionDuty(self.world, self.brain)
@@ -137,10 +146,13 @@ class ACluster:
         leads: bool = True,
         heartbeats: HeartbeatSettings | None = None,
         access: bool = False,
+        job_settings: JobSettings | None = None,
     ) -> OneServer:
         """A server that follows the log; founded, and leading if it is the first to be told so. `access`: with access
         control on."""
-        member = self.servers[name] = OneServer(self, name, heartbeats=heartbeats, access=access)
+        member = self.servers[name] = OneServer(
+            self, name, heartbeats=heartbeats, access=access, job_settings=job_settings
+        )
         await member.follow()
         await member.server.bootstrap_cluster()
         if leads:

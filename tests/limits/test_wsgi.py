@@ -1,6 +1,7 @@
 """The WSGI middleware: limit headers, charges and slots, for a server with threads."""
 
 import io
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 from tests.limits.decision_services import ADA, DIRECTORY, RecordedReply, count_slots, count_used
 from tests.waiting import wait_until
-from wharf.limits.rate_limiter import RateLimiter, load_settings
+from wharf.limits.rate_limiter import LimiterStartError, RateLimiter, load_settings
 from wharf.limits.wsgi import Environ, LimitsMiddleware, StartResponse
 from wharf.world import RealWorld
 
@@ -105,6 +106,39 @@ def test_a_graphql_query_is_read_for_the_decision_and_again_by_the_application(c
 def test_the_middleware_serves_the_status_page(caller: WsgiCaller) -> None:
     assert caller.request("/rate_limit").json()["rate"]["limit"] == 3
     assert caller.bodies == []
+
+
+def list_limiter_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "limits"]
+
+
+def test_a_limiter_that_cannot_open_leaves_no_thread_and_opens_later(tmp_path: Path) -> None:
+    caller = WsgiCaller(tmp_path)
+    before = list_limiter_threads()
+    (tmp_path / "data").write_text("a file where the data folder belongs")
+
+    for _ in range(3):
+        with pytest.raises(LimiterStartError):
+            caller.request()
+        assert list_limiter_threads() == before
+
+    (tmp_path / "data").unlink()
+    assert caller.request().status == 200
+    caller.middleware.close()
+    assert list_limiter_threads() == before
+
+
+def test_a_limiter_that_cannot_be_made_leaves_no_thread() -> None:
+    def make_limiter() -> RateLimiter:
+        raise OSError("no settings")
+
+    middleware = LimitsMiddleware(lambda _environ, _start: [], make_limiter)
+    before = list_limiter_threads()
+
+    with pytest.raises(OSError, match="no settings"):
+        middleware({}, lambda *_: lambda _data: None)
+
+    assert list_limiter_threads() == before
 
 
 def test_an_application_that_raises_frees_its_slot(caller: WsgiCaller) -> None:

@@ -5,6 +5,7 @@ may fork before. The server's threads wait for each decision. A request is charg
 """
 
 import asyncio
+import contextlib
 import io
 import threading
 import time
@@ -24,6 +25,8 @@ Application = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 OPEN_TIMEOUT_S: Final = 30.0
 """How long a request waits for the limiter to open or close, such as while it reads its counters."""
+STOP_TIMEOUT_S: Final = 5.0
+"""How long the limiter's tasks, and then its thread, may take to end; a thread that takes longer is abandoned."""
 MAX_LENGTH_DIGITS: Final = 19
 """A longer Content-Length is ignored."""
 
@@ -62,23 +65,43 @@ class LimitsMiddleware:
         return self._limiter.decision_service
 
     def _open(self) -> None:
-        """Start the limiter's thread, and open the limiter in it."""
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="limits", daemon=True)
-        self._thread.start()
+        """Start the limiter's thread, and open the limiter in it. If that fails, the thread ends again."""
         limiter = self._make_limiter()
-        asyncio.run_coroutine_threadsafe(limiter.open(), self._loop).result(OPEN_TIMEOUT_S)
+        loop = self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=loop.run_forever, name="limits", daemon=True)
+        self._thread.start()
+        opening = asyncio.run_coroutine_threadsafe(limiter.open(), loop)
+        try:
+            opening.result(OPEN_TIMEOUT_S)
+        except BaseException:
+            opening.cancel()
+            self._stop_thread()
+            raise
         self._limiter = limiter
 
     def close(self) -> None:
         """Close the limiter, which ends all requests and saves the counters, and stop its thread."""
         if self._limiter is None or self._loop is None or self._thread is None:
             return
-        asyncio.run_coroutine_threadsafe(self._limiter.close(), self._loop).result(OPEN_TIMEOUT_S)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-        self._limiter = None
+        try:
+            asyncio.run_coroutine_threadsafe(self._limiter.close(), self._loop).result(OPEN_TIMEOUT_S)
+        finally:
+            self._limiter = None
+            self._stop_thread()
+
+    def _stop_thread(self) -> None:
+        """Cancel all tasks of the limiter's thread, end the thread and close its event loop."""
+        loop, thread = self._loop, self._thread
+        assert loop is not None
+        assert thread is not None
+        self._loop = self._thread = None
+        stopping = asyncio.run_coroutine_threadsafe(_cancel_tasks(), loop)
+        with contextlib.suppress(TimeoutError):
+            stopping.result(STOP_TIMEOUT_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(STOP_TIMEOUT_S)
+        if not thread.is_alive():
+            loop.close()
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the limiter's thread, and wait for its result."""
@@ -140,6 +163,14 @@ class LimitsMiddleware:
         """End a request in the limiter's thread, without waiting. Does nothing before the limiter is open."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(decision_service.end_request_later, admitted)
+
+
+async def _cancel_tasks() -> None:
+    """Cancel all other tasks of this event loop, and wait until they have ended."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 class _WsgiCall:

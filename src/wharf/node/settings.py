@@ -289,3 +289,5 @@ class NodeLocation(msgspec.Struct, frozen=True):
     region: str
     state_folder: Path
     allocation_folder: Path
+    http_address: str = ""
+    """The host and port of the HTTP API of this agent; empty if the agent has no server."""

@@ -28,6 +28,8 @@ class LoginProvider:
         self.now_s = now_s
         self.issuer = issuer
         self.key = RSAKey.generate_key(2048, {"kid": "one", "use": "sig"})
+        self.names_keys = True
+        """Whether tokens contain the id of the key that signed them."""
         self.codes: dict[str, dict[str, str]] = {}
         self.person: dict[str, Any] = {"sub": "ada", "email": "ada@example.com", "groups": ["web", "ops"]}
         self.user_info: dict[str, Any] = {"sub": "ada", "team": "engines"}
@@ -47,6 +49,10 @@ class LoginProvider:
     def public_pem(self) -> str:
         return self.key.as_pem(private=False).decode()
 
+    def rotate(self, key_id: str) -> None:
+        """Sign with a new key from now on, and forget the old one."""
+        self.key = RSAKey.generate_key(2048, {"kid": key_id, "use": "sig"})
+
     def visit(self, auth_url: str) -> dict[str, str]:
         """Log in at the page, and return the parameters with which it redirects back."""
         requests = {name: values[0] for name, values in parse_qs(urlsplit(auth_url).query).items()}
@@ -56,7 +62,9 @@ class LoginProvider:
 
     def sign(self, claims: dict[str, Any], *, key: RSAKey | None = None, algorithm: str = "RS256") -> str:
         signing = key or self.key
-        header = {"alg": algorithm, "kid": "one"}
+        header = {"alg": algorithm}
+        if self.names_keys:
+            header["kid"] = signing.kid or "one"
         return jwt.encode(header, claims, signing, algorithms=[algorithm])
 
     def identity(self, **changed: Any) -> str:

@@ -17,6 +17,7 @@ from wharf.cluster.server.metrics import MetricFilter, RequestMeter
 from wharf.cluster.server.relay import HOPS_HEADER, RequestRelay
 from wharf.cluster.state.tables import MEMBERS
 from wharf.contract.client.relay.port import RelayRequest
+from wharf.contract.model.log import Cause, CauseKind, Write
 
 
 class FakeAgentInterface(NoAgentInterface):
@@ -58,6 +59,28 @@ async def test_members_are_shown_as_clients_expect_and_never_with_their_secret()
         assert (result["ServerName"], result["ServerRegion"], result["ServerDC"]) == ("m1", "global", "dc1")
         assert (member["Addr"], member["Port"], member["Status"], member["Tags"]["dc"]) == ("m2", 4646, "alive", "dc2")
         assert b"secret" not in reply.body.lower()
+
+
+@in_virtual_time
+async def test_the_tags_of_members_say_how_many_servers_there_are() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server("m1")
+
+        async def read_tags() -> list[tuple[str | None, str | None, str]]:
+            members = json.loads((await get(server, "/v1/agent/members")).body)["Members"]
+            tags = [member["Tags"] for member in members]
+            return [(each.get("bootstrap"), each.get("expect"), each["raft_vsn"]) for each in tags]
+
+        count = server.replica.count_records(MEMBERS)
+        await with_member(server, "m2")
+        await with_member(server, "m3")
+        several = await read_tags()
+        for name in ("m2", "m3"):
+            await server.server.writer.commit(Write("test", Cause(CauseKind.REQUEST), [MEMBERS.build_delete(name)]))
+        await server.server.writer.catch_up()
+
+        assert several == [(None, str(count + 2), "3")] * (count + 2)
+        assert await read_tags() == [("1", None, "3")] * count
 
 
 @in_virtual_time

@@ -33,9 +33,11 @@ from wharf.contract.model.allocations.resources import (
     AllocatedCpu,
     AllocatedMemory,
     AllocatedResources,
+    AllocatedSharedResources,
     AllocatedTaskResources,
 )
 from wharf.contract.model.allocations.task_states import TaskEvent, TaskState, TaskStatus
+from wharf.contract.model.jobs.networks import NetworkResource, Port
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.services import ServiceRegistration
 
@@ -203,6 +205,44 @@ async def test_a_read_allocation_has_the_job_version_that_was_placed() -> None:
         assert (views["Job"]["ID"], views["Job"]["Version"], views["Job"]["Priority"]) == ("shop", 0, 50)
         assert views["AllocatedResources"]["Tasks"]["server"]["Cpu"]["CpuShares"] == 100
         assert views["Metrics"]["NodesEvaluated"] == 3
+
+
+@in_virtual_time
+async def test_a_read_allocation_repeats_its_resources_as_older_clients_read_them() -> None:
+    network = NetworkResource(mode="host", reserved_ports=(Port(label="http", value=80),))
+    task = AllocatedTaskResources(
+        cpu=AllocatedCpu(cpu_shares=100), memory=AllocatedMemory(memory_mb=64, memory_max_mb=128)
+    )
+    cores = AllocatedTaskResources(
+        cpu=AllocatedCpu(cpu_shares=4_000, reserved_cores=(2, 3)), memory=AllocatedMemory(memory_mb=32)
+    )
+    allocated = AllocatedResources(
+        tasks={"server": task, "log": cores}, shared=AllocatedSharedResources(disk_mb=300, networks=(network,))
+    )
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        job = await a_stored_job(server, a_job())
+        await store(server, ALLOCATIONS.build_put(an_allocation(job, A1, allocated_resources=allocated)))
+
+        read = await read_json(server, f"/v1/allocation/{A1}")
+
+    def get_amounts(resources: Any) -> dict[str, Any]:
+        return {name: resources[name] for name in ("CPU", "Cores", "MemoryMB", "MemoryMaxMB", "DiskMB")}
+
+    assert get_amounts(read["Resources"]) == {
+        "CPU": 4_100, "Cores": 2, "MemoryMB": 96, "MemoryMaxMB": 160, "DiskMB": 300,
+    }  # fmt: skip
+    assert get_amounts(read["TaskResources"]["server"]) == {
+        "CPU": 100, "Cores": 0, "MemoryMB": 64, "MemoryMaxMB": 128, "DiskMB": 0,
+    }  # fmt: skip
+    assert get_amounts(read["TaskResources"]["log"])["MemoryMaxMB"] == 32
+    assert get_amounts(read["SharedResources"]) == {
+        "CPU": 0, "Cores": 0, "MemoryMB": 0, "MemoryMaxMB": 0, "DiskMB": 300,
+    }  # fmt: skip
+    assert [read[name]["Networks"][0]["ReservedPorts"][0]["Value"] for name in ("Resources", "SharedResources")] == [
+        80,
+        80,
+    ]
 
 
 @in_virtual_time

@@ -14,6 +14,7 @@ from tests.builders import a_job
 from tests.cluster.api.access import ApiCaller, an_operator
 from tests.kit.cluster import ACluster
 from tests.kit.exchange import ask
+from tests.kit.requests import get
 from tests.kit.state import a_node, an_allocation
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.agent.access_control import generate_rsa_key
@@ -122,6 +123,21 @@ async def test_anyone_can_verify_an_identity_with_the_published_keys() -> None:
 
         assert token.claims["sub"] == "global:default:web:front:app:default"
         assert (token.claims["nomad_allocation_id"], token.claims["nomad_job_id"]) == (WEB.id, "web")
+
+
+@in_virtual_time
+async def test_the_published_keys_have_an_index_and_may_be_cached_for_a_minute() -> None:
+    async with ACluster() as cluster:
+        operator = await an_operator(cluster)
+        await running(operator)
+        before = await get(operator.server, "/.well-known/jwks.json")
+
+        _, rotated = await operator.put("/v1/operator/keyring/rotate")
+        after = await get(operator.server, "/.well-known/jwks.json")
+
+        assert rotated
+        assert (before.headers["cache-control"], after.headers["cache-control"]) == ("max-age=60", "max-age=60")
+        assert 0 < int(before.headers["x-cluster-index"]) < int(after.headers["x-cluster-index"])
 
 
 @in_virtual_time

@@ -1,5 +1,6 @@
 """Logins by OIDC and JWT over HTTP, with a provider that signs real tokens (reference 5.2, 5.3)."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -345,6 +346,92 @@ def test_keys_are_read_from_the_configured_source(source: str) -> None:
             assert login.provider.requested_paths.count("keys") == 1  # Keys are cached for a few minutes.
 
     log_in()
+
+
+async def a_login_by_jwks(cluster: ACluster) -> LoginSetup:
+    """Return a login whose keys come from the provider and are in the cache."""
+    login = await a_login(cluster)
+    await login.method("JWT", config={"JWKSURL": "https://login.example/keys", "BoundAudiences": [CLIENT_ID]})
+    await login.rule()
+    assert (await login.log_in(login.provider.identity()))[0] == 200
+    return login
+
+
+def count_key_requests(login: LoginSetup) -> int:
+    return login.provider.requested_paths.count("keys")
+
+
+@pytest.mark.parametrize("names_keys", [True, False])
+def test_a_token_with_a_new_key_of_the_provider_is_accepted_at_once(*, names_keys: bool) -> None:
+    @in_virtual_time
+    async def log_in() -> None:
+        async with ACluster() as cluster:
+            login = await a_login_by_jwks(cluster)
+            login.provider.names_keys = names_keys
+            await pass_time(60)
+            login.provider.rotate("two")
+
+            logins = await asyncio.gather(*(login.log_in(login.provider.identity()) for _ in range(5)))
+
+            assert ([status for status, _ in logins], count_key_requests(login)) == ([200] * 5, 2)
+
+    log_in()
+
+
+@in_virtual_time
+async def test_oidc_accepts_a_new_key_of_the_provider_at_once() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        await login.oidc()
+        await login.rule()
+        assert (await login.complete())[0] == 200
+        await pass_time(60)
+        login.provider.rotate("two")
+
+        assert (await login.complete())[0] == 200
+
+
+@in_virtual_time
+async def test_tokens_that_name_unknown_keys_cause_one_request_in_ten_seconds() -> None:
+    async with ACluster() as cluster:
+        login = await a_login_by_jwks(cluster)
+        await pass_time(60)
+        claims = {"aud": CLIENT_ID, "exp": 2**40}
+        strange = login.provider.sign(claims, key=RSAKey.generate_key(2048, {"kid": "strange"}))
+        before = count_key_requests(login)
+
+        statuses = []
+        for _ in range(40):
+            statuses.append((await login.log_in(strange))[0])
+            await pass_time(0.5)
+
+        assert (statuses, count_key_requests(login) - before) == ([401] * 40, 2)
+
+
+@in_virtual_time
+async def test_a_wrong_signature_of_a_known_key_causes_no_request() -> None:
+    async with ACluster() as cluster:
+        login = await a_login_by_jwks(cluster)
+        await pass_time(60)
+        wrong = login.provider.sign({"aud": CLIENT_ID, "exp": 2**40}, key=RSAKey.generate_key(2048, {"kid": "one"}))
+
+        status, _ = await login.log_in(wrong)
+
+        assert (status, count_key_requests(login)) == (401, 1)
+
+
+@in_virtual_time
+async def test_known_keys_are_used_while_the_provider_cannot_be_reached() -> None:
+    async with ACluster() as cluster:
+        login = await a_login_by_jwks(cluster)
+        await pass_time(60)
+        old = login.provider.identity()
+        login.provider.rotate("two")
+        login.providers.is_away = True
+
+        refused, accepted = await login.log_in(login.provider.identity()), await login.log_in(old)
+
+        assert (refused[0], "does not answer" in refused[1], accepted[0]) == (401, True, 200)
 
 
 @pytest.mark.parametrize(

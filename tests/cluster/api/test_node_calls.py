@@ -28,8 +28,9 @@ NO_PATH = (404, "No path to node")
 class EchoChannels:
     """Node channels with a node whose replies contain the call."""
 
-    def __init__(self) -> None:
+    def __init__(self, content_type: str = "application/json") -> None:
         self.calls: list[NodeCall] = []
+        self.content_type = content_type
 
     def channel_to(self, node_id: str) -> NodeChannel:
         if node_id != NODE:
@@ -39,8 +40,8 @@ class EchoChannels:
     async def call(self, call: NodeCall) -> NodeReply:
         self.calls.append(call)
         if call.verb == "fs_logs":
-            return NodeReply("application/json", parts=_frames())
-        return NodeReply("application/json", b'{"Verb": "' + call.verb.encode() + b'"}')
+            return NodeReply(self.content_type, parts=_frames())
+        return NodeReply(self.content_type, b'{"Verb": "' + call.verb.encode() + b'"}')
 
     async def open_stream(self, call: NodeCall) -> NodeStream:
         raise AssertionError(f"{call.verb} is no talk here")
@@ -143,6 +144,35 @@ async def test_an_unknown_allocation_is_not_found() -> None:
         for method, target, body in ALLOCATION_REQUESTS:
             matches = await send_request(server, method, target.format(UNKNOWN), body)
             assert matches == (404, f'Unknown allocation "{UNKNOWN}"'), (method, target)
+
+
+@pytest.mark.parametrize(
+    ("target", "query"),
+    [("cat", "path=a"), ("readat", "path=a&offset=0"), ("stream", "path=a"), ("logs", "task=server&type=stdout")],
+)
+@pytest.mark.parametrize(
+    ("sent", "received"),
+    [
+        ("text/html; charset=utf-8", "text/plain; charset=utf-8"),
+        ("application/xhtml+xml", "text/plain; charset=utf-8"),
+        ("image/png", "image/png"),
+    ],
+)
+def test_files_of_tasks_cannot_run_scripts_in_a_browser(target: str, query: str, sent: str, received: str) -> None:
+    @in_virtual_time
+    async def read() -> None:
+        async with ACluster() as cluster:
+            server = await with_work(cluster)
+            server.server.node_channels = EchoChannels(sent)
+
+            reply = await get(server, f"/v1/client/fs/{target}/{RUNNING_ID}", query)
+
+            assert (reply.status, reply.headers["content-type"]) == (200, received)
+            assert reply.headers["content-security-policy"] == "default-src 'none'; style-src 'unsafe-inline'; sandbox"
+            assert reply.headers["x-content-type-options"] == "nosniff"
+            assert reply.headers["x-xss-protection"] == "1; mode=block"
+
+    read()
 
 
 @in_virtual_time

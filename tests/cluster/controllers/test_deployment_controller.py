@@ -79,7 +79,7 @@ def test_a_deployment_does_not_end_while_a_failed_allocation_waits_for_its_retry
     for allocation in loop.list_active():
         loop.report(allocation, ClientStatus.RUNNING, healthy=True)
     deployment = loop.deployment()
-    # A lost allocation also became healthy before its node stopped it, and is counted.
+    # A server of an earlier version also counted an allocation that was lost later.
     group = replace((deployment.task_groups or {})["web"], healthy_allocs=3)
     loop.put_led(DEPLOYMENTS.build_put(replace(deployment, task_groups={"web": group})))
     loop.report(loop.list_active()[0], ClientStatus.FAILED, healthy=False)
@@ -91,6 +91,25 @@ def test_a_deployment_does_not_end_while_a_failed_allocation_waits_for_its_retry
 
     assert 2 == len(loop.list_active())
     assert DeploymentStatus.SUCCESSFUL is loop.deployment().status
+
+
+def test_a_deployment_waits_until_the_replacement_of_a_lost_healthy_allocation_is_healthy() -> None:
+    loop = a_rollout(3)
+    first, second, third = loop.list_active()
+    loop.report(first, ClientStatus.RUNNING, healthy=True)
+    loop.lose_node(first.node_id)
+    loop.process_pending()
+    for allocation in (second, third):
+        if allocation.node_id != first.node_id:
+            loop.report(allocation, ClientStatus.RUNNING, healthy=True)
+    for allocation in loop.list_active():
+        loop.report(allocation, ClientStatus.RUNNING)
+    loop.process_pending()
+    before = loop.deployment().status
+
+    loop.settle()
+
+    assert (before, loop.deployment().status) == (DeploymentStatus.RUNNING, DeploymentStatus.SUCCESSFUL)
 
 
 def test_a_clock_that_was_set_back_does_not_extend_the_progress_deadline() -> None:

@@ -237,7 +237,7 @@ def test_dispatching_a_child_is_refused() -> None:
 
 def test_dispatching_a_stopped_job_is_refused() -> None:
     state = make_state()
-    state.do(registration.deregister_job(state.replica, "default", "convert", state.moment))
+    state.do(registration.deregister_job(state.replica, "default", "convert", state.moment, settings=SETTINGS))
 
     assert expect_refusal(state, dispatch) == (RefusalCode.INVALID, 'Specified job "convert" is stopped')
 

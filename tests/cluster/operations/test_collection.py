@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.builders import a_batch_job, a_group, a_job, a_periodic_job
-from tests.kit.state import SECOND_NS, AState
+from tests.kit.state import SECOND_NS, SETTINGS, AState
 from wharf.cluster.operations.jobs import registration
 from wharf.cluster.operations.operator.collection import CollectionKind, collect_garbage
 from wharf.cluster.state.tables import (
@@ -365,7 +365,7 @@ def test_scaling_policies_and_launches_are_collected_with_their_job() -> None:
     state = AState()
     scaled = a_group(scaling=ScalingPolicy(min=1, max=3))
     state.register(a_periodic_job("nightly", scaled))
-    state.lead(registration.deregister_job(state.replica, "default", "nightly", state.moment))
+    state.lead(registration.deregister_job(state.replica, "default", "nightly", state.moment, settings=SETTINGS))
     state.now_ns += HOUR_NS
 
     collect(state, CollectionKind.JOBS)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from tests.builders import a_job
@@ -10,7 +11,7 @@ from wharf.cluster.operations.derived_state import update_deployment_counts
 from wharf.cluster.operations.nodes import reports
 from wharf.cluster.operations.nodes.reports import AllocationReport
 from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS
-from wharf.contract.model.allocations.allocation import AllocDeploymentStatus, ClientStatus
+from wharf.contract.model.allocations.allocation import AllocDeploymentStatus, ClientStatus, DesiredStatus
 from wharf.contract.model.deployments import Deployment, DeploymentGroup, DeploymentStatus
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.times import to_datetime
@@ -126,6 +127,78 @@ def test_an_unhealthy_allocation_is_not_counted_back() -> None:
     set_health(state, True)
 
     assert count_health(state) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"client_status": ClientStatus.LOST},
+        {"client_status": ClientStatus.FAILED},
+        {"desired_status": DesiredStatus.STOP},
+    ],
+    ids=["lost", "failed", "stopped"],
+)
+def test_a_healthy_allocation_that_leaves_no_longer_counts_as_healthy(fields: dict[str, Any]) -> None:
+    state = make_state()
+    place_allocation(state)
+    set_health(state, True)
+
+    state.put_led(ALLOCATIONS.build_put(replace(state.allocation("a1"), **fields)))
+
+    assert count_health(state) == (0, 0)
+
+
+def test_an_allocation_that_leaves_and_returns_counts_once() -> None:
+    state = make_state()
+    place_allocation(state)
+    set_health(state, True)
+    healthy = state.allocation("a1")
+
+    for status in (ClientStatus.LOST, ClientStatus.RUNNING, ClientStatus.LOST, ClientStatus.RUNNING):
+        state.put_led(ALLOCATIONS.build_put(replace(healthy, client_status=status)))
+
+    assert count_health(state) == (1, 0)
+
+
+def test_a_lost_allocation_that_is_reported_unhealthy_counts_once() -> None:
+    state = make_state()
+    place_allocation(state)
+    set_health(state, True)
+    state.put_led(ALLOCATIONS.build_put(replace(state.allocation("a1"), client_status=ClientStatus.LOST)))
+
+    set_health(state, False)
+
+    assert count_health(state) == (0, 1)
+
+
+def test_the_counts_of_an_ended_deployment_do_not_change_when_its_allocations_stop() -> None:
+    state = make_state()
+    place_allocation(state)
+    set_health(state, True)
+    deployment = state.replica.get(DEPLOYMENTS, "d1")
+    assert deployment is not None
+    state.put_led(DEPLOYMENTS.build_put(replace(deployment, status=DeploymentStatus.SUCCESSFUL)))
+
+    state.put_led(ALLOCATIONS.build_put(replace(state.allocation("a1"), desired_status=DesiredStatus.STOP)))
+
+    assert count_health(state) == (1, 0)
+
+
+def test_the_health_of_an_earlier_deployment_does_not_count() -> None:
+    state = make_state()
+    healthy = AllocDeploymentStatus(healthy=True)
+    state.put_led(
+        ALLOCATIONS.build_put(an_allocation(state.job(), "a1", deployment_id="d0", deployment_status=healthy))
+    )
+
+    state.put_led(
+        ALLOCATIONS.build_put(
+            replace(state.allocation("a1"), deployment_id="d1", deployment_status=AllocDeploymentStatus())
+        )
+    )
+    set_health(state, True)
+
+    assert count_health(state) == (1, 0)
 
 
 def test_only_the_first_placement_starts_the_progress_deadline() -> None:

@@ -32,6 +32,7 @@ from wharf.contract.model.state_machines.machine import InvalidTransition
 from wharf.contract.model.times import to_datetime
 
 MANY = 100
+MAX_VERSIONS = 8
 DEADLINE_NS = 600 * SECOND_NS
 
 
@@ -111,7 +112,7 @@ def get_evaluation(state: AState, written: DeploymentWriteResult) -> Evaluation:
 
 
 def fail(state: AState) -> DeploymentWriteResult:
-    return state.lead(deployments.fail_deployment(state.replica, "d1", state.moment))
+    return state.lead(deployments.fail_deployment(state.replica, "d1", state.moment, max_versions=MAX_VERSIONS))
 
 
 def pause(state: AState) -> DeploymentWriteResult:
@@ -139,7 +140,13 @@ def set_health(
 ) -> DeploymentWriteResult:
     return state.lead(
         deployments.set_allocation_health(
-            state.replica, "d1", state.moment, healthy=healthy, unhealthy=unhealthy, max_changes=changes_max
+            state.replica,
+            "d1",
+            state.moment,
+            healthy=healthy,
+            unhealthy=unhealthy,
+            max_changes=changes_max,
+            max_versions=MAX_VERSIONS,
         )
     )
 
@@ -217,7 +224,7 @@ def test_a_deployment_of_a_deleted_job_fails_without_an_evaluation() -> None:
     state = make_state()
     state.put(JOBS.build_delete("default", "shop"))
 
-    written = state.do(deployments.fail_deployment(state.replica, "d1", state.moment))
+    written = state.do(deployments.fail_deployment(state.replica, "d1", state.moment, max_versions=MAX_VERSIONS))
 
     assert (written.eval_id, written.eval_create_index) == ("", 0)
     assert get_deployment(state).status == "failed"

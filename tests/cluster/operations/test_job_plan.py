@@ -18,7 +18,9 @@ from wharf.contract.model.refusal import Refusal
 def plan_job(state: AState, job: Job, *, with_diff: bool = True, **options: Any) -> DryRun:
     """Return the plan of the job, and check that nothing changed."""
     index = state.replica.index
-    planned = dry_run_job(state.replica, job, state.moment, SETTINGS, should_include_diff=with_diff, **options)
+    planned = dry_run_job(
+        state.replica, job, state.moment, SETTINGS, should_include_diff=with_diff, **{"max_launches": 1} | options
+    )
     assert state.replica.index == index
     return planned
 

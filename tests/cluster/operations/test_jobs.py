@@ -342,7 +342,9 @@ def test_implied_constraints_are_stored_with_the_job() -> None:
 
 def deregister(state: AState, job_id: str = "shop", *, eval_priority: int = 0) -> registration.JobWriteResult:
     return state.do(
-        registration.deregister_job(state.replica, "default", job_id, state.moment, eval_priority=eval_priority)
+        registration.deregister_job(
+            state.replica, "default", job_id, state.moment, eval_priority=eval_priority, settings=SETTINGS
+        )
     )
 
 

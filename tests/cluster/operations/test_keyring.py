@@ -12,7 +12,7 @@ from wharf.cluster.operations.acl import tokens
 from wharf.cluster.operations.keyring import KeyRotationRequest
 from wharf.cluster.operations.variables import VariableKey, put_variable
 from wharf.cluster.state.tables import ACL_TOKENS, ALLOCATIONS, KEYRING, VARIABLES
-from wharf.contract.model.acl.tokens import Token, TokenType
+from wharf.contract.model.acl.tokens import LifetimeLimits, Token, TokenType
 from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.model.cluster import KeyringKey, KeyState
 from wharf.contract.model.log import WRITE_INDEX
@@ -96,7 +96,11 @@ def test_every_encrypted_field_counts_as_use_of_its_key() -> None:
     state = AState()
     rotate(state, "one")
     desired = Token(accessor_id="a", type=TokenType.MANAGEMENT)
-    state.do(tokens.create_token(state.replica, desired, NewSecret("digest", SealedData(b"s", "one")), state.moment))
+    state.do(
+        tokens.create_token(
+            state.replica, desired, NewSecret("digest", SealedData(b"s", "one")), state.moment, limits=LifetimeLimits()
+        )
+    )
     rotate(state, "two")
     before = state.replica.index
 
@@ -169,7 +173,7 @@ def test_only_expired_tokens_are_collected_in_batches() -> None:
     for number in range(5):
         desired = Token(accessor_id=f"a{number}", type=TokenType.MANAGEMENT, expiration_ttl=HOUR if number < 4 else 0)
         secret = NewSecret(f"d{number}", SealedData(b"s", "one"))
-        state.do(tokens.create_token(state.replica, desired, secret, state.moment))
+        state.do(tokens.create_token(state.replica, desired, secret, state.moment, limits=LifetimeLimits()))
     state.now_ns += 3 * HOUR
     counts = []
 
@@ -185,7 +189,9 @@ def test_a_token_that_changed_meanwhile_is_not_collected() -> None:
     rotate(state, "one")
     desired = Token(accessor_id="a", type=TokenType.MANAGEMENT, expiration_ttl=HOUR)
     created = state.do(
-        tokens.create_token(state.replica, desired, NewSecret("d", SealedData(b"s", "one")), state.moment)
+        tokens.create_token(
+            state.replica, desired, NewSecret("d", SealedData(b"s", "one")), state.moment, limits=LifetimeLimits()
+        )
     )
     state.now_ns += 3 * HOUR
     decided = tokens.collect_expired_tokens(state.replica, state.moment, threshold_ns=HOUR, max_tokens=3)

@@ -127,7 +127,7 @@ def test_the_usage_is_the_sum_over_occupying_allocations_of_its_namespaces() -> 
             region="global",
             hash=limit.hash,
             region_limit=RegionLimit(
-                cpu=120,
+                cpu=20,  # The CPU of a1 consists of reserved cores, which count as cores.
                 cores=2,
                 memory_mb=55,
                 memory_max_mb=55,

@@ -134,7 +134,7 @@ def test_policies_are_disabled_while_their_job_is_stopped() -> None:
     state = AState()
     state.register(make_scaled_job())
 
-    state.do(jobs.deregister_job(state.replica, "default", "shop", state.moment))
+    state.do(jobs.deregister_job(state.replica, "default", "shop", state.moment, settings=SETTINGS))
     stopped = [policy.enabled for policy in list_policies(state)]
     state.register(make_scaled_job())
 

@@ -12,7 +12,9 @@ from wharf.contract.model.log import WRITE_INDEX
 
 
 def reconcile(state: AState, *, max_summaries: int = 10, after: str = "") -> SummaryReconciliation:
-    return state.do(reconcile_summaries(state.replica, after_key=after, max_summaries=max_summaries))
+    return state.do(
+        reconcile_summaries(state.replica, after_key=after, max_summaries=max_summaries, max_scanned_jobs=100)
+    )
 
 
 def make_state() -> AState:

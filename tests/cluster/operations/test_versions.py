@@ -276,7 +276,7 @@ def test_a_revert_can_require_the_current_version() -> None:
 def test_a_revert_starts_a_stopped_job_again() -> None:
     state = AState()
     state.register(a_job("shop", a_group(count=2)))
-    state.do(jobs.deregister_job(state.replica, "default", "shop", state.moment))
+    state.do(jobs.deregister_job(state.replica, "default", "shop", state.moment, settings=SETTINGS))
 
     revert(state, 0)
 

@@ -33,6 +33,7 @@ from wharf.contract.model.times import to_datetime
 
 Check = Callable[[], None]
 MAX_CHANGES = 40
+MAX_VERSIONS = 3
 
 
 class SimulatedCluster(AState):
@@ -41,6 +42,7 @@ class SimulatedCluster(AState):
     def __init__(self) -> None:
         super().__init__()
         self.checks: list[Check] = [self.assert_nothing_is_over_committed]
+        self.max_versions = MAX_VERSIONS
 
     # -- leader
 
@@ -77,7 +79,9 @@ class SimulatedCluster(AState):
     def advance_deployments(self) -> bool:
         """Make one deployment step. Return whether one was due."""
         for deployment in self.replica.iter_all(DEPLOYMENTS):
-            step = deployments.decide_next_step(self.replica, deployment.id, self.moment, max_changes=MAX_CHANGES)
+            step = deployments.decide_next_step(
+                self.replica, deployment.id, self.moment, max_changes=MAX_CHANGES, max_versions=self.max_versions
+            )
             if step is not None and step.write is not None:
                 self.lead(step)
                 return True

@@ -1,5 +1,7 @@
 """The best node for each allocation, compared with slow reference formulas and with cases by hand."""
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,18 +44,25 @@ class SelectorHarness:
             self.fleet.set_node(replace(node, status=NodeStatus.READY))
         self.job, self.group = job, job.groups[0]
         state = AState()
-        volumes = NamespaceVolumes(state.replica, "default")
-        feasibility = FeasibilityChecker(self.fleet)
+        self.volumes = NamespaceVolumes(state.replica, "default")
+        self.algorithm = algorithm or SchedulerAlgorithm.BINPACK
         self.draft = FleetDraft(self.fleet)
-        self.selector = NodeSelector(
+        self.selector = self.make_selector(
+            PlacedSibling(self.fleet.row_by_node_id[node_id], name) for node_id, name in placed
+        )
+
+    def make_selector(self, siblings: Iterable[PlacedSibling]) -> NodeSelector:
+        """Return a new selector for the draft as it is now."""
+        feasibility = FeasibilityChecker(self.fleet)
+        return NodeSelector(
             self.draft,
-            feasibility.screen_nodes(feasibility.select_ready_nodes(job), job, self.group, volumes),
-            job,
+            feasibility.screen_nodes(feasibility.select_ready_nodes(self.job), self.job, self.group, self.volumes),
+            self.job,
             self.group,
-            rules=PlacementRules(algorithm or SchedulerAlgorithm.BINPACK),
+            rules=PlacementRules(self.algorithm),
             random=SeededRandom("an evaluation", 1),
-            siblings=[PlacedSibling(self.fleet.row_by_node_id[node_id], name) for node_id, name in placed],
-            volume_check=make_volume_check(self.group, volumes),
+            siblings=siblings,
+            volume_check=make_volume_check(self.group, self.volumes),
         )
 
     def choose(self, index: int = 0, *, avoided: tuple[str, ...] = (), preferred: str = "") -> NodeChoice | None:
@@ -136,6 +145,30 @@ def test_each_allocation_is_placed_on_a_node_with_the_highest_score(
         reference.used[chosen.node.id] += get_resources_usage(chosen.resources)
         reference.ports[chosen.node.id] |= {port.value for port in chosen.resources.shared.ports or ()}
         reference.placed.append((by_id[chosen.node.id], group.name))
+
+
+@given(draw_nodes(), draw_jobs(), st.lists(st.sampled_from(["place", "leave", "free"]), max_size=24), st.data())
+def test_a_selector_finds_a_node_if_and_only_if_a_new_selector_does(
+    fleet: list[Node], job: Job, steps: list[str], data: st.DataObject
+) -> None:
+    harness = SelectorHarness(*fleet, job=job)
+    rows = harness.fleet.row_by_node_id
+    siblings: list[PlacedSibling] = []
+    placed: list[NodeChoice] = []
+    for step in steps:
+        if step == "place":
+            can_place = any(not harness.make_selector(siblings).find_obstacle(node) for node in fleet)
+            chosen = harness.choose()
+            assert (chosen is not None) == can_place
+            if chosen is not None:
+                siblings.append(PlacedSibling(rows[chosen.node.id], "web"))
+                placed.append(chosen)
+        elif step == "leave" and siblings:
+            sibling = siblings.pop(data.draw(st.integers(0, len(siblings) - 1)))
+            harness.selector.count_sibling(sibling, -1)
+        elif step == "free" and placed:
+            freed = placed.pop(data.draw(st.integers(0, len(placed) - 1)))
+            harness.draft.remove_allocation(rows[freed.node.id], freed.resources)
 
 
 def test_the_scores_of_a_placement_are_reported_best_first() -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.builders import a_group, a_job, a_system_job, a_task, some_resources
 from tests.kit.state import AState
@@ -15,14 +16,16 @@ from wharf.cluster.scheduling.capacity.quotas import (
 )
 from wharf.cluster.scheduling.plans.check import check_plan
 from wharf.cluster.scheduling.plans.plan import Plan
-from wharf.cluster.state.tables import ALLOCATIONS, NAMESPACES, QUOTAS
+from wharf.cluster.state.tables import ALLOCATIONS, NAMESPACES, NODES, QUOTAS
 from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.model.allocations.resources import AllocatedCpu, AllocatedResources, AllocatedTaskResources
 from wharf.contract.model.evaluations import EvaluationStatus
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.jobs.resources import RequestedDevice
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.namespaces import Namespace
+from wharf.contract.model.nodes.resources import DeviceInstance, NodeCpu, NodeDevice
 from wharf.contract.model.quotas import Quota, QuotaLimit, RegionLimit
 
 
@@ -72,6 +75,89 @@ def count_placements(plan: Plan) -> int:
 )
 def test_no_more_is_placed_than_each_limit_allows(limits: dict[str, Any], fitting: int) -> None:
     assert count_placements(make_plan(make_state(**limits), a_job("shop", make_group((100, 100), count=8)))) == fitting
+
+
+def make_state_with_devices(*limits: tuple[str, int]) -> AState:
+    """Return a state with a quota on devices, and with nodes that have two GPUs of each of two models."""
+    state = make_state(devices=tuple(RequestedDevice(name=name, count=count) for name, count in limits))
+    for node in list(state.replica.iter_all(NODES)):
+        assert node.node_resources is not None
+        devices = tuple(
+            NodeDevice(
+                vendor="acme",
+                type="gpu",
+                name=name,
+                instances=tuple(DeviceInstance(id=f"{node.id}-{name}-{number}", healthy=True) for number in range(2)),
+            )
+            for name in ("big", "small")
+        )
+        state.put(NODES.build_put(replace(node, node_resources=replace(node.node_resources, devices=devices))))
+    return state
+
+
+def make_group_with_device(name: str, *, count: int, devices: int = 1) -> TaskGroup:
+    resources = replace(some_resources(cpu=10), devices=(RequestedDevice(name=name, count=devices),))
+    return a_group("web", a_task("train", driver="mock", resources=resources), count=count)
+
+
+@pytest.mark.parametrize(
+    ("limit", "requested", "fitting"),
+    [
+        (("gpu", 2), "acme/gpu/big", 2),
+        (("acme/gpu", 3), "gpu", 3),
+        (("acme/gpu/big", 1), "acme/gpu/big", 1),
+        (("acme/gpu/big", 1), "acme/gpu/small", 6),
+        (("acme/gpu/big", 2), "gpu", 2),
+        (("fpga", 1), "gpu", 8),
+        (("gpu", 0), "gpu", 8),
+        (("gpu", -1), "gpu", 0),
+    ],
+)
+def test_no_more_devices_are_assigned_than_the_quota_allows(
+    limit: tuple[str, int], requested: str, fitting: int
+) -> None:
+    state = make_state_with_devices(limit)
+
+    plan = make_plan(state, a_job("shop", make_group_with_device(requested, count=8)))
+
+    assert count_placements(plan) == fitting
+
+
+def test_devices_in_use_count_for_the_next_job() -> None:
+    state = make_state_with_devices(("acme/gpu", 3))
+    commit_plan(state, make_plan(state, a_job("first", make_group_with_device("gpu", count=1, devices=2))))
+
+    plan = make_plan(state, a_job("second", make_group_with_device("acme/gpu/small", count=4)))
+
+    assert count_placements(plan) == 1
+    metric = (plan.follow_ups[0].failed_tg_allocs or {})["web"]
+    assert metric.quota_exhausted == ("device acme/gpu exhausted (4 needed > 3 limit)",)
+
+
+def test_the_second_of_two_concurrent_plans_gets_only_the_remaining_devices() -> None:
+    state = make_state_with_devices(("gpu", 3))
+    first = make_plan(state, a_job("first", make_group_with_device("gpu", count=2)))
+    second = make_plan(state, a_job("second", make_group_with_device("gpu", count=2)))
+
+    commit_plan(state, first)
+    checked = check_plan(second, state.replica, max_changes=200)
+
+    assert checked.write is None or len([c for c in checked.write.changes if c.table == ALLOCATIONS.name]) <= 1
+    assert checked.dropped_nodes
+
+
+def test_reserved_cores_do_not_count_against_a_limit_on_cpu() -> None:
+    state = make_state(cpu=1_000)
+    for node in list(state.replica.iter_all(NODES)):
+        assert node.node_resources is not None
+        cpu = NodeCpu(cpu_shares=10_000, total_cpu_cores=4, reservable_cpu_cores=(0, 1, 2, 3))
+        state.put(NODES.build_put(replace(node, node_resources=replace(node.node_resources, cpu=cpu))))
+    task = a_task(driver="mock", resources=replace(some_resources(cpu=0), cores=2))
+
+    plan = make_plan(state, a_job("shop", a_group("web", task)))
+    checked = check_plan(plan, state.replica, max_changes=200)
+
+    assert (count_placements(plan), list(checked.dropped_nodes)) == (1, [])
 
 
 def test_a_limit_below_zero_allows_nothing_and_a_limit_of_zero_everything() -> None:

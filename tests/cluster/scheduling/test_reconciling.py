@@ -170,6 +170,17 @@ def test_distinct_hosts_do_not_block_an_update() -> None:
     assert sorted(plan.placements) == ["n0", "n1", "n2"]
 
 
+def test_an_update_that_also_needs_one_more_host_than_exist_replaces_the_others() -> None:
+    distinct = (a_constraint("", operand="distinct_hosts"),)
+    cluster = make_cluster(make_version(constraints=distinct))
+    cluster.register(make_version(1, count=4, constraints=distinct))
+
+    plan = cluster.evaluate_job()
+
+    assert sorted(plan.placements) == ["n0", "n1", "n2"]
+    assert [each.job_version for each in cluster.list_active()] == [1, 1, 1]
+
+
 def test_two_groups_of_a_job_with_distinct_hosts_are_kept_apart_in_one_evaluation() -> None:
     task = a_task(resources=some_resources(cpu=10, memory_mb=10))
     job = a_job(

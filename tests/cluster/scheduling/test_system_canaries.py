@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tests.builders import a_constraint, a_group, a_system_job, a_task, some_resources
 from tests.cluster.scheduling.simulated_cluster import SimulatedCluster
-from tests.kit.state import SECOND_NS
+from tests.kit.state import SECOND_NS, SETTINGS
 from wharf.cluster.operations import deployments
 from wharf.cluster.operations.jobs import registration
 from wharf.cluster.scheduling.reconcile.input import UPDATING_TEXT
@@ -327,19 +327,50 @@ def assert_at_most(number: int, max_count: int) -> None:
     assert number <= max_count
 
 
-def test_a_new_version_that_was_lost_before_it_was_healthy_counts_as_down() -> None:
+def test_a_rollout_continues_when_a_node_is_lost_before_its_new_allocation_is_healthy() -> None:
+    cluster = make_cluster_with_version_0(canary=0, max_parallel=1)
+    cluster.register(make_version(1, canary=0, max_parallel=1))
+    cluster.process_pending()
+    (first,) = list_version(cluster, 1)
+
+    cluster.lose_node(first.node_id)
+    cluster.settle()  # Nothing else evaluates the job.
+
+    assert (len(list_version(cluster, 1)), len(list_version(cluster, 0))) == (4, 0)
+    assert cluster.deployment().status is DeploymentStatus.SUCCESSFUL
+
+
+def test_a_rollout_ends_without_the_node_that_was_lost_after_its_new_allocation_was_healthy() -> None:
+    cluster = make_cluster_with_version_0(canary=0, max_parallel=1)
+    cluster.register(make_version(1, canary=0, max_parallel=1))
+    cluster.process_pending()
+    (first,) = list_version(cluster, 1)
+    make_healthy(cluster, first)
+
+    cluster.lose_node(first.node_id)
+    cluster.settle()
+    group = (cluster.deployment().task_groups or {})["web"]
+
+    assert cluster.deployment().status is DeploymentStatus.SUCCESSFUL
+    assert (group.desired_total, group.healthy_allocs) == (4, 4)
+
+
+def test_a_returning_node_whose_new_version_was_lost_before_it_was_healthy_counts_as_down() -> None:
     cluster = make_cluster_with_version_0(canary=0, max_parallel=1)
     cluster.register(make_version(1, canary=0, max_parallel=1))
     cluster.process_pending()
     (first,) = list_version(cluster, 1)
     cluster.lose_node(first.node_id)
     cluster.process_pending()
-    assert [] == list_version(cluster, 1)
+    (second,) = list_version(cluster, 1)
+    assert second.node_id != first.node_id
 
     cluster.reconnect_node(first.node_id)
     cluster.evaluate_job(trigger=EvaluationTrigger.NODE_UPDATE)
+    make_healthy(cluster, second)
 
-    assert [first.node_id] == [each.node_id for each in list_version(cluster, 1)]
+    # Until the allocation on the first node is healthy, no other node is updated.
+    assert {first.node_id, second.node_id} == {each.node_id for each in list_version(cluster, 1)}
     cluster.settle()
     assert (5, 0) == (len(list_version(cluster, 1)), len(list_version(cluster, 0)))
 
@@ -386,7 +417,7 @@ def test_while_a_preempted_canary_waits_for_capacity_no_other_node_goes_down() -
         len(list_version(cluster, 0)),
     )
 
-    cluster.do(registration.deregister_job(cluster.replica, "default", "urgent", cluster.moment))
+    cluster.do(registration.deregister_job(cluster.replica, "default", "urgent", cluster.moment, settings=SETTINGS))
     cluster.settle()
 
     assert [first.node_id] == [each.node_id for each in list_version(cluster, 1)]

@@ -50,7 +50,7 @@ FULL_MIGRATE = MigratePolicy(
 
 def submitted(**fields: Any) -> Job:
     """Decode a job from JSON and return its canonical form."""
-    return canonicalize_job(convert_object(Job, {"ID": "shop", **fields}).value)
+    return canonicalize_job(convert_object(Job, {"ID": "shop", **fields}).value, JobSettings())
 
 
 def first_group(job: Job) -> TaskGroup:
@@ -83,7 +83,9 @@ def test_default_policies_depend_on_the_job_type(
 @pytest.mark.parametrize("job_type", ["service", "batch", "system", "sysbatch"])
 def test_a_job_built_in_code_gets_the_same_policies_as_a_decoded_one(job_type: str) -> None:
     read = submitted(Type=job_type, TaskGroups=one_group())
-    made = canonicalize_job(a_job("shop", a_group("web", a_task("t", driver="d", config=None)), type=job_type))
+    made = canonicalize_job(
+        a_job("shop", a_group("web", a_task("t", driver="d", config=None)), type=job_type), JobSettings()
+    )
     tasks = first_group(read).tasks
 
     assert msgspec.structs.replace(first_group(made), tasks=tasks) == first_group(read)
@@ -268,7 +270,9 @@ def test_variables_in_service_names_are_replaced(name: str, of_group: str, of_ta
     service = a_service(name)
 
     group = first_group(
-        canonicalize_job(a_job("shop", a_group("web", a_task("t", services=(service,)), services=(service,))))
+        canonicalize_job(
+            a_job("shop", a_group("web", a_task("t", services=(service,)), services=(service,))), JobSettings()
+        )
     )
 
     assert [of_group] == [found.name for found in group.services or ()]
@@ -306,7 +310,10 @@ def test_a_check_inherits_from_its_service() -> None:
     ],
 )
 def test_templates_get_their_defaults(template: Template, expected: tuple[object, ...]) -> None:
-    task = (first_group(canonicalize_job(a_job("shop", a_group("web", a_task(templates=(template,)))))).tasks or ())[0]
+    task = (
+        first_group(canonicalize_job(a_job("shop", a_group("web", a_task(templates=(template,)))), JobSettings())).tasks
+        or ()
+    )[0]
     made = (task.templates or ())[0]
 
     assert expected == (made.change_mode, made.change_signal, made.perms, made.left_delim, made.right_delim, made.splay)
@@ -321,14 +328,17 @@ def test_templates_get_their_defaults(template: Template, expected: tuple[object
     ],
 )
 def test_artifacts_get_a_destination(artifact: Artifact, expected: str) -> None:
-    task = (first_group(canonicalize_job(a_job("shop", a_group("web", a_task(artifacts=(artifact,)))))).tasks or ())[0]
+    task = (
+        first_group(canonicalize_job(a_job("shop", a_group("web", a_task(artifacts=(artifact,)))), JobSettings())).tasks
+        or ()
+    )[0]
 
     assert expected == (task.artifacts or ())[0].relative_dest
 
 
 def test_ports_belong_to_the_default_host_network() -> None:
     network = NetworkResource(dynamic_ports=(Port(label="http"),), reserved_ports=())
-    group = first_group(canonicalize_job(a_job("shop", a_group(networks=(network,)))))
+    group = first_group(canonicalize_job(a_job("shop", a_group(networks=(network,))), JobSettings()))
 
     assert group.networks == (NetworkResource(dynamic_ports=(Port(label="http", host_network="default"),)),)
 
@@ -336,7 +346,7 @@ def test_ports_belong_to_the_default_host_network() -> None:
 def test_volumes_of_an_unknown_type_are_dropped_and_others_get_their_name() -> None:
     volumes = {"data": VolumeRequest(type="host", source="d"), "odd": VolumeRequest(type="nfs")}
 
-    group = first_group(canonicalize_job(a_job("shop", a_group(volumes=volumes))))
+    group = first_group(canonicalize_job(a_job("shop", a_group(volumes=volumes)), JobSettings()))
 
     assert group.volumes == {"data": VolumeRequest(name="data", type="host", source="d")}
 
@@ -346,7 +356,8 @@ def test_periodic_and_parameterized_blocks_get_their_defaults() -> None:
         a_job(
             periodic=Periodic(spec_type="", time_zone="", specs=()),
             parameterized_job=Parameterized(payload="", meta_required=()),
-        )
+        ),
+        JobSettings(),
     )
 
     assert job.periodic == Periodic(
@@ -370,21 +381,23 @@ def test_tasks_inherit_vault_and_consul_namespaces_from_the_job() -> None:
 
 
 def test_a_canonical_job_is_returned_unchanged_without_copying_its_tasks() -> None:
-    job = canonicalize_job(a_job("shop", a_group("web", a_task(services=()), services=None)))
+    job = canonicalize_job(a_job("shop", a_group("web", a_task(services=()), services=None)), JobSettings())
 
-    assert canonicalize_job(job) is job
+    assert canonicalize_job(job, JobSettings()) is job
 
 
 @settings(max_examples=150, deadline=None)
 @given(jobs)
 def test_the_canonical_form_of_a_canonical_job_is_itself(given_job: dict[str, Any]) -> None:
-    once = add_implied_constraints(canonicalize_job(convert_object(Job, given_job).value))
+    once = add_implied_constraints(canonicalize_job(convert_object(Job, given_job).value, JobSettings()))
 
-    assert add_implied_constraints(canonicalize_job(once)) == once
+    assert add_implied_constraints(canonicalize_job(once, JobSettings())) == once
 
 
 def test_an_update_block_of_zeros_is_not_treated_as_missing() -> None:
-    job = canonicalize_job(convert_object(Job, {"ID": "web", "Update": {"MaxParallel": 0, "Stagger": 0}}).value)
+    job = canonicalize_job(
+        convert_object(Job, {"ID": "web", "Update": {"MaxParallel": 0, "Stagger": 0}}).value, JobSettings()
+    )
 
     assert job.update is not None
     assert (job.update.max_parallel, job.update.stagger) == (0, 0)
@@ -393,22 +406,22 @@ def test_an_update_block_of_zeros_is_not_treated_as_missing() -> None:
 @settings(max_examples=150, deadline=None)
 @given(jobs)
 def test_resubmitting_a_stored_job_does_not_change_it(given_job: dict[str, Any]) -> None:
-    stored = add_implied_constraints(canonicalize_job(convert_object(Job, given_job).value))
+    stored = add_implied_constraints(canonicalize_job(convert_object(Job, given_job).value, JobSettings()))
     shown = msgspec.json.decode(msgspec.json.encode(stored))
 
-    assert add_implied_constraints(canonicalize_job(convert_object(Job, shown).value)) == stored
+    assert add_implied_constraints(canonicalize_job(convert_object(Job, shown).value, JobSettings())) == stored
 
 
 @settings(max_examples=100, deadline=None)
 @given(jobs)
 def test_every_decodable_job_can_be_validated(given_job: dict[str, Any]) -> None:
-    findings = validate_job(canonicalize_job(convert_object(Job, given_job).value))
+    findings = validate_job(canonicalize_job(convert_object(Job, given_job).value, JobSettings()), JobSettings())
 
     assert findings.is_valid == (findings.text == "")
 
 
 def test_a_check_built_in_code_can_be_encoded_as_json() -> None:
     service = a_service(port_label="http", checks=(a_check(),))
-    job = canonicalize_job(a_job("shop", a_group("web", services=(service,))))
+    job = canonicalize_job(a_job("shop", a_group("web", services=(service,))), JobSettings())
 
     assert msgspec.json.decode(msgspec.json.encode(job), type=Job) == job

@@ -58,7 +58,7 @@ ARCH = "${attr.cpu.arch}"
 
 
 def list_problems(job: Job, settings: JobSettings | None = None) -> list[tuple[str, str]]:
-    findings = validate_job(canonicalize_job(job), settings or JobSettings())
+    findings = validate_job(canonicalize_job(job, JobSettings()), settings or JobSettings())
     return [(problem.path, problem.message) for problem in findings.problems]
 
 
@@ -80,7 +80,7 @@ def with_task(job_type: str = "service", **fields: Any) -> Job:
 
 @pytest.mark.parametrize("job", [a_job(), a_batch_job(), a_system_job(), a_periodic_job(), a_parameterized_job()])
 def test_plain_jobs_are_valid(job: Job) -> None:
-    findings = validate_job(admitted(job))
+    findings = validate_job(admitted(job), JobSettings())
 
     assert findings == Findings()
     assert (findings.is_valid, findings.text, findings.lines) == (True, "", ())
@@ -699,7 +699,9 @@ def test_rules_of_a_parameterized_job(parameterized: Parameterized, path: str, m
 
 def test_all_problems_are_reported_at_once_nested_like_the_parts_of_the_job() -> None:
     bad = a_task("t", driver="", resources=Resources(cpu=-1, memory_mb=1))
-    findings = validate_job(canonicalize_job(a_job("a b", a_group("web", a_task("ok"), bad, count=-1))))
+    findings = validate_job(
+        canonicalize_job(a_job("a b", a_group("web", a_task("ok"), bad, count=-1)), JobSettings()), JobSettings()
+    )
 
     assert [problem.path for problem in findings.problems] == [
         "ID", f"{GROUP}.Count", f"{GROUP}.Tasks[1].Driver", f"{GROUP}.Tasks[1].Resources.CPU", f"{GROUP}.Tasks[1].Resources.MemoryMB",
@@ -719,13 +721,15 @@ def test_all_problems_are_reported_at_once_nested_like_the_parts_of_the_job() ->
 
 
 def test_a_problem_includes_its_fix() -> None:
-    (problem,) = validate_job(canonicalize_job(a_job(type="x"))).problems
+    (problem,) = validate_job(canonicalize_job(a_job(type="x"), JobSettings()), JobSettings()).problems
 
     assert str(problem) == 'Invalid job type: "x" (Type): use one of "service", "batch", "system", "sysbatch"'
 
 
 def test_a_section_without_problems_is_not_shown() -> None:
-    findings = validate_job(canonicalize_job(a_job("shop", a_group("good"), a_group("bad", count=-1))))
+    findings = validate_job(
+        canonicalize_job(a_job("shop", a_group("good"), a_group("bad", count=-1)), JobSettings()), JobSettings()
+    )
 
     assert [entry.title for entry in findings.entries if isinstance(entry, ProblemSection)] == [
         "Task group bad validation failed"
@@ -757,14 +761,14 @@ def test_the_number_of_problems_of_a_job_is_limited() -> None:
     ],
 )  # fmt: skip
 def test_probable_mistakes_cause_warnings(job: Job, path: str) -> None:
-    findings = validate_job(canonicalize_job(job))
+    findings = validate_job(canonicalize_job(job, JobSettings()), JobSettings())
 
     assert findings.is_valid
     assert [warning.path for warning in findings.warnings] == [path]
 
 
 def test_memory_max_causes_no_warning_if_oversubscription_is_enabled() -> None:
-    job = canonicalize_job(with_task(resources=some_resources(memory_max_mb=500)))
+    job = canonicalize_job(with_task(resources=some_resources(memory_max_mb=500)), JobSettings())
 
     assert validate_job(job, JobSettings(memory_oversubscription=True)).warnings == ()
 
@@ -796,6 +800,6 @@ def test_job_types_match_their_wire_values() -> None:
 def test_at_most_twenty_problems_of_a_whole_job_are_reported() -> None:
     groups = [a_group(f"g{number}", a_task(kill_timeout=-1)) for number in range(30)]
 
-    findings = validate_job(canonicalize_job(a_job("shop", *groups)))
+    findings = validate_job(canonicalize_job(a_job("shop", *groups), JobSettings()), JobSettings())
 
     assert len(findings.problems) == 20

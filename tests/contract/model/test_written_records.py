@@ -11,7 +11,7 @@ from wharf.contract.model.acl.auth_methods import AuthMethod, AuthMethodConfig
 from wharf.contract.model.acl.binding_rules import BindingRule
 from wharf.contract.model.acl.policies import JobACL, Policy
 from wharf.contract.model.acl.roles import PolicyLink, Role
-from wharf.contract.model.acl.tokens import RoleLink, Token
+from wharf.contract.model.acl.tokens import LifetimeLimits, RoleLink, Token
 from wharf.contract.model.jobs.resources import RequestedDevice
 from wharf.contract.model.namespaces import AllowedNames, Namespace
 from wharf.contract.model.node_pools import NodePool, NodePoolSchedulerConfiguration
@@ -163,7 +163,10 @@ def time_after_noon(nanoseconds: int) -> datetime.datetime:
     ],
 )
 def test_problems_of_new_tokens(submitted: dict[str, Any], problems: list[str]) -> None:
-    assert tokens.list_token_problems(Token(accessor_id="a", **submitted), stored=None, now=NOON) == problems
+    assert (
+        tokens.list_new_token_problems(Token(accessor_id="a", **submitted), now=NOON, limits=LifetimeLimits())
+        == problems
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,7 +189,7 @@ def test_problems_of_new_tokens(submitted: dict[str, Any], problems: list[str]) 
 def test_problems_of_changed_tokens(stored: dict[str, Any], submitted: dict[str, Any], problems: list[str]) -> None:
     before, after = (Token(accessor_id="a", policies=("p",), **fields) for fields in (stored, submitted))
 
-    assert tokens.list_token_problems(after, stored=before, now=NOON) == problems
+    assert tokens.list_token_update_problems(after, stored=before) == problems
 
 
 def test_a_token_is_expired_from_its_expiration_time_on() -> None:
@@ -239,7 +242,7 @@ def test_problems_of_auth_methods(submitted: dict[str, Any], problems: list[str]
         "max_token_ttl": HOUR,
     } | submitted
 
-    assert auth_methods.list_auth_method_problems(AuthMethod(**fields)) == problems
+    assert auth_methods.list_auth_method_problems(AuthMethod(**fields), limits=LifetimeLimits()) == problems
 
 
 @pytest.mark.parametrize(

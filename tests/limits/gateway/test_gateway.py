@@ -308,6 +308,25 @@ def test_a_reply_that_ends_with_the_connection_is_sent_to_the_caller_in_chunks(t
     assert b"transfer-encoding" not in http_10_reply.lower()
 
 
+@pytest.mark.parametrize(("count", "expected"), [(64, 200), (65, 502), (20_000, 502)])
+@pytest.mark.parametrize("head", [b"HTTP/1.1 103 Early Hints\r\n\r\n", b"HTTP/1.1 100 Continue\r\nA: b\r\n\r\n"])
+def test_informational_replies_are_skipped_up_to_a_limit(
+    tmp_path: Path, head: bytes, count: int, expected: int
+) -> None:
+    async def scenario(running: RunningGateway) -> tuple[int, int]:
+        async def reply_late(
+            _request: ReceivedRequest, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
+            writer.write(head * count + b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+        running.service.handler = reply_late
+        caller = await running.connect()
+        first = await caller.request()
+        return first.status, (await (await running.connect()).request()).status
+
+    assert run_scenario(tmp_path, scenario) == (expected, expected)
+
+
 def test_replies_to_head_requests_have_no_body_and_keep_the_connection(tmp_path: Path) -> None:
     async def scenario(running: RunningGateway) -> list[int]:
         async def reply_with_length(

@@ -10,10 +10,12 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from tests.node.artifacts.site import Site, body, dripping, endless, running_site, silent, status
 from wharf.node.artifacts import ArtifactError, ArtifactLimits, ArtifactRequest, fetch_artifact
+from wharf.node.artifacts.download import is_same_host
 
 SMALL = ArtifactLimits(
     max_bytes=100_000, max_unpacked_bytes=100_000, max_files=10, total_timeout_s=20, idle_timeout_s=1
@@ -245,6 +247,32 @@ def test_redirects_are_followed_but_headers_are_not_sent_to_other_hosts(site: Si
         assert {"local/x": b"there"} == read_files(task)
         assert "secret" == site.headers["/y"]["x-token"]
         assert "x-token" not in other_site.headers["/z"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ("https://Host.example/a", "https://host.example/b", True),
+        ("https://host.example:443/a", "https://host.example/b", True),
+        ("http://host.example:80/a", "http://host.example/b", True),
+        ("https://user:word@host.example/a", "https://host.example/b", True),
+        ("https://b\u00fccher.example/a", "https://xn--bcher-kva.example/b", True),
+        ("https://host.example:8443/a", "https://host.example/b", False),
+        ("https://host.example.evil.example/a", "https://host.example/b", False),
+        ("https://host.example@evil.example/a", "https://host.example/b", False),
+    ],
+)
+def test_the_spelling_of_a_host_makes_no_difference(first: str, second: str, expected: bool) -> None:
+    assert is_same_host(httpx2.URL(first), httpx2.URL(second)) == expected
+
+
+def test_headers_are_sent_to_a_host_in_upper_case(site: Site, task: Path) -> None:
+    site.answers["/x"] = status(302, location=f"http://localhost:{site.port}/y")
+    site.answers["/y"] = body(b"there")
+
+    fetch(task, f"http://LOCALHOST:{site.port}/x", with_token="yes")
+
+    assert [site.headers[path]["x-token"] for path in ("/x", "/y")] == ["secret", "secret"]
 
 
 def test_more_than_ten_redirects_are_an_error(site: Site, task: Path) -> None:

@@ -104,7 +104,7 @@ async def run(context: ProcessContext) -> None:
         bootstrap=server.bootstrap,
     )
     SecretsDuty(brain, server.access.keyring, build_secrets_settings(context.order.settings))
-    DeploymentDuty(context.world, brain)
+    DeploymentDuty(context.world, brain, server.job_settings)
     DrainDuty(context.world, brain)
     PeriodicLaunchDuty(context.world, brain, server.job_settings)
     CollectionDuty(context.world, brain, build_collection_settings(context.order.settings))

@@ -110,10 +110,19 @@ def _build_node_agent(
         region=settings.region,
         state_folder=Path(settings.client.state_dir) if settings.client.state_dir else data_folder / "node",
         allocation_folder=Path(settings.client.alloc_dir) if settings.client.alloc_dir else data_folder / "alloc",
+        http_address=_find_http_address(context),
     )
     location.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     identity = load_or_create_own_identity(context.world, location.state_folder)
     return NodeAgent(context.world, client, settings.client, location, identity, sockets, dialers)
+
+
+def _find_http_address(context: ProcessContext) -> str:
+    """Return the address at which others reach the HTTP API of this agent, or an empty text if it has no server."""
+    settings = context.order.settings
+    if not settings.server.enabled:
+        return ""
+    return settings.advertise.http or context.order.address.partition("://")[2]
 
 
 def _build_fake_nodes(world: World, client: AsyncClient, settings: AgentSettings, data_folder: Path) -> list[FakeNode]:

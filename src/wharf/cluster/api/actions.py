@@ -50,7 +50,9 @@ class ActionExecutor:
 
 def build_action_reply(result: ActionResult, *, is_pretty: bool) -> HttpReply:
     """Return the HTTP reply of a handler's result, with the log index as a header if the result has one."""
-    headers: HeaderList = [(b"x-cluster-index", str(result.index).encode())] if result.index else []
+    headers: HeaderList = [*result.headers]
+    if result.index:
+        headers.append((b"x-cluster-index", str(result.index).encode()))
     match result.body:
         case None:
             return HttpReply(result.status, headers)

@@ -65,6 +65,8 @@ class ActionResult(msgspec.Struct, frozen=True):
     index: int = 0
     """Log index for the index header; 0 means no header."""
     status: int = 200
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    """Further headers, with names in lower case."""
 
 
 ActionHandler = Callable[[Request], Awaitable[ActionResult]]

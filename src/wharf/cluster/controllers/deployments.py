@@ -29,13 +29,13 @@ MAX_CLOCK_SKEW_NS: Final = 1_000_000_000
 
 
 def decide_next_step(
-    snapshot: Replica, deployment_id: str, context: DecisionContext, *, max_changes: int
+    snapshot: Replica, deployment_id: str, context: DecisionContext, *, max_changes: int, max_versions: int
 ) -> DeploymentDecision | None:
     """Return the decision for the next change of a running deployment: fail, promote, retry allocations or evaluate the
     job.
 
     Return `None` if nothing has to change until a record changes or a deadline passes. `max_changes` limits the size of
-    the write.
+    the write, and `max_versions` the number of job versions that a rollback retains.
     """
     deployment = snapshot.get(DEPLOYMENTS, deployment_id)
     if deployment is None or deployment.status is not DeploymentStatus.RUNNING:
@@ -54,14 +54,24 @@ def decide_next_step(
     failed_groups = {allocation.task_group for allocation in unhealthy if _cannot_retry(allocation, deployment, job)}
     if failed_groups:
         return deployments.fail_deployment_for_groups(
-            snapshot, deployment.id, context, reason=UNHEALTHY_DESCRIPTION, groups=sorted(failed_groups)
+            snapshot,
+            deployment.id,
+            context,
+            reason=UNHEALTHY_DESCRIPTION,
+            groups=sorted(failed_groups),
+            max_versions=max_versions,
         )
     if _has_implausible_deadline(deployment, context.now_ns):
         return deployments.reset_progress_deadlines(snapshot, deployment.id, context)
     late_groups = _list_late_groups(deployment, deployment_allocations, context.now_ns)
     if late_groups:
         return deployments.fail_deployment_for_groups(
-            snapshot, deployment.id, context, reason=PROGRESS_DEADLINE_DESCRIPTION, groups=late_groups
+            snapshot,
+            deployment.id,
+            context,
+            reason=PROGRESS_DEADLINE_DESCRIPTION,
+            groups=late_groups,
+            max_versions=max_versions,
         )
     if _can_auto_promote(deployment, deployment_allocations):
         return deployments.promote_deployment(

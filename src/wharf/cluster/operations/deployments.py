@@ -36,9 +36,6 @@ UNHEALTHY_DESCRIPTION: Final = "Failed due to unhealthy allocations"
 CHANGES_BESIDE_ALLOCATIONS: Final = 2
 """Changes that a write needs besides its allocations: the deployment and the evaluation."""
 
-DEFAULT_MAX_VERSIONS: Final = 6
-"""How many versions of a job are stored, unless the caller passes another limit."""
-
 
 class DeploymentWriteResult(msgspec.Struct, frozen=True):
     """The result of a request that changes a deployment."""
@@ -59,13 +56,13 @@ def fail_deployment(
     deployment_id: str,
     context: DecisionContext,
     *,
-    max_versions: int = DEFAULT_MAX_VERSIONS,
+    max_versions: int,
     cause: str = "",
 ) -> DeploymentDecision:
     """Return the decision that fails the deployment at a user's request.
 
-    If any of its groups has auto-revert, the job reverts to its newest stable version. Raises if the deployment does
-    not exist or has ended.
+    If any of its groups has auto-revert, the job reverts to its newest stable version, and `max_versions` of its
+    versions are retained. Raises if the deployment does not exist or has ended.
     """
     deployment = _get_active_deployment(snapshot, deployment_id, "fail")
     should_revert = any(group.auto_revert for group in _get_groups(deployment).values())
@@ -82,11 +79,12 @@ def fail_deployment_for_groups(
     *,
     reason: str,
     groups: Iterable[str],
-    max_versions: int = DEFAULT_MAX_VERSIONS,
+    max_versions: int,
 ) -> DeploymentDecision:
     """Return the decision that fails the deployment because of these groups, with `reason` as its status description.
 
-    If one of these `groups` has auto-revert, the job reverts to its newest stable version.
+    If one of these `groups` has auto-revert, the job reverts to its newest stable version, and `max_versions` of its
+    versions are retained.
     """
     deployment = _get_active_deployment(snapshot, deployment_id, "fail")
     known_groups = _get_groups(deployment)
@@ -234,7 +232,7 @@ def set_allocation_health(
     healthy: Sequence[str] = (),
     unhealthy: Sequence[str] = (),
     max_changes: int,
-    max_versions: int = DEFAULT_MAX_VERSIONS,
+    max_versions: int,
     cause: str = "",
 ) -> DeploymentDecision:
     """Return the decision that sets the health of allocations as the user reports it.

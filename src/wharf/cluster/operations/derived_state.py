@@ -47,7 +47,8 @@ def update_deployment_counts(deployment: Deployment, changes: Sequence[Allocatio
     for old, new in changes:
         group = groups.get(new.task_group)
         if group is not None:
-            groups[new.task_group] = _count_health(_count_placement(group, deployment.id, old, new), old, new)
+            counted = _count_placement(group, deployment.id, old, new)
+            groups[new.task_group] = _count_health(counted, deployment, old, new)
     if groups == (deployment.task_groups or {}):
         return deployment
     latest_change_ns = max(new.modify_time for _, new in changes)
@@ -73,21 +74,28 @@ def _count_placement(
     return group
 
 
-def _count_health(group: DeploymentGroup, old: Allocation | None, new: Allocation) -> DeploymentGroup:
+def _count_health(
+    group: DeploymentGroup, deployment: Deployment, old: Allocation | None, new: Allocation
+) -> DeploymentGroup:
     """Return the group with a change of one allocation's health counted.
 
-    A healthy allocation extends the group's progress deadline.
+    While the deployment is active, an allocation that stops or ends no longer counts as healthy (ADR 74). A newly
+    healthy allocation extends the group's progress deadline.
     """
+    if old is not None and old.deployment_id != deployment.id:
+        old = None  # Its health counted for another deployment.
     was_healthy, is_healthy = get_allocation_health(old), get_allocation_health(new)
-    if is_healthy is None or was_healthy is is_healthy or was_healthy is False:
+    if was_healthy is False:
         return group  # An allocation that was unhealthy once stays counted as unhealthy.
-    if not is_healthy:
-        return replace(
-            group,
-            healthy_allocs=group.healthy_allocs - (1 if was_healthy else 0),
-            unhealthy_allocs=group.unhealthy_allocs + 1,
-        )
-    group = replace(group, healthy_allocs=group.healthy_allocs + 1)
+    if is_healthy is False:
+        group = replace(group, unhealthy_allocs=group.unhealthy_allocs + 1)
+    was_counted = bool(was_healthy) and not _has_left(deployment, old)
+    is_counted = bool(is_healthy) and not _has_left(deployment, new)
+    if was_counted is is_counted:
+        return group
+    group = replace(group, healthy_allocs=group.healthy_allocs + (1 if is_counted else -1))
+    if not is_counted:
+        return group
     reported_at = new.deployment_status.timestamp if new.deployment_status is not None else None
     if not group.progress_deadline or reported_at is None:
         return group
@@ -95,6 +103,11 @@ def _count_health(group: DeploymentGroup, old: Allocation | None, new: Allocatio
     deadline = add_duration(min(reported_at, to_datetime(new.modify_time)), group.progress_deadline)
     is_later = group.require_progress_by is None or deadline > group.require_progress_by
     return replace(group, require_progress_by=deadline) if is_later else group
+
+
+def _has_left(deployment: Deployment, allocation: Allocation | None) -> bool:
+    """Return whether the allocation has stopped or ended while its deployment is active."""
+    return allocation is not None and allocation.is_terminal and deployment.is_active
 
 
 def get_allocation_health(allocation: Allocation | None) -> bool | None:

@@ -187,7 +187,7 @@ class OperatorActions:
         loaded = 0
         counters = self._limiter.stores.store.local_counters
         if counters is not None:
-            counters.bans.update(state.bans)
+            counters.bans.load(state.bans.items())
             for name, rows in state.counters.items():
                 if name in counters.tables:
                     for key, numbers in rows.items():

@@ -16,6 +16,8 @@ from wharf.world import World
 
 MAX_HEAD_BYTES: Final = 256 * 1024
 """A longer reply head is an error; limits memory."""
+MAX_INFORMATIONAL_REPLIES: Final = 64
+"""More informational replies to one request are an error; otherwise a service could send them forever."""
 IDLE_TIMEOUT_S: Final = 30.0
 """An idle connection is closed after this time."""
 MAX_IDLE_CONNECTIONS: Final = 256
@@ -70,6 +72,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_buffer",
         "_chunks",
         "_head",
+        "_informational_count",
         "_remaining",
         "_transport",
         "deadline_s",
@@ -93,6 +96,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.was_used = False
         """Whether the connection carried a request before."""
         self._buffer = b""
+        self._informational_count = 0
+        """Informational replies to the current request."""
         self._head: ReplyHead | None = None
         self._remaining = 0
         """Bytes of the reply's body that have not arrived, CHUNKED or UNTIL_CLOSE."""
@@ -140,24 +145,29 @@ class UpstreamConnection(asyncio.Protocol):
             return
         self.deadline_s = self.pool.compute_deadline_s()
         if self._head is None:
-            data = self._buffer + data if self._buffer else data
-            end = data.find(b"\r\n\r\n")
-            if end < 0:
-                self._buffer = data
-                if len(data) > MAX_HEAD_BYTES:
-                    self._fail(f"its head is longer than {MAX_HEAD_BYTES} bytes")
-                return
-            self._buffer = b""
-            self._read_head(data, end + 4)
+            self._read_heads(self._buffer + data if self._buffer else data)
         else:
             self.read_body(data)
 
     # -- the reply -------------------------------------------------------------------------------------------------
 
-    def _read_head(self, data: bytes, end: int) -> None:
+    def _read_heads(self, data: bytes) -> None:
+        """Parse the complete heads in `data` up to that of the final reply. Store an incomplete head in the buffer."""
+        start = 0
+        while (end := data.find(b"\r\n\r\n", start)) >= 0:
+            self._buffer = b""
+            if not self._read_head(data[start:] if start else data, end + 4 - start):
+                return
+            start = end + 4
+        self._buffer = data[start:]
+        if len(self._buffer) > MAX_HEAD_BYTES:
+            self._fail(f"its head is longer than {MAX_HEAD_BYTES} bytes")
+
+    def _read_head(self, data: bytes, end: int) -> bool:
         """Parse the head of a reply, which ends at `end` in `data`, and pass it to the handler.
 
-        Informational replies are skipped; 101 turns the connection into a tunnel. A malformed head fails the request.
+        101 turns the connection into a tunnel. A malformed head fails the request. Return true if the reply was
+        informational, so that the final one follows.
         """
         handler, request = self.handler, self.request
         assert handler is not None
@@ -166,24 +176,27 @@ class UpstreamConnection(asyncio.Protocol):
             head = read_reply_head(data, end, is_head=request.head.method == b"HEAD")
         except BadHead as error:
             self._fail(str(error))
-            return
+            return False
         if head.status == 101:
             if not request.head.is_websocket or not head.has_upgrade:
                 self._fail("it switches the protocol although no upgrade was requested")
-                return
+                return False
             self.is_tunnel = True
             self.deadline_s = 0.0
             handler.on_tunnel(head, data[end:])
-            return
+            return False
         if head.status < 200:
-            if len(data) > end:
-                self.data_received(data[end:])  # An informational reply: the final one follows.
-            return
+            self._informational_count += 1
+            if self._informational_count > MAX_INFORMATIONAL_REPLIES:
+                self._fail(f"it has more than {MAX_INFORMATIONAL_REPLIES} informational replies")
+                return False
+            return True
         self._head = head
         self._remaining = head.length
         if head.length == CHUNKED:
             self._chunks = ChunkReader()
         handler.on_reply_head(head, data[end:])
+        return False
 
     def read_body(self, data: bytes) -> None:
         """Pass bytes of the body to the handler, without chunk framing, and end the reply after its last byte.
@@ -254,6 +267,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Assign a request to this connection. The handler then writes the request, and receives its reply."""
         self.handler = handler
         self.request = request
+        self._informational_count = 0
         self.deadline_s = self.pool.compute_deadline_s()
 
     def write(self, data: bytes) -> None:

@@ -54,7 +54,7 @@ class BanRows(msgspec.Struct, tag="bans"):
     rows: list[tuple[str, BanRecord]]
 
     def load_into(self, counters: Counters) -> None:
-        counters.bans.update(self.rows)
+        counters.bans.load(self.rows)
 
 
 _decoder: Final = msgspec.msgpack.Decoder(CounterFileHeader | CounterRows | BanRows)

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 import httpx2
 
@@ -34,9 +33,9 @@ async def download_file(
     timeout = httpx2.Timeout(idle_timeout_s, connect=min(CONNECT_TIMEOUT_S, idle_timeout_s))
     try:
         async with httpx2.AsyncClient(verify=not is_insecure, timeout=timeout, trust_env=True) as client:
-            first_host, current = urlsplit(url).netloc.rpartition("@")[2], httpx2.URL(url)
+            first = current = httpx2.URL(url)
             for _ in range(MAX_REDIRECTS + 1):
-                sent_headers = dict(headers) if current.netloc.decode() == first_host else {}
+                sent_headers = dict(headers) if is_same_host(current, first) else {}
                 async with client.stream("GET", current, headers=sent_headers, follow_redirects=False) as response:
                     if response.next_request is not None:
                         current = _check_redirect(current, response.next_request.url)
@@ -50,6 +49,14 @@ async def download_file(
         raise ArtifactError(f"{_redact_url(current)}: no data for {idle_timeout_s:g} s") from None
     except (httpx2.TransportError, httpx2.InvalidURL, httpx2.DecodingError) as error:
         raise ArtifactError(f"{_redact_url(httpx2.URL(url))}: {error or type(error).__name__}") from None
+
+
+def is_same_host(first: httpx2.URL, second: httpx2.URL) -> bool:
+    """Return whether both URLs name the same host and port.
+
+    Upper case, a default port that is written out, and the two forms of an international host name make no difference.
+    """
+    return (first.raw_host, first.port) == (second.raw_host, second.port)
 
 
 def _check_redirect(current: httpx2.URL, target: httpx2.URL) -> httpx2.URL:

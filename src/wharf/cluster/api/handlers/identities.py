@@ -1,15 +1,21 @@
 """Endpoints to verify signed identities (keys and issuer), and to create introduction tokens for new nodes."""
 
+from typing import Final
+
 from wharf.cluster.api.handlers.acl.disabled import require_acl_enabled
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.requests.values import parse_duration_field
 from wharf.cluster.api.results import ActionHandler, ActionResult
 from wharf.cluster.operations.nodes.introductions import Introduction, resolve_introduction_ttl
 from wharf.cluster.server.server import Server
+from wharf.cluster.state.tables import KEYRING
 from wharf.contract.model.node_pools import DEFAULT_NODE_POOL
 from wharf.contract.model.refusal import not_found
 from wharf.contract.wire import identities
 from wharf.contract.wire.nodes import messages
+
+KEY_SET_MAX_AGE_S: Final = 60
+"""How long verifiers may cache the key set. Limits how long they refuse identities that a new key has signed."""
 
 
 class IdentityActions:
@@ -19,9 +25,15 @@ class IdentityActions:
         self._server = server
 
     async def list_public_keys(self, _request: Request) -> ActionResult:
-        """Return the public keys that verify signed identities, as a JSON Web Key set."""
+        """Return the public keys that verify signed identities, as a JSON Web Key set.
+
+        The index of the reply is that of the last change of the keyring.
+        """
+        replica = self._server.replica
         return ActionResult(
-            identities.KeySetView(self._server.access.identity_signer.list_public_keys(self._server.replica))
+            identities.KeySetView(self._server.access.identity_signer.list_public_keys(replica)),
+            index=replica.get_last_change(KEYRING),
+            headers=((b"cache-control", f"max-age={KEY_SET_MAX_AGE_S}".encode()),),
         )
 
     async def read_issuer(self, _request: Request) -> ActionResult:

@@ -15,7 +15,7 @@ from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ACL_AUTH_METHODS, ACL_BINDING_RULES, BINDING_RULES_OF_METHOD, KEYRING
 from wharf.contract.model.acl import auth_methods
 from wharf.contract.model.acl.auth_methods import DEFAULT_TOKEN_NAME_FORMAT, AuthMethod
-from wharf.contract.model.acl.tokens import DEFAULT_LIFETIME_LIMITS, LifetimeLimits
+from wharf.contract.model.acl.tokens import LifetimeLimits
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, DeleteRecord, Write
 from wharf.contract.model.record import hash_content
 from wharf.contract.model.refusal import invalid_request, not_found
@@ -36,7 +36,7 @@ def store_auth_method(
     context: DecisionContext,
     *,
     sealed_secrets: SealedData | None,
-    limits: LifetimeLimits = DEFAULT_LIFETIME_LIMITS,
+    limits: LifetimeLimits,
 ) -> Decision[AuthMethodWriteResult]:
     """Return the decision that creates the auth method, or replaces the one of the same name.
 

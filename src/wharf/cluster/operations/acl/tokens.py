@@ -23,7 +23,7 @@ from wharf.cluster.state.tables import (
     TOKENS_BY_SECRET,
 )
 from wharf.contract.model.acl import tokens
-from wharf.contract.model.acl.tokens import DEFAULT_LIFETIME_LIMITS, LifetimeLimits, OneTimeToken, RoleLink, Token
+from wharf.contract.model.acl.tokens import LifetimeLimits, OneTimeToken, RoleLink, Token
 from wharf.contract.model.jobs.validation.findings import ValidationProblem, format_problems
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, DeleteRecord, Write
 from wharf.contract.model.record import hash_content
@@ -55,7 +55,7 @@ def create_token(
     secret: NewSecret,
     context: DecisionContext,
     *,
-    limits: LifetimeLimits = DEFAULT_LIFETIME_LIMITS,
+    limits: LifetimeLimits,
 ) -> Decision[TokenWriteResult]:
     """Return the decision that creates a token under the accessor id of `requested`.
 
@@ -67,7 +67,7 @@ def create_token(
         raise invalid_request("the secret is in use by another token")
     now = to_datetime(context.now_ns)
     linked, conditions = _resolve_roles(snapshot, requested)
-    _raise_problems(tokens.list_token_problems(linked, stored=None, now=now, limits=limits))
+    _raise_problems(tokens.list_new_token_problems(linked, now=now, limits=limits))
     token = replace(
         linked,
         create_time=now,
@@ -84,7 +84,7 @@ def create_token(
     return Decision(write, make_token_reply(token))
 
 
-def update_token(snapshot: Replica, requested: Token, context: DecisionContext) -> Decision[TokenWriteResult]:
+def update_token(snapshot: Replica, requested: Token) -> Decision[TokenWriteResult]:
     """Return the decision that updates the name, type, policies and roles of a token.
 
     Its secret, scope and expiration time never change. Raises if the token does not exist or the update is invalid.
@@ -93,7 +93,7 @@ def update_token(snapshot: Replica, requested: Token, context: DecisionContext) 
     if stored is None:
         raise invalid_request(f"cannot find token {requested.accessor_id}")
     linked, conditions = _resolve_roles(snapshot, requested)
-    _raise_problems(tokens.list_token_problems(linked, stored=stored, now=to_datetime(context.now_ns)))
+    _raise_problems(tokens.list_token_update_problems(linked, stored=stored))
     token = replace(stored, name=linked.name, type=linked.type, policies=linked.policies, roles=linked.roles)
     token = replace(token, hash=hash_content(token))
     conditions.append(snapshot.build_record_condition(ACL_TOKENS, stored))

@@ -52,7 +52,7 @@ def dry_run_job(
     *,
     should_include_diff: bool,
     parser_warnings: tuple[str, ...] = (),
-    max_launches: int = 1,
+    max_launches: int,
     cache: SchedulerCache | None = None,
 ) -> DryRun:
     """Return what a registration of the job would change, without writing anything.

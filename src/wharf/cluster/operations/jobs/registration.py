@@ -31,7 +31,7 @@ from wharf.cluster.state.tables import (
     SCHEDULER_CONFIGURATION,
 )
 from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger, SchedulerType
-from wharf.contract.model.jobs.defaults import DEFAULT_JOB_SETTINGS, JobSettings
+from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.job import Job, JobStatus, Submission
 from wharf.contract.model.jobs.periodic import PeriodicLaunch
 from wharf.contract.model.jobs.validation import find_update_error
@@ -199,9 +199,9 @@ def deregister_job(
     job_id: str,
     context: DecisionContext,
     *,
+    settings: JobSettings,
     eval_priority: int = 0,
     cause: str = "",
-    settings: JobSettings = DEFAULT_JOB_SETTINGS,
 ) -> Decision[JobWriteResult]:
     """Return the decision that stops the job. It stays readable until it is garbage-collected.
 

@@ -48,7 +48,7 @@ class SummaryReconciliation(msgspec.Struct, frozen=True):
 
 
 def reconcile_summaries(
-    snapshot: Replica, *, after_key: str = "", max_summaries: int, max_scanned_jobs: int = 1_000, cause: str = ""
+    snapshot: Replica, *, after_key: str = "", max_summaries: int, max_scanned_jobs: int, cause: str = ""
 ) -> Decision[SummaryReconciliation]:
     """Return the decision that corrects up to `max_summaries` job summaries that differ from the stored records.
 

@@ -7,6 +7,7 @@ counted once, on first request, and then follows the log; most namespaces are ne
 from collections.abc import Callable
 from typing import Final
 
+from wharf.cluster.scheduling.resources.devices import can_be_same_device
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, JOB_PURGES, JOBS, NAMESPACES, NAMESPACES_WITH_QUOTA, QUOTAS
 from wharf.contract.model.allocations.allocation import Allocation
@@ -17,12 +18,13 @@ from wharf.contract.model.log import KEY_SEPARATOR
 from wharf.contract.model.quotas import Quota, RegionLimit
 
 QuotaAmounts = dict[str, int]
-"""Amounts by dimension: those in `DIMENSIONS`, and one such as `device nvidia/gpu/a100` for each device group."""
+"""Amounts by dimension: those in `DIMENSIONS`, and one such as `device nvidia/gpu/a100` for each device name."""
 
 DIMENSIONS: Final = ("count", "cpu", "cores", "memory_mb", "memory_max_mb")
 """The dimensions that a quota can limit, named as the fields of `RegionLimit`.
 
-They are the number of allocations, CPU in MHz, reserved cores, and reserved and maximum memory in MB.
+They are the number of allocations, CPU in MHz (without reserved cores), reserved cores, and reserved and maximum memory
+in MB.
 """
 DIMENSION_NAMES: Final = {"memory_mb": "memory", "memory_max_mb": "memory max"}
 """How texts for users name a dimension, if not by its own name."""
@@ -48,21 +50,44 @@ class RemainingQuota:
         Empty: they may be used.
 
         Example: `cpu exhausted (500 needed > 400 limit)`. `released` are amounts that the placement frees. A limit of 0
-        is no limit; a negative limit allows nothing. Limits on devices are not checked.
+        is no limit; a negative limit allows nothing.
         """
         released_amounts = released or {}
         texts = []
         for name in DIMENSIONS:
-            limit = getattr(self._limit, name)
-            needed = self._used.get(name, 0) - released_amounts.get(name, 0) + requested.get(name, 0)
-            if limit and requested.get(name, 0) and needed > max(0, limit):
-                texts.append(f"{DIMENSION_NAMES.get(name, name)} exhausted ({needed} needed > {max(0, limit)} limit)")
+            added, used = requested.get(name, 0), self._used.get(name, 0) - released_amounts.get(name, 0)
+            texts += _describe_excess(DIMENSION_NAMES.get(name, name), added, used, getattr(self._limit, name))
+        for device in self._limit.devices or ():
+            used = _sum_devices(self._used, device.name) - _sum_devices(released_amounts, device.name)
+            added = _sum_devices(requested, device.name)
+            texts += _describe_excess(f"{DEVICE_PREFIX}{device.name}", added, used, device.count)
         return tuple(texts)
 
     def consume_amounts(self, requested: QuotaAmounts) -> None:
         """Add these amounts to the amounts that count as used. Limits are not checked."""
         for name, amount in requested.items():
             self._used[name] = self._used.get(name, 0) + amount
+
+
+def _describe_excess(name: str, added: int, used: int, limit: int) -> list[str]:
+    """Return a text if `added` further units of a dimension exceed its limit, else an empty list."""
+    if not limit or not added or used + added <= max(0, limit):
+        return []
+    return [f"{name} exhausted ({used + added} needed > {max(0, limit)} limit)"]
+
+
+def _sum_devices(amounts: QuotaAmounts, limited_name: str) -> int:
+    """Return how many of these devices may be devices with the limited name.
+
+    Amounts of devices in use have full names. Those of a request may be less specific than the limit; they count then,
+    too, because the devices may become ones with the limited name (ADR 73).
+    """
+    return sum(
+        count
+        for dimension, count in amounts.items()
+        if dimension.startswith(DEVICE_PREFIX)
+        and can_be_same_device(dimension.removeprefix(DEVICE_PREFIX), limited_name)
+    )
 
 
 def get_remaining_quota(
@@ -162,7 +187,8 @@ def measure_amounts(resources: AllocatedResources | None) -> QuotaAmounts:
         amounts[name] = amounts.get(name, 0) + amount
 
     for task in (resources.tasks or {}).values() if resources is not None else ():
-        add("cpu", task.cpu.cpu_shares)
+        # The MHz of reserved cores depend on the node, so a placement could not be checked before its node is chosen.
+        add("cpu", 0 if task.cpu.reserved_cores else task.cpu.cpu_shares)
         add("cores", len(task.cpu.reserved_cores or ()))
         add("memory_mb", task.memory.memory_mb)
         add("memory_max_mb", task.memory.memory_max_mb or task.memory.memory_mb)
@@ -174,7 +200,8 @@ def measure_amounts(resources: AllocatedResources | None) -> QuotaAmounts:
 def sum_requested_amounts(group: TaskGroup) -> QuotaAmounts:
     """Return what one more allocation of the group would use of a quota, by dimension, before its node is chosen.
 
-    The MHz of reserved cores and the devices depend on the node, so they are left out and counted after the placement.
+    Devices have the names that the group requests, which may be less specific than those of assigned devices. The CPU
+    of tasks that reserve cores is left out: only the number of cores counts.
     """
     requested: QuotaAmounts = {"count": 1}
     for task in group.tasks or ():
@@ -188,6 +215,9 @@ def sum_requested_amounts(group: TaskGroup) -> QuotaAmounts:
             ("memory_max_mb", max_memory_mb),
         ):
             requested[name] = requested.get(name, 0) + amount
+        for device in resources.devices or ():
+            name = f"{DEVICE_PREFIX}{device.name}"
+            requested[name] = requested.get(name, 0) + device.count
     return requested
 
 

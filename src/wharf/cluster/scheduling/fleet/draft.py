@@ -28,6 +28,8 @@ class FleetDraft:
         self.count: Ints = fleet.count[:rows].copy()  # The number of allocations in each row (node).
         self.changed_rows: list[int] = []
         """Rows in the order in which they were changed. Node selectors recompute the scores of these rows."""
+        self.freed_rows: list[int] = []
+        """Rows in the order in which resources were freed there. What a node selector found missing may exist again."""
         self._changed_exclusive: dict[int, ExclusiveResources] = {}
         """By row, ports, cores and devices in use, for rows where they differ from the fleet."""
         self._port_changes: Counter[tuple[int, int]] = Counter()
@@ -79,6 +81,7 @@ class FleetDraft:
 
     def remove_allocation(self, row: int, resources: AllocatedResources) -> None:
         """Stop counting an allocation with these resources in the row."""
+        self.freed_rows.append(row)
         self._add(row, get_resources_usage(resources), -1)
         if has_exclusive_resources(resources):
             self.get_exclusive_resources(row, is_for_update=True).remove_resources(resources)

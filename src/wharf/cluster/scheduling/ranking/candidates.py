@@ -94,7 +94,7 @@ class Candidates:
     def refresh_node(self, position: int) -> None:
         """Recompute the columns of the candidate at this position after the resources in use on its node changed.
 
-        It does not clear an entry in `missing_dimensions`.
+        It does not clear an entry in `missing_dimensions`; `clear_missing_dimension` does.
         """
         row, demand, draft = int(self.rows[position]), self._demand, self._draft
         if self._assigner.requested_cores:
@@ -111,6 +111,13 @@ class Candidates:
             and self.disk_after[position] <= self.disk[position]
             and self.allocations_left[position] > 0
         )
+
+    def clear_missing_dimension(self, position: int) -> None:
+        """Delete what was recorded as missing on the node of this candidate, because resources were freed there.
+
+        The next attempt to assign resources on the node records it again if it is still missing.
+        """
+        self.missing_dimensions.pop(position, None)
 
     def refresh_nodes(self, positions: Ints) -> None:
         """Recompute the columns of many candidates after the resources in use on their nodes changed.

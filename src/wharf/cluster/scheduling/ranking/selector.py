@@ -78,8 +78,14 @@ class NodeSelector:
         self._assigner = ResourceAssigner(group, can_oversubscribe=rules.can_oversubscribe)
         self._demand = get_group_demand(group)
         self._failure: AllocMetric | None = None
-        """The metric of the last failed call of `choose_node`. `None`: no call has failed."""
+        """The metric of the last failed search of `choose_node`. `None`: none has failed."""
         self._failure_count = 0
+        """How many calls of `choose_node` have failed."""
+        self._is_exhausted = False
+        """Whether the last search found no node, and no allocation has left a node since.
+
+        Further calls of `choose_node` then fail without a search.
+        """
         self._metric: AllocMetric | None = None
         """The metric that all placements without avoided nodes share. `None`: nothing is placed yet."""
         self.rows: Ints = random.shuffle_values(np.flatnonzero(screened.feasible))
@@ -87,6 +93,8 @@ class NodeSelector:
         self._candidates = Candidates(draft, self.rows, self._assigner, self._demand)
         self._seen_change_count = len(draft.changed_rows)
         """How many entries of the draft's `changed_rows` the columns of this selector take into account."""
+        self._seen_freed_count = len(draft.freed_rows)
+        """How many entries of the draft's `freed_rows` this selector takes into account."""
         self._columns = ScoreColumns(self._fleet, self._candidates, job, group, rules)
         self._distinct_constraints = DistinctConstraints(
             self._fleet, job, group, should_check_hosts=not job.runs_on_every_node
@@ -116,6 +124,8 @@ class NodeSelector:
 
         It changes scores and distinct constraints. The resources in use do not change.
         """
+        if sign < 0:
+            self._is_exhausted = False  # A distinct constraint may now allow a node again, also one of the whole job.
         self._distinct_constraints.count_siblings((sibling,), sign)
         if sibling.group != self._group.name:
             return
@@ -130,6 +140,12 @@ class NodeSelector:
 
         They change, for example, when the selector of another group places an allocation on the same node.
         """
+        for row in self._draft.freed_rows[self._seen_freed_count :]:
+            self._is_exhausted = False
+            position = self._candidates.find_position(row)
+            if position is not None:
+                self._candidates.clear_missing_dimension(position)
+        self._seen_freed_count = len(self._draft.freed_rows)
         for row in self._draft.changed_rows[self._seen_change_count :]:
             position = self._candidates.find_position(row)
             if position is not None:
@@ -146,12 +162,13 @@ class NodeSelector:
         `preferred` is tried first. Return `None` if no node can take the allocation; `failure_metric` then says why.
 
         The placement is recorded in the draft (the evaluation's copy of the resources in use) and in the scores. After
-        a failure, later calls fail without a search, unless volumes depend on the name of the allocation.
+        a failure, later calls fail without a search until an allocation of the job leaves a node or resources are
+        freed, unless volumes depend on the name of the allocation.
         """
-        if self._failure is not None and self._volume_check is None:
+        self._refresh_changed_nodes()
+        if self._is_exhausted and self._volume_check is None:
             self._failure_count += 1  # Another allocation of the group found no node, so this one will not either.
             return None
-        self._refresh_changed_nodes()
         scores = self._compute_scores_for(name, avoided)
         if preferred:
             position = self._find_position(preferred)
@@ -170,6 +187,7 @@ class NodeSelector:
             scores[best] = UNAVAILABLE_SCORE
         self._failure = self._build_failure_metric(name)
         self._failure_count += 1
+        self._is_exhausted = True
         return None
 
     def choose_nodes(self, max_count: int) -> list[NodeChoice]:

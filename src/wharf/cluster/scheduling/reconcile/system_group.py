@@ -162,7 +162,7 @@ class _SystemGroupReconciler:
         has_older_version = phase.is_active or phase.has_failed
         stable_version = self._input.find_stable_version(self._group.name) if has_older_version else None
         down_slots = _find_down_slots(self._deployment, allocations)
-        remaining = self._exclude_stopping_canaries(allocations, phase)
+        remaining = self._exclude_stopping(allocations)
         missing_canaries = phase.count_missing(remaining) if phase.is_active and not self._is_halted else 0
         canary_slots = self._request_missing(stable_version, down_slots, missing_canaries, len(replaceable))
 
@@ -200,7 +200,7 @@ class _SystemGroupReconciler:
                 request = self._make_request(canary.name, nodes[canary.id], canary, stable_version)
                 outcome.replacements.append(replace(request, stop=AllocationStop(canary, NOT_NEEDED_TEXT)))
         self._counts["ignore"] += len(outdated) - len(replaced)
-        self._set_deployment_state(allocations, len(replaceable) + len(obsolete_canaries), phase.desired_canaries)
+        self._set_deployment_state(remaining, len(replaceable) + len(obsolete_canaries), phase.desired_canaries)
         outcome.update_counts = DesiredUpdates(**self._counts)
         return outcome
 
@@ -281,15 +281,14 @@ class _SystemGroupReconciler:
 
     # -- placements --------------------------------------------------------------------------------------------------
 
-    def _exclude_stopping_canaries(self, allocations: Sequence[Allocation], phase: CanaryPhase) -> Sequence[Allocation]:
-        """Return the allocations without the canaries that this evaluation stops, such as those on a lost node.
+    def _exclude_stopping(self, allocations: Sequence[Allocation]) -> Sequence[Allocation]:
+        """Return the allocations without those that this evaluation stops, such as those on a lost node.
 
-        A stopping canary counts as missing at once, because the loss of a node may cause no other evaluation.
+        The rollout continues without them at once, because the loss of a node may cause no other evaluation. A stopping
+        canary counts as missing, and no health is awaited of a stopping allocation.
         """
-        if not phase.is_active:
-            return allocations
-        stopping = {stop.allocation.id for stop in self._outcome.stops}.intersection(phase.canary_ids)
-        return [allocation for allocation in allocations if allocation.id not in stopping]
+        stopping = {stop.allocation.id for stop in self._outcome.stops}
+        return [allocation for allocation in allocations if allocation.id not in stopping] if stopping else allocations
 
     def _request_missing(
         self,
@@ -376,12 +375,19 @@ class _SystemGroupReconciler:
     ) -> None:
         """Set in the outcome the group's state in the deployment, and whether the group is complete.
 
-        `outdated_count` is how many allocations need a replacement.
+        `allocations` are those that this evaluation does not stop. `outdated_count` is how many of them need a
+        replacement. While the deployment runs, its desired total follows the nodes: a node that was lost is not awaited.
         """
         outcome, update, group_state = self._outcome, self._group.update, self._group_state
         total = len(outcome.placements) + outdated_count + len(outcome.in_place_updates)
         # A stop alone causes no further evaluation, so the group counts as complete.
         is_idle = not (total or outcome.disconnects)
+        if group_state is not None and self._deployment is not None and not self._is_halted:
+            deployment_id = self._deployment.id
+            deployed_count = sum(
+                allocation.deployment_id == deployment_id and not allocation.is_terminal for allocation in allocations
+            )
+            group_state = replace(group_state, desired_total=deployed_count + total)
         outcome.is_complete = is_idle and (group_state is None or _is_rolled_out(group_state))
         if self._input.is_batch or update is None or update.max_parallel <= 0:
             return

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from wharf.cluster.scheduling.resources.devices import assign_devices
+from wharf.cluster.scheduling.resources.devices import DeviceShortage, assign_devices, list_device_requests
 from wharf.cluster.scheduling.resources.exclusive import ExclusiveResources
 from wharf.cluster.scheduling.resources.ports import PortAssigner, PortUnavailable, RandomBelow
 from wharf.cluster.scheduling.resources.usage import get_task_memory_mb
@@ -55,8 +55,9 @@ class ResourceAssigner:
         """The network of the group and the networks of its tasks, with the requested ports."""
         self.requested_cores = sum(task.resources.cores for task in self._tasks if task.resources is not None)
         """How many cores one allocation reserves, all tasks together."""
-        has_devices = any(task.resources.devices for task in self._tasks if task.resources is not None)
-        self.has_only_amounts = not (self.networks or self.requested_cores or has_devices)
+        self._device_requests = list_device_requests(group)
+        """The device requests of all tasks, each with the name of its task."""
+        self.has_only_amounts = not (self.networks or self.requested_cores or self._device_requests)
         """Whether the group requests only CPU, memory and disk: no networks, cores or devices."""
         self.shared_resources: AllocatedResources | None = None
         """The record that all allocations share. `None`: it is not built yet, or each allocation gets its own."""
@@ -86,15 +87,38 @@ class ResourceAssigner:
         in_use = exclusive.copy() if not self.has_only_amounts else exclusive
         port_assigner = PortAssigner(node, in_use, random_below)
         shared = self._assign_group(port_assigner)
-        tasks = {task.name: self._assign_task(task, node, in_use, port_assigner) for task in self._tasks}
+        devices = self._assign_devices(node, in_use)
+        tasks = {
+            task.name: self._assign_task(task, node, in_use, port_assigner, tuple(devices.get(task.name, ())))
+            for task in self._tasks
+        }
         return AllocatedResources(tasks=tasks, task_lifecycles=self._lifecycles, shared=shared)
 
-    def _assign_task(
-        self, task: Task, node: Node, in_use: ExclusiveResources, port_assigner: PortAssigner
-    ) -> AllocatedTaskResources:
-        """Return the resources that one task is assigned on the node, and add its cores and devices to `in_use`.
+    def _assign_devices(self, node: Node, in_use: ExclusiveResources) -> dict[str, list[AllocatedDevice]]:
+        """Return the devices that each task is assigned on the node, by task name. `in_use` is not changed.
 
-        Raises `InsufficientResources` if the node has too few free cores, devices or ports.
+        Raises `InsufficientResources` if the node has too few free devices.
+        """
+        try:
+            assigned = assign_devices(node, [request for _, request in self._device_requests], in_use)
+        except DeviceShortage as shortage:
+            raise InsufficientResources(f"devices: no devices match request {shortage.name}") from shortage
+        devices: dict[str, list[AllocatedDevice]] = {}
+        for (task_name, _), device in zip(self._device_requests, assigned, strict=True):
+            devices.setdefault(task_name, []).append(device)
+        return devices
+
+    def _assign_task(
+        self,
+        task: Task,
+        node: Node,
+        in_use: ExclusiveResources,
+        port_assigner: PortAssigner,
+        devices: tuple[AllocatedDevice, ...],
+    ) -> AllocatedTaskResources:
+        """Return the resources that one task is assigned on the node, and add its cores to `in_use`.
+
+        Raises `InsufficientResources` if the node has too few free cores or ports.
         """
         requested = task.resources
         assert requested is not None, "only tasks with resources are assigned"
@@ -102,14 +126,6 @@ class ResourceAssigner:
         if requested.cores:
             cpu = _assign_cores(node, requested.cores, in_use)
             in_use.cores.update(cpu.reserved_cores or ())
-        devices: list[AllocatedDevice] = []
-        for device in requested.devices or ():
-            assigned = assign_devices(node, device, in_use)
-            if assigned is None:
-                raise InsufficientResources(f"devices: no devices match request {device.name}")
-            devices.append(assigned)
-            device_key = (assigned.vendor, assigned.type, assigned.name)
-            in_use.devices.update((device_key, device_id) for device_id in assigned.device_ids or ())
         memory = get_task_memory_mb(task)
         memory_max = 0
         if self._can_oversubscribe and requested.memory_max_mb:
@@ -118,7 +134,7 @@ class ResourceAssigner:
         return AllocatedTaskResources(
             cpu=cpu,
             memory=AllocatedMemory(memory_mb=memory, memory_max_mb=memory_max),
-            devices=tuple(devices) or None,
+            devices=devices or None,
             networks=tuple(_assign_task_network(network, port_assigner) for network in _get_task_network(task)) or None,
         )
 

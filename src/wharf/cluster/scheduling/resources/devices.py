@@ -5,8 +5,8 @@ of one model. The instances of a group are the single devices. Attributes may ha
 """
 
 import re
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 from wharf.cluster.scheduling.constraints import evaluate_comparison
 from wharf.cluster.scheduling.resources.exclusive import DeviceKey, ExclusiveResources
@@ -66,6 +66,13 @@ _EQUALITY_OPERANDS: Final = frozenset((Operand.EQUALS, Operand.EQUALS_TWICE, Ope
 _INEQUALITY_OPERANDS: Final = frozenset((Operand.DIFFERS, Operand.NOT))
 
 
+MAX_DEVICE_SEARCH_STEPS: Final = 1_000
+"""Limits the time of a search for device groups: a node that needs more steps cannot take the allocation."""
+
+NOTHING_IN_USE: Final = ExclusiveResources()
+"""The devices in use on a node without allocations."""
+
+
 def list_device_requests(group: TaskGroup) -> list[tuple[str, RequestedDevice]]:
     """Return every device request of the group as a pair of task name and request."""
     return [
@@ -76,47 +83,101 @@ def list_device_requests(group: TaskGroup) -> list[tuple[str, RequestedDevice]]:
     ]
 
 
-def has_enough_devices(node: Node, requests: Iterable[RequestedDevice]) -> bool:
+def has_enough_devices(node: Node, requests: Sequence[RequestedDevice]) -> bool:
     """Return whether the node's healthy device instances would satisfy all requests if none were in use.
 
-    The instances for one request may come from several device groups. (`assign_devices` is stricter: it takes them from
-    one group.)
+    It is the same search as that of `assign_devices`, so a node without used devices that passes is never refused later
+    (ADR 72).
+    """
+    return _choose_groups(node, requests, NOTHING_IN_USE).missing is None
+
+
+class DeviceShortage(Exception):
+    """The node has too few free device instances for a request. `name` is the name that was requested."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+def assign_devices(
+    node: Node, requests: Sequence[RequestedDevice], in_use: ExclusiveResources
+) -> list[AllocatedDevice]:
+    """Return free instances for each request, all instances of a request from one matching device group.
+
+    Of several groups, the one with the highest affinity score is taken, unless a later request then finds no group.
+    `in_use` are the instances in use on the node; it is not changed. Raises `DeviceShortage` if not all requests can be
+    satisfied.
+    """
+    choice = _choose_groups(node, requests, in_use)
+    if choice.missing is not None:
+        raise DeviceShortage(choice.missing.name)
+    free_by_key: dict[DeviceKey, list[str]] = {}
+    assigned = []
+    for request, device in zip(requests, choice.groups, strict=True):
+        key = make_device_key(device)
+        free = free_by_key.get(key)
+        if free is None:
+            free = free_by_key[key] = _list_free_instances(device, in_use)
+        ids, free_by_key[key] = free[: request.count], free[request.count :]
+        assigned.append(
+            AllocatedDevice(vendor=device.vendor, type=device.type, name=device.name, device_ids=tuple(ids))
+        )
+    return assigned
+
+
+class _GroupChoice(NamedTuple):
+    """The result of the search for device groups."""
+
+    groups: list[NodeDevice]
+    """The group of each request, or an empty list if not all requests can be satisfied."""
+    missing: RequestedDevice | None
+    """The first request for which no group was found, whatever groups the requests before it used."""
+
+
+def _choose_groups(node: Node, requests: Sequence[RequestedDevice], in_use: ExclusiveResources) -> _GroupChoice:
+    """Choose one device group for each request so that their free instances suffice for all requests.
+
+    This is a depth-first search that tries the group with the highest affinity score first. After
+    `MAX_DEVICE_SEARCH_STEPS` steps it counts as failed.
     """
     devices = list_devices(node)
-    free_counts = {id(device): len(list_healthy_instances(device)) for device in devices}
-    for request in requests:
-        missing = request.count
-        for device in devices:
-            if missing and free_counts[id(device)] and matches_device_request(device, request):
-                used_count = min(missing, free_counts[id(device)])
-                free_counts[id(device)] -= used_count
-                missing -= used_count
-        if missing:
-            return False
-    return True
+    free_counts = [len(_list_free_instances(device, in_use)) for device in devices]
+    options = [_rank_groups(devices, request) for request in requests]
+    chosen: list[int] = []
+    """For each request that has a group now, the index of the group in the options of the request."""
+    deepest, next_option = 0, 0
+    for _ in range(MAX_DEVICE_SEARCH_STEPS):
+        position = len(chosen)
+        if position == len(requests):
+            groups = [devices[options[index][option]] for index, option in enumerate(chosen)]
+            return _GroupChoice(groups, None)
+        deepest = max(deepest, position)
+        count, ranked = requests[position].count, options[position]
+        option = next((index for index in range(next_option, len(ranked)) if free_counts[ranked[index]] >= count), None)
+        if option is not None:
+            free_counts[ranked[option]] -= count
+            chosen.append(option)
+            next_option = 0
+        elif chosen:
+            option = chosen.pop()
+            free_counts[options[position - 1][option]] += requests[position - 1].count
+            next_option = option + 1
+        else:
+            break
+    return _GroupChoice([], requests[deepest])
 
 
-def assign_devices(node: Node, request: RequestedDevice, in_use: ExclusiveResources) -> AllocatedDevice | None:
-    """Return free instances for the request, all from the matching device group with the highest affinity score.
+def _rank_groups(devices: Sequence[NodeDevice], request: RequestedDevice) -> list[int]:
+    """Return the indexes of the device groups that match the request, the highest affinity score first."""
+    matching = [index for index, device in enumerate(devices) if matches_device_request(device, request)]
+    return sorted(matching, key=lambda index: -score_device_affinity(devices[index], request.affinities or ()))
 
-    `in_use` are the instances in use on the node; it is not changed. Return `None` if no matching group has enough free
-    instances.
-    """
-    best: tuple[float, AllocatedDevice] | None = None
-    for device in list_devices(node):
-        if not matches_device_request(device, request):
-            continue
-        key = make_device_key(device)
-        free = [instance for instance in list_healthy_instances(device) if (key, instance) not in in_use.devices]
-        if len(free) < request.count:
-            continue
-        score = score_device_affinity(device, request.affinities or ())
-        if best is None or score > best[0]:
-            assigned = AllocatedDevice(
-                vendor=device.vendor, type=device.type, name=device.name, device_ids=tuple(free[: request.count])
-            )
-            best = score, assigned
-    return None if best is None else best[1]
+
+def _list_free_instances(device: NodeDevice, in_use: ExclusiveResources) -> list[str]:
+    """Return the ids of the healthy instances of the device group that are not in use."""
+    key = make_device_key(device)
+    return [instance for instance in list_healthy_instances(device) if (key, instance) not in in_use.devices]
 
 
 def score_best_devices(node: Node, requests: Iterable[RequestedDevice]) -> float:
@@ -173,6 +234,25 @@ def _matches_name(device: NodeDevice, name: str) -> bool:
     if parts[:2] != [device.vendor, device.type]:
         return False
     return len(parts) == 2 or parts[2] == device.name
+
+
+def can_be_same_device(first: str, second: str) -> bool:
+    """Return whether one device can have both names: `type`, `vendor/type` or `vendor/type/name`.
+
+    Parts that one of the names leaves out match anything.
+    """
+    return all(
+        not part or not other or part == other
+        for part, other in zip(_split_device_name(first), _split_device_name(second), strict=True)
+    )
+
+
+def _split_device_name(name: str) -> tuple[str, str, str]:
+    """Return vendor, type and name of a device name. Parts that it leaves out are empty."""
+    parts = name.split("/", 2)
+    if len(parts) == 1:
+        return "", parts[0], ""
+    return parts[0], parts[1], parts[2] if len(parts) > 2 else ""
 
 
 def list_devices(node: Node) -> tuple[NodeDevice, ...]:

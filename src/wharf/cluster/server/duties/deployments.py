@@ -8,6 +8,7 @@ from wharf.cluster.server.brain import Brain
 from wharf.cluster.server.duties.watch_loop import MAX_PASS_INTERVAL_S, run_watch_loop
 from wharf.cluster.state.tables import DEPLOYMENTS
 from wharf.cluster.state.watches import watch_table
+from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.times import SECOND
 from wharf.world import World
 
@@ -15,9 +16,10 @@ from wharf.world import World
 class DeploymentDuty:
     """Makes the next changes of running deployments, such as promotion or failure, when they are due."""
 
-    def __init__(self, world: World, brain: Brain) -> None:
+    def __init__(self, world: World, brain: Brain, settings: JobSettings) -> None:
         self._world = world
         self._brain = brain
+        self._settings = settings
         brain.duties.append(self.run)
 
     async def run(self) -> None:
@@ -41,7 +43,9 @@ class DeploymentDuty:
         """Make the next change of the deployment that is due. Return whether there was one."""
         limit = self._brain.max_changes
         result = await self._brain.execute_if_due(
-            lambda snapshot, context: deployments.decide_next_step(snapshot, deployment_id, context, max_changes=limit)
+            lambda snapshot, context: deployments.decide_next_step(
+                snapshot, deployment_id, context, max_changes=limit, max_versions=self._settings.versions_kept
+            )
         )
         return result is not None
 

@@ -15,7 +15,7 @@ from wharf.cluster.server.security.identities import IdentitySigner
 from wharf.cluster.server.security.keyring import Keyring
 from wharf.cluster.server.security.login_providers import LoginProviders, NoLoginProviders
 from wharf.cluster.state import Replica
-from wharf.contract.model.acl.tokens import DEFAULT_LIFETIME_LIMITS, LifetimeLimits
+from wharf.contract.model.acl.tokens import LifetimeLimits
 from wharf.world import World
 
 ACL_DISABLED_TEXT: Final = "ACL support disabled"
@@ -25,7 +25,7 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Access control settings."""
 
     is_enabled: bool = False
-    lifetime_limits: LifetimeLimits = DEFAULT_LIFETIME_LIMITS
+    lifetime_limits: LifetimeLimits = LifetimeLimits()
     issuer: str = ""
     """The issuer claim of identities; empty if no other service needs to find the public keys."""
     own_node_secret: str = ""

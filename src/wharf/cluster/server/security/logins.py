@@ -6,8 +6,7 @@ of an OIDC login is sent along encrypted, so that any process of any server can 
 
 import base64
 import hashlib
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 from urllib.parse import SplitResult, urlencode, urlsplit
 
@@ -30,6 +29,7 @@ from wharf.cluster.server.security.login_providers import (
     ProviderRequest,
     ProviderUnreachable,
 )
+from wharf.cluster.server.security.provider_documents import ProviderDocuments
 from wharf.cluster.state import Replica
 from wharf.contract.model.acl.auth_methods import AuthMethod, AuthMethodConfig
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
@@ -46,9 +46,6 @@ DEFAULT_LEEWAY_S: Final = 150
 """Leeway in seconds for expiry and not-before claims if the method sets none."""
 
 DEFAULT_CLOCK_SKEW_S: Final = 60
-CACHE_TTL_S: Final = 600.0
-"""How long documents of a provider are cached."""
-MAX_CACHED_DOCUMENTS: Final = 100
 SUPPORTED_ALGORITHMS: Final = (
     "RS256",
     "RS384",
@@ -65,6 +62,10 @@ DEFAULT_ALGORITHMS: Final = ("RS256",)
 VERIFIER_BYTES: Final = 48
 STATE_CONTEXT: Final = "login state"
 ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+
+
+KeySource = Callable[[bool], Awaitable[KeySet]]
+"""Returns the public keys that sign the tokens of a provider. The argument: whether to fetch them again."""
 
 
 class LoginRejected(Exception):
@@ -114,7 +115,7 @@ class LoginVerifier:
         self._world = world
         self._keyring = keyring
         self._providers = providers
-        self._documents: OrderedDict[tuple[str, ...], tuple[float, bytes]] = OrderedDict()
+        self._documents = ProviderDocuments(world, self._fetch_document)
 
     # -- OIDC --------------------------------------------------------------------------------------------------------
 
@@ -176,9 +177,9 @@ class LoginVerifier:
                 f"the reply comes from issuer {issuer}, but the login was started with {metadata.issuer}"
             )
         tokens = await self._exchange_code(snapshot, method, metadata, code=code, login_state=login_state)
-        keys = await self._fetch_keys(metadata.jwks_uri, config.discovery_ca_pem or ())
+        keys = self._make_key_source(metadata.jwks_uri, config.discovery_ca_pem or ())
         audiences = config.bound_audiences or (config.oidc_client_id,)
-        claims = self._verify_claims(
+        claims = await self._verify_claims(
             config, tokens.id_token, keys, issuers=(metadata.issuer,), audiences=audiences, must_expire=True
         )
         if claims.get("nonce") != nonce:
@@ -262,24 +263,24 @@ class LoginVerifier:
         ca_pem = (config.jwks_ca_cert,) if config.jwks_ca_cert else config.discovery_ca_pem or ()
         issuers = config.bound_issuer or ()
         if config.jwt_validation_pub_keys:
-            keys = _load_pem_keys(config.jwt_validation_pub_keys)
+            keys = _make_fixed_source(_load_pem_keys(config.jwt_validation_pub_keys))
         elif config.jwks_url:
-            keys = await self._fetch_keys(config.jwks_url, ca_pem)
+            keys = self._make_key_source(config.jwks_url, ca_pem)
         else:
             metadata = await self._discover(config)
             issuers = issuers or (metadata.issuer,)
-            keys = await self._fetch_keys(metadata.jwks_uri, ca_pem)
-        return self._verify_claims(
+            keys = self._make_key_source(metadata.jwks_uri, ca_pem)
+        return await self._verify_claims(
             config, login_token, keys, issuers=issuers, audiences=config.bound_audiences or (), must_expire=False
         )
 
     # -- proof -------------------------------------------------------------------------------------------------------
 
-    def _verify_claims(
+    async def _verify_claims(
         self,
         config: AuthMethodConfig,
         text: str,
-        keys: KeySet,
+        keys: KeySource,
         *,
         issuers: tuple[str, ...],
         audiences: tuple[str, ...],
@@ -287,11 +288,18 @@ class LoginVerifier:
     ) -> dict[str, object]:
         """Return the claims of a token if its signature, issuer, audience and times are valid. Raises `LoginRejected`.
 
-        `must_expire`: whether the token needs an expiration time, as ID tokens do.
+        `must_expire`: whether the token needs an expiration time, as ID tokens do. If no cached key of the provider fits,
+        and the token names none of them, the keys are fetched again, because the provider may have a new one.
         """
         allowed = [name for name in config.signing_algs or DEFAULT_ALGORITHMS if name in SUPPORTED_ALGORITHMS]
         try:
-            claims: dict[str, object] = dict(_decode_token(text, keys, allowed))
+            known = await keys(False)
+            try:
+                claims: dict[str, object] = dict(_decode_token(text, known, allowed))
+            except (JoseError, ValueError, TypeError):
+                if _names_known_key(text, known):
+                    raise
+                claims = dict(_decode_token(text, await keys(True), allowed))
         except (JoseError, ValueError, TypeError) as error:
             raise LoginRejected(f"invalid signature: {describe_jose_error(error, default='wrong key')}") from None
         self._check_times(config, claims, must_expire=must_expire)
@@ -339,34 +347,25 @@ class LoginVerifier:
         base = config.oidc_discovery_url.rstrip("/")
         url = f"{base}/.well-known/openid-configuration"
         found = _decode_json(
-            await self._fetch_cached(url, config.discovery_ca_pem or ()), ProviderMetadata, what="its configuration"
+            await self._documents.get(url, config.discovery_ca_pem or ()), ProviderMetadata, what="its configuration"
         )
         if found.issuer.rstrip("/") != base:
             raise LoginRejected(f"the identity provider at {base} names itself {found.issuer}")
         return found
 
-    async def _fetch_keys(self, url: str, ca_pem: tuple[str, ...]) -> KeySet:
-        """Return the public keys in the JSON Web Key set at the URL. Raises `LoginRejected`."""
-        found = _decode_json(await self._fetch_cached(url, ca_pem), dict[str, Any], what="its keys")
-        try:
-            return KeySet.import_key_set(found)  # type: ignore[arg-type]  # what is no set of keys it refuses itself
-        except (JoseError, ValueError, KeyError, TypeError) as error:
-            raise LoginRejected(
-                f"cannot read the keys at {url}: {describe_jose_error(error, default='wrong key')}"
-            ) from None
+    def _make_key_source(self, url: str, ca_pem: tuple[str, ...]) -> KeySource:
+        """Return the source of the public keys in the JSON Web Key set at the URL."""
 
-    async def _fetch_cached(self, url: str, ca_pem: tuple[str, ...]) -> bytes:
-        """Return the document at the URL, from the cache if it is less than `CACHE_TTL_S` old."""
-        key = (url, *ca_pem)
-        now_s = self._world.monotonic_s()
-        cached = self._documents.get(key)
-        if cached is not None and now_s - cached[0] < CACHE_TTL_S:
-            return cached[1]
-        body = (await self._fetch(url, ca_pem)).body
-        self._documents[key] = (now_s, body)
-        while len(self._documents) > MAX_CACHED_DOCUMENTS:
-            self._documents.popitem(last=False)
-        return body
+        async def load_keys(must_refresh: bool) -> KeySet:
+            """Return the keys. Raises `LoginRejected`."""
+            load_document = self._documents.refresh if must_refresh else self._documents.get
+            return _read_key_set(await load_document(url, ca_pem), url)
+
+        return load_keys
+
+    async def _fetch_document(self, url: str, ca_pem: tuple[str, ...]) -> bytes:
+        """Return the document at the URL. Raises `LoginRejected`."""
+        return (await self._fetch(url, ca_pem)).body
 
     async def _fetch(
         self, url: str, ca_pem: tuple[str, ...], *, headers: Mapping[str, str] | None = None
@@ -472,6 +471,26 @@ def _names_known_key(text: str, keys: KeySet) -> bool:
         return read_key_id(text) in {key.kid for key in keys.keys if key.kid}
     except ValueError:
         return True
+
+
+def _read_key_set(body: bytes, url: str) -> KeySet:
+    """Return the public keys in this JSON Web Key set, which comes from the URL. Raises `LoginRejected`."""
+    found = _decode_json(body, dict[str, Any], what="its keys")
+    try:
+        return KeySet.import_key_set(found)  # type: ignore[arg-type]  # what is no set of keys it refuses itself
+    except (JoseError, ValueError, KeyError, TypeError) as error:
+        raise LoginRejected(
+            f"cannot read the keys at {url}: {describe_jose_error(error, default='wrong key')}"
+        ) from None
+
+
+def _make_fixed_source(keys: KeySet) -> KeySource:
+    """Return the source of keys that the auth method contains."""
+
+    async def load_keys(_must_refresh: bool) -> KeySet:
+        return keys
+
+    return load_keys
 
 
 def _load_pem_keys(texts: tuple[str, ...]) -> KeySet:

@@ -8,7 +8,7 @@ import enum
 
 import msgspec
 
-from wharf.contract.model.acl.tokens import DEFAULT_LIFETIME_LIMITS, LifetimeLimits
+from wharf.contract.model.acl.tokens import LifetimeLimits
 from wharf.contract.model.names import is_valid_name
 from wharf.contract.model.record import Record
 from wharf.contract.model.times import format_duration
@@ -110,7 +110,7 @@ class AuthMethod(Record):
     modify_index: int = 0
 
 
-def list_auth_method_problems(method: AuthMethod, *, limits: LifetimeLimits = DEFAULT_LIFETIME_LIMITS) -> list[str]:
+def list_auth_method_problems(method: AuthMethod, *, limits: LifetimeLimits) -> list[str]:
     """Return an error text for each thing that is wrong with a submitted auth method; empty if it is valid.
 
     `limits` are those of the lifetime of its tokens.

@@ -2,7 +2,7 @@
 
 import datetime
 import enum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from wharf.contract.model.body_limits import find_name_problem
 from wharf.contract.model.names import MAX_DISPLAY_NAME_CHARS
@@ -89,17 +89,21 @@ class LifetimeLimits(NamedTuple):
     max_ns: int = 24 * HOUR
 
 
-DEFAULT_LIFETIME_LIMITS: Final = LifetimeLimits()
+def list_new_token_problems(token: Token, *, now: datetime.datetime, limits: LifetimeLimits) -> list[str]:
+    """Return an error text for each thing that is wrong with a new token; empty if it is valid.
 
-
-def list_token_problems(
-    token: Token, *, stored: Token | None, now: datetime.datetime, limits: LifetimeLimits = DEFAULT_LIFETIME_LIMITS
-) -> list[str]:
-    """Return an error text for each thing that is wrong with a submitted token; empty if it is valid.
-
-    `stored` is the token that it replaces, or `None` for a new one. `limits` apply only to the lifetime of a new
-    token.
+    `limits` apply to its lifetime.
     """
+    return _list_content_problems(token) + _list_lifetime_problems(token, now, limits)
+
+
+def list_token_update_problems(token: Token, *, stored: Token) -> list[str]:
+    """Return an error text for each thing that is wrong with the token that replaces `stored`; empty if it is valid."""
+    return _list_content_problems(token) + _list_change_problems(token, stored)
+
+
+def _list_content_problems(token: Token) -> list[str]:
+    """Return an error text for each error in the type, links and name of a submitted token."""
     found = []
     linked = bool(token.policies or token.roles)
     match token.type:
@@ -115,9 +119,7 @@ def list_token_problems(
         found.append("token name too long")
     elif name_problem := find_name_problem(token.name):
         found.append(f"token name {name_problem}")
-    return found + (
-        _list_lifetime_problems(token, now, limits) if stored is None else _list_change_problems(token, stored)
-    )
+    return found
 
 
 def _list_change_problems(token: Token, stored: Token) -> list[str]:

@@ -1,8 +1,11 @@
 """The resources that an allocation uses on its node: CPU shares, memory, cores, devices, networks and ports."""
 
+from collections.abc import Iterable
+
 import msgspec
 
 from wharf.contract.model.jobs.networks import NetworkResource
+from wharf.contract.model.jobs.resources import Resources
 from wharf.contract.model.record import Record, SparseRecord
 
 
@@ -72,3 +75,45 @@ class AllocatedResources(Record):
     tasks: dict[str, AllocatedTaskResources] | None = None  # By task name.
     task_lifecycles: dict[str, TaskLifecycle | None] | None = None  # By task name; null for a main task.
     shared: AllocatedSharedResources = AllocatedSharedResources()
+
+
+# -- the fields `Resources`, `SharedResources` and `TaskResources` of an allocation in replies, which older clients read
+
+
+def build_task_resources(allocated: AllocatedResources) -> dict[str, Resources]:
+    """Return the resources of each task, by task name."""
+    return {name: _convert_task(task) for name, task in (allocated.tasks or {}).items()}
+
+
+def build_shared_resources(allocated: AllocatedResources) -> Resources:
+    """Return the disk and networks that all tasks share."""
+    return Resources(cpu=0, memory_mb=0, disk_mb=allocated.shared.disk_mb, networks=allocated.shared.networks)
+
+
+def sum_resources(allocated: AllocatedResources) -> Resources:
+    """Return the resources of all tasks together, with the shared disk and networks."""
+    tasks = [_convert_task(task) for task in (allocated.tasks or {}).values()]
+    return Resources(
+        cpu=sum(task.cpu for task in tasks),
+        cores=sum(task.cores for task in tasks),
+        memory_mb=sum(task.memory_mb for task in tasks),
+        memory_max_mb=sum(task.memory_max_mb for task in tasks),
+        disk_mb=allocated.shared.disk_mb,
+        networks=_join_networks([allocated.shared.networks, *(task.networks for task in tasks)]),
+    )
+
+
+def _convert_task(task: AllocatedTaskResources) -> Resources:
+    """Return the resources of one task. Without a limit above the reservation, the limit equals the reservation."""
+    return Resources(
+        cpu=task.cpu.cpu_shares,
+        cores=len(task.cpu.reserved_cores or ()),
+        memory_mb=task.memory.memory_mb,
+        memory_max_mb=task.memory.memory_max_mb or task.memory.memory_mb,
+        networks=task.networks,
+    )
+
+
+def _join_networks(parts: Iterable[tuple[NetworkResource, ...] | None]) -> tuple[NetworkResource, ...] | None:
+    """Return the networks of all parts, or `None` if there are none."""
+    return tuple(network for part in parts for network in part or ()) or None

@@ -12,7 +12,7 @@ import msgspec
 
 from wharf.contract.model.jobs import defaults
 from wharf.contract.model.jobs.constraints import Spread
-from wharf.contract.model.jobs.defaults import DEFAULT_JOB_SETTINGS, JobSettings
+from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.group_policies import DisconnectPolicy, ReconcileStrategy, UpdatePolicy
 from wharf.contract.model.jobs.groups import CSIPluginConfig, Task, TaskGroup
 from wharf.contract.model.jobs.identities import (
@@ -124,7 +124,7 @@ DEFAULT_CHANGE_SIGNAL: Final = "SIGHUP"
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def canonicalize_job(job: Job, settings: JobSettings = DEFAULT_JOB_SETTINGS) -> Job:
+def canonicalize_job(job: Job, settings: JobSettings) -> Job:
     """Return the job with every default written out, and every empty list and map as `None`.
 
     Constraints that follow from the features of a group are not added here.

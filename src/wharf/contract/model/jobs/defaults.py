@@ -32,9 +32,6 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How many untagged versions of a job are retained, including the newest."""
 
 
-DEFAULT_JOB_SETTINGS: Final = JobSettings()
-
-
 # The policies are keyed by text, not by enum: a submitted job type may be any text until it is validated.
 SERVICE_RESTART_POLICY: Final = RestartPolicy()
 BATCH_RESTART_POLICY: Final = RestartPolicy(attempts=3, interval=24 * HOUR)

@@ -9,6 +9,7 @@ from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.allocations.resources import AllocatedResources
 from wharf.contract.model.allocations.task_states import TaskStateView
 from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.jobs.resources import Resources
 from wharf.contract.model.record import Record
 
 
@@ -33,9 +34,15 @@ _TYPE_BY_VIEW_FIELD: Final[dict[str, Any]] = {
 def _build_view_fields() -> list[tuple[str, Any, Any]]:
     """Return (name, type, default) of each field of an allocation in replies, as `msgspec.defstruct` expects them.
 
-    They are the fields of the record without the hidden ones, and in addition the job.
+    They are the fields of the record without the hidden ones, and in addition the job and the resources in the form that
+    older clients read.
     """
-    view_fields: list[tuple[str, Any, Any]] = [("job", Job | None, msgspec.field(name="Job", default=None))]
+    view_fields: list[tuple[str, Any, Any]] = [
+        ("job", Job | None, msgspec.field(name="Job", default=None)),
+        ("resources", Resources | None, msgspec.field(name="Resources", default=None)),
+        ("shared_resources", Resources | None, msgspec.field(name="SharedResources", default=None)),
+        ("task_resources", dict[str, Resources] | None, msgspec.field(name="TaskResources", default=None)),
+    ]
     for field in msgspec.structs.fields(Allocation):
         if field.name not in _HIDDEN_FIELDS:
             view_type = _TYPE_BY_VIEW_FIELD.get(field.name, field.type)
@@ -50,6 +57,9 @@ if TYPE_CHECKING:
         """An allocation as replies show it, with its job."""
 
         job: Job | None = None
+        resources: Resources | None = None
+        shared_resources: Resources | None = None
+        task_resources: dict[str, Resources] | None = None
         task_states: dict[str, TaskStateView] | None = None  # type: ignore[assignment]  # Stored as bytes in the record.
 
 else:
@@ -57,7 +67,9 @@ else:
         "AllocationView", _build_view_fields(), module=__name__, frozen=True, gc=False, kw_only=True, omit_defaults=True
     )
 ALLOCATION_VIEW_FIELDS: Final = tuple(
-    name for name in AllocationView.__struct_fields__ if name not in ("job", *_TYPE_BY_VIEW_FIELD)
+    name
+    for name in AllocationView.__struct_fields__
+    if name not in ("job", "resources", "shared_resources", "task_resources", *_TYPE_BY_VIEW_FIELD)
 )
 """The fields that are copied unchanged from the record."""
 

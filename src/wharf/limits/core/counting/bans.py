@@ -3,7 +3,7 @@
 Pure functions from one record to the next, and the records of one process.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -13,6 +13,8 @@ from wharf.limits.core.store_calls import StoreCall
 
 MAX_BAN_RECORDS: Final = 100_000
 """Limits the memory for ban records."""
+MIN_EVICTION_INTERVAL_MS: Final = 1_000
+"""Limits the time for evictions, which examine all records: a full table would be examined at every refusal."""
 
 
 class BanRecord(msgspec.Struct, frozen=True, gc=False):
@@ -108,11 +110,36 @@ _NEW_RECORD: Final = BanRecord()
 
 
 class BanRecords(dict[str, BanRecord]):
-    """The ban records of one process by subject."""
+    """The ban records of one process by subject, at most `max_records`.
+
+    Add records only with `ban`, `add_refusal` and `load`, which respect the limit.
+    """
+
+    def __init__(self, max_records: int = MAX_BAN_RECORDS) -> None:
+        super().__init__()
+        self._max_records = max_records
+        self._evicted_ms: int | None = None
+        """When records were last evicted; `None`: never."""
 
     def ban(self, subject: str, until_ms: int) -> None:
-        """Ban a subject until this time. A time in the past ends a ban."""
+        """Ban a subject until this time. A time in the past ends a ban.
+
+        If the table is full, the record with the earliest end of ban is removed, because an operator requested this
+        ban.
+        """
+        if subject not in self and len(self) >= self._max_records:
+            del self[min(self, key=lambda known: self[known].banned_until_ms)]
         self[subject] = msgspec.structs.replace(self.get(subject, _NEW_RECORD), banned_until_ms=until_ms)
+
+    def load(self, records: Iterable[tuple[str, BanRecord]]) -> None:
+        """Add stored records, or replace those of the same subjects.
+
+        If the table is full, the stored records of further subjects replace the first ones.
+        """
+        for subject, record in records:
+            if subject not in self and len(self) >= self._max_records:
+                del self[next(iter(self))]
+            self[subject] = record
 
     def get_end_ms(self, subject: str, now_ms: int) -> int:
         """Return when the ban of a subject ends, in Unix milliseconds; 0 if it is not banned."""
@@ -123,14 +150,15 @@ class BanRecords(dict[str, BanRecord]):
         """Record a refusal of the call's ban subject; this bans it if it continued to send requests for too long.
 
         `hit_indexes` are the indexes of the charges that exceed their ceiling; `free_at_ms` has the time at which each
-        of them would fit.
+        of them would fit. If the table is full of bans in force, refusals of further subjects are not recorded; their
+        counters still limit them.
         """
         wait = find_ban_wait(call, hit_indexes, free_at_ms)
         if wait is None:
             return
         subject = call.plan.ban_subject
-        if subject not in self and len(self) >= MAX_BAN_RECORDS:
-            self._evict(call.ban_rules, now_ms)
+        if subject not in self and len(self) >= self._max_records and not self._evict(call.ban_rules, now_ms):
+            return
         wait_until_ms, ceiling = wait
         self[subject] = record_refusal(
             self.get(subject, _NEW_RECORD),
@@ -140,14 +168,19 @@ class BanRecords(dict[str, BanRecord]):
             ceiling=ceiling,
         )
 
-    def _evict(self, rules: BanRules, now_ms: int) -> None:
-        """Remove expired records; if there are still too many, also the oldest records of subjects that are not banned.
+    def _evict(self, rules: BanRules, now_ms: int) -> bool:
+        """Remove expired records; if none is expired, the oldest records of subjects that are not banned.
 
-        The second step removes at most a tenth of the maximum number of records.
+        The second step removes at most a tenth of the maximum number of records. Return whether there is room for a new
+        record. There is none if all subjects are banned, or if the last eviction was too recent.
         """
+        if self._evicted_ms is not None and 0 <= now_ms - self._evicted_ms < MIN_EVICTION_INTERVAL_MS:
+            return False
+        self._evicted_ms = now_ms
         for subject in [subject for subject, record in self.items() if record.is_expired(now_ms, rules)]:
             del self[subject]
-        if len(self) >= MAX_BAN_RECORDS:  # Never remove a ban that is in force.
+        if len(self) >= self._max_records:  # Never remove a ban that is in force.
             not_banned = [subject for subject, record in self.items() if not record.is_banned(now_ms)]
-            for subject in not_banned[: MAX_BAN_RECORDS // 10]:
+            for subject in not_banned[: max(1, self._max_records // 10)]:
                 del self[subject]
+        return len(self) < self._max_records

@@ -171,6 +171,7 @@ class NodeFingerprint:
             name=self._location.name,
             datacenter=self._location.datacenter,
             node_class=settings.node_class,
+            http_addr=self._location.http_address,
             node_pool=settings.node_pool,
             attributes=attributes,
             meta=self._metadata.merged,

@@ -193,9 +193,7 @@ class TokenActions:
     async def _update(self, body: acl_wire.TokenRequest) -> ActionResult:
         """Replace an existing token and return it with its secret."""
         token = build_token(body, body.accessor_id)
-        result = await self._server.writer.execute(
-            lambda snapshot, context: tokens.update_token(snapshot, token, context)
-        )
+        result = await self._server.writer.execute(lambda snapshot, _context: tokens.update_token(snapshot, token))
         return ActionResult(self._secrets.build_view(self._server.replica, result.token), result.index)
 
     async def delete_token(self, request: Request) -> ActionResult:

@@ -28,6 +28,10 @@ from wharf.contract.wire.times import format_time
 DEPRECATED_JOIN_WARNING: Final = "anonymous server join is deprecated and will be removed in a future version of Wharf"
 
 
+RAFT_VERSION: Final = "3"
+"""The tag `raft_vsn` of members. Clients compare it with the versions that they support; Wharf has no Raft protocol."""
+
+
 class AgentActions:
     """Reports about this agent and the other servers, and the few changes that an agent accepts over HTTP."""
 
@@ -42,7 +46,8 @@ class AgentActions:
         server, info = self._server, self._server.agent.info
         own = server.replica.get(MEMBERS, server.identity.member_id)
         config = {**info.configuration, "Version": {"Version": info.version}}
-        member = build_member_view(own) if own is not None else _build_own_member_view(server)
+        count = server.replica.count_records(MEMBERS)
+        member = build_member_view(own, count) if own is not None else _build_own_member_view(server)
         return ActionResult(agents_wire.AgentSelf(config=config, member=member, stats=self._build_stats()))
 
     def _build_stats(self) -> dict[str, dict[str, str]]:
@@ -83,7 +88,7 @@ class AgentActions:
                 server_name=identity.name,
                 server_region=identity.region,
                 server_dc=identity.datacenter,
-                members=[build_member_view(member) for member in members],
+                members=[build_member_view(member, len(members)) for member in members],
             )
         )
 
@@ -199,8 +204,12 @@ class AgentActions:
         return ActionResult(agents_wire.AgentSchedulersConfig(self._server.identity.member_id, 1, enabled))
 
 
-def build_member_view(member: Member) -> agents_wire.AgentMember:
-    """Return the member as callers see it, without secrets."""
+def build_member_view(member: Member, member_count: int) -> agents_wire.AgentMember:
+    """Return the member as callers see it, without secrets.
+
+    `member_count` is the number of servers. It is shown where Nomad shows how many servers a cluster expects at its
+    start; a single server has the tag `bootstrap` instead.
+    """
     host, _, port = member.address.rpartition(":")
     return agents_wire.AgentMember(
         name=f"{member.name}.{member.region}",
@@ -217,6 +226,8 @@ def build_member_view(member: Member) -> agents_wire.AgentMember:
             "vsn": str(member.newest_format),
             "port": port,
             "rpc_addr": host.strip("[]"),
+            "raft_vsn": RAFT_VERSION,
+            **({"bootstrap": "1"} if member_count == 1 else {"expect": str(member_count)}),
         },
     )
 
@@ -231,7 +242,8 @@ def _build_own_member_view(server: Server) -> agents_wire.AgentMember:
             region=identity.region,
             datacenter=identity.datacenter,
             address=identity.address,
-        )
+        ),
+        member_count=1,
     )
 
 

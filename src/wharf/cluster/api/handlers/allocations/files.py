@@ -8,11 +8,12 @@ from hmac import compare_digest
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from wharf.cluster.api.access_control import get_request_token
 from wharf.cluster.api.handlers.allocations.node_calls import NodeCaller, check_task
 from wharf.cluster.api.requests.request import Request
-from wharf.cluster.api.results import ActionHandler, ActionResult, EncodedBody
+from wharf.cluster.api.results import ActionHandler, ActionResult, EncodedBody, StreamedBody
 from wharf.cluster.server.server import Server
 from wharf.cluster.state.tables import NODES
 from wharf.contract.model.allocations.allocation import Allocation
@@ -29,6 +30,16 @@ LOGS_UNAVAILABLE_CODES: Final = frozenset({RefusalCode.NOT_FOUND, RefusalCode.UN
 """The node cannot be reached, or no longer has the files."""
 
 
+FILE_HEADERS: Final = (
+    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; sandbox"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-xss-protection", b"1; mode=block"),
+)
+"""Headers of replies with content of tasks: a browser that opens such a file runs no script with the rights of the API."""
+HTML_TYPES: Final = frozenset(("text/html", "application/xhtml+xml"))
+"""Content types that are sent as `text/plain`, because a browser would render them as a page."""
+
+
 class FileActions:
     """Checks requests for files and forwards them to the allocation's node."""
 
@@ -43,7 +54,7 @@ class FileActions:
         """Have the node read the file or folder `path` of the allocation. Raises `Refusal` if `path` is missing."""
         if not request.get_text("path"):
             raise invalid_request("must provide a file name: give its `path`")
-        return await self._nodes.call_allocation_node(request)
+        return _make_safe(await self._nodes.call_allocation_node(request))
 
     async def read_file_part(self, request: Request) -> ActionResult:
         """Have the node return a part of a file, from the byte `offset` on. Raises `Refusal` without a valid offset."""
@@ -72,12 +83,12 @@ class FileActions:
             request, lambda allocation, job: _check_logs_enabled(allocation, job, task)
         )
         try:
-            return await self._nodes.call_node(request, allocation.node_id, allocation_id=allocation.id)
+            return _make_safe(await self._nodes.call_node(request, allocation.node_id, allocation_id=allocation.id))
         except Refusal as refusal:
             retained = read_retained_log(request, allocation) if refusal.code in LOGS_UNAVAILABLE_CODES else None
             if retained is None:
                 raise
-            return retained
+            return _make_safe(retained)
 
     async def download_allocation_data(self, request: Request) -> ActionResult:
         """Send the data of an allocation to the node of its replacement.
@@ -132,6 +143,14 @@ def read_retained_log(request: Request, allocation: Allocation) -> ActionResult 
         return ActionResult(EncodedBody(data, "text/plain"))
     frame = RetainedLogFrame(len(text), base64.b64encode(data).decode(), f"{RETAINED_LOG_FOLDER}/{task}.{stream}")
     return ActionResult(EncodedBody(msgspec.json.encode(frame) if data else b"", "application/json"))
+
+
+def _make_safe(result: ActionResult) -> ActionResult:
+    """Return the result, which has content of a task, with headers and a content type that are safe for browsers."""
+    body = result.body
+    if isinstance(body, EncodedBody | StreamedBody) and body.content_type.partition(";")[0].strip() in HTML_TYPES:
+        body = replace(body, content_type="text/plain; charset=utf-8")
+    return replace(result, body=body, headers=(*result.headers, *FILE_HEADERS))
 
 
 def _check_origin(request: Request) -> None:

@@ -21,6 +21,11 @@ from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS, JOB_VERSIONS, REGISTRATIONS_OF_ALLOCATION, SERVICES
 from wharf.cluster.state.watches import watch_index, watch_key
 from wharf.contract.model.allocations.allocation import Allocation, AllocationStub, DesiredTransition
+from wharf.contract.model.allocations.resources import (
+    build_shared_resources,
+    build_task_resources,
+    sum_resources,
+)
 from wharf.contract.model.allocations.task_event_messages import make_task_state_view
 from wharf.contract.model.allocations.task_states import TaskStateView
 from wharf.contract.model.jobs.job import Job
@@ -53,11 +58,20 @@ def read_allocation(replica: Replica, request: Request, _options: QueryOptions) 
 
 def build_allocation_view(replica: Replica, allocation: Allocation) -> object:
     """Return the allocation as single reads show it: with the job version that it runs, its resources and task states."""
+    allocated = allocation.allocated_resources
+    legacy_fields: dict[str, Any] = {}
+    if allocated is not None:
+        legacy_fields = {
+            "resources": sum_resources(allocated),
+            "shared_resources": build_shared_resources(allocated),
+            "task_resources": build_task_resources(allocated) or None,
+        }
     return AllocationView(
         job=_build_job_reader(replica)(allocation),
-        allocated_resources=allocation.allocated_resources,
+        allocated_resources=allocated,
         metrics=allocation.metrics,
         task_states=_build_task_state_views(allocation),
+        **legacy_fields,
         **{name: getattr(allocation, name) for name in ALLOCATION_VIEW_FIELDS},
     )
 

@@ -14,7 +14,7 @@ from wharf.cluster.server.brain import Brain
 from wharf.cluster.server.rpc.method import RpcMethod, RpcRoute
 from wharf.contract.model.acl.auth_methods import AuthMethod
 from wharf.contract.model.acl.roles import Role
-from wharf.contract.model.acl.tokens import DEFAULT_LIFETIME_LIMITS, LifetimeLimits
+from wharf.contract.model.acl.tokens import LifetimeLimits
 from wharf.contract.model.secrets import SealedData
 
 
@@ -22,9 +22,9 @@ class StoreAuthMethodRequest(msgspec.Struct, frozen=True):
     """A request to create or update an auth method."""
 
     method: AuthMethod
-    sealed: SealedData | None = None
+    sealed: SealedData | None
     """The encrypted secrets of the method; `None` keeps the stored ones."""
-    bounds: LifetimeLimits = DEFAULT_LIFETIME_LIMITS
+    bounds: LifetimeLimits
     """Minimum and maximum lifetime of tokens that the method may configure."""
 
 

@@ -18,6 +18,9 @@ from wharf.cluster.state import Replica
 from wharf.contract.model.log import Cause, CauseKind
 from wharf.contract.model.times import DecisionContext
 
+SCANNED_JOBS_PER_STEP: Final = 1_000
+"""Limits how long one step of recomputing summaries holds the event loop of the leader."""
+
 CHANGES_PER_SUMMARY: Final = 2
 """Conditions of one summary: the job and the summary have not changed since they were read."""
 
@@ -72,7 +75,13 @@ class OperatorHandlers:
         limit = max(1, self._brain.max_changes // CHANGES_PER_SUMMARY)
 
         def reconcile_some(snapshot: Replica, _context: DecisionContext) -> Decision[SummaryReconciliation]:
-            return reconcile_summaries(snapshot, after_key=next_key, max_summaries=limit, cause=request.cause)
+            return reconcile_summaries(
+                snapshot,
+                after_key=next_key,
+                max_summaries=limit,
+                max_scanned_jobs=SCANNED_JOBS_PER_STEP,
+                cause=request.cause,
+            )
 
         while True:
             step = await self._brain.execute(reconcile_some)

@@ -6,7 +6,7 @@ All problems are reported at once. Rules that need other records are in `context
 from typing import Final
 
 from wharf.contract.model.jobs.cron import CronError, load_zone, parse_cron
-from wharf.contract.model.jobs.defaults import DEFAULT_JOB_SETTINGS, MAX_JOB_PRIORITY, JobSettings
+from wharf.contract.model.jobs.defaults import MAX_JOB_PRIORITY, JobSettings
 from wharf.contract.model.jobs.group_policies import UpdatePolicy
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job, JobType, MissedLaunchPolicy, Parameterized, PayloadRequirement, Periodic
@@ -107,7 +107,7 @@ MAX_JOB_VERSION: Final = 2**53
 """The largest version that all JSON parsers represent exactly."""
 
 
-def validate_job(job: Job, settings: JobSettings = DEFAULT_JOB_SETTINGS) -> Findings:
+def validate_job(job: Job, settings: JobSettings) -> Findings:
     """Return all problems and warnings of a canonical job, including its groups and tasks."""
     report = ValidationReport()
     _check_identity(job, report)

@@ -1,0 +1,55 @@
+"""Operations take every setting from their caller, so that a configured value is never replaced by a default."""
+
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from wharf.cluster import controllers, operations, scheduling
+from wharf.contract import model
+
+SETTING_TYPE = re.compile(r"\b\w+(Settings|Limits)\b")
+SETTING_NAME = re.compile(r"(max|min)_\w+|\w+_(ttl|retention|interval|deadline)(_\w+)?|versions_kept|settings|limits")
+
+
+def iterate_modules(package: ModuleType) -> Iterator[ModuleType]:
+    for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        yield importlib.import_module(info.name)
+
+
+def iterate_functions(module: ModuleType) -> Iterator[Callable[..., Any]]:
+    """Yield the functions of a module and the methods of its classes; constructors of records are not included."""
+    for found in vars(module).values():
+        if getattr(found, "__module__", "") != module.__name__:
+            continue
+        if inspect.isfunction(found):
+            yield found
+        elif inspect.isclass(found):
+            yield from (method for method in vars(found).values() if inspect.isfunction(method))
+
+
+def list_defaulted_settings(function: Callable[..., Any]) -> list[str]:
+    """Return the parameters of the function that are settings by their type or name and have a default."""
+    return [
+        parameter.name
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is not parameter.empty
+        and (SETTING_TYPE.search(str(parameter.annotation)) or SETTING_NAME.fullmatch(parameter.name))
+    ]
+
+
+@pytest.mark.parametrize("package", [operations, controllers, scheduling, model], ids=lambda package: package.__name__)
+def test_no_function_that_decides_has_a_default_for_a_setting(package: ModuleType) -> None:
+    defaulted = {
+        f"{module.__name__}.{function.__qualname__}": names
+        for module in iterate_modules(package)
+        for function in iterate_functions(module)
+        if (names := list_defaulted_settings(function))
+    }
+
+    assert defaulted == {}
