@@ -1,4 +1,4 @@
-"""Real agents for tests: started in a folder of the test on a free port, and ended by process id with all they started."""
+"""Real agents for tests. Each runs in a folder of the test on a free port, and is killed with everything that it started."""
 
 import json
 import os
@@ -24,11 +24,13 @@ _ADDRESS = re.compile(r"https?://[\d.]+:\d+")
 
 
 class RunningAgent:
+    """An agent process and its output files."""
+
     def __init__(self, process: subprocess.Popen[bytes], folder: Path, out: Path, err: Path) -> None:
         self.process = process
         self.folder = folder
-        self.seen: set[int] = set()
-        """All children that were ever listed. After the parent was killed, its children are only known from here."""
+        self.known_children: set[int] = set()
+        """All children found so far. After the parent is killed, its children can no longer be found in /proc."""
         self._out = out
         self._err = err
 
@@ -59,7 +61,7 @@ class RunningAgent:
 
     def children(self) -> list[int]:
         now = children_of(self.process.pid)
-        self.seen |= set(now)
+        self.known_children |= set(now)
         return now
 
     def child(self, role: str) -> int | None:
@@ -75,7 +77,7 @@ class RunningAgent:
         with urllib.request.urlopen(request, timeout=ANSWERED_WITHIN_S) as reply:
             return json.load(reply)
 
-    def do(self, path: str) -> int:
+    def put_without_body(self, path: str) -> int:
         """Send a PUT without a body and return the status of the reply."""
         with urllib.request.urlopen(
             urllib.request.Request(self.address + path, method="PUT"), timeout=ANSWERED_WITHIN_S
@@ -90,6 +92,7 @@ class RunningAgent:
 
 
 def role_of(pid: int) -> str:
+    """Return the role of an agent's child process, or "" for any other process."""
     try:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -98,6 +101,7 @@ def role_of(pid: int) -> str:
 
 
 def children_of(pid: int) -> list[int]:
+    """Return the process ids of the children of a process, without zombies."""
     found: list[int] = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -149,23 +153,25 @@ def running(
         if process.poll() is None:
             process.kill()
             process.wait()
-        left = [pid for pid in agent.seen if role_of(pid)]
-        for pid in left:  # They would end by themselves within seconds; the next test need not wait for that.
+        remaining = [pid for pid in agent.known_children if role_of(pid)]
+        for pid in remaining:  # They end by themselves within seconds; this saves the next test that wait.
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not any(map(is_alive, left)), what="the children have ended")
-        end_all_of(folder)
+        wait_until(lambda: not any(map(is_alive, remaining)), what="the children have ended")
+        kill_remaining_processes(folder)
         unmount_below(folder)
         remove_groups_below(folder)
 
 
-def end_all_of(folder: Path) -> None:
-    """What outlives an agent or an engine that is killed, as it should: a node's supervisor, shims and tasks; containers'
-    monitors, and what these begin at a container's end. All are gone afterwards."""
-    wait_until(lambda: not _kill_all_of(folder), what=f"nothing of {folder} runs")
+def kill_remaining_processes(folder: Path) -> None:
+    """Kill all processes of this folder that survive a killed agent or container engine, and wait until they are gone.
+
+    They are the node's supervisor, shims and tasks, and the monitors of containers with the programs that they start.
+    """
+    wait_until(lambda: not _kill_processes_of(folder), what=f"all processes of {folder} have ended")
 
 
-def _kill_all_of(folder: Path) -> list[int]:
+def _kill_processes_of(folder: Path) -> list[int]:
     """Kill processes whose command line or environment contains the folder. Return their process ids."""
     name, found = os.fsencode(folder), []
     for process in Path("/proc").iterdir():
@@ -180,7 +186,7 @@ def _kill_all_of(folder: Path) -> list[int]:
 
 
 def run(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command that ends by itself."""
+    """Run a `wharf` command and wait for its end."""
     return subprocess.run(
         [sys.executable, "-m", "wharf", *arguments],
         cwd=folder,

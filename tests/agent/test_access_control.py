@@ -7,16 +7,16 @@ import urllib.request
 from pathlib import Path
 
 from tests.agent.processes import ANSWERED_WITHIN_S, RunningAgent, running
-from tests.agent.test_processes import an_agent
+from tests.agent.test_processes import write_agent_config
 from tests.waiting import wait_until
 
-ON = "[acl]\nenabled = true\n"
+ACL_ENABLED = "[acl]\nenabled = true\n"
 
 
 def ask(agent: RunningAgent, method: str, path: str, body: object = None, *, token: str = "") -> tuple[int, str]:
-    sent = json.dumps(body).encode() if body is not None else None
+    data = json.dumps(body).encode() if body is not None else None
     headers = {"X-Cluster-Token": token} if token else {}
-    request = urllib.request.Request(agent.address + path, sent, headers, method=method)
+    request = urllib.request.Request(agent.address + path, data, headers, method=method)
     try:
         with urllib.request.urlopen(request, timeout=ANSWERED_WITHIN_S) as reply:
             return reply.status, reply.read().decode()
@@ -25,19 +25,19 @@ def ask(agent: RunningAgent, method: str, path: str, body: object = None, *, tok
             return error.code, error.read().decode()
 
 
-def bootstrapped(agent: RunningAgent) -> dict[str, str]:
+def bootstrap_access(agent: RunningAgent) -> dict[str, str]:
     status, body = ask(agent, "PUT", "/v1/acl/bootstrap", {})
     assert status == 200, body
-    made: dict[str, str] = json.loads(body)
-    return made
+    token: dict[str, str] = json.loads(body)
+    return token
 
 
 def test_an_agent_with_access_control_requires_a_token_and_audits_its_accessor(tmp_path: Path) -> None:
-    file = an_agent(tmp_path / "a", ON)
+    file = write_agent_config(tmp_path / "a", ACL_ENABLED)
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
         assert ask(agent, "GET", "/v1/jobs") == (403, "Permission denied")
-        token = bootstrapped(agent)
+        token = bootstrap_access(agent)
         assert ask(agent, "GET", "/v1/jobs", token=token["SecretID"]) == (200, "[]")
 
         reply = ask(agent, "PUT", "/v1/acl/policy/p", {"Name": "p", "Rules": ""}, token=token["SecretID"])
@@ -54,23 +54,23 @@ def test_an_agent_with_access_control_requires_a_token_and_audits_its_accessor(t
 
 
 def test_a_reset_file_in_the_data_folder_permits_a_second_bootstrap(tmp_path: Path) -> None:
-    file = an_agent(tmp_path / "a", ON)
+    file = write_agent_config(tmp_path / "a", ACL_ENABLED)
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
-        bootstrapped(agent)
+        bootstrap_access(agent)
         _, text = ask(agent, "PUT", "/v1/acl/bootstrap", {})
         number = text.rpartition(" ")[2].rstrip(")")
 
         (next(tmp_path.rglob("agent.lock")).parent / "acl-bootstrap-reset").write_text(number)
 
-        assert bootstrapped(agent)["Type"] == "management"
+        assert bootstrap_access(agent)["Type"] == "management"
 
 
-def test_the_key_of_the_keyring_is_its_owners_only_and_the_same_after_a_restart(tmp_path: Path) -> None:
-    file = an_agent(tmp_path / "a", ON)
+def test_the_keyring_key_is_private_to_its_owner_and_the_same_after_a_restart(tmp_path: Path) -> None:
+    file = write_agent_config(tmp_path / "a", ACL_ENABLED)
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
-        token = bootstrapped(agent)
+        token = bootstrap_access(agent)
         key = next(tmp_path.rglob("keyring.key"))
         before = key.read_bytes()
         agent.process.terminate()
@@ -83,11 +83,11 @@ def test_the_key_of_the_keyring_is_its_owners_only_and_the_same_after_a_restart(
         assert (status, json.loads(body)["SecretID"]) == (200, token["SecretID"])
 
 
-def test_a_key_of_the_keyring_that_is_missing_ends_the_start_with_its_sentence(tmp_path: Path) -> None:
-    file = an_agent(tmp_path / "a", ON)
+def test_a_missing_keyring_key_ends_the_start_with_an_error(tmp_path: Path) -> None:
+    file = write_agent_config(tmp_path / "a", ACL_ENABLED)
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
-        bootstrapped(agent)
+        bootstrap_access(agent)
         agent.process.terminate()
         agent.wait_end()
 
@@ -100,10 +100,10 @@ def test_a_key_of_the_keyring_that_is_missing_ends_the_start_with_its_sentence(t
 
 
 def test_a_new_node_joins_only_with_an_introduction_token(tmp_path: Path) -> None:
-    file = an_agent(tmp_path / "a", ON)
+    file = write_agent_config(tmp_path / "a", ACL_ENABLED)
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
-        token = bootstrapped(agent)["SecretID"]
+        token = bootstrap_access(agent)["SecretID"]
         _, body = ask(agent, "PUT", "/v1/acl/identity/client-introduction-token", {"TTL": "10m"}, token=token)
         assert ask(agent, "GET", "/v1/nodes", token=token) == (200, "[]")
         agent.process.terminate()
@@ -114,10 +114,10 @@ def test_a_new_node_joins_only_with_an_introduction_token(tmp_path: Path) -> Non
     with running(tmp_path / "a", "agent", "--config", str(file), environment=environment) as agent:
         agent.wait_ready()
 
-        def nodes() -> str:
+        def list_nodes() -> str:
             return ask(agent, "GET", "/v1/nodes", token=token)[1]
 
-        wait_until(lambda: '"ready"' in nodes(), what="the node is ready")
+        wait_until(lambda: '"ready"' in list_nodes(), what="the node is ready")
         agent.process.terminate()
         agent.wait_end()
 
@@ -132,18 +132,18 @@ def test_a_new_node_joins_only_with_an_introduction_token(tmp_path: Path) -> Non
 def test_dev_admits_its_own_nodes_and_prints_that_access_control_is_on(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     folder.mkdir()
-    (folder / "on.toml").write_text(ON)
+    (folder / "on.toml").write_text(ACL_ENABLED)
     with running(folder, "dev", "--port", "0", "--config", "on.toml", "--fake-nodes", "2") as agent:
         agent.wait_ready()
-        token = bootstrapped(agent)["SecretID"]
+        token = bootstrap_access(agent)["SecretID"]
 
-        def ready() -> int:
+        def count_ready_nodes() -> int:
             return ask(agent, "GET", "/v1/nodes", token=token)[1].count('"Status":"ready"')
 
-        wait_until(lambda: ready() == 3, what="the machine's node and both fake nodes are ready")
+        wait_until(lambda: count_ready_nodes() == 3, what="the machine's node and both fake nodes are ready")
         node_id = json.loads(ask(agent, "GET", "/v1/nodes", token=token)[1])[0]["ID"]
-        stranger = {"Node": {"ID": node_id, "Name": "x"}, "SecretID": "y"}
+        registration = {"Node": {"ID": node_id, "Name": "x"}, "SecretID": "y"}
 
-        assert ask(agent, "PUT", f"/v1/node/{node_id}/register", stranger)[0] == 403
+        assert ask(agent, "PUT", f"/v1/node/{node_id}/register", registration)[0] == 403
         assert "control is on: every request needs a token" in agent.out
         assert "wharf acl bootstrap" in agent.out

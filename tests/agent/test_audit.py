@@ -41,13 +41,13 @@ def test_a_write_is_one_line_with_caller_request_source_and_result(tmp_path: Pat
     }
 
 
-def test_the_audit_log_is_for_its_owner_only(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_the_audit_log(tmp_path: Path) -> None:
     AuditLog(tmp_path / "audit.log", Rotation()).close()
 
     assert stat.S_IMODE((tmp_path / "audit.log").stat().st_mode) == 0o600
 
 
-def test_secrets_in_texts_of_callers_are_redacted(tmp_path: Path) -> None:
+def test_secrets_in_text_from_callers_are_redacted(tmp_path: Path) -> None:
     audit = AuditLog(tmp_path / "audit.log", Rotation(), secrets=("hunter22",))
     audit.record(
         AuditRecord(at_ns=0, request_id="", method="PUT", path="/v1/hunter22", status=400, error="token=abcdef")

@@ -22,7 +22,7 @@ from wharf.world import RealWorld
 NOW_NS = RealWorld().now_ns()
 
 
-def a_folder(path: Path) -> Path:
+def create_files(path: Path) -> Path:
     authority = make_authority(now_ns=NOW_NS, days=10)
     write_pair(path, AUTHORITY_FILES_NAME, authority)
     for name, is_server in (("server", True), ("client", False)):
@@ -62,16 +62,16 @@ def handshake(folder: Path, *, client: str | None, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "server.global.wharf"])
 def test_a_server_certificate_is_valid_for_each_of_its_names(tmp_path: Path, name: str) -> None:
-    handshake(a_folder(tmp_path), client="client", name=name)
+    handshake(create_files(tmp_path), client="client", name=name)
 
 
 def test_a_server_certificate_is_invalid_for_another_name(tmp_path: Path) -> None:
     with pytest.raises(ssl.SSLCertVerificationError):
-        handshake(a_folder(tmp_path), client="client", name="example.org")
+        handshake(create_files(tmp_path), client="client", name="example.org")
 
 
 def test_a_client_cannot_pretend_to_be_a_server(tmp_path: Path) -> None:
-    folder = a_folder(tmp_path)
+    folder = create_files(tmp_path)
     for end in ("", "-key"):
         (folder / f"client{end}.pem").replace(folder / f"server{end}.pem")
 
@@ -81,17 +81,17 @@ def test_a_client_cannot_pretend_to_be_a_server(tmp_path: Path) -> None:
 
 def test_a_client_without_a_certificate_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ssl.SSLError):
-        handshake(a_folder(tmp_path), client=None, name="localhost")
+        handshake(create_files(tmp_path), client=None, name="localhost")
 
 
-def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
-    a_folder(tmp_path)
+def test_only_the_owner_can_read_the_files(tmp_path: Path) -> None:
+    create_files(tmp_path)
 
     assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
 
 
-def test_no_file_is_ever_replaced(tmp_path: Path) -> None:
-    folder = a_folder(tmp_path)
+def test_no_existing_file_is_replaced(tmp_path: Path) -> None:
+    folder = create_files(tmp_path)
     before = (folder / "server-key.pem").read_bytes()
 
     with pytest.raises(CommandError, match=r"exists already and is not replaced"):
@@ -99,9 +99,9 @@ def test_no_file_is_ever_replaced(tmp_path: Path) -> None:
     assert (folder / "server-key.pem").read_bytes() == before
 
 
-def test_an_authority_is_read_again(tmp_path: Path) -> None:
+def test_a_stored_authority_can_be_read(tmp_path: Path) -> None:
     assert read_authority(tmp_path) is None
-    a_folder(tmp_path)
+    create_files(tmp_path)
 
     authority = read_authority(tmp_path)
 
@@ -109,17 +109,17 @@ def test_an_authority_is_read_again(tmp_path: Path) -> None:
     assert authority.certificate.subject.rfc4514_string() == "CN=Wharf authority"
 
 
-@pytest.mark.parametrize("broken", ["wharf-ca.pem", "wharf-ca-key.pem"])
-def test_a_damaged_authority_is_reported(tmp_path: Path, broken: str) -> None:
-    a_folder(tmp_path)
-    (tmp_path / broken).write_text("nothing of the kind")
+@pytest.mark.parametrize("damaged_name", ["wharf-ca.pem", "wharf-ca-key.pem"])
+def test_a_damaged_authority_is_reported(tmp_path: Path, damaged_name: str) -> None:
+    create_files(tmp_path)
+    (tmp_path / damaged_name).write_text("nothing of the kind")
 
-    with pytest.raises(CommandError, match=f"{broken} is no (certificate|key) in PEM form"):
+    with pytest.raises(CommandError, match=f"{damaged_name} is no (certificate|key) in PEM form"):
         read_authority(tmp_path)
 
 
-def test_a_key_that_is_not_the_authoritys_is_refused(tmp_path: Path) -> None:
-    a_folder(tmp_path)
+def test_a_key_that_does_not_match_the_authority_is_rejected(tmp_path: Path) -> None:
+    create_files(tmp_path)
     (tmp_path / "server-key.pem").replace(tmp_path / "wharf-ca-key.pem")
 
     with pytest.raises(CommandError, match="is not the key of"):
@@ -129,7 +129,7 @@ def test_a_key_that_is_not_the_authoritys_is_refused(tmp_path: Path) -> None:
 # -- the names and lifetimes of certificates
 
 
-def ask(folder: Path, **overrides: Any) -> None:
+def create_server_certificate(folder: Path, **overrides: Any) -> None:
     options: dict[str, Any] = {
         "region": "global",
         "is_server": True,
@@ -142,7 +142,7 @@ def ask(folder: Path, **overrides: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "message"),
     [
         ({"files_name": "../x"}, "--name ../x: expected the name of a file without its folder"),
         ({"files_name": "a/b"}, "--name a/b: expected the name of a file without its folder"),
@@ -167,26 +167,26 @@ def ask(folder: Path, **overrides: Any) -> None:
     ],
 )
 def test_invalid_values_for_a_certificate_are_rejected_and_no_file_is_created(
-    tmp_path: Path, options: dict[str, Any], sentence: str
+    tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(CommandError, match=sentence):
-        ask(tmp_path / "tls", **options)
+    with pytest.raises(CommandError, match=message):
+        create_server_certificate(tmp_path / "tls", **options)
 
     assert list(tmp_path.rglob("*")) == []
 
 
-def test_a_certificate_of_an_authority_that_has_ended_is_refused(tmp_path: Path) -> None:
+def test_an_expired_authority_signs_no_certificate(tmp_path: Path) -> None:
     long_ago_ns = NOW_NS - 20 * 86_400 * 1_000_000_000
     write_pair(tmp_path, AUTHORITY_FILES_NAME, make_authority(now_ns=long_ago_ns, days=10))
 
     with pytest.raises(
         CommandError, match=r"the authority in .* ended on .*: make a new one with another --output-dir"
     ):
-        ask(tmp_path)
+        create_server_certificate(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["*.example.org", "example.org", "a-b.c", "db_1.internal", "::1", "10.0.0.5"])
 def test_host_names_and_addresses_are_accepted(tmp_path: Path, name: str) -> None:
-    ask(tmp_path, alternative_names=(name,), days=10)
+    create_server_certificate(tmp_path, alternative_names=(name,), days=10)
 
     assert (tmp_path / "server-global.pem").exists()

@@ -18,28 +18,30 @@ from wharf.agent.http.protocol import (
 )
 from wharf.world import SimulatedWorld
 
-ELSEWHERE = "10.0.0.7"
+REMOTE_ADDRESS = "10.0.0.7"
 
 
-def some(per_client_max: int) -> ConnectionLimiter:
+def build_limiter(per_client_max: int) -> ConnectionLimiter:
     return ConnectionLimiter(SimulatedWorld(1), max_per_client=per_client_max)
 
 
-def test_an_address_has_a_limited_number_of_connections_and_a_closed_one_counts_no_more() -> None:
-    connections = some(2)
+def test_an_address_has_a_limited_number_of_open_connections() -> None:
+    connections = build_limiter(2)
 
-    first = [connections.try_admit(ELSEWHERE) for _ in range(3)]
-    connections.release(ELSEWHERE)
+    first = [connections.try_admit(REMOTE_ADDRESS) for _ in range(3)]
+    connections.release(REMOTE_ADDRESS)
 
     assert first == [True, True, False]
-    assert [connections.try_admit(ELSEWHERE), connections.try_admit(ELSEWHERE)] == [True, False]
+    assert [connections.try_admit(REMOTE_ADDRESS), connections.try_admit(REMOTE_ADDRESS)] == [True, False]
     assert connections.try_admit("10.0.0.8")
 
 
 def test_loopback_and_a_limit_of_0_are_unlimited() -> None:
-    assert all(some(1).try_admit(near) for near in ("127.0.0.1", "::ffff:127.0.0.1", "") for _ in range(3))
-    unbounded = some(0)
-    assert all(unbounded.try_admit(ELSEWHERE) for _ in range(1_000))
+    assert all(
+        build_limiter(1).try_admit(loopback) for loopback in ("127.0.0.1", "::ffff:127.0.0.1", "") for _ in range(3)
+    )
+    unbounded = build_limiter(0)
+    assert all(unbounded.try_admit(REMOTE_ADDRESS) for _ in range(1_000))
 
 
 @in_virtual_time
@@ -65,7 +67,7 @@ class Wire(asyncio.Transport):
     def abort(self) -> None:
         self.is_aborted = True
 
-    def write(self, data: bytes) -> None:  # type: ignore[override]  # bytes are all that is written here
+    def write(self, data: bytes) -> None:  # type: ignore[override]  # only bytes are written
         self.sent += data
 
     def close(self) -> None:
@@ -78,12 +80,12 @@ class Wire(asyncio.Transport):
         pass
 
 
-async def _nothing(_scope: object, _receive: object, _send: object) -> None:
+async def _ignore_request(_scope: object, _receive: object, _send: object) -> None:
     pass
 
 
-def connect(connections: ConnectionLimiter, address: str = ELSEWHERE) -> tuple[asyncio.Protocol, Wire]:
-    config = uvicorn.Config(_nothing, lifespan="off", log_config=None)
+def connect(connections: ConnectionLimiter, address: str = REMOTE_ADDRESS) -> tuple[asyncio.Protocol, Wire]:
+    config = uvicorn.Config(_ignore_request, lifespan="off", log_config=None)
     config.load()
     wire = Wire(address)
     protocol = build_protocol(connections)(config, uvicorn.server.ServerState(), {})  # type: ignore[call-arg]  # the server's own arguments
@@ -93,7 +95,7 @@ def connect(connections: ConnectionLimiter, address: str = ELSEWHERE) -> tuple[a
 
 def test_an_excess_connection_gets_a_reply_is_closed_and_does_not_count() -> None:
     async def scenario() -> None:
-        connections = some(1)
+        connections = build_limiter(1)
         first, _ = connect(connections)
         second, wire = connect(connections)
         second.data_received(b"GET / HTTP/1.1\r\n\r\n")
@@ -103,7 +105,7 @@ def test_an_excess_connection_gets_a_reply_is_closed_and_does_not_count() -> Non
         assert wire.sent.startswith(b"HTTP/1.1 429 Too Many Requests\r\n")
         assert wire.sent.endswith(b"too many concurrent connections, please rate limit your calls\n")
         first.connection_lost(None)
-        assert connections.try_admit(ELSEWHERE)
+        assert connections.try_admit(REMOTE_ADDRESS)
 
     asyncio.run(scenario())
 
@@ -113,9 +115,9 @@ def test_an_excess_connection_gets_a_reply_is_closed_and_does_not_count() -> Non
     [b"GET / HTTP/1.1\r\na: " + b"b" * (MAX_HEAD_BYTES + 1) + b"\r\n",
      b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 1_100],
 )  # fmt: skip
-def test_a_head_without_end_is_cut_off(head: bytes) -> None:
+def test_a_request_head_that_is_too_long_gets_431(head: bytes) -> None:
     async def scenario() -> None:
-        protocol, wire = connect(some(1))
+        protocol, wire = connect(build_limiter(1))
         for start in range(0, len(head), 65_536):
             if not wire.is_closed:
                 protocol.data_received(head[start : start + 65_536])
@@ -130,7 +132,7 @@ def test_a_head_without_end_is_cut_off(head: bytes) -> None:
 @pytest.mark.parametrize("end", [b"", b" HTTP/1.1\r\nHost: a\r\n\r\n"])
 def test_a_request_line_above_its_limit_is_414(end: bytes, step: int) -> None:
     async def scenario() -> None:
-        protocol, wire = connect(some(1))
+        protocol, wire = connect(build_limiter(1))
         head = b"GET /" + b"a" * MAX_REQUEST_TARGET_BYTES + end
         for start in range(0, len(head), step):
             if not wire.is_closed:
@@ -144,7 +146,7 @@ def test_a_request_line_above_its_limit_is_414(end: bytes, step: int) -> None:
 
 def test_a_request_line_at_its_limit_is_accepted() -> None:
     async def scenario() -> None:
-        protocol, wire = connect(some(1))
+        protocol, wire = connect(build_limiter(1))
         query = b"a" * (MAX_REQUEST_TARGET_BYTES - len(b"/?"))
         protocol.data_received(b"GET /?" + query + b" HTTP/1.1\r\nHost: a\r\n\r\n")
 
@@ -156,7 +158,7 @@ def test_a_request_line_at_its_limit_is_accepted() -> None:
 @pytest.mark.parametrize("hosts", [b"", b"Host: a\r\nHOST: b\r\n", b"Host: a\r\nhost: a\r\n"])
 def test_a_request_over_http_1_1_without_exactly_one_host_is_400(hosts: bytes) -> None:
     async def scenario() -> None:
-        protocol, wire = connect(some(1))
+        protocol, wire = connect(build_limiter(1))
         protocol.data_received(b"GET / HTTP/1.1\r\n" + hosts + b"\r\n")
 
         assert wire.is_closed
@@ -169,7 +171,7 @@ def test_a_request_over_http_1_1_without_exactly_one_host_is_400(hosts: bytes) -
 @pytest.mark.parametrize("head", [b"GET / HTTP/1.0\r\n\r\n", b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"])
 def test_a_request_over_http_1_0_needs_no_host(head: bytes) -> None:
     async def scenario() -> None:
-        protocol, wire = connect(some(1))
+        protocol, wire = connect(build_limiter(1))
         protocol.data_received(head)
         await asyncio.sleep(0)
 
@@ -180,8 +182,8 @@ def test_a_request_over_http_1_0_needs_no_host(head: bytes) -> None:
 
 @in_virtual_time
 async def test_a_request_head_that_stays_incomplete_closes_the_connection() -> None:
-    protocol, wire = connect(some(1))
-    silent, silent_wire = connect(some(1))
+    protocol, wire = connect(build_limiter(1))
+    silent, silent_wire = connect(build_limiter(1))
     protocol.data_received(b"GET / HT")
     await pass_time(HEAD_TIMEOUT_S - 1)
     protocol.data_received(b"TP/1.1\r\n")
@@ -196,22 +198,22 @@ async def test_a_request_head_that_stays_incomplete_closes_the_connection() -> N
 
 @in_virtual_time
 async def test_a_connection_that_sends_nothing_is_closed() -> None:
-    protocol, wire = connect(some(1))
-    spoken, spoken_wire = connect(some(1))
-    spoken.data_received(b"GET / HTTP/1.1\r\nHost: a\r\n")
+    protocol, wire = connect(build_limiter(1))
+    active, active_wire = connect(build_limiter(1))
+    active.data_received(b"GET / HTTP/1.1\r\nHost: a\r\n")
     await pass_time(HEAD_TIMEOUT_S - 1)
-    spoken.data_received(b"\r\n")
+    active.data_received(b"\r\n")
     await pass_time(FIRST_BYTE_TIMEOUT_S - HEAD_TIMEOUT_S + 2)
 
-    assert (wire.is_aborted, spoken_wire.is_aborted) == (True, False)
+    assert (wire.is_aborted, active_wire.is_aborted) == (True, False)
     protocol.connection_lost(None)
-    spoken.connection_lost(None)
+    active.connection_lost(None)
 
 
 @in_virtual_time
-async def test_a_connection_whose_client_reads_nothing_is_aborted() -> None:
-    protocol, wire = connect(some(1))
-    slow, slow_wire = connect(some(1))
+async def test_a_connection_to_a_client_that_reads_nothing_is_aborted() -> None:
+    protocol, wire = connect(build_limiter(1))
+    slow, slow_wire = connect(build_limiter(1))
     for connection in (protocol, slow):
         connection.data_received(b"GET /")
         connection.pause_writing()
@@ -226,7 +228,7 @@ async def test_a_connection_whose_client_reads_nothing_is_aborted() -> None:
 
 
 def test_a_closed_connection_that_lingers_until_the_next_check_is_aborted() -> None:
-    open_wire, closed, closed_later = Wire(ELSEWHERE), Wire(ELSEWHERE), Wire(ELSEWHERE)
+    open_wire, closed, closed_later = Wire(REMOTE_ADDRESS), Wire(REMOTE_ADDRESS), Wire(REMOTE_ADDRESS)
     closed.close()
     lingering = LingeringConnections()
 

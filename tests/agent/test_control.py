@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.processes import running
-from tests.agent.test_processes import an_agent
+from tests.agent.test_processes import write_agent_config
 from wharf.agent.data_folder import CONTROL_SOCKET
 from wharf.agent.errors import CommandError
 from wharf.agent.supervision.channel import ReloadReply
@@ -22,10 +22,10 @@ from wharf.world.unix_sockets import shorten_socket_path
 
 
 def test_a_reload_request_gets_a_reply(tmp_path: Path) -> None:
-    file = an_agent(tmp_path / "a")
+    file = write_agent_config(tmp_path / "a")
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
-        an_agent(tmp_path / "a", 'log_level = "warn"\nregion = "eu"')
+        write_agent_config(tmp_path / "a", 'log_level = "warn"\nregion = "eu"')
 
         answer = send_control_request(tmp_path / "a" / "data", ControlReloadRequest(), timeout_s=10.0)
 
@@ -33,7 +33,7 @@ def test_a_reload_request_gets_a_reply(tmp_path: Path) -> None:
 
 
 def test_invalid_data_on_the_control_socket_does_not_disturb_the_agent(tmp_path: Path) -> None:
-    file = an_agent(tmp_path / "a")
+    file = write_agent_config(tmp_path / "a")
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
         for data in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff\xff\xff\xff", b"\x00\x00\x00\x01\xc0"):
@@ -56,7 +56,7 @@ def test_an_agent_that_does_not_reply_in_time_is_an_error(tmp_path: Path) -> Non
         send_control_request(tmp_path, DebugRequest(), timeout_s=0.1)
 
 
-def test_only_its_owner_can_connect(tmp_path: Path) -> None:
+def test_only_the_owner_can_connect_to_the_control_socket(tmp_path: Path) -> None:
     with listen_for_commands(tmp_path):
         assert stat.S_IMODE((tmp_path / CONTROL_SOCKET).stat().st_mode) & 0o077 == 0
 

@@ -16,11 +16,11 @@ from tests.agent.test_processes import A_JOB
 from tests.waiting import wait_until
 
 
-def configure(folder: Path, *, region: str = "global", more: str = "", top: str = "") -> Path:
+def configure(folder: Path, *, region: str = "global", more: str = "", top_level: str = "") -> Path:
     folder.mkdir(exist_ok=True)
     file = folder / "wharf.toml"
     file.write_text(
-        f'name = "{region}-1"\nregion = "{region}"\ndata_dir = "{folder}/data"\nenable_debug = true\n{top}'
+        f'name = "{region}-1"\nregion = "{region}"\ndata_dir = "{folder}/data"\nenable_debug = true\n{top_level}'
         f"[ports]\nhttp = 0\n[server]\nenabled = true\n[client]\nenabled = true\n"
         f"[telemetry]\nprometheus_metrics = true\n{more}"
     )
@@ -30,12 +30,12 @@ def configure(folder: Path, *, region: str = "global", more: str = "", top: str 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
     folder = tmp_path_factory.mktemp("agent")
-    top = f'log_file = "{folder}/wharf.log"\n'
+    top_level = f'log_file = "{folder}/wharf.log"\n'
     (folder / "data" / "passing-of-a-process-that-was-killed").mkdir(parents=True)
     (folder / "data").chmod(0o700)
-    with running(folder, "agent", "--config", str(configure(folder, top=top))) as started:
+    with running(folder, "agent", "--config", str(configure(folder, top_level=top_level))) as started:
         started.wait_ready()
-        wait_until(lambda: started.get("/v1/status/leader"), what="it leads")
+        wait_until(lambda: started.get("/v1/status/leader"), what="the agent leads")
         yield started
 
 
@@ -48,30 +48,30 @@ def fetch(agent: RunningAgent, path: str, *, method: str = "GET", body: bytes | 
         return error.code, error.read()
 
 
-def test_lines_of_all_processes_are_streamed_below_the_level_that_is_shown(agent: RunningAgent) -> None:
+def test_the_monitor_streams_lines_of_all_processes_below_the_configured_level(agent: RunningAgent) -> None:
     path = "/v1/agent/monitor?log_level=debug&plain=true&log_json=true"
     with urllib.request.urlopen(agent.address + path, timeout=ANSWERED_WITHIN_S) as lines:
         assert lines.headers["content-type"] == "text/plain"
         seen: set[str] = set()
 
-        def has_come() -> bool:
+        def has_arrived() -> bool:
             # A reload makes every process log a debug line, and the agent an info line.
             fetch(agent, "/v1/agent/reload", method="PUT")
             line = json.loads(lines.readline())
             seen.add(line["process"])
             return "agent" in seen
 
-        wait_until(has_come, what="the lines of all processes have arrived")
+        wait_until(has_arrived, what="the lines of all processes have arrived")
 
 
-def test_a_follower_of_frames_gets_each_line_as_base64(agent: RunningAgent) -> None:
+def test_the_monitor_sends_each_line_as_base64_in_a_frame(agent: RunningAgent) -> None:
     with urllib.request.urlopen(
         agent.address + "/v1/agent/monitor?server_id=leader", timeout=ANSWERED_WITHIN_S
     ) as frames:
         fetch(agent, "/v1/agent/reload", method="PUT")
         lines: list[bytes] = []
 
-        def has_come() -> bool:
+        def has_arrived() -> bool:
             # Each frame ends with a brace, which base64 never contains.
             frame = b""
             while not frame.endswith(b"}"):
@@ -79,7 +79,7 @@ def test_a_follower_of_frames_gets_each_line_as_base64(agent: RunningAgent) -> N
             lines.append(base64.b64decode(json.loads(frame).get("Data", "")))
             return b"configuration reloaded" in lines[-1]
 
-        wait_until(has_come, what="the line about the reload has arrived")
+        wait_until(has_arrived, what="the line about the reload has arrived")
 
     assert all(line.endswith(b"\n") for line in lines if line)
 
@@ -108,12 +108,12 @@ def test_the_log_file_is_returned_complete(agent: RunningAgent) -> None:
     assert fetch(agent, "/v1/agent/monitor/export?service_name=x")[0] == 501
 
 
-def test_no_snapshot_leaves_a_file_behind(agent: RunningAgent) -> None:
+def test_saving_and_restoring_snapshots_leaves_no_temporary_file(agent: RunningAgent) -> None:
     fetch(agent, "/v1/operator/snapshot")
     fetch(agent, "/v1/operator/snapshot", method="PUT", body=b"damaged")
 
-    left = agent.folder / "data"
-    wait_until(lambda: not list(left.glob("passing-*")), what="the temporary files are deleted")
+    data_folder = agent.folder / "data"
+    wait_until(lambda: not list(data_folder.glob("passing-*")), what="the temporary files are deleted")
 
 
 def test_stacks_of_all_processes_are_returned(agent: RunningAgent) -> None:
@@ -154,7 +154,7 @@ def test_an_agent_describes_itself(agent: RunningAgent) -> None:
     assert int(description["stats"]["runtime"]["memory_bytes"]) > 10_000_000
 
 
-def test_figures_are_real_in_both_forms(agent: RunningAgent) -> None:
+def test_metrics_have_measured_values_as_json_and_for_prometheus(agent: RunningAgent) -> None:
     agent.put("/v1/jobs", A_JOB)
     fetch(agent, "/v1/jobs")
 
@@ -178,12 +178,12 @@ def test_a_plan_and_an_explanation_are_computed_outside_the_brain(agent: Running
     status, planned = fetch(agent, "/v1/job/huge/plan", method="PUT", body=json.dumps({"Job": job}).encode())
     agent.put("/v1/jobs", {"Job": job})
 
-    def lacks() -> list[str]:
+    def list_exhausted_resources() -> list[str]:
         explanation = json.loads(fetch(agent, "/v1/job/huge/explain")[1])
-        return [short["Dimension"] for group in explanation["Groups"] for short in group["Exhausted"] or ()]
+        return [shortage["Dimension"] for group in explanation["Groups"] for shortage in group["Exhausted"] or ()]
 
     assert (status, json.loads(planned)["FailedTGAllocs"]["g"]["DimensionExhausted"]) == (200, {"memory": 1})
-    assert wait_until(lacks, what="the explanation names the missing resources") == ["memory"]
+    assert wait_until(list_exhausted_resources, what="the explanation names the missing resources") == ["memory"]
 
 
 def test_a_snapshot_saved_over_http_is_restored_over_http(agent: RunningAgent) -> None:
@@ -206,17 +206,17 @@ def test_a_snapshot_saved_over_http_is_restored_over_http(agent: RunningAgent) -
     assert fetch(agent, "/v1/operator/snapshot", method="PUT", body=archive) == (200, b"")
     wait_until(lambda: fetch(agent, "/v1/job/kept")[0] == 200, what="the job is readable again")
     assert fetch(agent, "/v1/job/later")[0] == 404
-    # The cluster continues: a server leads again and accepts writes.
+    # The cluster continues: a server leads and accepts writes.
     wait_until(lambda: fetch(agent, "/v1/agent/health")[0] == 200, what="the agent is healthy")
     agent.put("/v1/jobs", {"Job": A_JOB["Job"] | {"ID": "after"}})
 
 
-def test_a_request_for_another_region_is_answered_there(agent: RunningAgent, tmp_path: Path) -> None:
-    listed = f'[regions.global]\nservers = ["{agent.address.partition("://")[2]}"]\n'
-    file = configure(tmp_path / "west", region="west", more=listed)
+def test_a_request_for_another_region_is_forwarded_to_it(agent: RunningAgent, tmp_path: Path) -> None:
+    region_config = f'[regions.global]\nservers = ["{agent.address.partition("://")[2]}"]\n'
+    file = configure(tmp_path / "west", region="west", more=region_config)
     with running(tmp_path / "west", "agent", "--config", str(file)) as west:
         west.wait_ready()
-        wait_until(lambda: west.get("/v1/status/leader"), what="it leads")
+        wait_until(lambda: west.get("/v1/status/leader"), what="the agent leads")
 
         west.put("/v1/jobs?region=global", {"Job": A_JOB["Job"] | {"ID": "sent"}})
 

@@ -18,6 +18,8 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class Wire(asyncio.Transport):
+    """A transport that records each write, and whether it was closed."""
+
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 40_000), "sockname": ("127.0.0.1", 4646)})
         self.writes: list[bytes] = []
@@ -27,7 +29,7 @@ class Wire(asyncio.Transport):
     def sent(self) -> bytes:
         return b"".join(self.writes)
 
-    def write(self, data: bytes) -> None:  # type: ignore[override]  # bytes are all that is written here
+    def write(self, data: bytes) -> None:  # type: ignore[override]  # only bytes are written
         self.writes.append(data)
 
     def close(self) -> None:
@@ -52,7 +54,7 @@ def connect(app: App) -> tuple[DirectReplyProtocol, Wire]:
     return protocol, wire
 
 
-def answering(*, at_once: bool, headers: Headers = HEADERS, body: bytes = b"[1]") -> App:
+def build_app(*, at_once: bool, headers: Headers = HEADERS, body: bytes = b"[1]") -> App:
     async def app(scope: Any, _receive: Any, send: Any) -> None:
         connection = take_connection(scope)
         assert connection is not None
@@ -65,7 +67,7 @@ def answering(*, at_once: bool, headers: Headers = HEADERS, body: bytes = b"[1]"
     return app
 
 
-async def exchanged(app: App, *requests: bytes) -> Wire:
+async def exchange(app: App, *requests: bytes) -> Wire:
     protocol, wire = connect(app)
     for request in requests:
         protocol.data_received(request)
@@ -73,7 +75,7 @@ async def exchanged(app: App, *requests: bytes) -> Wire:
     return wire
 
 
-def lines(reply: bytes) -> tuple[Sequence[bytes], bytes]:
+def split_reply(reply: bytes) -> tuple[Sequence[bytes], bytes]:
     """Return the sorted header lines and the body of a reply."""
     head, _, body = reply.partition(b"\r\n\r\n")
     return sorted(head.split(b"\r\n")), body
@@ -81,10 +83,10 @@ def lines(reply: bytes) -> tuple[Sequence[bytes], bytes]:
 
 @in_virtual_time
 async def test_a_reply_written_in_one_step_equals_the_one_in_two_steps() -> None:
-    in_one, in_two = [await exchanged(answering(at_once=at_once), REQUEST) for at_once in (True, False)]
+    one_step, two_steps = [await exchange(build_app(at_once=at_once), REQUEST) for at_once in (True, False)]
 
-    assert (len(in_one.writes), len(in_two.writes)) == (1, 2)
-    assert lines(in_one.sent) == lines(in_two.sent)
+    assert (len(one_step.writes), len(two_steps.writes)) == (1, 2)
+    assert split_reply(one_step.sent) == split_reply(two_steps.sent)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_special_requests_are_answered_by_the_http_library(request_: bytes) -> N
     @in_virtual_time
     async def scenario() -> None:
         reply_at_once, reply_in_steps = [
-            await exchanged(answering(at_once=at_once), request_) for at_once in (True, False)
+            await exchange(build_app(at_once=at_once), request_) for at_once in (True, False)
         ]
 
         assert (reply_at_once.sent, reply_at_once.is_closed) == (reply_in_steps.sent, reply_in_steps.is_closed)
@@ -109,7 +111,7 @@ def test_special_requests_are_answered_by_the_http_library(request_: bytes) -> N
 
 @in_virtual_time
 async def test_pipelined_requests_are_answered_in_order_on_one_connection() -> None:
-    wire = await exchanged(answering(at_once=True), REQUEST + REQUEST, REQUEST)
+    wire = await exchange(build_app(at_once=True), REQUEST + REQUEST, REQUEST)
 
     assert wire.sent.count(b"HTTP/1.1 200 OK") == 3
     assert not wire.is_closed
@@ -117,9 +119,9 @@ async def test_pipelined_requests_are_answered_in_order_on_one_connection() -> N
 
 @in_virtual_time
 async def test_a_header_value_with_a_line_break_does_not_split_the_reply() -> None:
-    split = [(b"x-cluster-nexttoken", b"a\r\nset-cookie: b")]
+    unsafe_headers = [(b"x-cluster-nexttoken", b"a\r\nset-cookie: b")]
 
-    wire = await exchanged(answering(at_once=True, headers=split), REQUEST)
+    wire = await exchange(build_app(at_once=True, headers=unsafe_headers), REQUEST)
 
     assert b"set-cookie" not in wire.sent
 
@@ -133,11 +135,11 @@ async def test_a_waiting_handler_is_notified_once_when_the_client_disconnects() 
         assert connection is not None
         disconnected = asyncio.Event()
 
-        def hang_up() -> None:
+        def on_disconnect() -> None:
             events.append("gone")
             disconnected.set()
 
-        assert connection.set_disconnect_callback(hang_up)
+        assert connection.set_disconnect_callback(on_disconnect)
         await disconnected.wait()
 
     protocol, _ = connect(app)
@@ -159,8 +161,8 @@ async def test_a_request_with_a_body_reports_the_disconnect_while_receiving() ->
         connection = take_connection(scope)
         assert connection is not None
         answers.append(connection.set_disconnect_callback(lambda: None))
-        await answering(at_once=False)({"extensions": {"wharf.connection": connection}}, _receive, send)
+        await build_app(at_once=False)({"extensions": {"wharf.connection": connection}}, _receive, send)
 
-    await exchanged(app, b"GET /v1/jobs HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}")
+    await exchange(app, b"GET /v1/jobs HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}")
 
     assert answers == [False]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.agent.processes import RunningAgent, running
-from tests.node.nodes import a_raw_job
+from tests.node.nodes import build_raw_job
 from tests.node.test_full_disk import fill
 from tests.waiting import wait_until
 
@@ -68,7 +68,7 @@ def test_an_agent_killed_on_a_full_disk_starts_for_reading_and_recovers(tmp_path
     (folder / "wharf.toml").write_text(CONFIG.format(disk=disk))
     with running(folder, "agent", "--config", "wharf.toml") as first:
         first.wait_ready()
-        submit(first, a_raw_job("runs", "exec sleep 1000", kind="service"))
+        submit(first, build_raw_job("runs", "exec sleep 1000", kind="service"))
         wait_until(lambda: list_statuses(first, "runs") == ["running"], what="the task runs")
         fill(disk / "filler")
         wait_until(lambda: read_server_health(first)[0] == 500, what="the health check reports the full disk")
@@ -83,10 +83,10 @@ def test_an_agent_killed_on_a_full_disk_starts_for_reading_and_recovers(tmp_path
         with running(again, "agent", "--config", "wharf.toml") as second:
             second.wait_ready()
             assert ["running"] == list_statuses(second, "runs")
-            assert 503 == submit(second, a_raw_job("later", "exit 0"))
+            assert 503 == submit(second, build_raw_job("later", "exit 0"))
 
             (disk / "filler").unlink()
             (disk / "more").unlink()
-            wait_until(lambda: submit(second, a_raw_job("later", "exit 0")) == 200, what="a write is accepted")
+            wait_until(lambda: submit(second, build_raw_job("later", "exit 0")) == 200, what="a write is accepted")
             wait_until(lambda: list_statuses(second, "later") == ["complete"], what="the new job has run", within_s=60)
             assert (["running"], (200, "ok")) == (list_statuses(second, "runs"), read_server_health(second))

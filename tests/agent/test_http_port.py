@@ -32,7 +32,7 @@ class Port:
     def __init__(self) -> None:
         self.world = RealWorld()
         self.closing = asyncio.Event()
-        self.sent = 0
+        self.sent_count = 0
         listening = listen_tcp(HOST, 0)
         self.number = listening.getsockname()[1]
         self.http = HttpServer(self.world, self, LONG_GRACE, listening.detach())
@@ -47,12 +47,12 @@ class Port:
     async def _flood(self, socket: CallerSocket) -> None:
         while True:
             await socket.send(b"x" * 65_536)
-            self.sent += 1
+            self.sent_count += 1
 
 
 @asynccontextmanager
-async def a_port_that_ends() -> AsyncIterator[Port]:
-    """Serve a port that is asked to stop at the end of the block, and wait until it has stopped."""
+async def serve_until_exit() -> AsyncIterator[Port]:
+    """Serve a port, request its stop at the end of the block, and wait until it has stopped."""
     port = Port()
     await port.http.open()
     serving = port.world.start_task(port.http.serve(port.closing), name="serving")
@@ -66,7 +66,7 @@ async def a_port_that_ends() -> AsyncIterator[Port]:
 
 def test_a_websocket_is_closed_with_a_reason_when_the_server_stops() -> None:
     async def test() -> tuple[int | None, str | None]:
-        async with a_port_that_ends() as port:
+        async with serve_until_exit() as port:
             caller = await connect(f"ws://{HOST}:{port.number}/", compression=None)
         with pytest.raises(ConnectionClosed):
             await caller.recv()
@@ -77,8 +77,8 @@ def test_a_websocket_is_closed_with_a_reason_when_the_server_stops() -> None:
 
 def test_a_client_that_reads_nothing_does_not_delay_the_stop(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
-        async with a_port_that_ends() as port:
-            stalled = await _stalled(port)
+        async with serve_until_exit() as port:
+            stalled = await _connect_stalled_client(port)
         stalled.close()
 
     asyncio.run(test())
@@ -86,19 +86,19 @@ def test_a_client_that_reads_nothing_does_not_delay_the_stop(caplog: pytest.LogC
     assert [] == [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-async def _stalled(port: Port) -> asyncio.StreamWriter:
+async def _connect_stalled_client(port: Port) -> asyncio.StreamWriter:
     reader, writer = await asyncio.open_connection(HOST, port.number, limit=1)
     writer.write(
         b"GET /flood HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
         b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     )
     await reader.read(1)
-    before = -1
+    last_count = -1
 
-    def is_stuck() -> bool:
-        nonlocal before
-        known, before = before, port.sent
-        return port.sent > 0 and port.sent == known
+    def is_stalled() -> bool:
+        nonlocal last_count
+        previous, last_count = last_count, port.sent_count
+        return port.sent_count > 0 and port.sent_count == previous
 
-    await wait_on_loop_until(is_stuck, what="the send buffer is full")
+    await wait_on_loop_until(is_stalled, what="the send buffer is full")
     return writer

@@ -1,4 +1,4 @@
-"""The file with the key that wraps the keyring: created once, read by every server, reported if it is the wrong key."""
+"""The file with the key that wraps the keyring: created once, read by every server, and rejected with an error if it is the wrong key."""
 
 import base64
 import stat
@@ -16,16 +16,16 @@ from wharf.cluster.state.tables import KEYRING
 
 
 @in_virtual_time
-async def _made(file: Path) -> None:
+async def _create_keyring(file: Path) -> None:
     async with ACluster() as cluster:
         member = await cluster.a_server()
         load_keyring(member.server, file)
 
 
-def test_a_first_start_makes_it_for_its_owner_only(tmp_path: Path) -> None:
+def test_the_first_start_creates_a_private_keyring_file(tmp_path: Path) -> None:
     file = tmp_path / "keyring.key"
 
-    _made(file)
+    _create_keyring(file)
 
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert len(base64.b64decode(file.read_bytes())) == 32
@@ -34,25 +34,25 @@ def test_a_first_start_makes_it_for_its_owner_only(tmp_path: Path) -> None:
 
 def test_an_existing_key_is_never_replaced(tmp_path: Path) -> None:
     file = tmp_path / "keyring.key"
-    _made(file)
+    _create_keyring(file)
     before = file.read_bytes()
 
-    _made(file)
+    _create_keyring(file)
 
     assert file.read_bytes() == before
 
 
-def a_line(number: int) -> str:
+def encode_key(number: int) -> str:
     return base64.b64encode(bytes([number]) * 32).decode() + "\n"
 
 
-def a_file(path: Path, *numbers: int) -> Path:
-    path.write_text("".join(a_line(number) for number in numbers))
+def write_keyring(path: Path, *numbers: int) -> Path:
+    path.write_text("".join(encode_key(number) for number in numbers))
     path.chmod(0o600)
     return path
 
 
-def test_the_wrapping_key_is_changed_in_three_steps_and_nothing_is_unreadable_between(tmp_path: Path) -> None:
+def test_variables_stay_readable_while_the_wrapping_key_is_changed_in_three_steps(tmp_path: Path) -> None:
     file = tmp_path / "keyring.key"
     items = {"a": "1"}
 
@@ -62,38 +62,41 @@ def test_the_wrapping_key_is_changed_in_three_steps_and_nothing_is_unreadable_be
             leader, follower = await cluster.a_server("m1"), await cluster.a_server("m2", leads=False)
             servers = (leader, follower)
 
-            def reads(*numbers: int) -> None:
+            def load_on_all_servers(*numbers: int) -> None:
                 for server in servers:
-                    load_keyring(server.server, a_file(file, *numbers))
+                    load_keyring(server.server, write_keyring(file, *numbers))
 
-            async def shown() -> list[object]:
+            async def read_variable_on_all_servers() -> list[object]:
                 return [(await ApiCaller(server).get("/v1/var/db"))[1]["Items"] for server in servers]
 
-            reads(1)
+            load_on_all_servers(1)
             assert (await ApiCaller(leader).put("/v1/var/db", {"Items": items}))[0] == 200
             (first,) = leader.replica.iter_all(KEYRING)
 
-            reads(1, 2)
+            load_on_all_servers(1, 2)
             await pass_time(1.0)
-            assert (list(leader.replica.iter_all(KEYRING)), await shown()) == ([first], [items] * 2)
+            assert (list(leader.replica.iter_all(KEYRING)), await read_variable_on_all_servers()) == (
+                [first],
+                [items] * 2,
+            )
 
-            reads(2, 1)
+            load_on_all_servers(2, 1)
             await pass_time(1.0)
             (rotated,) = leader.replica.iter_all(KEYRING)
             assert (rotated.key_id == first.key_id, rotated.wrapped_with == first.wrapped_with) == (True, False)
-            assert await shown() == [items] * 2
+            assert await read_variable_on_all_servers() == [items] * 2
 
-            reads(2)
-            assert await shown() == [items] * 2
+            load_on_all_servers(2)
+            assert await read_variable_on_all_servers() == [items] * 2
             with pytest.raises(StartupError, match="is not the one that wraps the keyring in the log"):
-                load_keyring(leader.server, a_file(file, 1))
-            assert await shown() == [items] * 2
+                load_keyring(leader.server, write_keyring(file, 1))
+            assert await read_variable_on_all_servers() == [items] * 2
 
     scenario()
 
 
 @pytest.mark.parametrize(
-    ("spoil", "sentence"),
+    ("damage", "message"),
     [
         (lambda key: key.unlink(), "is missing, and the log holds keys that it wraps"),
         (lambda key: key.write_text("no key"), "is invalid: expected keys of 32 bytes as base64 text"),
@@ -102,21 +105,21 @@ def test_the_wrapping_key_is_changed_in_three_steps_and_nothing_is_unreadable_be
     ],
 )
 def test_a_missing_or_invalid_keyring_file_is_reported_with_the_remedy(
-    tmp_path: Path, spoil: Callable[[Path], object], sentence: str
+    tmp_path: Path, damage: Callable[[Path], object], message: str
 ) -> None:
     file = tmp_path / "keyring.key"
 
     @in_virtual_time
-    async def start_again() -> None:
+    async def restart() -> None:
         async with ACluster() as cluster:
             member: OneServer = await cluster.a_server()
             load_keyring(member.server, file)
             assert (await ApiCaller(member).put("/v1/var/db", {"Items": {"a": "1"}}))[0] == 200
-            spoil(file)
+            damage(file)
 
             with pytest.raises(StartupError) as caught:
                 load_keyring(member.server, file)
 
-            assert sentence in str(caught.value)
+            assert message in str(caught.value)
 
-    start_again()
+    restart()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.agent.processes import ANSWERED_WITHIN_S, RunningAgent, run, running
-from tests.agent.test_access_control import bootstrapped
-from tests.agent.test_processes import A_JOB, an_agent
+from tests.agent.test_access_control import bootstrap_access
+from tests.agent.test_processes import A_JOB, write_agent_config
 from tests.waiting import wait_until
 from wharf.agent.errors import CommandError
 from wharf.agent.http.limits import build_limiter_settings
@@ -34,12 +34,12 @@ name = "waiting"
 ceiling = 3
 """
 
-Told = tuple[int, Mapping[str, str], str]
+HttpReply = tuple[int, Mapping[str, str], str]
 
 
-def ask(agent: RunningAgent, path: str, *, token: str = "", headers: Mapping[str, str] | None = None) -> Told:
-    sent = {**(headers or {}), **({"X-Cluster-Token": token} if token else {})}
-    request = urllib.request.Request(agent.address + path, headers=sent)
+def ask(agent: RunningAgent, path: str, *, token: str = "", headers: Mapping[str, str] | None = None) -> HttpReply:
+    all_headers = {**(headers or {}), **({"X-Cluster-Token": token} if token else {})}
+    request = urllib.request.Request(agent.address + path, headers=all_headers)
     try:
         with urllib.request.urlopen(request, timeout=ANSWERED_WITHIN_S) as reply:
             return reply.status, dict(reply.headers), reply.read().decode()
@@ -48,28 +48,28 @@ def ask(agent: RunningAgent, path: str, *, token: str = "", headers: Mapping[str
             return error.code, dict(error.headers), error.read().decode()
 
 
-def with_rules(folder: Path, rules: str, more: str = "", limiter: str = "") -> Path:
+def write_rules(folder: Path, rules: str, more: str = "", limiter: str = "") -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "rules.toml").write_text(rules)
     (folder / "limits.toml").write_text(f'rules = "rules.toml"\n{limiter}')
-    return an_agent(folder, f'{more}\n[limits]\nenabled = true\nfile = "{folder}/limits.toml"\n')
+    return write_agent_config(folder, f'{more}\n[limits]\nenabled = true\nfile = "{folder}/limits.toml"\n')
 
 
 def fetch_json(agent: RunningAgent, target: str) -> Any:  # Replies have different types.
     return admin_client.query_limiter(agent.folder / "data" / "limits-api.sock", target)
 
 
-def act(agent: RunningAgent, target: str, **facts: object) -> None:
+def post_action(agent: RunningAgent, target: str, **facts: object) -> None:
     admin_client.post_action(agent.folder / "data" / "limits-api.sock", target, **facts)
 
 
-def metric(agent: RunningAgent, begins: str) -> float:
+def read_metric(agent: RunningAgent, prefix: str) -> float:
     text = admin_client.query_text(agent.folder / "data" / "limits-api.sock", "/metrics")
-    return next((float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(begins)), 0.0)
+    return next((float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(prefix)), 0.0)
 
 
 def test_an_api_without_limits_sends_no_limit_headers(tmp_path: Path) -> None:
-    with running(tmp_path / "a", "agent", "--config", str(an_agent(tmp_path / "a"))) as agent:
+    with running(tmp_path / "a", "agent", "--config", str(write_agent_config(tmp_path / "a"))) as agent:
         agent.wait_ready()
 
         status, headers, _ = ask(agent, "/v1/jobs")
@@ -82,8 +82,8 @@ def test_an_api_without_limits_sends_no_limit_headers(tmp_path: Path) -> None:
 def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
     """An agent with small limits, and with access control so that each token has its own buckets."""
     folder = tmp_path_factory.mktemp("limited") / "a"
-    file = with_rules(folder, SMALL, "[acl]\nenabled = true")
-    # A node would be rejected here, and its retries would count for the address of the tests.
+    file = write_rules(folder, SMALL, "[acl]\nenabled = true")
+    # No node: the agent would reject it, and its retries would count for the address of the tests.
     file.write_text(file.read_text().replace("[client]\nenabled = true", "[client]\nenabled = false"))
     with running(folder, "agent", "--config", str(file)) as agent:
         agent.wait_ready()
@@ -91,10 +91,10 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
 
 
 @pytest.fixture(scope="module")
-def management(limited: RunningAgent) -> str:
-    act(limited, "/off", for_ms=60_000)
-    token = bootstrapped(limited)["SecretID"]
-    act(limited, "/off", for_ms=0)
+def management_token(limited: RunningAgent) -> str:
+    post_action(limited, "/off", for_ms=60_000)
+    token = bootstrap_access(limited)["SecretID"]
+    post_action(limited, "/off", for_ms=0)
     return token
 
 
@@ -102,22 +102,22 @@ def put(agent: RunningAgent, path: str, body: object, token: str) -> dict[str, s
     headers = {"X-Cluster-Token": token}
     request = urllib.request.Request(agent.address + path, json.dumps(body).encode(), headers, method="PUT")
     with urllib.request.urlopen(request, timeout=ANSWERED_WITHIN_S) as reply:
-        made: dict[str, str] = json.load(reply)
-        return made
+        created: dict[str, str] = json.load(reply)
+        return created
 
 
-def a_token(agent: RunningAgent, by: str, name: str) -> str:
-    """Create a management token, so that each test starts with full buckets. `by` is the token that creates it."""
-    act(agent, "/off", for_ms=60_000)
-    made = put(agent, "/v1/acl/token", {"Name": name, "Type": "management"}, by)
-    act(agent, "/off", for_ms=0)
-    return made["SecretID"]
+def create_token(agent: RunningAgent, creator: str, name: str) -> str:
+    """Create a management token, so that each test starts with full buckets. `creator` is the token that creates it."""
+    post_action(agent, "/off", for_ms=60_000)
+    created = put(agent, "/v1/acl/token", {"Name": name, "Type": "management"}, creator)
+    post_action(agent, "/off", for_ms=0)
+    return created["SecretID"]
 
 
 def test_each_token_has_its_own_bucket_and_gets_429_with_a_retry_time_beyond_it(
-    limited: RunningAgent, management: str
+    limited: RunningAgent, management_token: str
 ) -> None:
-    first, second = (a_token(limited, management, name) for name in ("first", "second"))
+    first, second = (create_token(limited, management_token, name) for name in ("first", "second"))
 
     replies = [ask(limited, "/v1/jobs", token=first) for _ in range(9)]
 
@@ -132,37 +132,37 @@ def test_each_token_has_its_own_bucket_and_gets_429_with_a_retry_time_beyond_it(
 def test_requests_without_a_known_token_are_counted_by_address(
     limited: RunningAgent,
 ) -> None:
-    act(limited, "/reset", caller="address:127.0.0.1")
+    post_action(limited, "/reset", caller="address:127.0.0.1")
 
-    nobody = ask(limited, "/v1/jobs")
+    anonymous = ask(limited, "/v1/jobs")
     unknown = ask(limited, "/v1/jobs", token="11111111-2222-3333-4444-555555555555")
 
-    assert (nobody[0], nobody[2]) == (403, "Permission denied")
+    assert (anonymous[0], anonymous[2]) == (403, "Permission denied")
     assert unknown[0] == 403
-    assert [int(reply[1]["x-ratelimit-remaining"]) for reply in (nobody, unknown)] == [3, 2]
+    assert [int(reply[1]["x-ratelimit-remaining"]) for reply in (anonymous, unknown)] == [3, 2]
 
 
-def test_waiting_requests_do_not_count_as_concurrent(limited: RunningAgent, management: str) -> None:
-    token = a_token(limited, management, "waiter")
+def test_waiting_requests_do_not_count_as_concurrent(limited: RunningAgent, management_token: str) -> None:
+    token = create_token(limited, management_token, "waiter")
     index = ask(limited, "/v1/jobs", token=token)[1]["x-cluster-index"]
     wait = f"/v1/jobs?index={index}&wait=60s"
 
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(ask, limited, wait, token=token) for _ in range(3)]
-        wait_until(lambda: metric(limited, "wharf_limits_running ") == 3, what="three requests are waiting")
-        beside = ask(limited, "/v1/jobs", token=token)
-        one_too_many = ask(limited, wait, token=token)
+        wait_until(lambda: read_metric(limited, "wharf_limits_running ") == 3, what="three requests are waiting")
+        ordinary = ask(limited, "/v1/jobs", token=token)
+        excess = ask(limited, wait, token=token)
         put(limited, "/v1/jobs", A_JOB, token)
         replies = [future.result() for future in waiting]
 
-    assert beside[0] == 200
-    assert (one_too_many[0], json.loads(one_too_many[2])["limit"]["name"]) == (429, "waiting")
+    assert ordinary[0] == 200
+    assert (excess[0], json.loads(excess[2])["limit"]["name"]) == (429, "waiting")
     assert [status for status, _, _ in replies] == [200, 200, 200]
-    wait_until(lambda: metric(limited, "wharf_limits_running ") == 0, what="no request is running")
+    wait_until(lambda: read_metric(limited, "wharf_limits_running ") == 0, what="no request is running")
 
 
-def test_time_spent_waiting_is_not_counted_as_cpu_time(limited: RunningAgent, management: str) -> None:
-    token = a_token(limited, management, "patient")
+def test_time_spent_waiting_is_not_counted_as_cpu_time(limited: RunningAgent, management_token: str) -> None:
+    token = create_token(limited, management_token, "patient")
     index = ask(limited, "/v1/jobs", token=token)[1]["x-cluster-index"]
 
     ask(limited, f"/v1/jobs?index={index}&wait=2s", token=token)
@@ -172,47 +172,49 @@ def test_time_spent_waiting_is_not_counted_as_cpu_time(limited: RunningAgent, ma
     assert cpu["used"] < 1_000
 
 
-def test_a_heartbeat_passes_where_everybody_else_is_refused(tmp_path: Path) -> None:
-    nothing = 'profile = "cluster"\n[[rule]]\nname = "core"\nwindow = "1h"\nceiling = { credential = 0, none = 40 }\n'
-    with running(tmp_path / "a", "agent", "--config", str(with_rules(tmp_path / "a", nothing))) as agent:
+def test_a_heartbeat_is_admitted_while_all_other_requests_are_refused(tmp_path: Path) -> None:
+    rules = 'profile = "cluster"\n[[rule]]\nname = "core"\nwindow = "1h"\nceiling = { credential = 0, none = 40 }\n'
+    with running(tmp_path / "a", "agent", "--config", str(write_rules(tmp_path / "a", rules))) as agent:
         agent.wait_ready()
         nodes = wait_until(lambda: json.loads(ask(agent, "/v1/nodes")[2]), what="the node has registered")
         wait_until(lambda: ask(agent, "/v1/nodes")[0] == 429, what="callers are refused")
-        before = metric(agent, 'wharf_limits_rule_requests_total{rule="machines",outcome="within"}')
+        before = read_metric(agent, 'wharf_limits_rule_requests_total{rule="machines",outcome="within"}')
 
-        wrong = ask(agent, "/v1/nodes", headers={"X-Cluster-Node-Secret": "a guess"})
+        guess = ask(agent, "/v1/nodes", headers={"X-Cluster-Node-Secret": "a guess"})
 
         assert len(nodes) == 1
-        assert wrong[0] == 429
+        assert guess[0] == 429
         wait_until(
-            lambda: metric(agent, 'wharf_limits_rule_requests_total{rule="machines",outcome="within"}') > before,
-            what="the node's heartbeat",
+            lambda: read_metric(agent, 'wharf_limits_rule_requests_total{rule="machines",outcome="within"}') > before,
+            what="a heartbeat of the node is admitted",
             within_s=60.0,
         )
 
 
-def test_a_token_that_is_deleted_has_no_bucket_any_more(limited: RunningAgent, management: str) -> None:
-    act(limited, "/off", for_ms=60_000)
-    made = put(limited, "/v1/acl/token", {"Name": "short", "Type": "management"}, management)
-    act(limited, "/off", for_ms=0)
-    token = made["SecretID"]
-    act(limited, "/reset", caller="address:127.0.0.1")
+def test_a_deleted_token_has_no_bucket(limited: RunningAgent, management_token: str) -> None:
+    post_action(limited, "/off", for_ms=60_000)
+    created = put(limited, "/v1/acl/token", {"Name": "short", "Type": "management"}, management_token)
+    post_action(limited, "/off", for_ms=0)
+    token = created["SecretID"]
+    post_action(limited, "/reset", caller="address:127.0.0.1")
     assert ask(limited, "/v1/jobs", token=token)[1]["x-ratelimit-limit"] == "8"
 
-    act(limited, "/off", for_ms=60_000)
+    post_action(limited, "/off", for_ms=60_000)
     deleting = urllib.request.Request(
-        f"{limited.address}/v1/acl/token/{made['AccessorID']}", headers={"X-Cluster-Token": management}, method="DELETE"
+        f"{limited.address}/v1/acl/token/{created['AccessorID']}",
+        headers={"X-Cluster-Token": management_token},
+        method="DELETE",
     )
     urllib.request.urlopen(deleting, timeout=ANSWERED_WITHIN_S).close()
-    act(limited, "/off", for_ms=0)
+    post_action(limited, "/off", for_ms=0)
 
     assert ask(limited, "/v1/jobs", token=token)[1]["x-ratelimit-limit"] == "4"
 
 
-def test_rules_that_would_refuse_a_heartbeat_end_the_start(tmp_path: Path) -> None:
+def test_rules_that_would_refuse_a_heartbeat_prevent_the_start(tmp_path: Path) -> None:
     rules = 'profile = "cluster"\n[[rule]]\nname = "machines"\nceiling = { machine = 10 }\n'
 
-    process = run(tmp_path / "a", "agent", "--config", str(with_rules(tmp_path / "a", rules)))
+    process = run(tmp_path / "a", "agent", "--config", str(write_rules(tmp_path / "a", rules)))
 
     assert process.returncode == 1
     assert "would refuse heartbeats" in process.stderr + process.stdout
@@ -257,7 +259,7 @@ def test_settings_that_only_a_gateway_has_are_rejected(tmp_path: Path) -> None:
 def test_several_api_processes_share_their_counters(tmp_path: Path) -> None:
     """The kernel spreads connections over the processes, so the test opens enough that both serve some."""
     folder = tmp_path / "a"
-    file = with_rules(
+    file = write_rules(
         folder, SMALL.replace("none = 4", "none = 60"), "[api]\nprocesses = 2", "[store]\nwait_ms = 20000\n"
     )
     with running(folder, "agent", "--config", str(file)) as agent:

@@ -5,7 +5,7 @@ import socket
 from wharf.agent.sockets import MAX_UNSENT_SOCKET_BYTES, listen_tcp
 
 
-def test_little_waits_in_the_system_for_a_caller_that_reads_nothing() -> None:
+def test_the_kernel_buffers_little_for_a_client_that_reads_nothing() -> None:
     with listen_tcp("127.0.0.1", 0) as listening, socket.socket() as caller:
         caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         caller.connect(listening.getsockname())

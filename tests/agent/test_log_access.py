@@ -31,9 +31,12 @@ def settings(
 
 
 def test_the_client_of_the_store_uses_the_path_of_its_socket(tmp_path: Path) -> None:
-    chosen = settings(tmp_path)
+    agent_settings = settings(tmp_path)
 
-    assert get_store_socket(chosen) == StoreProcessSettings(folder=str(get_store_folder(chosen))).get_socket_path()
+    assert (
+        get_store_socket(agent_settings)
+        == StoreProcessSettings(folder=str(get_store_folder(agent_settings))).get_socket_path()
+    )
 
 
 @pytest.mark.parametrize("engine", [EngineKind.SQLITE, EngineKind.MEMORY])
@@ -49,12 +52,12 @@ def test_etcd_is_reached_with_all_that_is_configured(tmp_path: Path) -> None:
         max_txn_ops=512,
         tls=EtcdTlsSettings(ca_file="/ca", cert_file="/c", key_file="/k"),
     )
-    chosen = settings(tmp_path, EngineKind.ETCD, etcd)
-    engine = build_engine(chosen, WORLD)
+    agent_settings = settings(tmp_path, EngineKind.ETCD, etcd)
+    engine = build_engine(agent_settings, WORLD)
 
     assert isinstance(engine, EtcdEngine)
     assert engine.limits.changes > 400
-    assert describe_state_location(chosen) == "etcd at a:1, b:2"
+    assert describe_state_location(agent_settings) == "etcd at a:1, b:2"
 
 
 def test_a_command_opens_the_file_itself_when_no_agent_runs(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Following an agent's log: the lines that a follower receives, and those that a slow follower misses."""
+"""Following an agent's log: the lines that a follower receives, and the lines that a slow follower misses."""
 
 import logging
 import selectors
@@ -25,10 +25,10 @@ class FollowedLogs:
         self.followers = LogFollowers(self.selector, self.levels.append)
 
     def follow(self, level: int) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        self.followers.add(ours, level)
-        theirs.settimeout(60)
-        return theirs
+        agent_end, follower_end = socket.socketpair()
+        self.followers.add(agent_end, level)
+        follower_end.settimeout(60)
+        return follower_end
 
     def handle_events(self) -> None:
         for key, _ in self.selector.select(0):
@@ -92,17 +92,17 @@ def test_a_follower_that_reads_nothing_uses_limited_memory_and_gets_the_number_o
 
 
 def test_forwarding_never_blocks_and_counts_dropped_lines() -> None:
-    go_on = threading.Event()
+    may_send = threading.Event()
     sent_counts: list[tuple[int, int]] = []
 
     def send(lines: Sequence[ForwardedLine], missed: int) -> None:
-        go_on.wait(10)
+        may_send.wait(10)
         sent_counts.append((len(lines), missed))
 
-    teller = LogForwarder(send)
+    forwarder = LogForwarder(send)
     for number in range(MAX_QUEUED_LINES + 500):
-        teller.put(logging.INFO, f"line {number}")
-    go_on.set()
+        forwarder.put(logging.INFO, f"line {number}")
+    may_send.set()
     wait_until(
         lambda: sum(map(sum, sent_counts)) == MAX_QUEUED_LINES + 500, what="every line is sent or counted as missed"
     )

@@ -17,6 +17,8 @@ log = logging.getLogger("wharf.cluster.api.test")
 
 
 class Terminal(io.StringIO):
+    """A stream that claims to be a terminal."""
+
     def isatty(self) -> bool:
         return True
 
@@ -61,9 +63,9 @@ def test_a_text_line_has_time_level_process_and_message(logs: ProcessLogging, st
 
     log.info("listening", extra={"address": "127.0.0.1:4646", "why": "as told"})
 
-    time, rest = stream.getvalue().split(" ", 1)
+    time, remainder = stream.getvalue().split(" ", 1)
     assert time.endswith("Z")
-    assert rest == 'info  api    listening  address=127.0.0.1:4646  why="as told"\n'
+    assert remainder == 'info  api    listening  address=127.0.0.1:4646  why="as told"\n'
 
 
 def test_on_a_terminal_lines_have_colours_and_no_date() -> None:
@@ -78,7 +80,7 @@ def test_on_a_terminal_lines_have_colours_and_no_date() -> None:
     assert "T" not in stream.getvalue().split(" ")[0]
 
 
-def test_an_error_brings_its_traceback_in_the_same_entry(logs: ProcessLogging, stream: io.StringIO) -> None:
+def test_an_error_has_its_traceback_in_the_same_entry(logs: ProcessLogging, stream: io.StringIO) -> None:
     logs.apply(LogConfiguration(json=True))
     try:
         raise RuntimeError("boom")
@@ -101,7 +103,7 @@ def test_a_request_id_is_on_every_line_of_its_request_and_on_no_other(
     assert [line.get("request_id") for line in documents(stream)] == ["r-1", None]
 
 
-def test_a_part_can_be_louder_than_the_rest(logs: ProcessLogging, stream: io.StringIO) -> None:
+def test_a_part_can_log_more_than_the_rest(logs: ProcessLogging, stream: io.StringIO) -> None:
     logs.apply(LogConfiguration(json=True, level=LogLevel.WARN, levels={"engines.etcd": LogLevel.DEBUG}))
 
     logging.getLogger("wharf.cluster.engines.etcd.engine").debug("heard")
@@ -123,7 +125,7 @@ def test_levels_can_be_changed_and_restored_while_running(logs: ProcessLogging, 
     assert [line["message"] for line in documents(stream)] == ["debug", "info", "info"]
 
 
-def test_lines_go_to_the_file_as_well(logs: ProcessLogging, stream: io.StringIO, tmp_path: Path) -> None:
+def test_lines_are_also_written_to_the_file(logs: ProcessLogging, stream: io.StringIO, tmp_path: Path) -> None:
     logs.apply(LogConfiguration(json=True, file=str(tmp_path / "w.log"), rotation=Rotation(bytes=10**6)))
 
     log.info("both")
@@ -131,7 +133,7 @@ def test_lines_go_to_the_file_as_well(logs: ProcessLogging, stream: io.StringIO,
     assert (tmp_path / "w.log").read_text() == stream.getvalue() != ""
 
 
-def test_the_newest_lines_stay_in_memory(logs: ProcessLogging) -> None:
+def test_the_newest_lines_are_retained_in_memory(logs: ProcessLogging) -> None:
     logs.apply(LogConfiguration(on_terminal=False))
     log.info("kept")
 
@@ -139,9 +141,7 @@ def test_the_newest_lines_stay_in_memory(logs: ProcessLogging) -> None:
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_no_secret_is_ever_in_a_line(
-    logs: ProcessLogging, stream: io.StringIO, tmp_path: Path, *, as_json: bool
-) -> None:
+def test_no_secret_is_in_any_line(logs: ProcessLogging, stream: io.StringIO, tmp_path: Path, *, as_json: bool) -> None:
     secret = "b2d6f5a0-hidden"
     logs.apply(LogConfiguration(json=as_json, secrets=("p4ssw0rd-of-etcd",), file=str(tmp_path / "w.log")))
 
@@ -159,10 +159,10 @@ def test_no_secret_is_ever_in_a_line(
     except ValueError:
         log.exception("failed")
 
-    everything = stream.getvalue() + (tmp_path / "w.log").read_text() + "".join(logs.get_retained_lines())
-    assert everything.count("fields") >= 2
-    assert secret not in everything
-    assert "p4ssw0rd-of-etcd" not in everything
+    all_output = stream.getvalue() + (tmp_path / "w.log").read_text() + "".join(logs.get_retained_lines())
+    assert all_output.count("fields") >= 2
+    assert secret not in all_output
+    assert "p4ssw0rd-of-etcd" not in all_output
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_no_secret_is_ever_in_a_line(
         "accessor_id=5f3c",
     ],
 )
-def test_texts_that_are_not_secrets_stay(logs: ProcessLogging, stream: io.StringIO, text: str) -> None:
+def test_texts_that_are_not_secrets_are_not_redacted(logs: ProcessLogging, stream: io.StringIO, text: str) -> None:
     logs.apply(LogConfiguration(json=True))
 
     log.info(text)
@@ -184,6 +184,8 @@ def test_texts_that_are_not_secrets_stay(logs: ProcessLogging, stream: io.String
 
 
 class UnprintableValue:
+    """A value that cannot be converted to text."""
+
     def __str__(self) -> str:
         raise RuntimeError("no words")
 

@@ -20,33 +20,33 @@ NODE = "8a6f0c44-0000-4000-8000-000000000001"
 SECRET = "11111111-2222-4333-8444-555555555555"
 
 
-async def stats(question: channel.ChannelRequest, _inputs: AsyncIterator[bytes]) -> ChannelReply:
-    return ChannelReply("application/json", msgspec.json.encode({"Asked": question.verb}))
+async def stats(request: channel.ChannelRequest, _inputs: AsyncIterator[bytes]) -> ChannelReply:
+    return ChannelReply("application/json", msgspec.json.encode({"Verb": request.verb}))
 
 
-async def ask_often(address: str) -> list[tuple[int, str]]:
+async def request_often(address: str) -> list[tuple[int, str]]:
     world = RealWorld()
     body = msgspec.json.encode(messages.NodeRegistration(node=Node(id=NODE, name="n"), secret_id=SECRET))
     async with httpx2.AsyncClient(base_url=address) as http, asyncio.timeout(60):
         (await http.put(f"/v1/node/{NODE}/register", content=body)).raise_for_status()
-        line = ChannelConnection(
+        connection = ChannelConnection(
             world, RequestDispatcher({"stats": stats}), NodeCredentials(NODE, SECRET), lambda: WebSocketRelay(address)
         )
-        running_line = world.start_task(line.run(), name="line")
-        await line.is_open.wait()
+        connection_task = world.start_task(connection.run(), name="connection")
+        await connection.is_open.wait()
         try:
             answers: list[tuple[int, str]] = []
             while len(answers) < 20:
                 # A new connection each time, so that both processes get requests.
-                async with httpx2.AsyncClient(base_url=address) as fresh:
-                    reply = await fresh.get("/v1/client/stats", params={"node_id": NODE})
+                async with httpx2.AsyncClient(base_url=address) as client:
+                    reply = await client.get("/v1/client/stats", params={"node_id": NODE})
                 if reply.status_code == 404 and not answers:
                     continue  # The leader does not know the channel yet.
                 answers.append((reply.status_code, reply.text))
             return answers
         finally:
-            running_line.cancel()
-            await asyncio.gather(running_line, return_exceptions=True)
+            connection_task.cancel()
+            await asyncio.gather(connection_task, return_exceptions=True)
 
 
 def test_a_node_is_reached_through_every_api_process(tmp_path: Path) -> None:
@@ -58,4 +58,4 @@ def test_a_node_is_reached_through_every_api_process(tmp_path: Path) -> None:
     with running(folder, "agent", "--config", str(folder / "wharf.toml"), "--port", "0") as agent:
         agent.wait_ready()
 
-        assert [(200, '{"Asked":"stats"}')] * 20 == asyncio.run(ask_often(agent.address))
+        assert [(200, '{"Verb":"stats"}')] * 20 == asyncio.run(request_often(agent.address))

@@ -20,7 +20,7 @@ def test_more_fake_nodes_are_added_to_the_stored_ones(tmp_path: Path) -> None:
     assert load_or_create_fake_node_identities(WORLD, tmp_path / "nodes.json", 5)[:2] == before
 
 
-def test_only_their_owner_reads_the_secrets_of_nodes(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_the_secrets_of_nodes(tmp_path: Path) -> None:
     load_or_create_fake_node_identities(WORLD, tmp_path / "nodes.json", 1)
 
     assert (tmp_path / "nodes.json").stat().st_mode & 0o777 == 0o600

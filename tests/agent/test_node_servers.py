@@ -14,7 +14,7 @@ def is_ready_at(server: RunningAgent) -> bool:
     return [node["Status"] for node in nodes] == ["ready"]
 
 
-def test_a_node_turns_to_the_next_server_where_the_first_is_not_there(tmp_path: Path) -> None:
+def test_a_node_connects_to_the_next_server_if_the_first_is_unreachable(tmp_path: Path) -> None:
     (tmp_path / "server").mkdir()
     (tmp_path / "server" / "a.toml").write_text(f'data_dir = "{tmp_path}/server/data"\n{SERVER}')
     with running(tmp_path / "server", "agent", "--config", "a.toml") as server:

@@ -1,4 +1,4 @@
-"""The process tree of an agent: real processes, real signals, and what they leave behind."""
+"""The process tree of an agent: real processes, real signals, and the files that remain after them."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ DEV = ("dev", "--port", "0")
 
 @pytest.fixture(scope="module")
 def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
-    """One agent for all tests that leave it running, including those that kill one of its children."""
+    """One agent for all tests that do not end it. Some kill one of its children."""
     with running(tmp_path_factory.mktemp("dev") / "a", *DEV) as agent:
         agent.wait_ready()
         yield agent
@@ -134,7 +134,7 @@ def test_children_end_when_their_parent_is_killed(tmp_path: Path) -> None:
         wait_until(lambda: not any(map(is_alive, children)), what="the children have ended")
 
 
-def test_after_a_parent_was_killed_the_next_start_finds_the_data_again(tmp_path: Path) -> None:
+def test_data_survives_a_killed_parent_process(tmp_path: Path) -> None:
     with running(tmp_path / "a", *DEV) as agent:
         agent.wait_ready()
         agent.signal(signal.SIGKILL)
@@ -146,7 +146,7 @@ def test_after_a_parent_was_killed_the_next_start_finds_the_data_again(tmp_path:
 
 
 @pytest.mark.parametrize("role", ["store", "brain", "api", "node"])
-def test_a_part_that_dies_is_started_again_alone(dev: RunningAgent, role: str) -> None:
+def test_a_process_that_dies_is_restarted_alone(dev: RunningAgent, role: str) -> None:
     before = {pid for pid in dev.children() if pid != dev.child(role)}
     pid = dev.child(role)
     assert pid is not None
@@ -159,33 +159,33 @@ def test_a_part_that_dies_is_started_again_alone(dev: RunningAgent, role: str) -
     assert f"process ended; restarting it process={role} delay_s=0.1 cause=killed by SIGKILL" in dev.err
 
 
-def is_another(agent: RunningAgent, role: str, pid: int | None) -> bool:
+def is_restarted(agent: RunningAgent, role: str, pid: int | None) -> bool:
     """Return whether the child with this role runs in another process than `pid`."""
     return agent.child(role) not in (None, pid)
 
 
-def test_parts_that_hang_are_killed_and_started_again_with_a_line_each(tmp_path: Path) -> None:
+def test_hanging_processes_are_killed_restarted_and_logged_once_each(tmp_path: Path) -> None:
     with running(tmp_path / "a", *DEV) as agent:
         agent.wait_ready()
-        hung = {role: agent.child(role) for role in ("api", "brain", "node")}
+        hanging = {role: agent.child(role) for role in ("api", "brain", "node")}
         store = agent.child("store")
-        for pid in hung.values():
+        for pid in hanging.values():
             assert pid is not None
             os.kill(pid, signal.SIGSTOP)
 
-        for role, pid in hung.items():
+        for role, pid in hanging.items():
             wait_until(
-                partial(is_another, agent, role, pid),
+                partial(is_restarted, agent, role, pid),
                 what=f"{role} was started again",
                 within_s=MAX_SILENCE_S + 20.0,
             )
         assert isinstance(agent.get("/v1/nodes"), list)
         assert agent.child("store") == store
-        for role in hung:
+        for role in hanging:
             assert agent.err.count(f"process={role} delay_s=0.1 cause=killed: no sign of life for 20 s") == 1
 
 
-def test_requests_wait_while_the_api_is_started_again(dev: RunningAgent) -> None:
+def test_requests_wait_while_the_api_process_restarts(dev: RunningAgent) -> None:
     pid = dev.child("api")
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
@@ -195,7 +195,7 @@ def test_requests_wait_while_the_api_is_started_again(dev: RunningAgent) -> None
     assert isinstance(dev.get("/v1/nodes"), list)
 
 
-def test_a_child_that_hangs_is_killed_when_all_is_stopped(tmp_path: Path) -> None:
+def test_a_hanging_process_is_killed_when_the_agent_stops(tmp_path: Path) -> None:
     with running(tmp_path / "a", *DEV) as agent:
         agent.wait_ready()
         pid = agent.child("brain")
@@ -209,15 +209,15 @@ def test_a_child_that_hangs_is_killed_when_all_is_stopped(tmp_path: Path) -> Non
 
 
 def test_data_survives_a_restart_and_is_deleted_with_reset_data(tmp_path: Path) -> None:
-    founded: list[bool] = []
+    bootstraps: list[bool] = []
     for arguments in ((), (), ("--reset-data",)):
         with running(tmp_path / "a", *DEV, *arguments) as agent:
             agent.wait_ready()
-            founded.append("bootstrapped cluster" in agent.err)
+            bootstraps.append("bootstrapped cluster" in agent.err)
             agent.signal(signal.SIGINT)
             agent.wait_end()
 
-    assert founded == [True, False, True]
+    assert bootstraps == [True, False, True]
 
 
 def test_reset_data_deletes_nothing_in_a_folder_of_another_program(tmp_path: Path) -> None:
@@ -232,10 +232,10 @@ def test_reset_data_deletes_nothing_in_a_folder_of_another_program(tmp_path: Pat
 
 
 def test_a_port_in_use_is_reported_in_one_line_with_the_remedy(tmp_path: Path) -> None:
-    with socket.socket() as occupied:
-        occupied.bind(("127.0.0.1", 0))
-        occupied.listen()
-        port = occupied.getsockname()[1]
+    with socket.socket() as port_holder:
+        port_holder.bind(("127.0.0.1", 0))
+        port_holder.listen()
+        port = port_holder.getsockname()[1]
         process = run(tmp_path, "dev", "--port", str(port))
 
     assert process.returncode == 1
@@ -280,7 +280,7 @@ def test_errors_of_a_configuration_are_listed_and_nothing_starts(tmp_path: Path)
     ]
 
 
-def test_a_damaged_log_ends_the_agent_with_its_sentence(tmp_path: Path) -> None:
+def test_a_damaged_log_ends_the_agent_with_an_error(tmp_path: Path) -> None:
     state = tmp_path / "a" / ".wharf" / "state"
     state.mkdir(parents=True)
     (state / "log.db").write_bytes(b"this is no database" * 1_000)
@@ -292,7 +292,7 @@ def test_a_damaged_log_ends_the_agent_with_its_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "message"),
     [
         (put("job", b"\xff\xff"), "is damaged"),
         (
@@ -304,24 +304,22 @@ def test_a_damaged_log_ends_the_agent_with_its_sentence(tmp_path: Path) -> None:
     ],
     ids=["a damaged record", "a newer format"],
 )
-def test_an_unreadable_record_ends_the_agent_with_an_error(
-    tmp_path: Path, change: EncodedChange, sentence: str
-) -> None:
+def test_an_unreadable_record_ends_the_agent_with_an_error(tmp_path: Path, change: EncodedChange, message: str) -> None:
     state = tmp_path / "a" / ".wharf" / "state"
     state.mkdir(parents=True)
-    asyncio.run(write_into(state, change))
+    asyncio.run(write_change(state, change))
 
     with running(tmp_path / "a", *DEV) as agent:
         assert agent.wait_end() == 1
-        assert sentence in lines(agent.err)[-1]
+        assert message in lines(agent.err)[-1]
         assert "Traceback" not in agent.err
 
 
-def test_a_tls_file_for_etcd_that_is_missing_ends_the_agent_with_its_sentence(tmp_path: Path) -> None:
+def test_a_missing_tls_file_for_etcd_ends_the_agent_with_an_error(tmp_path: Path) -> None:
     etcd = (
         '[state]\nengine = "etcd"\n[state.etcd]\nendpoints = ["127.0.0.1:1"]\n[state.etcd.tls]\nca_file = "/nowhere/ca"'
     )
-    file = an_agent(tmp_path / "a", etcd)
+    file = write_agent_config(tmp_path / "a", etcd)
 
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         assert agent.wait_end() == 1
@@ -330,14 +328,14 @@ def test_a_tls_file_for_etcd_that_is_missing_ends_the_agent_with_its_sentence(tm
         )
 
 
-async def write_into(folder: Path, change: EncodedChange) -> None:
+async def write_change(folder: Path, change: EncodedChange) -> None:
     engine = SqliteEngine(RealWorld(), folder)
     await engine.open()
     await commit(engine, change)
     await engine.close()
 
 
-def an_agent(folder: Path, text: str = "") -> Path:
+def write_agent_config(folder: Path, text: str = "") -> Path:
     file = folder / "wharf.toml"
     folder.mkdir(exist_ok=True)
     file.write_text(
@@ -346,11 +344,11 @@ def an_agent(folder: Path, text: str = "") -> Path:
     return file
 
 
-def test_a_reload_applies_live_settings_and_names_those_that_need_a_restart(tmp_path: Path) -> None:
-    file = an_agent(tmp_path / "a")
+def test_a_reload_applies_live_settings_and_names_settings_that_need_a_restart(tmp_path: Path) -> None:
+    file = write_agent_config(tmp_path / "a")
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
-        an_agent(tmp_path / "a", 'log_level = "debug"\ndatacenter = "dc2"')
+        write_agent_config(tmp_path / "a", 'log_level = "debug"\ndatacenter = "dc2"')
         agent.signal(signal.SIGHUP)
 
         wait_until(lambda: "configuration reloaded" in agent.err, what="the reload is logged")
@@ -360,10 +358,10 @@ def test_a_reload_applies_live_settings_and_names_those_that_need_a_restart(tmp_
 
 
 def test_a_reload_with_an_error_changes_nothing_and_is_logged(tmp_path: Path) -> None:
-    file = an_agent(tmp_path / "a")
+    file = write_agent_config(tmp_path / "a")
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
-        an_agent(tmp_path / "a", "log_levle = 3")
+        write_agent_config(tmp_path / "a", "log_levle = 3")
         agent.signal(signal.SIGHUP)
 
         wait_until(lambda: "the configuration was not reloaded" in agent.err, what="the rejected reload is logged")
@@ -372,7 +370,7 @@ def test_a_reload_with_an_error_changes_nothing_and_is_logged(tmp_path: Path) ->
 
 
 def test_a_state_in_memory_is_lost_with_the_agent(tmp_path: Path) -> None:
-    file = an_agent(tmp_path / "a", '[state]\nengine = "memory"')
+    file = write_agent_config(tmp_path / "a", '[state]\nengine = "memory"')
     for _ in range(2):
         with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
             agent.wait_ready()
@@ -383,7 +381,7 @@ def test_a_state_in_memory_is_lost_with_the_agent(tmp_path: Path) -> None:
 
 
 def test_several_api_processes_share_one_port(tmp_path: Path) -> None:
-    file = an_agent(tmp_path / "a", "[api]\nprocesses = 2")
+    file = write_agent_config(tmp_path / "a", "[api]\nprocesses = 2")
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
 
@@ -425,9 +423,9 @@ def test_a_debug_archive_holds_sizes_logs_and_stacks_of_every_process_and_no_sec
     assert "bootstrapped cluster" in texts["logs/brain.jsonl"]
     assert "bootstrapped cluster" in texts["logs/wharf.log"]
     assert "<redacted>" in texts["configuration.json"]
-    everything = "".join(texts.values())
-    assert secret not in everything
-    assert "pw-of-etcd" not in everything
+    all_text = "".join(texts.values())
+    assert secret not in all_text
+    assert "pw-of-etcd" not in all_text
 
 
 def test_a_debug_archive_contains_the_other_processes_if_one_is_stuck(dev: RunningAgent) -> None:

@@ -17,18 +17,18 @@ from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.routing import Route
 
 from tests.agent.processes import running
-from tests.agent.test_access_control import ON, ask, bootstrapped
-from tests.agent.test_processes import an_agent
+from tests.agent.test_access_control import ACL_ENABLED, ask, bootstrap_access
+from tests.agent.test_processes import write_agent_config
 from tests.cluster.api.login_provider import CLIENT_ID, CLIENT_SECRET, LoginProvider
 from tests.waiting import wait_until
 from wharf.agent.access_control import MAX_PROVIDER_REPLY_BYTES, HttpIdentityProviders
 from wharf.cluster.server.security.login_providers import ProviderRequest, ProviderUnreachable
 
-HERE = "http://localhost:4649/oidc/callback"
+REDIRECT_URL = "http://localhost:4649/oidc/callback"
 
 
 @contextmanager
-def served(app: Any, listening: socket.socket) -> Iterator[None]:
+def serve_in_thread(app: Any, listening: socket.socket) -> Iterator[None]:
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
@@ -42,17 +42,17 @@ def served(app: Any, listening: socket.socket) -> Iterator[None]:
 
 @pytest.fixture
 def listening() -> Iterator[socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        yield bound
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener
 
 
 def test_a_login_at_an_identity_provider_returns_a_token(tmp_path: Path, listening: socket.socket) -> None:
     issuer = f"http://127.0.0.1:{listening.getsockname()[1]}"
     provider = LoginProvider(lambda: int(time.time()), issuer=issuer)
-    file = an_agent(tmp_path / "a", ON)
-    with served(provider.app, listening), running(tmp_path / "a", "agent", "--config", str(file)) as agent:
+    file = write_agent_config(tmp_path / "a", ACL_ENABLED)
+    with serve_in_thread(provider.app, listening), running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
-        secret = bootstrapped(agent)["SecretID"]
+        secret = bootstrap_access(agent)["SecretID"]
 
         def put(path: str, body: object, *, token: str = "") -> Any:
             status, reply = ask(agent, "PUT", path, body, token=token)
@@ -63,17 +63,19 @@ def test_a_login_at_an_identity_provider_returns_a_token(tmp_path: Path, listeni
             "OIDCDiscoveryURL": issuer,
             "OIDCClientID": CLIENT_ID,
             "OIDCClientSecret": CLIENT_SECRET,
-            "AllowedRedirectURIs": [HERE],
+            "AllowedRedirectURIs": [REDIRECT_URL],
             "ClaimMappings": {"email": "email"},
         }
         method = {"Name": "sso", "Type": "OIDC", "TokenLocality": "local", "MaxTokenTTL": "1h", "Config": config}
         put("/v1/acl/auth-method", method, token=secret)
         put("/v1/acl/binding-rule", {"AuthMethod": "sso", "BindType": "management"}, token=secret)
 
-        login = put("/v1/acl/oidc/auth-url", {"AuthMethodName": "sso", "RedirectURI": HERE, "ClientNonce": "a nonce"})
-        back = provider.visit(login["AuthURL"])
-        body = {"AuthMethodName": "sso", "ClientNonce": "a nonce", "RedirectURI": HERE}
-        token = put("/v1/acl/oidc/complete-auth", {**body, "State": back["state"], "Code": back["code"]})
+        login = put(
+            "/v1/acl/oidc/auth-url", {"AuthMethodName": "sso", "RedirectURI": REDIRECT_URL, "ClientNonce": "a nonce"}
+        )
+        redirect = provider.visit(login["AuthURL"])
+        body = {"AuthMethodName": "sso", "ClientNonce": "a nonce", "RedirectURI": REDIRECT_URL}
+        token = put("/v1/acl/oidc/complete-auth", {**body, "State": redirect["state"], "Code": redirect["code"]})
 
         assert (token["Name"], token["Type"]) == ("OIDC-sso", "management")
         assert ask(agent, "GET", "/v1/acl/tokens", token=token["SecretID"])[0] == 200
@@ -93,7 +95,7 @@ def test_a_provider_that_is_silent_replies_too_much_or_redirects_is_rejected(
     def fetch_status(url: str) -> int:
         return asyncio.run(HttpIdentityProviders().send(ProviderRequest(url))).status
 
-    with served(app, listening):
+    with serve_in_thread(app, listening):
         assert fetch_status(f"{address}/elsewhere") == 307
         with pytest.raises(ProviderUnreachable, match=f"more than {MAX_PROVIDER_REPLY_BYTES} bytes"):
             fetch_status(f"{address}/much")

@@ -8,7 +8,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from tests.agent.processes import RunningAgent, running
-from tests.agent.test_access_control import ask, bootstrapped
+from tests.agent.test_access_control import ask, bootstrap_access
 from tests.waiting import wait_until
 
 AGENT = """
@@ -26,25 +26,25 @@ enabled = true
 """
 
 
-def a_region(folder: Path, region: str, *, more_acl: str = "", more: str = "") -> Path:
+def write_region_config(folder: Path, region: str, *, more_acl: str = "", more: str = "") -> Path:
     folder.mkdir(exist_ok=True)
     file = folder / "wharf.toml"
     file.write_text(AGENT.format(region=region, folder=folder, more_acl=more_acl, more=more))
     return file
 
 
-def knows(agent: RunningAgent, token: str) -> bool:
+def has_token(agent: RunningAgent, token: str) -> bool:
     return ask(agent, "GET", "/v1/acl/token/self", token=token)[0] == 200
 
 
-def test_global_tokens_and_namespaces_are_replicated_to_the_other_region_and_again_after_a_loss(
+def test_global_tokens_and_namespaces_are_replicated_to_the_other_region_also_after_a_data_loss(
     tmp_path: Path,
 ) -> None:
-    east_file = a_region(tmp_path / "east", "east")
+    east_file = write_region_config(tmp_path / "east", "east")
     with running(tmp_path / "east", "agent", "--config", str(east_file)) as east:
         east.wait_ready()
-        root = bootstrapped(east)["SecretID"]
-        west_file = a_region(
+        root = bootstrap_access(east)["SecretID"]
+        west_file = write_region_config(
             tmp_path / "west",
             "west",
             more_acl=f'replication_token = "{root}"',
@@ -52,14 +52,14 @@ def test_global_tokens_and_namespaces_are_replicated_to_the_other_region_and_aga
         )
         with running(tmp_path / "west", "agent", "--config", str(west_file)) as west:
             west.wait_ready()
-            wait_until(lambda: knows(west, root), what="the west region accepts the first token")
+            wait_until(lambda: has_token(west, root), what="the west region accepts the first token")
 
             # Requested in the west, written in the east, and replicated back to the west.
-            status, made = ask(west, "PUT", "/v1/acl/token", {"Type": "management", "Global": True}, token=root)
-            assert status == 200, made
-            secret = json.loads(made)["SecretID"]
-            assert knows(east, secret)
-            wait_until(lambda: knows(west, secret), what="the west region accepts the new token")
+            status, created = ask(west, "PUT", "/v1/acl/token", {"Type": "management", "Global": True}, token=root)
+            assert status == 200, created
+            secret = json.loads(created)["SecretID"]
+            assert has_token(east, secret)
+            wait_until(lambda: has_token(west, secret), what="the west region accepts the new token")
 
             assert ask(east, "PUT", "/v1/namespace", {"Name": "shop"}, token=secret)[0] == 200
             wait_until(
@@ -67,8 +67,8 @@ def test_global_tokens_and_namespaces_are_replicated_to_the_other_region_and_aga
                 what="the namespace exists in the west region",
             )
 
-            ask(east, "DELETE", f"/v1/acl/token/{json.loads(made)['AccessorID']}", token=root)
-            wait_until(lambda: not knows(west, secret), what="the west region rejects the deleted token")
+            ask(east, "DELETE", f"/v1/acl/token/{json.loads(created)['AccessorID']}", token=root)
+            wait_until(lambda: not has_token(west, secret), what="the west region rejects the deleted token")
             # Read while the agent runs, so that the write-ahead log is included.
             file_contents = b"".join(
                 path.read_bytes() for path in (tmp_path / "west" / "data").rglob("*") if path.is_file()
@@ -78,13 +78,15 @@ def test_global_tokens_and_namespaces_are_replicated_to_the_other_region_and_aga
 
 
 def test_a_websocket_for_another_region_is_relayed_to_it(tmp_path: Path) -> None:
-    east_file = a_region(tmp_path / "east", "east")
+    east_file = write_region_config(tmp_path / "east", "east")
     path = "/v1/client/allocation/11111111-1111-4111-8111-111111111111/exec?task=t&command=%5B%22ls%22%5D&region=east"
     with running(tmp_path / "east", "agent", "--config", str(east_file)) as east:
         east.wait_ready()
-        root = bootstrapped(east)["SecretID"]
+        root = bootstrap_access(east)["SecretID"]
         servers = f'[regions.east]\nservers = ["{east.address}"]'
-        west_file = a_region(tmp_path / "west", "west", more_acl=f'replication_token = "{root}"', more=servers)
+        west_file = write_region_config(
+            tmp_path / "west", "west", more_acl=f'replication_token = "{root}"', more=servers
+        )
         with running(tmp_path / "west", "agent", "--config", str(west_file)) as west:
             west.wait_ready()
             address = west.address.replace("http", "ws", 1) + path

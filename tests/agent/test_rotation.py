@@ -21,10 +21,10 @@ def test_a_new_file_starts_before_the_size_is_exceeded(tmp_path: Path) -> None:
     file.close()
 
     assert (tmp_path / "a.log").read_bytes() == b"next\n"
-    assert [old.read_bytes() for old in list_rotated_files(tmp_path / "a.log")] == [b"12345\n789\n"]
+    assert [rotated.read_bytes() for rotated in list_rotated_files(tmp_path / "a.log")] == [b"12345\n789\n"]
 
 
-def test_a_line_longer_than_the_size_still_is_written(tmp_path: Path) -> None:
+def test_a_line_longer_than_the_maximum_size_is_still_written(tmp_path: Path) -> None:
     file = RotatingFile(tmp_path / "a.log", Rotation(bytes=3))
     file.write(b"longer\n", now_ns=NOON_NS)
     file.close()
@@ -38,7 +38,7 @@ def test_only_the_newest_rotated_files_are_retained(tmp_path: Path) -> None:
         file.write(b"%d--\n" % number, now_ns=NOON_NS + number * SECOND)
     file.close()
 
-    assert [old.read_bytes() for old in list_rotated_files(tmp_path / "a.log")] == [b"2--\n", b"3--\n"]
+    assert [rotated.read_bytes() for rotated in list_rotated_files(tmp_path / "a.log")] == [b"2--\n", b"3--\n"]
 
 
 def test_files_rotated_in_the_same_second_keep_their_order(tmp_path: Path) -> None:
@@ -47,7 +47,11 @@ def test_files_rotated_in_the_same_second_keep_their_order(tmp_path: Path) -> No
         file.write(b"%d--\n" % number, now_ns=NOON_NS)
     file.close()
 
-    assert [old.read_bytes() for old in list_rotated_files(tmp_path / "a.log")] == [b"0--\n", b"1--\n", b"2--\n"]
+    assert [rotated.read_bytes() for rotated in list_rotated_files(tmp_path / "a.log")] == [
+        b"0--\n",
+        b"1--\n",
+        b"2--\n",
+    ]
 
 
 def test_other_files_in_the_folder_are_not_rotated_files(tmp_path: Path) -> None:
@@ -71,7 +75,7 @@ def test_each_period_has_its_own_file(tmp_path: Path) -> None:
     file.close()
 
     assert path.read_bytes() == b"today\n"
-    assert [old.read_bytes() for old in list_rotated_files(path)] == [b"yesterday\nsame day\n"]
+    assert [rotated.read_bytes() for rotated in list_rotated_files(path)] == [b"yesterday\nsame day\n"]
 
 
 def test_a_file_that_was_moved_away_is_created_again(tmp_path: Path) -> None:

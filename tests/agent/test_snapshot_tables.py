@@ -1,4 +1,4 @@
-"""Saving and restoring snapshots: the tables they contain, and those that a restore omits."""
+"""Saving and restoring snapshots: the tables they contain, and the tables that a restore omits."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -26,15 +26,15 @@ from wharf.world import RealWorld
 WORLD = RealWorld()
 
 
-def with_log(work: Callable[[LogEngine], Awaitable[None]], *changes: EncodedChange) -> None:
-    """Run `work` on a log that contains these changes."""
+def run_with_log(action: Callable[[LogEngine], Awaitable[None]], *changes: EncodedChange) -> None:
+    """Run `action` on a log that contains these changes."""
 
     async def run() -> None:
         engine = MemoryEngine(WORLD, MemoryLog(WORLD))
         await engine.open()
         try:
             await engine.commit(EncodedWrite(WORLD.new_id(), "test", Cause(CauseKind.REQUEST, "r"), (), changes, 0))
-            await work(engine)
+            await action(engine)
         finally:
             await engine.close()
 
@@ -46,36 +46,36 @@ A_MEMBER = EncodedChange("members", "m", encode_record(MEMBERS, Member(id="m", d
 A_LEADER = EncodedChange("leader", "leader", encode_record(LEADER, Leader(member_id="m")))
 
 
-async def tables_of(engine: LogEngine) -> set[str]:
+async def list_tables(engine: LogEngine) -> set[str]:
     return {row.table async for rows in engine.load().iter_slices() for row in rows}
 
 
 def test_a_snapshot_contains_the_state_without_leader_and_members(tmp_path: Path) -> None:
     path = tmp_path / "a.snap"
 
-    async def work(engine: LogEngine) -> None:
+    async def action(engine: LogEngine) -> None:
         facts = await commands.save_snapshot(engine, path, world=WORLD)
 
         assert facts.trailer.rows == {"namespaces": 1}
 
-    with_log(work, A_NAMESPACE, A_MEMBER, A_LEADER)
+    run_with_log(action, A_NAMESPACE, A_MEMBER, A_LEADER)
 
 
-def test_a_restored_snapshot_brings_no_leader_along_that_would_never_end(tmp_path: Path) -> None:
+def test_a_restore_omits_the_leader_in_an_old_snapshot(tmp_path: Path) -> None:
     path = tmp_path / "a.snap"
 
-    async def work(engine: LogEngine) -> None:
-        # As an older program saved it, which did not omit them.
+    async def action(engine: LogEngine) -> None:
+        # Saved like an older program, which did not omit them.
         await save_snapshot(engine, path, world=WORLD, program="another")
         await commands.restore_snapshot(engine, path)
 
-        assert await tables_of(engine) == {"namespaces"}
+        assert await list_tables(engine) == {"namespaces"}
 
-    with_log(work, A_NAMESPACE, A_MEMBER, A_LEADER)
+    run_with_log(action, A_NAMESPACE, A_MEMBER, A_LEADER)
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "message"),
     [
         (
             EncodedChange("format", "format", encode_record(CLUSTER_FORMAT, RecordFormat(version=99))),
@@ -87,7 +87,7 @@ def test_a_restored_snapshot_brings_no_leader_along_that_would_never_end(tmp_pat
     ],
 )
 def test_a_snapshot_that_this_program_cannot_read_changes_nothing(
-    tmp_path: Path, change: EncodedChange, sentence: str
+    tmp_path: Path, change: EncodedChange, message: str
 ) -> None:
     path = tmp_path / "a.snap"
 
@@ -95,13 +95,13 @@ def test_a_snapshot_that_this_program_cannot_read_changes_nothing(
         await save_snapshot(engine, path, world=WORLD, program="another")
 
     async def restore(engine: LogEngine) -> None:
-        with pytest.raises(CommandError, match=sentence):
+        with pytest.raises(CommandError, match=message):
             await commands.restore_snapshot(engine, path)
 
-        assert await tables_of(engine) == {"namespaces", "leader"}
+        assert await list_tables(engine) == {"namespaces", "leader"}
 
-    with_log(save, change)
-    with_log(restore, A_NAMESPACE, A_LEADER)
+    run_with_log(save, change)
+    run_with_log(restore, A_NAMESPACE, A_LEADER)
 
 
 @pytest.mark.parametrize("kind", kinds())
@@ -119,7 +119,7 @@ def test_references_to_a_record_are_valid_after_a_restore(tmp_path: Path, kind: 
             await commit(engine, EncodedChange("jobs", "default\0shop", None))
             await commands.restore_snapshot(engine, path)
             loading = engine.load()
-            rows = [row async for some in loading.iter_slices() for row in some]
+            rows = [row async for batch in loading.iter_slices() for row in batch]
             replica.load_state(rows, await loading.get_position())
 
             job = replica.get(JOBS, "default", "shop")
@@ -129,7 +129,7 @@ def test_references_to_a_record_are_valid_after_a_restore(tmp_path: Path, kind: 
     asyncio.run(run())
 
 
-def test_a_damaged_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_a_damaged_snapshot_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a.snap").write_bytes(b"WHARFSNAPSHOT\n\x00\x01 and then nothing of use")
 
     with pytest.raises(CommandError, match="is damaged"):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.processes import running
-from tests.agent.test_processes import an_agent
+from tests.agent.test_processes import write_agent_config
 from tests.waiting import wait_until
 from wharf.agent.snapshots.commands import inspect_snapshot_file
 from wharf.agent.snapshots.schedule import (
@@ -59,7 +59,7 @@ def test_the_oldest_snapshots_are_deleted_beyond_the_retained_number() -> None:
 
 
 def test_a_running_agent_saves_snapshots_and_retains_a_limited_number(tmp_path: Path) -> None:
-    file = an_agent(tmp_path / "a", '[snapshots]\ninterval = "1s"\nkeep = 2')
+    file = write_agent_config(tmp_path / "a", '[snapshots]\ninterval = "1s"\nkeep = 2')
     folder = tmp_path / "a" / "data" / "snapshots"
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
@@ -73,7 +73,7 @@ def test_a_running_agent_saves_snapshots_and_retains_a_limited_number(tmp_path: 
 
 def test_a_failed_snapshot_is_logged_and_the_agent_continues(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file, and no folder")
-    file = an_agent(tmp_path / "a", f'[snapshots]\ninterval = "1s"\nfolder = "{tmp_path}/taken"')
+    file = write_agent_config(tmp_path / "a", f'[snapshots]\ninterval = "1s"\nfolder = "{tmp_path}/taken"')
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
 

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from msgspec.structs import replace
 
 from tests.agent.processes import ANSWERED_WITHIN_S, run, running
-from tests.agent.test_processes import an_agent
+from tests.agent.test_processes import write_agent_config
 from tests.waiting import wait_until
 from wharf.agent.errors import StartupError
 from wharf.agent.tls.certificates import create_certificates
@@ -25,11 +25,11 @@ from wharf.agent.tls.contexts import (
 from wharf.cluster.api.settings import TlsSettings
 
 
-def test_an_agent_speaks_https_and_takes_a_new_certificate_at_a_reload(tmp_path: Path) -> None:
+def test_an_agent_serves_https_and_uses_a_new_certificate_after_a_reload(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     folder.mkdir()
     assert run(folder, "tls", "create", "--output-dir", "tls").returncode == 0
-    file = an_agent(
+    file = write_agent_config(
         folder,
         f'[tls]\nhttp = true\nca_file = "{folder}/tls/wharf-ca.pem"\n'
         f'cert_file = "{folder}/tls/server-global.pem"\nkey_file = "{folder}/tls/server-global-key.pem"',
@@ -47,7 +47,7 @@ def test_an_agent_speaks_https_and_takes_a_new_certificate_at_a_reload(tmp_path:
                 return bytes(reply.read())
 
         # The node, which also connects over HTTPS, has registered.
-        wait_until(lambda: b'"ID"' in nodes(), what="the node is there")
+        wait_until(lambda: b'"ID"' in nodes(), what="the node is registered")
 
         before = ssl.get_server_certificate((host, int(port)))
         assert run(folder, "tls", "create", "--output-dir", "tls", "--name", "new").returncode == 0
@@ -62,11 +62,11 @@ def test_an_agent_speaks_https_and_takes_a_new_certificate_at_a_reload(tmp_path:
         assert b'"ID"' in nodes()
 
 
-def test_a_caller_that_never_shakes_hands_is_cut_off_when_its_time_is_over(tmp_path: Path) -> None:
+def test_a_connection_without_a_tls_handshake_is_closed_after_the_timeout(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     folder.mkdir()
     assert run(folder, "tls", "create", "--output-dir", "tls").returncode == 0
-    file = an_agent(
+    file = write_agent_config(
         folder,
         f'[limits]\nhttps_handshake_timeout = "300ms"\n[tls]\nhttp = true\nca_file = "{folder}/tls/wharf-ca.pem"\n'
         f'cert_file = "{folder}/tls/server-global.pem"\nkey_file = "{folder}/tls/server-global-key.pem"',
@@ -79,7 +79,7 @@ def test_a_caller_that_never_shakes_hands_is_cut_off_when_its_time_is_over(tmp_p
 
 
 def test_an_agent_with_an_unusable_tls_file_ends_with_an_error_that_names_it(tmp_path: Path) -> None:
-    file = an_agent(
+    file = write_agent_config(
         tmp_path / "a",
         f'[tls]\nhttp = true\nca_file = "{tmp_path}/ca.pem"\ncert_file = "{tmp_path}/c.pem"\nkey_file = "{tmp_path}/k.pem"',
     )
@@ -91,7 +91,7 @@ def test_an_agent_with_an_unusable_tls_file_ends_with_an_error_that_names_it(tmp
 
 
 @pytest.fixture(scope="module")
-def right(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tls_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with valid TLS files and a second certificate with its key."""
     folder = tmp_path_factory.mktemp("tls")
     for name in ("server", "other"):
@@ -108,7 +108,7 @@ def right(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("files", "sentence"),
+    ("files", "message"),
     [
         ({"ca_file": "gone"}, "tls.ca_file {0}/gone cannot be read: No such file or directory"),
         ({"ca_file": "wrong.pem"}, "tls.ca_file {0}/wrong.pem holds no certificate in PEM form"),
@@ -120,33 +120,33 @@ def right(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"key_file": "other-key.pem"}, "tls.key_file {0}/other-key.pem is not the key of {0}/server.pem"),
     ],
 )
-def test_a_tls_file_that_cannot_be_used_is_named(right: Path, files: dict[str, str], sentence: str) -> None:
+def test_a_tls_file_that_cannot_be_used_is_named(tls_folder: Path, files: dict[str, str], message: str) -> None:
     names = {"ca_file": "wharf-ca.pem", "cert_file": "server.pem", "key_file": "server-key.pem", **files}
-    ca_file, cert_file, key_file = (str(right / name) for name in names.values())
+    ca_file, cert_file, key_file = (str(tls_folder / name) for name in names.values())
     tls = TlsSettings(http=True, verify_https_client=True, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
 
     for make in (build_client_tls_context, build_server_tls_context):
         with pytest.raises(StartupError) as caught:
             make(tls)
-        assert str(caught.value) == sentence.format(right)
+        assert str(caught.value) == message.format(tls_folder)
 
 
-def test_the_old_certificate_stays_in_use_if_the_new_files_are_invalid(right: Path) -> None:
-    tls = TlsSettings(http=True, cert_file=str(right / "server.pem"), key_file=str(right / "server-key.pem"))
+def test_the_old_certificate_stays_in_use_if_the_new_files_are_invalid(tls_folder: Path) -> None:
+    tls = TlsSettings(http=True, cert_file=str(tls_folder / "server.pem"), key_file=str(tls_folder / "server-key.pem"))
     context = build_server_tls_context(tls)
 
     with pytest.raises(StartupError, match="is not the key of"):
-        load_certificate(context, replace(tls, cert_file=str(right / "other.pem")))
+        load_certificate(context, replace(tls, cert_file=str(tls_folder / "other.pem")))
 
-    caller = ssl.create_default_context(cafile=str(right / "wharf-ca.pem"))
+    caller = ssl.create_default_context(cafile=str(tls_folder / "wharf-ca.pem"))
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    called = context.wrap_bio(incoming, outgoing, server_side=True)
-    calling = caller.wrap_bio(outgoing, incoming, server_hostname="localhost")
-    for end in (calling, called, calling, called):
+    server_end = context.wrap_bio(incoming, outgoing, server_side=True)
+    client_end = caller.wrap_bio(outgoing, incoming, server_hostname="localhost")
+    for end in (client_end, server_end, client_end, server_end):
         with suppress(ssl.SSLWantReadError):
             end.do_handshake()
-    shown = calling.getpeercert(binary_form=True)
-    assert shown == ssl.PEM_cert_to_DER_cert((right / "server.pem").read_text())
+    presented = client_end.getpeercert(binary_form=True)
+    assert presented == ssl.PEM_cert_to_DER_cert((tls_folder / "server.pem").read_text())
 
 
 def test_with_mutual_tls_only_clients_with_a_certificate_of_the_authority_are_accepted(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_with_mutual_tls_only_clients_with_a_certificate_of_the_authority_are_ac
     folder.mkdir()
     assert run(folder, "tls", "create", "--output-dir", "tls").returncode == 0
     assert run(folder, "tls", "create", "--output-dir", "others").returncode == 0
-    file = an_agent(
+    file = write_agent_config(
         folder,
         f'[tls]\nhttp = true\nverify_https_client = true\nca_file = "{folder}/tls/wharf-ca.pem"\n'
         f'cert_file = "{folder}/tls/server-global.pem"\nkey_file = "{folder}/tls/server-global-key.pem"',
@@ -172,25 +172,25 @@ def test_with_mutual_tls_only_clients_with_a_certificate_of_the_authority_are_ac
     with running(folder, "agent", "--config", str(file)) as agent:
         agent.wait_ready()
         # The agent's own node also presents its certificate.
-        wait_until(lambda: b'"ID"' in nodes_as("tls"), what="the node is there")
-        for stranger in ("", "others"):
+        wait_until(lambda: b'"ID"' in nodes_as("tls"), what="the node is registered")
+        for untrusted in ("", "others"):
             with pytest.raises((ssl.SSLError, OSError)):
-                nodes_as(stranger)
+                nodes_as(untrusted)
 
         # A new authority is trusted after a reload, without a restart.
         authorities = (folder / "tls" / "wharf-ca.pem").read_text()
         (folder / "tls" / "wharf-ca.pem").write_text(authorities + (folder / "others" / "wharf-ca.pem").read_text())
         agent.signal(signal.SIGHUP)
 
-        def is_let_in() -> bool:
+        def is_accepted() -> bool:
             with suppress(ssl.SSLError, OSError):
                 return b'"ID"' in nodes_as("others")
             return False
 
-        wait_until(is_let_in, what="the agent trusts the new authority")
+        wait_until(is_accepted, what="the agent trusts the new authority")
 
 
-def shown_by(calling: ssl.SSLContext, files: Path) -> bytes | None:
+def get_presented_certificate(client_context: ssl.SSLContext, files: Path) -> bytes | None:
     """Return the certificate that a client presents to a server that requests one."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files / "server.pem", files / "server-key.pem")
@@ -198,7 +198,7 @@ def shown_by(calling: ssl.SSLContext, files: Path) -> bytes | None:
     context.verify_mode = ssl.CERT_REQUIRED
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = context.wrap_bio(incoming, outgoing, server_side=True)
-    caller = calling.wrap_bio(outgoing, incoming, server_hostname="localhost")
+    caller = client_context.wrap_bio(outgoing, incoming, server_hostname="localhost")
     for end in (caller, server, caller, server):
         with suppress(ssl.SSLWantReadError):
             end.do_handshake()
@@ -206,15 +206,17 @@ def shown_by(calling: ssl.SSLContext, files: Path) -> bytes | None:
 
 
 def test_a_reload_renews_the_client_certificate_and_keeps_the_old_one_if_the_new_is_invalid(
-    right: Path,
+    tls_folder: Path,
 ) -> None:
     files = {"ca_file": "wharf-ca.pem", "cert_file": "server.pem", "key_file": "server-key.pem"}
-    tls = TlsSettings(http=True, **{name: str(right / file) for name, file in files.items()})  # type: ignore[arg-type] # All are paths.
+    tls = TlsSettings(http=True, **{name: str(tls_folder / file) for name, file in files.items()})  # type: ignore[arg-type] # All are paths.
     context = build_client_tls_context(tls)
     assert context is not None
-    renewed_tls = replace(tls, cert_file=str(right / "other.pem"), key_file=str(right / "other-key.pem"))
+    renewed_tls = replace(tls, cert_file=str(tls_folder / "other.pem"), key_file=str(tls_folder / "other-key.pem"))
 
     reload_client_tls(context, renewed_tls)
-    reload_client_tls(context, replace(tls, key_file=str(right / "gone")))
+    reload_client_tls(context, replace(tls, key_file=str(tls_folder / "gone")))
 
-    assert shown_by(context, right) == ssl.PEM_cert_to_DER_cert((right / "other.pem").read_text())
+    assert get_presented_certificate(context, tls_folder) == ssl.PEM_cert_to_DER_cert(
+        (tls_folder / "other.pem").read_text()
+    )

@@ -32,7 +32,7 @@ PARTS = (
 )
 
 
-def a_running_tree() -> ProcessTree:
+def build_running_tree() -> ProcessTree:
     tree = ProcessTree(PARTS)
     tree.start(0.0)
     for name in ("store", "api", "brain", "node"):
@@ -40,7 +40,7 @@ def a_running_tree() -> ProcessTree:
     return tree
 
 
-def test_all_parts_load_at_once_and_only_the_lowest_is_let_go() -> None:
+def test_all_parts_load_at_once_and_only_the_lowest_begins() -> None:
     assert ProcessTree(PARTS).start(0.0) == [
         SpawnPart("store"),
         SpawnPart("api"),
@@ -61,7 +61,7 @@ def test_a_part_begins_when_the_parts_it_depends_on_are_ready() -> None:
 
 
 def test_a_part_that_ends_is_restarted_alone_after_a_growing_delay() -> None:
-    tree = a_running_tree()
+    tree = build_running_tree()
 
     assert tree.handle_event(PartEnded("api", "killed by SIGKILL"), 5.0) == [
         LogPartEnded("api", "killed by SIGKILL", 0.1)
@@ -74,7 +74,7 @@ def test_a_part_that_ends_is_restarted_alone_after_a_growing_delay() -> None:
 
 
 def test_being_ready_again_is_not_announced_twice() -> None:
-    tree = a_running_tree()
+    tree = build_running_tree()
     tree.handle_event(PartEnded("node", "exit code 1"), 5.0)
     tree.handle_event(TimerFired(), 6.0)
 
@@ -82,7 +82,7 @@ def test_being_ready_again_is_not_announced_twice() -> None:
 
 
 def test_the_restart_delay_is_reset_after_a_part_ran_for_a_while() -> None:
-    tree = a_running_tree()
+    tree = build_running_tree()
     tree.handle_event(PartEnded("api", "exit code 1"), 5.0)
     tree.handle_event(TimerFired(), 5.1)
     tree.handle_event(PartReady("api"), 5.2)
@@ -101,7 +101,7 @@ def test_a_part_that_reports_a_start_error_ends_the_agent_with_that_error() -> N
     assert ended == [[StopPart("api")], [], [FinishTree("the log is damaged")]]
 
 
-def test_a_part_that_ends_too_often_before_all_was_ready_ends_the_agent() -> None:
+def test_a_part_that_ends_too_often_before_all_parts_are_ready_ends_the_agent() -> None:
     tree = ProcessTree(PARTS[:1])
     tree.start(0.0)
     for _ in range(2):
@@ -113,8 +113,8 @@ def test_a_part_that_ends_too_often_before_all_was_ready_ends_the_agent() -> Non
     ]
 
 
-def test_parts_stop_against_the_order_in_which_they_started() -> None:
-    tree = a_running_tree()
+def test_parts_stop_in_the_reverse_order_of_their_start() -> None:
+    tree = build_running_tree()
 
     assert tree.handle_event(StopRequested(), 9.0) == [StopPart("brain"), StopPart("node")]
     assert tree.handle_event(PartEnded("node", "exit code 0"), 9.1) == [StopPart("api")]
@@ -136,8 +136,8 @@ def test_a_part_that_does_not_stop_in_time_is_killed() -> None:
     assert tree.handle_event(PartEnded("store", "killed by SIGKILL"), 3.1) == [FinishTree()]
 
 
-def test_a_second_request_to_stop_kills_all_that_lives() -> None:
-    tree = a_running_tree()
+def test_a_second_stop_request_kills_all_running_parts() -> None:
+    tree = build_running_tree()
     tree.handle_event(StopRequested(), 9.0)
     tree.handle_event(PartEnded("node", "exit code 0"), 9.1)
 
@@ -145,13 +145,13 @@ def test_a_second_request_to_stop_kills_all_that_lives() -> None:
 
 
 def test_two_stop_requests_at_once_count_as_one() -> None:
-    tree = a_running_tree()
+    tree = build_running_tree()
     tree.handle_event(StopRequested(), 9.0)
 
     assert tree.handle_event(StopRequested(), 9.1) == []
 
 
-def test_a_part_that_rests_is_not_started_again_after_a_request_to_stop() -> None:
+def test_a_part_that_waits_for_its_restart_is_not_started_after_a_stop_request() -> None:
     tree = ProcessTree(PARTS[:1])
     tree.start(0.0)
     tree.handle_event(PartReady("store"), 0.1)
@@ -162,7 +162,7 @@ def test_a_part_that_rests_is_not_started_again_after_a_request_to_stop() -> Non
 
 
 def test_a_silent_part_is_killed_and_restarted_and_logged_once() -> None:
-    tree = a_running_tree()
+    tree = build_running_tree()
     for name in ("api", "brain", "node"):
         tree.handle_event(PartAlive(name), 15.0)
     tree.handle_event(PartAlive("store"), 5.0)
@@ -193,7 +193,7 @@ def test_a_part_that_is_not_ready_yet_may_load_for_long() -> None:
 
 
 def test_no_part_is_killed_for_silence_after_the_whole_machine_was_suspended() -> None:
-    tree = a_running_tree()
+    tree = build_running_tree()
 
     assert tree.handle_event(TimerFired(), 500.0) == []
     assert tree.handle_event(TimerFired(), 520.0) == [
@@ -225,81 +225,83 @@ class AnyHistory(RuleBasedStateMachine):
         self.now_s = 0.0
         self.tree = ProcessTree(PARTS)
         self.loading: set[str] = set()
-        self.free: set[str] = set()
-        self.finishes = 0
-        self.stop_asked = False
-        self.do(self.tree.start(0.0))
+        self.running: set[str] = set()
+        self.finish_count = 0
+        self.is_stop_requested = False
+        self.apply_effects(self.tree.start(0.0))
 
     @property
-    def living(self) -> set[str]:
-        return self.loading | self.free
+    def living_parts(self) -> set[str]:
+        return self.loading | self.running
 
-    def do(self, effects: list[Effect]) -> None:
+    def apply_effects(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
                 case SpawnPart(name):
-                    assert name not in self.living
-                    assert not self.stop_asked
+                    assert name not in self.living_parts
+                    assert not self.is_stop_requested
                     self.loading.add(name)
                 case BeginPart(name):
                     self.loading.remove(name)
-                    self.free.add(name)
+                    self.running.add(name)
                 case StopPart(name) | KillPart(name):
-                    assert name in self.living
+                    assert name in self.living_parts
                 case FinishTree():
-                    assert not self.living
-                    self.finishes += 1
+                    assert not self.living_parts
+                    self.finish_count += 1
                 case _:
                     pass
 
-    @precondition(lambda self: self.free)
+    @precondition(lambda self: self.running)
     @rule(data=st.data())
-    def one_is_ready(self, data: st.DataObject) -> None:
-        self.do(self.tree.handle_event(PartReady(data.draw(st.sampled_from(sorted(self.free)))), self.now_s))
+    def report_part_ready(self, data: st.DataObject) -> None:
+        self.apply_effects(
+            self.tree.handle_event(PartReady(data.draw(st.sampled_from(sorted(self.running)))), self.now_s)
+        )
 
-    @precondition(lambda self: self.living)
+    @precondition(lambda self: self.living_parts)
     @rule(data=st.data(), reason=st.sampled_from(["", "broken"]))
-    def one_ends(self, data: st.DataObject, reason: str) -> None:
-        name = data.draw(st.sampled_from(sorted(self.living)))
+    def end_part(self, data: st.DataObject, reason: str) -> None:
+        name = data.draw(st.sampled_from(sorted(self.living_parts)))
         self.loading.discard(name)
-        self.free.discard(name)
-        self.do(self.tree.handle_event(PartEnded(name, "exit code 1", reason), self.now_s))
+        self.running.discard(name)
+        self.apply_effects(self.tree.handle_event(PartEnded(name, "exit code 1", reason), self.now_s))
 
     @rule(name=st.sampled_from([part.name for part in PARTS]))
-    def one_gives_a_sign_of_life(self, name: str) -> None:
-        self.do(self.tree.handle_event(PartAlive(name), self.now_s))
+    def report_part_alive(self, name: str) -> None:
+        self.apply_effects(self.tree.handle_event(PartAlive(name), self.now_s))
 
     @rule(seconds=st.sampled_from([0.05, 0.5, 5.0, 100.0]))
-    def time_passes(self, seconds: float) -> None:
+    def advance_time(self, seconds: float) -> None:
         self.now_s += seconds
-        self.do(self.tree.handle_event(TimerFired(), self.now_s))
+        self.apply_effects(self.tree.handle_event(TimerFired(), self.now_s))
 
-    @precondition(lambda self: self.living)
+    @precondition(lambda self: self.living_parts)
     @rule()
-    def stop_is_asked(self) -> None:
-        self.stop_asked = True
-        self.do(self.tree.handle_event(StopRequested(), self.now_s))
+    def request_stop(self) -> None:
+        self.is_stop_requested = True
+        self.apply_effects(self.tree.handle_event(StopRequested(), self.now_s))
 
     @invariant()
-    def it_finishes_once_and_only_with_nothing_left(self) -> None:
-        assert self.finishes <= 1
-        assert not (self.finishes and self.living)
+    def finishes_once_and_only_without_processes(self) -> None:
+        assert self.finish_count <= 1
+        assert not (self.finish_count and self.living_parts)
 
     @invariant()
-    def whatever_does_not_live_is_due_or_the_end_has_come(self) -> None:
-        if not self.living and not self.finishes:
+    def without_processes_a_deadline_is_set_or_the_tree_has_finished(self) -> None:
+        if not self.living_parts and not self.finish_count:
             assert self.tree.next_deadline_s() is not None
 
     def teardown(self) -> None:
         """Check that the tree finishes after a stop request once every process has ended."""
-        if not self.finishes:
-            self.do(self.tree.handle_event(StopRequested(), self.now_s))
+        if not self.finish_count:
+            self.apply_effects(self.tree.handle_event(StopRequested(), self.now_s))
         for _ in range(len(PARTS)):
-            for name in sorted(self.living):
+            for name in sorted(self.living_parts):
                 self.loading.discard(name)
-                self.free.discard(name)
-                self.do(self.tree.handle_event(PartEnded(name, "exit code 0"), self.now_s))
-        assert self.finishes == 1
+                self.running.discard(name)
+                self.apply_effects(self.tree.handle_event(PartEnded(name, "exit code 0"), self.now_s))
+        assert self.finish_count == 1
 
 
 TestAnyHistory = AnyHistory.TestCase

@@ -28,13 +28,13 @@ earlier_children: set[int] = set()
 def on_a_real_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
     @wraps(test)
     def run() -> None:
-        async def bounded() -> None:
+        async def run_with_timeout() -> None:
             async with asyncio.timeout(WITHIN_S):
                 await test()
                 await wait_on_loop_until(lambda: list_workers() == set(), what="all worker processes have ended")
 
         earlier_children.update(list_children())
-        asyncio.run(bounded())
+        asyncio.run(run_with_timeout())
 
     return run
 
@@ -55,7 +55,7 @@ def hang() -> bytes:
     return b""
 
 
-def end() -> bytes:
+def exit_at_once() -> bytes:
     os.kill(os.getpid(), signal.SIGKILL)
     return b""
 
@@ -82,27 +82,27 @@ async def test_a_worker_reads_the_current_state_and_its_changes_are_discarded() 
 
 @on_a_real_loop
 async def test_calls_that_arrive_meanwhile_share_one_worker_process() -> None:
-    sideline = ForkedWorker(WORLD)
+    worker = ForkedWorker(WORLD)
 
-    first, *other_pids = await asyncio.gather(*(sideline.run(lambda: str(os.getpid()).encode()) for _ in range(9)))
+    first, *other_pids = await asyncio.gather(*(worker.run(lambda: str(os.getpid()).encode()) for _ in range(9)))
 
     assert set(other_pids) == {first}
 
 
 @on_a_real_loop
 async def test_long_results_arrive_complete_and_in_order() -> None:
-    sideline = ForkedWorker(WORLD)
+    worker = ForkedWorker(WORLD)
 
-    long, short = await asyncio.gather(sideline.run(lambda: bytes(3_000_000)), sideline.run(lambda: b"short"))
+    long_result, short_result = await asyncio.gather(worker.run(lambda: bytes(3_000_000)), worker.run(lambda: b"short"))
 
-    assert (len(long), short) == (3_000_000, b"short")
+    assert (len(long_result), short_result) == (3_000_000, b"short")
 
 
 @on_a_real_loop
 async def test_a_failed_call_reports_its_traceback_and_the_others_succeed() -> None:
-    sideline = ForkedWorker(WORLD)
+    worker = ForkedWorker(WORLD)
 
-    failed, done = await asyncio.gather(sideline.run(fail), sideline.run(lambda: b"done"), return_exceptions=True)
+    failed, done = await asyncio.gather(worker.run(fail), worker.run(lambda: b"done"), return_exceptions=True)
 
     assert isinstance(failed, WorkerFailed)
     assert "ValueError: this cannot be thought" in str(failed)
@@ -111,31 +111,31 @@ async def test_a_failed_call_reports_its_traceback_and_the_others_succeed() -> N
 
 @on_a_real_loop
 async def test_a_worker_that_hangs_is_killed_and_the_next_call_succeeds() -> None:
-    sideline = ForkedWorker(WORLD, timeout_s=0.3)
+    worker = ForkedWorker(WORLD, timeout_s=0.3)
 
     with pytest.raises(Refusal, match=r"the worker process did not reply within 0\.3 s") as caught:
-        await sideline.run(hang)
+        await worker.run(hang)
 
     assert caught.value.code is RefusalCode.UNAVAILABLE
-    assert await sideline.run(lambda: b"next") == b"next"
+    assert await worker.run(lambda: b"next") == b"next"
 
 
 @on_a_real_loop
 async def test_a_killed_worker_is_reported_and_leaves_no_process() -> None:
-    sideline = ForkedWorker(WORLD)
+    worker = ForkedWorker(WORLD)
 
     with pytest.raises(Refusal, match="ended before its reply"):
-        await sideline.run(end)
+        await worker.run(exit_at_once)
 
-    assert await sideline.run(lambda: b"next") == b"next"
+    assert await worker.run(lambda: b"next") == b"next"
 
 
 @on_a_real_loop
 async def test_a_canceled_call_is_not_executed() -> None:
-    sideline = ForkedWorker(WORLD)
-    first = WORLD.start_task(sideline.run(lambda: b"first"), name="first")
+    worker = ForkedWorker(WORLD)
+    first = WORLD.start_task(worker.run(lambda: b"first"), name="first")
     await asyncio.sleep(0)
-    second = WORLD.start_task(sideline.run(fail), name="second")
+    second = WORLD.start_task(worker.run(fail), name="second")
     await asyncio.sleep(0)
 
     second.cancel()
@@ -147,8 +147,8 @@ async def test_a_canceled_call_is_not_executed() -> None:
 @on_a_real_loop
 async def test_a_worker_keeps_no_connection_of_its_parent_open() -> None:
     own_end, remote_end = socket.socketpair()
-    sideline = ForkedWorker(WORLD, timeout_s=2 * WITHIN_S)
-    hanging = WORLD.start_task(sideline.run(hang), name="hanging")
+    worker = ForkedWorker(WORLD, timeout_s=2 * WITHIN_S)
+    hanging = WORLD.start_task(worker.run(hang), name="hanging")
     await wait_on_loop_until(lambda: list_workers() != set(), what="the worker process has started")
 
     own_end.close()

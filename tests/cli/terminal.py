@@ -33,6 +33,8 @@ TaskGroups:
 
 @dataclasses.dataclass
 class CommandResult:
+    """The exit code and the output of a command."""
+
     code: int
     out: str
     err: str
@@ -67,6 +69,8 @@ class _SyncTransport:
 
 
 class _StreamedReply:
+    """A reply that is read in chunks; each read runs the event loop."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop, opened: OpenedInMemory) -> None:
         self.status, self.headers = opened.status, opened.headers
         self._loop = loop
@@ -97,6 +101,7 @@ class Terminal:
         return SyncClient(self.world, [exchange], defaults=defaults, retry_policy=NO_RETRIES)
 
     def run(self, *words: str) -> CommandResult:
+        """Run a command and return its result."""
         self._capture.readouterr()
         try:
             main(words, environment=self)

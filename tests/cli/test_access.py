@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from tests.agent.processes import running
-from tests.agent.test_access_control import ON, bootstrapped
-from tests.agent.test_processes import an_agent
-from tests.agent.test_providers import served
+from tests.agent.test_access_control import ACL_ENABLED, bootstrap_access
+from tests.agent.test_processes import write_agent_config
+from tests.agent.test_providers import serve_in_thread
 from tests.cli.terminal import Terminal, open_terminal, write_file
 from tests.cluster.api.login_provider import CLIENT_ID, CLIENT_SECRET, LoginProvider
 from tests.waiting import wait_until
@@ -37,11 +37,11 @@ def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
         yield terminal
 
 
-def in_yaml(folder: Path, document: object, name: str = "method.yaml") -> str:
+def write_yaml(folder: Path, document: object, name: str = "method.yaml") -> str:
     return write_file(folder, msgspec.yaml.encode(document).decode(), name)
 
 
-def a_method(provider: LoginProvider, **fields: object) -> dict[str, object]:
+def build_auth_method(provider: LoginProvider, **fields: object) -> dict[str, object]:
     config = {
         "JWTValidationPubKeys": [provider.public_pem],
         "BoundAudiences": [CLIENT_ID],
@@ -50,7 +50,7 @@ def a_method(provider: LoginProvider, **fields: object) -> dict[str, object]:
     return {"Name": "company", "Type": "JWT", "TokenLocality": "local", "MaxTokenTTL": "1h", "Config": config, **fields}
 
 
-def a_provider(terminal: Terminal) -> LoginProvider:
+def build_provider(terminal: Terminal) -> LoginProvider:
     return LoginProvider(lambda: terminal.world.now_ns() // SECOND)
 
 
@@ -58,12 +58,12 @@ def test_a_request_without_a_token_is_refused_with_a_hint_how_to_set_one(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WHARF_TOKEN", "")
-    none = terminal.run("job", "status")
+    without_token = terminal.run("job", "status")
     invalid = terminal.run("job", "status", "--token", "11111111-1111-4111-8111-111111111111")
     repeated = terminal.run("acl", "bootstrap")
 
-    assert none.err == "wharf: Permission denied: the request had no token; set --token or WHARF_TOKEN\n"
-    assert (none.code, invalid.code, repeated.code) == (1, 1, 1)
+    assert without_token.err == "wharf: Permission denied: the request had no token; set --token or WHARF_TOKEN\n"
+    assert (without_token.code, invalid.code, repeated.code) == (1, 1, 1)
     assert "the token does not exist or lacks a permission" in invalid.err
     assert repeated.err.startswith("wharf: ACL bootstrap already done (reset index: ")
 
@@ -74,13 +74,13 @@ def test_a_token_has_policies_and_roles_until_it_is_deleted(terminal: Terminal, 
     created = terminal.run_ok("acl", "token", "create", "--name", "x", "--role-name", "web-team", "--json")
     token = msgspec.json.decode(created)
 
-    own = terminal.run_ok("acl", "token", "self", "--token", token["SecretID"])
+    own_token = terminal.run_ok("acl", "token", "self", "--token", token["SecretID"])
     may_read = terminal.run("job", "status", "--token", token["SecretID"])
     may_write = terminal.run("namespace", "apply", "shop", "--token", token["SecretID"])
     terminal.run_ok("acl", "token", "delete", token["AccessorID"][:8])
     deleted = terminal.run("job", "status", "--token", token["SecretID"])
 
-    assert "Roles     web-team" in own
+    assert "Roles     web-team" in own_token
     assert (may_read.code, may_write.code, deleted.code) == (0, 1, 1)
 
 
@@ -93,11 +93,14 @@ def test_an_invalid_policy_is_reported_in_one_list(terminal: Terminal, tmp_path:
 
 
 def test_an_auth_method_is_created_shown_changed_and_deleted(terminal: Terminal, tmp_path: Path) -> None:
-    provider = a_provider(terminal)
-    created = terminal.run_ok("acl", "auth-method", "create", in_yaml(tmp_path, a_method(provider)))
+    provider = build_provider(terminal)
+    created = terminal.run_ok("acl", "auth-method", "create", write_yaml(tmp_path, build_auth_method(provider)))
     listed = terminal.run_ok("acl", "auth-method", "list")
     changed = terminal.run_ok(
-        "acl", "auth-method", "update", in_yaml(tmp_path, a_method(provider, MaxTokenTTL="2h", Default=True))
+        "acl",
+        "auth-method",
+        "update",
+        write_yaml(tmp_path, build_auth_method(provider, MaxTokenTTL="2h", Default=True)),
     )
     terminal.run_ok("acl", "auth-method", "delete", "company")
 
@@ -108,8 +111,8 @@ def test_an_auth_method_is_created_shown_changed_and_deleted(terminal: Terminal,
 
 
 def test_an_invalid_auth_method_is_reported_by_field(terminal: Terminal, tmp_path: Path) -> None:
-    unknown = terminal.run("acl", "auth-method", "create", in_yaml(tmp_path, {"Name": "a", "Kind": "JWT"}))
-    invalid = terminal.run("acl", "auth-method", "create", in_yaml(tmp_path, {"Name": "a", "Type": "SAML"}))
+    unknown = terminal.run("acl", "auth-method", "create", write_yaml(tmp_path, {"Name": "a", "Kind": "JWT"}))
+    invalid = terminal.run("acl", "auth-method", "create", write_yaml(tmp_path, {"Name": "a", "Type": "SAML"}))
 
     assert "unknown field Kind; the fields are Name, Type" in unknown.err
     assert (unknown.code, invalid.code) == (1, 1)
@@ -117,7 +120,7 @@ def test_an_invalid_auth_method_is_reported_by_field(terminal: Terminal, tmp_pat
 
 
 def test_a_binding_rule_is_created_changed_shown_and_deleted(terminal: Terminal, tmp_path: Path) -> None:
-    terminal.run_ok("acl", "auth-method", "create", in_yaml(tmp_path, a_method(a_provider(terminal))))
+    terminal.run_ok("acl", "auth-method", "create", write_yaml(tmp_path, build_auth_method(build_provider(terminal))))
     words = ("--auth-method", "company", "--bind-type", "policy", "--bind-name", "reader")
     created = terminal.run_ok("acl", "binding-rule", "create", *words, "-t", "{{.ID}}").strip()
     terminal.run_ok("acl", "binding-rule", "update", "--selector", 'value.team == "web"', created[:8])
@@ -135,34 +138,34 @@ def test_a_binding_rule_is_created_changed_shown_and_deleted(terminal: Terminal,
 def test_login_exchanges_the_token_of_an_identity_provider_for_a_wharf_token(
     terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    provider = a_provider(terminal)
+    provider = build_provider(terminal)
     terminal.run_ok("acl", "policy", "apply", "reader", write_file(tmp_path, READER, "reader.hcl"))
-    terminal.run_ok("acl", "auth-method", "create", in_yaml(tmp_path, a_method(provider, Default=True)))
+    terminal.run_ok("acl", "auth-method", "create", write_yaml(tmp_path, build_auth_method(provider, Default=True)))
     rule = ("--auth-method", "company", "--bind-type", "policy", "--bind-name", "reader")
     terminal.run_ok("acl", "binding-rule", "create", *rule)
     monkeypatch.setenv("WHARF_TOKEN", "")
 
-    unnamed = terminal.run("login")
+    without_method = terminal.run("login")
     missing = terminal.run("login", "--method", "other", "--login-token", "x")
-    forged = terminal.run("login", "--login-token", "a.b.c")
+    with_forged_token = terminal.run("login", "--login-token", "a.b.c")
     secret = terminal.run_ok("login", "--login-token", provider.identity(), "-t", "{{.SecretID}}").strip()
 
-    assert "auth method company requires a token of its identity provider" in unnamed.err
+    assert "auth method company requires a token of its identity provider" in without_method.err
     assert missing.err == "wharf: auth method other does not exist; choose one with --method: company\n"
-    assert (unnamed.code, missing.code, forged.code) == (1, 1, 1)
+    assert (without_method.code, missing.code, with_forged_token.code) == (1, 1, 1)
     assert terminal.run("job", "status", "--token", secret).code == 0
 
 
 def test_an_introduction_token_is_printed_and_its_lifetime_is_limited(terminal: Terminal) -> None:
-    alone = terminal.run_ok("node", "intro", "create", "--node-name", "gpu-7", "--ttl", "10m")
+    token_only = terminal.run_ok("node", "intro", "create", "--node-name", "gpu-7", "--ttl", "10m")
     too_long = terminal.run("node", "intro", "create", "--ttl", "1h")
 
-    assert alone.count(".") == 2
-    assert len(alone.splitlines()) == 1
+    assert token_only.count(".") == 2
+    assert len(token_only.splitlines()) == 1
     assert too_long.err == "wharf: an introduction token is valid for 1s to 30m0s; 1h0m0s requested\n"
 
 
-def test_without_access_control_a_command_about_it_says_that_it_is_off(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_access_control_a_command_about_it_reports_that_it_is_off(capsys: pytest.CaptureFixture[str]) -> None:
     with open_terminal(capsys) as terminal:
         result = terminal.run("node", "intro", "create")
 
@@ -170,13 +173,13 @@ def test_without_access_control_a_command_about_it_says_that_it_is_off(capsys: p
 
 
 def test_a_user_logs_in_with_a_browser(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
     with socket.create_server(("127.0.0.1", 0)) as listening:
         issuer = f"http://127.0.0.1:{listening.getsockname()[1]}"
         provider = LoginProvider(lambda: int(time.time()), issuer=issuer)
-        file = an_agent(tmp_path / "a", ON)
-        with served(provider.app, listening), running(tmp_path / "a", "agent", "--config", str(file)) as agent:
+        file = write_agent_config(tmp_path / "a", ACL_ENABLED)
+        with serve_in_thread(provider.app, listening), running(tmp_path / "a", "agent", "--config", str(file)) as agent:
             agent.wait_ready()
             config = {
                 "OIDCDiscoveryURL": issuer,
@@ -184,18 +187,20 @@ def test_a_user_logs_in_with_a_browser(tmp_path: Path) -> None:
                 "OIDCClientSecret": CLIENT_SECRET,
                 "AllowedRedirectURIs": [f"http://localhost:{port}/oidc/callback"],
             }
-            environment = {"WHARF_ADDR": agent.address, "WHARF_TOKEN": bootstrapped(agent)["SecretID"]}
-            method = in_yaml(tmp_path, a_method(provider, Name="sso", Type="OIDC", Config=config))
-            typed(tmp_path, environment, "acl", "auth-method", "create", method).communicate(timeout=60)
+            environment = {"WHARF_ADDR": agent.address, "WHARF_TOKEN": bootstrap_access(agent)["SecretID"]}
+            method = write_yaml(tmp_path, build_auth_method(provider, Name="sso", Type="OIDC", Config=config))
+            start_command(tmp_path, environment, "acl", "auth-method", "create", method).communicate(timeout=60)
             rule = ("--auth-method", "sso", "--bind-type", "management")
-            typed(tmp_path, environment, "acl", "binding-rule", "create", *rule).communicate(timeout=60)
+            start_command(tmp_path, environment, "acl", "binding-rule", "create", *rule).communicate(timeout=60)
             words = ("login", "--method", "sso", "--oidc-callback-addr", f"127.0.0.1:{port}")
-            login = typed(tmp_path, {"WHARF_ADDR": agent.address}, *words)
+            login = start_command(tmp_path, {"WHARF_ADDR": agent.address}, *words)
 
             assert login.stderr is not None
             url = next(line.strip() for line in login.stderr if "http" in line)
-            back = provider.visit(url)
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/oidc/callback?{urlencode(back)}", timeout=10) as page:
+            redirect = provider.visit(url)
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{port}/oidc/callback?{urlencode(redirect)}", timeout=10
+            ) as page:
                 output = page.read().decode()
             out, _ = login.communicate(timeout=60)
 
@@ -208,29 +213,31 @@ def test_a_user_logs_in_with_a_browser(tmp_path: Path) -> None:
 def test_the_log_of_an_agent_is_followed_until_ctrl_c(tmp_path: Path) -> None:
     with running(tmp_path / "a", "dev", "--port", "0") as agent:
         agent.wait_ready()
-        with typed(tmp_path, {"WHARF_ADDR": agent.address}, "monitor", "--log-level", "debug") as monitor:
+        with start_command(tmp_path, {"WHARF_ADDR": agent.address}, "monitor", "--log-level", "debug") as monitor:
             output: list[str] = []
-            reading = threading.Thread(target=lambda: output.extend(monitor.stdout or ()))
-            reading.start()
+            reader_thread = threading.Thread(target=lambda: output.extend(monitor.stdout or ()))
+            reader_thread.start()
 
-            def is_told() -> bool:
-                agent.signal(signal.SIGHUP)  # Which is logged; the monitor may not be listening yet.
+            def is_line_shown() -> bool:
+                agent.signal(
+                    signal.SIGHUP
+                )  # The agent logs each reload. Repeat it, because the monitor may not be connected yet.
                 return any("configuration reloaded" in line for line in output)
 
             try:
-                wait_until(is_told, what="what is logged is shown")
+                wait_until(is_line_shown, what="the monitor prints the reload")
                 monitor.send_signal(signal.SIGINT)
                 monitor.wait(timeout=60)
             finally:
                 monitor.kill()
-                reading.join(timeout=60)
+                reader_thread.join(timeout=60)
 
             assert monitor.returncode == 0
             assert monitor.stderr is not None
             assert monitor.stderr.read() == ""
 
 
-def typed(folder: Path, environment: dict[str, str], *words: str) -> subprocess.Popen[str]:
+def start_command(folder: Path, environment: dict[str, str], *words: str) -> subprocess.Popen[str]:
     """Start a command that runs beside the test."""
     return subprocess.Popen(
         [sys.executable, "-m", "wharf", *words],

@@ -96,15 +96,15 @@ def test_a_namespace_is_created_changed_used_and_deleted(terminal: Terminal, tmp
     terminal.run_ok("namespace", "apply", "--description", "the shop", "shop")
     terminal.run_ok("namespace", "apply", "--weight", "5", "shop")
     terminal.run_ok("job", "run", "--namespace", "shop", "--detach", write_file(tmp_path, WEB))
-    full = terminal.run("namespace", "delete", "shop")
-    everywhere = terminal.run_ok("job", "status", "--namespace", "*")
+    refused_deletion = terminal.run("namespace", "delete", "shop")
+    in_all_namespaces = terminal.run_ok("job", "status", "--namespace", "*")
     terminal.run_ok("job", "stop", "--purge", "--namespace=shop", "web")
     terminal.wait(5)
 
     assert json.loads(terminal.run_ok("namespace", "inspect", "shop"))["Description"] == "the shop"
     assert terminal.run_ok("namespace", "inspect", "-t", "{{.Weight}}", "shop") == "5\n"
-    assert full.code == 1
-    assert everywhere.splitlines()[1].split()[:2] == ["web", "shop"]
+    assert refused_deletion.code == 1
+    assert in_all_namespaces.splitlines()[1].split()[:2] == ["web", "shop"]
     assert terminal.run_ok("job", "status") == "No jobs yet; `wharf job run FILE` submits one.\n"
 
 
@@ -222,9 +222,9 @@ def test_status_shows_any_object_by_a_prefix_of_its_id(terminal: Terminal, tmp_p
 
 
 def test_a_missing_object_is_reported_in_one_line(terminal: Terminal) -> None:
-    unknown = terminal.run("namespace", "status", "nobody")
+    missing = terminal.run("namespace", "status", "nobody")
 
-    assert (unknown.code, len(unknown.err.splitlines())) == (1, 1)
+    assert (missing.code, len(missing.err.splitlines())) == (1, 1)
 
 
 def test_options_override_the_environment_and_may_have_one_dash(
@@ -243,9 +243,9 @@ def test_ids_are_completed_by_asking_a_server(terminal: Terminal, tmp_path: Path
     terminal.run_ok("job", "run", "--follow", write_file(tmp_path, WEB))
     context = root.make_context("wharf", ["job"], resilient_parsing=True, obj=terminal)
 
-    found = complete_jobs(context, None, "w")  # type: ignore[arg-type]  # The parameter is not looked at.
+    matches = complete_jobs(context, None, "w")  # type: ignore[arg-type]  # The parameter is unused.
 
-    assert [(item.value, item.help) for item in found] == [("web", "running")]
+    assert [(item.value, item.help) for item in matches] == [("web", "running")]
 
 
 def test_permissions_are_granted_by_policies_roles_and_tokens(
@@ -263,7 +263,7 @@ def test_permissions_are_granted_by_policies_roles_and_tokens(
         monkeypatch.setenv("WHARF_TOKEN", created["SecretID"])
         reads = terminal.run("job", "status")
         writes = terminal.run("job", "run", write_file(tmp_path, WEB))
-        own = terminal.run_ok("acl", "token", "self", "-t", "{{.Name}}")
+        own_token = terminal.run_ok("acl", "token", "self", "-t", "{{.Name}}")
         status = terminal.run_ok("status")
         monkeypatch.setenv("WHARF_TOKEN", secret)
         listed = terminal.run_ok("acl", "token", "list")
@@ -271,7 +271,7 @@ def test_permissions_are_granted_by_policies_roles_and_tokens(
         deleted = terminal.run("acl", "token", "info", "me")
 
     assert refusal.err == "wharf: Permission denied: the request had no token; set --token or WHARF_TOKEN\n"
-    assert (reads.code, writes.code, own) == (0, 1, "me\n")
+    assert (reads.code, writes.code, own_token) == (0, 1, "me\n")
     assert writes.err == (
         "wharf: Permission denied: the token does not exist or lacks a permission; `wharf acl token self` shows it\n"
     )
@@ -319,6 +319,8 @@ def test_an_unreachable_server_is_reported_with_a_hint(
     expected: str,
 ) -> None:
     class UnreachableTransport:
+        """A transport that cannot connect."""
+
         def send(self, _: ClientRequest) -> ClientReply:
             raise Unreachable(f"http://here ({text})", is_sent=is_sent, tls_failure=tls_failure)
 
@@ -353,6 +355,8 @@ def test_the_hint_for_a_refusal_depends_on_its_reason_and_not_on_its_text(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, status: int, headers: dict[str, str], hint: str
 ) -> None:
     class RefusingTransport:
+        """A transport that returns the same refusal for every request."""
+
         def send(self, _: ClientRequest) -> ClientReply:
             return ClientReply(status, headers, b"Permission denied")
 
@@ -378,10 +382,10 @@ def test_an_id_prefix_may_have_any_length(terminal: Terminal, tmp_path: Path) ->
     terminal.run_ok("job", "run", "--follow", write_file(tmp_path, WEB))
     full_id = terminal.run_ok("job", "allocs", "-t", "{{(index . 0).ID}}", "web").strip()
     failed_lengths = [length for length in range(3, 14) if terminal.run("alloc", "status", full_id[:length]).code != 0]
-    unknown = terminal.run("node", "status", "x")
+    missing = terminal.run("node", "status", "x")
 
     assert failed_lengths == []
-    assert unknown.err == "wharf: node x does not exist; `wharf node status` lists all\n"
+    assert missing.err == "wharf: node x does not exist; `wharf node status` lists all\n"
     assert terminal.run("eval", "status", "").err == "wharf: missing evaluation: `wharf eval list` lists all\n"
 
 
@@ -408,10 +412,10 @@ def test_a_version_is_tagged_reverted_to_by_its_tag_and_untagged(terminal: Termi
     terminal.run_ok("job", "run", "--follow", write_file(tmp_path, WEB))
     terminal.run_ok("job", "tag", "apply", "--name", "golden", "web")
     terminal.run_ok("job", "run", "--follow", write_file(tmp_path, WEB.replace("CPU: 100", "CPU: 120")))
-    back = terminal.run_ok("job", "revert", "--detach", "web", "golden")
+    reverted = terminal.run_ok("job", "revert", "--detach", "web", "golden")
     tags = terminal.run_ok("job", "history", "-t", "{{range .}}{{with .VersionTag}}{{.Name}}{{end}},{{end}}", "web")
     terminal.run_ok("job", "tag", "unset", "--name", "golden", "web")
 
-    assert back.splitlines()[0] == "reverted job web to version 0"
+    assert reverted.splitlines()[0] == "reverted job web to version 0"
     assert tags.strip() == ",,golden,"
     assert terminal.run("job", "revert", "web", "golden").code == 1

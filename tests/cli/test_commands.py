@@ -1,4 +1,4 @@
-"""The commands as processes: what they print, their exit codes, and how little `--help` loads."""
+"""The commands as processes: their output, their exit codes, and the modules that `--help` loads."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from wharf.cli.lazy_group import LazyGroup
 from wharf.cli.root import root
 
 
-def test_help_loads_nothing_heavy() -> None:
+def test_help_loads_no_heavy_modules() -> None:
     code = (
         "import sys\n"
         "from wharf.cli.root import root\n"
@@ -27,10 +27,10 @@ def test_help_loads_nothing_heavy() -> None:
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
 
     loaded = set(process.stdout.partition("LOADED")[2].partition("OURS")[0].split())
-    ours = set(process.stdout.partition("OURS")[2].split())
+    own_modules = set(process.stdout.partition("OURS")[2].split())
     heavy = {"asyncio", "msgspec", "uvicorn", "starlette", "numpy", "cryptography", "rich", "httpx2", "uvloop", "apsw"}
     assert loaded & heavy == set()
-    assert ours == {"wharf.cli", "wharf.cli.root", "wharf.cli.lazy_group"}
+    assert own_modules == {"wharf.cli", "wharf.cli.root", "wharf.cli.lazy_group"}
 
 
 def all_groups(group: LazyGroup = root) -> list[tuple[str, LazyGroup]]:
@@ -108,17 +108,19 @@ def test_help_lines_of_a_group_match_the_help_of_its_commands(name: str) -> None
         ),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_1(tmp_path: Path, arguments: tuple[str, ...], line: str) -> None:
+def test_a_mistake_is_reported_in_one_line_with_exit_code_1(
+    tmp_path: Path, arguments: tuple[str, ...], line: str
+) -> None:
     process = run(tmp_path, *arguments)
 
     assert (process.returncode, lines(process.stderr), process.stdout) == (1, [line.format(here=tmp_path)], "")
 
 
 def test_output_to_a_full_disk_is_reported_in_one_line(tmp_path: Path) -> None:
-    with open("/dev/full", "wb") as full:
+    with open("/dev/full", "wb") as full_device:
         process = subprocess.run(
             [sys.executable, "-m", "wharf", "config", "show", "--json"],
-            cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
+            cwd=tmp_path, stdout=full_device, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
         )  # fmt: skip
 
     assert (process.returncode, process.stderr) == (1, "wharf: cannot write the output: No space left on device\n")
@@ -134,17 +136,17 @@ def test_config_check_counts_valid_files_and_lists_errors(tmp_path: Path) -> Non
     (tmp_path / "right.toml").write_text('data_dir = "/var/lib/wharf"\n[server]\nenabled = true\n')
     (tmp_path / "wrong.json").write_text('{\n"regoin": "eu"\n}')
 
-    right = run(tmp_path, "config", "check", "right.toml")
+    valid = run(tmp_path, "config", "check", "right.toml")
     named = run(tmp_path, "config", "check", "--config", "right.toml")
     invalid = run(tmp_path, "config", "check", "right.toml", "wrong.json")
 
-    assert (right.returncode, right.stdout) == (0, "1 file is valid\n")
+    assert (valid.returncode, valid.stdout) == (0, "1 file is valid\n")
     assert (named.returncode, named.stdout) == (0, "1 file is valid\n")
     assert invalid.returncode == 1
     assert lines(invalid.stderr) == ["wharf: wrong.json:2: regoin: there is no such setting; did you mean region?"]
 
 
-def test_config_show_fits_a_wide_terminal_where_values_are_short(tmp_path: Path) -> None:
+def test_config_show_fits_a_wide_terminal_if_values_are_short(tmp_path: Path) -> None:
     process = run(tmp_path, "config", "show")
 
     widths = {line.split()[0]: len(line) for line in lines(process.stdout) if len(line.split()[1]) <= 20}
@@ -206,7 +208,7 @@ def test_a_snapshot_is_saved_beside_a_running_agent_and_restored_without_one(tmp
     restored = run(folder, "operator", "snapshot", "restore", "a.snap", "--yes", "--data-dir", "other")
     assert restored.returncode == 0, restored.stderr
     assert f"restored {folder}/other/state (index " in restored.stdout
-    # A snapshot holds no key: that is carried over by itself, or what is sealed in the snapshot could not be read.
+    # A snapshot holds no key. Without a copy of the keyring file, its sealed variables cannot be read.
     shutil.copy(folder / ".wharf" / "keyring.key", folder / "other")
     with running(folder, "dev", "--port", "0", "--data-dir", "other") as agent:
         agent.wait_ready()
@@ -224,14 +226,14 @@ def test_a_downloaded_snapshot_is_complete_and_restores_the_state(tmp_path: Path
         repeated = run(folder, "operator", "snapshot", "save", "a.snap", environment=existing)
         run(folder, "namespace", "apply", "late", environment=existing)
         unconfirmed = run(folder, "operator", "snapshot", "restore", "a.snap", environment=existing)
-        spaces = [found["Name"] for found in as_list(agent.get("/v1/namespaces"))]
+        namespaces = [found["Name"] for found in as_list(agent.get("/v1/namespaces"))]
         (folder / "b.snap").write_bytes(stored[: len(stored) // 2])
         damaged = run(folder, "operator", "snapshot", "restore", "--yes", "b.snap", environment=existing)
         restored = run(folder, "operator", "snapshot", "restore", "--yes", "a.snap", environment=existing)
 
         assert (saved.returncode, lines(saved.stdout)[0]) == (0, "a.snap"), saved.stderr
         assert (repeated.returncode, (folder / "a.snap").read_bytes()) == (1, stored)
-        assert (unconfirmed.returncode, spaces) == (130, ["default", "late"])
+        assert (unconfirmed.returncode, namespaces) == (130, ["default", "late"])
         assert damaged.returncode == 1
         assert lines(damaged.stderr)[0].startswith("wharf: the snapshot b.snap cannot be used: ")
         assert restored.returncode == 0, restored.stderr

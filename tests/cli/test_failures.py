@@ -13,8 +13,8 @@ from wharf.contract.model.jobs.plan import DesiredUpdates, PlanAnnotations
 from wharf.contract.wire.jobs.messages import JobPlanResponse
 
 
-def make_failed_allocation(*ends: dict[str, str]) -> AllocationStub:
-    events = tuple(TaskEvent(type="Terminated", time=at, details=details) for at, details in enumerate(ends))
+def make_failed_allocation(*task_ends: dict[str, str]) -> AllocationStub:
+    events = tuple(TaskEvent(type="Terminated", time=at, details=details) for at, details in enumerate(task_ends))
     state = make_task_state_view(TaskState(state=TaskStatus.DEAD, failed=True, events=events))
     return AllocationStub(
         id="a1", desired_status=DesiredStatus.RUN, client_status=ClientStatus.FAILED, task_states={"main": state}
@@ -22,7 +22,7 @@ def make_failed_allocation(*ends: dict[str, str]) -> AllocationStub:
 
 
 @pytest.mark.parametrize(
-    ("ends", "code"),
+    ("task_ends", "code"),
     [
         ([[{"exit_code": "7"}], [{"exit_code": "7"}]], 7),
         ([[{"exit_code": "7"}], [{"exit_code": "8"}]], 0),
@@ -33,10 +33,10 @@ def make_failed_allocation(*ends: dict[str, str]) -> AllocationStub:
         ([], 0),
     ],
 )
-def test_allocations_that_failed_with_the_same_exit_code_have_a_common_one(
-    ends: list[list[dict[str, str]]], code: int
+def test_allocations_that_failed_with_the_same_exit_code_are_summarized_with_it(
+    task_ends: list[list[dict[str, str]]], code: int
 ) -> None:
-    assert code == find_common_exit_code([make_failed_allocation(*allocation_ends) for allocation_ends in ends])
+    assert code == find_common_exit_code([make_failed_allocation(*allocation_ends) for allocation_ends in task_ends])
 
 
 def test_a_plan_separates_groups_that_wait_for_preemption_from_unplaced_ones() -> None:

@@ -162,7 +162,7 @@ def test_an_error_caused_by_a_misspelled_field_also_names_that_field(
     ]
 
 
-def test_submitting_an_unchanged_job_says_that_nothing_changed(terminal: Terminal, tmp_path: Path) -> None:
+def test_submitting_an_unchanged_job_reports_that_nothing_changed(terminal: Terminal, tmp_path: Path) -> None:
     file = write_file(tmp_path, WEB)
     first = terminal.run_ok("job", "run", "--follow", file)
     repeated = terminal.run_ok("job", "run", file)
@@ -229,11 +229,11 @@ def test_on_in_yaml_is_text_not_a_bool(terminal: Terminal, tmp_path: Path) -> No
     assert terminal.run_ok("job", "inspect", "-t", "{{.Meta.on}}", "web") == "yes\n"
 
 
-def test_the_exit_code_of_plan_says_whether_allocations_change(terminal: Terminal, tmp_path: Path) -> None:
+def test_the_exit_code_of_plan_shows_whether_allocations_change(terminal: Terminal, tmp_path: Path) -> None:
     file = write_file(tmp_path, WEB)
     new = terminal.run("job", "plan", file)
     terminal.run_ok("job", "run", file)
-    same = terminal.run("job", "plan", file)
+    unchanged = terminal.run("job", "plan", file)
     more = terminal.run("job", "plan", write_file(tmp_path, WEB.replace("Count: 2", "Count: 3"), "more.yaml"))
     broken = terminal.run("job", "plan", write_file(tmp_path, WEB.replace("Count: 2", "Count: x"), "broken.yaml"))
     unknown = terminal.run("job", "plan", "--nonsense")
@@ -242,7 +242,7 @@ def test_the_exit_code_of_plan_says_whether_allocations_change(terminal: Termina
         "job", "plan", write_file(tmp_path, WEB.replace("ID: web", "ID: web\nPriority: 60"), "lower.yaml")
     )
 
-    assert [result.code for result in (new, same, more, lower, broken, unknown)] == [1, 0, 1, 0, 255, 255]
+    assert [result.code for result in (new, unchanged, more, lower, broken, unknown)] == [1, 0, 1, 0, 255, 255]
     assert '"2" → "3"' in more.out
     assert "  api: 1 to place, 2 to update in place" in more.out.splitlines()
     assert "wharf job run --check-index " in more.out
@@ -315,7 +315,7 @@ def test_an_alias_does_the_same_as_the_command(
 
 
 @pytest.mark.parametrize("words", [("alloc", "pause", "1a2b"), ("node", "config")])
-def test_a_command_that_nodes_do_not_support_says_so(terminal: Terminal, words: tuple[str, ...]) -> None:
+def test_a_command_that_nodes_do_not_support_is_an_error(terminal: Terminal, words: tuple[str, ...]) -> None:
     result = terminal.run(*words)
 
     assert (result.code, terminal.used_settings) == (1, [])
@@ -372,16 +372,16 @@ def test_lists_are_printed_as_table_json_and_template(terminal: Terminal, tmp_pa
     )
 
 
-def test_an_empty_filtered_list_says_that_nothing_matches(terminal: Terminal, tmp_path: Path) -> None:
+def test_an_empty_filtered_list_prints_that_nothing_matches(terminal: Terminal, tmp_path: Path) -> None:
     terminal.run_ok("job", "run", "--follow", write_file(tmp_path, WEB))
-    nobody = ("--filter", 'ID == "nobody"')
+    without_match = ("--filter", 'ID == "nobody"')
 
-    assert terminal.run_ok("job", "status", *nobody) == "No jobs match.\n"
-    assert terminal.run_ok("node", "status", *nobody) == "No nodes match.\n"
+    assert terminal.run_ok("job", "status", *without_match) == "No jobs match.\n"
+    assert terminal.run_ok("node", "status", *without_match) == "No nodes match.\n"
     assert terminal.run_ok("node", "status", "--node-pool", "gpu") == "No nodes match.\n"
-    assert terminal.run_ok("deployment", "list", *nobody) == "No deployments match.\n"
+    assert terminal.run_ok("deployment", "list", *without_match) == "No deployments match.\n"
     assert terminal.run_ok("eval", "list", "--job", "nobody") == "No evaluations match.\n"
-    assert terminal.run_ok("volume", "status", *nobody) == "No volumes match.\n"
+    assert terminal.run_ok("volume", "status", *without_match) == "No volumes match.\n"
     assert terminal.run_ok("job", "status", "--namespace", "shop") == (
         "No jobs in namespace shop; `wharf namespace list` lists the namespaces.\n"
     )
@@ -397,8 +397,11 @@ def test_a_unique_prefix_of_an_id_is_accepted_and_an_ambiguous_one_is_not(termin
     assert several.code == 1
     assert several.err.splitlines()[0] == "wharf: web matches 2 jobs; enter more characters of the id:"
     assert [line.split()[1] for line in several.err.splitlines()[1:]] == ["web-a", "web-b"]
-    nobody = terminal.run("job", "status", "db")
-    assert (nobody.code, nobody.err) == (1, "wharf: job db does not exist; `wharf job status` lists all\n")
+    without_match = terminal.run("job", "status", "db")
+    assert (without_match.code, without_match.err) == (
+        1,
+        "wharf: job db does not exist; `wharf job status` lists all\n",
+    )
 
 
 def test_a_job_is_scaled_reverted_stopped_and_started_again(terminal: Terminal, tmp_path: Path) -> None:
@@ -419,7 +422,7 @@ def test_a_job_is_scaled_reverted_stopped_and_started_again(terminal: Terminal, 
     )
 
 
-def test_stopping_a_stopped_job_says_that_it_is_already_stopped(terminal: Terminal, tmp_path: Path) -> None:
+def test_stopping_a_stopped_job_reports_that_it_is_already_stopped(terminal: Terminal, tmp_path: Path) -> None:
     terminal.run_ok("job", "run", write_file(tmp_path, WEB))
     terminal.run_ok("job", "stop", "web")
 

@@ -12,7 +12,7 @@ from wharf.cli.job.progress_view import find_nonempty_columns, render_progress
 from wharf.contract.client import read_settings
 
 
-def seen(terminal: Terminal, job: str, version: int, *, max_steps: int = 10) -> list[str]:
+def capture_progress(terminal: Terminal, job: str, version: int, *, max_steps: int = 10) -> list[str]:
     session = Session(terminal, read_settings({}), is_json=False, template="", is_verbose=False)
     progress = fetch_progress(session, job, "default", version)
     output = render_progress(
@@ -25,7 +25,7 @@ def test_progress_shows_groups_allocations_and_health(capsys: pytest.CaptureFixt
     with open_terminal(capsys, nodes=2) as terminal:
         terminal.run_ok("job", "run", "--follow", write_file(tmp_path, WEB))
 
-        lines = seen(terminal, "web", 0)
+        lines = capture_progress(terminal, "web", 0)
 
     assert lines[0] == "web  service, version 0, for 5s"
     assert lines[1].endswith("2/2 healthy")
@@ -42,10 +42,10 @@ def test_progress_shows_unplaced_groups_and_canaries_that_await_promotion(
         canary = WEB.replace("MinHealthyTime", "Canary: 1, MinHealthyTime").replace("CPU: 100", "CPU: 120")
         terminal.run_ok("job", "run", write_file(tmp_path, canary))
         terminal.wait(5)
-        waiting = seen(terminal, "web", 1)
+        waiting = capture_progress(terminal, "web", 1)
         large = WEB.replace("ID: web", "ID: large").replace("CPU: 100", "CPU: 900000")
         terminal.run("job", "run", write_file(tmp_path, large))
-        unplaced = seen(terminal, "large", 0)
+        unplaced = capture_progress(terminal, "large", 0)
 
     assert waiting[1].split()[1:] == ["1/1", "canaries", "healthy", *waiting[1].split()[4:]]
     assert waiting[-1].startswith("The canaries are healthy. Promote them with: wharf deployment promote ")
@@ -60,10 +60,10 @@ def test_progress_shows_only_as_many_allocations_as_fit_the_terminal(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     with open_terminal(capsys, nodes=2) as terminal:
-        many = WEB.replace("Count: 2", "Count: 6").replace("CPU: 100", "CPU: 20")
-        terminal.run_ok("job", "run", "--follow", write_file(tmp_path, many))
+        job_of_six = WEB.replace("Count: 2", "Count: 6").replace("CPU: 100", "CPU: 20")
+        terminal.run_ok("job", "run", "--follow", write_file(tmp_path, job_of_six))
 
-        assert "… and 4 more" in seen(terminal, "web", 0, max_steps=2)
+        assert "… and 4 more" in capture_progress(terminal, "web", 0, max_steps=2)
 
 
 def test_a_version_replaced_by_a_newer_one_is_not_a_success(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

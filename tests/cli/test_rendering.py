@@ -1,4 +1,4 @@
-"""Times, tables, placement failures and other values as text for people."""
+"""Times, tables, placement failures and other values as text for users."""
 
 import datetime
 
@@ -160,11 +160,11 @@ def test_ports_are_listed_with_host_address_and_target_address() -> None:
 
 def test_a_task_killed_for_lack_of_memory_is_marked() -> None:
     killed = TaskEventView(type="Terminated", display_message="Exit Code: 137, Signal: 9", details={"exit_code": "137"})
-    ate = replace(killed, details={"exit_code": "137", "oom_killed": "true"})
+    out_of_memory = replace(killed, details={"exit_code": "137", "oom_killed": "true"})
 
     assert ["Exit Code: 137, Signal: 9", "Exit Code: 137, Signal: 9 (out of memory)"] == [
         format_event(killed),
-        format_event(ate),
+        format_event(out_of_memory),
     ]
 
 
@@ -179,10 +179,10 @@ def test_a_task_killed_for_lack_of_memory_is_marked() -> None:
 def test_a_drain_is_complete_when_all_stopped_allocations_have_ended(
     desired: list[DesiredStatus], expected: str
 ) -> None:
-    left = [
+    allocations = [
         AllocationView(
             id=f"a{number}", name="web.g[0]", desired_status=status, client_status=ClientStatus.RUNNING, job_id="web"
         )
         for number, status in enumerate(desired)
     ]
-    assert expected == format_drain_result("n1", left)
+    assert expected == format_drain_result("n1", allocations)

@@ -19,8 +19,8 @@ from wharf.cli.common.errors import ValidationIssue, format_validation_issues, p
             [ValidationIssue("TaskGroups[0].Tasks", "Missing")],
         ),
         (
-            "2 errors occurred:\n\t* a (ID)\n\t* Task group x failed: 1 error occurred:\n\t* b (Name): mend it\n\n\n\n",
-            [ValidationIssue("ID", "a"), ValidationIssue("Name", "b: mend it")],
+            "2 errors occurred:\n\t* a (ID)\n\t* Task group x failed: 1 error occurred:\n\t* b (Name): fix it\n\n\n\n",
+            [ValidationIssue("ID", "a"), ValidationIssue("Name", "b: fix it")],
         ),
         ("1 error occurred:\n\t* too large (at most 9)\n\n", [ValidationIssue("", "too large (at most 9)")]),
     ],

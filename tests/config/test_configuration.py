@@ -1,4 +1,4 @@
-"""Configurations from files, folders, environment and flags, and where their values came from."""
+"""Configurations from files, folders, environment and flags, and the origin of each value."""
 
 from pathlib import Path
 
@@ -216,7 +216,7 @@ def test_a_file_that_is_not_a_configuration_is_rejected(tmp_path: Path, ending: 
     assert problems(tmp_path, text, ending=ending) == [problem]
 
 
-def test_a_missing_file_says_what_to_check(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_with_what_to_check(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"gone\.toml: there is no such file or folder: check the path$"):
         load_configuration([tmp_path / "gone.toml"], environment={})
 

@@ -1,4 +1,4 @@
-"""The loggers that the names in `log_levels` stand for, including names from before 0.2."""
+"""The loggers that the names in `log_levels` select, including names from before version 0.2."""
 
 import importlib
 import logging

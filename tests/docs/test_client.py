@@ -10,7 +10,9 @@ from tests.agent.processes import running
 PAGE = Path(__file__).parents[2] / "docs" / "client.md"
 
 
-def test_every_example_of_the_page_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_example_of_the_page_runs_with_its_documented_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     with running(tmp_path / "agent", "dev", "--port", "0") as agent:
         agent.wait_ready()

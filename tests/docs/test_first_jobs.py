@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.processes import running
-from tests.docs.walking import PAGES, Typed, Walk, Written, steps
+from tests.docs.walking import PAGES, CommandStep, FileStep, Walk, read_steps
 from tests.node.docker.podman import running_podman
 from tests.waiting import wait_until
 
@@ -37,11 +37,11 @@ def test_the_commands_of_the_page_print_what_the_page_shows(tmp_path: Path) -> N
             with running(second, "agent", "--config", "second.toml"):
                 wait_until(lambda: len(agent.get("/v1/nodes")) == 2, what="two nodes are registered")  # type: ignore[arg-type]  # A list.
                 walk = Walk(agent, nodes="(vm|second)")
-                typed = 0
-                for step in steps(PAGES / "docs/first-jobs.md"):
-                    if isinstance(step, Written):
+                command_count = 0
+                for step in read_steps(PAGES / "docs/first-jobs.md"):
+                    if isinstance(step, FileStep):
                         step = step._replace(text=step.text.replace(REGISTRY, registry.address))
-                    walk.take(step)
-                    typed += isinstance(step, Typed)
+                    walk.run_step(step)
+                    command_count += isinstance(step, CommandStep)
 
-    assert typed >= 20
+    assert command_count >= 20

@@ -36,12 +36,12 @@ MASKS = (
 LINE_OF_LOG = re.compile(
     r"(?m)^\d{4}-\d\d-\d\dT[\d:.]+Z warn +gateway +file rejected, previous version stays in use purpose=rules"
 )
-"""As agents log."""
+"""A log line of an agent."""
 WITHIN_S = 60.0
 
 
-def parts() -> Iterator[tuple[str, str]]:
-    """Files by name with their text; commands, by the name `$`, with what is shown of them."""
+def read_blocks() -> Iterator[tuple[str, str]]:
+    """Yield the code blocks of the page: files with their name, commands with the name `$`, Python as `application`."""
     name, kind, lines = "", "", list[str]()
     for line in PAGE.read_text().splitlines():
         if kind == "" and (found := re.match(r"(?:.*\. )?`(\w+\.toml)`, ", line)):
@@ -60,14 +60,14 @@ def parts() -> Iterator[tuple[str, str]]:
             lines.append(line)
 
 
-def masked(text: str) -> list[str]:
+def mask(text: str) -> list[str]:
     for pattern, word in MASKS:
         text = pattern.sub(word, text)
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 class Terminal:
-    """One shell's worth of commands in a folder, with the page's ports replaced by free ones."""
+    """Runs commands like one shell in a folder, with the page's ports replaced by free ones."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -80,20 +80,20 @@ class Terminal:
         wharf.chmod(0o755)
         self.environment = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "COLUMNS": "200"}
 
-    def here(self, text: str) -> str:
+    def replace_ports(self, text: str) -> str:
         text = text.replace("127.0.0.1:3000", f"127.0.0.1:{self.service}").replace(
             "server 3000", f"server {self.service}"
         )
         return text.replace("127.0.0.1:8080", f"127.0.0.1:{self.gateway}")
 
-    def type(self, command: str) -> str:
-        command = REQUEST_ID.sub(self.last_id, self.here(command))
+    def run_command(self, command: str) -> str:
+        command = REQUEST_ID.sub(self.last_id, self.replace_ports(command))
         if command.startswith("export "):
             name, _, value = command.removeprefix("export ").partition("=")
             self.environment[name] = value
             return ""
         if command.endswith(" &"):
-            return self._begin(command.removesuffix(" &"))
+            return self._start_in_background(command.removesuffix(" &"))
         process = subprocess.run(
             command,
             shell=True,
@@ -109,7 +109,7 @@ class Terminal:
         self.last_id = found[0] if found else self.last_id
         return process.stdout
 
-    def _begin(self, command: str) -> str:
+    def _start_in_background(self, command: str) -> str:
         log = self.folder / f"log{len(self.background)}"
         with log.open("wb") as out, log.with_suffix(".errors").open("wb") as errors:
             started = subprocess.Popen(
@@ -124,7 +124,7 @@ class Terminal:
         port = self.gateway if "gateway" in command else self.service
         path = "/healthz" if "gateway" in command else "/"
 
-        def answers() -> bool:
+        def is_answering() -> bool:
             assert started.poll() is None, f"{command} has ended"
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=1):
@@ -132,7 +132,7 @@ class Terminal:
             except OSError:
                 return False
 
-        wait_until(answers, what=f"{command} answers", within_s=WITHIN_S)
+        wait_until(is_answering, what=f"{command} accepts requests", within_s=WITHIN_S)
         return log.read_text() if "gateway" in command else ""
 
     def close(self) -> None:
@@ -146,14 +146,14 @@ def test_the_commands_of_the_page_print_what_the_page_shows(tmp_path: Path) -> N
     terminal = Terminal(tmp_path)
     shown, expected = [], []
     try:
-        for name, text in parts():
+        for name, text in read_blocks():
             if name.endswith(".toml"):
-                (tmp_path / name).write_text(terminal.here(text))
+                (tmp_path / name).write_text(terminal.replace_ports(text))
             if name != "$":
                 continue
-            for command, *lines in _typed(text):
-                expected.append((command, masked("\n".join(lines))))
-                shown.append((command, masked(terminal.type(command))))
+            for command, *lines in _split_commands(text):
+                expected.append((command, mask("\n".join(lines))))
+                shown.append((command, mask(terminal.run_command(command))))
     finally:
         terminal.close()
 
@@ -162,7 +162,7 @@ def test_the_commands_of_the_page_print_what_the_page_shows(tmp_path: Path) -> N
     assert LINE_OF_LOG.search((tmp_path / "log1.errors").read_text())
 
 
-def _typed(text: str) -> Iterator[list[str]]:
+def _split_commands(text: str) -> Iterator[list[str]]:
     lines = text.splitlines()
     starts = [at for at, line in enumerate(lines) if line.startswith("$ ")]
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
@@ -170,12 +170,12 @@ def _typed(text: str) -> Iterator[list[str]]:
 
 
 def test_the_application_of_the_page_runs(tmp_path: Path) -> None:
-    found = dict(parts())
+    found = dict(read_blocks())
     for name in ("rules.toml", "people.toml", "limits.toml"):
         (tmp_path / name).write_text(found[name])
     names: dict[str, Any] = {}
 
-    for text in (text for name, text in parts() if name == "application"):
+    for text in (text for name, text in read_blocks() if name == "application"):
         exec(text.replace('Path("', f'Path("{tmp_path}/'), names)
 
     assert isinstance(names["application"], LimitsMiddleware)
@@ -189,13 +189,13 @@ def test_the_tables_of_the_page_match_the_configuration_reader() -> None:
 
 
 def test_the_files_of_the_page_are_valid(tmp_path: Path) -> None:
-    found = dict(parts())
+    found = dict(read_blocks())
     for name in ("agent.toml", "cluster.toml"):
         (tmp_path / name).write_text(found[name])
 
-    whole = tmp_path / "whole.toml"
-    whole.write_text(f'data_dir = "{tmp_path}"\n{found["agent.toml"]}\n[server]\nenabled = true\n')
-    agent = load_configuration([whole], environment={}).settings
+    config_file = tmp_path / "whole.toml"
+    config_file.write_text(f'data_dir = "{tmp_path}"\n{found["agent.toml"]}\n[server]\nenabled = true\n')
+    agent = load_configuration([config_file], environment={}).settings
     limiter = load_settings(tmp_path / "cluster.toml")
 
     assert agent.limits.enabled

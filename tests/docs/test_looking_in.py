@@ -3,16 +3,16 @@
 from pathlib import Path
 
 from tests.agent.processes import running
-from tests.docs.walking import PAGES, Typed, Walk, steps
+from tests.docs.walking import PAGES, CommandStep, Walk, read_steps
 
 
 def test_the_commands_of_the_page_print_what_the_page_shows(tmp_path: Path) -> None:
     with running(tmp_path / "walk", "dev", "--port", "0") as agent:
         agent.wait_ready()
         walk = Walk(agent, nodes="vm")
-        typed = 0
-        for step in steps(PAGES / "docs/looking-in.md"):
-            walk.take(step)
-            typed += isinstance(step, Typed)
+        command_count = 0
+        for step in read_steps(PAGES / "docs/looking-in.md"):
+            walk.run_step(step)
+            command_count += isinstance(step, CommandStep)
 
-    assert typed >= 15
+    assert command_count >= 15

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.processes import running
-from tests.docs.walking import PAGES, Typed, Walk, steps
+from tests.docs.walking import PAGES, CommandStep, Walk, read_steps
 
 README = PAGES / "README.md"
 ALL = [README, PAGES / "CONTRIBUTING.md", *sorted((PAGES / "docs").rglob("*.md"))]
@@ -16,23 +16,23 @@ def test_the_commands_of_the_tour_print_what_the_page_shows(tmp_path: Path) -> N
     with running(tmp_path / "tour", "dev", "--port", "0") as agent:
         agent.wait_ready()
         walk = Walk(agent, nodes="vm")
-        for step in steps(README):
-            walk.take(step)
+        for step in read_steps(README):
+            walk.run_step(step)
 
 
 def test_the_tour_has_commands_and_requests() -> None:
-    typed = [step.command.split()[0] for step in steps(README) if isinstance(step, Typed)]
+    commands = [step.command.split()[0] for step in read_steps(README) if isinstance(step, CommandStep)]
 
-    assert (typed.count("wharf") >= 5, "curl" in typed) == (True, True)
+    assert (commands.count("wharf") >= 5, "curl" in commands) == (True, True)
 
 
 def test_dev_suggests_the_first_commands_of_the_tour(tmp_path: Path) -> None:
     with running(tmp_path / "a", "dev", "--port", "0") as agent:
         agent.wait_ready()
-        tried = re.findall(r"-m (wharf .*)", agent.out)
+        suggested = re.findall(r"-m (wharf .*)", agent.out)
 
-    shown = [step.command for step in steps(README) if isinstance(step, Typed)]
-    assert [command for command in tried if "debug" not in command and command not in shown] == []
+    shown = [step.command for step in read_steps(README) if isinstance(step, CommandStep)]
+    assert [command for command in suggested if "debug" not in command and command not in shown] == []
 
 
 @pytest.mark.parametrize("page", ALL, ids=lambda page: page.name)

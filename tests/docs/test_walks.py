@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.processes import running
-from tests.docs.walking import PAGES, Typed, Walk, steps
+from tests.docs.walking import PAGES, CommandStep, Walk, read_steps
 
 
 @pytest.mark.parametrize(
@@ -26,9 +26,9 @@ def test_the_commands_of_the_page_print_what_the_page_shows(
     with running(tmp_path / "walk", *words) as agent:
         agent.wait_ready()
         walk = Walk(agent, nodes=r"vm(-\d+)?")
-        typed = 0
-        for step in steps(PAGES / "docs" / page):
-            walk.take(step)
-            typed += isinstance(step, Typed)
+        command_count = 0
+        for step in read_steps(PAGES / "docs" / page):
+            walk.run_step(step)
+            command_count += isinstance(step, CommandStep)
 
-    assert typed >= 8
+    assert command_count >= 8

@@ -1,7 +1,7 @@
 """Walkthrough pages: every command of a page is run with a real agent and must print what the page shows.
 
-What differs every time is masked on both sides: ids, times, indexes, addresses, names of nodes. `…` in a page stands for
-anything. A file is a block of YAML, HCL or JSON under a line that ends with its name in code marks and a colon.
+Values that differ in each run are masked on both sides: ids, times, indexes, addresses and node names. `…` in a page matches
+any text. A file is a block of YAML, HCL or JSON under a line that ends with its name in code marks and a colon.
 """
 
 import os
@@ -38,17 +38,21 @@ PROGRESS = re.compile(r" +\d+m?s  ")
 FILE = re.compile(r"`([\w.-]+\.(?:yaml|hcl|json))`:$")
 
 
-class Typed(NamedTuple):
+class CommandStep(NamedTuple):
+    """A command on a page, and the output that the page shows."""
+
     command: str
     shown: list[str]
 
 
-class Written(NamedTuple):
+class FileStep(NamedTuple):
+    """A file on a page."""
+
     file: str
     text: str
 
 
-def steps(page: Path) -> Iterator[Typed | Written]:
+def read_steps(page: Path) -> Iterator[CommandStep | FileStep]:
     """Yield the commands and files of a page in order. Other blocks are skipped."""
     name, kind, lines = "", "", list[str]()
     for line in page.read_text().splitlines():
@@ -58,18 +62,18 @@ def steps(page: Path) -> Iterator[Typed | Written]:
             kind, lines = line[3:] or "text", []
         elif line == "```":
             if kind == "console":
-                yield from _typed(lines)
+                yield from _split_commands(lines)
             elif name:
-                yield Written(name, "\n".join(lines) + "\n")
+                yield FileStep(name, "\n".join(lines) + "\n")
             kind = ""
         else:
             lines.append(line)
 
 
-def _typed(lines: list[str]) -> Iterator[Typed]:
+def _split_commands(lines: list[str]) -> Iterator[CommandStep]:
     starts = [at for at, line in enumerate(lines) if line.startswith("$ ")]
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
-        yield Typed(lines[start][2:], lines[start + 1 : end])
+        yield CommandStep(lines[start][2:], lines[start + 1 : end])
 
 
 class Walk:
@@ -77,7 +81,7 @@ class Walk:
 
     def __init__(self, agent: RunningAgent, *, nodes: str) -> None:
         self._agent = agent
-        self._real: re.Pattern[str] | None = None
+        self._node_pattern: re.Pattern[str] | None = None
         self._nodes_shown = re.compile(rf"\b{nodes}\b")
         self._environment = {
             "WHARF_ADDR": agent.address,
@@ -86,48 +90,51 @@ class Walk:
             "PYTHONPATH": ":".join(sys.path),
         }
 
-    def take(self, step: Typed | Written) -> None:
+    def run_step(self, step: CommandStep | FileStep) -> None:
         """Run a step. Raises AssertionError if its output differs from the page."""
-        if isinstance(step, Written):
+        if isinstance(step, FileStep):
             (self._agent.folder / step.file).write_text(step.text)
             return
         if step.command.startswith("export "):
             name, _, value = step.command.removeprefix("export ").partition("=")
-            self._environment[name] = "\n".join(self._type(f'echo "{value}"'))
+            self._environment[name] = "\n".join(self._run_command(f'echo "{value}"'))
             return
-        shown = masked(step.shown, self._nodes_shown)
+        shown = mask(step.shown, self._nodes_shown)
         printed: list[str] = []
 
-        def is_so() -> bool:
-            typed = self._type(step.command)
-            printed[:] = masked(typed, self._real_nodes())
-            if not fits(shown, printed):
-                self._real = None  # More nodes may have come since they were looked at.
-                printed[:] = masked(typed, self._real_nodes())
-            return fits(shown, printed)
+        def matches_page() -> bool:
+            output = self._run_command(step.command)
+            printed[:] = mask(output, self._read_node_pattern())
+            if not matches(shown, printed):
+                self._node_pattern = None  # More nodes may have registered since the names were read.
+                printed[:] = mask(output, self._read_node_pattern())
+            return matches(shown, printed)
 
         if READS.match(step.command):
-            with suppress(AssertionError):  # What was said at last tells more.
-                wait_until(is_so, what=step.command, within_s=WITHIN_S)
+            with suppress(AssertionError):  # The comparison below shows the last output, which explains more.
+                wait_until(matches_page, what=step.command, within_s=WITHIN_S)
         else:
-            is_so()
-        assert fits(shown, printed), "\n".join([f"{step.command} shows", *shown, "and here it says", *printed])
+            matches_page()
+        assert matches(shown, printed), "\n".join(
+            [f"{step.command} shows", *shown, "but the command printed", *printed]
+        )
 
-    def _real_nodes(self) -> re.Pattern[str]:
+    def _read_node_pattern(self) -> re.Pattern[str]:
         """Return a pattern of the agent's node names, which matches nothing if they cannot be read."""
-        if self._real is not None:
-            return self._real
-        output = self._type("wharf node status -t '{{range .}}{{.Name}} {{end}}'")
+        if self._node_pattern is not None:
+            return self._node_pattern
+        output = self._run_command("wharf node status -t '{{range .}}{{.Name}} {{end}}'")
         names = [] if not output or output[0].startswith("wharf: ") else output[0].split()
         if not names:
             return re.compile(r"(?!)")
         longest_first = sorted(names, key=len, reverse=True)
-        self._real = re.compile(rf"\b({'|'.join(map(re.escape, longest_first))})\b")
-        return self._real
+        self._node_pattern = re.compile(rf"\b({'|'.join(map(re.escape, longest_first))})\b")
+        return self._node_pattern
 
-    def _type(self, command: str) -> list[str]:
+    def _run_command(self, command: str) -> list[str]:
+        """Run a command of the page in the folder of the agent. Return its output lines."""
         if command.startswith("curl "):
-            return self._call(shlex.split(command.replace(SHOWN_ADDRESS, self._agent.address)))
+            return self._send_request(shlex.split(command.replace(SHOWN_ADDRESS, self._agent.address)))
         text = re.sub(r"(^|\$\()wharf\b", rf"\1{sys.executable} -m wharf", command)
         process = subprocess.run(
             text,
@@ -144,7 +151,7 @@ class Walk:
         return process.stdout.rstrip("\n").splitlines()
 
     @staticmethod
-    def _call(words: list[str]) -> list[str]:
+    def _send_request(words: list[str]) -> list[str]:
         """Return what curl would print, because curl may not be installed."""
         url = next(word for word in words if word.startswith("http"))
         method = words[words.index("-X") + 1] if "-X" in words else "GET"
@@ -153,7 +160,7 @@ class Walk:
         return httpx2.request(method, url, content=body, headers=headers).text.splitlines()
 
 
-def masked(lines: list[str], nodes: re.Pattern[str]) -> list[str]:
+def mask(lines: list[str], nodes: re.Pattern[str]) -> list[str]:
     """Mask values that differ between runs, and collapse column widths."""
     found: list[str] = []
     for line in lines:
@@ -166,7 +173,7 @@ def masked(lines: list[str], nodes: re.Pattern[str]) -> list[str]:
     return found
 
 
-def fits(shown: list[str], printed: list[str]) -> bool:
+def matches(shown: list[str], printed: list[str]) -> bool:
     if len(shown) != len(printed):
         return False
     return all(

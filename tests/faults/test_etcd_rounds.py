@@ -17,27 +17,27 @@ from wharf.world import RealWorld
 pytestmark = [pytest.mark.faults, pytest.mark.needs_program("etcd")]
 
 ROUNDS = int(os.environ.get("FAULT_ROUNDS", "30"))
-DEEDS = ("kill one", "kill the leader", "kill all", "freeze one", "freeze the leader", "compact", "close an engine")
+FAULTS = ("kill one", "kill the leader", "kill all", "freeze one", "freeze the leader", "compact", "close an engine")
 
 
-async def ill_treat(
+async def inject_fault(
     action: str, random: Random, cluster: EtcdCluster, workload: Workload, engines: list[EtcdEngine]
 ) -> None:
-    victim = cluster.leader() if "leader" in action else random.choice(cluster.members)
+    member = cluster.leader() if "leader" in action else random.choice(cluster.members)
     match action.split()[0]:
         case "kill" if action == "kill all":
             cluster.kill()
             await asyncio.to_thread(cluster.start)
         case "kill":
-            victim.kill()
+            member.kill()
             await workload.until_written(20, within_s=60.0)
-            await asyncio.to_thread(cluster.start, victim)
+            await asyncio.to_thread(cluster.start, member)
         case "freeze":
-            victim.pause()
+            member.pause()
             try:
                 await workload.until_written(20, within_s=60.0)
             finally:
-                victim.resume()
+                member.resume()
         case "compact":
             try:
                 await engines[0].compact(await engines[0].barrier() - random.randint(0, 50))
@@ -64,9 +64,9 @@ def test_faults_of_three_etcd_members_lose_and_repeat_no_write(seed: int, tmp_pa
             async with Workload([*engines[:3], *engines[:3]], engines) as workload:
                 await workload.until_written(50)
                 for number in range(ROUNDS):
-                    action = random.choice(DEEDS)
+                    action = random.choice(FAULTS)
                     print(f"round {number}: {action}, {workload.acknowledged()} writes so far")
-                    await ill_treat(action, random, cluster, workload, engines)
+                    await inject_fault(action, random, cluster, workload, engines)
                     await workload.until_written(20, within_s=60.0)
                 await workload.prove()
                 print(f"{sum(writer.unknown for writer in workload.writers)} replies were lost")

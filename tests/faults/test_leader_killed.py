@@ -1,4 +1,4 @@
-"""The leader of two servers on etcd is killed while it places: nothing is placed twice, lost or over-committed.
+"""The leader of two servers on etcd is killed while it places: no allocation is placed twice or lost, and no node is over-committed.
 
 The full size runs with `make faults`; a small size runs with the other tests.
 """
@@ -25,7 +25,7 @@ CPU: Final = 10
 MEMORY_MB: Final = 10
 
 
-def configured(folder: Path, name: str, endpoint: str) -> Path:
+def write_config(folder: Path, name: str, endpoint: str) -> Path:
     """Configure long heartbeat limits, because the nodes of this test send no heartbeats."""
     folder.mkdir()
     file = folder / "wharf.toml"
@@ -44,7 +44,7 @@ class Caller:
     def __init__(self) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", timeout=120)
 
-    def turn_to(self, agent: RunningAgent) -> None:
+    def connect_to(self, agent: RunningAgent) -> None:
         self._connection.close()
         self._connection = http.client.HTTPConnection(agent.address.removeprefix("http://"), timeout=120)
 
@@ -53,22 +53,22 @@ class Caller:
 
     def get(self, path: str) -> Any:
         try:
-            return self._ask("GET", path, None, {})
+            return self._send("GET", path, None, {})
         except http.client.RemoteDisconnected:  # Servers close idle connections.
             self._connection.close()
-            return self._ask("GET", path, None, {})
+            return self._send("GET", path, None, {})
 
     def put(self, path: str, body: object, **headers: str) -> Any:
-        return self._ask("PUT", path, json.dumps(body), headers)
+        return self._send("PUT", path, json.dumps(body), headers)
 
-    def _ask(self, method: str, path: str, body: str | None, headers: dict[str, str]) -> Any:
+    def _send(self, method: str, path: str, body: str | None, headers: dict[str, str]) -> Any:
         self._connection.request(method, path, body=body, headers=headers)
         reply = self._connection.getresponse()
         text = reply.read().decode()
         assert reply.status == 200, f"{method} {path}: {reply.status} {text}"
         return json.loads(text) if text else None
 
-    def placed(self) -> int:
+    def count_allocations(self) -> int:
         tables: dict[str, int] = self.get("/v1/operator/state?stale")["Tables"]
         return tables.get("allocations", 0)
 
@@ -77,15 +77,15 @@ def node_id(number: int) -> str:
     return f"{number:08x}-0000-4000-8000-{number:012x}"
 
 
-def with_nodes(caller: Caller, nodes: int, *, room_for: int) -> None:
+def register_nodes(caller: Caller, nodes: int, *, allocations_per_node: int) -> None:
     for number in range(nodes):
         fields = {
             "ID": node_id(number),
             "Name": f"node-{number}",
             "Attributes": {"kernel.name": "linux", "driver.mock": "1"},
             "NodeResources": {
-                "Cpu": {"CpuShares": CPU * room_for, "TotalCpuCores": 16},
-                "Memory": {"MemoryMB": 2 * MEMORY_MB * room_for},
+                "Cpu": {"CpuShares": CPU * allocations_per_node, "TotalCpuCores": 16},
+                "Memory": {"MemoryMB": 2 * MEMORY_MB * allocations_per_node},
                 "Disk": {"DiskMB": 500_000_000},
             },
             "Status": "ready",
@@ -113,12 +113,12 @@ def endpoint(tmp_path: Path) -> Iterator[str]:
         pytest.param(100, 1_000, 500, id="whole", marks=pytest.mark.faults),
     ],
 )
-def test_killing_the_leader_during_placement_loses_repeats_and_overcommits_nothing(
+def test_killing_the_leader_during_placement_loses_repeats_and_overcommits_no_allocation(
     jobs: int, count: int, nodes: int, tmp_path: Path, endpoint: str
 ) -> None:
-    room_for = jobs * count // nodes + 1  # Capacity is tight, so that over-commitment would show.
-    first_file = configured(tmp_path / "one", "one", endpoint)
-    second_file = configured(tmp_path / "two", "two", endpoint)
+    allocations_per_node = jobs * count // nodes + 1  # Capacity is tight, so that over-commitment is detected.
+    first_file = write_config(tmp_path / "one", "one", endpoint)
+    second_file = write_config(tmp_path / "two", "two", endpoint)
     with running(tmp_path / "one", "agent", "--config", str(first_file)) as first:
         first.wait_ready()
         wait_until(lambda: "elected leader" in first.err, what="the first server leads")
@@ -127,26 +127,28 @@ def test_killing_the_leader_during_placement_loses_repeats_and_overcommits_nothi
             contextlib.closing(Caller()) as caller,
         ):
             second.wait_ready()
-            caller.turn_to(second)
-            with_nodes(caller, nodes, room_for=room_for)
+            caller.connect_to(second)
+            register_nodes(caller, nodes, allocations_per_node=allocations_per_node)
             for number in range(jobs):
                 caller.put("/v1/jobs", {"Job": a_job(number, count)})
             wait_until(
-                lambda: caller.placed() > jobs * count // 4,
+                lambda: caller.count_allocations() > jobs * count // 4,
                 what="a quarter of the allocations is placed",
                 within_s=300.0,
             )
 
             for pid in [*first.children(), first.process.pid]:
                 os.kill(pid, signal.SIGKILL)
-            placed_by_first = caller.placed()
+            placed_by_first = caller.count_allocations()
             wait_until(lambda: "elected leader" in second.err, what="the second server leads", within_s=90.0)
-            wait_until(lambda: caller.placed() >= jobs * count, what="all allocations are placed", within_s=600.0)
+            wait_until(
+                lambda: caller.count_allocations() >= jobs * count, what="all allocations are placed", within_s=600.0
+            )
             wait_until(lambda: open_evaluations(caller) == 0, what="all evaluations are complete")
 
             assert placed_by_first < jobs * count
             assert_all_placed_once(caller, jobs, count)
-            assert_nothing_over_committed(caller, jobs, room_for)
+            assert_nothing_over_committed(caller, jobs, allocations_per_node)
 
 
 def open_evaluations(caller: Caller) -> int:
@@ -166,8 +168,8 @@ def assert_all_placed_once(caller: Caller, jobs: int, count: int) -> None:
         assert (0, count) == (summary["Queued"], summary["Starting"])
 
 
-def assert_nothing_over_committed(caller: Caller, jobs: int, room_for: int) -> None:
+def assert_nothing_over_committed(caller: Caller, jobs: int, allocations_per_node: int) -> None:
     on_node: Counter[str] = Counter()
     for number in range(jobs):
         on_node.update(each["NodeID"] for each in allocations_of(caller, number))
-    assert max(on_node.values()) <= room_for
+    assert max(on_node.values()) <= allocations_per_node

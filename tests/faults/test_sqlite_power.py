@@ -1,4 +1,4 @@
-"""Power cuts on many seeds."""
+"""Simulated power cuts of the SQLite log, with many seeds."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.cluster.engines.power import run_lives
 
 @pytest.mark.faults
 @pytest.mark.parametrize("block", range(10))
-def test_a_power_cut_loses_no_acknowledged_write_and_leaves_no_partial_one(tmp_path: Path, block: int) -> None:
+def test_a_power_cut_loses_no_acknowledged_write_and_leaves_no_partial_write(tmp_path: Path, block: int) -> None:
     tallies = [
         run_lives(tmp_path / f"log{seed}", seed=seed, lives=10)
         for seed in range(100_000 + block * 60, 100_060 + block * 60)

@@ -1,5 +1,7 @@
-"""Valid and invalid requests from the endpoint table. Each depends only on the seed and its number, so that one can be
-generated again without the earlier ones."""
+"""Valid and invalid requests from the endpoint table.
+
+Each request depends only on the seed and its number, so that it can be generated again without the earlier requests.
+"""
 
 import enum
 import shlex
@@ -10,7 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from tests.fuzz.bodies import TEXTS, body_for, spoiled_bytes
+from tests.fuzz.bodies import TEXTS, damage_bytes, generate_body
 from wharf.contract.wire.endpoint_table import ENDPOINTS, Endpoint, EndpointKind, ParameterKind
 
 HOST: Final = "127.0.0.1"
@@ -20,16 +22,18 @@ class SendMode(enum.Enum):
     """How the bytes are sent."""
 
     WHOLE = "whole"
-    CUT = "cut"  # Some of them; then the caller hangs up.
-    HALF = "half"  # Some of them; then the caller sends no more, and listens.
-    SLOW = "slow"  # In pieces, with pauses.
-    DEAF = "deaf"  # All of them; then the caller hangs up without listening.
+    CUT = "cut"  # Some of the bytes; then the client disconnects.
+    HALF = "half"  # Some of the bytes; then the client closes its sending side and reads the reply.
+    SLOW = "slow"  # All bytes in pieces, with pauses.
+    DEAF = "deaf"  # All bytes; then the client disconnects without reading.
 
 
 class FuzzRequest(msgspec.Struct, frozen=True):
+    """A generated request and the bytes that are sent for it."""
+
     number: int
     endpoint: str
-    """The endpoint that it was derived from."""
+    """The name of the endpoint from which the request was generated."""
     method: str
     target: bytes
     headers: tuple[tuple[str, str], ...]
@@ -58,14 +62,14 @@ class FuzzRequest(msgspec.Struct, frozen=True):
 
 
 class RequestMaterial(msgspec.Struct, frozen=True):
-    """The material of requests: existing ids, tokens by frequency, and valid bodies."""
+    """Values for requests: existing ids, tokens by frequency, and valid bodies."""
 
     ids: Mapping[str, tuple[str, ...]]
     """Ids by the name of a path parameter; "" holds ids for any parameter."""
     tokens: tuple[str, ...]
     """The first is a management token; "" stands for no token."""
     samples: Mapping[str, tuple[bytes, ...]]
-    without: frozenset[str] = frozenset()
+    excluded_endpoints: frozenset[str] = frozenset()
     """Endpoints that are not requested."""
 
 
@@ -79,7 +83,7 @@ FILTERS: Final = (
     "(" * 200, 'Status != "dead" and (Priority == 50 or Type == "batch")', "any TaskGroups as g { g.Count == 1 }", "",
     'Name == "' + "x" * 20_000 + '"', "Priority == 9" + "9" * 60, '"/Meta/a~1b" == ""', "\x00",
 )  # fmt: skip
-VALUES: Final[Mapping[ParameterKind, tuple[str, ...]]] = {
+PARAMETER_VALUES: Final[Mapping[ParameterKind, tuple[str, ...]]] = {
     ParameterKind.TEXT: TEXTS,
     ParameterKind.TEXTS: ("Job", "*", "Job:shop", "Node:*", "x:y:z", ":", *TEXTS),
     ParameterKind.FLAG: ("true", "false", "1", "0", "t", "", "yes", "TRUE", "2"),
@@ -87,7 +91,7 @@ VALUES: Final[Mapping[ParameterKind, tuple[str, ...]]] = {
     ParameterKind.UNSIGNED: ("0", "1", "-1", "18446744073709551615", "18446744073709551616", "", "x"),
     ParameterKind.DURATION: ("1s", "5m", "-1h", "0", "1e9h", "10", "", "1d", "9999999999h"),
 }
-COMMON: Final[Mapping[str, tuple[str, ...]]] = {
+COMMON_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "namespace": ("default", "dev", "*", "absent", "", "a/b", "\x00"),
     "region": ("global", "", "elsewhere", "\x00"),
     "stale": ("", "true", "false", "maybe"),
@@ -119,97 +123,101 @@ HEADERS: Final = (
 
 
 def build_request(seed: int, number: int, material: RequestMaterial) -> FuzzRequest:
-    chance = Random(f"{seed}/{number}")
-    rows = [row for row in ENDPOINTS if row.name not in material.without]
-    row = chance.choice(rows)
-    if row.unsupported_reason and chance.random() < 0.8:  # Their replies are all the same.
-        row = chance.choice(rows)
-    method = row.method if chance.random() < 0.93 else chance.choice(METHODS)
-    if method == "PUT" and chance.random() < 0.2:
+    """Return the request with this number. The same seed and material give the same request."""
+    rng = Random(f"{seed}/{number}")
+    rows = [row for row in ENDPOINTS if row.name not in material.excluded_endpoints]
+    row = rng.choice(rows)
+    if row.unsupported_reason and rng.random() < 0.8:  # Their replies are all the same.
+        row = rng.choice(rows)
+    method = row.method if rng.random() < 0.93 else rng.choice(METHODS)
+    if method == "PUT" and rng.random() < 0.2:
         method = "POST"
-    target = _target(chance, row, material)
-    body = body_for(chance, row.body_type, material.samples.get(row.name, ()))
-    headers = _headers(chance, material, number, body)
+    target = _generate_target(rng, row, material)
+    body = generate_body(rng, row.body_type, material.samples.get(row.name, ()))
+    headers = _generate_headers(rng, material, number, body)
     head = b"".join([
         method.encode(), b" ", target, b" HTTP/1.1\r\n",
         *(f"{name}: {value}\r\n".encode("latin-1", "replace") for name, value in headers), b"\r\n",
     ])  # fmt: skip
     data, is_garbled = head + body, False
-    draw = chance.random()
-    if draw < 0.05:
-        data, is_garbled = spoiled_bytes(chance, data), True
-    elif draw < 0.07:
-        data, is_garbled = spoiled_bytes(chance, head) + body, True
+    probability = rng.random()
+    if probability < 0.05:
+        data, is_garbled = damage_bytes(rng, data), True
+    elif probability < 0.07:
+        data, is_garbled = damage_bytes(rng, head) + body, True
     send_mode = SendMode.WHOLE
     pieces = 1
-    draw = chance.random()
-    if draw < 0.04:
-        send_mode, data = SendMode.CUT, data[: chance.randrange(len(data) or 1)]
-    elif draw < 0.06:
-        send_mode, data = SendMode.HALF, data[: chance.randrange(len(data) or 1)]
-    elif draw < 0.07:
-        send_mode, pieces = SendMode.SLOW, chance.choice((2, 3, 5))
-    elif draw < 0.08:
+    probability = rng.random()
+    if probability < 0.04:
+        send_mode, data = SendMode.CUT, data[: rng.randrange(len(data) or 1)]
+    elif probability < 0.06:
+        send_mode, data = SendMode.HALF, data[: rng.randrange(len(data) or 1)]
+    elif probability < 0.07:
+        send_mode, pieces = SendMode.SLOW, rng.choice((2, 3, 5))
+    elif probability < 0.08:
         send_mode = SendMode.DEAF
     return FuzzRequest(number, row.name, method, target, tuple(headers), body, send_mode, data, pieces, is_garbled)
 
 
-def _target(chance: Random, row: Endpoint, material: RequestMaterial) -> bytes:
-    draw = chance.random()
-    if draw < 0.02:
-        return chance.choice(PATHS)
+def _generate_target(rng: Random, row: Endpoint, material: RequestMaterial) -> bytes:
+    """Return a path with known or random ids, sometimes damaged, and a query."""
+    probability = rng.random()
+    if probability < 0.02:
+        return rng.choice(PATHS)
     segments = []
     for segment in row.path.split("/"):
         if segment.startswith("{"):
             name = segment.strip("{}").removesuffix("...")
-            known_ids = material.ids.get(name, ()) if chance.random() < 0.75 else material.ids[""]
-            value = chance.choice(known_ids or material.ids[""])
-            if chance.random() < 0.05:
-                value = chance.choice(TEXTS)
+            known_ids = material.ids.get(name, ()) if rng.random() < 0.75 else material.ids[""]
+            value = rng.choice(known_ids or material.ids[""])
+            if rng.random() < 0.05:
+                value = rng.choice(TEXTS)
             segments.append(quote(value, safe="/" if segment.endswith("...}") else "", errors="replace"))
         else:
             segments.append(segment)
     path = "/".join(segments).encode()
-    if draw < 0.04:
-        path = bytes(byte for byte in spoiled_bytes(chance, path) if byte > 32)
+    if probability < 0.04:
+        path = bytes(byte for byte in damage_bytes(rng, path) if byte > 32)
     if not path.startswith(b"/"):
         path = b"/" + path
-    query = _query(chance, row)
+    query = _generate_query(rng, row)
     return path + (b"?" + query if query else b"")
 
 
-def _query(chance: Random, row: Endpoint) -> bytes:
+def _generate_query(rng: Random, row: Endpoint) -> bytes:
+    """Return a query of valid and invalid parameters."""
     pairs: list[tuple[str, str]] = []
     for parameter in row.parameters:
-        if chance.random() < 0.4:
-            values = FILTERS if parameter.name == "filter" else VALUES[parameter.kind]
-            pairs += [(parameter.name, chance.choice(values)) for _ in range(chance.choice((1, 1, 1, 2)))]
+        if rng.random() < 0.4:
+            values = FILTERS if parameter.name == "filter" else PARAMETER_VALUES[parameter.kind]
+            pairs += [(parameter.name, rng.choice(values)) for _ in range(rng.choice((1, 1, 1, 2)))]
     share = 0.12 if row.kind is EndpointKind.READ else 0.03
-    for name, choices in COMMON.items():
-        if chance.random() < share:
-            pairs.append((name, chance.choice(choices)))
+    for name, choices in COMMON_PARAMETERS.items():
+        if rng.random() < share:
+            pairs.append((name, rng.choice(choices)))
     if any(name == "index" for name, _ in pairs) and not any(name == "wait" for name, _ in pairs):
-        pairs.append(("wait", chance.choice(("1ms", "10ms"))))
-    if chance.random() < 0.01:
+        pairs.append(("wait", rng.choice(("1ms", "10ms"))))
+    if rng.random() < 0.01:
         pairs += [("x", "y")] * 2_000
     query = "&".join(f"{quote(name)}={quote(value)}" for name, value in pairs).encode()
-    if query and chance.random() < 0.03:
-        query = bytes(byte for byte in spoiled_bytes(chance, query) if byte > 32)
+    if query and rng.random() < 0.03:
+        query = bytes(byte for byte in damage_bytes(rng, query) if byte > 32)
     return query
 
 
-def _headers(chance: Random, material: RequestMaterial, number: int, body: bytes) -> list[tuple[str, str]]:
+def _generate_headers(rng: Random, material: RequestMaterial, number: int, body: bytes) -> list[tuple[str, str]]:
+    """Return headers with a token, and sometimes with further, possibly invalid, headers."""
     headers = [("Host", HOST), ("X-Request-Id", f"fuzz-{number}"), ("Connection", "close")]
-    draw = chance.random()
-    token = material.tokens[0] if draw < 0.7 else chance.choice(material.tokens)
+    probability = rng.random()
+    token = material.tokens[0] if probability < 0.7 else rng.choice(material.tokens)
     if token:
-        name = "X-Cluster-Token" if chance.random() < 0.8 else "Authorization"
+        name = "X-Cluster-Token" if rng.random() < 0.8 else "Authorization"
         headers.append((name, token if name == "X-Cluster-Token" else f"Bearer {token}"))
     for name, values in HEADERS:
-        if chance.random() < 0.02:
-            headers.append((name, chance.choice(values)))
-    if chance.random() < 0.003:
-        headers += [(f"X-{header_number}", "y") for header_number in range(chance.choice((100, 300, 1_200)))]
+        if rng.random() < 0.02:
+            headers.append((name, rng.choice(values)))
+    if rng.random() < 0.003:
+        headers += [(f"X-{header_number}", "y") for header_number in range(rng.choice((100, 300, 1_200)))]
     if body and not any(name in ("Content-Length", "Transfer-Encoding") for name, _ in headers):
         headers.append(("Content-Length", str(len(body))))
     return headers

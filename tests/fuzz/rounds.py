@@ -14,14 +14,16 @@ from wharf.contract.wire.endpoint_table import ENDPOINT_BY_NAME, EndpointKind
 from wharf.contract.wire.errors import CODE_HEADER
 
 SEED: Final = int(os.environ.get("FUZZ_SEED", "1"))
-IS_WHOLE_PROOF: Final = os.environ.get("HYPOTHESIS_PROFILE") == "fuzz"
-DECLARED: Final = frozenset((RefusalCode.NO_LEADER.value, RefusalCode.NOT_IMPLEMENTED.value))
+IS_FULL_RUN: Final = os.environ.get("HYPOTHESIS_PROFILE") == "fuzz"
+DOCUMENTED_CODES: Final = frozenset((RefusalCode.NO_LEADER.value, RefusalCode.NOT_IMPLEMENTED.value))
 """Documented refusals with a 5xx status: no known leader, and unsupported endpoints."""
-BEHIND: Final = b"behind requested index"
+STALE_READ_TEXT: Final = b"behind requested index"
 """A stale read with an index that this server has not reached."""
 
 
 class Failure(msgspec.Struct, frozen=True):
+    """A request that violated a rule of this test."""
+
     request: FuzzRequest
     problem: str
 
@@ -44,50 +46,51 @@ REPORTED_BY_STATUS: Final = frozenset(("agent.health",))
 """Endpoints whose status is their result: 500 means that the agent is unhealthy."""
 
 
-def find_problem(made: FuzzRequest, answer: Answer) -> str:
+def find_problem(request: FuzzRequest, answer: Answer) -> str:
     """Return why the reply is not allowed, or "" if it is."""
-    if answer.status < 500 or (answer.status == 500 and made.endpoint in REPORTED_BY_STATUS):
+    if answer.status < 500 or (answer.status == 500 and request.endpoint in REPORTED_BY_STATUS):
         return ""
     code = answer.headers.get(CODE_HEADER, "")
-    if code in DECLARED or (code == RefusalCode.UNAVAILABLE.value and BEHIND in answer.body):
+    if code in DOCUMENTED_CODES or (code == RefusalCode.UNAVAILABLE.value and STALE_READ_TEXT in answer.body):
         return ""
     return f"{answer.status} {code} {answer.body[:200]!r}"
 
 
-def must_leave_alone(made: FuzzRequest, answer: Answer) -> bool:
+def must_not_change_state(request: FuzzRequest, answer: Answer) -> bool:
     """Return whether the request must not change the state: it was refused, only reads, or was cut off."""
     is_read = (
-        ENDPOINT_BY_NAME[made.endpoint].kind is EndpointKind.READ
-        and made.method in ("GET", "HEAD")
-        and not made.is_garbled
+        ENDPOINT_BY_NAME[request.endpoint].kind is EndpointKind.READ
+        and request.method in ("GET", "HEAD")
+        and not request.is_garbled
     )
-    return answer.status >= 400 or is_read or not may_have_been_read(made)
+    return answer.status >= 400 or is_read or not may_have_been_read(request)
 
 
 async def run(target: Target, *, count: int, first: int = 0, seed: int = SEED) -> RunResult:
+    """Send `count` requests from number `first` on. A request that blocks the server ends the run."""
     result = RunResult(Counter(), [], set())
     server = target.server
     for number in range(first, first + count):
-        made = build_request(seed, number, target.material)
+        request = build_request(seed, number, target.material)
         server.election.allow_campaign()  # A request may have ended the leadership.
-        before, errors = server.engine.log.last_write_index, len(target.log.errors)
+        before, error_count = server.engine.log.last_write_index, len(target.log.errors)
         try:
-            answer = await send_request(made, target.port)
+            answer = await send_request(request, target.port)
             await target.is_quiet()
         except AssertionError as error:
-            result.failures.append(Failure(made, str(error)))
+            result.failures.append(Failure(request, str(error)))
             break
         result.statuses[answer.status] += 1
-        result.rows.add(made.endpoint)
-        problem = find_problem(made, answer)
-        if len(target.log.errors) > errors:
-            problem += f"; said: {target.log.errors[errors][:1500]}"
+        result.rows.add(request.endpoint)
+        problem = find_problem(request, answer)
+        if len(target.log.errors) > error_count:
+            problem += f"; logged: {target.log.errors[error_count][:1500]}"
         if target.faults:
             problem += f"; a task failed: {target.faults.pop()}"
-        if must_leave_alone(made, answer) and (written := await target.list_requested_writes(before)):
+        if must_not_change_state(request, answer) and (written := await target.list_requested_writes(before)):
             problem += (
                 f"; {answer.status} {answer.body[:200]!r} changed the state: {written[0].kind} {written[0].changes}"
             )
         if problem:
-            result.failures.append(Failure(made, problem))
+            result.failures.append(Failure(request, problem))
     return result

@@ -33,6 +33,7 @@ ITEM: Final = "a-secret-of-a-variable-that-no-log-shows"
 
 
 def jobs() -> list[Job]:
+    """Return the jobs that are registered before the test."""
     mock = a_task("server", driver="mock", config={"run_for": "1h"})
     return [
         a_job("shop", a_group("web", mock, count=2, services=(a_service(),)), meta={"a": "b"}),
@@ -60,6 +61,7 @@ class JsonClient:
         return found if len(found) >= 4 else []
 
     def _send_json(self, method: str, path: str, body: object, headers: dict[str, str]) -> Any:
+        """Send a request and return the decoded reply. Raises `AssertionError` if it is refused."""
         data = None if body is None else msgspec.json.encode(body)
         all_headers = headers or ({"X-Cluster-Token": self.token} if self.token else {})
         request = urllib.request.Request(f"http://{HOST}:{self._port}{path}", data, headers=all_headers, method=method)
@@ -73,9 +75,9 @@ class JsonClient:
 
 def samples() -> dict[str, tuple[bytes, ...]]:
     """Return valid bodies by the name of their endpoint."""
-    whole = tuple(msgspec.json.encode({"Job": job}) for job in jobs())
+    registrations = tuple(msgspec.json.encode({"Job": job}) for job in jobs())
     return {
-        "job.register": whole, "job.update": whole, "job.validate": whole, "job.plan": whole,
+        "job.register": registrations, "job.update": registrations, "job.validate": registrations, "job.plan": registrations,
         "job.scale": (b'{"Target":{"Group":"web"},"Count":3}',),
         "job.dispatch": (b'{"Payload":"aGVsbG8=","Meta":{}}',),
         "job.tag": (b'{"Version":0,"Description":"x"}',),
@@ -110,9 +112,11 @@ async def create_records(port: int, bootstrap: str) -> RequestMaterial:
         client.token = bootstrap
         rules = 'namespace "default" { policy = "read" } node { policy = "read" }'
         await client.send("PUT", f"/v1/acl/policy/{WEAK_NAME}", {"Name": WEAK_NAME, "Rules": rules})
-        weak = await client.send("PUT", "/v1/acl/token", {"Name": "weak", "Type": "client", "Policies": [WEAK_NAME]})
-        ids["accessor_id"] = (weak["AccessorID"],)
-        tokens = [bootstrap, bootstrap, weak["SecretID"], "", an_id(99), "not-a-token", "a.b.c"]
+        weak_token = await client.send(
+            "PUT", "/v1/acl/token", {"Name": "weak", "Type": "client", "Policies": [WEAK_NAME]}
+        )
+        ids["accessor_id"] = (weak_token["AccessorID"],)
+        tokens = [bootstrap, bootstrap, weak_token["SecretID"], "", an_id(99), "not-a-token", "a.b.c"]
         introduction_token = await client.send("PUT", "/v1/acl/identity/client-introduction-token", {})
         introduction = {"Authorization": f"Bearer {introduction_token['JWT']}"}
         role = await client.send("PUT", "/v1/acl/role", {"Name": "staff", "Policies": [{"Name": WEAK_NAME}]})

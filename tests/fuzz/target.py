@@ -24,12 +24,12 @@ from wharf.config.settings import AgentSettings
 from wharf.contract.model.log import CauseKind
 
 REQUEST_CAUSES = frozenset((CauseKind.REQUEST, CauseKind.NODE, CauseKind.OPERATOR))
-"""Causes of writes that a request made. The leader makes all other writes by itself, at any time."""
+"""Causes of writes that clients requested. All other writes come from the leader, at any time."""
 
-DUTIES_WATCH = 8
-"""Maximum subscriptions of the leader's own loops. Leaked requests would add hundreds."""
-FOLLOWS = frozenset(("sealed-anew",))
-"""Operations that one request starts and the leader completes in steps."""
+MAX_LEADER_SUBSCRIPTIONS = 8
+"""Maximum number of subscriptions of the leader's own loops. Leaked requests would add hundreds."""
+FOLLOW_UP_KINDS = frozenset(("sealed-anew",))
+"""Kinds of writes by which the leader continues, in steps, what one request has started."""
 
 
 class Log(logging.Handler):
@@ -42,7 +42,7 @@ class Log(logging.Handler):
         self.errors: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = f"{self.format(record)} {record.__dict__}"  # Including the fields beside the text.
+        line = f"{self.format(record)} {record.__dict__}"  # With the fields of the line.
         self.lines.append(line)
         if record.levelno == logging.WARNING:
             self.warnings.append(line)
@@ -51,6 +51,8 @@ class Log(logging.Handler):
 
 
 class Target:
+    """The fuzzed server and the observations of a test."""
+
     def __init__(self, server: OneServer, http: HttpServer, port: int, log: Log) -> None:
         self.server = server
         self.port = port
@@ -73,15 +75,18 @@ class Target:
         await wait_on_loop_until(lambda: not self.open_connections, what="all connections are closed")
 
     async def list_requested_writes(self, since: int) -> list[Batch]:
-        """What was written since this index because somebody asked for it. A key of idempotence is claimed and let go
-        again around a refusal, which leaves the state as it was."""
+        """Return the writes after this index that a client requested.
+
+        Writes of idempotency keys only are omitted: a refused request claims its key and releases it again.
+        """
         await self.server.server.follower.wait_until_applied(self.server.replica.index)
+        # The log's own list has all writes.
         return [
             batch
-            for batch in reversed(self.server.engine.log._batches[-50:])  # The log's own list, to miss none.
+            for batch in reversed(self.server.engine.log._batches[-50:])
             if batch.index > since
             and batch.cause.kind in REQUEST_CAUSES
-            and batch.kind not in FOLLOWS
+            and batch.kind not in FOLLOW_UP_KINDS
             and any(change.table != IDEMPOTENCY_KEYS.name for change in batch.changes)
         ]
 
@@ -93,36 +98,37 @@ class Target:
             "connections": self.open_connections,
             "blocked queries": server.reader.waiter_count,
             "listeners": server.events.subscription_count if server.events is not None else 0,
-            "watches": max(0, self.server.replica.watches.subscription_count - DUTIES_WATCH),
+            "watches": max(0, self.server.replica.watches.subscription_count - MAX_LEADER_SUBSCRIPTIONS),
         }
 
-    async def state_from_the_log(self) -> dict[str, list[Any]]:
+    async def load_state_from_log(self) -> dict[str, list[Any]]:
         """Return the state that a newly started server loads from the log."""
         engine = MemoryEngine(self.server.world, self.server.engine.log, is_single_server=False)
         fresh = Server(self.server.world, engine, ServerIdentity("fresh", "fresh"))
         await engine.open()
-        following = asyncio.get_running_loop().create_task(fresh.follower.run())
+        follower_task = asyncio.get_running_loop().create_task(fresh.follower.run())
         await fresh.follower.loaded_event.wait()
         await fresh.follower.wait_until_applied(self.server.engine.log.last_write_index)
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        follower_task.cancel()
+        await asyncio.gather(follower_task, return_exceptions=True)
         await engine.close()
-        return state_of(fresh)
+        return read_state(fresh)
 
 
-def state_of(server: Server) -> dict[str, list[Any]]:
+def read_state(server: Server) -> dict[str, list[Any]]:
     replica = server.replica
     return {name: list(replica.iter_all(table)) for name, table in replica.tables.items()}
 
 
 @asynccontextmanager
-async def a_target(*, access: bool = True) -> AsyncIterator[Target]:
+async def open_target(*, access: bool = True) -> AsyncIterator[Target]:
+    """Run a server with its records; stop it and all its tasks at the end."""
     loop = asyncio.get_running_loop()
     cluster = ACluster()
     server = OneServer(cluster, "m1", heartbeats=HeartbeatSettings(min_ttl_s=36_000), access=access)
     await server.follow()
     await server.server.bootstrap_cluster()
-    tasks = [cluster.start(server.brain.run(), name="leads")]
+    tasks = [cluster.start(server.brain.run(), name="leader")]
     await wait_on_loop_until(lambda: server.brain.is_leading, what="the server leads")
 
     api = Api(
@@ -139,7 +145,7 @@ async def a_target(*, access: bool = True) -> AsyncIterator[Target]:
     logging.getLogger().addHandler(log)
     stopping = asyncio.Event()
     await http.open()
-    tasks.append(cluster.start(http.serve(stopping), name="serves"))
+    tasks.append(cluster.start(http.serve(stopping), name="http"))
     target = Target(server, http, port, log)
     loop.set_exception_handler(lambda _, context: target.faults.append(str(context)))
     try:
@@ -152,7 +158,7 @@ async def a_target(*, access: bool = True) -> AsyncIterator[Target]:
         await tasks[-1]
         logging.getLogger().removeHandler(log)
         loop.set_exception_handler(None)
-        for task in cluster._tasks:  # The cluster's own end is for virtual time.
+        for task in cluster._tasks:  # The cluster's own cleanup works only in virtual time.
             task.cancel()
         await asyncio.gather(*cluster._tasks, return_exceptions=True)
         await server.server.reader.wait_closed()

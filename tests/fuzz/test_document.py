@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.agent.processes import RunningAgent, running
-from tests.fuzz.rounds import BEHIND, DECLARED, IS_WHOLE_PROOF, SEED
+from tests.fuzz.rounds import DOCUMENTED_CODES, IS_FULL_RUN, SEED, STALE_READ_TEXT
 from tests.fuzz.server_records import BOOTSTRAP, ITEM, NODE_SECRET, create_records
 
 with warnings.catch_warnings():
@@ -23,7 +23,7 @@ with warnings.catch_warnings():
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
-EXAMPLES: Final = 30 if IS_WHOLE_PROOF else 2
+EXAMPLES: Final = 30 if IS_FULL_RUN else 2
 CONFORMANCE_CHECKS: Final = [
     checks.status_code_conformance,
     checks.content_type_conformance,
@@ -31,9 +31,18 @@ CONFORMANCE_CHECKS: Final = [
     checks.response_schema_conformance,
 ]
 """The checks of a reply against the document."""
-ENDLESS: Final = ("/v1/event/stream", "/v1/agent/monitor", "/v1/agent/pprof/profile", "/v1/agent/pprof/{profile}")
+ENDLESS_ENDPOINTS: Final = (
+    "/v1/event/stream",
+    "/v1/agent/monitor",
+    "/v1/agent/pprof/profile",
+    "/v1/agent/pprof/{profile}",
+)
 """Streams, and endpoints with a requested duration."""
-LAST: Final = ("/v1/agent/force-leave", "/v1/operator/raft/peer", "/v1/operator/raft/transfer-leadership")
+LEADERSHIP_ENDING_ENDPOINTS: Final = (
+    "/v1/agent/force-leave",
+    "/v1/operator/raft/peer",
+    "/v1/operator/raft/transfer-leadership",
+)
 """Endpoints that end the leadership."""
 REQUEST_TIMEOUT_S: Final = 60.0
 
@@ -53,13 +62,13 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
 def test_replies_match_the_openapi_document(agent: RunningAgent) -> None:
     asyncio.run(create_records(int(agent.address.rpartition(":")[2]), BOOTSTRAP))
     schema = schemathesis.openapi.from_url(f"{agent.address}/v1/openapi.json")
-    wrong: dict[str, str] = {}
+    problems: dict[str, str] = {}
     request_count = 0
     with requests.Session() as session:
         for result in schema.get_all_operations():
             assert isinstance(result, Ok), f"an operation of the document cannot be read: {result}"
             operation = result.ok()
-            if operation.path in (*ENDLESS, *LAST):
+            if operation.path in (*ENDLESS_ENDPOINTS, *LEADERSHIP_ENDING_ENDPOINTS):
                 continue
 
             @seed(SEED)
@@ -76,11 +85,11 @@ def test_replies_match_the_openapi_document(agent: RunningAgent) -> None:
             try:
                 send()
             except (Exception, FailureGroup) as error:
-                wrong[operation.label] = describe_error(error)
-    print(f"\n{request_count} requests from the document, {len(wrong)} operations answered otherwise")
+                problems[operation.label] = describe_error(error)
+    print(f"\n{request_count} requests from the document, {len(problems)} operations with other replies")
     output = agent.err + agent.out + "".join(path.read_text() for path in agent.folder.rglob("*.log"))
     assert [secret for secret in (BOOTSTRAP, ITEM, NODE_SECRET) if secret in output] == []
-    assert wrong == {}, "\n\n".join(f"{label}: {problem}" for label, problem in wrong.items())
+    assert problems == {}, "\n\n".join(f"{label}: {problem}" for label, problem in problems.items())
 
 
 def check_reply(case: Any, address: str, session: requests.Session) -> None:
@@ -89,7 +98,7 @@ def check_reply(case: Any, address: str, session: requests.Session) -> None:
         case.query.pop("region", None)
     headers = {"X-Cluster-Token": BOOTSTRAP}
     reply = case.call(base_url=address, session=session, headers=headers, timeout=REQUEST_TIMEOUT_S)
-    is_declared = reply.headers.get("x-cluster-error", [""])[0] in DECLARED or BEHIND in reply.content
+    is_declared = reply.headers.get("x-cluster-error", [""])[0] in DOCUMENTED_CODES or STALE_READ_TEXT in reply.content
     if reply.status_code >= 500 and not is_declared:
         case.validate_response(reply, checks=[not_a_server_error])
     case.validate_response(reply, checks=CONFORMANCE_CHECKS)

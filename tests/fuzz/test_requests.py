@@ -5,21 +5,21 @@ import asyncio
 
 import pytest
 
-from tests.fuzz.rounds import IS_WHOLE_PROOF, run
+from tests.fuzz.rounds import IS_FULL_RUN, run
 from tests.fuzz.server_records import ITEM, NODE_SECRET
-from tests.fuzz.target import a_target, state_of
+from tests.fuzz.target import open_target, read_state
 from wharf.contract.wire.endpoint_table import ENDPOINTS
 
 pytestmark = pytest.mark.fuzz
 
-REQUEST_COUNT = 10_000 if IS_WHOLE_PROOF else 3_000
-PARTS = 10 if IS_WHOLE_PROOF else 1
+REQUEST_COUNT = 10_000 if IS_FULL_RUN else 3_000
+PARTS = 10 if IS_FULL_RUN else 1
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_requests_cause_no_server_error_no_leak_and_no_change_when_refused(part: int) -> None:
     async def scenario() -> None:
-        async with a_target() as target:
+        async with open_target() as target:
             resources_before, tasks = target.held_resources, len(asyncio.all_tasks())
 
             result = await run(target, count=REQUEST_COUNT, first=part * REQUEST_COUNT)
@@ -29,7 +29,7 @@ def test_random_requests_cause_no_server_error_no_leak_and_no_change_when_refuse
             assert target.held_resources == resources_before
             assert len(asyncio.all_tasks()) <= tasks + 5
             assert {row.name for row in ENDPOINTS} - result.rows == set()
-            assert state_of(target.server.server) == await target.state_from_the_log()
+            assert read_state(target.server.server) == await target.load_state_from_log()
             assert target.log.warnings == [], "any client could fill the log"
             log_text = "\n".join(target.log.lines)
             secrets = {ITEM, NODE_SECRET, *(token for token in target.material.tokens if len(token) == 36)}

@@ -16,7 +16,7 @@ PAUSE_S: Final = 0.02
 STREAMS: Final = frozenset(
     ("event.stream", "agent.monitor", "agent.monitor_export", "client.fs_stream", "client.fs_logs")
 )
-UNSURE: Final = frozenset(("content-length", "transfer-encoding", "expect", "upgrade"))
+AMBIGUOUS_HEADERS: Final = frozenset(("content-length", "transfer-encoding", "expect", "upgrade"))
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -27,11 +27,11 @@ class Answer(msgspec.Struct, frozen=True):
     body: bytes = b""
 
 
-def is_whole(request: FuzzRequest) -> bool:
+def is_complete(request: FuzzRequest) -> bool:
     """Return whether the bytes are a complete HTTP request, which must get a reply."""
     own_length = str(len(request.body)) if request.body else None
     for name, value in request.headers:
-        if name.lower() in UNSURE and not (name == "Content-Length" and value == own_length):
+        if name.lower() in AMBIGUOUS_HEADERS and not (name == "Content-Length" and value == own_length):
             return False
         if any(ord(char) < 32 for char in value):
             return False
@@ -40,10 +40,11 @@ def is_whole(request: FuzzRequest) -> bool:
 
 def may_have_been_read(request: FuzzRequest) -> bool:
     """Return whether the server may have received enough to act on the request."""
-    return not (request.send_mode in (SendMode.CUT, SendMode.HALF) and is_whole(request))
+    return not (request.send_mode in (SendMode.CUT, SendMode.HALF) and is_complete(request))
 
 
 async def send_request(request: FuzzRequest, port: int) -> Answer:
+    """Send the bytes of a request as its send mode requires. Return the reply, or an empty `Answer` if none arrived."""
     reader, writer = await asyncio.open_connection(HOST, port)
     try:
         with contextlib.suppress(ConnectionError):
@@ -52,13 +53,13 @@ async def send_request(request: FuzzRequest, port: int) -> Answer:
                 return Answer()
             if request.send_mode is SendMode.HALF:
                 writer.write_eof()
-        is_owed = (
+        must_reply = (
             request.send_mode in (SendMode.WHOLE, SendMode.SLOW)
-            and is_whole(request)
+            and is_complete(request)
             and b"index" not in request.target
         )
         try:
-            return await _answer(reader, request, ANSWER_WITHIN_S if is_owed else LISTEN_S)
+            return await _answer(reader, request, ANSWER_WITHIN_S if must_reply else LISTEN_S)
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
             return Answer()
     finally:
@@ -75,6 +76,7 @@ async def _send(request: FuzzRequest, writer: asyncio.StreamWriter) -> None:
 
 
 async def _answer(reader: asyncio.StreamReader, request: FuzzRequest, within_s: float) -> Answer:
+    """Read a reply. Streams are read for `LISTEN_S`."""
     async with asyncio.timeout(within_s):
         status, headers = 100, dict[str, str]()
         while 100 <= status < 200:

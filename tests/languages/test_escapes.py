@@ -10,7 +10,7 @@ from wharf.languages.escapes import InvalidEscape, replace_escapes
     [("plain", "plain"), (r"a\nb\t\\\"", 'a\nb\t\\"'), (r"\x41\101", "AA"), (r"\xc3\xa9", "é"),
      (r"\303\251", "é"), (r"\u00e9", "é"), (r"\U0001F600!", "😀!"), (r"é\\", "é\\")],
 )  # fmt: skip
-def test_escapes_are_replaced_by_what_they_stand_for(text: str, expected: str) -> None:
+def test_escapes_are_replaced_by_their_characters(text: str, expected: str) -> None:
     assert replace_escapes(text) == expected
 
 

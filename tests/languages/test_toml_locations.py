@@ -72,9 +72,9 @@ values = st.recursive(
         st.sampled_from(['"a]b"', "'c=d'", '"""x\n#y"""', "1.5"]),
     ),
     lambda inner: st.one_of(
-        st.lists(inner, max_size=3).map(lambda some: "[" + ", ".join(some) + "]"),
+        st.lists(inner, max_size=3).map(lambda elements: "[" + ", ".join(elements) + "]"),
         st.dictionaries(st.sampled_from(["k", '"q r"', "m-1"]), inner, max_size=2).map(
-            lambda some: "{" + ", ".join(f"{key} = {value}" for key, value in some.items()) + "}"
+            lambda elements: "{" + ", ".join(f"{key} = {value}" for key, value in elements.items()) + "}"
         ),
     ),
     max_leaves=6,

@@ -22,6 +22,7 @@ CODE_HOST: Final = read_profile()
 
 
 def anonymous(address: str = "192.0.2.7", network: str = "192.0.2.0/24") -> Caller:
+    """Return a caller without a credential."""
     return Caller(
         kind=CredentialKind.NONE,
         caller_class=CallerClass.NONE,
@@ -41,6 +42,7 @@ def a_user(
     app: str | None = None,
     token: str = "t1",
 ) -> Caller:
+    """Return a caller with a token of a user."""
     return Caller(
         kind=kind,
         caller_class=case,
@@ -56,6 +58,7 @@ def a_user(
 def an_installation(
     number: int = 71, *, repositories: int = 0, members: int = 0, case: CallerClass = CallerClass.INSTALLATION
 ) -> Caller:
+    """Return a caller with a token of an app installation."""
     return Caller(
         kind=CredentialKind.INSTALLATION_TOKEN,
         caller_class=case,
@@ -70,6 +73,7 @@ def an_installation(
 
 
 def a_client(*, case: CallerClass = CallerClass.CLIENT) -> Caller:
+    """Return a caller with the id and the secret of an OAuth app."""
     return Caller(
         kind=CredentialKind.CLIENT_SECRET,
         caller_class=case,
@@ -81,6 +85,7 @@ def a_client(*, case: CallerClass = CallerClass.CLIENT) -> Caller:
 
 
 def a_workflow(*, case: CallerClass = CallerClass.WORKFLOW) -> Caller:
+    """Return a caller with the token of a workflow."""
     return Caller(
         kind=CredentialKind.WORKFLOW_TOKEN,
         caller_class=case,
@@ -116,7 +121,7 @@ class InMemoryLimiter:
         holds: bool = False,
         request_id: str | None = None,
     ) -> LimitDecision:
-        """Send a request. It ends at once unless it `holds` its slot."""
+        """Send a request. It releases its slot at once unless `holds` is set."""
         self._number += 1
         name = request_id or f"r{self._number}"
         request = RequestFacts(name, method, path, caller, query=query, connection=connection)
@@ -151,7 +156,7 @@ class InMemoryLimiter:
         self.counters.set_rules(self.rules.rules, max_keys=self.rules.keys_most)
 
 
-def only(*rules: str, top: str = "") -> str:
+def build_rules_text(*rules: str, top: str = "") -> str:
     """Return a rules file without a profile: these rules, and a large bucket for all other requests."""
     other_rule = '[[rule]]\nname = "core"\nresource = "core"\nceiling = 1000000\n'
     return "\n".join(['profile = "none"', top, *rules, other_rule])

@@ -100,7 +100,7 @@ class RecordedReply(msgspec.Struct):
 
 
 class AsgiCaller:
-    """Calls an application as an ASGI server does, with one request, and records the reply."""
+    """Calls an application with one request, like an ASGI server, and records the reply."""
 
     def __init__(
         self,

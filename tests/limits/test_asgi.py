@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from starlette.middleware.cors import CORSMiddleware
 
-from tests.limits.builders import only
+from tests.limits.builders import build_rules_text
 from tests.limits.decision_services import (
     ADA,
     APP_USER,
@@ -201,6 +201,8 @@ def test_cpu_time_excludes_the_time_spent_waiting_for_the_caller() -> None:
         await send({"type": "http.response.body", "body": b""})
 
     class SlowCaller(AsgiCaller):
+        """A caller that takes time to receive each part of a reply."""
+
         async def send(self, message: Any) -> None:
             world.advance(4.0)
             await super().send(message)
@@ -391,7 +393,7 @@ def test_a_websocket_costs_one_request_and_holds_a_websocket_slot() -> None:
 
 def test_a_websocket_beyond_the_limit_is_refused_with_the_body_of_a_refusal() -> None:
     decision_service = make_decision_service(
-        only('[[rule]]\nname = "few"\nmatch = ["GET /live"]\nresource = "few"\nceiling = 0')
+        build_rules_text('[[rule]]\nname = "few"\nmatch = ["GET /live"]\nresource = "few"\nceiling = 0')
     )
     caller = AsgiCaller("/live", kind="websocket", token=ADA)
     caller.messages.put_nowait({"type": "websocket.connect"})
@@ -449,5 +451,5 @@ def test_pages_of_other_origins_can_read_a_refusal_behind_a_cors_middleware() ->
     assert int(refused.headers["retry-after"]) > 0
 
 
-def test_a_caller_whose_socket_has_no_address_is_admitted() -> None:
+def test_a_caller_without_a_socket_address_is_admitted() -> None:
     assert send_request(make_decision_service(), AsgiCaller(peer="testclient")).status == 200

@@ -46,10 +46,10 @@ def test_a_limiter_starts_with_its_fallback_and_counts_on_redis_once_it_is_reach
         guard = limits.stores.remote.guard
         try:
             in_fallback = [await is_admitted(limits) for _ in range(3)]
-            was_away = guard.counts.is_away
+            was_unavailable = guard.counts.is_away
             await asyncio.to_thread(redis.start)
             await wait_on_loop_until(lambda: not guard.counts.is_away, what="Redis is reachable")
-            return in_fallback, was_away, [await is_admitted(limits) for _ in range(3)]
+            return in_fallback, was_unavailable, [await is_admitted(limits) for _ in range(3)]
         finally:
             await limits.close()
 
@@ -70,7 +70,9 @@ def test_a_redis_with_an_unsafe_eviction_policy_is_not_used(tmp_path: Path, capl
         assert limits.stores.remote is not None
         try:
             await asyncio.to_thread(redis.start)
-            await wait_on_loop_until(lambda: "maxmemory-policy" in caplog.text, what="its settings are checked")
+            await wait_on_loop_until(
+                lambda: "maxmemory-policy" in caplog.text, what="the settings of Redis are checked"
+            )
             return limits.stores.remote.guard.counts.is_away
         finally:
             await limits.close()

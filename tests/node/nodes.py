@@ -33,16 +33,16 @@ http = 0
 """
 
 
-class ANode:
+class NodeProcess:
     """A node agent as a process, with its supervisor and tasks."""
 
     module = "tests.node.one_node"
 
     def __init__(self, server: RunningAgent, folder: Path, *, tracking_method: str = "auto", address: str = "") -> None:
-        """`address` is where the node connects to its server, if not directly.
+        """`address` replaces the address of the server, for example by that of a relay.
 
-        `tracking_method` is how the supervisor finds processes of a task: `auto`, or `mark` for environment variables
-        only.
+        `tracking_method` selects how the supervisor finds processes of a task: `auto`, or `mark` for environment
+        variables only.
         """
         self.server = server
         self._address = address or server.address
@@ -108,7 +108,7 @@ class ANode:
         self.start()
 
     def supervisor(self) -> int | None:
-        """Return the process id of the supervisor that listens; its parent and surplus ones end soon."""
+        """Return the process id of the listening supervisor. Its parent and surplus supervisors end soon."""
         return next(
             (pid for pid in self._supervisors() if any(file.startswith("socket:") for file in list_open_files(pid))),
             None,
@@ -163,7 +163,7 @@ class ANode:
         return list(allocations)
 
     def end(self) -> None:
-        """Kill everything that belongs to the node and clean up."""
+        """Kill all processes of the node and clean up."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -185,7 +185,7 @@ def list_open_files(pid: int) -> set[str]:
 
 
 @contextmanager
-def a_server(folder: Path) -> Iterator[RunningAgent]:
+def run_server(folder: Path) -> Iterator[RunningAgent]:
     folder.mkdir()
     (folder / "wharf.toml").write_text(SERVER_CONFIG.format(folder=folder))
     with running(folder, "agent", "--config", "wharf.toml") as server:
@@ -194,13 +194,13 @@ def a_server(folder: Path) -> Iterator[RunningAgent]:
 
 
 @contextmanager
-def a_node(server: RunningAgent, folder: Path, *, tracking_method: str = "auto") -> Iterator[ANode]:
+def run_node(server: RunningAgent, folder: Path, *, tracking_method: str = "auto") -> Iterator[NodeProcess]:
     """Run a node.
 
     Folders in `folder/static` are its host volumes; those whose name begins with `frozen` are read-only.
     """
     folder.mkdir(exist_ok=True)
-    node = ANode(server, folder, tracking_method=tracking_method)
+    node = NodeProcess(server, folder, tracking_method=tracking_method)
     try:
         node.start()
         node.wait_ready()
@@ -209,7 +209,7 @@ def a_node(server: RunningAgent, folder: Path, *, tracking_method: str = "auto")
         node.end()
 
 
-def a_raw_job(id: str, script: str, *, count: int = 1, kind: str = "batch", **task: Any) -> dict[str, Any]:
+def build_raw_job(id: str, script: str, *, count: int = 1, kind: str = "batch", **task: Any) -> dict[str, Any]:
     """Return a job with one raw_exec task that is not restarted."""
     return {
         "ID": id,

@@ -18,6 +18,7 @@ from wharf.world import RealWorld, World
 
 
 async def main(address: str, folder: Path, tracking_method: str, world: World) -> None:
+    """Run a node agent with host volumes, drivers and networks from the folder."""
     client = AsyncClient(world, [HttpTransport(address)], retry_policy=NO_RETRIES)
     state_folder = folder / "node"
     state_folder.mkdir(exist_ok=True)

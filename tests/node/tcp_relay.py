@@ -12,7 +12,7 @@ TO_SERVER, TO_NODE = "to the server", "to the node"
 
 
 class TcpRelay:
-    """A relay. Data that are held back arrive after it is restored, as with retransmitted packets."""
+    """A relay. Data that was delayed arrives after the relay is restored, like retransmitted packets."""
 
     def __init__(self, address: str) -> None:
         self._target = (urlsplit(address).hostname or "", urlsplit(address).port or 0)

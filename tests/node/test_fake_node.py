@@ -1,4 +1,4 @@
-"""The fake node: it follows the script of the job, and stays consistent when servers fail and return."""
+"""The fake node: it follows the script of the job, and its state stays consistent when servers fail and recover."""
 
 import json
 from typing import Any
@@ -38,7 +38,7 @@ def statuses(server: OneServer) -> list[str]:
 
 async def measure_run_s(server: OneServer, status: str) -> float:
     """Wait until an allocation has this status, and return for how many seconds it ran."""
-    await until(lambda: "running" in statuses(server), what="it runs")
+    await until(lambda: "running" in statuses(server), what="the allocation runs")
     began_s = now_s()
     await until(lambda: status in statuses(server), what=f"it is {status}")
     return now_s() - began_s
@@ -59,7 +59,7 @@ async def test_a_service_keeps_running_and_a_batch_job_ends_after_a_second() -> 
 
 
 @in_virtual_time
-async def test_an_allocation_runs_for_as_long_as_its_script_says() -> None:
+async def test_an_allocation_runs_for_the_duration_in_its_script() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
@@ -103,7 +103,7 @@ async def test_a_start_error_makes_the_allocation_fail_at_once() -> None:
 
         await server.client.jobs.register(with_script(a_batch_job("shop"), start_error="no such image"))
 
-        await until(lambda: "failed" in statuses(server), what="it has failed")
+        await until(lambda: "failed" in statuses(server), what="the allocation has failed")
         await pass_time(60.0)
         assert set(statuses(server)) == {"failed"}
         assert {describe_last_failure(a.task_states) for a in allocations(server)} == {"server: no such image"}
@@ -119,7 +119,7 @@ async def test_a_script_makes_the_node_silent_and_it_returns_with_its_allocation
         (group,) = job.task_groups or ()
         policy = DisconnectPolicy(lost_after=600 * 1_000_000_000, replace=False)
         await server.client.jobs.register(replace(job, task_groups=(replace(group, disconnect=policy),)))
-        await until(lambda: statuses(server) == ["running"], what="it runs")
+        await until(lambda: statuses(server) == ["running"], what="the allocation runs")
         began_s = now_s()
 
         await node.has_status("disconnected")
@@ -127,7 +127,7 @@ async def test_a_script_makes_the_node_silent_and_it_returns_with_its_allocation
         await node.is_ready()
 
         assert 62.0 < now_s() - began_s < 90.0
-        await until(lambda: statuses(server) == ["running"], what="its status is known again")
+        await until(lambda: statuses(server) == ["running"], what="the allocation is reported as running")
 
 
 @in_virtual_time
@@ -136,7 +136,7 @@ async def test_a_stopped_allocation_is_complete() -> None:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
         await server.client.jobs.register(with_script(a_job("shop"), count=2))
-        await until(lambda: statuses(server) == ["running"] * 2, what="two run")
+        await until(lambda: statuses(server) == ["running"] * 2, what="two allocations run")
 
         await server.client.jobs.deregister("shop")
 
@@ -149,7 +149,7 @@ async def test_a_short_outage_of_the_server_has_no_effect() -> None:
         server = await cluster.a_server(heartbeats=QUICK)
         (node,) = await cluster.ready_nodes(server, 1)
         await server.client.jobs.register(with_script(a_job("shop"), count=2))
-        await until(lambda: statuses(server) == ["running"] * 2, what="two run")
+        await until(lambda: statuses(server) == ["running"] * 2, what="two allocations run")
 
         node.exchange.is_away = True
         await pass_time(8.0)
@@ -161,20 +161,22 @@ async def test_a_short_outage_of_the_server_has_no_effect() -> None:
 
 
 @in_virtual_time
-async def test_a_node_that_was_given_up_returns_with_a_full_report_and_gets_allocations_again() -> None:
+async def test_a_lost_node_returns_with_a_full_report_and_gets_allocations_again() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(heartbeats=QUICK)
         (node,) = await cluster.ready_nodes(server, 1)
         await server.client.jobs.register(with_script(a_job("shop"), count=2))
-        await until(lambda: statuses(server) == ["running"] * 2, what="two run")
+        await until(lambda: statuses(server) == ["running"] * 2, what="two allocations run")
         node.exchange.is_away = True
         await node.has_status("down")
-        await until(lambda: statuses(server)[:2] == ["lost"] * 2, what="both are lost")
+        await until(lambda: statuses(server)[:2] == ["lost"] * 2, what="both allocations are lost")
 
         node.exchange.is_away = False
         await node.is_ready()
 
-        await until(lambda: sorted(statuses(server)) == ["complete"] * 2 + ["running"] * 2, what="two run again")
+        await until(
+            lambda: sorted(statuses(server)) == ["complete"] * 2 + ["running"] * 2, what="two allocations run again"
+        )
 
 
 @in_virtual_time
@@ -183,8 +185,8 @@ async def test_a_node_that_returns_before_its_allocations_are_lost_keeps_them() 
         server = await cluster.a_server(heartbeats=QUICK)
         (node,) = await cluster.ready_nodes(server, 1)
         await server.client.jobs.register(with_script(a_job("shop")))
-        await until(lambda: statuses(server) == ["running"], what="it runs")
-        # The node was given up, but no evaluation of the job has run yet.
+        await until(lambda: statuses(server) == ["running"], what="the allocation runs")
+        # The node was marked down, but no evaluation of the job has run yet.
         follower = await cluster.a_server("m2", leads=False)
         stored = follower.replica.get(NODES, node.id)
         assert stored is not None
@@ -204,14 +206,14 @@ async def test_a_node_unknown_to_restored_servers_registers_again_and_gets_alloc
         (node,) = await cluster.ready_nodes(old, 1)
         await old.client.jobs.register(with_script(a_job("shop"), count=3))
         await until(lambda: statuses(old) == ["running"] * 3, what="three run")
-        async with ACluster(seed=8) as another:
-            new = await another.a_server("m9", heartbeats=QUICK)
+        async with ACluster(seed=8) as restored_cluster:
+            new = await restored_cluster.a_server("m9", heartbeats=QUICK)
             assert new.replica.index < old.replica.index
 
             node.exchange.api = new.api
             await until(lambda: new.replica.get(NODES, node.id) is not None, what="registered", within_s=60.0)
             await new.client.jobs.register(with_script(a_job("other")))
-            await until(lambda: statuses(new) == ["running"], what="it runs", within_s=120.0)
+            await until(lambda: statuses(new) == ["running"], what="the allocation runs", within_s=120.0)
 
             assert list(node.node._allocations) == [allocations(new)[0].id]
             await node.die()
@@ -227,7 +229,7 @@ async def test_assignments_of_a_lagging_server_are_ignored() -> None:
             DelayFault(reply_s=20.0) if operation is EngineOperation.FEED else None
         )
         await first.client.jobs.register(with_script(a_job("shop"), count=2))
-        await until(lambda: statuses(first) == ["running"] * 2, what="two run")
+        await until(lambda: statuses(first) == ["running"] * 2, what="two allocations run")
         before = dict(node.node._allocations)
 
         node.exchange.api = second.api
@@ -238,14 +240,14 @@ async def test_assignments_of_a_lagging_server_are_ignored() -> None:
 
 
 @in_virtual_time
-async def test_a_report_whose_reply_was_lost_is_repeated_with_its_id() -> None:
+async def test_a_report_without_a_reply_is_repeated_with_its_id() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         (node,) = await cluster.ready_nodes(server, 1)
         exchange = LossyExchange(node)
         await server.client.jobs.register(with_script(a_job("shop")))
 
-        await until(lambda: statuses(server) == ["running"], what="it runs")
+        await until(lambda: statuses(server) == ["running"], what="the allocation runs")
         await pass_time(5.0)
 
         ids = [report for report in exchange.report_ids if report]
@@ -277,7 +279,7 @@ async def test_a_canceled_fake_node_leaves_no_timer_running() -> None:
         server = await cluster.a_server()
         (node,) = await cluster.ready_nodes(server, 1)
         await server.client.jobs.register(with_script(a_batch_job("shop"), run_for="1h"))
-        await until(lambda: statuses(server) == ["running"], what="it runs")
+        await until(lambda: statuses(server) == ["running"], what="the allocation runs")
 
         await node.die()
 
@@ -296,7 +298,7 @@ async def test_a_fleet_completes_a_large_job() -> None:
         await cluster.ready_nodes(server, 10)
 
         await server.client.jobs.register(with_script(a_batch_job("shop"), count=300, run_for="5s"))
-        await until(lambda: count_running(server) == 300, what="all run")
+        await until(lambda: count_running(server) == 300, what="all allocations run")
 
         def is_dead() -> bool:
             job = server.replica.get(JOBS, "default", "shop")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.nodes import ANode, a_node, a_raw_job, a_server, find_termination
+from tests.node.nodes import NodeProcess, build_raw_job, find_termination, run_node, run_server
 from tests.waiting import wait_until
 
 WRITE_FAILED_MESSAGE = (
@@ -34,25 +34,25 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def list_messages(node: ANode) -> list[str]:
+def list_messages(node: NodeProcess) -> list[str]:
     nodes: Any = node.server.get("/v1/nodes")
     description: Any = node.server.get(f"/v1/node/{nodes[0]['ID']}")
     return [event["Message"] for event in description["Events"]]
 
 
-def list_statuses(node: ANode, job: str) -> list[str]:
+def list_statuses(node: NodeProcess, job: str) -> list[str]:
     return [allocation["ClientStatus"] for allocation in node.allocations(job)]
 
 
 @pytest.mark.needs("namespaces")
 def test_on_a_full_disk_running_tasks_continue_and_new_ones_wait_for_free_space(tmp_path: Path, disk: Path) -> None:
-    with a_server(tmp_path / "server") as server, a_node(server, disk / "node") as node:
+    with run_server(tmp_path / "server") as server, run_node(server, disk / "node") as node:
         agent = node.agent()
-        node.run(a_raw_job("runs", "exec sleep 1000", kind="service"))
-        wait_until(lambda: list_statuses(node, "runs") == ["running"], what="it runs")
+        node.run(build_raw_job("runs", "exec sleep 1000", kind="service"))
+        wait_until(lambda: list_statuses(node, "runs") == ["running"], what="the allocation runs")
         fill(disk / "filler")
 
-        node.run(a_raw_job("later", "exit 7"))
+        node.run(build_raw_job("later", "exit 7"))
         wait_until(lambda: WRITE_FAILED_MESSAGE in list_messages(node), what="the node reports its disk")
         assert (list_statuses(node, "runs"), list_statuses(node, "later")) == (["running"], ["pending"])
 
@@ -66,9 +66,9 @@ def test_on_a_full_disk_running_tasks_continue_and_new_ones_wait_for_free_space(
 
 @pytest.mark.needs("namespaces")
 def test_an_end_that_cannot_be_stored_on_a_full_disk_survives_the_agent(tmp_path: Path, disk: Path) -> None:
-    with a_server(tmp_path / "server") as server, a_node(server, disk / "node") as node:
-        node.run(a_raw_job("ends", f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; exit 7"))
-        wait_until(lambda: list_statuses(node, "ends") == ["running"], what="it runs")
+    with run_server(tmp_path / "server") as server, run_node(server, disk / "node") as node:
+        node.run(build_raw_job("ends", f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; exit 7"))
+        wait_until(lambda: list_statuses(node, "ends") == ["running"], what="the allocation runs")
         os.kill(node.agent(), signal.SIGSTOP)  # The supervisor notices the end, and the agent does not.
         (tmp_path / "go").touch()
         runs = disk / "node" / "node" / "runs"
@@ -145,13 +145,13 @@ def breakable_disk(tmp_path: Path) -> Iterator[BreakableDisk]:
 def test_on_a_read_only_disk_running_tasks_continue_and_the_node_recovers_with_the_disk(
     tmp_path: Path, breakable_disk: BreakableDisk
 ) -> None:
-    with a_server(tmp_path / "server") as server, a_node(server, breakable_disk.folder / "node") as node:
-        node.run(a_raw_job("runs", "exec sleep 1000", kind="service"))
-        wait_until(lambda: list_statuses(node, "runs") == ["running"], what="it runs")
+    with run_server(tmp_path / "server") as server, run_node(server, breakable_disk.folder / "node") as node:
+        node.run(build_raw_job("runs", "exec sleep 1000", kind="service"))
+        wait_until(lambda: list_statuses(node, "runs") == ["running"], what="the allocation runs")
         agent, supervisor = node.agent(), node.supervisor()
         breakable_disk.break_down()
 
-        node.run(a_raw_job("later", "exit 7"))
+        node.run(build_raw_job("later", "exit 7"))
         wait_until(lambda: WRITE_FAILED_MESSAGE in list_messages(node), what="the node reports its disk")
         assert (list_statuses(node, "runs"), list_statuses(node, "later")) == (["running"], ["pending"])
 
@@ -164,11 +164,11 @@ def test_on_a_read_only_disk_running_tasks_continue_and_the_node_recovers_with_t
 
 
 def test_a_node_starts_with_an_unreadable_journal_and_reports_it(tmp_path: Path) -> None:
-    with a_server(tmp_path / "server") as server:
+    with run_server(tmp_path / "server") as server:
         folder = tmp_path / "node"
-        with a_node(server, folder) as node:
-            node.run(a_raw_job("runs", "exec sleep 1000", kind="service"))
-            wait_until(lambda: list_statuses(node, "runs") == ["running"], what="it runs")
+        with run_node(server, folder) as node:
+            node.run(build_raw_job("runs", "exec sleep 1000", kind="service"))
+            wait_until(lambda: list_statuses(node, "runs") == ["running"], what="the allocation runs")
             journal = folder / "node" / "journal"
             data = journal.read_bytes()
             node.replace_journal(data[: len(data) // 2] + b"\0" * 20 + data[len(data) // 2 + 20 :])
@@ -176,5 +176,5 @@ def test_a_node_starts_with_an_unreadable_journal_and_reports_it(tmp_path: Path)
                 lambda: any("are damaged and were skipped" in message for message in list_messages(node)),
                 what="the damage is reported",
             )
-            node.run(a_raw_job("next", "exit 0"))
+            node.run(build_raw_job("next", "exit 0"))
             wait_until(lambda: list_statuses(node, "next") == ["complete"], what="the node runs tasks")

@@ -1,4 +1,4 @@
-"""What a node stores about ended allocations, and what it removes."""
+"""The data that a node retains about ended allocations, and the data that it removes."""
 
 import signal
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 from tests.agent.processes import RunningAgent, running
 from tests.file_search import find_folders
-from tests.node.nodes import ANode, a_node, a_raw_job, a_server
+from tests.node.nodes import NodeProcess, build_raw_job, run_node, run_server
 from tests.waiting import wait_until
 from wharf.node.agent.allocations.journal import SettledAllocation, decode_entries
 from wharf.node.tasks.folders import AllocationFolders
@@ -48,8 +48,8 @@ def test_only_gc_max_allocs_ended_allocations_keep_their_folders_and_all_keep_th
     (tmp_path / "wharf.toml").write_text(SETTINGS.format(folder=tmp_path))
     with running(tmp_path, "agent", "--config", "wharf.toml") as server:
         server.wait_ready()
-        server.put("/v1/jobs", {"Job": a_raw_job("runs", "exec sleep 1000", kind="service")})
-        server.put("/v1/jobs", {"Job": a_raw_job("ends", "echo output", count=5)})
+        server.put("/v1/jobs", {"Job": build_raw_job("runs", "exec sleep 1000", kind="service")})
+        server.put("/v1/jobs", {"Job": build_raw_job("ends", "echo output", count=5)})
         wait_until(lambda: statuses(server, "runs") == {"running"}, what="the service runs", within_s=30)
         wait_until(lambda: statuses(server, "ends") == {"complete"}, what="five allocations end", within_s=30)
         folders = tmp_path / "data" / "alloc"
@@ -68,7 +68,7 @@ def test_an_agent_that_stops_its_tasks_leaves_no_trace_of_them(tmp_path: Path) -
     (tmp_path / "wharf.toml").write_text(SETTINGS.format(folder=tmp_path))
     with running(tmp_path, "agent", "--config", "wharf.toml") as server:
         server.wait_ready()
-        server.put("/v1/jobs", {"Job": a_raw_job("runs", "exec sleep 1000", kind="service", count=3)})
+        server.put("/v1/jobs", {"Job": build_raw_job("runs", "exec sleep 1000", kind="service", count=3)})
         wait_until(
             lambda: [a["ClientStatus"] for a in list_allocations(server, "runs")] == ["running"] * 3, what="three run"
         )
@@ -100,7 +100,7 @@ def read_log(server: RunningAgent, alloc: str) -> bytes:
         return log
 
 
-def list_settled(node: ANode) -> set[str]:
+def list_settled(node: NodeProcess) -> set[str]:
     entries, _ = decode_entries((node.folder / "node" / "journal").read_bytes())
     return {entry.record.id for entry in entries if isinstance(entry, SettledAllocation)}
 
@@ -108,15 +108,15 @@ def list_settled(node: ANode) -> set[str]:
 def test_a_restarted_node_knows_ended_allocations_without_their_assignments(
     tmp_path: Path,
 ) -> None:
-    with a_server(tmp_path / "server") as server, a_node(server, tmp_path / "node") as node:
-        node.run(a_raw_job("ends", "echo output", Templates=[{"EmbeddedTmpl": "x", "DestPath": "secrets/x"}]))
+    with run_server(tmp_path / "server") as server, run_node(server, tmp_path / "node") as node:
+        node.run(build_raw_job("ends", "echo output", Templates=[{"EmbeddedTmpl": "x", "DestPath": "secrets/x"}]))
         wait_until(lambda: statuses(server, "ends") == {"complete"}, what="the task ends", within_s=30)
         (ended,) = node.allocations("ends")
-        wait_until(lambda: ended["ID"] in list_settled(node), what="its assignment is deleted", within_s=30)
+        wait_until(lambda: ended["ID"] in list_settled(node), what="the assignment is deleted", within_s=30)
 
         node.kill_agent()
         node.wait_ready()
-        node.run(a_raw_job("next", "true"))
+        node.run(build_raw_job("next", "true"))
         wait_until(lambda: statuses(server, "next") == {"complete"}, what="the node runs tasks again", within_s=30)
 
         (allocation,) = node.allocations("ends")
@@ -129,8 +129,8 @@ def test_a_restarted_node_knows_ended_allocations_without_their_assignments(
         assert b"output\n" == read_log(server, ended["ID"])
 
 
-def list_remains(node: ANode, alloc: str) -> list[str]:
-    """Return what is left of an allocation: folders, runs, mounts and control groups."""
+def list_remains(node: NodeProcess, alloc: str) -> list[str]:
+    """Return the remaining folders, runs, mounts and control groups of an allocation."""
     mounts = Path("/proc/self/mounts").read_text().splitlines()
     return [
         *map(str, find_folders(node.folder / "alloc", alloc)),

@@ -1,5 +1,5 @@
-"""Kills of agent, supervisor and shims at random moments: no task is stopped or run twice, and output and exit code
-are kept.
+"""Kills of agent, supervisor and shims at random moments: no task is stopped or run twice, and no output or
+exit code is lost.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.agent.processes import ANSWERED_WITHIN_S, RunningAgent, is_alive
-from tests.node.nodes import ANode, a_node, a_raw_job, a_server, find_termination
+from tests.node.nodes import NodeProcess, build_raw_job, find_termination, run_node, run_server
 from tests.waiting import wait_until
 
 LINES = 2_000
@@ -27,17 +27,17 @@ exit $((WHARF_ALLOC_INDEX % 3 + 40))
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ANode]:
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     """Run one node for all tests: servers assign allocations to a dead node until its heartbeat is missed."""
     folder = tmp_path_factory.mktemp("kills")
-    with a_server(folder / "server") as server, a_node(server, folder / "node") as node:
+    with run_server(folder / "server") as server, run_node(server, folder / "node") as node:
         yield node
 
 
 class KillRounds:
     """Runs jobs while processes of the node are killed, and checks that every task ran once."""
 
-    def __init__(self, node: ANode, folder: Path, seed: int) -> None:
+    def __init__(self, node: NodeProcess, folder: Path, seed: int) -> None:
         self._node = node
         self._starts = folder / "starts"
         self._starts.mkdir()
@@ -72,18 +72,20 @@ class KillRounds:
                 os.kill(pid, signal.SIGKILL)
 
     def run(self, job: str, count: int, kills: list[str]) -> None:
-        go = self._starts.with_name(f"{job}.go")
+        may_end_file = self._starts.with_name(f"{job}.go")
         # If supervisor and shim are dead, unread output is lost when the task ends. The tasks then end later.
         must_outlive_kills = "all" in kills or {"supervisor", "shims"} <= set(kills)
         if not must_outlive_kills:
-            go.touch()
-        self._node.run(a_raw_job(job, SCRIPT, count=count, Env={"STARTS": str(self._starts), "GO": str(go)}))
+            may_end_file.touch()
+        self._node.run(
+            build_raw_job(job, SCRIPT, count=count, Env={"STARTS": str(self._starts), "GO": str(may_end_file)})
+        )
         for target in kills:
             wait_until(self._is_random_moment, what="a random moment")
             self.kill(target)
         if must_outlive_kills:
             wait_until(lambda: self._has_begun(job, count), what="all tasks have started or failed")
-            go.touch()
+            may_end_file.touch()
         self._check(job, count)
 
     def _is_random_moment(self) -> bool:
@@ -107,7 +109,7 @@ class KillRounds:
             output = "".join(path.read_text() for path in sorted(logs.glob("t.stdout.*")))
             starts = self._starts / id
             if id in self._orphans and termination["exit_code"] == "-1" and not starts.exists():
-                assert output == ""  # Its shim was killed before the task started, and nothing shows that.
+                assert output == ""  # The shim was killed before the task started, and no record shows it.
                 continue
             assert starts.read_text() == "start\n"
             if termination["exit_code"] == "-1":
@@ -132,7 +134,9 @@ def was_never_started(allocation: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("target", ["agent", "supervisor", "shims", "all"])
-def test_tasks_run_once_and_to_their_end_whichever_process_is_killed(node: ANode, tmp_path: Path, target: str) -> None:
+def test_tasks_run_once_and_to_their_end_whichever_process_is_killed(
+    node: NodeProcess, tmp_path: Path, target: str
+) -> None:
     KillRounds(node, tmp_path, seed=1).run(f"one-{target}", 6, [target] * 2)
 
 
@@ -141,8 +145,8 @@ def test_tasks_run_once_and_to_their_end_whichever_process_is_killed(node: ANode
 def test_a_hundred_kills_under_churn(tmp_path: Path, tracking_method: str) -> None:
     random = Random(7)
     with (
-        a_server(tmp_path / "server") as server,
-        a_node(server, tmp_path / "node", tracking_method=tracking_method) as node,
+        run_server(tmp_path / "server") as server,
+        run_node(server, tmp_path / "node", tracking_method=tracking_method) as node,
     ):
         rounds = KillRounds(node, tmp_path, seed=7)
         for number in range(25):
@@ -150,20 +154,20 @@ def test_a_hundred_kills_under_churn(tmp_path: Path, tracking_method: str) -> No
             rounds.run(f"churn-{tracking_method}-{number}", 12, kills)
 
 
-def test_a_service_keeps_its_process_when_the_agent_is_killed(node: ANode) -> None:
-    node.run(a_raw_job("stays", "echo $$; exec sleep 1000", kind="service"))
+def test_a_service_keeps_its_process_when_the_agent_is_killed(node: NodeProcess) -> None:
+    node.run(build_raw_job("stays", "echo $$; exec sleep 1000", kind="service"))
     (allocation,) = wait_until(
-        lambda: [a for a in node.allocations("stays") if a["ClientStatus"] == "running"], what="it runs"
+        lambda: [a for a in node.allocations("stays") if a["ClientStatus"] == "running"], what="the allocation runs"
     )
     (pid,) = wait_until(
         lambda: [p for p in node.list_processes([allocation["ID"]]) if p not in node.shims()],
-        what="its process exists",
+        what="the process of the task exists",
     )
     before = allocation["TaskStates"]["t"]["Events"]
     node.kill_agent()
     node.wait_ready()
 
-    node.run(a_raw_job("next", "exit 0"))
+    node.run(build_raw_job("next", "exit 0"))
     wait_until(
         lambda: [a["ClientStatus"] for a in node.allocations("next")] == ["complete"],
         what="the node runs tasks again",
@@ -174,7 +178,9 @@ def test_a_service_keeps_its_process_when_the_agent_is_killed(node: ANode) -> No
 
     _stop(node.server, "stays")
     wait_until(lambda: not is_alive(pid), what="the process has ended")
-    wait_until(lambda: node.allocations("stays")[0]["ClientStatus"] == "complete", what="its end is reported")
+    wait_until(
+        lambda: node.allocations("stays")[0]["ClientStatus"] == "complete", what="the end of the allocation is reported"
+    )
 
 
 def _stop(server: RunningAgent, job: str) -> None:

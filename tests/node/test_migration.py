@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.nodes import ANode, a_node, a_raw_job, a_server
+from tests.node.nodes import NodeProcess, build_raw_job, run_node, run_server
 from tests.waiting import wait_until
 from wharf.node.artifacts.archives import UnpackBudget
 from wharf.node.migration import InvalidMigrationArchive, pack_folders, unpack_folders
@@ -125,18 +125,18 @@ def test_an_archive_with_too_many_files_is_rejected(allocation_folder: Path, tmp
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ANode, ANode]]:
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[NodeProcess, NodeProcess]]:
     folder = tmp_path_factory.mktemp("migration")
     with (
-        a_server(folder / "server") as server,
-        a_node(server, folder / "one") as source,
-        a_node(server, folder / "two") as two,
+        run_server(folder / "server") as server,
+        run_node(server, folder / "one") as source,
+        run_node(server, folder / "two") as two,
     ):
         wait_until(lambda: len(list_ready_nodes(source)) == 2, what="both nodes are ready")
         yield source, two
 
 
-def list_ready_nodes(node: ANode) -> list[dict[str, Any]]:
+def list_ready_nodes(node: NodeProcess) -> list[dict[str, Any]]:
     nodes: Any = node.server.get("/v1/nodes")
     return [description for description in nodes if description["Status"] == "ready"]
 
@@ -149,23 +149,23 @@ while :; do sleep 0.1; done
 """
 
 
-def run_job(nodes: tuple[ANode, ANode], id: str, script: str = SCRIPT, **disk: Any) -> dict[str, Any]:
+def run_job(nodes: tuple[NodeProcess, NodeProcess], id: str, script: str = SCRIPT, **disk: Any) -> dict[str, Any]:
     """Run a job and return its allocation once its task handles signals."""
-    job = a_raw_job(id, script, kind="service", Env={"VERSION": "one"})
+    job = build_raw_job(id, script, kind="service", Env={"VERSION": "one"})
     job["TaskGroups"][0]["EphemeralDisk"] = {"SizeMB": 30, **disk}
     job["TaskGroups"][0]["Migrate"] = {"MaxParallel": 1, "HealthCheck": "task_states", "MinHealthyTime": 1}
     nodes[0].run(job)
-    (allocation,) = wait_until(lambda: list_running(nodes[0], id), what="it runs")
+    (allocation,) = wait_until(lambda: list_running(nodes[0], id), what="the allocation runs")
     wait_until(lambda: (find_folder(nodes, allocation) / "t/local/own").exists(), what="the task handles signals")
     return allocation
 
 
-def list_running(node: ANode, id: str) -> list[dict[str, Any]]:
+def list_running(node: NodeProcess, id: str) -> list[dict[str, Any]]:
     return [allocation for allocation in node.allocations(id) if allocation["ClientStatus"] == "running"]
 
 
 def move_away(
-    node: ANode, id: str, *, meanwhile: Callable[[], None] = lambda: None
+    node: NodeProcess, id: str, *, meanwhile: Callable[[], None] = lambda: None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Move the allocation of the job to the other node, and return the old and the new allocation."""
     (predecessor,) = list_running(node, id)
@@ -184,7 +184,7 @@ def move_away(
     return predecessor, new
 
 
-def find_folder(nodes: tuple[ANode, ANode], allocation: dict[str, Any]) -> Path:
+def find_folder(nodes: tuple[NodeProcess, NodeProcess], allocation: dict[str, Any]) -> Path:
     (path,) = [folder for node in nodes for folder in (node.folder / "alloc").glob(allocation["ID"])]
     return path
 
@@ -194,7 +194,7 @@ def list_hook_messages(allocation: dict[str, Any]) -> list[str]:
 
 
 def test_a_replacement_on_another_node_has_everything_that_its_predecessor_wrote(
-    nodes: tuple[ANode, ANode],
+    nodes: tuple[NodeProcess, NodeProcess],
 ) -> None:
     run_job(nodes, "moves", Migrate=True)
 
@@ -210,7 +210,9 @@ def test_a_replacement_on_another_node_has_everything_that_its_predecessor_wrote
     )
 
 
-def test_missing_data_are_reported_and_the_allocation_starts_without_them(nodes: tuple[ANode, ANode]) -> None:
+def test_missing_data_are_reported_and_the_allocation_starts_without_them(
+    nodes: tuple[NodeProcess, NodeProcess],
+) -> None:
     predecessor = run_job(nodes, "lost", Migrate=True)
     folder = find_folder(nodes, predecessor)
     folder.rename(folder.with_name("elsewhere"))
@@ -245,7 +247,7 @@ def test_a_link_in_place_of_a_migrated_folder_is_not_followed(allocation_folder:
 
 @pytest.mark.parametrize("killed", ["receiver", "sender"])
 def test_data_arrive_complete_although_one_of_both_nodes_is_killed_meanwhile(
-    nodes: tuple[ANode, ANode], killed: str
+    nodes: tuple[NodeProcess, NodeProcess], killed: str
 ) -> None:
     node, destination = nodes
     job = f"large-{killed}"
@@ -271,5 +273,5 @@ def read_size(folder: Path) -> int:
     return file.stat().st_size if file.exists() else 0
 
 
-def list_downloads(node: ANode) -> list[Path]:
+def list_downloads(node: NodeProcess) -> list[Path]:
     return list((node.folder / "alloc" / ".arriving").iterdir())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.agent.processes import ANSWERED_WITHIN_S
-from tests.node.nodes import ANode, a_node, a_raw_job, a_server, find_termination
+from tests.node.nodes import NodeProcess, build_raw_job, find_termination, run_node, run_server
 from tests.waiting import wait_until
 from wharf.contract.model.times import SECOND
 from wharf.node.processes import list_pids
@@ -19,12 +19,12 @@ ZOMBIES = 50
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ANode]:
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     """Run a node with a well-behaved task, which the other tasks must not disturb."""
     folder = tmp_path_factory.mktemp("misbehaving")
-    with a_server(folder / "server") as server, a_node(server, folder / "node") as node:
+    with run_server(folder / "server") as server, run_node(server, folder / "node") as node:
         node.run(
-            a_raw_job("well-behaved", "while :; do date +%s >$WHARF_TASK_DIR/beat; sleep 0.2; done", kind="service")
+            build_raw_job("well-behaved", "while :; do date +%s >$WHARF_TASK_DIR/beat; sleep 0.2; done", kind="service")
         )
         wait_until(
             lambda: list_statuses(node, "well-behaved") == ["running"],
@@ -38,19 +38,19 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ANode]:
         assert ["ready"] == [description["Status"] for description in nodes]
 
 
-def list_statuses(node: ANode, job: str) -> list[str]:
+def list_statuses(node: NodeProcess, job: str) -> list[str]:
     return [allocation["ClientStatus"] for allocation in node.allocations(job)]
 
 
-def run_service(node: ANode, id: str, script: str, **task: Any) -> str:
+def run_service(node: NodeProcess, id: str, script: str, **task: Any) -> str:
     """Run a job and return the id of its running allocation."""
-    node.run(a_raw_job(id, script, kind="service", **task))
-    wait_until(lambda: list_statuses(node, id) == ["running"], what="it runs", within_s=WITHIN_S)
+    node.run(build_raw_job(id, script, kind="service", **task))
+    wait_until(lambda: list_statuses(node, id) == ["running"], what="the allocation runs", within_s=WITHIN_S)
     return str(node.allocations(id)[0]["ID"])
 
 
-def stop_service(node: ANode, id: str) -> dict[str, Any]:
-    """Stop the job and return its allocation once it has ended and no process of it is left."""
+def stop_service(node: NodeProcess, id: str) -> dict[str, Any]:
+    """Stop the job and return its allocation once it has ended and all its processes are gone."""
     address = f"{node.server.address}/v1/job/{id}"
     urllib.request.urlopen(urllib.request.Request(address, method="DELETE"), timeout=ANSWERED_WITHIN_S).close()
     wait_until(lambda: list_statuses(node, id) == ["complete"], what="the task has ended", within_s=WITHIN_S)
@@ -61,7 +61,7 @@ def stop_service(node: ANode, id: str) -> dict[str, Any]:
     return allocation
 
 
-def test_a_task_that_ignores_signals_is_killed_after_its_timeout(node: ANode) -> None:
+def test_a_task_that_ignores_signals_is_killed_after_its_timeout(node: NodeProcess) -> None:
     script = "trap '' INT TERM HUP; >$WHARF_TASK_DIR/ready; while :; do sleep 0.1; done"
     alloc = run_service(node, "stubborn", script, KillTimeout=SECOND)
     wait_until(
@@ -77,7 +77,7 @@ def test_a_task_that_ignores_signals_is_killed_after_its_timeout(node: ANode) ->
     assert times["Terminated"] - times["Killing"] >= SECOND
 
 
-def test_a_process_that_forks_away_from_its_session_ends_with_its_task(node: ANode) -> None:
+def test_a_process_that_forks_away_from_its_session_ends_with_its_task(node: NodeProcess) -> None:
     fork = "( trap '' INT TERM HUP; exec setsid sh -c 'setsid sleep 1001 & sleep 1002' ) &"
     alloc = run_service(node, "forks", f"{fork} {fork} exec sleep 1003")
     wait_until(lambda: len(node.list_processes([alloc])) >= 5, what="all processes have forked", within_s=WITHIN_S)
@@ -85,14 +85,14 @@ def test_a_process_that_forks_away_from_its_session_ends_with_its_task(node: ANo
     stop_service(node, "forks")
 
 
-def test_zombies_of_a_task_disappear_with_it(node: ANode) -> None:
+def test_zombies_of_a_task_disappear_with_it(node: NodeProcess) -> None:
     script = f"import os,time\nfor _ in range({ZOMBIES}):\n    os.fork() or os._exit(0)\ntime.sleep(1000)"
-    job = a_raw_job(
+    job = build_raw_job(
         "zombies", "", kind="service", Config={"command": "/usr/bin/env", "args": ["python3", "-c", script]}
     )
     job["TaskGroups"][0]["Tasks"][0]["Resources"] = {"CPU": 1, "MemoryMB": 100}
     node.run(job)
-    wait_until(lambda: list_statuses(node, "zombies") == ["running"], what="it runs", within_s=WITHIN_S)
+    wait_until(lambda: list_statuses(node, "zombies") == ["running"], what="the allocation runs", within_s=WITHIN_S)
     (alloc,) = [allocation["ID"] for allocation in node.allocations("zombies")]
     zombies: list[int] = []
 
@@ -123,9 +123,9 @@ def read_stat(pid: int) -> list[str]:
 
 
 @pytest.mark.needs("memory_bounds")
-def test_a_task_above_its_memory_limit_is_killed_by_the_kernel_and_shown_as_out_of_memory(node: ANode) -> None:
+def test_a_task_above_its_memory_limit_is_killed_by_the_kernel_and_shown_as_out_of_memory(node: NodeProcess) -> None:
     script = "import sys\nblocks = []\nwhile True: blocks.append(bytearray(1 << 20))"
-    job = a_raw_job("greedy", "", Config={"command": "/usr/bin/env", "args": ["python3", "-c", script]})
+    job = build_raw_job("greedy", "", Config={"command": "/usr/bin/env", "args": ["python3", "-c", script]})
     job["TaskGroups"][0]["Tasks"][0]["Resources"] = {"CPU": 1, "MemoryMB": 40}
     node.run(job)
     wait_until(lambda: list_statuses(node, "greedy") == ["failed"], what="the task has failed", within_s=WITHIN_S)
@@ -135,15 +135,17 @@ def test_a_task_above_its_memory_limit_is_killed_by_the_kernel_and_shown_as_out_
 
 
 @pytest.mark.needs("memory_bounds")
-def test_a_task_without_enough_memory_to_start_is_shown_as_out_of_memory(node: ANode) -> None:
-    job = a_raw_job("tiny", "", Config={"command": "/usr/bin/env", "args": ["python3", "-c", "print(bytes(1 << 25))"]})
+def test_a_task_without_enough_memory_to_start_is_shown_as_out_of_memory(node: NodeProcess) -> None:
+    job = build_raw_job(
+        "tiny", "", Config={"command": "/usr/bin/env", "args": ["python3", "-c", "print(bytes(1 << 25))"]}
+    )
     node.run(job)
     wait_until(lambda: list_statuses(node, "tiny") == ["failed"], what="the task has failed", within_s=WITHIN_S)
 
     assert "true" == find_termination(node.allocations("tiny")[0])["oom_killed"]
 
 
-def test_a_task_that_floods_its_log_keeps_only_the_last_part(node: ANode) -> None:
+def test_a_task_that_floods_its_log_keeps_only_the_last_part(node: NodeProcess) -> None:
     count = FLOOD_MB * 1_048_576 // 32
     flood = f"i=0; yes {'x' * 31} | head -n {count}; echo THE_END; exec sleep 1000"
     alloc = run_service(node, "floods", flood)
@@ -155,5 +157,5 @@ def test_a_task_that_floods_its_log_keeps_only_the_last_part(node: ANode) -> Non
 
     wait_until(lambda: read_end() == b"THE_END\n", what="the whole log is written", within_s=120)
     sizes = [file.stat().st_size for file in folder.glob("t.stdout.*")]
-    assert (True, True) == (len(sizes) <= 2, max(sizes) <= 5 << 20)  # As `LogConfig` says.
+    assert (True, True) == (len(sizes) <= 2, max(sizes) <= 5 << 20)  # The default limits of `LogConfig`.
     stop_service(node, "floods")

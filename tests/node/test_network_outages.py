@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.agent.processes import RunningAgent, running
-from tests.node.nodes import ANode, a_raw_job, find_termination
+from tests.node.nodes import NodeProcess, build_raw_job, find_termination
 from tests.node.tcp_relay import TO_NODE, TO_SERVER, TcpRelay, open_relay
 from tests.waiting import wait_until
 from wharf.contract.model.times import SECOND
@@ -29,19 +29,19 @@ class Cluster(NamedTuple):
     """A server, and a node that is connected to it through a relay. Tests reach the server directly."""
 
     server: RunningAgent
-    node: ANode
+    node: NodeProcess
     relay: TcpRelay
 
 
 @contextmanager
-def a_cluster(folder: Path, *, ttl: str = "1s") -> Iterator[Cluster]:
+def run_cluster(folder: Path, *, ttl: str = "1s") -> Iterator[Cluster]:
     for name in ("server", "node"):
         (folder / name).mkdir()
     (folder / "server" / "wharf.toml").write_text(SERVER.format(folder=folder / "server", ttl=ttl))
     with running(folder / "server", "agent", "--config", "wharf.toml") as server:
         server.wait_ready()
         with open_relay(server.address) as relay:
-            node = ANode(server, folder / "node", address=relay.address)
+            node = NodeProcess(server, folder / "node", address=relay.address)
             try:
                 node.start()
                 node.wait_ready()
@@ -70,7 +70,7 @@ def have_status(cluster: Cluster, **status_by_job: str) -> Callable[[], bool]:
 
 def run(cluster: Cluster, id: str, script: str, **disconnect: Any) -> None:
     kind = "batch" if id == "ends" else "service"
-    job = a_raw_job(id, script, kind=kind)
+    job = build_raw_job(id, script, kind=kind)
     job["TaskGroups"][0]["Disconnect"] = disconnect or {"LostAfter": 3_600 * SECOND, "Replace": False}
     cluster.node.run(job)
 
@@ -79,7 +79,7 @@ def run_jobs(cluster: Cluster, folder: Path) -> None:
     """Run a job that keeps running, and one that ends once the file `end` exists."""
     run(cluster, "goes", "exec sleep 1000")
     run(cluster, "ends", f"until [ -e {folder}/end ]; do sleep 0.1; done; exit 0")
-    wait_until(have_status(cluster, goes="running", ends="running"), what="both run")
+    wait_until(have_status(cluster, goes="running", ends="running"), what="both allocations run")
 
 
 def check_jobs(cluster: Cluster, before: dict[str, Any], restored_ns: int) -> None:
@@ -103,7 +103,7 @@ def check_jobs(cluster: Cluster, before: dict[str, Any], restored_ns: int) -> No
 def test_tasks_keep_running_without_network_and_their_ends_are_reported_in_order_afterwards(
     tmp_path: Path, directions: tuple[str, ...]
 ) -> None:
-    with a_cluster(tmp_path) as cluster:
+    with run_cluster(tmp_path) as cluster:
         run_jobs(cluster, tmp_path)
         before = find_allocation(cluster, "goes")
 
@@ -132,7 +132,7 @@ def is_end_stored(cluster: Cluster) -> bool:
 
 
 def test_slow_replies_delay_nothing_else(tmp_path: Path) -> None:
-    with a_cluster(tmp_path, ttl="3s") as cluster:
+    with run_cluster(tmp_path, ttl="3s") as cluster:
         cluster.relay.delay_s = 0.5
         run_jobs(cluster, tmp_path)
         (tmp_path / "end").touch()
@@ -151,11 +151,11 @@ def test_slow_replies_delay_nothing_else(tmp_path: Path) -> None:
 def test_each_group_follows_its_disconnect_rule_when_servers_are_away_for_minutes(
     tmp_path: Path, directions: tuple[str, ...]
 ) -> None:
-    with a_cluster(tmp_path, ttl="10s") as cluster:
+    with run_cluster(tmp_path, ttl="10s") as cluster:
         run_jobs(cluster, tmp_path)
         run(cluster, "stops", f"trap 'touch {tmp_path}/stopped; exit 0' INT; while :; do sleep 0.1; done",
             StopOnClientAfter=30 * SECOND)  # fmt: skip
-        wait_until(have_status(cluster, stops="running"), what="it runs")
+        wait_until(have_status(cluster, stops="running"), what="the allocation runs")
         before, stops = find_allocation(cluster, "goes"), find_allocation(cluster, "stops")
         began_ns = RealWorld().now_ns()
 

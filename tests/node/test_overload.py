@@ -1,4 +1,4 @@
-"""More short tasks than a node can run, for minutes: they wait, each runs once, and nothing is left of them.
+"""More short tasks than a node can run, for minutes: they wait, each runs once, and all their resources are freed.
 
 `OVERLOAD_SECONDS=600` runs the test for ten minutes.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.file_search import find_folders
-from tests.node.nodes import ANode, a_node, a_raw_job, a_server
+from tests.node.nodes import NodeProcess, build_raw_job, run_node, run_server
 from tests.waiting import wait_until
 
 SECONDS = int(os.environ.get("OVERLOAD_SECONDS", "60"))
@@ -35,19 +35,19 @@ def read_usage(pid: int) -> dict[str, int]:
     }
 
 
-def list_control_groups(node: ANode) -> list[Path]:
+def list_control_groups(node: NodeProcess) -> list[Path]:
     """Return the control groups of the node's runs, in all hierarchies."""
     nodes: Any = node.server.get("/v1/nodes")
     folders = find_folders(Path("/sys/fs/cgroup"), nodes[0]["ID"])
     return [group for folder in folders for group in folder.iterdir() if group.is_dir()]
 
 
-def is_complete(node: ANode, job: str, count: int) -> bool:
+def is_complete(node: NodeProcess, job: str, count: int) -> bool:
     summary: Any = node.server.get(f"/v1/job/{job}/summary")
     return bool(summary["Summary"].get("g", {}).get("Complete") == count)
 
 
-def is_explained(node: ANode, job: str) -> bool:
+def is_explained(node: NodeProcess, job: str) -> bool:
     """Return whether all tasks of a job are counted, and an evaluation names the exhausted resource for queued ones."""
     evaluations: Any = node.server.get(f"/v1/job/{job}/evaluations")
     summary: Any = node.server.get(f"/v1/job/{job}/summary")
@@ -56,7 +56,7 @@ def is_explained(node: ANode, job: str) -> bool:
     return sum(counts.values()) == TASKS_PER_SECOND and (not counts["Queued"] or (bool(exhausted) and all(exhausted)))
 
 
-def read_node_status(node: ANode) -> str:
+def read_node_status(node: NodeProcess) -> str:
     nodes: Any = node.server.get("/v1/nodes")
     return str(nodes[0]["Status"])
 
@@ -67,8 +67,8 @@ def has_passed(time_s: float) -> bool:
 
 @pytest.mark.faults
 def test_more_short_tasks_than_a_node_can_run_wait_and_are_cleaned_up(tmp_path: Path) -> None:
-    with a_server(tmp_path / "server") as server, a_node(server, tmp_path / "node") as node:
-        node.run(a_raw_job("warm", "exit 0", count=20))
+    with run_server(tmp_path / "server") as server, run_node(server, tmp_path / "node") as node:
+        node.run(build_raw_job("warm", "exit 0", count=20))
         wait_until(lambda: is_complete(node, "warm", 20), what="the node is warm", within_s=60.0)
         agent, supervisor = node.agent(), node.supervisor()
         assert supervisor is not None
@@ -77,7 +77,7 @@ def test_more_short_tasks_than_a_node_can_run_wait_and_are_cleaned_up(tmp_path: 
         starts, began_s = tmp_path / "starts", time.monotonic()
         for second in range(SECONDS):
             wait_until(partial(has_passed, began_s + second), what="a second is over")
-            node.run(a_raw_job(f"many-{second}", f"echo $WHARF_ALLOC_ID >>{starts}", count=TASKS_PER_SECOND))
+            node.run(build_raw_job(f"many-{second}", f"echo $WHARF_ALLOC_ID >>{starts}", count=TASKS_PER_SECOND))
         requested_s, ran_by_then = time.monotonic() - began_s, starts.stat().st_size // LINE_BYTES
         wait_until(
             lambda: is_explained(node, f"many-{SECONDS - 1}"), what="queued tasks have an explanation", within_s=60.0
@@ -106,7 +106,7 @@ def test_more_short_tasks_than_a_node_can_run_wait_and_are_cleaned_up(tmp_path: 
             print("agent" if pid == agent else "supervisor", "before:", earlier, "after:", now)
             assert now["files"] <= earlier["files"] + 8
             assert now["threads"] <= earlier["threads"] + 8
-            # Plus memory that the allocator does not return.
+            # The rest is memory that the allocator does not return to the system.
             assert now["kb"] <= earlier["kb"] + 60_000 + MAX_KB_PER_ALLOCATION * SECONDS * TASKS_PER_SECOND * (
                 pid == agent
             )
@@ -118,9 +118,9 @@ def test_more_short_tasks_than_a_node_can_run_wait_and_are_cleaned_up(tmp_path: 
         os.kill(agent, signal.SIGSTOP)
         wait_until(lambda: read_node_status(node) == "down", what="the node is down", within_s=600.0)
         os.kill(agent, signal.SIGCONT)
-        node.run(a_raw_job("next", "exit 0"))
+        node.run(build_raw_job("next", "exit 0"))
         wait_until(lambda: is_complete(node, "next", 1), what="the node is back and runs tasks", within_s=900.0)
         node.kill_agent()
-        node.run(a_raw_job("last", "exit 0"))
+        node.run(build_raw_job("last", "exit 0"))
         wait_until(lambda: is_complete(node, "last", 1), what="the restarted agent runs tasks", within_s=900.0)
         print("restarted agent:", read_usage(node.agent()))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.agent.processes import RunningAgent, running
-from tests.node.nodes import a_node, a_raw_job, a_server
+from tests.node.nodes import build_raw_job, run_node, run_server
 from tests.waiting import wait_until
 
 NODE = """\
@@ -28,7 +28,7 @@ http = 0
 
 
 @contextmanager
-def a_stopping_node(server: RunningAgent, folder: Path, *, drains: bool = True) -> Iterator[RunningAgent]:
+def run_stopping_node(server: RunningAgent, folder: Path, *, drains: bool = True) -> Iterator[RunningAgent]:
     folder.mkdir(exist_ok=True)
     settings = NODE.format(folder=folder, address=server.address)
     (folder / "wharf.toml").write_text(settings if drains else settings.replace("true\ndeadline", "false\ndeadline"))
@@ -53,12 +53,12 @@ def list_nodes_with_task(server: RunningAgent) -> list[str]:
 
 
 def test_a_node_is_drained_before_shutdown_and_gets_allocations_again_afterwards(tmp_path: Path) -> None:
-    with a_server(tmp_path / "server") as server, a_stopping_node(server, tmp_path / "stopping") as agent:
-        job = a_raw_job("moves", "exec sleep 1000", kind="service")
+    with run_server(tmp_path / "server") as server, run_stopping_node(server, tmp_path / "stopping") as agent:
+        job = build_raw_job("moves", "exec sleep 1000", kind="service")
         job["TaskGroups"][0]["Migrate"] = {"HealthCheck": "task_states", "MinHealthyTime": 1}
         server.put("/v1/jobs", {"Job": job})
         wait_until(lambda: list_nodes_with_task(server) == ["stopping"], what="the task runs")
-        with a_node(server, tmp_path / "other"):
+        with run_node(server, tmp_path / "other"):
             agent.process.send_signal(signal.SIGTERM)
             agent.process.wait(40)
 
@@ -69,7 +69,7 @@ def test_a_node_is_drained_before_shutdown_and_gets_allocations_again_afterwards
             assert "ineligible" == description["SchedulingEligibility"]
             assert "the node shuts down" == description["LastDrain"]["Meta"]["message"]
 
-            with a_stopping_node(server, tmp_path / "stopping"):
+            with run_stopping_node(server, tmp_path / "stopping"):
                 wait_until(
                     lambda: read_node(server)["SchedulingEligibility"] == "eligible", what="the node is eligible again"
                 )
@@ -78,13 +78,13 @@ def test_a_node_is_drained_before_shutdown_and_gets_allocations_again_afterwards
 
 
 def test_nothing_starts_on_a_node_that_stops_its_tasks(tmp_path: Path) -> None:
-    """Servers replace what ended early while another task still ends. The node must not start the replacement."""
-    with a_server(tmp_path / "server") as server, a_stopping_node(server, tmp_path / "ends", drains=False) as agent:
-        slow = a_raw_job(
+    """Servers replace a task that ended first while another still stops. The node must not start the replacement."""
+    with run_server(tmp_path / "server") as server, run_stopping_node(server, tmp_path / "ends", drains=False) as agent:
+        slow = build_raw_job(
             "slow", "trap '' INT; while true; do sleep 0.1; done", kind="service", KillTimeout=4_000_000_000
         )
         server.put("/v1/jobs", {"Job": slow})
-        server.put("/v1/jobs", {"Job": a_raw_job("moves", "exec sleep 1000", kind="service")})
+        server.put("/v1/jobs", {"Job": build_raw_job("moves", "exec sleep 1000", kind="service")})
 
         def all_run() -> bool:
             allocations: Any = server.get("/v1/allocations")

@@ -1,4 +1,4 @@
-"""Helper programs: their output, and that nothing of them survives a timeout or a failed check."""
+"""Helper programs: their output, and the end of all their processes after a timeout or a failed check."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Thousands of clients over plain sockets: waiting ones, misbehaving ones, and one that measures latency."""
+"""Thousands of clients over plain sockets: for blocking queries, for misuse, and for measurements of latency."""
 
 import asyncio
 import contextlib
@@ -62,7 +62,7 @@ async def read(port: int, target: str) -> Any:
     return json.loads(reply.body)
 
 
-async def blocked_queries(port: int) -> int:
+async def count_blocked_queries(port: int) -> int:
     """Return the number of waiting blocking queries from the server's metrics."""
     description = await read(port, "/v1/agent/self")
     return _find(description, "blocked_queries")
@@ -76,19 +76,19 @@ def _find(document: Any, name: str) -> int:
     return -1
 
 
-async def all_wait(port: int, count: int, *, within_s: float = 120.0) -> None:
+async def wait_until_all_block(port: int, count: int, *, within_s: float = 120.0) -> None:
     deadline = time.monotonic() + within_s
-    while (waiting_count := await blocked_queries(port)) < count:
+    while (waiting_count := await count_blocked_queries(port)) < count:
         assert time.monotonic() < deadline, f"after {within_s} s {waiting_count} of {count} wait"
         await asyncio.sleep(0.2)
 
 
-async def in_groups(count: int, call: Any) -> list[Any]:
+async def run_in_groups(count: int, call: Any) -> list[Any]:
     """Run `call(number)` for all numbers, at most `AT_ONCE` at a time."""
-    made = []
+    results = []
     for start in range(0, count, AT_ONCE):
-        made += await asyncio.gather(*(call(number) for number in range(start, min(count, start + AT_ONCE))))
-    return made
+        results += await asyncio.gather(*(call(number) for number in range(start, min(count, start + AT_ONCE))))
+    return results
 
 
 class Waiter(asyncio.Protocol):
@@ -98,7 +98,7 @@ class Waiter(asyncio.Protocol):
         self._request = f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
         self._parts: list[bytes] = []
         self._transport: asyncio.Transport | None = None
-        self.answered_s = 0.0
+        self.last_data_s = 0.0
         self.ended: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: Any) -> None:
@@ -106,7 +106,7 @@ class Waiter(asyncio.Protocol):
         transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        self.answered_s = time.monotonic()
+        self.last_data_s = time.monotonic()
         self._parts.append(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -119,7 +119,7 @@ class Waiter(asyncio.Protocol):
             self._transport.abort()
 
 
-async def wait_at(port: int, target: str) -> Waiter:
+async def open_waiter(port: int, target: str) -> Waiter:
     loop = asyncio.get_running_loop()
     return (await loop.create_connection(lambda: Waiter(target), HOST, port))[1]
 
@@ -145,26 +145,26 @@ def _links(pid: int) -> Iterator[str]:
             yield os.readlink(entry)
 
 
-# -- latency of others -----------------------------------------------------------------------------------------------
+# -- latency of other clients ------------------------------------------------------------------------------------
 
 
-class Pulse:
+class LatencyProbe:
     """Repeats a small request on new connections and records the latency of each reply."""
 
     def __init__(self, port: int, target: str = "/v1/job/small") -> None:
         self._port = port
         self._target = target
-        self.took_ms: list[float] = []
-        self.wrong: list[int] = []
+        self.latencies_ms: list[float] = []
+        self.error_statuses: list[int] = []
 
-    async def beat(self, times: int) -> None:
+    async def measure(self, times: int) -> None:
         for _ in range(times):
-            began = time.monotonic()
+            started_s = time.monotonic()
             reply = await ask(self._port, self._target)
-            self.took_ms.append((time.monotonic() - began) * 1_000)
+            self.latencies_ms.append((time.monotonic() - started_s) * 1_000)
             if reply.status != 200:
-                self.wrong.append(reply.status)
+                self.error_statuses.append(reply.status)
             await asyncio.sleep(0.005)
 
-    def at(self, share: float) -> float:
-        return sorted(self.took_ms)[min(len(self.took_ms) - 1, int(len(self.took_ms) * share))]
+    def get_percentile_ms(self, share: float) -> float:
+        return sorted(self.latencies_ms)[min(len(self.latencies_ms) - 1, int(len(self.latencies_ms) * share))]

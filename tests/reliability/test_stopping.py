@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.agent.processes import RunningAgent, running
-from tests.reliability.callers import FILES, Waiter, all_wait, allow_sockets, in_groups, read, wait_at
+from tests.reliability.callers import (
+    FILES,
+    Waiter,
+    allow_sockets,
+    open_waiter,
+    read,
+    run_in_groups,
+    wait_until_all_block,
+)
 
 ENDS_WITHIN_S = 60.0
 """Limit against hanging. The duration is printed; docs/reliability.md lists measured values."""
@@ -24,23 +32,23 @@ def stop_with_waiters(folder: Path, count: int) -> None:
 
 async def _scenario(agent: RunningAgent, count: int) -> None:
     port = int(agent.address.rpartition(":")[2])
-    seen = await read(port, "/v1/operator/state")
+    state = await read(port, "/v1/operator/state")
 
-    async def wait(number: int) -> Waiter:
+    async def start_waiting(number: int) -> Waiter:
         # Half of them query the same record, the others one record each.
         name = "namespaces" if number % 2 else f"job/absent-{number}/allocations"
-        return await wait_at(port, f"/v1/{name}?index={seen['Index'] + 1_000_000}&wait=10m&stale")
+        return await open_waiter(port, f"/v1/{name}?index={state['Index'] + 1_000_000}&wait=10m&stale")
 
-    waiters = await in_groups(count, wait)
-    await all_wait(port, count)
+    waiters = await run_in_groups(count, start_waiting)
+    await wait_until_all_block(port, count)
 
-    began = time.monotonic()
+    stopped_s = time.monotonic()
     agent.signal(signal.SIGTERM)
     answers = await asyncio.wait_for(asyncio.gather(*(waiter.ended for waiter in waiters)), ENDS_WITHIN_S)
-    took_s = max(waiter.answered_s for waiter in waiters) - began
+    duration_s = max(waiter.last_data_s for waiter in waiters) - stopped_s
     await asyncio.to_thread(agent.wait_end, ENDS_WITHIN_S)
     print(
-        f"\n{count} waiters: all answered {took_s:.2f} s after the signal, ended after {time.monotonic() - began:.2f} s"
+        f"\n{count} waiters: all answered {duration_s:.2f} s after the signal, ended after {time.monotonic() - stopped_s:.2f} s"
     )
 
     assert [answer.status for answer in answers if not answer.is_whole or answer.status != 200] == []

@@ -1,4 +1,4 @@
-"""The check of banned calls: what it finds and what it allows."""
+"""The check of banned calls: the calls that it finds and the calls that it allows."""
 
 import pytest
 
@@ -23,7 +23,7 @@ TEST = "tests/cluster/server/test_channel.py"
         ("simulation/__main__.py", "simulation.__main__"),
     ],
 )
-def test_a_file_has_the_name_that_it_is_imported_by(path: str, module: str) -> None:
+def test_a_file_name_is_converted_to_its_module_name(path: str, module: str) -> None:
     assert get_module_name(path) == module
 
 
@@ -105,7 +105,7 @@ def test_a_deciding_package_never_waits(package: str, source: str) -> None:
     assert set(rules_broken(f"src/wharf/{package}/part.py", source)) == {"await"}
 
 
-def test_the_shell_around_a_deciding_package_may_wait() -> None:
+def test_a_package_around_a_deciding_package_may_wait() -> None:
     assert rules_broken("src/wharf/limits/gateway.py", "async def f():\n    await g()") == []
 
 

@@ -1,4 +1,4 @@
-"""Change notes: their form, and the section that they become."""
+"""Change notes: their format, and the changelog section that is built from them."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def test_a_fragment_of_another_form_is_refused(name: str, text: str) -> None:
         check_fragment(name, text)
 
 
-def a_project(root: Path) -> Path:
+def create_project(root: Path) -> Path:
     (root / "changelog.d").mkdir()
     (root / "changelog.d" / "README.md").write_text("How to.")
     (root / "changelog.d" / "pools.added.md").write_text("Node pools.")
@@ -38,7 +38,7 @@ def a_project(root: Path) -> Path:
 
 
 def test_a_release_moves_the_fragments_into_the_log(tmp_path: Path) -> None:
-    root = a_project(tmp_path)
+    root = create_project(tmp_path)
 
     assert main(["0.2.0"], root) == 0
     assert (root / "CHANGELOG.md").read_text() == (
@@ -48,11 +48,11 @@ def test_a_release_moves_the_fragments_into_the_log(tmp_path: Path) -> None:
 
 
 def test_a_check_changes_nothing(tmp_path: Path) -> None:
-    root = a_project(tmp_path)
+    root = create_project(tmp_path)
 
     assert main([], root) == 0
     assert (root / "changelog.d" / "pools.added.md").exists()
 
 
 def test_a_version_of_another_form_is_refused(tmp_path: Path) -> None:
-    assert main(["next"], a_project(tmp_path)) == 2
+    assert main(["next"], create_project(tmp_path)) == 2

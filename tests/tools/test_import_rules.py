@@ -1,4 +1,4 @@
-"""The contract that keeps imports pointing down."""
+"""The check of import rules: a module may import only the layers below its own."""
 
 import tomllib
 
@@ -12,7 +12,7 @@ RULES = read_rows(
 )
 
 
-def test_an_import_that_the_row_names_passes() -> None:
+def test_an_import_in_the_row_of_its_module_passes() -> None:
     assert find_violations({("wharf.cluster.state.table", "wharf.model.job"): 3}, RULES, ()) == []
 
 
@@ -32,7 +32,7 @@ def test_an_import_that_points_up_inside_a_package_of_packages_is_a_violation() 
     ]
 
 
-def test_all_but_stands_for_every_other_row() -> None:
+def test_all_but_expands_to_every_other_row() -> None:
     imports = {("wharf.config", "wharf.cluster.state"): 1, ("wharf.config", "wharf.cli"): 2}
 
     assert find_violations(imports, RULES, ()) == [
@@ -71,7 +71,7 @@ def test_the_project_s_own_table_has_no_cycle() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     rules = read_rows(settings["tool"]["importlinter"]["contracts"][0]["rows"])
     placed: set[str] = set()
-    while layer := {package for package, below in rules.items() if package not in placed and below <= placed}:
+    while layer := {package for package, lower in rules.items() if package not in placed and lower <= placed}:
         placed |= layer
 
     assert placed == set(rules)

@@ -1,4 +1,4 @@
-"""The places that name dependencies agree."""
+"""The files that list dependencies agree."""
 
 from tools.requirements import find_disagreements, find_missing_hashes, read_direct_requirements, read_pins
 

@@ -1,4 +1,4 @@
-"""The shell scripts behind `make setup`, where the machine does not have what they look for."""
+"""The shell scripts of `make setup` on machines without the required programs."""
 
 import shutil
 import subprocess
@@ -12,7 +12,7 @@ from tools.findings import ROOT
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """A folder that stands for the whole path: a shell and little else."""
+    """A folder that is the only entry of PATH: it has a shell and few other programs."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("sh", "dirname", "id", "env"):

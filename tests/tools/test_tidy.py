@@ -1,4 +1,4 @@
-"""Text that must not be in the repository."""
+"""The check of text that must not be in the repository."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Addresses as people write them: loopback in every spelling, and host and port."""
+"""Addresses as users write them: loopback in every spelling, and host and port."""
 
 import pytest
 

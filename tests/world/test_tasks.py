@@ -30,14 +30,14 @@ async def test_the_wait_ends_after_the_timeout() -> None:
 
 @pytest.mark.parametrize("timeout_s", [None, float("inf")])
 @in_virtual_time
-async def test_the_wait_can_be_unlimited(timeout_s: float | None) -> None:
+async def test_a_wait_without_a_timeout_is_unlimited(timeout_s: float | None) -> None:
     event = asyncio.Event()
     asyncio.get_running_loop().call_later(1_000_000.0, event.set)
     assert await wait_for_event(event, timeout_s)
 
 
 @in_virtual_time
-async def test_an_event_that_is_set_does_not_wait() -> None:
+async def test_a_wait_for_a_set_event_returns_at_once() -> None:
     event = asyncio.Event()
     event.set()
     assert await wait_for_event(event, 0.0)

@@ -1,4 +1,4 @@
-"""Sockets can be bound and reached in folders of any depth, and only their owner may connect."""
+"""Unix sockets work in folders of any depth, and only their owner may connect."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ def count_open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_a_short_path_stays_as_it_is() -> None:
+def test_a_short_path_is_not_changed() -> None:
     with shorten_socket_path(Path("/run/a.sock")) as address:
         assert address == "/run/a.sock"
 
@@ -42,7 +42,7 @@ def test_only_the_owner_may_connect(tmp_path: Path) -> None:
         assert stat.S_IMODE((tmp_path / "a.sock").stat().st_mode) == 0o600
 
 
-def test_nobody_can_connect_before_the_owner_listens(tmp_path: Path) -> None:
+def test_no_process_can_connect_before_the_owner_listens(tmp_path: Path) -> None:
     with (
         bind_private_socket(tmp_path / "a.sock"),
         socket.socket(socket.AF_UNIX) as client,
@@ -80,9 +80,9 @@ def test_a_socket_is_listened_on_only_while_its_process_accepts_connections(tmp_
     path = deep_folder / "a.sock"
     before = is_listening(path)
     with bind_private_socket(path) as listener:
-        bound = is_listening(path)
+        is_listening_when_bound = is_listening(path)
         listener.listen()
         listening = is_listening(path)
 
-    assert (before, bound, listening, is_listening(path)) == (False, False, True, False)
+    assert (before, is_listening_when_bound, listening, is_listening(path)) == (False, False, True, False)
     assert not is_listening(tmp_path / ("c" * 150) / "a.sock")

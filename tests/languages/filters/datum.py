@@ -34,12 +34,16 @@ class Mood(enum.Enum):
 
 
 class Sub(msgspec.Struct, frozen=True, rename="pascal"):
+    """A record in a list of `Datum`."""
+
     name: str = ""
     port: int = 0
     tags: tuple[str, ...] | None = None
 
 
 class Datum(msgspec.Struct, frozen=True, rename="pascal"):
+    """A record with a field of each kind."""
+
     id: str = msgspec.field(default="abc-1", name="ID")
     name: str = "web"
     n: int = 50
@@ -77,5 +81,5 @@ DATUM = Datum()
 
 
 def accepts(text: str, datum: Datum = DATUM) -> bool:
-    made: Filter = compile_filter(text, Datum)
-    return made.accepts(datum)
+    compiled: Filter = compile_filter(text, Datum)
+    return compiled.accepts(datum)

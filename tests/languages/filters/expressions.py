@@ -1,4 +1,4 @@
-"""Hypothesis strategies for expressions: any tree, and trees over a type that often fit it."""
+"""Hypothesis strategies for expressions: arbitrary trees, and trees over a type that often fit the type."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -57,18 +57,18 @@ def trees(
 ) -> st.SearchStrategy[Expression]:
     term = st.builds(Match, selectors_, st.sampled_from(UNARY))
     term |= st.builds(Match, selectors_, st.sampled_from(BINARY), values.map(LiteralValue))
-    return grown(term, selectors_, bound)
+    return combine_terms(term, selectors_, bound)
 
 
-def grown(
+def combine_terms(
     term: st.SearchStrategy[Match], collected: st.SearchStrategy[Selector], bound: st.SearchStrategy[str]
 ) -> st.SearchStrategy[Expression]:
-    """Trees that join such terms in every way."""
+    """Return trees that combine these terms with every operator and quantifier."""
 
     def grow(inner: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expression]:
         operands = st.lists(inner, min_size=2, max_size=3).map(tuple)
         quantifiers = st.sampled_from(Quantifier)
-        two = st.tuples(st.none() | bound, bound) | st.tuples(bound, st.none())
+        two_names = st.tuples(st.none() | bound, bound) | st.tuples(bound, st.none())
         return (
             inner.map(Not)
             | operands.map(And)
@@ -81,7 +81,7 @@ def grown(
                 quantifiers,
                 collected,
                 inner,
-                two,
+                two_names,
             )
         )
 
@@ -101,41 +101,41 @@ FOR_ANYTHING = ("1", "0")
 BOUND = ("x", "y")
 
 
-def one_of_many(choices: Sequence[T]) -> st.SearchStrategy[T]:
-    """As `sampled_from`, without showing hundreds of choices wherever the strategy is shown."""
+def sample_from(choices: Sequence[T]) -> st.SearchStrategy[T]:
+    """Like `sampled_from`, but without printing hundreds of choices wherever Hypothesis prints the strategy."""
     return st.integers(0, len(choices) - 1).map(lambda index: choices[index])
 
 
 def selectors_over(subject: FilterSubject | type) -> st.SearchStrategy[Selector]:
-    """Selectors of a type with keys and indexes filled in, of bound names, and some that lead nowhere."""
+    """Return selectors of a type with keys and indexes filled in, selectors of bound names, and some that select nothing."""
     patterns = [tuple(info.selector.split(".")) for info in list_selectors(subject)]
     fields = sorted({part for parts in patterns for part in parts if not part.startswith("<")})
-    filled = one_of_many(patterns).flatmap(_filled)
-    below = st.builds(lambda s, part: Selector((*s.parts, part)), filled, one_of_many((*fields, *KEYS)))
+    filled = sample_from(patterns).flatmap(_fill_placeholders)
+    below = st.builds(lambda s, part: Selector((*s.parts, part)), filled, sample_from((*fields, *KEYS)))
     return st.one_of(filled, filled, filled, _selectors_of_bound(fields), below)
 
 
 def _selectors_of_bound(fields: list[str]) -> st.SearchStrategy[Selector]:
-    other_parts = st.lists(one_of_many((*fields[:30], *KEYS)), max_size=1)
+    other_parts = st.lists(sample_from((*fields[:30], *KEYS)), max_size=1)
     return st.builds(lambda first, other_parts: Selector((first, *other_parts)), st.sampled_from(BOUND), other_parts)
 
 
-def _filled(parts: tuple[str, ...]) -> st.SearchStrategy[Selector]:
+def _fill_placeholders(parts: tuple[str, ...]) -> st.SearchStrategy[Selector]:
     keys, indexes = st.sampled_from(KEYS), st.sampled_from(("0", "1", "9"))
     filled = [{"<key>": keys, "<index>": indexes}.get(part, st.just(part)) for part in parts]
     return st.tuples(*filled).map(Selector)
 
 
-def terms_that_fit(subject: FilterSubject | type) -> st.SearchStrategy[Match]:
-    """Terms with an operator that the kind has and a value that mostly fits."""
+def fitting_terms(subject: FilterSubject | type) -> st.SearchStrategy[Match]:
+    """Return terms with an operator of the kind and a value that mostly fits it."""
 
     def term(info: SelectorInfo) -> st.SearchStrategy[Match]:
         own = [FilterOperator(operator) for operator in info.operators]
         operators = st.sampled_from([operator for operator in FilterOperator if operator.positive in own])
         values = st.sampled_from(FITTING.get(info.kind) or (LITERALS if info.kind == "string" else FOR_ANYTHING))
-        return st.builds(_match, _filled(tuple(info.selector.split("."))), operators, values)
+        return st.builds(_match, _fill_placeholders(tuple(info.selector.split("."))), operators, values)
 
-    return one_of_many([info for info in list_selectors(subject) if info.operators]).flatmap(term)
+    return sample_from([info for info in list_selectors(subject) if info.operators]).flatmap(term)
 
 
 def _match(selector: Selector, operator: FilterOperator, text: str) -> Match:
@@ -143,15 +143,16 @@ def _match(selector: Selector, operator: FilterOperator, text: str) -> Match:
 
 
 def trees_over(subject: FilterSubject | type) -> st.SearchStrategy[Expression]:
+    """Return trees over a type: arbitrary ones, and ones whose operators and values mostly fit."""
     anything = trees(selectors_over(subject), st.sampled_from(LITERALS), st.sampled_from(BOUND))
     collections = [tuple(i.selector.split(".")) for i in list_selectors(subject) if i.kind in ("list", "map")]
-    collected = one_of_many(collections).flatmap(_filled)
+    collected = sample_from(collections).flatmap(_fill_placeholders)
     of_bound = st.builds(
         _match, _selectors_of_bound([]), st.sampled_from(FilterOperator), st.sampled_from(FOR_ANYTHING)
     )
-    fitting = terms_that_fit(subject)
+    fitting = fitting_terms(subject)
     return (
         anything
-        | grown(fitting, collected, st.sampled_from(BOUND))
-        | grown(fitting | of_bound, collected, st.just("x"))
+        | combine_terms(fitting, collected, st.sampled_from(BOUND))
+        | combine_terms(fitting | of_bound, collected, st.just("x"))
     )

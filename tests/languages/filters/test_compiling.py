@@ -104,6 +104,6 @@ def test_long_chains_are_decided_in_order() -> None:
 
 
 def test_one_filter_accepts_many_records() -> None:
-    made = compile_filter("Name == web", Datum)
+    compiled = compile_filter("Name == web", Datum)
 
-    assert [made.accepts(DATUM), made.accepts(msgspec.structs.replace(DATUM, name="x"))] == [True, False]
+    assert [compiled.accepts(DATUM), compiled.accepts(msgspec.structs.replace(DATUM, name="x"))] == [True, False]

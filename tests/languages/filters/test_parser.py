@@ -144,7 +144,7 @@ def test_the_number_of_terms_is_bounded() -> None:
 
 
 def count_parser_calls(text: str) -> int:
-    """How many functions are called to parse a text: a measure of time that no other work on the machine changes."""
+    """Return how many functions are called to parse a text. Unlike time, this does not depend on the load of the machine."""
     calls = 0
 
     def count(_frame: FrameType, event: str, _argument: object) -> None:

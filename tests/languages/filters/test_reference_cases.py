@@ -239,7 +239,7 @@ def test_a_time_is_compared_as_its_wire_text_and_a_null_time_is_missing(text: st
         ("all Subs as s { s.Nope == 1 }", TYPE),
     ],
 )
-def test_a_selector_selects_the_value_that_the_reference_says(text: str, result: bool | str) -> None:
+def test_a_selector_selects_the_value_in_the_reference(text: str, result: bool | str) -> None:
     assert result == outcome(text)
 
 
@@ -261,7 +261,7 @@ def test_a_type_error_is_raised_without_any_record() -> None:
 
 
 @pytest.mark.parametrize("text", ["Name == web AND N == 50", "Name == web && N == 50", "! Name == web", "N < 60"])
-def test_other_languages_operators_are_syntax_errors(text: str) -> None:
+def test_operators_of_other_languages_are_syntax_errors(text: str) -> None:
     assert outcome(text) == SYNTAX
 
 

@@ -42,7 +42,7 @@ B = Attribute("b", TextValue("x"))
         ("a = 1", body(A)),
         ("\ufeffa = 1", body(A)),
         ('a = 1\r\nb = "x"\r\n', body(A, B)),
-        # Newlines mean no more than spaces, and commas may be there or not: older documents rely on both.
+        # Newlines count as spaces, and commas are optional: older documents rely on both.
         ('a = 1 b = "x"', body(A, B)),
         ('a = 1, b = "x",', body(A, B)),
         ("a\n=\n1", body(A)),
@@ -191,7 +191,7 @@ def test_the_digits_of_a_number_are_bounded() -> None:
 
 
 def count_parser_calls(text: str) -> int:
-    """How many functions are called to parse a text: a measure of time that no other work on the machine changes."""
+    """Return how many functions are called to parse a text. Unlike time, this does not depend on the load of the machine."""
     calls = 0
 
     def count(frame: FrameType, event: str, argument: object) -> None:  # noqa: ARG001 (a profile function)
@@ -217,7 +217,7 @@ def test_the_time_is_linear_in_the_length(piece: str) -> None:
     assert long <= 2 * short + 100
 
 
-# -- anything ------------------------------------------------------------------------------------------------------
+# -- arbitrary text ------------------------------------------------------------------------------------------------
 
 WORDS = st.sampled_from(
     ["a", '"b"', "=", "{", "}", "[", "]", ",", ":", "\n", " ", "1", "-", ".5", "1e9", "true", "null", "#", "//", "/*", "*/",

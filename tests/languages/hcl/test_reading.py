@@ -77,7 +77,7 @@ def test_attributes_are_found_by_name_and_null_counts_as_absent() -> None:
         find_attributes(parse_document("a {}"), "a")
 
 
-def test_a_text_or_a_list_is_required_and_one_text_counts_as_a_list() -> None:
+def test_a_text_or_a_list_is_required_and_a_single_text_counts_as_a_list() -> None:
     assert TextValue("x") == require_text(value_of('a = "x"').value, "a")
     assert (TextValue("x"), TextValue("y")) == require_texts(value_of('a = ["x", "y"]').value, "a")
     assert (TextValue("x"),) == require_texts(value_of('a = "x"').value, "a")

@@ -1,4 +1,4 @@
-"""The commands of operators against a running gateway: what they print and change."""
+"""The commands of operators against a running gateway: their output and their effects."""
 
 import asyncio
 import json
@@ -390,7 +390,7 @@ def test_activity_of_an_organization_has_the_format_of_insights(tmp_path: Path) 
         for _ in range(3):
             await operator.send(ADA_HEADER)
         await operator.send(f"Authorization: token {INSTALLATION}", target="/repos/acme/site/issues/7")
-        await operator.send()  # An anonymous caller, who does not belong to the organization.
+        await operator.send()  # An anonymous caller does not belong to the organization.
         since = ("--since", "2020-01-01T00:00:00Z")
         return [
             json.loads(await operator.run("activity", "acme", "--group-by", group, *since))
@@ -457,27 +457,27 @@ def test_lint_exits_with_1_for_rules_that_a_limiter_would_reject(
 
 
 def test_the_admin_port_accepts_commands_only_with_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    token, wrong = tmp_path / "token", tmp_path / "wrong"
+    token, wrong_token = tmp_path / "token", tmp_path / "wrong"
     token.write_text("a-token-of-twenty-signs-or-more\n")
-    wrong.write_text("another-token-of-twenty-signs\n")
+    wrong_token.write_text("another-token-of-twenty-signs\n")
     token.chmod(0o600)
 
     async def scenario(operator: Operator) -> tuple[str, list[str]]:
         await operator.send(ADA_HEADER)
         errors = []
-        for file in ("", str(wrong), str(tmp_path / "none")):
+        for file in ("", str(wrong_token), str(tmp_path / "none")):
             monkeypatch.setenv("WHARF_LIMITS_TOKEN_FILE", file)
             errors.append(await operator.run_at(f"http://127.0.0.1:{operator.port}", "top", fails=True))
         monkeypatch.setenv("WHARF_LIMITS_TOKEN_FILE", str(token))
         return await operator.run_at(f"http://127.0.0.1:{operator.port}", "top"), errors
 
     more = f'admin_listen = "127.0.0.1:0"\nadmin_token_file = "{token}"\n'
-    top, (without, with_wrong, with_none) = run_as_operator(tmp_path, scenario, more=more)
+    top, (without_token, with_wrong_token, with_empty_token) = run_as_operator(tmp_path, scenario, more=more)
 
     assert "user:ada" in top
-    assert "requires the limiter's token: set WHARF_LIMITS_TOKEN_FILE" in without
-    assert "token required: set WHARF_LIMITS_TOKEN_FILE" in with_wrong
-    assert "cannot read" in with_none
+    assert "requires the limiter's token: set WHARF_LIMITS_TOKEN_FILE" in without_token
+    assert "token required: set WHARF_LIMITS_TOKEN_FILE" in with_wrong_token
+    assert "cannot read" in with_empty_token
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ class Host(httpx2.BaseTransport):
         return self.reply(request)
 
     def reply(self, request: httpx2.Request) -> httpx2.Response:
+        """Count a request and return the reply, which is a refusal while a limit is exceeded."""
         self.requests.append(request)
         now_s = self.clock.elapsed_s
         self.times_s.append(now_s)

@@ -109,6 +109,8 @@ async def test_while_one_request_waits_for_a_limit_the_others_wait_too() -> None
     host.limit_for(30)
 
     class ClockedHost(httpx2.AsyncBaseTransport):
+        """A transport that sets the clock of `host` to the virtual time and returns its reply."""
+
         async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
             clock.elapsed_s = now_s()
             return host.reply(request)
@@ -305,8 +307,8 @@ def test_tasks_of_many_processes_never_hold_more_permits_in_a_file_than_allowed(
         results = pool.map(request_permits_by_file, [tmp_path / "limits"] * 4)
 
     assert all(granted > 0 and max_permits <= 10 for granted, max_permits in results)
-    left = FileStateStore(tmp_path / "limits").update("host me", lambda state: len(state.permits))
-    assert 0 == left
+    permits_left = FileStateStore(tmp_path / "limits").update("host me", lambda state: len(state.permits))
+    assert 0 == permits_left
 
 
 def test_a_request_cancelled_while_the_file_is_locked_releases_its_permit(tmp_path: Path) -> None:

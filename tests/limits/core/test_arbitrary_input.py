@@ -14,7 +14,7 @@ from wharf.limits.core.callers.directory import MemoryDirectory
 from wharf.limits.core.callers.recognition import UnrecognizedCredential, recognize_caller
 from wharf.limits.core.large_files import UnreadableBatch, count_objects
 
-HERE = parse_address("192.0.2.7")
+ADDRESS = parse_address("192.0.2.7")
 
 
 @given(
@@ -25,8 +25,8 @@ HERE = parse_address("192.0.2.7")
     )
 )
 def test_any_credential_header_is_a_caller_or_unrecognised(header: str) -> None:
-    assert HERE is not None
-    caller = recognize_caller(read_credential(header), HERE, "/", MemoryDirectory(), 0)
+    assert ADDRESS is not None
+    caller = recognize_caller(read_credential(header), ADDRESS, "/", MemoryDirectory(), 0)
 
     assert isinstance(caller, UnrecognizedCredential) or caller.is_anonymous
 
@@ -48,7 +48,7 @@ def test_any_batch_is_counted_or_refused(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"objects": 3}', b"[]", b"[" * 100_000])
-def test_a_batch_that_cannot_be_counted_is_refused_with_what_to_send(body: bytes) -> None:
+def test_a_batch_that_cannot_be_counted_is_refused_with_the_expected_format(body: bytes) -> None:
     with pytest.raises(UnreadableBatch, match="Send JSON with a list `objects`"):
         count_objects(body)
 

@@ -38,9 +38,9 @@ def fields(plan: ChargePlan) -> dict[str, object]:
 def test_a_plan_from_a_template_equals_the_plan_from_the_rules(
     first: Caller, second: Caller, method: str, path: str, query: QueryFacts | None
 ) -> None:
-    book = Rulebook(RULES)
-    book.get_plan(RequestFacts("r1", method, path, first, query=query))
-    cast = book.get_plan(RequestFacts("r2", method, path, second, query=query))
-    made = Rulebook(RULES).get_plan(RequestFacts("r2", method, path, second, query=query))
+    rulebook = Rulebook(RULES)
+    rulebook.get_plan(RequestFacts("r1", method, path, first, query=query))
+    from_template = rulebook.get_plan(RequestFacts("r2", method, path, second, query=query))
+    from_rules = Rulebook(RULES).get_plan(RequestFacts("r2", method, path, second, query=query))
 
-    assert fields(cast) == fields(made)
+    assert fields(from_template) == fields(from_rules)

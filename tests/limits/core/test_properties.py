@@ -22,7 +22,7 @@ def admit(
     moments: list[tuple[int, int]],
     ceiling: int,
 ) -> list[tuple[int, int]]:
-    """Charge what fits, as a limiter does. Return the admitted costs with their times."""
+    """Charge the costs that fit, like a limiter. Return the admitted costs with their times."""
     now_ms, admitted = NOON_MS, []
     for wait_ms, cost in moments:
         now_ms += wait_ms
@@ -148,13 +148,13 @@ def test_a_meter_waits_at_most_one_window_for_any_debt(moments: list[tuple[int, 
         max_size=60,
     )
 )
-def test_active_leases_are_those_taken_or_renewed_and_neither_expired_nor_released(
+def test_a_lease_is_active_until_it_expires_or_is_released(
     steps: list[tuple[str, int, int]],
 ) -> None:
     table, model, now_ms = ConcurrencyLeases(), dict[str, int](), NOON_MS
-    for what, number, wait_ms in steps:
+    for action, number, wait_ms in steps:
         name = f"r{number}"
-        match what:
+        match action:
             case "take":
                 table.add("k", 1, now_ms, name)
                 model[name] = now_ms + LEASE_TTL_MS

@@ -14,9 +14,11 @@ from wharf.limits.core.route import (
 )
 
 segments = st.sampled_from(["a", "b", ".git", "c.git", "{x}", "{x}.git"])
-paths = st.lists(st.sampled_from(["a", "b", "c", "c.git", ".git"]), max_size=4).map(lambda some: "/" + "/".join(some))
+paths = st.lists(st.sampled_from(["a", "b", "c", "c.git", ".git"]), max_size=4).map(
+    lambda segments_: "/" + "/".join(segments_)
+)
 patterns = st.builds(
-    lambda methods, some, rest: f"{methods} /" + "/".join([*some, *(["*"] if rest else [])]),
+    lambda methods, segments_, has_rest: f"{methods} /" + "/".join([*segments_, *(["*"] if has_rest else [])]),
     st.sampled_from(["*", "GET", "POST", "GET,POST"]),
     st.lists(segments, max_size=3),
     st.booleans(),
@@ -78,27 +80,33 @@ def test_a_tree_finds_the_same_matches_as_a_single_pattern(text: str, method: st
 
 @given(patterns, patterns, methods, paths)
 def test_a_pattern_that_covers_another_matches_all_that_it_matches(
-    wide: str, narrow: str, method: str, path: str
+    wider: str, narrower: str, method: str, path: str
 ) -> None:
-    if parse_pattern(wide).covers(parse_pattern(narrow)) and matches(narrow, method, path):
-        assert matches(wide, method, path)
+    if parse_pattern(wider).covers(parse_pattern(narrower)) and matches(narrower, method, path):
+        assert matches(wider, method, path)
 
 
 @given(st.lists(patterns, max_size=6), patterns)
-def test_a_tree_finds_the_same_covering_patterns_as_a_scan(wides: list[str], narrow: str) -> None:
+def test_a_tree_finds_the_same_covering_patterns_as_a_scan(wider_patterns: list[str], narrower: str) -> None:
     tree: RouteTree[int] = RouteTree()
-    for number, text in enumerate(wides):
+    for number, text in enumerate(wider_patterns):
         tree.add(parse_pattern(text), number)
-    expected = [number for number, text in enumerate(wides) if parse_pattern(text).covers(parse_pattern(narrow))]
+    expected = [
+        number for number, text in enumerate(wider_patterns) if parse_pattern(text).covers(parse_pattern(narrower))
+    ]
 
-    assert sorted(tree.find_covering(parse_pattern(narrow))) == expected
+    assert sorted(tree.find_covering(parse_pattern(narrower))) == expected
 
 
 @given(st.text(alphabet="/.%2eEaA?#", max_size=20).map(lambda text: "/" + text))
 def test_a_normalized_path_is_normal(path: str) -> None:
-    tidy = normalize_path(path)
+    normalized = normalize_path(path)
 
-    assert (tidy.startswith("/"), "//" in tidy, {"..", "."} & set(split_path(tidy))) == (True, False, set())
+    assert (normalized.startswith("/"), "//" in normalized, {"..", "."} & set(split_path(normalized))) == (
+        True,
+        False,
+        set(),
+    )
 
 
 @given(st.text(max_size=30), st.text(max_size=60).map(lambda text: "/" + text))

@@ -146,7 +146,7 @@ def test_2_4_content_of_an_endpoint_rule_is_not_counted_again_for_a_mark_header(
     assert serve(scenario) == 1
 
 
-def test_4_2_headers_before_a_caller_is_known_are_those_of_the_address() -> None:
+def test_4_2_headers_before_a_caller_is_known_show_the_bucket_of_the_address() -> None:
     async def scenario(service: LimitEvaluator, _: Clock) -> tuple[str, str, bool]:
         login = await service.charge_failed_login("r1", anonymous())
         headers = dict(await service.render_address_headers(anonymous()))

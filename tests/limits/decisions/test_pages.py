@@ -1,4 +1,4 @@
-"""The limiter's own pages: insights and status, and who may read them."""
+"""The limiter's own pages: insights and status, and the callers that may read them."""
 
 import asyncio
 from collections.abc import Iterable
@@ -120,7 +120,10 @@ def test_a_token_without_a_required_scope_gets_403_with_the_scopes_it_needs() ->
         ("summary-stats", ""),
         ("nothing", SINCE),
         ("time-stats", f"{SINCE}&page=x"),
-        ("time-stats", f"{SINCE}&timestamp_increment=%C2%B2h"),  # A digit to Python, and no number.
+        (
+            "time-stats",
+            f"{SINCE}&timestamp_increment=%C2%B2h",
+        ),  # Python treats this character as a digit, but it is not a number.
     ],
 )
 def test_an_invalid_insights_request_gets_422(path: str, query: str) -> None:
@@ -168,7 +171,7 @@ class _StuckStore(MemoryStore):
         return await super().peek(charges)
 
 
-def test_a_caller_who_disconnects_while_a_page_is_rendered_holds_no_slot() -> None:
+def test_a_caller_that_disconnects_while_a_page_is_rendered_holds_no_slot() -> None:
     world, rules = AdvancingWorld(), read_rules("")
 
     async def scenario() -> tuple[int, int]:

@@ -100,10 +100,10 @@ def test_many_wrong_credentials_of_one_address_are_refused_before_they_are_check
 
 def test_long_values_chosen_by_callers_use_little_memory() -> None:
     decision_service = make_decision_service(settings=LimiterSettings(proxies=read_proxies(hops=1)))
-    long = ", ".join(["203.0.113.1"] * 500)
+    long_header = ", ".join(["203.0.113.1"] * 500)
 
     replies = [
-        send_request(decision_service, AsgiCaller("/" + "x" * 9_000, headers=[("x-forwarded-for", long)]))
+        send_request(decision_service, AsgiCaller("/" + "x" * 9_000, headers=[("x-forwarded-for", long_header)]))
         for _ in range(2)
     ]
 

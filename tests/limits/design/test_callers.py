@@ -28,11 +28,11 @@ def find_caller_address(*lines: str, trusted: bool = True, hops: int = 0) -> str
 # -- 4.1 -----------------------------------------------------------------------------------------------------------
 
 
-def test_4_1_without_proxies_the_address_is_the_sockets() -> None:
+def test_4_1_without_proxies_the_address_is_the_peer_address_of_the_socket() -> None:
     assert find_caller_address("192.0.2.9", trusted=False) == SOCKET
 
 
-def test_4_1_with_trusted_networks_it_is_the_first_untrusted_from_the_right() -> None:
+def test_4_1_with_trusted_networks_the_address_is_the_first_untrusted_entry_from_the_right() -> None:
     assert find_caller_address("203.0.113.1, 192.0.2.9, 10.0.0.7") == "192.0.2.9"
 
 
@@ -40,7 +40,7 @@ def test_4_1_headers_of_an_untrusted_peer_are_ignored() -> None:
     assert str(find_address("192.0.2.1", TRUSTED, forwarded_for=["203.0.113.1"])) == "192.0.2.1"
 
 
-def test_4_1_with_hops_it_is_that_number_of_entries_from_the_right() -> None:
+def test_4_1_with_hops_the_address_is_that_number_of_entries_from_the_right() -> None:
     assert [find_caller_address("203.0.113.1, 192.0.2.9, 10.0.0.7", hops=hops) for hops in (1, 2, 9)] == [
         "10.0.0.7",
         "192.0.2.9",
@@ -57,9 +57,9 @@ def test_4_1_header_lines_are_joined_in_order() -> None:
     assert find_caller_address("203.0.113.1", "192.0.2.9, 10.0.0.7") == "192.0.2.9"
 
 
-@pytest.mark.parametrize("bad", ["unknown", "", "300.1.1.1", "_hidden"])
-def test_4_1_a_malformed_entry_stops_at_the_last_good_one(bad: str) -> None:
-    assert find_caller_address(f"192.0.2.9, {bad}, 10.0.0.7") == "10.0.0.7"
+@pytest.mark.parametrize("malformed", ["unknown", "", "300.1.1.1", "_hidden"])
+def test_4_1_reading_from_the_right_stops_at_a_malformed_entry(malformed: str) -> None:
+    assert find_caller_address(f"192.0.2.9, {malformed}, 10.0.0.7") == "10.0.0.7"
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_4_1_ports_and_zones_are_cut_and_mapped_addresses_are_ipv4(text: str, ad
 def test_4_1_forwarded_is_read_only_if_named() -> None:
     lines = ['for=192.0.2.9;proto=https, for="[2001:db8::1]:9"']
     named = read_proxies(hops=2, should_read_forwarded=True)
-    unnamed = read_proxies(hops=2)
+    with_hops_only = read_proxies(hops=2)
 
-    assert [str(find_address(SOCKET, proxies, forwarded=lines)) for proxies in (named, unnamed)] == [
+    assert [str(find_address(SOCKET, proxies, forwarded=lines)) for proxies in (named, with_hops_only)] == [
         "192.0.2.9",
         SOCKET,
     ]
@@ -167,7 +167,7 @@ def continue_sending(
     return verdicts
 
 
-def make_limited_desk(caller: object = APP, *, rules: str = "") -> InMemoryLimiter:
+def make_exhausted_limiter(caller: object = APP, *, rules: str = "") -> InMemoryLimiter:
     """Return a limiter in which the bucket of this caller is used up for an hour."""
     limiter = InMemoryLimiter('[[rule]]\nname = "code_search"\nwindow = "1h"\nceiling = 10\n' + rules)
     limiter.send_many(10, caller, PATH)  # type: ignore[arg-type]  # Callers only.
@@ -175,7 +175,7 @@ def make_limited_desk(caller: object = APP, *, rules: str = "") -> InMemoryLimit
 
 
 def test_4_3_over_60_refusals_in_each_of_three_consecutive_minutes_are_a_ban_of_ten_minutes() -> None:
-    limiter = make_limited_desk()
+    limiter = make_exhausted_limiter()
     verdicts = continue_sending(limiter, 4 * 60)
     first = verdicts.index(Verdict.BANNED)
     retry_after_s = limiter.send(APP, PATH).retry_after_s or 0
@@ -193,7 +193,7 @@ def test_4_3_over_60_refusals_in_each_of_three_consecutive_minutes_are_a_ban_of_
 
 
 def test_4_3_two_minutes_are_not_enough() -> None:
-    limiter = make_limited_desk()
+    limiter = make_exhausted_limiter()
     continue_sending(limiter, 119)
     limiter.wait(2 * MINUTE_MS)
 
@@ -201,7 +201,7 @@ def test_4_3_two_minutes_are_not_enough() -> None:
 
 
 def test_4_3_the_three_minutes_must_be_consecutive() -> None:
-    limiter = make_limited_desk()
+    limiter = make_exhausted_limiter()
     verdicts = [
         *continue_sending(limiter, 120),
         *continue_sending(limiter, 60, a_second=1),
@@ -212,7 +212,7 @@ def test_4_3_the_three_minutes_must_be_consecutive() -> None:
 
 
 def test_4_3_sixty_refusals_a_minute_are_not_enough() -> None:
-    assert Verdict.BANNED not in continue_sending(make_limited_desk(), 10 * 60, a_second=1)
+    assert Verdict.BANNED not in continue_sending(make_exhausted_limiter(), 10 * 60, a_second=1)
 
 
 def test_4_3_a_tenth_of_the_limit_is_tolerated_if_it_is_more() -> None:
@@ -240,7 +240,7 @@ def test_4_3_a_refusal_counts_two_seconds_after_the_previous_one_was_sent() -> N
     assert (before, limiter.counters.bans["app:9"].refusals) == (0, 1)
 
 
-def test_4_3_a_caller_that_waits_as_told_is_never_banned() -> None:
+def test_4_3_a_caller_that_waits_for_retry_after_is_never_banned() -> None:
     limiter = InMemoryLimiter('[[rule]]\nname = "code_search"\nwindow = "1s"\nceiling = 1\n')
     verdicts = []
     for _ in range(1_000):
@@ -252,7 +252,7 @@ def test_4_3_a_caller_that_waits_as_told_is_never_banned() -> None:
 
 
 def test_4_3_the_subject_is_the_app_and_never_a_whole_user() -> None:
-    limiter = make_limited_desk()
+    limiter = make_exhausted_limiter()
     continue_sending(limiter, 4 * 60)
 
     assert [limiter.send(caller).verdict for caller in (APP, a_user(token="t2"), a_user(app="app:10"))] == [
@@ -264,7 +264,7 @@ def test_4_3_the_subject_is_the_app_and_never_a_whole_user() -> None:
 
 def test_4_3_without_an_app_the_subject_is_the_token() -> None:
     caller = a_user(token="t9")
-    limiter = make_limited_desk(caller)
+    limiter = make_exhausted_limiter(caller)
     continue_sending(limiter, 4 * 60, caller=caller)
 
     assert [limiter.send(sender).verdict for sender in (caller, a_user(token="t1"))] == [
@@ -275,7 +275,7 @@ def test_4_3_without_an_app_the_subject_is_the_token() -> None:
 
 def test_4_3_for_addresses_a_ban_is_only_reported() -> None:
     caller = anonymous()
-    limiter = make_limited_desk(caller)
+    limiter = make_exhausted_limiter(caller)
     verdicts = continue_sending(limiter, 4 * 60, caller=caller)
     decision = limiter.send(caller, "/meta")
 
@@ -287,7 +287,7 @@ def test_4_3_for_addresses_a_ban_is_only_reported() -> None:
 
 
 def test_4_3_requests_during_a_ban_do_not_lengthen_it() -> None:
-    limiter = make_limited_desk()
+    limiter = make_exhausted_limiter()
     continue_sending(limiter, 4 * 60)
     until_ms = limiter.counters.bans["app:9"].banned_until_ms
     continue_sending(limiter, 60)
@@ -311,11 +311,11 @@ def ban_lengths(limiter: InMemoryLimiter, count: int, *, pause_ms: int = 0) -> l
 
 
 def test_4_3_each_ban_doubles_the_last_up_to_24_hours() -> None:
-    assert ban_lengths(make_limited_desk(), 9) == [10, 20, 40, 80, 160, 320, 640, 1_280, 1_440]
+    assert ban_lengths(make_exhausted_limiter(), 9) == [10, 20, 40, 80, 160, 320, 640, 1_280, 1_440]
 
 
 def test_4_3_after_a_day_without_refusals_a_ban_is_a_first_ban() -> None:
-    assert ban_lengths(make_limited_desk(), 3, pause_ms=24 * 60 * MINUTE_MS) == [10, 10, 10]
+    assert ban_lengths(make_exhausted_limiter(), 3, pause_ms=24 * 60 * MINUTE_MS) == [10, 10, 10]
 
 
 def test_4_3_an_installations_subject_is_its_app() -> None:

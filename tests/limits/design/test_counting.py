@@ -13,7 +13,7 @@ from tests.limits.builders import (
     a_workflow,
     an_installation,
     anonymous,
-    only,
+    build_rules_text,
 )
 from wharf.limits.core.callers.caller import CallerClass
 from wharf.limits.core.counting.leases import LEASE_TTL_MS
@@ -46,7 +46,7 @@ def test_2_1_a_counter_survives_a_changed_ceiling() -> None:
 
 
 @pytest.mark.parametrize("ceiling", [1, 3, 5, 100])
-def test_2_1_limit_is_used_plus_remaining_always_and_neither_is_negative(ceiling: int) -> None:
+def test_2_1_limit_always_equals_used_plus_remaining_and_neither_is_negative(ceiling: int) -> None:
     limiter = InMemoryLimiter(core(10))
     limiter.send_many(4, a_user())
     limiter.reload(core(ceiling))
@@ -72,7 +72,7 @@ def test_2_1_one_user_through_two_apps_has_one_count_and_two_ceilings() -> None:
     assert (decision.limit, decision.used) == (15_000, 11)
 
 
-def test_2_1_a_grant_raises_the_ceiling_and_ends_by_itself() -> None:
+def test_2_1_a_grant_raises_the_ceiling_until_it_expires() -> None:
     until_ms = NOON_MS + MINUTE_MS
     grant = Grant(owner="user:ada", resource="core", amount=500, until_ms=until_ms, by="ops", reason="a move")
     limiter = InMemoryLimiter(grants=[grant])
@@ -86,27 +86,32 @@ def test_2_1_a_changed_window_length_applies_from_the_next_window() -> None:
     limiter = InMemoryLimiter(core(10, "1h"))
     first = limiter.send(a_user())
     limiter.reload(core(10, "1m"))
-    same = limiter.send(a_user())
+    same_window = limiter.send(a_user())
     limiter.now_ms = first.reset_s * SECOND_MS
-    next_one = limiter.send(a_user())
+    next_window = limiter.send(a_user())
 
-    assert (same.reset_s, same.used, next_one.used, next_one.reset_s) == (first.reset_s, 2, 1, first.reset_s + 60)
+    assert (same_window.reset_s, same_window.used, next_window.used, next_window.reset_s) == (
+        first.reset_s,
+        2,
+        1,
+        first.reset_s + 60,
+    )
 
 
 def test_2_1_a_changed_length_of_a_sliding_window_applies_when_the_count_has_expired() -> None:
     def rules(window: str) -> str:
-        return only(f'[[rule]]\nname = "p"\ncounts = "points"\nwindow = "{window}"\nceiling = 5')
+        return build_rules_text(f'[[rule]]\nname = "p"\ncounts = "points"\nwindow = "{window}"\nceiling = 5')
 
     limiter = InMemoryLimiter(rules("1m"))
     limiter.send_many(5, a_user())
     limiter.reload(rules("10s"))
     limiter.wait(30 * SECOND_MS)
-    still = limiter.send(a_user()).is_admitted
+    is_admitted_early = limiter.send(a_user()).is_admitted
     limiter.wait(35 * SECOND_MS)
     limiter.send_many(5, a_user())
     limiter.wait(11 * SECOND_MS)
 
-    assert (still, limiter.send(a_user()).is_admitted) == (False, True)
+    assert (is_admitted_early, limiter.send(a_user()).is_admitted) == (False, True)
 
 
 def test_2_1_a_renamed_rule_with_its_previous_name_keeps_its_counters() -> None:
@@ -126,10 +131,10 @@ def test_2_1_a_renamed_rule_without_its_previous_name_starts_at_0() -> None:
 
 
 def test_2_1_the_hash_of_rules_does_not_depend_on_file_and_line() -> None:
-    moved = "# a comment\n\n" + core(10)
+    moved_text = "# a comment\n\n" + core(10)
 
     assert (
-        hash_rules(read_rules(core(10))) == hash_rules(read_rules(moved, "elsewhere.toml")),
+        hash_rules(read_rules(core(10))) == hash_rules(read_rules(moved_text, "elsewhere.toml")),
         hash_rules(read_rules(core(10))) == hash_rules(read_rules(core(11))),
     ) == (True, False)
 
@@ -235,11 +240,11 @@ def test_2_3_every_limit_that_was_hit_is_named() -> None:
 def test_2_3_a_decision_lists_every_limit_with_its_count_before_and_after() -> None:
     limiter = InMemoryLimiter()
     limiter.send(a_user(), ISSUES, method="POST")
-    looked_at = {
-        seen.rule: (seen.before, seen.after) for seen in limiter.send(a_user(), ISSUES, method="POST").list_limits()
+    counts_by_rule = {
+        limit.rule: (limit.before, limit.after) for limit in limiter.send(a_user(), ISSUES, method="POST").list_limits()
     }
 
-    assert looked_at == {
+    assert counts_by_rule == {
         "core": (1, 2),
         "concurrent": (0, 1),
         "points": (5, 10),
@@ -250,12 +255,12 @@ def test_2_3_a_decision_lists_every_limit_with_its_count_before_and_after() -> N
     }
 
 
-def test_2_3_a_refusal_leaves_counters_as_they_were() -> None:
+def test_2_3_a_refusal_changes_no_counter() -> None:
     limiter = InMemoryLimiter(core(1))
     limiter.send(a_user())
-    (seen,) = limiter.send(a_user()).list_limits()
+    (limit,) = limiter.send(a_user()).list_limits()
 
-    assert (seen.before, seen.after, seen.is_hit, seen.free_at_ms) == (1, 1, True, NOON_MS + HOUR_MS)
+    assert (limit.before, limit.after, limit.is_hit, limit.free_at_ms) == (1, 1, True, NOON_MS + HOUR_MS)
 
 
 # -- 2.4 -----------------------------------------------------------------------------------------------------------
@@ -293,14 +298,16 @@ def test_2_4_unknown_methods_cost_5() -> None:
 # -- 2.5 -----------------------------------------------------------------------------------------------------------
 
 
-def held(limiter: InMemoryLimiter, count: int = 100, *, connection: ConnectionClass = ConnectionClass.PLAIN) -> None:
+def hold_slots(
+    limiter: InMemoryLimiter, count: int = 100, *, connection: ConnectionClass = ConnectionClass.PLAIN
+) -> None:
     for number in range(count):
         limiter.send(a_user(), "/zen", holds=True, request_id=f"held{number}", connection=connection)
 
 
 def test_2_5_a_lease_lasts_30_seconds_unless_it_is_renewed() -> None:
     limiter = InMemoryLimiter()
-    held(limiter)
+    hold_slots(limiter)
     limiter.wait(LEASE_TTL_MS - 1)
     before = limiter.send(a_user()).is_admitted
     limiter.wait(1)
@@ -310,7 +317,7 @@ def test_2_5_a_lease_lasts_30_seconds_unless_it_is_renewed() -> None:
 
 def test_2_5_one_renewal_keeps_all_slots_of_a_process() -> None:
     limiter = InMemoryLimiter()
-    held(limiter)
+    hold_slots(limiter)
     for _ in range(6):
         limiter.wait(10 * SECOND_MS)
         limiter.counters.renew([f"held{number}" for number in range(100)], limiter.now_ms)
@@ -320,15 +327,15 @@ def test_2_5_one_renewal_keeps_all_slots_of_a_process() -> None:
 
 def test_2_5_a_slot_is_released_once() -> None:
     limiter = InMemoryLimiter()
-    held(limiter)
+    hold_slots(limiter)
 
     assert [limiter.counters.release("held3", limiter.now_ms) for _ in range(3)] == [True, False, False]
     assert limiter.count("concurrent", "user:ada") == 99
 
 
-def test_2_5_an_expired_lease_whose_request_still_runs_counts_again_also_above_the_limit() -> None:
+def test_2_5_an_expired_lease_counts_again_if_its_request_still_runs_even_above_the_limit() -> None:
     limiter = InMemoryLimiter()
-    held(limiter)
+    hold_slots(limiter)
     limiter.wait(LEASE_TTL_MS)
     limiter.send(a_user(), "/zen", holds=True, request_id="new")
     revived = limiter.counters.renew([f"held{number}" for number in range(100)], limiter.now_ms)
@@ -338,11 +345,11 @@ def test_2_5_an_expired_lease_whose_request_still_runs_counts_again_also_above_t
 
 def test_2_5_a_websocket_costs_one_request_and_holds_a_slot_of_its_own_class() -> None:
     limiter = InMemoryLimiter()
-    held(limiter, connection=ConnectionClass.WEBSOCKET)
-    plain = limiter.send(a_user())
-    another = limiter.send(a_user(), "/zen", connection=ConnectionClass.WEBSOCKET)
+    hold_slots(limiter, connection=ConnectionClass.WEBSOCKET)
+    http_request = limiter.send(a_user())
+    websocket = limiter.send(a_user(), "/zen", connection=ConnectionClass.WEBSOCKET)
 
-    assert (plain.verdict, plain.used, another.list_hit_rules(is_enforced=True)) == (
+    assert (http_request.verdict, http_request.used, websocket.list_hit_rules(is_enforced=True)) == (
         Verdict.ADMITTED,
         101,
         ["concurrent_websockets"],
@@ -552,7 +559,7 @@ def test_2_10_21_repositories_are_1050_more_or_with_beyond_50(per_item: str, cei
 # -- 2.11 ----------------------------------------------------------------------------------------------------------
 
 
-def test_2_11_a_cost_above_the_whole_ceiling_is_a_403_that_says_so_without_retry_after() -> None:
+def test_2_11_a_cost_above_the_whole_ceiling_is_a_403_with_this_reason_and_without_retry_after() -> None:
     limiter = InMemoryLimiter()
     decision = limiter.send(a_user(), "/graphql", method="POST", query=QueryFacts(cost=5_001, points=1))
     refusal = limiter.refusal(decision, a_user())

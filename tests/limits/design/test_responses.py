@@ -17,7 +17,7 @@ def body_of(limiter: InMemoryLimiter, decision: LimitDecision, caller: Caller) -
     return msgspec.json.decode(limiter.refusal(decision, caller).body, type=dict[str, object])
 
 
-def make_exhausted_desk(rules: str = "") -> InMemoryLimiter:
+def make_exhausted_limiter(rules: str = "") -> InMemoryLimiter:
     """Return a limiter in which the content limits and the hourly limit of Ada are used up."""
     limiter = InMemoryLimiter('[[rule]]\nname = "core"\nceiling = 80\n' + rules)
     limiter.send_many(80, a_user(), ISSUES, method="POST")
@@ -28,19 +28,19 @@ def make_exhausted_desk(rules: str = "") -> InMemoryLimiter:
 
 
 def test_5_1_a_ban_comes_before_all_limits() -> None:
-    limiter = make_exhausted_desk()
+    limiter = make_exhausted_limiter()
     limiter.counters.ban("token:t1", NOON_MS + 5 * SECOND_MS)
 
     assert limiter.send(a_user(), ISSUES, method="POST").verdict is Verdict.BANNED
 
 
 def test_5_1_primary_comes_before_secondary() -> None:
-    decision = make_exhausted_desk().send(a_user(), ISSUES, method="POST")
+    decision = make_exhausted_limiter().send(a_user(), ISSUES, method="POST")
 
     assert (decision.verdict, decision.list_hit_rules(is_enforced=True)) == (Verdict.PRIMARY, ["core", "content"])
 
 
-def test_5_1_of_limits_of_one_kind_the_refusal_names_the_one_that_ends_last() -> None:
+def test_5_1_among_limits_of_one_kind_the_refusal_names_the_limit_that_ends_last() -> None:
     limiter = InMemoryLimiter('[[rule]]\nname = "content_hourly"\nceiling = 80\n')
     limiter.send_many(80, a_user(), ISSUES, method="POST")
     charge = limiter.send(a_user(), ISSUES, method="POST").refusing_charge
@@ -69,7 +69,7 @@ def test_5_1_retry_after_is_rounded_up_and_at_least_1() -> None:
     assert (first, limiter.send(a_user()).retry_after_s) == (2, 1)
 
 
-def test_5_1_a_full_concurrency_limit_says_1() -> None:
+def test_5_1_a_full_concurrency_limit_sends_retry_after_1() -> None:
     limiter = InMemoryLimiter()
     for number in range(100):
         limiter.send(a_user(), holds=True, request_id=f"held{number}")
@@ -112,7 +112,7 @@ def test_5_1_a_query_that_costs_more_than_is_left_reports_remaining_0() -> None:
 
 
 def test_5_2_rest_answers_403() -> None:
-    limiter = make_exhausted_desk()
+    limiter = make_exhausted_limiter()
 
     assert limiter.refusal(limiter.send(a_user()), a_user()).status == 403
 
@@ -172,13 +172,13 @@ def test_5_2_a_ban_answers_with_the_secondary_body_and_the_cause_banned() -> Non
 
 @pytest.mark.parametrize("status", [403, 429])
 def test_5_2_the_status_can_be_changed_by_rule(status: int) -> None:
-    limiter = make_exhausted_desk(f"status = {status}\n")
+    limiter = make_exhausted_limiter(f"status = {status}\n")
 
     assert limiter.refusal(limiter.send(a_user()), a_user()).status == status
 
 
 def test_5_2_messages_of_each_kind_contain_the_text_that_clients_search_for() -> None:
-    primary = make_exhausted_desk()
+    primary = make_exhausted_limiter()
     secondary = InMemoryLimiter()
     secondary.send_many(80, a_user(), ISSUES, method="POST")
     messages = [
@@ -192,8 +192,8 @@ def test_5_2_messages_of_each_kind_contain_the_text_that_clients_search_for() ->
     ]
 
 
-def test_5_2_documentation_urls_end_so_that_clients_tell_the_kinds_apart() -> None:
-    primary = make_exhausted_desk()
+def test_5_2_documentation_urls_have_an_ending_for_each_kind_of_limit() -> None:
+    primary = make_exhausted_limiter()
     secondary = InMemoryLimiter()
     secondary.send_many(80, a_user(), ISSUES, method="POST")
 
@@ -218,7 +218,7 @@ def test_5_3_a_secondary_limit_is_disclosed_only_in_its_own_refusal() -> None:
 
 
 def test_5_3_a_primary_refusal_names_no_secondary_limit_that_was_hit_too() -> None:
-    limiter = make_exhausted_desk()
+    limiter = make_exhausted_limiter()
     decision = limiter.send(a_user(), ISSUES, method="POST")
 
     assert (body_of(limiter, decision, a_user())["violated"], decision.list_hit_rules(is_enforced=True)) == (
@@ -253,9 +253,11 @@ def status_of(limiter: InMemoryLimiter, caller: Caller) -> tuple[dict[str, Bucke
 
 
 def test_5_3_disclose_secondary_adds_them_to_the_status_endpoint() -> None:
-    without, with_them = (status_of(InMemoryLimiter(rules), a_user())[0] for rules in ("", "disclose_secondary = true"))
+    undisclosed, disclosed = (
+        status_of(InMemoryLimiter(rules), a_user())[0] for rules in ("", "disclose_secondary = true")
+    )
 
-    assert sorted(with_them.keys() - without.keys()) == [
+    assert sorted(disclosed.keys() - undisclosed.keys()) == [
         "concurrent",
         "concurrent_websockets",
         "content",
@@ -301,7 +303,7 @@ def test_5_4_the_status_endpoint_costs_one_point_and_a_slot() -> None:
 
 
 def test_5_4_the_status_endpoint_replies_with_remaining_0_while_the_primary_limit_is_used_up() -> None:
-    limiter = make_exhausted_desk()
+    limiter = make_exhausted_limiter()
     decision = limiter.send(a_user(), "/rate_limit")
 
     assert (decision.verdict, decision.remaining) == (Verdict.ADMITTED, 0)

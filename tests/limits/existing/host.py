@@ -33,6 +33,7 @@ class Service:
         self.gateway = gateway
 
     def reply(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
+        """Return the status and the JSON body of the reply to a request."""
         self.served.append(f"{method} {path}")
         if path.endswith("/info/lfs/objects/batch"):
             return 200, self._build_batch(json.loads(body))
@@ -94,7 +95,7 @@ def _make_handler(service: Service) -> type[BaseHTTPRequestHandler]:
 
 
 class LimitedHost:
-    """The address of the gateway, and what it refused."""
+    """The address of the gateway, and the requests that it refused."""
 
     def __init__(self, service: Service, address: str, folder: Path) -> None:
         self.service = service

@@ -45,6 +45,7 @@ async def reply_hello(_request: ReceivedRequest, _reader: asyncio.StreamReader, 
 
 
 async def read_body(headers: dict[str, str], reader: asyncio.StreamReader) -> bytes:
+    """Read the body of a request, chunked or with a content length."""
     if headers.get("transfer-encoding") == "chunked":
         body = b""
         while size := int((await reader.readline()).strip(), 16):
@@ -78,6 +79,7 @@ class ScriptedService:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Handle the requests of one connection until it is closed."""
         self.connections += 1
         self._writers.add(writer)
         try:
@@ -137,7 +139,7 @@ class CallerSocket:
         return await self.read_reply(is_head=method == "HEAD")
 
     async def read_until_close(self) -> bytes:
-        """Return everything until the gateway closes the connection."""
+        """Return all bytes received until the gateway closes the connection."""
         async with asyncio.timeout(READ_TIMEOUT_S):
             try:
                 return await self.reader.read()

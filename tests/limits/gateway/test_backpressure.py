@@ -17,7 +17,7 @@ from tests.waiting import wait_on_loop_until
 MEBIBYTE = 1 << 20
 
 
-def test_a_caller_who_does_not_read_pauses_the_service(tmp_path: Path) -> None:
+def test_a_caller_that_does_not_read_pauses_the_service(tmp_path: Path) -> None:
     async def scenario(running: RunningGateway) -> tuple[bool, int]:
         sent = 0
         is_whole = asyncio.Event()
@@ -40,15 +40,15 @@ def test_a_caller_who_does_not_read_pauses_the_service(tmp_path: Path) -> None:
 
         def has_stopped_sending() -> bool:
             nonlocal before
-            still, before = sent == before and sent > 0, sent
-            return still
+            is_paused, before = sent == before and sent > 0, sent
+            return is_paused
 
         await wait_on_loop_until(has_stopped_sending, what="the service waits")
-        was_held_back = not is_whole.is_set()
+        was_paused = not is_whole.is_set()
         head = await caller.reader.readuntil(b"\r\n\r\n")
         body = await caller.reader.readexactly(64 * MEBIBYTE)
         assert head
-        return was_held_back, len(body)
+        return was_paused, len(body)
 
     assert run_scenario(tmp_path, scenario) == (True, 64 * MEBIBYTE)
 
@@ -145,7 +145,7 @@ def test_requests_wait_while_all_connections_to_the_service_are_busy(tmp_path: P
     assert (statuses, connections) == ([200] * 30, 2)
 
 
-def test_a_request_whose_caller_disconnects_while_it_waits_for_a_connection_is_refunded(tmp_path: Path) -> None:
+def test_a_request_is_refunded_if_its_caller_disconnects_while_it_waits_for_a_connection(tmp_path: Path) -> None:
     async def scenario(running: RunningGateway) -> tuple[int, list[str]]:
         may_end = asyncio.Event()
 
@@ -162,7 +162,7 @@ def test_a_request_whose_caller_disconnects_while_it_waits_for_a_connection_is_r
         await second.send(f"GET /second HTTP/1.1\r\nHost: a\r\n{ADA_SENDS}\r\n\r\n".encode())
         await wait_on_loop_until(lambda: count_slots(running.decision_service), what="the second is admitted")
         second.close()
-        await wait_on_loop_until(lambda: not count_slots(running.decision_service), what="its slot is freed")
+        await wait_on_loop_until(lambda: not count_slots(running.decision_service), what="the slot is freed")
         may_end.set()
         await first.read_reply()
         return count_slots(running.decision_service, rule="core"), [
@@ -172,7 +172,7 @@ def test_a_request_whose_caller_disconnects_while_it_waits_for_a_connection_is_r
     assert run_scenario(tmp_path, scenario, gateway="upstream_connections_most = 1") == (0, ["GET /first HTTP/1.1"])
 
 
-def test_requests_that_wait_for_a_connection_fail_when_the_service_is_gone(tmp_path: Path) -> None:
+def test_requests_that_wait_for_a_connection_fail_if_the_service_stops(tmp_path: Path) -> None:
     async def scenario(running: RunningGateway) -> tuple[list[int], int]:
         is_gone = asyncio.Event()
 
@@ -187,7 +187,7 @@ def test_requests_that_wait_for_a_connection_fail_when_the_service_is_gone(tmp_p
         tasks = [
             running.decision_service.world.start_task(caller.request("/x", ADA_SENDS), name="ask") for caller in callers
         ]
-        await wait_on_loop_until(lambda: count_slots(running.decision_service) == 6, what="all are admitted")
+        await wait_on_loop_until(lambda: count_slots(running.decision_service) == 6, what="all requests are admitted")
         running.service.close()
         is_gone.set()
         return [reply.status for reply in await asyncio.gather(*tasks)], count_slots(running.decision_service)

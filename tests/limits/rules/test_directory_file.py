@@ -1,4 +1,4 @@
-"""Directory files: their content and their problems. The tests of recognition cover the meaning."""
+"""Directory files: their content and their problems. The tests of authentication cover their meaning."""
 
 import pytest
 

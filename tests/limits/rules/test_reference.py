@@ -44,7 +44,7 @@ def test_the_example_of_a_directory_is_read() -> None:
     assert (len(register.tokens), list(register.installations), len(EXAMPLES)) == (2, [71], 3)
 
 
-def test_the_example_of_problems_is_what_is_reported() -> None:
+def test_the_example_of_problems_matches_the_reported_problems() -> None:
     text = '\n\n[[rule]]\nceilng = 3\n[[rule]]\nmatch = [\n  "/search",\n]'
     expected_lines = re.findall(r"```text\n(.*?)```", WRITTEN, re.DOTALL)[0].splitlines()
     with pytest.raises(Exception, match="is not known") as caught:

@@ -10,7 +10,7 @@ from wharf.limits.core.rule import UNLIMITED, Algorithm, CountedUnit, Rule, Rule
 from wharf.limits.rules import InvalidFile, read_rules
 from wharf.limits.rules.rules_file import read_profile
 
-REST = '[[rule]]\nname = "core"\nresource = "core"\nceiling = 10\n'
+CORE_RULE = '[[rule]]\nname = "core"\nresource = "core"\nceiling = 10\n'
 
 
 def rule_of(text: str, name: str = "mine") -> Rule:
@@ -23,7 +23,7 @@ def problems_of(text: str) -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-# -- what a file may say -------------------------------------------------------------------------------------------
+# -- content of a file ---------------------------------------------------------------------------------------------
 
 
 def test_the_example_of_the_design_is_read() -> None:
@@ -51,7 +51,7 @@ def test_an_empty_file_gives_the_built_in_profile() -> None:
     assert [rule.name for rule in read_rules("").rules] == [rule.name for rule in CODE_HOST.rules]
 
 
-def test_rules_of_the_file_come_before_those_of_the_profile() -> None:
+def test_rules_of_the_file_come_before_rules_of_the_profile() -> None:
     rules = read_rules('[[rule]]\nname = "mine"\nmatch = "GET /zen"\nresource = "zen"\nceiling = 1\n').rules
 
     assert [rule.name for rule in rules][:2] == ["mine", CODE_HOST.rules[0].name]
@@ -70,7 +70,7 @@ def test_a_rule_with_a_built_in_name_keeps_its_position() -> None:
     assert [rule.name for rule in rules] == [rule.name for rule in CODE_HOST.rules]
 
 
-def test_an_endpoint_of_the_file_precedes_that_of_the_profile() -> None:
+def test_an_endpoint_of_the_file_precedes_an_endpoint_of_the_profile() -> None:
     limiter = InMemoryLimiter('[[endpoint]]\nmatch = "POST /gists"\npoints = 3\n')
     costs = {charge.name: charge.cost for charge in limiter.send(a_user(), "/gists", method="POST").charges}
 
@@ -78,29 +78,33 @@ def test_an_endpoint_of_the_file_precedes_that_of_the_profile() -> None:
 
 
 def test_a_ceiling_may_be_one_number_for_all() -> None:
-    assert set(rule_of(REST + '[[rule]]\nname = "mine"\nceiling = 7\n').ceilings.values()) == {7}
+    assert set(rule_of(CORE_RULE + '[[rule]]\nname = "mine"\nceiling = 7\n').ceilings.values()) == {7}
 
 
 def test_any_applies_to_all_classes_that_are_not_named() -> None:
-    ceilings = rule_of(REST + '[[rule]]\nname = "mine"\nceiling = { any = 7, none = 1 }\n').ceilings
+    ceilings = rule_of(CORE_RULE + '[[rule]]\nname = "mine"\nceiling = { any = 7, none = 1 }\n').ceilings
 
     assert (ceilings[CallerClass.NONE], ceilings[CallerClass.WORKFLOW]) == (1, 7)
 
 
-def test_credential_applies_to_all_callers_with_one_and_named_classes_take_precedence() -> None:
-    ceilings = rule_of(REST + '[[rule]]\nname = "mine"\nceiling = { client = 1, credential = 7, any = 3 }\n').ceilings
+def test_credential_applies_to_all_callers_with_a_credential_and_named_classes_take_precedence() -> None:
+    ceilings = rule_of(
+        CORE_RULE + '[[rule]]\nname = "mine"\nceiling = { client = 1, credential = 7, any = 3 }\n'
+    ).ceilings
 
     assert (ceilings[CallerClass.NONE], ceilings[CallerClass.USER], ceilings[CallerClass.CLIENT]) == (3, 7, 1)
 
 
 def test_a_rule_does_not_apply_to_callers_that_its_ceiling_does_not_name() -> None:
-    rule = rule_of(REST + '[[rule]]\nname = "mine"\nceiling = { user = 7 }\n')
+    rule = rule_of(CORE_RULE + '[[rule]]\nname = "mine"\nceiling = { user = 7 }\n')
 
     assert [case for case in CallerClass if rule.applies_to(case)] == [CallerClass.USER, CallerClass.USER_ENTERPRISE]
 
 
 def test_a_ceiling_may_be_unlimited() -> None:
-    assert rule_of(REST + '[[rule]]\nname = "mine"\nceiling = "unlimited"\n').ceilings[CallerClass.USER] == UNLIMITED
+    assert (
+        rule_of(CORE_RULE + '[[rule]]\nname = "mine"\nceiling = "unlimited"\n').ceilings[CallerClass.USER] == UNLIMITED
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,7 +112,7 @@ def test_a_ceiling_may_be_unlimited() -> None:
     [("1500ms", 1_500), ("30s", 30_000), ("1m", 60_000), ("1h30m", 5_400_000), ("7d", 604_800_000)],
 )
 def test_durations_are_written_with_their_units(text: str, milliseconds: int) -> None:
-    assert rule_of(REST + f'[[rule]]\nname = "mine"\nceiling = 1\nwindow = "{text}"\n').window_ms == milliseconds
+    assert rule_of(CORE_RULE + f'[[rule]]\nname = "mine"\nceiling = 1\nwindow = "{text}"\n').window_ms == milliseconds
 
 
 @pytest.mark.parametrize(
@@ -122,19 +126,21 @@ def test_durations_are_written_with_their_units(text: str, milliseconds: int) ->
     ],
 )
 def test_the_counted_unit_selects_the_algorithm_unless_the_rule_sets_one(counts: str, algorithm: Algorithm) -> None:
-    rule = rule_of(REST + f'[[rule]]\nname = "mine"\nceiling = 1\ncounts = "{counts}"\n')
+    rule = rule_of(CORE_RULE + f'[[rule]]\nname = "mine"\nceiling = 1\ncounts = "{counts}"\n')
 
     assert (rule.counts, rule.algorithm) == (CountedUnit(counts), algorithm)
 
 
-def test_a_rule_knows_its_file_and_line() -> None:
-    rules = read_rules(REST.replace("\n", "\n\n", 1) + '\n[[rule]]\nname = "mine"\nceiling = 1\n', "mine.toml").rules
+def test_a_rule_has_its_file_and_line() -> None:
+    rules = read_rules(
+        CORE_RULE.replace("\n", "\n\n", 1) + '\n[[rule]]\nname = "mine"\nceiling = 1\n', "mine.toml"
+    ).rules
 
     assert [(rule.file, rule.line) for rule in rules if rule.name == "mine"] == [("mine.toml", 7)]
 
 
-def test_a_file_can_do_without_a_profile() -> None:
-    assert [rule.name for rule in read_rules('profile = "none"\n' + REST).rules] == ["core"]
+def test_a_file_may_have_no_profile() -> None:
+    assert [rule.name for rule in read_rules('profile = "none"\n' + CORE_RULE).rules] == ["core"]
 
 
 def test_the_tables_of_points_graphql_and_bans_are_read() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.limits.builders import only
+from tests.limits.builders import build_rules_text
 from wharf.cli.root import root
 from wharf.limits.rules import read_rules
 from wharf.limits.simulation.access_log import AccessLogReader, LogRecord
@@ -15,8 +15,10 @@ from wharf.limits.simulation.chart import render_svg
 from wharf.limits.simulation.parallel import can_split_callers, simulate_lines, simulate_logs
 
 NOON_MS = 1_795_262_400_000
-TWO_A_MINUTE = only('[[rule]]\nname = "few"\nmatch = ["GET /few"]\nresource = "few"\nwindow = "1m"\nceiling = 2')
-ONE_AT_ONCE = only('[[rule]]\nname = "alone"\ncounts = "connections"\nceiling = 1')
+TWO_A_MINUTE = build_rules_text(
+    '[[rule]]\nname = "few"\nmatch = ["GET /few"]\nresource = "few"\nwindow = "1m"\nceiling = 2'
+)
+ONE_AT_ONCE = build_rules_text('[[rule]]\nname = "alone"\ncounts = "connections"\nceiling = 1')
 
 
 def line(second: int = 0, *, user: str = "-", path: str = "/few", host: str = "192.0.2.7", rest: str = "") -> bytes:
@@ -81,9 +83,9 @@ def test_the_result_lists_what_was_not_simulated() -> None:
 
 
 def test_rules_in_shadow_mode_are_counted_and_refuse_no_request() -> None:
-    shadowed = TWO_A_MINUTE.replace("ceiling = 2", "ceiling = 2\nshadow = true", 1)
+    shadow_rules = TWO_A_MINUTE.replace("ceiling = 2", "ceiling = 2\nshadow = true", 1)
 
-    result = simulate_lines([line() for _ in range(3)], read_rules(shadowed))
+    result = simulate_lines([line() for _ in range(3)], read_rules(shadow_rules))
 
     assert (result.refused, result.shadowed) == (0, {"few": 1})
 
@@ -148,6 +150,6 @@ def test_the_result_does_not_depend_on_the_number_of_processes(tmp_path: Path) -
 
 
 def test_callers_are_not_split_if_a_rule_counts_several_together() -> None:
-    by_address = only('[[rule]]\nname = "wide"\nscope = ["address"]\nceiling = 5\n')
+    by_address = build_rules_text('[[rule]]\nname = "wide"\nscope = ["address"]\nceiling = 5\n')
 
     assert [can_split_callers(read_rules(rules)) for rules in ("", TWO_A_MINUTE, by_address)] == [True, True, False]

@@ -177,17 +177,17 @@ CONTRACT: Final[Mapping[str, Tests]] = {
     },
 }
 
-# The numbered rules of the design that have no test with their number in its name, or also others.
+# Tests of numbered rules of the design, for rules without tests that have the number in their names, or with more tests.
 DESIGN: Final[Tests] = {
     "3.1": [
         "test_3_1_decisions_continue_on_the_new_master_of_sentinel",
-        "test_3_1_a_redis_with_tls_a_user_and_a_password_is_reached_with_all_three_and_not_without",
+        "test_3_1_a_redis_with_tls_a_user_and_a_password_accepts_only_connections_with_all_three",
     ],
     "3.2": ["test_a_cancelled_request_is_not_charged_and_affects_no_other_request"],
     "6": [
         "test_time_spent_waiting_is_not_counted_as_cpu_time",
         "test_waiting_requests_do_not_count_as_concurrent",
-        "test_a_heartbeat_passes_where_everybody_else_is_refused",
+        "test_a_heartbeat_is_admitted_while_all_other_requests_are_refused",
         "test_a_rule_that_would_refuse_a_heartbeat_is_an_error",
         "test_several_api_processes_share_their_counters",
         "test_counters_in_memory_serve_one_machine_only",

@@ -168,7 +168,7 @@ def test_a_built_in_workflow_token_is_counted_per_repository() -> None:
     )
 
 
-# -- what raises a ceiling -----------------------------------------------------------------------------------------
+# -- higher ceilings -----------------------------------------------------------------------------------------------
 
 
 def test_an_app_owned_by_an_enterprise_tier_organization_raises_all_its_users() -> None:
@@ -228,7 +228,7 @@ def test_a_workflow_of_an_enterprise_account_is_raised_if_the_path_names_no_acco
     assert recognize_valid("token ghs_workflow_acme").caller_class is CallerClass.WORKFLOW_ENTERPRISE
 
 
-# -- what is refused -----------------------------------------------------------------------------------------------
+# -- refused credentials -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ ISSUES = "/repos/acme/site/issues"
 FIVE = [f"x-ratelimit-{name}" for name in ("limit", "remaining", "used", "reset", "resource")]
 
 
-def make_exhausted_desk() -> tuple[InMemoryLimiter, LimitDecision]:
+def make_exhausted_limiter() -> tuple[InMemoryLimiter, LimitDecision]:
     """Return a limiter in which an address has used up its hourly limit, and the refusal that follows."""
     limiter = InMemoryLimiter()
     limiter.send_many(60, anonymous())
@@ -22,7 +22,7 @@ def make_exhausted_desk() -> tuple[InMemoryLimiter, LimitDecision]:
 
 
 def test_the_rate_limit_status_is_carried_by_headers_of_admitted_and_refused_responses() -> None:
-    limiter, refusal = make_exhausted_desk()
+    limiter, refusal = make_exhausted_limiter()
     admitted = limiter.send(a_user())
 
     assert [[name for name in FIVE if name in limiter.headers(decision)] for decision in (admitted, refusal)] == [
@@ -93,13 +93,13 @@ def test_within_limits_a_counted_request_decreases_remaining_and_increases_used(
 
 
 def test_within_limits_a_request_beyond_the_primary_limit_leads_to_primary_exceeded_with_remaining_0() -> None:
-    limiter, refusal = make_exhausted_desk()
+    limiter, refusal = make_exhausted_limiter()
 
     assert (refusal.verdict, limiter.headers(refusal)["x-ratelimit-remaining"]) == (Verdict.PRIMARY, "0")
 
 
 def test_primary_exceeded_ends_when_time_reaches_x_ratelimit_reset() -> None:
-    limiter, refusal = make_exhausted_desk()
+    limiter, refusal = make_exhausted_limiter()
     limiter.now_ms = refusal.reset_s * SECOND_MS - 1
     just_before = limiter.send(anonymous()).verdict
     limiter.now_ms = refusal.reset_s * SECOND_MS
@@ -115,7 +115,7 @@ def test_within_limits_a_secondary_condition_leads_to_secondary_exceeded() -> No
 
 
 def test_limited_callers_that_continue_stay_limited() -> None:
-    limiter, _ = make_exhausted_desk()
+    limiter, _ = make_exhausted_limiter()
 
     assert {limiter.send(anonymous()).verdict for _ in range(20)} == {Verdict.PRIMARY}
 
@@ -140,7 +140,7 @@ def body_of(limiter: InMemoryLimiter, decision: LimitDecision) -> dict[str, obje
 
 
 def test_1_a_primary_limit_answers_403_or_429_with_remaining_0() -> None:
-    limiter, refused = make_exhausted_desk()
+    limiter, refused = make_exhausted_limiter()
     refusal = limiter.refusal(refused, anonymous())
 
     assert (refusal.status, dict(refusal.headers)["x-ratelimit-remaining"]) == (403, "0")
@@ -155,14 +155,14 @@ def test_2_a_secondary_limit_answers_403_or_429_with_a_message_stating_that_a_se
 
 
 def test_3_a_client_that_waits_for_reset_after_a_primary_exceedance_is_admitted() -> None:
-    limiter, refusal = make_exhausted_desk()
+    limiter, refusal = make_exhausted_limiter()
     limiter.now_ms = refusal.reset_s * SECOND_MS
 
     assert limiter.send(anonymous()).is_admitted
 
 
 def test_4_a_client_that_waits_for_retry_after_is_admitted() -> None:
-    limiter, refusal = make_exhausted_desk()
+    limiter, refusal = make_exhausted_limiter()
     limiter.wait((refusal.retry_after_s or 0) * SECOND_MS)
 
     assert limiter.send(anonymous()).is_admitted
@@ -184,7 +184,7 @@ def test_4_a_client_that_waits_a_minute_after_a_points_limit_is_admitted_within_
 
 
 def test_6_the_body_of_an_error_is_json_with_message_and_documentation_url() -> None:
-    limiter, refusal = make_exhausted_desk()
+    limiter, refusal = make_exhausted_limiter()
     body = body_of(limiter, refusal)
 
     assert (str(body["message"]).startswith("API rate limit exceeded for 192.0.2.7."), body["documentation_url"]) == (

@@ -147,7 +147,7 @@ def test_built_in_workflow_token_15000_for_resources_of_an_enterprise_tier_accou
     assert InMemoryLimiter().send(a_workflow(case=CallerClass.WORKFLOW_ENTERPRISE)).limit == 15_000
 
 
-# What the table leaves to the reference: buckets of single endpoints.
+# The buckets of single endpoints, which the table leaves to the reference.
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ def test_a_secondary_limit_ends_when_a_request_fits_again() -> None:
     assert limiter.send(a_user(), ISSUES).is_admitted
 
 
-def test_the_profile_is_the_one_that_an_empty_rules_file_has() -> None:
+def test_an_empty_rules_file_selects_the_built_in_profile() -> None:
     assert [rule.name for rule in read_rules("").rules] == [rule.name for rule in CODE_HOST.rules]
 
 

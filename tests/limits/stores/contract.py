@@ -1,4 +1,4 @@
-"""What the contract tests need of a store, and the helpers that they use."""
+"""The interface of a store in the contract tests, and the helpers of these tests."""
 
 import asyncio
 import importlib
@@ -35,6 +35,8 @@ class Clock:
 
 
 class StoreKind(Protocol):
+    """A kind of store that passes the contract tests."""
+
     name: str
     programs: Sequence[str]
     """The system programs that the tests of this kind start."""

@@ -9,7 +9,7 @@ from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 
-from tests.limits.builders import MINUTE_MS, NOON_MS, a_user, only
+from tests.limits.builders import MINUTE_MS, NOON_MS, a_user, build_rules_text
 from tests.waiting import wait_on_loop_until
 from wharf.limits.core.limiter import Limiter
 from wharf.limits.core.request import RequestFacts
@@ -33,7 +33,7 @@ Settings = tuple[str, str, int, int, Sequence[int], int | None]
 
 def build_rules(minute: int, hour: int) -> str:
     """Return a rules file with a limit per minute and one per hour for every user."""
-    return only(
+    return build_rules_text(
         f'[[rule]]\nname = "minutely"\nscope = ["user"]\nalgorithm = "window"\nwindow = "1m"\nceiling = {minute}\n',
         f'[[rule]]\nname = "hourly"\nscope = ["user"]\nalgorithm = "window"\nwindow = "1h"\nceiling = {hour}\n',
         top="[ban]\nrefusals_least = 1000000\n",  # Otherwise callers that send ten times the limit would be banned.
@@ -82,6 +82,8 @@ def count_in_eight(
 
 
 def _serve_counters(address: str, rules: str, clock: "Synchronized[int]", has_ended: "Event") -> None:
+    """Serve counters at a socket until the other processes have ended. Runs in its own process."""
+
     async def count() -> None:
         path = Path(address)
         store = MemoryStore(
@@ -108,6 +110,7 @@ def _work(
     clock: "Synchronized[int]",
     results: "multiprocessing.Queue[Admitted]",
 ) -> None:
+    """Count in one of the eight processes, and pass the result on."""
     try:
         results.put(asyncio.run(_count(number, settings, barrier, clock)))
     except BaseException:
@@ -121,6 +124,7 @@ async def _count(
     barrier: Barrier,
     clock: "Synchronized[int]",
 ) -> Admitted:
+    """Send the requests of each tick, at the same time as the other processes. Return the admitted ones."""
     address, text, callers, ticks, sent, lease = settings
     rules, world = read_rules(text), RealWorld()
     limiter = Limiter(rules)

@@ -10,6 +10,8 @@ from wharf.world import SimulatedWorld
 
 
 class MemoryKind:
+    """The memory store."""
+
     name = "memory"
     programs: Sequence[str] = ()
 

@@ -13,6 +13,8 @@ from wharf.world import RealWorld
 
 
 class NeighbourKind:
+    """The neighbour store, with a counter server of its own."""
+
     name = "neighbour"
     programs: Sequence[str] = ()
 

@@ -14,6 +14,8 @@ from wharf.world import RealWorld
 
 
 class RedisKind:
+    """The Redis store, with a Redis server of its own."""
+
     name = "redis"
     programs: Sequence[str] = ("redis-server",)
 

@@ -19,24 +19,24 @@ from wharf.world import RealWorld
 RULES = read_rules('[[rule]]\nname = "core"\nceiling = 50\n')
 
 
-def a_store(path: Path, rules: RuleSet = RULES) -> MemoryStore:
+def create_store(path: Path, rules: RuleSet = RULES) -> MemoryStore:
     return MemoryStore(RealWorld(), rules, path=path, clock=lambda: NOON_MS, has_change_log=True)
 
 
-def files_of_changes(folder: Path) -> list[Path]:
+def list_change_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("counters.changes.*"))
 
 
-def used_after_a_kill(path: Path, *logins: str, rules: RuleSet = RULES) -> list[int]:
+def read_used_counts(path: Path, *logins: str, rules: RuleSet = RULES) -> list[int]:
     """Return the used counts in a new store that loads only what was written."""
 
-    async def count_all() -> list[int]:
-        store = a_store(path, rules)
+    async def read_counts() -> list[int]:
+        store = create_store(path, rules)
         await store.load()
         counter = Counter(store, rules, Clock())
         return [await counter.used(a_user(login), "core") for login in logins]
 
-    return asyncio.run(count_all())
+    return asyncio.run(read_counts())
 
 
 @contextmanager
@@ -52,73 +52,73 @@ def limit_file_size(bytes_more: int, file: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize("bytes_more", [0, 20])
 def test_changes_rejected_by_a_full_disk_are_written_later(tmp_path: Path, bytes_more: int) -> None:
-    async def live() -> None:
-        store = a_store(tmp_path / "counters")
+    async def run_process() -> None:
+        store = create_store(tmp_path / "counters")
         await store.open()
         counter = Counter(store, RULES, Clock())
         await counter.send(a_user("ada"))
         store.write_changes()
         await counter.send(a_user("bob"))
-        with limit_file_size(bytes_more, files_of_changes(tmp_path)[0]):
+        with limit_file_size(bytes_more, list_change_files(tmp_path)[0]):
             store.write_changes()
         await counter.send(a_user("eve"))
         store.write_changes()
 
-    asyncio.run(live())
+    asyncio.run(run_process())
 
-    assert used_after_a_kill(tmp_path / "counters", "ada", "bob", "eve") == [1, 1, 1]
+    assert read_used_counts(tmp_path / "counters", "ada", "bob", "eve") == [1, 1, 1]
 
 
 def test_a_process_killed_while_it_started_a_change_file_can_start_again(tmp_path: Path) -> None:
-    async def live() -> None:
-        store = a_store(tmp_path / "counters")
+    async def run_process() -> None:
+        store = create_store(tmp_path / "counters")
         await store.open()
         await Counter(store, RULES, Clock()).send(a_user("ada"))
         store.write_changes()
 
-    asyncio.run(live())
+    asyncio.run(run_process())
     (tmp_path / "counters.changes.2").touch()
 
-    assert used_after_a_kill(tmp_path / "counters", "ada") == [1]
+    assert read_used_counts(tmp_path / "counters", "ada") == [1]
 
 
 def test_a_failed_save_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "SAVE_INTERVAL_S", 0.01)
-    in_the_way = tmp_path / "counters.new"
-    in_the_way.mkdir()
+    obstacle = tmp_path / "counters.new"
+    obstacle.mkdir()
 
-    async def live() -> bool:
-        store = a_store(tmp_path / "counters")
+    async def run_process() -> bool:
+        store = create_store(tmp_path / "counters")
         await store.open()
-        await wait_on_loop_until(lambda: len(files_of_changes(tmp_path)) > 1, what="a save was tried")
-        in_the_way.rmdir()
-        await wait_on_loop_until((tmp_path / "counters").exists, what="it is saved")
+        await wait_on_loop_until(lambda: len(list_change_files(tmp_path)) > 1, what="a save was tried")
+        obstacle.rmdir()
+        await wait_on_loop_until((tmp_path / "counters").exists, what="the counters are saved")
         await store.close()
         return True
 
-    assert asyncio.run(live())
+    assert asyncio.run(run_process())
 
 
 def test_charges_of_a_network_counter_survive_a_kill(tmp_path: Path) -> None:
     rules = read_rules('keys_most = 1\n[[rule]]\nname = "core"\nceiling = 50\n')
 
-    async def live() -> None:
-        store = a_store(tmp_path / "counters", rules)
+    async def run_process() -> None:
+        store = create_store(tmp_path / "counters", rules)
         await store.open()
         counter = Counter(store, rules, Clock())
         await store.add_usage([counter.charge(anonymous("a1"), "core")], 3)
         await store.add_usage([counter.charge(anonymous("a2"), "core")], 4)
         store.write_changes()
 
-    asyncio.run(live())
+    asyncio.run(run_process())
 
-    async def count_all() -> list[int]:
-        store = a_store(tmp_path / "counters", rules)
+    async def read_counts() -> list[int]:
+        store = create_store(tmp_path / "counters", rules)
         await store.load()
         table = store.counters.tables["core"]
         return sorted(table.count_used(key, NOON_MS) for key in table.keys())  # noqa: SIM118 - A table is not a mapping.
 
-    assert asyncio.run(count_all()) == [3, 4]  # The order in which they were loaded does not matter.
+    assert asyncio.run(read_counts()) == [3, 4]  # The order in which they were loaded does not matter.
 
 
 def test_a_reset_counter_counts_once_among_the_counters_of_its_owner(tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ def test_a_reset_counter_counts_once_among_the_counters_of_its_owner(tmp_path: P
         '[[rule]]\nname = "mine"\ncounts = "points"\nper_endpoint = true\nkeys_most = 2\nceiling = 50\n'
     )
 
-    async def live() -> None:
-        store = a_store(tmp_path / "counters", rules)
+    async def run_process() -> None:
+        store = create_store(tmp_path / "counters", rules)
         await store.open()
         counter = Counter(store, rules, Clock())
         await counter.send(a_user(), "/meta")
@@ -136,14 +136,14 @@ def test_a_reset_counter_counts_once_among_the_counters_of_its_owner(tmp_path: P
         await store.reset([counter.charge(a_user(), "mine", "/meta")])
         store.write_changes()
 
-    asyncio.run(live())
+    asyncio.run(run_process())
 
-    async def count_all() -> list[int]:
-        store = a_store(tmp_path / "counters", rules)
+    async def read_counts() -> list[int]:
+        store = create_store(tmp_path / "counters", rules)
         await store.load()
         counter = Counter(store, rules, Clock())
         for path in ("/meta", "/user"):
             await counter.send(a_user(), path)
         return [await counter.used(a_user(), "mine", path) for path in ("/meta", "/user")]
 
-    assert asyncio.run(count_all()) == [1, 1]
+    assert asyncio.run(read_counts()) == [1, 1]

@@ -1,4 +1,4 @@
-"""What every store must do alike. The numbers in test names are rules of the design."""
+"""Behavior that is the same in every store. The numbers in test names are rules of the design."""
 
 import pytest
 
@@ -133,14 +133,14 @@ def test_2_6_usage_charged_afterwards_can_exceed_the_ceiling(kind: StoreKind) ->
 def test_2_7_a_refund_is_made_once_and_to_its_own_window(kind: StoreKind) -> None:
     async def scenario(counter: Counter) -> tuple[bool, bool, int, bool, int]:
         await counter.send(a_user(), request_id="first")
-        once = await counter.store.refund("first", RefundReason.UNCHANGED)
-        twice = await counter.store.refund("first", RefundReason.UNCHANGED)
+        first_refund = await counter.store.refund("first", RefundReason.UNCHANGED)
+        second_refund = await counter.store.refund("first", RefundReason.UNCHANGED)
         after = await counter.used(a_user(), "core")
         await counter.send(a_user(), request_id="long", holds=True)
         counter.clock.now_ms += HOUR_MS
         await counter.send(a_user())
-        late = await counter.store.refund("long", RefundReason.UNCHANGED)
-        return once, twice, after, late, await counter.used(a_user(), "core")
+        late_refund = await counter.store.refund("long", RefundReason.UNCHANGED)
+        return first_refund, second_refund, after, late_refund, await counter.used(a_user(), "core")
 
     assert count(kind, "", scenario) == (True, False, 0, False, 1)
 

@@ -1,4 +1,4 @@
-"""The store of one process: what survives a restart, and the maximum number of keys. Section 3.6 of the design."""
+"""The store of one process: the data that survives a restart, and the maximum number of keys. Section 3.6 of the design."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -42,13 +42,13 @@ def test_3_6_a_restart_resets_no_counter(tmp_path: Path) -> None:
     run_process(tmp_path / "counters", clock, charge_counters)
     clock.now_ms += 10_000
 
-    async def look(counter: Counter) -> tuple[int, int, int]:
+    async def read_counts(counter: Counter) -> tuple[int, int, int]:
         decision = await counter.send(a_user(), "/repos/a/b/issues", method="POST")
         names = [charge.name for charge in decision.charges]
-        befores = decision.result.counts_before
-        return decision.used, befores[names.index("content")], befores[names.index("points")]
+        counts_before = decision.result.counts_before
+        return decision.used, counts_before[names.index("content")], counts_before[names.index("points")]
 
-    assert run_process(tmp_path / "counters", clock, look) == (8, 7, 35)
+    assert run_process(tmp_path / "counters", clock, read_counts) == (8, 7, 35)
 
 
 def test_3_6_the_end_of_a_window_is_the_same_after_a_restart(tmp_path: Path) -> None:
@@ -56,10 +56,10 @@ def test_3_6_the_end_of_a_window_is_the_same_after_a_restart(tmp_path: Path) -> 
     run_process(tmp_path / "counters", clock, charge_counters)
     clock.now_ms += 10 * MINUTE_MS
 
-    async def look(counter: Counter) -> int:
+    async def read_counts(counter: Counter) -> int:
         return (await counter.send(a_user())).result.bucket_end_ms
 
-    assert run_process(tmp_path / "counters", clock, look) == NOON_MS + HOUR_MS
+    assert run_process(tmp_path / "counters", clock, read_counts) == NOON_MS + HOUR_MS
 
 
 def test_3_6_a_ban_survives_a_restart(tmp_path: Path) -> None:
@@ -68,11 +68,11 @@ def test_3_6_a_ban_survives_a_restart(tmp_path: Path) -> None:
     async def ban(counter: Counter) -> None:
         await counter.store.ban("token:t1", clock.now_ms + HOUR_MS)
 
-    async def look(counter: Counter) -> str:
+    async def read_counts(counter: Counter) -> str:
         return (await counter.send(a_user())).verdict.value
 
     run_process(tmp_path / "counters", clock, ban)
-    assert run_process(tmp_path / "counters", clock, look) == "banned"
+    assert run_process(tmp_path / "counters", clock, read_counts) == "banned"
 
 
 def test_3_6_slots_of_requests_end_with_the_process(tmp_path: Path) -> None:
@@ -82,25 +82,27 @@ def test_3_6_slots_of_requests_end_with_the_process(tmp_path: Path) -> None:
         for number in range(100):
             await counter.send(a_user(), holds=True, request_id=f"held{number}")
 
-    async def look(counter: Counter) -> bool:
+    async def read_counts(counter: Counter) -> bool:
         return (await counter.send(a_user())).is_admitted
 
     run_process(tmp_path / "counters", clock, hold)
-    assert run_process(tmp_path / "counters", clock, look) is True
+    assert run_process(tmp_path / "counters", clock, read_counts) is True
 
 
 def test_counters_of_a_removed_rule_are_skipped(tmp_path: Path) -> None:
     clock = Clock()
     run_process(tmp_path / "counters", clock, charge_counters)
-    fewer = msgspec.structs.replace(CODE_HOST, rules=tuple(r for r in CODE_HOST.rules if r.name != "content"))
+    rules_without_content = msgspec.structs.replace(
+        CODE_HOST, rules=tuple(r for r in CODE_HOST.rules if r.name != "content")
+    )
 
-    async def look(counter: Counter) -> int:
+    async def read_counts(counter: Counter) -> int:
         return (await counter.send(a_user())).used
 
-    assert run_process(tmp_path / "counters", clock, look, fewer) == 8
+    assert run_process(tmp_path / "counters", clock, read_counts, rules_without_content) == 8
 
 
-def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_the_counter_file(tmp_path: Path) -> None:
     run_process(tmp_path / "counters", Clock(), charge_counters)
 
     assert (tmp_path / "counters").stat().st_mode & 0o777 == 0o600
@@ -149,54 +151,54 @@ def test_counters_may_change_while_they_are_saved() -> None:
     assert sum(1 for _ in frames) >= 3
 
 
-# -- the bound on keys ---------------------------------------------------------------------------------------------
+# -- the limit on keys ---------------------------------------------------------------------------------------------
 
 
-def addresses(limiter: InMemoryLimiter, count: int, *, network: str = "192.0.2.0/24") -> list[int]:
+def send_from_addresses(limiter: InMemoryLimiter, count: int, *, network: str = "192.0.2.0/24") -> list[int]:
     """Send once from each of `count` addresses of one network. Return the used count of each reply."""
     return [limiter.send(anonymous(f"a{number}", network)).used for number in range(count)]
 
 
-def bounded(keys_most: int) -> InMemoryLimiter:
+def make_bounded_limiter(keys_most: int) -> InMemoryLimiter:
     return InMemoryLimiter(f"keys_most = {keys_most}\n")
 
 
 def test_3_6_new_addresses_above_the_maximum_share_the_bucket_of_their_network() -> None:
-    assert addresses(bounded(5), 8) == [1, 1, 1, 1, 1, 1, 2, 3]
+    assert send_from_addresses(make_bounded_limiter(5), 8) == [1, 1, 1, 1, 1, 1, 2, 3]
 
 
-def test_3_6_addresses_that_are_counted_already_keep_their_own_bucket() -> None:
-    limiter = bounded(5)
-    addresses(limiter, 8)
+def test_3_6_addresses_with_a_counter_keep_their_own_bucket() -> None:
+    limiter = make_bounded_limiter(5)
+    send_from_addresses(limiter, 8)
 
     assert limiter.send(anonymous("a2")).used == 2
 
 
 def test_3_6_networks_are_counted_separately() -> None:
-    limiter = bounded(5)
-    addresses(limiter, 7)
+    limiter = make_bounded_limiter(5)
+    send_from_addresses(limiter, 7)
 
     assert limiter.send(anonymous("b1", "198.51.100.0/24")).used == 1
 
 
 def test_3_6_only_full_quotas_are_evicted() -> None:
-    limiter = bounded(5)
-    addresses(limiter, 5)
+    limiter = make_bounded_limiter(5)
+    send_from_addresses(limiter, 5)
     limiter.wait(HOUR_MS)
-    fresh = addresses(limiter, 5)
+    used_counts = send_from_addresses(limiter, 5)
 
-    assert (fresh, len(limiter.counters.tables["core"])) == ([1] * 5, 5)
+    assert (used_counts, len(limiter.counters.tables["core"])) == ([1] * 5, 5)
 
 
 def test_3_6_callers_with_credentials_never_share_a_bucket() -> None:
-    limiter = bounded(2)
-    addresses(limiter, 4)
+    limiter = make_bounded_limiter(2)
+    send_from_addresses(limiter, 4)
 
     assert [limiter.send(a_user(f"u{number}")).used for number in range(10)] == [1] * 10
 
 
 def test_a_network_that_shares_a_bucket_shares_its_limit() -> None:
-    limiter = bounded(1)
+    limiter = make_bounded_limiter(1)
     admitted = sum(limiter.send(anonymous(f"a{number}")).is_admitted for number in range(200))
 
     assert admitted == 1 + 60
@@ -228,7 +230,7 @@ def test_a_sweep_pauses_after_each_batch() -> None:
     assert max(limiter.counters.sweep(limiter.now_ms)) == 1_000
 
 
-def test_an_owner_whose_counters_were_removed_can_open_others() -> None:
+def test_an_owner_can_open_new_counters_after_its_counters_were_removed() -> None:
     limiter = InMemoryLimiter()
     for number in range(300):
         limiter.send(a_user(), f"/page-{'x' * number}")

@@ -1,4 +1,4 @@
-"""Counters of a neighbour process: what happens when the counter server is unavailable."""
+"""Counters of a neighbour process: decisions while the counter server is unavailable."""
 
 import asyncio
 import multiprocessing
@@ -85,10 +85,10 @@ def test_without_a_counter_server_requests_are_decided_in_time_by_each_rule(tmp_
         await guarded.open()
         counter = Counter(guarded, rules, Clock())
         admitted = sum([(await counter.send(a_user())).is_admitted for _ in range(30)])
-        is_away = guarded.counts.is_away
+        is_unavailable = guarded.counts.is_away
         await guarded.close()
         await store.close()
-        return is_away, admitted
+        return is_unavailable, admitted
 
     assert asyncio.run(scenario()) == (True, 5)
 
@@ -117,16 +117,16 @@ class _ExitsOnRequest(asyncio.Protocol):
 def test_a_failed_undo_blocks_no_request_and_is_retried(tmp_path: Path) -> None:
     async def scenario() -> list[str]:
         path, undone, rules = tmp_path / "counters.sock", list[str](), read_rules(f'{RULES}on_store_loss = "closed"\n')
-        played = await asyncio.get_running_loop().create_unix_server(lambda: _ExitsOnRequest(undone), path)
+        fake_server = await asyncio.get_running_loop().create_unix_server(lambda: _ExitsOnRequest(undone), path)
         store = NeighbourStore(RealWorld(), path)
         guarded = GuardedStore(store, rules, GuardSettings(probe_every_ms=20, check_every_ms=20), RealWorld())
         await store.open()
         await guarded.open()
         await Counter(guarded, rules, Clock()).send(a_user(), request_id="refused")
-        await wait_on_loop_until(lambda: len(undone) >= 2, what="it is tried again")
+        await wait_on_loop_until(lambda: len(undone) >= 2, what="the undo is retried")
         await guarded.close()
         await store.close()
-        played.close()
+        fake_server.close()
         return undone[:2]
 
     assert asyncio.run(scenario()) == ["refused", "refused"]

@@ -1,4 +1,4 @@
-"""Quota leases on a real Redis: what is taken in advance, what is returned, and what is never leased."""
+"""Quota leases on a real Redis: which charges are taken in advance, which are returned, and which limits are never leased."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from tests.limits.builders import HOUR_MS, a_user, only
+from tests.limits.builders import HOUR_MS, a_user, build_rules_text
 from tests.limits.stores.contract import Clock, Counter
 from tests.limits.stores.redis_server import running_redis
 from wharf.limits.rules import read_rules
@@ -19,16 +19,20 @@ from wharf.world import RealWorld
 pytestmark = pytest.mark.needs_program("redis-server")
 
 T = TypeVar("T")
-WIDE = only('[[rule]]\nname = "hourly"\nscope = ["user"]\nalgorithm = "window"\nwindow = "1h"\nceiling = 2000\n')
-SIZE = 20
+HIGH_LIMIT = build_rules_text(
+    '[[rule]]\nname = "hourly"\nscope = ["user"]\nalgorithm = "window"\nwindow = "1h"\nceiling = 2000\n'
+)
+LEASE_SIZE = 20
 
 
-def lease(folder: Path, scenario: Callable[[Counter, QuotaLeaseStore], Awaitable[T]], text: str = WIDE) -> T:
+def run_with_leases(
+    folder: Path, scenario: Callable[[Counter, QuotaLeaseStore], Awaitable[T]], text: str = HIGH_LIMIT
+) -> T:
     async def run() -> T:
         rules, world, clock = read_rules(text), RealWorld(), Clock()
         with running_redis(folder) as server:
             redis_store = RedisStore(world, rules, RedisSettings(addresses=(server.address,)), clock=clock)
-            lease_store = QuotaLeaseStore(redis_store, world, QuotaSettings(size=SIZE, processes=2), clock=clock)
+            lease_store = QuotaLeaseStore(redis_store, world, QuotaSettings(size=LEASE_SIZE, processes=2), clock=clock)
             await redis_store.open()
             try:
                 return await scenario(Counter(lease_store, rules, clock), lease_store)
@@ -47,7 +51,7 @@ def test_3_5_a_lease_admits_until_it_is_used_up_and_the_rest_is_returned(tmp_pat
         await lease_store.return_all()
         return lease_store.taken_leases, held, await counter.used(a_user(), "hourly")
 
-    assert lease(tmp_path, scenario) == (2, 2 * SIZE, 30)
+    assert run_with_leases(tmp_path, scenario) == (2, 2 * LEASE_SIZE, 30)
 
 
 def test_3_5_limits_under_a_thousand_are_never_leased(tmp_path: Path) -> None:
@@ -56,7 +60,7 @@ def test_3_5_limits_under_a_thousand_are_never_leased(tmp_path: Path) -> None:
             await counter.send(a_user())
         return lease_store.taken_leases, await counter.used(a_user(), "hourly")
 
-    assert lease(tmp_path, scenario, WIDE.replace("2000", "999")) == (0, 5)
+    assert run_with_leases(tmp_path, scenario, HIGH_LIMIT.replace("2000", "999")) == (0, 5)
 
 
 def test_3_5_near_the_limit_the_store_decides_and_exactly_the_limit_is_admitted(tmp_path: Path) -> None:
@@ -64,7 +68,7 @@ def test_3_5_near_the_limit_the_store_decides_and_exactly_the_limit_is_admitted(
         admitted = sum([(await counter.send(a_user())).is_admitted for _ in range(2_100)])
         return admitted, await counter.used(a_user(), "hourly")
 
-    assert lease(tmp_path, scenario) == (2_000, 2_000)
+    assert run_with_leases(tmp_path, scenario) == (2_000, 2_000)
 
 
 def test_3_5_a_lease_ends_before_its_window(tmp_path: Path) -> None:
@@ -75,7 +79,7 @@ def test_3_5_a_lease_ends_before_its_window(tmp_path: Path) -> None:
         return await counter.used(a_user(), "hourly")
 
     # The lease of the first window is not used in the second window; a new one is taken.
-    assert lease(tmp_path, scenario) == SIZE
+    assert run_with_leases(tmp_path, scenario) == LEASE_SIZE
 
 
 def test_3_5_remaining_never_rises_within_a_window(tmp_path: Path) -> None:
@@ -87,16 +91,16 @@ def test_3_5_remaining_never_rises_within_a_window(tmp_path: Path) -> None:
             used.append(decision.used)
         return used
 
-    used = lease(tmp_path, scenario)
+    used = run_with_leases(tmp_path, scenario)
     assert sorted(used) == used
 
 
 def test_2_7_a_request_admitted_by_a_lease_can_be_refunded(tmp_path: Path) -> None:
     async def scenario(counter: Counter, lease_store: QuotaLeaseStore) -> tuple[bool, bool, int]:
         await counter.send(a_user(), request_id="first")
-        once = await lease_store.refund("first", RefundReason.UNCHANGED)
-        twice = await lease_store.refund("first", RefundReason.UNCHANGED)
+        first_refund = await lease_store.refund("first", RefundReason.UNCHANGED)
+        second_refund = await lease_store.refund("first", RefundReason.UNCHANGED)
         await lease_store.return_all()
-        return once, twice, await counter.used(a_user(), "core")
+        return first_refund, second_refund, await counter.used(a_user(), "core")
 
-    assert lease(tmp_path, scenario) == (True, False, 0)
+    assert run_with_leases(tmp_path, scenario) == (True, False, 0)

@@ -39,7 +39,7 @@ ceiling = 3
 name = "concurrent"
 ceiling = 3
 """
-# What is done, and to which of a few callers, paths and earlier requests.
+# Each step: an action, a number that selects a caller, a path and an earlier request, and a duration in milliseconds.
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["send", "hold", "post", "wait", "release", "give", "fault", "spend", "renew", "again"]),
@@ -63,9 +63,9 @@ async def collect_results(
     counter = Counter(store, rules, clock)
     callers = [a_user(), a_user("bob", token="t2"), anonymous()]
     results: list[object] = []
-    for number, (action, which, milliseconds) in enumerate(steps):
-        caller = callers[which % 3]
-        path = f"/repos/acme/site/{'abcdef'[which]}"
+    for number, (action, choice, milliseconds) in enumerate(steps):
+        caller = callers[choice % 3]
+        path = f"/repos/acme/site/{'abcdef'[choice]}"
         match action:
             case "send" | "hold" | "post":
                 path, method = ("/repos/acme/site/issues", "POST") if action == "post" else (path, "GET")
@@ -73,21 +73,24 @@ async def collect_results(
                 decision = await counter.send(caller, path, method=method, request_id=f"n{number}", holds=holds)
                 results.append(msgspec.structs.astuple(decision.result))
             case "again":
-                # An id belongs to one request: from the same caller, to the same path.
-                earlier = max(0, number - 1 - which)
-                of = steps[earlier][1]
+                # A repeated id must come from the same caller and have the same path.
+                earlier = max(0, number - 1 - choice)
+                earlier_choice = steps[earlier][1]
                 decision = await counter.send(
-                    callers[of % 3], f"/repos/acme/site/{'abcdef'[of]}", request_id=f"n{earlier}", holds=True
+                    callers[earlier_choice % 3],
+                    f"/repos/acme/site/{'abcdef'[earlier_choice]}",
+                    request_id=f"n{earlier}",
+                    holds=True,
                 )
                 results.append(msgspec.structs.astuple(decision.result))
             case "wait":
                 clock.now_ms += milliseconds
             case "release":
-                for earlier in range(max(0, number - which - 1), number):
+                for earlier in range(max(0, number - choice - 1), number):
                     await store.release(f"n{earlier}")
             case "give" | "fault":
                 refund_reason = RefundReason.FAULT if action == "fault" else RefundReason.UNCHANGED
-                results.append(await store.refund(f"n{max(0, number - 1 - which)}", refund_reason))
+                results.append(await store.refund(f"n{max(0, number - 1 - choice)}", refund_reason))
             case "spend":
                 plan = counter.call(caller, path, method="GET", query=None, request_id="x").plan
                 await store.add_usage(plan.meter_charges, milliseconds)

@@ -1,4 +1,4 @@
-"""Redis killed, frozen, full, evicting, flushed, failed over or clustered: what the limiter still guarantees."""
+"""The guarantees of the limiter while Redis is killed, frozen, full, evicting, flushed, failed over or clustered."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ WAIT_MS = 100
 PATIENT_MS = 60_000
 """The timeout in all other tests: a slow store on a busy machine must not count as unavailable."""
 LOOP_PASSES = 10
-"""Passes of the event loop after which everything that does not wait has ended."""
+"""Passes of the event loop after which every task that does not wait has ended."""
 POLICIES = {
     policy: f'[[rule]]\nname = "core"\nceiling = 40\non_store_loss = "{policy}"\n'
     for policy in ("open", "closed", "local")
@@ -60,10 +60,10 @@ class GuardedLimiter:
             await self.guard.release(call.id)
         return self.core_limiter.decide(call, outcome)
 
-    async def wait_until_back(self) -> None:
+    async def wait_until_available(self) -> None:
         await wait_on_loop_until(lambda: not self.guard.counts.is_away, what="the store is back")
 
-    async def wait_until_away(self, caller: Caller) -> None:
+    async def wait_until_unavailable(self, caller: Caller) -> None:
         while not self.guard.counts.is_away:
             await self.send(caller)
 
@@ -91,8 +91,8 @@ def run_scenario(
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory() as path:
+        yield Path(path)
 
 
 @pytest.fixture
@@ -133,19 +133,19 @@ def test_with_a_frozen_redis_no_request_waits_longer_than_the_timeout(server: Re
             sent = [asyncio.ensure_future(limiter.send(a_user())) for _ in range(30)]
             await asyncio.sleep(0)  # All requests wait now. Their timers started before the one below.
             await asyncio.wait(sent, timeout=WAIT_MS / 1_000)
-            in_time = await have_ended(sent)
-            is_immediate = await have_ended(
+            have_ended_in_time = await have_all_ended(sent)
+            is_immediate = await have_all_ended(
                 [asyncio.ensure_future(limiter.send(a_user()))]
             )  # The breaker is open: no request calls Redis.
         finally:
             server.resume()
-        await limiter.wait_until_back()
-        return in_time, is_immediate, limiter.guard.counts.outages
+        await limiter.wait_until_available()
+        return have_ended_in_time, is_immediate, limiter.guard.counts.outages
 
     assert run_scenario(scenario, POLICIES["open"], server.address, wait_ms=WAIT_MS) == (True, True, 1)
 
 
-async def have_ended(sent: Sequence[asyncio.Future[LimitDecision]]) -> bool:
+async def have_all_ended(sent: Sequence[asyncio.Future[LimitDecision]]) -> bool:
     for _ in range(LOOP_PASSES):
         await asyncio.sleep(0)
     return all(future.done() for future in sent)
@@ -160,7 +160,7 @@ def test_3_2_requests_refused_while_redis_was_frozen_are_not_charged_afterwards(
         finally:
             server.resume()
         assert not any(decision.is_admitted for decision in refusal)
-        await limiter.wait_until_back()
+        await limiter.wait_until_available()
         await limiter.guard.close()
         last = await limiter.send(a_user())
         return last.used
@@ -176,7 +176,7 @@ def test_an_outage_logs_one_line_at_its_start_and_one_at_its_end(
         for _ in range(50):
             await limiter.send(a_user())
         server.start()
-        await limiter.wait_until_back()
+        await limiter.wait_until_available()
 
     with caplog.at_level(logging.INFO, logger="wharf.limits"):
         run_scenario(scenario, POLICIES["open"], server.address, wait_ms=WAIT_MS)
@@ -192,9 +192,9 @@ def test_3_3_a_restarted_redis_is_reported_as_a_loss_of_counters(server: RedisSe
     async def scenario(limiter: GuardedLimiter) -> tuple[int, bool]:
         await limiter.send(a_user())
         server.kill()
-        await limiter.wait_until_away(a_user())
+        await limiter.wait_until_unavailable(a_user())
         server.start()
-        await limiter.wait_until_back()
+        await limiter.wait_until_available()
         return limiter.store.link.restarts, (await limiter.send(a_user())).is_admitted
 
     assert run_scenario(scenario, POLICIES["open"], server.address) == (1, True)
@@ -305,8 +305,8 @@ def test_3_1_decisions_continue_on_the_new_master_of_sentinel(folder: Path) -> N
     async def scenario(limiter: GuardedLimiter) -> tuple[bool, int, bool]:
         await limiter.send(a_user())
         master.kill()
-        await limiter.wait_until_away(a_user())
-        await limiter.wait_until_back()
+        await limiter.wait_until_unavailable(a_user())
+        await limiter.wait_until_available()
         after = await limiter.send(a_user())
         return after.is_admitted, limiter.store.link.restarts, replica.ask("ROLE").startswith("*3\r\n$6\r\nmaster")
 

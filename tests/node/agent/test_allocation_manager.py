@@ -1,4 +1,4 @@
-"""What the node's journal contains about assignments and their effects."""
+"""The journal of a node contains an assignment only together with its effects."""
 
 import asyncio
 from collections.abc import Collection

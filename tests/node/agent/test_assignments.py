@@ -1,4 +1,4 @@
-"""Assignments that a node ignores: those from before its last full report."""
+"""A node ignores assignments from before its last full report."""
 
 import asyncio
 import json
@@ -67,7 +67,7 @@ async def test_an_assignment_from_a_lagging_server_is_ignored_after_a_full_repor
         exchange.refuses_assignments = True
         task = a_task("server", driver="mock", resources=some_resources(cpu=10, memory_mb=10))
         await server.client.jobs.register(a_job("shop", a_group("web", task, count=1)))
-        await until(lambda: statuses(server) == ["pending"], what="it is placed")
+        await until(lambda: statuses(server) == ["pending"], what="the allocation is placed")
         observer = AsyncClient(world, [observed])
         assigned = (await observer.node_agents.list_assignments(identity.id, identity.secret_id)).value
         await observer.node_agents.fetch_assignments(identity.id, identity.secret_id, list(assigned))
@@ -96,7 +96,7 @@ async def test_an_assignment_in_flight_during_a_full_report_without_it_is_ignore
         )
         task = a_task("server", driver="mock", resources=some_resources(cpu=10, memory_mb=10))
         await server.client.jobs.register(a_job("shop", a_group("web", task, count=1)))
-        await until(lambda: statuses(server) == ["pending"], what="it is placed")
+        await until(lambda: statuses(server) == ["pending"], what="the allocation is placed")
         (placed,) = server.replica.iter_all(ALLOCATIONS)
         exchange.is_silent = True
         await until(lambda: statuses(server) == ["lost"], what="the allocation is given up")

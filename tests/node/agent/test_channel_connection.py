@@ -1,5 +1,5 @@
-"""The node channel, from the files of an allocation to a caller of the API: it opens, replies, breaks and opens
-again.
+"""The node channel, from the files of an allocation to a caller of the API: it opens, replies, breaks and
+reconnects.
 """
 
 import base64
@@ -110,11 +110,11 @@ async def test_a_broken_channel_is_open_again_within_five_seconds(tmp_path: Path
         await node.wait_open()
         sockets.open[0].cut()
         await until(lambda: not node.connection.is_open.is_set(), what="the channel is cut")
-        cut_s = now_s()
+        disconnected_s = now_s()
 
         await node.wait_open()
 
-        assert now_s() - cut_s < 5
+        assert now_s() - disconnected_s < 5
         assert 200 == (await read_file(server, "cat", "path=server/local/notes"))[0]
 
 
@@ -130,11 +130,11 @@ async def test_a_node_connects_to_the_next_server_when_one_does_not_reply(tmp_pa
 
 
 @with_folder
-async def test_a_node_whose_channel_is_refused_keeps_trying(tmp_path: Path) -> None:
+async def test_a_node_retries_a_refused_channel(tmp_path: Path) -> None:
     async with ACluster() as cluster:
         server = await with_node(cluster)
         node = ChannelNode(cluster, tmp_path, InMemorySockets(server.api), secret="wrong secret")
-        begun_s = now_s()
-        await until(lambda: now_s() > begun_s + 20, what="20 seconds have passed")
+        started_s = now_s()
+        await until(lambda: now_s() > started_s + 20, what="20 seconds have passed")
 
         assert not node.connection.is_open.is_set()

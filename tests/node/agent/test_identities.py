@@ -1,5 +1,5 @@
-"""Workload identities: where tasks find their tokens, when they are renewed and what they permit; on real processes
-with access control.
+"""Workload identities: where tasks find their tokens, when the node renews them and which requests they permit. The
+processes are real, with access control.
 """
 
 import base64
@@ -17,7 +17,7 @@ import pytest
 
 from tests.agent.processes import ANSWERED_WITHIN_S, RunningAgent, running
 from tests.file_search import find_files, find_folders
-from tests.node.nodes import a_raw_job
+from tests.node.nodes import build_raw_job
 from tests.waiting import wait_until
 from wharf.node.processes import list_pids
 
@@ -85,12 +85,12 @@ class SecuredCluster:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredCluster]:
-    with a_cluster(tmp_path_factory.mktemp("identities")) as cluster:
+    with run_cluster(tmp_path_factory.mktemp("identities")) as cluster:
         yield cluster
 
 
 @contextmanager
-def a_cluster(folder: Path) -> Iterator[SecuredCluster]:
+def run_cluster(folder: Path) -> Iterator[SecuredCluster]:
     (folder / "some.toml").write_text(ACL)
     arguments = (
         "dev",
@@ -121,8 +121,8 @@ def test_a_template_can_read_only_the_variables_of_its_task(cluster: SecuredClus
     cluster.put_variable("nomad/jobs/other", v="foreign")
     own_template = '{{ with nomadVar "nomad/jobs/reads/g/t" }}{{ .v }}{{ end }}'
     foreign_template = '{{ with nomadVar "nomad/jobs/other" }}{{ .v }}{{ end }}'
-    cluster.run(a_raw_job("reads", WAIT_SCRIPT, Templates=[template(own_template)], KillSignal="SIGKILL"))
-    cluster.run(a_raw_job("forbidden", WAIT_SCRIPT, Templates=[template(foreign_template)], KillSignal="SIGKILL"))
+    cluster.run(build_raw_job("reads", WAIT_SCRIPT, Templates=[template(own_template)], KillSignal="SIGKILL"))
+    cluster.run(build_raw_job("forbidden", WAIT_SCRIPT, Templates=[template(foreign_template)], KillSignal="SIGKILL"))
 
     allocation = cluster.wait_running("reads")
     messages = wait_until(lambda: cluster.events("forbidden", "Template"), what="the missing variable is reported")
@@ -134,7 +134,7 @@ def test_a_template_can_read_only_the_variables_of_its_task(cluster: SecuredClus
 
 def test_a_template_waits_for_a_policy_of_its_job_that_permits_listing_services(cluster: SecuredCluster) -> None:
     text = "{{ range nomadServices }}{{ .Name }}{{ end }}."
-    cluster.run(a_raw_job("lists", WAIT_SCRIPT, Templates=[template(text)], KillSignal="SIGKILL"))
+    cluster.run(build_raw_job("lists", WAIT_SCRIPT, Templates=[template(text)], KillSignal="SIGKILL"))
     messages = wait_until(lambda: cluster.events("lists", "Template"), what="the refusal is reported")
     cluster.put_job_policy("lists", 'namespace "default" { policy = "read" }')
 
@@ -144,18 +144,19 @@ def test_a_template_waits_for_a_policy_of_its_job_that_permits_listing_services(
     assert "." == (cluster.folder(allocation) / "t/local/conf").read_text()
 
 
-def test_identities_are_given_to_the_task_as_requested_and_appear_nowhere_else(cluster: SecuredCluster) -> None:
+def test_identities_are_passed_to_the_task_as_requested_and_appear_nowhere_else(cluster: SecuredCluster) -> None:
     cluster.put_variable("nomad/jobs/names", v="secret")
     script = f'echo "$WHARF_TOKEN $NOMAD_TOKEN $NOMAD_TOKEN_other_one $NOMAD_UNIX_ADDR" >$WHARF_SECRETS_DIR/environment; {WAIT_SCRIPT}'
     other_identities = [{"Name": "other-one", "Audience": ["o"], "TTL": 3600 * SECOND_NS, "Env": True, "File": True}]
-    job = a_raw_job(
+    job = build_raw_job(
         "names", script, Identity={"Env": True, "File": True}, Identities=other_identities, KillSignal="SIGKILL"
     )
     cluster.run(job)
 
     secrets = cluster.folder(cluster.wait_running("names")) / "t" / "secrets"
     environment = wait_until(
-        lambda: (secrets / "environment").exists() and (secrets / "environment").read_text(), what="it has started"
+        lambda: (secrets / "environment").exists() and (secrets / "environment").read_text(),
+        what="the task has started",
     )
     wharf_token, nomad_token, other_token, address = str(environment).split()
 
@@ -185,7 +186,7 @@ def read_command_line(pid: int) -> str:
 
 def test_a_task_can_send_api_requests_through_the_socket_in_its_secrets_folder(cluster: SecuredCluster) -> None:
     cluster.put_variable("nomad/jobs/requests", v="value")
-    cluster.run(a_raw_job("requests", WAIT_SCRIPT, Identity={"File": True}, KillSignal="SIGKILL"))
+    cluster.run(build_raw_job("requests", WAIT_SCRIPT, Identity={"File": True}, KillSignal="SIGKILL"))
     secrets = cluster.folder(cluster.wait_running("requests")) / "t" / "secrets"
     token = (secrets / "nomad_token").read_text()
 
@@ -216,7 +217,7 @@ def request_through_socket(folder: Path, path: str, headers: str) -> tuple[str, 
 
 def test_an_identity_is_renewed_before_it_expires_and_the_task_is_signaled(cluster: SecuredCluster) -> None:
     short = {"Name": "short", "TTL": 4 * SECOND_NS, "File": True, "ChangeMode": "signal", "ChangeSignal": "SIGHUP"}
-    cluster.run(a_raw_job("renews", WAIT_SCRIPT, Identities=[short], KillSignal="SIGKILL"))
+    cluster.run(build_raw_job("renews", WAIT_SCRIPT, Identities=[short], KillSignal="SIGKILL"))
     folder = cluster.folder(cluster.wait_running("renews")) / "t"
     first = (folder / "secrets" / "nomad_short.jwt").read_text()
 

@@ -1,4 +1,4 @@
-"""The node's journal: everything that was written is read again, whatever happened to the end of the file."""
+"""The node's journal: every written entry is read again, even if the end of the file is damaged."""
 
 import asyncio
 import os
@@ -124,9 +124,9 @@ def test_the_journal_detects_a_reboot(tmp_path: Path) -> None:
 def test_the_journal_is_compacted_when_most_of_it_is_outdated(tmp_path: Path) -> None:
     journal = open_journal(tmp_path)
     journal.append_entry(make_assignment("a1"))
-    long = AllocationRecord("a1", tuple(TaskRecord("x" * 1_000) for _ in range(100)))
+    long_record = AllocationRecord("a1", tuple(TaskRecord("x" * 1_000) for _ in range(100)))
     for _ in range(200):
-        journal.append_entry(StoredProgress(long))
+        journal.append_entry(StoredProgress(long_record))
     journal.close()
 
     assert (tmp_path / "journal").stat().st_size < 5_000_000
@@ -151,10 +151,10 @@ def test_damage_is_reported_and_the_damaged_file_is_saved(tmp_path: Path) -> Non
     damaged = data.replace(b"a1", b"b1")
     path.write_bytes(damaged)
 
-    again = NodeJournal(DiskJournalFile(path), BOOT_ID)
-    assert list(again.load()) == ["a0", "a2"]
-    again.close()
-    assert "damaged and were skipped" in again.damage_text
+    reopened_journal = NodeJournal(DiskJournalFile(path), BOOT_ID)
+    assert list(reopened_journal.load()) == ["a0", "a2"]
+    reopened_journal.close()
+    assert "damaged and were skipped" in reopened_journal.damage_text
     assert path.with_suffix(".damaged").read_bytes() == damaged
     reopened = NodeJournal(DiskJournalFile(path), BOOT_ID)
     assert (list(reopened.load()), reopened.damage_text) == (["a0", "a2"], "")

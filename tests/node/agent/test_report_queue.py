@@ -1,4 +1,4 @@
-"""The content of a node's reports: everything that servers requested, in reports of acceptable size."""
+"""The content of a node's reports: all updates that servers require, in reports that they accept."""
 
 from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.wire.nodes.messages import AllocationUpdate, Assignment, NodeReportRequest
@@ -7,7 +7,7 @@ from wharf.world import RealWorld
 
 
 class FakeAllocations:
-    """`count` allocations: those whose number is in `running` run, all others have ended with this log tail."""
+    """`count` allocations. The numbers in `running` run; all others have ended with this log tail."""
 
     def __init__(self, count: int, *, running: set[int], log_tail: bytes = b"") -> None:
         self.updates = {
@@ -52,7 +52,7 @@ class FakeAllocations:
 
 
 def accept_all_reports(report_queue: ReportQueue) -> list[NodeReportRequest]:
-    """Accept reports until there is none, and return them."""
+    """Accept reports until the queue is empty, and return them."""
     reports = []
     while (report := report_queue.take_next_report()) is not None:
         reports.append(report)
@@ -69,12 +69,12 @@ def test_a_full_report_has_ended_allocations_in_parts_and_all_running_ones_in_th
     report_queue = ReportQueue(RealWorld(), allocations)
     report_queue.request_full_report()
 
-    *parts, whole = accept_all_reports(report_queue)
+    *parts, last_report = accept_all_reports(report_queue)
 
     assert [(1_000, False)] * 3 == [(len(part.allocations), part.is_whole) for part in parts]
-    assert whole.is_whole
-    assert {"a0", "a1700", "a3499"} <= set(ids(whole))
-    assert sorted(allocations.updates) == ids(*parts, whole)
+    assert last_report.is_whole
+    assert {"a0", "a1700", "a3499"} <= set(ids(last_report))
+    assert sorted(allocations.updates) == ids(*parts, last_report)
     assert 3_497 == len(allocations.acknowledged)
 
 
@@ -87,10 +87,10 @@ def test_an_allocation_that_ends_during_a_full_report_is_reported_as_ended() -> 
     allocations.updates["a3"] = AllocationUpdate(id="a3", client_status=ClientStatus.FAILED)
     report_queue.mark_changed("a3")
 
-    (whole,) = accept_all_reports(report_queue)
+    (last_report,) = accept_all_reports(report_queue)
 
-    assert (whole.is_whole, len(whole.allocations)) == (True, 500)
-    assert [ClientStatus.FAILED] == [update.client_status for update in whole.allocations if update.id == "a3"]
+    assert (last_report.is_whole, len(last_report.allocations)) == (True, 500)
+    assert [ClientStatus.FAILED] == [update.client_status for update in last_report.allocations if update.id == "a3"]
 
 
 def test_log_tails_never_make_a_report_longer_than_servers_accept() -> None:
@@ -125,7 +125,7 @@ def numbers(*reports: NodeReportRequest) -> list[int]:
     return [report.number for report in reports]
 
 
-def test_report_numbers_begin_where_servers_say_and_never_fall() -> None:
+def test_report_numbers_begin_at_the_number_from_the_servers_and_never_decrease() -> None:
     allocations = FakeAllocations(5, running={0, 1, 2, 3, 4})
     report_queue = ReportQueue(RealWorld(), allocations)
     report_queue.start_numbering(40)
@@ -143,14 +143,18 @@ def test_a_report_without_reply_is_rebuilt_when_a_higher_first_number_makes_it_o
     report_queue = ReportQueue(RealWorld(), allocations)
     report_queue.start_numbering(40)
     report_queue.mark_changed("a0")
-    old = report_queue.take_next_report()
-    assert old is not None
-    assert report_queue.take_next_report() is old
+    outdated = report_queue.take_next_report()
+    assert outdated is not None
+    assert report_queue.take_next_report() is outdated
 
     report_queue.skip_to_number(90)
 
     (rebuilt,) = accept_all_reports(report_queue)
-    assert (rebuilt.number, rebuilt.allocations, rebuilt.report_id != old.report_id) == (90, old.allocations, True)
+    assert (rebuilt.number, rebuilt.allocations, rebuilt.report_id != outdated.report_id) == (
+        90,
+        outdated.allocations,
+        True,
+    )
 
 
 def test_reports_are_not_numbered_before_a_server_has_assigned_a_first_number() -> None:

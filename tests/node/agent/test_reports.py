@@ -1,4 +1,4 @@
-"""When a node reports changes: an end only once it is stored."""
+"""A node reports the end of a task only after it is stored, and other changes at once."""
 
 import asyncio
 import json
@@ -42,13 +42,13 @@ async def test_an_end_is_reported_once_it_is_stored_and_any_other_change_at_once
         cluster.start(node.run(), name="node-1")
         task = a_task("work", driver="mock", config={"run_for": "1s"}, resources=some_resources(cpu=10, memory_mb=10))
         await server.client.jobs.register(replace(a_batch_job("batch"), task_groups=(a_group("web", task, count=1),)))
-        await until(lambda: statuses(server) == ["running"], what="it runs")
+        await until(lambda: statuses(server) == ["running"], what="the allocation runs")
 
         await pass_time(20.0)
         assert statuses(server) == ["running"]
 
         node.is_stored.set()
-        await until(lambda: statuses(server) == ["complete"], what="its end is reported")
+        await until(lambda: statuses(server) == ["complete"], what="the end of the allocation is reported")
 
 
 @in_virtual_time
@@ -70,7 +70,7 @@ async def test_reports_of_an_agent_without_journal_are_accepted_and_late_ones_of
         first_agent = cluster.start(create_node().run(), name="node-1")
         task = a_task("work", driver="mock", config={"run_for": "1h"}, resources=some_resources(cpu=10, memory_mb=10))
         await server.client.jobs.register(replace(a_batch_job("batch"), task_groups=(a_group("web", task, count=1),)))
-        await until(lambda: statuses(server) == ["running"], what="it runs")
+        await until(lambda: statuses(server) == ["running"], what="the allocation runs")
         path, body = list_reports()[0]
         first_agent.cancel()
 

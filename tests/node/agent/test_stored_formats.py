@@ -1,4 +1,4 @@
-"""A node continues with what an earlier version wrote: its journal, and the messages of its supervisor.
+"""A node reads the journal and the supervisor messages of an earlier version.
 
 Both files were written by the encoders of an earlier version, in which many classes and fields had other names.
 """

@@ -9,7 +9,7 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 class Site:
-    """A web server. `answers`: what handles a path; `headers`: the headers of the last request by path and query."""
+    """A web server. `answers`: the handler of each path; `headers`: the headers of the last request by path and query."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Answer] = {}
@@ -44,6 +44,8 @@ class Site:
 
 
 def body(data: bytes, **headers: str) -> Answer:
+    """Return a handler that sends this body. A `content_length` that differs from the data is sent unchanged."""
+
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -58,6 +60,8 @@ def body(data: bytes, **headers: str) -> Answer:
 
 
 def status(code: int, **headers: str) -> Answer:
+    """Return a handler that sends this status without a body."""
+
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(code)
         for name, value in {"content-length": "0", **headers}.items():
@@ -68,6 +72,7 @@ def status(code: int, **headers: str) -> Answer:
 
 
 def endless(handler: BaseHTTPRequestHandler) -> None:
+    """Send data without end."""
     handler.send_response(200)
     handler.send_header("connection", "close")
     handler.end_headers()
@@ -91,6 +96,8 @@ def dripping(site: Site) -> Answer:
 
 
 def silent(site: Site) -> Answer:
+    """Return a handler that sends a part of its body and then nothing more."""
+
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
         handler.send_header("content-length", "10")

@@ -1,4 +1,4 @@
-"""Fetching of artifacts: sources, archives, limits, and that nothing is written outside of the task's folder."""
+"""Fetching of artifacts: sources, archives and limits. No artifact is written outside of the task's folder."""
 
 import asyncio
 import gzip
@@ -147,7 +147,7 @@ def test_an_archive_is_not_unpacked_with_archive_false(site: Site, task: Path) -
     assert "/a.zip" in site.headers
 
 
-def test_links_and_modes_of_an_archive_are_kept_without_set_user_id_bits(site: Site, task: Path) -> None:
+def test_links_and_modes_of_an_archive_are_preserved_without_set_user_id_bits(site: Site, task: Path) -> None:
     site.answers["/a.tgz"] = body(build_tar(("bin/x", b"1"), ("now", "bin/x")))
 
     fetch(task, f"{site.address}/a.tgz")
@@ -158,13 +158,13 @@ def test_links_and_modes_of_an_archive_are_kept_without_set_user_id_bits(site: S
 
 def test_a_file_with_a_wrong_checksum_is_rejected(site: Site, task: Path) -> None:
     site.answers["/x"] = body(b"data")
-    right, wrong = hashlib.sha256(b"data").hexdigest(), hashlib.sha256(b"date").hexdigest()
+    digest, wrong_digest = hashlib.sha256(b"data").hexdigest(), hashlib.sha256(b"date").hexdigest()
 
-    assert f"wrong checksum: the file's sha256 is {right}, expected {wrong}" in fetch_error(
-        task, f"{site.address}/x?checksum=sha256:{wrong}"
+    assert f"wrong checksum: the file's sha256 is {digest}, expected {wrong_digest}" in fetch_error(
+        task, f"{site.address}/x?checksum=sha256:{wrong_digest}"
     )
     assert {} == read_files(task)
-    fetch(task, f"{site.address}/x", checksum=f"sha256:{right}")
+    fetch(task, f"{site.address}/x", checksum=f"sha256:{digest}")
     assert {"local/x": b"data"} == read_files(task)
 
 

@@ -75,6 +75,7 @@ class AllocationHarness:
         self._do(transition.actions)
 
     def _do(self, actions: tuple[events.NodeTaskAction, ...]) -> None:
+        """Record the actions, and report prepared and started tasks at once unless that is switched off."""
         self.actions += actions
         for action in actions:
             match action:

@@ -1,5 +1,5 @@
-"""One allocation on its node: order of tasks, restarts, stops, health, and what follows when one of several tasks
-ends.
+"""One allocation on its node: order of tasks, restarts, stops, health, and the effects of the end of one
+of several tasks.
 """
 
 import pytest
@@ -270,9 +270,9 @@ def test_shutdown_delays_of_group_and_task_add_up_and_can_be_skipped() -> None:
     harness.pass_time(2.0)
     assert harness.steps() == {"web": TaskStep.STOPPING}
 
-    hasty = AllocationHarness(make_spec(make_task(shutdown_delay_s=2.0), shutdown_delay_s=3.0))
-    hasty.stop(skips_delays=True)
-    assert hasty.steps() == {"web": TaskStep.STOPPING}
+    without_delays = AllocationHarness(make_spec(make_task(shutdown_delay_s=2.0), shutdown_delay_s=3.0))
+    without_delays.stop(skips_delays=True)
+    assert without_delays.steps() == {"web": TaskStep.STOPPING}
 
 
 def test_an_allocation_stopped_before_its_start_is_complete() -> None:
@@ -349,12 +349,12 @@ def test_an_allocation_that_exceeds_max_run_duration_has_failed() -> None:
 
 
 def test_an_allocation_stops_after_its_time_without_servers_unless_they_return_before() -> None:
-    back = AllocationHarness(make_spec(stop_after_contact_lost_s=30.0))
-    back.apply(events.ServerContactLost(back.now_s))
-    back.pass_time(29)
-    back.apply(events.ServerContactRestored())
-    back.pass_time(100)
-    assert back.steps() == {"web": RUNNING}
+    reconnected = AllocationHarness(make_spec(stop_after_contact_lost_s=30.0))
+    reconnected.apply(events.ServerContactLost(reconnected.now_s))
+    reconnected.pass_time(29)
+    reconnected.apply(events.ServerContactRestored())
+    reconnected.pass_time(100)
+    assert reconnected.steps() == {"web": RUNNING}
 
     harness = AllocationHarness(make_spec(stop_after_contact_lost_s=30.0))
     harness.apply(events.ServerContactLost(harness.now_s))
@@ -443,7 +443,7 @@ def test_interrupted_actions_are_repeated(
     assert list_interrupted_actions(harness.record, harness.spec) == expected
 
 
-def test_a_start_during_which_the_machine_rebooted_is_recovered_and_not_repeated() -> None:
+def test_a_start_interrupted_by_a_reboot_is_recovered_and_not_repeated() -> None:
     harness = AllocationHarness(
         make_spec(make_batch_task(restart_policy=make_restart_policy(attempts=1))), starts=False
     )

@@ -31,7 +31,7 @@ def test_on_a_full_disk_the_oldest_allocations_are_removed_step_by_step() -> Non
 
 @given(st.integers(0, 100), st.floats(0.0, 100.0))
 def test_only_ended_allocations_are_removed_however_full_the_disk_is(live: int, percent: float) -> None:
-    chosen = choose_allocations_to_remove(ENDED, live, DiskUsage(percent, percent), LIMITS)
+    removed = choose_allocations_to_remove(ENDED, live, DiskUsage(percent, percent), LIMITS)
 
-    assert set(chosen) <= {"old", "middle", "new"}
-    assert len(set(chosen)) == len(chosen)
+    assert set(removed) <= {"old", "middle", "new"}
+    assert len(set(removed)) == len(removed)

@@ -75,7 +75,7 @@ def test_a_poststop_task_runs_after_all_others_and_never_if_none_of_them_has_sta
 
 
 def running_record(spec: AllocationSpec, *dead: str, has_failed: bool = False) -> AllocationRecord:
-    """Return a record in which all tasks run, except the dead ones; `has_failed` says how those ended."""
+    """Return a record in which all tasks run, except the dead ones; `has_failed` is how they ended."""
     return AllocationRecord(
         "a1",
         tuple(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.nodes import CHANNEL_CLOSED_TEXT, ANode, a_node, a_raw_job, a_server, find_termination
+from tests.node.nodes import CHANNEL_CLOSED_TEXT, NodeProcess, build_raw_job, find_termination, run_node, run_server
 from tests.waiting import wait_until
 from wharf.contract.client import ClientSettings, Unreachable, run_command_blocking
 from wharf.contract.model.refusal import Refusal
@@ -19,7 +19,7 @@ missing = tests.node.devices.example_plugin:NoSuchClass
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ANode]:
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     folder = tmp_path_factory.mktemp("devices")
     lamps = folder / "node" / "lamps"
     lamps.mkdir(parents=True)
@@ -29,11 +29,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ANode]:
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: lamps\nVersion: 1\n")
     (metadata / "entry_points.txt").write_text(ENTRIES)
-    with a_server(folder / "server") as server, a_node(server, folder / "node") as running_node:
+    with run_server(folder / "server") as server, run_node(server, folder / "node") as running_node:
         yield running_node
 
 
-def read_node(node: ANode) -> dict[str, Any]:
+def read_node(node: NodeProcess) -> dict[str, Any]:
     nodes: Any = node.server.get("/v1/nodes")
     found: Any = node.server.get(f"/v1/node/{nodes[0]['ID']}")
     return dict(found)
@@ -41,10 +41,10 @@ def read_node(node: ANode) -> dict[str, Any]:
 
 def build_job(id: str, count: int, script: str = 'echo "$LAMPS"', **request: Any) -> dict[str, Any]:
     devices = [{"Name": "acme/lamp", "Count": count, **request}]
-    return a_raw_job(id, script, Resources={"CPU": 1, "MemoryMB": 10, "Devices": devices}, KillSignal="SIGKILL")
+    return build_raw_job(id, script, Resources={"CPU": 1, "MemoryMB": 10, "Devices": devices}, KillSignal="SIGKILL")
 
 
-def wait_ended(node: ANode, job: str) -> dict[str, Any]:
+def wait_ended(node: NodeProcess, job: str) -> dict[str, Any]:
     def find() -> dict[str, Any] | None:
         found = node.allocations(job)
         return found[0] if found and found[0]["ClientStatus"] in ("complete", "failed") else None
@@ -52,12 +52,12 @@ def wait_ended(node: ANode, job: str) -> dict[str, Any]:
     return wait_until(find, what=f"{job} has ended")
 
 
-def read_output(node: ANode, allocation: dict[str, Any]) -> str:
+def read_output(node: NodeProcess, allocation: dict[str, Any]) -> str:
     file = node.folder / "alloc" / str(allocation["ID"]) / "alloc/logs/t.stdout.0"
     return file.read_text() if file.exists() else ""
 
 
-def test_a_node_reports_devices_and_failed_plugins(node: ANode) -> None:
+def test_a_node_reports_devices_and_failed_plugins(node: NodeProcess) -> None:
     found = read_node(node)
     lamps, torches = found["NodeResources"]["Devices"]
     events = {event["Details"]["plugin"] for event in found["Events"] if event["Subsystem"] == "Driver"}
@@ -74,7 +74,7 @@ def test_a_node_reports_devices_and_failed_plugins(node: ANode) -> None:
     assert ("stuck", {"broken", "missing"}) == (torches["Name"], events)
 
 
-def test_devices_are_allocated_to_one_task_at_a_time(node: ANode) -> None:
+def test_devices_are_allocated_to_one_task_at_a_time(node: NodeProcess) -> None:
     constraint = {"LTarget": "${device.attr.light}", "Operand": ">=", "RTarget": "0.4 GHz"}
     node.run(build_job("both", 2, 'echo "$LAMPS"; while true; do sleep 0.05; done', Constraints=[constraint]))
     first = wait_until(lambda: next(iter(node.allocations("both")), None), what="the allocation is placed")
@@ -95,7 +95,7 @@ def test_devices_are_allocated_to_one_task_at_a_time(node: ANode) -> None:
     assert ("0", True) == (find_termination(second)["exit_code"], read_output(node, second).strip() in ("one", "two"))
 
 
-def test_a_command_in_a_task_has_its_devices_after_a_restart_of_the_agent(node: ANode) -> None:
+def test_a_command_in_a_task_has_its_devices_after_a_restart_of_the_agent(node: NodeProcess) -> None:
     node.run(build_job("survives", 1, 'echo "$LAMPS"; while true; do sleep 0.05; done'))
     allocation = wait_until(lambda: next(iter(node.allocations("survives")), None), what="the allocation is placed")
     lamps = wait_until(lambda: read_output(node, allocation).strip(), what="the task has printed its lamps")
@@ -121,7 +121,7 @@ def test_a_command_in_a_task_has_its_devices_after_a_restart_of_the_agent(node: 
     node.server.put("/v1/jobs", {"Job": {**build_job("survives", 1), "Stop": True}})
 
 
-def test_device_statistics_are_part_of_the_machine_statistics(node: ANode) -> None:
+def test_device_statistics_are_part_of_the_machine_statistics(node: NodeProcess) -> None:
     statistics: Any = node.query("/v1/client/stats")
     (lamps,) = statistics["DeviceStats"]
 
@@ -131,7 +131,7 @@ def test_device_statistics_are_part_of_the_machine_statistics(node: ANode) -> No
     assert {"FloatNumeratorVal": 2.5} == first_lamp["Stats"]["Attributes"]["warmth"]
 
 
-def test_a_task_fails_if_its_device_cannot_be_reserved(node: ANode) -> None:
+def test_a_task_fails_if_its_device_cannot_be_reserved(node: NodeProcess) -> None:
     node.run(build_job("stuck", 1, Name="torch"))
 
     stuck = wait_ended(node, "stuck")

@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
-from tests.agent.processes import end_all_of
+from tests.agent.processes import kill_remaining_processes
 from tests.mounts import unmount_below
 from tests.waiting import wait_until
 
@@ -60,11 +60,12 @@ class Podman:
         return ["podman", "--root", str(root), "--runroot", str(run), "--tmpdir", str(self.folder / "t"), *words]
 
     def start(self) -> None:
+        """Start the engine, and wait until its socket exists."""
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 self._command("system", "service", "--time=0", f"unix://{self.socket}"),
                 env=self._environment,
-                cwd=self.folder,  # The container monitor writes its note about lack of memory there.
+                cwd=self.folder,  # The container monitor writes its file about lack of memory there.
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -94,6 +95,7 @@ class Podman:
         return result.stdout
 
     def clean_up(self) -> None:
+        """Remove all containers, kill the engine and everything that it started."""
         subprocess.run(
             self._command("rm", "--all", "--force", "--time", "0"),
             env=self._environment,
@@ -102,7 +104,7 @@ class Podman:
         )
         self.kill()
         # Container monitors may still be running; they would mount the storage again.
-        end_all_of(self.folder)
+        kill_remaining_processes(self.folder)
         unmount_below(self.folder)
 
 

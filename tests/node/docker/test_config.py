@@ -205,7 +205,7 @@ def test_output_of_a_terminal_is_all_stdout() -> None:
     assert [ContainerOutput("stdout", b"\x01raw")] == list(OutputFrameDecoder(is_tty=True).feed(b"\x01raw"))
 
 
-def test_allocated_devices_are_added_to_those_of_the_config() -> None:
+def test_allocated_devices_are_added_to_the_devices_of_the_config() -> None:
     order = build_order(devices=(GivenDevice("/dev/card0", "/dev/card", "rw"),))
 
     devices = build_body(order, devices=[{"host_path": "/dev/fuse"}])["HostConfig"]["Devices"]

@@ -43,7 +43,7 @@ def test_with_a_terminal_each_line_is_an_entry() -> None:
     ] == chunks
 
 
-def test_an_entry_without_a_timestamp_is_kept_complete() -> None:
+def test_an_entry_without_a_timestamp_is_returned_complete() -> None:
     line = b"no stamp at all\n"
     assert [LogEntryChunk("stdout", line, 0)] == list(
         TimestampDecoder(is_tty=False).feed(ContainerOutput("stdout", line))

@@ -217,7 +217,7 @@ def test_a_pull_is_canceled_after_its_timeout(running: tuple[Podman, Registry]) 
     run(test())
 
 
-def test_the_error_for_an_unknown_image_is_that_of_the_engine(running: tuple[Podman, Registry]) -> None:
+def test_the_error_for_an_unknown_image_comes_from_the_engine(running: tuple[Podman, Registry]) -> None:
     async def test() -> None:
         async with ContainerEngine(running[0].socket) as engine:
             with pytest.raises(EngineRejected, match="missing/box"):

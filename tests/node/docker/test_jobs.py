@@ -174,4 +174,4 @@ def test_the_container_of_a_stopped_task_is_removed(cluster: DockerCluster) -> N
     assert name in cluster.podman.names()
     cluster.stop("stopped")
     wait_until(lambda: cluster.status("stopped") == "complete", what="the task is stopped")
-    wait_until(lambda: name not in cluster.podman.names(), what="its container is gone")
+    wait_until(lambda: name not in cluster.podman.names(), what="the container is removed")

@@ -21,6 +21,7 @@ class FileDriver:
         return Health(is_healthy=True, attributes={"driver.file.mode": self._home.options.get("mode", "plain")})
 
     async def start(self, order: TaskOrder) -> None:
+        """Start a task, which is a file; some configs are refused or fail."""
         config: Mapping[str, object] = order.config
         if config.get("refused"):
             raise CannotStart("the task is refused", is_final=True)

@@ -1,4 +1,4 @@
-"""Tasks as containers of a real engine: they run, survive the agent and the engine, and their end is reported."""
+"""Tasks as containers of a real engine: they run, survive restarts of the agent and the engine, and their end is reported."""
 
 import asyncio
 import base64
@@ -59,13 +59,13 @@ class RecordingWatcher:
     """Records the events of a driver. `tracked_runs`: the runs that the agent tracks."""
 
     def __init__(self) -> None:
-        self.begun: list[str] = []
+        self.begun_runs: list[str] = []
         self.ended: dict[str, Outcome] = {}
         self.messages: list[str] = []
         self.tracked_runs: set[str] = set()
 
     def on_begun(self, run: str) -> None:
-        self.begun.append(run)
+        self.begun_runs.append(run)
 
     def on_refused(self, run: str, why: str) -> None:
         raise AssertionError(f"{run} is refused: {why}")
@@ -155,7 +155,7 @@ def test_a_task_has_its_folders_and_returns_its_exit_code_and_output(machine: Ma
             await docker.start(order)
             assert Outcome(7) == await machine.ended("a1.0.1")
             docker.forget("a1.0.1")
-        assert ["a1.0.1"] == machine.watcher.begun
+        assert ["a1.0.1"] == machine.watcher.begun_runs
         assert "hello\nfrom outside\n" == machine.output("a1.0.1")
         assert "oops\n" == machine.output("a1.0.1", "stderr")
         assert "made\n" == (order.task_folder / "local" / "made").read_text()
@@ -211,7 +211,7 @@ def test_a_repeated_start_finds_the_existing_container(machine: Machine) -> None
             )  # As in the journal of an agent that was killed during the start.
             await docker.recover([])
             await docker.start(order)
-            assert ["a4.0.1", "a4.0.1"] == machine.watcher.begun
+            assert ["a4.0.1", "a4.0.1"] == machine.watcher.begun_runs
             docker.signal("a4.0.1", "SIGKILL")
             await machine.ended("a4.0.1")
             docker.forget("a4.0.1")

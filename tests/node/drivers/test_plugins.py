@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.agent.processes import ANSWERED_WITHIN_S
-from tests.node.nodes import ANode, a_node, a_raw_job, a_server, find_termination
+from tests.node.nodes import NodeProcess, build_raw_job, find_termination, run_node, run_server
 from tests.waiting import wait_until
 
 ENTRIES = """\
@@ -21,28 +21,28 @@ missing = tests.node.drivers.example_plugin:NoSuchClass
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ANode]:
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     folder = tmp_path_factory.mktemp("drivers")
     metadata = folder / "node" / "installed" / "example-1.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: example\nVersion: 1\n")
     (metadata / "entry_points.txt").write_text(ENTRIES)
-    with a_server(folder / "server") as server, a_node(server, folder / "node") as running_node:
+    with run_server(folder / "server") as server, run_node(server, folder / "node") as running_node:
         yield running_node
 
 
-def read_node(node: ANode) -> dict[str, Any]:
+def read_node(node: NodeProcess) -> dict[str, Any]:
     nodes: Any = node.server.get("/v1/nodes")
     found: Any = node.server.get(f"/v1/node/{nodes[0]['ID']}")
     return dict(found)
 
 
-def run_job(node: ANode, id: str, *, until: str, **config: Any) -> dict[str, Any]:
-    node.run(a_raw_job(id, "", Driver="file", Config=config))
+def run_job(node: NodeProcess, id: str, *, until: str, **config: Any) -> dict[str, Any]:
+    node.run(build_raw_job(id, "", Driver="file", Config=config))
     return wait_status(node, id, until)
 
 
-def wait_status(node: ANode, id: str, status: str) -> dict[str, Any]:
+def wait_status(node: NodeProcess, id: str, status: str) -> dict[str, Any]:
     def find() -> dict[str, Any] | None:
         return next((each for each in node.allocations(id) if each["ClientStatus"] == status), None)
 
@@ -53,7 +53,7 @@ def events(allocation: dict[str, Any]) -> list[tuple[str, str]]:
     return [(each["Type"], each["DisplayMessage"]) for each in allocation["TaskStates"]["t"]["Events"]]
 
 
-def test_a_node_reports_plugin_drivers_and_those_that_cannot_be_used(node: ANode) -> None:
+def test_a_node_reports_usable_and_unusable_plugin_drivers(node: NodeProcess) -> None:
     found = read_node(node)
     driver = found["Drivers"]["file"]
     failed_plugins = {event["Details"]["plugin"] for event in found["Events"] if "plugin" in (event["Details"] or {})}
@@ -63,11 +63,11 @@ def test_a_node_reports_plugin_drivers_and_those_that_cannot_be_used(node: ANode
     assert {"duplicate", "nameless", "missing"} == failed_plugins
 
 
-def test_the_exit_code_of_a_plugin_driver_is_reported(node: ANode) -> None:
+def test_the_exit_code_of_a_plugin_driver_is_reported(node: NodeProcess) -> None:
     assert "3" == find_termination(run_job(node, "ends", until="failed", exit_code=3))["exit_code"]
 
 
-def test_refusals_and_faults_of_a_plugin_fail_only_the_task(node: ANode) -> None:
+def test_refusals_and_faults_of_a_plugin_fail_only_the_task(node: NodeProcess) -> None:
     refused = run_job(node, "refused", until="failed", refused=True)
     faulty = run_job(node, "faulty", until="failed", faulty=True)
 
@@ -76,14 +76,14 @@ def test_refusals_and_faults_of_a_plugin_fail_only_the_task(node: ANode) -> None
     assert "complete" == run_job(node, "another", until="complete", exit_code=0)["ClientStatus"]
 
 
-def test_a_restarted_agent_recovers_and_stops_tasks_of_a_plugin(node: ANode) -> None:
+def test_a_restarted_agent_recovers_and_stops_tasks_of_a_plugin(node: NodeProcess) -> None:
     running = run_job(node, "stays", until="running")
     # Tasks of this driver cannot be measured: the plugin raises an exception.
     assert node.server.get(f"/v1/client/allocation/{running['ID']}/stats")
     node.kill_agent()
     node.wait_ready()
     recovered = wait_status(node, "stays", "running")
-    node.server.put("/v1/jobs", {"Job": {**a_raw_job("stays", "", Driver="file", Config={}), "Stop": True}})
+    node.server.put("/v1/jobs", {"Job": {**build_raw_job("stays", "", Driver="file", Config={}), "Stop": True}})
 
     stopped = wait_status(node, "stays", "complete")
 
@@ -91,7 +91,7 @@ def test_a_restarted_agent_recovers_and_stops_tasks_of_a_plugin(node: ANode) -> 
     assert (running["ID"], "0") == (stopped["ID"], find_termination(stopped)["exit_code"])
 
 
-def test_changes_of_a_drivers_health_are_events_of_the_node(node: ANode) -> None:
+def test_changes_of_a_drivers_health_are_events_of_the_node(node: NodeProcess) -> None:
     marker = next((node.folder / "node").glob("**/drivers/file")) / "unhealthy"
 
     def health() -> list[str]:

@@ -78,13 +78,13 @@ def test_a_link_within_the_folder_is_followed(root: Path, folder: ReadOnlyFolder
 
 
 @pytest.mark.parametrize("path", ["../../outside", "web/../../../outside", "..", "web/local/../../.."])
-def test_a_path_that_leads_out_is_refused(folder: ReadOnlyFolder, path: str) -> None:
+def test_a_path_outside_of_the_folder_is_refused(folder: ReadOnlyFolder, path: str) -> None:
     for action in (folder.open_file, folder.read_info, folder.list_entries):
         assert (RefusalCode.INVALID, "Path escapes the alloc directory") == get_refusal(partial(action, path))
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "../../../../outside", "/", "../../..", "loop"])
-def test_a_link_that_leads_out_is_refused(root: Path, folder: ReadOnlyFolder, target: str) -> None:
+def test_a_link_to_a_target_outside_of_the_folder_is_refused(root: Path, folder: ReadOnlyFolder, target: str) -> None:
     (root / "web/local/loop").symlink_to("loop" if target == "loop" else "x")
     (root / "web/local/link").symlink_to(target)
 
@@ -116,7 +116,7 @@ def test_a_file_must_be_named(folder: ReadOnlyFolder) -> None:
     assert (RefusalCode.INVALID, "a path must not contain a zero byte") == get_refusal(lambda: folder.open_file("a\0b"))
 
 
-def test_a_pipe_is_not_waited_for(root: Path, folder: ReadOnlyFolder) -> None:
+def test_reading_a_pipe_does_not_block(root: Path, folder: ReadOnlyFolder) -> None:
     os.mkfifo(root / "web/local/pipe")
 
     assert (RefusalCode.INVALID, 'file "web/local/pipe" is not a regular file') == get_refusal(
@@ -125,7 +125,7 @@ def test_a_pipe_is_not_waited_for(root: Path, folder: ReadOnlyFolder) -> None:
     assert "prw-r--r--" == folder.read_info("web/local/pipe").file_mode
 
 
-def test_files_of_a_collected_allocation_are_refused_as_gone(tmp_path: Path) -> None:
+def test_files_of_a_garbage_collected_allocation_are_refused_as_gone(tmp_path: Path) -> None:
     expected = (RefusalCode.NOT_FOUND, "the allocation's files are gone from its node")
 
     assert expected == get_refusal(lambda: ReadOnlyFolder(tmp_path / "gone").list_entries("/"))

@@ -238,7 +238,7 @@ def test_following_ends_when_the_task_is_over_and_everything_was_sent(root: Path
     test()
 
 
-def test_a_log_that_does_not_exist_yet_is_refused_or_waited_for_when_following(root: Path) -> None:
+def test_a_missing_log_is_refused_and_a_follower_waits_for_it(root: Path) -> None:
     @in_virtual_time
     async def test() -> None:
         with pytest.raises(Refusal, match='no stdout log of task "web" yet'):

@@ -32,7 +32,7 @@ def declare(node: Path) -> None:
     (folder / "config" / "office.conflist").write_text(json.dumps(network))
 
 
-class Office:
+class DeclaredNetwork:
     """The declared network of a node, as its plugin sees it."""
 
     def __init__(self, node: Path) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.agent.processes import ANSWERED_WITHIN_S
-from tests.node.networks.declared_network import ADDRESS, NAME, TTL, Office, declare
-from tests.node.nodes import ANode, a_node, a_raw_job, a_server
+from tests.node.networks.declared_network import ADDRESS, NAME, TTL, DeclaredNetwork, declare
+from tests.node.nodes import NodeProcess, build_raw_job, run_node, run_server
 from tests.waiting import wait_until
 from wharf.node.networks import CniPlugins, NetworkManager, namespaces
 from wharf.node.networks.manager import STATE_ROOT
@@ -33,23 +33,23 @@ http.server.ThreadingHTTPServer(('', int(os.environ['NOMAD_PORT_web'])), Command
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ANode]:
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     folder = tmp_path_factory.mktemp("bridge")
     declare(folder / "node")
-    with a_server(folder / "server") as server, a_node(server, folder / "node") as running_node:
+    with run_server(folder / "server") as server, run_node(server, folder / "node") as running_node:
         (known,) = list_nodes(running_node)
         yield running_node
     asyncio.run(remove_all_networks(known["ID"]))
 
 
 @pytest.fixture
-def office(node: ANode) -> Iterator[Office]:
-    found = Office(node.folder)
+def declared_network(node: NodeProcess) -> Iterator[DeclaredNetwork]:
+    found = DeclaredNetwork(node.folder)
     yield found
     found.stop_hanging()
 
 
-def list_nodes(node: ANode) -> list[dict[str, Any]]:
+def list_nodes(node: NodeProcess) -> list[dict[str, Any]]:
     found: Any = node.server.get("/v1/nodes")
     return list(found)
 
@@ -62,7 +62,7 @@ async def remove_all_networks(node: str) -> None:
 
 
 def build_job(id: str, *tasks: dict[str, Any], mode: str = "bridge", **network: Any) -> dict[str, Any]:
-    job = a_raw_job(id, "", kind="service")
+    job = build_raw_job(id, "", kind="service")
     group = job["TaskGroups"][0]
     (template,) = group["Tasks"]
     group["Tasks"] = [{**template, **task} for task in tasks]
@@ -75,7 +75,7 @@ def build_web_task(name: str = "web", driver: str = "exec", **options: Any) -> d
     return {"Name": name, "Driver": driver, "Config": config, "Resources": {"CPU": 50, "MemoryMB": 100}, **options}
 
 
-def wait_running(node: ANode, job: str) -> dict[str, Any]:
+def wait_running(node: NodeProcess, job: str) -> dict[str, Any]:
     (found,) = wait_until(
         lambda: [each for each in node.allocations(job) if each["ClientStatus"] == "running"],
         what=f"{job} runs",
@@ -84,7 +84,7 @@ def wait_running(node: ANode, job: str) -> dict[str, Any]:
     return read_allocation(node, found["ID"])
 
 
-def read_allocation(node: ANode, id: str) -> dict[str, Any]:
+def read_allocation(node: NodeProcess, id: str) -> dict[str, Any]:
     found: Any = node.server.get(f"/v1/allocation/{id}")
     return dict(found)
 
@@ -104,7 +104,7 @@ def run_command(address: str, command: str = "echo hello") -> str:
     return wait_until(fetch, what=f"{address} answers", within_s=WITHIN_S)
 
 
-def stop(node: ANode, job: str) -> None:
+def stop(node: NodeProcess, job: str) -> None:
     request = urllib.request.Request(f"{node.server.address}/v1/job/{job}", method="DELETE")
     urllib.request.urlopen(request, timeout=ANSWERED_WITHIN_S).close()
 
@@ -121,7 +121,7 @@ def is_network_removed(allocation: dict[str, Any]) -> bool:
     return not get_network_folder(allocation).exists() and allocation["ID"] not in list_firewall_rules()
 
 
-def test_tasks_of_an_allocation_share_a_network_and_its_ports_are_reachable_from_the_host(node: ANode) -> None:
+def test_tasks_of_an_allocation_share_a_network_and_its_ports_are_reachable_from_the_host(node: NodeProcess) -> None:
     second_task = {"Name": "second", "Config": {"command": "/bin/sleep", "args": ["1000"]}}
     services = [
         {"Name": "outside", "PortLabel": "web", "Provider": "nomad"},
@@ -181,11 +181,11 @@ def test_tasks_of_an_allocation_share_a_network_and_its_ports_are_reachable_from
     assert status == read_allocation(node, allocation["ID"])["NetworkStatus"]
 
     stop(node, "shared")
-    wait_until(lambda: is_network_removed(allocation), what="its network is removed", within_s=WITHIN_S)
+    wait_until(lambda: is_network_removed(allocation), what="the network is removed", within_s=WITHIN_S)
     assert inside not in list_firewall_rules()
 
 
-def test_a_group_with_mode_none_has_only_a_loopback_interface(node: ANode) -> None:
+def test_a_group_with_mode_none_has_only_a_loopback_interface(node: NodeProcess) -> None:
     script = "cat /proc/net/dev | tail -n +3 | cut -d: -f1; grep -c lo /proc/net/fib_trie; exec sleep 1000"
     task = {"Name": "t", "Driver": "exec", "Config": {"command": "/bin/sh", "args": ["-c", script]}}
     node.run(build_job("alone", task, mode="none"))
@@ -198,10 +198,10 @@ def test_a_group_with_mode_none_has_only_a_loopback_interface(node: ANode) -> No
     )
     assert "lo" == log.read_text().split()[0]
     stop(node, "alone")
-    wait_until(lambda: is_network_removed(allocation), what="its network is removed", within_s=WITHIN_S)
+    wait_until(lambda: is_network_removed(allocation), what="the network is removed", within_s=WITHIN_S)
 
 
-def test_an_agent_removes_unknown_networks_that_a_killed_agent_left(node: ANode) -> None:
+def test_an_agent_removes_unknown_networks_that_a_killed_agent_left(node: NodeProcess) -> None:
     node.run(build_job("left", build_web_task(), DynamicPorts=[{"Label": "web", "To": 80}]))
     allocation = wait_running(node, "left")
     own_folder = get_network_folder(allocation)
@@ -218,7 +218,7 @@ def test_an_agent_removes_unknown_networks_that_a_killed_agent_left(node: ANode)
     (port,) = allocation["AllocatedResources"]["Shared"]["Ports"]
     assert "hello\n" == run_command(f"{port['HostIP']}:{port['Value']}")
     stop(node, "left")
-    wait_until(lambda: is_network_removed(allocation), what="its network is removed", within_s=WITHIN_S)
+    wait_until(lambda: is_network_removed(allocation), what="the network is removed", within_s=WITHIN_S)
 
 
 PRINTS_ENVIRONMENT = {
@@ -227,7 +227,9 @@ PRINTS_ENVIRONMENT = {
 }
 
 
-def test_a_declared_network_is_created_and_removed_by_its_plugin(node: ANode, office: Office) -> None:
+def test_a_declared_network_is_created_and_removed_by_its_plugin(
+    node: NodeProcess, declared_network: DeclaredNetwork
+) -> None:
     ports = [{"Label": "web", "To": 8080}]
     task = {"Name": "t", "Driver": "raw_exec", "Config": PRINTS_ENVIRONMENT}
     node.run(build_job("desk", task, mode=f"cni/{NAME}", DynamicPorts=ports, CNI={"Args": {"floor": "3"}}))
@@ -239,47 +241,53 @@ def test_a_declared_network_is_created_and_removed_by_its_plugin(node: ANode, of
     assert TTL == log.read_text().split()[0]
     assert f"NOMAD_ALLOC_ADDR_web={ADDRESS}:8080" in log.read_text().split()
     assert (ADDRESS, "eth0") == tuple(allocation["NetworkStatus"][key] for key in ("Address", "InterfaceName"))
-    assert f"ADD {allocation['ID']} IgnoreUnknown=1;floor=3\n" in (office.folder / "calls").read_text()
+    assert f"ADD {allocation['ID']} IgnoreUnknown=1;floor=3\n" in (declared_network.folder / "calls").read_text()
 
     stop(node, "desk")
-    wait_until(lambda: is_network_removed(allocation), what="its network is removed", within_s=WITHIN_S)
-    assert (["ADD", "DEL"], []) == (office.list_commands(allocation["ID"]), office.list_connected())
+    wait_until(lambda: is_network_removed(allocation), what="the network is removed", within_s=WITHIN_S)
+    assert (["ADD", "DEL"], []) == (declared_network.list_commands(allocation["ID"]), declared_network.list_connected())
 
 
-def test_the_error_of_a_plugin_is_reported_and_the_network_is_removed(node: ANode, office: Office) -> None:
-    office.start_failing()
+def test_the_error_of_a_plugin_is_reported_and_the_network_is_removed(
+    node: NodeProcess, declared_network: DeclaredNetwork
+) -> None:
+    declared_network.start_failing()
     node.run(
         build_job("refused", {"Name": "t", "Driver": "raw_exec", "Config": PRINTS_ENVIRONMENT}, mode=f"cni/{NAME}")
     )
-    wait_until(lambda: [a["ClientStatus"] for a in node.allocations("refused")] == ["failed"], what="it has failed")
-    office.stop_failing()
+    wait_until(
+        lambda: [a["ClientStatus"] for a in node.allocations("refused")] == ["failed"], what="the allocation has failed"
+    )
+    declared_network.stop_failing()
     (allocation,) = node.allocations("refused")
     errors = [(event["Details"] or {}).get("setup_error", "") for event in allocation["TaskStates"]["t"]["Events"]]
     reason = "network plugin desk failed: all desks are taken: ask for another"
     assert f"cannot create the allocation's network: {reason}" in errors
-    assert {"ADD", "DEL"} == set(office.list_commands(allocation["ID"]))
+    assert {"ADD", "DEL"} == set(declared_network.list_commands(allocation["ID"]))
     wait_until(
         lambda: is_network_removed(read_allocation(node, allocation["ID"])), what="the failed network is removed"
     )
     stop(node, "refused")
 
 
-def test_a_network_whose_creation_was_interrupted_is_removed_and_created_again(node: ANode, office: Office) -> None:
-    office.hang_once()
+def test_an_incompletely_created_network_is_removed_and_created_again(
+    node: NodeProcess, declared_network: DeclaredNetwork
+) -> None:
+    declared_network.hang_once()
     node.run(build_job("cut", {"Name": "t", "Driver": "raw_exec", "Config": PRINTS_ENVIRONMENT}, mode=f"cni/{NAME}"))
-    wait_until(lambda: office.is_hanging, what="the plugin hangs")
+    wait_until(lambda: declared_network.is_hanging, what="the plugin hangs")
     node.kill_agent()
     allocation = wait_running(node, "cut")
     assert (["ADD", "DEL", "ADD"], [allocation["ID"]]) == (
-        office.list_commands(allocation["ID"]),
-        office.list_connected(),
+        declared_network.list_commands(allocation["ID"]),
+        declared_network.list_connected(),
     )
     stop(node, "cut")
-    wait_until(lambda: is_network_removed(allocation), what="its network is removed", within_s=WITHIN_S)
-    assert [] == office.list_connected()
+    wait_until(lambda: is_network_removed(allocation), what="the network is removed", within_s=WITHIN_S)
+    assert [] == declared_network.list_connected()
 
 
-def test_a_node_reports_that_it_supports_bridge_networks(node: ANode) -> None:
+def test_a_node_reports_that_it_supports_bridge_networks(node: NodeProcess) -> None:
     (known,) = list_nodes(node)
     found: Any = node.server.get(f"/v1/node/{known['ID']}")
     resources = found["NodeResources"]

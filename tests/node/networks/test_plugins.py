@@ -40,9 +40,9 @@ class PluginFolder:
         self.plugins = CniPlugins(f"{folder / 'first'}:{folder / 'bin'}")
         (folder / "bin").mkdir()
 
-    def add_plugin(self, name: str, then: str, version: str = "v1.2.3") -> None:
+    def add_plugin(self, name: str, commands: str, version: str = "v1.2.3") -> None:
         file = self.folder / "bin" / name
-        file.write_text(PLUGIN.format(name=name, version=version, folder=self.folder, then=then))
+        file.write_text(PLUGIN.format(name=name, version=version, folder=self.folder, then=commands))
         file.chmod(0o755)
 
     def read_calls(self) -> list[str]:
@@ -97,7 +97,7 @@ def test_the_error_of_a_plugin_is_reported_and_all_others_are_undone(plugin_fold
     assert plugin_folder.plugins.find_program("../bin/one") is None
 
 
-def test_the_version_is_that_of_the_plugin_or_else_of_its_protocol(plugin_folder: PluginFolder) -> None:
+def test_the_version_of_a_plugin_falls_back_to_its_protocol_version(plugin_folder: PluginFolder) -> None:
     plugin_folder.add_plugin("one", "")
     plugin_folder.add_plugin("two", "", version="version unknown")
     versions = [asyncio.run(plugin_folder.plugins.find_version(name)) for name in ("one", "two", "three")]
@@ -124,7 +124,7 @@ def test_a_plugin_is_killed_if_its_call_is_canceled(plugin_folder: PluginFolder)
         call = asyncio.ensure_future(
             connect_namespace(plugin_folder.plugins, CHAIN, ATTACHMENT, on_result=lambda _: None)
         )
-        await wait_on_loop_until(pid_file.exists, what="it runs")
+        await wait_on_loop_until(pid_file.exists, what="the plugin runs")
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         return int(pid_file.read_text())

@@ -88,6 +88,7 @@ class DriverHarness:
         environment: dict[str, str] | None = None,
         **config: object,
     ) -> None:
+        """Start a task that runs this shell script. `config` is added to the config of the task."""
         folder = self.task_folder(run)
         order = TaskOrder(
             run=run,

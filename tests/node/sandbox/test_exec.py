@@ -1,4 +1,4 @@
-"""Programs of the driver `exec`: what they see, what they may do, and how they end."""
+"""Programs of the driver `exec`: the files and processes that they see, their permissions, and their end."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ def test_a_program_sees_only_its_own_folders_and_processes(tmp_path: Path) -> No
             output = (await harness.run_and_read_output("a", script)).split()
             # The shell itself, `ls` and `grep`.
             assert ["mine", "1", "3"] == output[:3]
-            usual = {"/bin", "/etc", "/lib", "/lib64", "/lib32", "/sbin", "/usr", "/run"}
+            standard_folders = {"/bin", "/etc", "/lib", "/lib64", "/lib32", "/sbin", "/usr", "/run"}
             devices = {
                 "fd",
                 "full",
@@ -44,7 +44,7 @@ def test_a_program_sees_only_its_own_folders_and_processes(tmp_path: Path) -> No
                 "zero",
             }
             own = {"/alloc", "/dev", "/local", "/proc", "/secrets", "/tmp"}
-            assert own | {f"/dev/{name}" for name in devices} == set(output[3:]) - usual
+            assert own | {f"/dev/{name}" for name in devices} == set(output[3:]) - standard_folders
 
     run(test())
 
@@ -136,7 +136,7 @@ def test_a_program_receives_signals_and_can_be_killed(tmp_path: Path) -> None:
             await harness.wait_output("b", "ready\n")
             harness.driver.signal(
                 "b", "SIGINT"
-            )  # The kernel ignores it for the first process of a namespace without a handler.
+            )  # The kernel ignores a signal without a handler for the first process of a namespace.
             assert (0, "", "") == await harness.run_command("b", "true")
             harness.driver.kill("b")
             assert Outcome(128 + SIGKILL, SIGKILL) == await harness.wait_ended("b")

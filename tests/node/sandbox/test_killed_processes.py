@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.nodes import ANode, a_node, a_raw_job, a_server, find_termination
+from tests.node.nodes import NodeProcess, build_raw_job, find_termination, run_node, run_server
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("namespaces")
@@ -16,15 +16,15 @@ SCRIPT = "echo start >>/alloc/starts; while [ ! -e /alloc/go ]; do sleep 0.02; d
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ANode]:
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     folder = tmp_path_factory.mktemp("sandbox")
-    with a_server(folder / "server") as server, a_node(server, folder / "node") as running_node:
+    with run_server(folder / "server") as server, run_node(server, folder / "node") as running_node:
         yield running_node
 
 
-def start_job(node: ANode, job: str, count: int) -> list[Path]:
+def start_job(node: NodeProcess, job: str, count: int) -> list[Path]:
     """Run a job and return the shared folders of its allocations."""
-    node.run(a_raw_job(job, SCRIPT, count=count, Driver="exec"))
+    node.run(build_raw_job(job, SCRIPT, count=count, Driver="exec"))
     wait_until(
         lambda: [each["ClientStatus"] for each in node.allocations(job)] == ["running"] * count,
         what=f"{job} runs",
@@ -35,7 +35,7 @@ def start_job(node: ANode, job: str, count: int) -> list[Path]:
     return folders
 
 
-def finish_job(node: ANode, job: str, folders: list[Path]) -> list[tuple[str, str, int]]:
+def finish_job(node: NodeProcess, job: str, folders: list[Path]) -> list[tuple[str, str, int]]:
     """Let the tasks end; return exit code, starts and number of lines of each."""
     for folder in folders:
         (folder / "go").touch()
@@ -54,7 +54,7 @@ def finish_job(node: ANode, job: str, folders: list[Path]) -> list[tuple[str, st
     return list(zip(codes, starts, lines, strict=True))
 
 
-def test_exit_codes_and_output_survive_a_killed_agent_and_supervisor(node: ANode) -> None:
+def test_exit_codes_and_output_survive_a_killed_agent_and_supervisor(node: NodeProcess) -> None:
     folders = start_job(node, "lasts", 3)
     for _ in range(2):
         supervisor = node.supervisor()
@@ -65,7 +65,7 @@ def test_exit_codes_and_output_survive_a_killed_agent_and_supervisor(node: ANode
     assert [("43", "start\n", 2000)] * 3 == finish_job(node, "lasts", folders)
 
 
-def test_a_task_survives_its_killed_shim_but_its_exit_code_is_unknown(node: ANode) -> None:
+def test_a_task_survives_its_killed_shim_but_its_exit_code_is_unknown(node: NodeProcess) -> None:
     folders = start_job(node, "alone", 1)
     for pid in node.shims():
         os.kill(pid, signal.SIGKILL)

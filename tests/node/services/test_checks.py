@@ -49,7 +49,7 @@ async def run_service(reply: bytes | None, requests: list[bytes] | None = None) 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         yield server.sockets[0].getsockname()[1]
-        # The caller may disconnect before its connection is accepted. Wait for that connection nevertheless.
+        # A client may disconnect before its connection is accepted. Wait until the server has accepted it.
         await served.acquire()
         for _ in range(accepted_count - 1):
             await served.acquire()

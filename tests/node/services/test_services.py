@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.agent.processes import ANSWERED_WITHIN_S
-from tests.node.nodes import ANode, a_node, a_raw_job, a_server
+from tests.node.nodes import NodeProcess, build_raw_job, run_node, run_server
 from tests.waiting import wait_until
 
 SECOND_NS = 1_000_000_000
@@ -15,13 +15,13 @@ SERVE_SCRIPT = "exec python3 -m http.server $WHARF_PORT_web --bind $WHARF_IP_web
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ANode]:
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     folder = tmp_path_factory.mktemp("services")
-    with a_server(folder / "server") as server, a_node(server, folder / "node") as node:
+    with run_server(folder / "server") as server, run_node(server, folder / "node") as node:
         yield node
 
 
-def a_service_job(id: str, script: str = SERVE_SCRIPT, **check: object) -> dict[str, Any]:
+def build_service_job(id: str, script: str = SERVE_SCRIPT, **check: object) -> dict[str, Any]:
     check_config = {"Type": "http", "Path": "/", "Interval": SECOND_NS, "Timeout": SECOND_NS, **check}
     service = {
         "Name": id,
@@ -31,7 +31,7 @@ def a_service_job(id: str, script: str = SERVE_SCRIPT, **check: object) -> dict[
         "Checks": [check_config],
     }
     resources = {"CPU": 1, "MemoryMB": 100}
-    job = a_raw_job(id, script, kind="service", Services=[service], KillSignal="SIGKILL", Resources=resources)
+    job = build_raw_job(id, script, kind="service", Services=[service], KillSignal="SIGKILL", Resources=resources)
     group = job["TaskGroups"][0]
     group["Networks"] = [{"Mode": "host", "DynamicPorts": [{"Label": "web"}]}]
     group["Update"] = {
@@ -43,29 +43,29 @@ def a_service_job(id: str, script: str = SERVE_SCRIPT, **check: object) -> dict[
     return job
 
 
-def list_instances(node: ANode, name: str) -> list[dict[str, Any]]:
+def list_instances(node: NodeProcess, name: str) -> list[dict[str, Any]]:
     instances: Any = node.server.get(f"/v1/service/{name}")
     return list(instances)
 
 
-def list_checks(node: ANode, job: str) -> list[dict[str, Any]]:
+def list_checks(node: NodeProcess, job: str) -> list[dict[str, Any]]:
     allocation = node.allocations(job)[0]["ID"]
     result_by_id: Any = node.server.get(f"/v1/client/allocation/{allocation}/checks")
     return list((result_by_id or {}).values())
 
 
-def read_deployment_status(node: ANode, job: str) -> str:
+def read_deployment_status(node: NodeProcess, job: str) -> str:
     deployments: Any = node.server.get(f"/v1/job/{job}/deployments")
     return str(deployments[0]["Status"]) if deployments else ""
 
 
-def stop(node: ANode, job: str) -> None:
+def stop(node: NodeProcess, job: str) -> None:
     request = urllib.request.Request(f"{node.server.address}/v1/job/{job}", method="DELETE")
     urllib.request.urlopen(request, timeout=ANSWERED_WITHIN_S).close()
 
 
-def test_a_service_is_registered_with_its_address_and_its_check_makes_it_healthy(node: ANode) -> None:
-    node.run(a_service_job("shop"))
+def test_a_service_is_registered_with_its_address_and_its_check_makes_it_healthy(node: NodeProcess) -> None:
+    node.run(build_service_job("shop"))
     wait_until(lambda: read_deployment_status(node, "shop") == "successful", what="the deployment is healthy")
     [instance] = list_instances(node, "shop")
     assert (["t"], node.allocations("shop")[0]["ID"]) == (instance["Tags"], instance["AllocID"])
@@ -78,12 +78,14 @@ def test_a_service_is_registered_with_its_address_and_its_check_makes_it_healthy
         check[name] for name in ("Status", "Output", "StatusCode", "Service", "Task", "Group")
     )
     stop(node, "shop")
-    wait_until(lambda: not list_instances(node, "shop"), what="its registration is deleted")
+    wait_until(lambda: not list_instances(node, "shop"), what="the registration of the service is deleted")
 
 
-def test_a_failing_check_keeps_a_deployment_unhealthy(node: ANode) -> None:
-    node.run(a_service_job("unhealthy", Path="/nothing"))
-    wait_until(lambda: [a["ClientStatus"] for a in node.allocations("unhealthy")] == ["running"], what="it runs")
+def test_a_failing_check_keeps_a_deployment_unhealthy(node: NodeProcess) -> None:
+    node.run(build_service_job("unhealthy", Path="/nothing"))
+    wait_until(
+        lambda: [a["ClientStatus"] for a in node.allocations("unhealthy")] == ["running"], what="the allocation runs"
+    )
     wait_until(
         lambda: [check for check in list_checks(node, "unhealthy") if check.get("StatusCode") == 404],
         what="the check has run",
@@ -93,16 +95,19 @@ def test_a_failing_check_keeps_a_deployment_unhealthy(node: ANode) -> None:
     stop(node, "unhealthy")
 
 
-def test_a_readiness_check_does_not_hold_up_a_deployment(node: ANode) -> None:
-    node.run(a_service_job("ready", Path="/nothing", OnUpdate="ignore"))
+def test_a_readiness_check_does_not_hold_up_a_deployment(node: NodeProcess) -> None:
+    node.run(build_service_job("ready", Path="/nothing", OnUpdate="ignore"))
     wait_until(lambda: read_deployment_status(node, "ready") == "successful", what="the deployment is healthy")
     assert ["readiness"] == [check["Mode"] for check in list_checks(node, "ready")]
     stop(node, "ready")
 
 
-def test_a_service_that_stays_unhealthy_is_restarted(node: ANode) -> None:
-    node.run(a_service_job("again", Path="/nothing", CheckRestart={"Limit": 2, "Grace": 0}))
-    wait_until(lambda: node.allocations("again") and node.allocations("again")[0]["TaskStates"], what="it is placed")
+def test_a_service_that_stays_unhealthy_is_restarted(node: NodeProcess) -> None:
+    node.run(build_service_job("again", Path="/nothing", CheckRestart={"Limit": 2, "Grace": 0}))
+    wait_until(
+        lambda: node.allocations("again") and node.allocations("again")[0]["TaskStates"],
+        what="the allocation is placed",
+    )
 
     def list_restart_reasons() -> list[str]:
         events = node.allocations("again")[0]["TaskStates"]["t"]["Events"]
@@ -113,7 +118,7 @@ def test_a_service_that_stays_unhealthy_is_restarted(node: ANode) -> None:
     stop(node, "again")
 
 
-def test_a_script_check_runs_in_the_task_and_has_its_own_thresholds(node: ANode) -> None:
+def test_a_script_check_runs_in_the_task_and_has_its_own_thresholds(node: NodeProcess) -> None:
     """The check fails once, and must then succeed twice."""
     script = 'echo "$GREETING"; echo >>local/runs; test $(wc -l <local/runs) -gt 1'
     check_config: dict[str, Any] = {
@@ -122,7 +127,7 @@ def test_a_script_check_runs_in_the_task_and_has_its_own_thresholds(node: ANode)
         "Args": ["-c", script],
         "SuccessBeforePassing": 2,
     }
-    job = a_service_job("script", **check_config)
+    job = build_service_job("script", **check_config)
     job["TaskGroups"][0]["Tasks"][0]["Env"] = {"GREETING": "hello"}
     node.run(job)
     wait_until(lambda: read_deployment_status(node, "script") == "successful", what="the deployment is healthy")

@@ -40,7 +40,7 @@ def test_the_machine_has_a_history_too() -> None:
     assert [] == history.list_machine_samples(MINUTE_NS + 1)
 
 
-def test_only_the_last_minutes_are_kept_and_ended_runs_are_dropped() -> None:
+def test_only_the_last_minutes_are_retained_and_ended_runs_are_dropped() -> None:
     history = UsageHistory()
     for minute in range(2 * MAX_SAMPLES):
         history.record_run("r", [os.getpid()], at_ns=minute, at_s=float(minute))

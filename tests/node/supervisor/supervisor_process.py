@@ -86,6 +86,7 @@ class SupervisorProcess:
         return connection
 
     def _receive(self) -> None:
+        """Read all messages that have arrived, and store them by the name of their run."""
         assert self._connection is not None
         while select.select([self._connection], [], [], 0)[0]:
             data = self._connection.recv(65_536)
@@ -114,6 +115,7 @@ class SupervisorProcess:
         log: RunLogSettings | None = None,
         limits: RunLimits | None = None,
     ) -> None:
+        """Request the start of a program."""
         self.names.append(name)
         request = RunRequest(
             name,
@@ -179,6 +181,7 @@ class SupervisorProcess:
         return [pid for pid, _ in find_marked_processes(marks) if is_alive(pid)]
 
     def stop(self) -> None:
+        """Kill the supervisor and all processes of its runs."""
         self._disconnect()
         with suppress(ProcessLookupError):
             if self.pid:

@@ -1,4 +1,4 @@
-"""The supervisor with real programs: their ends, their output, and what survives when processes are killed."""
+"""The supervisor with real programs: their ends, their output, and the programs that survive when processes are killed."""
 
 import os
 import select
@@ -67,10 +67,10 @@ def test_log_files_are_limited_in_size_and_number(supervisor: SupervisorProcess)
     supervisor.wait_ended("long")
 
     files = sorted(supervisor.logs.glob("long.stdout.*"), key=lambda file: int(file.suffix[1:]))
-    whole = "".join(f"{number}\n" for number in range(1, 20_001))
+    full_output = "".join(f"{number}\n" for number in range(1, 20_001))
     assert [file.name for file in files] == ["long.stdout.8", "long.stdout.9", "long.stdout.10"]
-    assert [file.stat().st_size for file in files] == [10_000, 10_000, len(whole) % 10_000]
-    assert supervisor.output("long") == whole[80_000:]
+    assert [file.stat().st_size for file in files] == [10_000, 10_000, len(full_output) % 10_000]
+    assert supervisor.output("long") == full_output[80_000:]
 
 
 def test_a_program_has_exactly_the_requested_environment(supervisor: SupervisorProcess) -> None:
@@ -168,11 +168,11 @@ def test_a_missing_program_ends_with_exit_code_127(supervisor: SupervisorProcess
 
 
 def test_a_program_continues_without_a_supervisor(supervisor: SupervisorProcess, tmp_path: Path) -> None:
-    go = tmp_path / "go"
-    supervisor.start_script("goes-on", f"echo one; until [ -e {go} ]; do sleep 0.05; done; seq 1 5000; exit 7")
+    may_end = tmp_path / "go"
+    supervisor.start_script("goes-on", f"echo one; until [ -e {may_end} ]; do sleep 0.05; done; seq 1 5000; exit 7")
     pid = supervisor.wait_begun("goes-on")
     supervisor.kill()
-    go.touch()
+    may_end.touch()
     wait_until(lambda: not is_alive(pid), what="the program has ended and its output is not read")
 
     supervisor.launch()
@@ -183,11 +183,11 @@ def test_a_program_continues_without_a_supervisor(supervisor: SupervisorProcess,
 def test_a_program_with_a_full_pipe_waits_for_the_next_supervisor(
     supervisor: SupervisorProcess, tmp_path: Path
 ) -> None:
-    go = tmp_path / "go"
-    supervisor.start_script("fills", f"until [ -e {go} ]; do sleep 0.05; done; seq 1 200000")
+    may_end = tmp_path / "go"
+    supervisor.start_script("fills", f"until [ -e {may_end} ]; do sleep 0.05; done; seq 1 200000")
     pid = supervisor.wait_begun("fills")
     supervisor.kill()
-    go.touch()
+    may_end.touch()
     wait_until(lambda: "pipe" in Path(f"/proc/{pid}/wchan").read_text() or _is_blocked(pid), what="the pipe is full")
 
     supervisor.launch()
@@ -211,9 +211,9 @@ def test_a_program_survives_its_shim_but_its_exit_code_is_unknown(supervisor: Su
 
 
 def test_a_program_survives_killed_supervisor_and_shim(supervisor: SupervisorProcess, tmp_path: Path) -> None:
-    go = tmp_path / "go"
+    may_end = tmp_path / "go"
     supervisor.start_script(
-        "lonely", f"echo before; until [ -e {go} ]; do echo on >&2; sleep 0.05; done; echo after; sleep 0.3"
+        "lonely", f"echo before; until [ -e {may_end} ]; do echo on >&2; sleep 0.05; done; echo after; sleep 0.3"
     )
     pid = supervisor.wait_begun("lonely")
     shim = supervisor.read_shim_pid("lonely")
@@ -223,7 +223,7 @@ def test_a_program_survives_killed_supervisor_and_shim(supervisor: SupervisorPro
 
     supervisor.launch()
     assert supervisor.wait_begun("lonely") == pid
-    go.touch()
+    may_end.touch()
     assert supervisor.wait_ended("lonely") == RunEnded("lonely", -1, is_known=False)
     assert supervisor.output("lonely") == "before\nafter\n"
 

@@ -1,4 +1,4 @@
-"""When the identities of a task are signed: once, again before they expire, and not because the agent was restarted."""
+"""The identities of a task are signed once and again before they expire, but not after a restart of the agent."""
 
 import asyncio
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class FakeServers:
         self.request_count = 0
         self.are_unreachable = False
         self.clock_lag_ns = 0
-        """How far their clock is behind that of the node."""
+        """How far their clock is behind the node's clock."""
 
     async def sign_identities(self, _alloc: str, _task: str, names: Sequence[str]) -> Sequence[SignedIdentity]:
         if self.are_unreachable:

@@ -1,4 +1,4 @@
-"""What a task finds when it starts on a real node, and what happens when a rendered file changes."""
+"""Files, artifacts and secrets of a task at its start on a real node, and the effects of a changed rendered file."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import pytest
 
 from tests.agent.processes import ANSWERED_WITHIN_S
 from tests.node.artifacts.site import Site, body, running_site
-from tests.node.nodes import ANode, a_node, a_raw_job, a_server, find_termination
+from tests.node.nodes import NodeProcess, build_raw_job, find_termination, run_node, run_server
 from tests.waiting import wait_until
 
 SOON_NS = 1_000_000
@@ -24,9 +24,9 @@ WAIT_SCRIPT = (
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ANode]:
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     folder = tmp_path_factory.mktemp("prepared")
-    with a_server(folder / "server") as server, a_node(server, folder / "node") as node:
+    with run_server(folder / "server") as server, run_node(server, folder / "node") as node:
         yield node
 
 
@@ -36,37 +36,37 @@ def site() -> Iterator[Site]:
         yield site
 
 
-def find_allocation(node: ANode, job: str) -> dict[str, Any]:
+def find_allocation(node: NodeProcess, job: str) -> dict[str, Any]:
     """Return the first allocation of the job; empty until its task has a state."""
     allocations = node.allocations(job)
     return allocations[0] if allocations and allocations[0]["TaskStates"] else {}
 
 
-def find_ended(node: ANode, job: str) -> dict[str, Any] | None:
+def find_ended(node: NodeProcess, job: str) -> dict[str, Any] | None:
     allocation = find_allocation(node, job)
     return allocation if allocation.get("ClientStatus") in ("complete", "failed") else None
 
 
-def wait_for_end(node: ANode, job: str) -> dict[str, Any]:
+def wait_for_end(node: NodeProcess, job: str) -> dict[str, Any]:
     return wait_until(lambda: find_ended(node, job), what=f"{job} is over")
 
 
-def list_events(node: ANode, job: str, kind: str) -> list[dict[str, Any]]:
+def list_events(node: NodeProcess, job: str, kind: str) -> list[dict[str, Any]]:
     allocation = find_allocation(node, job)
     events = allocation["TaskStates"]["t"]["Events"] if allocation else []
     return [event for event in events if event["Type"] == kind]
 
 
-def read_file(node: ANode, allocation: dict[str, Any], path: str = "alloc/logs/t.stdout.0") -> str:
+def read_file(node: NodeProcess, allocation: dict[str, Any], path: str = "alloc/logs/t.stdout.0") -> str:
     file = node.folder / "alloc" / str(allocation["ID"]) / path
     return file.read_text() if file.exists() else ""
 
 
-def put_variable(node: ANode, path: str, **items: str) -> None:
+def put_variable(node: NodeProcess, path: str, **items: str) -> None:
     node.server.put(f"/v1/var/{path}", {"Items": items})
 
 
-def stop(node: ANode, job: str) -> None:
+def stop(node: NodeProcess, job: str) -> None:
     request = urllib.request.Request(f"{node.server.address}/v1/job/{job}", method="DELETE")
     urllib.request.urlopen(request, timeout=ANSWERED_WITHIN_S).close()
 
@@ -76,13 +76,13 @@ def variable_template(path: str, **more: object) -> dict[str, Any]:
     return {"EmbeddedTmpl": text, "DestPath": "local/conf", "Splay": SOON_NS, **more}
 
 
-def test_a_task_waits_for_missing_template_data_and_names_them(node: ANode) -> None:
+def test_a_task_waits_for_missing_template_data_and_names_them(node: NodeProcess) -> None:
     templates = [
         variable_template("waits/for", Perms="0640"),
         {"EmbeddedTmpl": 'FROM="a template"\n# no more\n', "DestPath": "secrets/env", "Envvars": True},
     ]
     script = 'cat local/conf; echo "$FROM"; stat -c %a local/conf'
-    node.run(a_raw_job("waits", script, Templates=templates))
+    node.run(build_raw_job("waits", script, Templates=templates))
     events = wait_until(lambda: list_events(node, "waits", "Template"), what="missing data are reported")
     assert ["Missing: nomad.var.block(waits/for@default.global)"] == [event["DisplayMessage"] for event in events]
     assert "pending" == find_allocation(node, "waits")["ClientStatus"]
@@ -93,10 +93,10 @@ def test_a_task_waits_for_missing_template_data_and_names_them(node: ANode) -> N
 
 
 @pytest.mark.needs("mounts")
-def test_secrets_are_in_memory_and_disappear_with_their_task(node: ANode) -> None:
+def test_secrets_are_in_memory_and_disappear_with_their_task(node: NodeProcess) -> None:
     template = {"EmbeddedTmpl": "hidden", "DestPath": "secrets/key", "Perms": "0600"}
-    node.run(a_raw_job("hides", WAIT_SCRIPT, Templates=[template], KillSignal="SIGKILL"))
-    wait_until(lambda: find_allocation(node, "hides").get("ClientStatus") == "running", what="it runs")
+    node.run(build_raw_job("hides", WAIT_SCRIPT, Templates=[template], KillSignal="SIGKILL"))
+    wait_until(lambda: find_allocation(node, "hides").get("ClientStatus") == "running", what="the allocation runs")
     allocation = find_allocation(node, "hides")
     assert "hidden" == read_file(node, allocation, "t/secrets/key")
     secrets = node.folder / "alloc" / str(allocation["ID"]) / "t" / "secrets"
@@ -107,11 +107,11 @@ def test_secrets_are_in_memory_and_disappear_with_their_task(node: ANode) -> Non
     assert "" == read_file(node, allocation, "t/secrets/key")
 
 
-def test_a_task_is_signaled_when_a_rendered_file_has_changed(node: ANode) -> None:
+def test_a_task_is_signaled_when_a_rendered_file_has_changed(node: NodeProcess) -> None:
     put_variable(node, "signaled", v="1")
     template = variable_template("signaled", ChangeMode="signal", ChangeSignal="sighup")
-    node.run(a_raw_job("signaled", WAIT_SCRIPT, Templates=[template], KillSignal="SIGKILL"))
-    wait_until(lambda: find_allocation(node, "signaled").get("ClientStatus") == "running", what="it runs")
+    node.run(build_raw_job("signaled", WAIT_SCRIPT, Templates=[template], KillSignal="SIGKILL"))
+    wait_until(lambda: find_allocation(node, "signaled").get("ClientStatus") == "running", what="the allocation runs")
     allocation = find_allocation(node, "signaled")
     wait_until(lambda: read_file(node, allocation, "t/local/ready"), what="the task handles signals")
     put_variable(node, "signaled", v="2")
@@ -122,13 +122,13 @@ def test_a_task_is_signaled_when_a_rendered_file_has_changed(node: ANode) -> Non
     stop(node, "signaled")
 
 
-def test_a_task_is_restarted_when_a_rendered_file_has_changed_even_without_a_running_agent(node: ANode) -> None:
+def test_a_task_is_restarted_when_a_rendered_file_has_changed_even_without_a_running_agent(node: NodeProcess) -> None:
     put_variable(node, "again", v="1")
-    job = a_raw_job(
+    job = build_raw_job(
         "again", f"cat local/conf; {WAIT_SCRIPT}", Templates=[variable_template("again")], KillSignal="SIGKILL"
     )
     node.run(job)
-    wait_until(lambda: find_allocation(node, "again").get("ClientStatus") == "running", what="it runs")
+    wait_until(lambda: find_allocation(node, "again").get("ClientStatus") == "running", what="the allocation runs")
     allocation = find_allocation(node, "again")
     wait_until(lambda: read_file(node, allocation) == "v=1\n", what="the task has started")
     put_variable(node, "again", v="2")
@@ -141,53 +141,53 @@ def test_a_task_is_restarted_when_a_rendered_file_has_changed_even_without_a_run
     stop(node, "again")
 
 
-def test_a_change_script_runs_in_the_task_when_a_rendered_file_has_changed(node: ANode) -> None:
+def test_a_change_script_runs_in_the_task_when_a_rendered_file_has_changed(node: NodeProcess) -> None:
     put_variable(node, "script", v="1")
     script = {"Command": "/bin/sh", "Args": ["-c", "echo $WHARF_TASK_NAME >>$WHARF_TASK_DIR/ran"]}
     template = variable_template("script", ChangeMode="script", ChangeScript=script)
-    node.run(a_raw_job("script", WAIT_SCRIPT, Templates=[template], KillSignal="SIGKILL"))
-    wait_until(lambda: find_allocation(node, "script").get("ClientStatus") == "running", what="it runs")
+    node.run(build_raw_job("script", WAIT_SCRIPT, Templates=[template], KillSignal="SIGKILL"))
+    wait_until(lambda: find_allocation(node, "script").get("ClientStatus") == "running", what="the allocation runs")
     allocation = find_allocation(node, "script")
     put_variable(node, "script", v="2")
     wait_until(lambda: read_file(node, allocation, "t/local/ran") == "t\n", what="the script ran")
     stop(node, "script")
 
 
-def test_a_template_with_a_syntax_error_fails_its_task_with_line_and_column(node: ANode) -> None:
-    node.run(a_raw_job("broken", "true", Templates=[{"EmbeddedTmpl": "one\n{{ nothing }}", "DestPath": "local/x"}]))
+def test_a_template_with_a_syntax_error_fails_its_task_with_line_and_column(node: NodeProcess) -> None:
+    node.run(build_raw_job("broken", "true", Templates=[{"EmbeddedTmpl": "one\n{{ nothing }}", "DestPath": "local/x"}]))
     allocation = wait_for_end(node, "broken")
     failures = list_events(node, "broken", "Setup Failure")
     assert "failed" == allocation["ClientStatus"]
     assert "template local/x: line 2, column" in failures[0]["DisplayMessage"]
 
 
-def test_an_unknown_reference_fails_the_validation_of_its_task(node: ANode) -> None:
-    node.run(a_raw_job("refers", "echo ${attr.zzz} ${meta.yyy}"))
+def test_an_unknown_reference_fails_the_validation_of_its_task(node: NodeProcess) -> None:
+    node.run(build_raw_job("refers", "echo ${attr.zzz} ${meta.yyy}"))
     allocation = wait_for_end(node, "refers")
     assert "failed" == allocation["ClientStatus"]
     messages = [event["DisplayMessage"] for event in list_events(node, "refers", "Failed Validation")]
     assert ["unknown reference: ${attr.zzz}, ${meta.yyy}"] == messages
 
 
-def test_a_template_writes_nothing_outside_of_its_allocation(node: ANode) -> None:
+def test_a_template_writes_nothing_outside_of_its_allocation(node: NodeProcess) -> None:
     # The server cannot reject the path, because it is resolved on the node.
     template = {"EmbeddedTmpl": "x", "DestPath": "${WHARF_META_WHERE}/outside"}
-    node.run(a_raw_job("outside", "true", Templates=[template], Meta={"WHERE": "../../.."}))
+    node.run(build_raw_job("outside", "true", Templates=[template], Meta={"WHERE": "../../.."}))
     wait_for_end(node, "outside")
     assert "leads out of the task's folder" in list_events(node, "outside", "Setup Failure")[0]["DisplayMessage"]
     assert not (node.folder / "outside").exists()
 
 
-def test_artifacts_are_fetched_before_the_task_starts(node: ANode, site: Site) -> None:
+def test_artifacts_are_fetched_before_the_task_starts(node: NodeProcess, site: Site) -> None:
     site.answers["/tool"] = body(b"from the site\n")
     artifacts = [{"GetterSource": f"{site.address}/tool", "RelativeDest": "local/"}]
-    node.run(a_raw_job("fetches", "cat local/tool", Artifacts=artifacts))
+    node.run(build_raw_job("fetches", "cat local/tool", Artifacts=artifacts))
     allocation = wait_for_end(node, "fetches")
     assert "from the site\n" == read_file(node, allocation)
     assert 1 == len(list_events(node, "fetches", "Downloading Artifacts"))
 
 
-def test_secrets_in_the_url_of_an_artifact_are_never_shown(node: ANode, site: Site) -> None:
+def test_secrets_in_the_url_of_an_artifact_are_never_shown(node: NodeProcess, site: Site) -> None:
     site.answers["/tool"] = body(b"something else\n")
     host = site.address.removeprefix("http://")
     sources = [
@@ -195,22 +195,22 @@ def test_secrets_in_the_url_of_an_artifact_are_never_shown(node: ANode, site: Si
         f"http://me:hidden@{host}/tool?key=hidden&checksum=md5:{'0' * 32}",
     ]
     for number, source in enumerate(sources):
-        node.run(a_raw_job(f"hides-{number}", "true", Artifacts=[{"GetterSource": source}]))
+        node.run(build_raw_job(f"hides-{number}", "true", Artifacts=[{"GetterSource": source}]))
         wait_for_end(node, f"hides-{number}")
         (event,) = list_events(node, f"hides-{number}", "Failed Artifact Download")
         assert "hidden" not in str(event)
         assert event["DisplayMessage"].startswith(f"failed to download artifact {site.address}/")
 
 
-def test_an_artifact_that_cannot_be_downloaded_fails_its_task_with_a_reason(node: ANode, site: Site) -> None:
-    node.run(a_raw_job("fails", "true", Artifacts=[{"GetterSource": f"{site.address}/missing"}]))
+def test_an_artifact_that_cannot_be_downloaded_fails_its_task_with_a_reason(node: NodeProcess, site: Site) -> None:
+    node.run(build_raw_job("fails", "true", Artifacts=[{"GetterSource": f"{site.address}/missing"}]))
     allocation = wait_for_end(node, "fails")
     assert "failed" == allocation["ClientStatus"]
     assert "bad response code: 404" in list_events(node, "fails", "Failed Artifact Download")[0]["DisplayMessage"]
 
 
-def test_the_payload_of_a_dispatch_is_a_file_of_the_task(node: ANode) -> None:
-    job = a_raw_job("dispatched", "cat local/in/payload.json", DispatchPayload={"File": "in/payload.json"})
+def test_the_payload_of_a_dispatch_is_a_file_of_the_task(node: NodeProcess) -> None:
+    job = build_raw_job("dispatched", "cat local/in/payload.json", DispatchPayload={"File": "in/payload.json"})
     node.run({**job, "ParameterizedJob": {"Payload": "required"}})
     reply = node.server.put("/v1/job/dispatched/dispatch", {"Payload": "eyJhIjogMX0="})
     assert isinstance(reply, dict)
@@ -219,14 +219,14 @@ def test_the_payload_of_a_dispatch_is_a_file_of_the_task(node: ANode) -> None:
     assert {"a": 1} == json.loads(read_file(node, allocation))
 
 
-def test_a_task_stopped_during_its_preparation_ends_at_once(node: ANode) -> None:
-    node.run(a_raw_job("given-up", "true", Templates=[variable_template("never/there")]))
+def test_a_task_stopped_during_its_preparation_ends_at_once(node: NodeProcess) -> None:
+    node.run(build_raw_job("given-up", "true", Templates=[variable_template("never/there")]))
     wait_until(lambda: find_allocation(node, "given-up"), what="the node has the allocation")
     stop(node, "given-up")
     assert "complete" == wait_for_end(node, "given-up")["ClientStatus"]
 
 
-def test_artifacts_are_fetched_once_although_the_supervisor_died_meanwhile(node: ANode, site: Site) -> None:
+def test_artifacts_are_fetched_once_although_the_supervisor_died_meanwhile(node: NodeProcess, site: Site) -> None:
     requested_paths: list[str] = []
 
     def reply_later(handler: BaseHTTPRequestHandler) -> None:
@@ -237,12 +237,12 @@ def test_artifacts_are_fetched_once_although_the_supervisor_died_meanwhile(node:
     may_reply = threading.Event()
     site.answers["/tool"] = reply_later
     artifacts = [{"GetterSource": f"{site.address}/tool", "RelativeDest": "local/"}]
-    node.run(a_raw_job("slow", "cat local/tool", Artifacts=artifacts))
+    node.run(build_raw_job("slow", "cat local/tool", Artifacts=artifacts))
     wait_until(lambda: requested_paths, what="the artifact is requested")
     supervisor = node.supervisor()
     assert supervisor is not None
     os.kill(supervisor, signal.SIGKILL)
-    node.run(a_raw_job("other", "true"))
+    node.run(build_raw_job("other", "true"))
     wait_for_end(node, "other")  # Run by the next supervisor, so the agent has recovered by then.
     may_reply.set()
 

@@ -1,4 +1,4 @@
-"""Rendering of templates while their data arrive."""
+"""Rendering of templates while their data changes."""
 
 import asyncio
 import threading
@@ -47,7 +47,7 @@ class FakeServers:
     async def send(self, request: ClientRequest) -> ClientReply:
         self.call_count += 1
         if "index" in dict(request.query):
-            await asyncio.Event().wait()  # Nothing changes.
+            await asyncio.Event().wait()  # The data never changes.
         await self.may_reply.wait()
         variable = b'{"Namespace":"default","Path":"a","CreateIndex":3,"ModifyIndex":3,"Items":{"v":"value"}}'
         return ClientReply(
@@ -81,7 +81,7 @@ def test_data_that_arrive_during_a_rendering_are_not_missing_in_it(tmp_path: Pat
         world.may_reply.clear()
         before = world.call_count
         rendering = world.start_task(templates.render_initial(lambda *_, **__: None), name="a second try")
-        await wait_on_loop_until(lambda: world.call_count > before, what="it is rendered without the reply")
+        await wait_on_loop_until(lambda: world.call_count > before, what="the template is rendered without the reply")
         servers.may_reply.set()
         await wait_on_loop_until(lambda: cluster.find_result("variable", "a"), what="the reply has arrived")
         world.may_reply.set()
@@ -105,7 +105,7 @@ def test_a_template_is_rendered_when_a_missing_file_appears(tmp_path: Path) -> N
         world = PausedWorld()
         templates = create_templates(context, world)
         waiting = world.start_task(templates.render_initial(lambda *_, **__: None), name="its templates")
-        await wait_on_loop_until(lambda: world.call_count, what="it is rendered without the file")
+        await wait_on_loop_until(lambda: world.call_count, what="the template is rendered without the file")
         (tmp_path / "local" / "late").write_text("here")
         await waiting
         await templates.close()

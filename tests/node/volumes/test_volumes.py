@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.agent.processes import ANSWERED_WITHIN_S
-from tests.node.nodes import ANode, a_node, a_raw_job, a_server, find_termination
+from tests.node.nodes import NodeProcess, build_raw_job, find_termination, run_node, run_server
 from tests.waiting import wait_until
 
 WAIT_FOREVER = "while true; do sleep 0.05; done"
@@ -28,7 +28,7 @@ esac
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ANode]:
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     folder = tmp_path_factory.mktemp("volumes")
     for name in ("plain", "frozen"):
         (folder / "node" / "static" / name).mkdir(parents=True)
@@ -38,19 +38,19 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ANode]:
     for name, text in (("folders", PLUGIN), ("broken", "#!/bin/sh\nexit 1\n")):
         (plugins / name).write_text(text)
         (plugins / name).chmod(0o755)
-    with a_server(folder / "server") as server, a_node(server, folder / "node") as running_node:
+    with run_server(folder / "server") as server, run_node(server, folder / "node") as running_node:
         wait_reachable(running_node)
         yield running_node
 
 
-def wait_reachable(node: ANode) -> None:
+def wait_reachable(node: NodeProcess) -> None:
     """Wait until the node channel is open."""
     node_id = request(node, "GET", "/v1/nodes")[1][0]["ID"]
     path = f"/v1/client/metadata?node_id={node_id}"
     wait_until(lambda: request(node, "GET", path)[0] == 200, what="the node can be reached")
 
 
-def request(node: ANode, method: str, path: str, body: object = None) -> tuple[int, Any]:
+def request(node: NodeProcess, method: str, path: str, body: object = None) -> tuple[int, Any]:
     data = None if body is None else json.dumps(body).encode()
     http_request = urllib.request.Request(node.server.address + path, data, method=method)
     try:
@@ -67,32 +67,32 @@ def build_volume(name: str, **fields: Any) -> dict[str, Any]:
     return {"Volume": {"Name": name, "RequestedCapabilities": capabilities, **fields}}
 
 
-def create_volume(node: ANode, name: str, **fields: Any) -> dict[str, Any]:
+def create_volume(node: NodeProcess, name: str, **fields: Any) -> dict[str, Any]:
     status, reply = request(node, "PUT", "/v1/volume/host/create", build_volume(name, **fields))
     assert status == 200, reply
     return wait_ready_volume(node, reply["Volume"]["ID"])
 
 
-def read_volume(node: ANode, id: str) -> dict[str, Any]:
+def read_volume(node: NodeProcess, id: str) -> dict[str, Any]:
     found: dict[str, Any] = request(node, "GET", f"/v1/volume/host/{id}")[1]
     return found
 
 
-def wait_ready_volume(node: ANode, id: str) -> dict[str, Any]:
+def wait_ready_volume(node: NodeProcess, id: str) -> dict[str, Any]:
     wait_until(lambda: read_volume(node, id)["State"] == "ready", what=f"volume {id} is ready")
     return read_volume(node, id)
 
 
 def build_job(id: str, script: str, volume: str, *, reads: bool = False, **mount: Any) -> dict[str, Any]:
     mounts = [{"Volume": "data", "Destination": "/data", **mount}]
-    job = a_raw_job(id, script, VolumeMounts=mounts, KillSignal="SIGKILL")
+    job = build_raw_job(id, script, VolumeMounts=mounts, KillSignal="SIGKILL")
     mode = {} if reads else {"AccessMode": "single-node-multi-writer"}
     request = {"Type": "host", "Source": volume, "ReadOnly": reads, "AttachmentMode": "file-system", **mode}
     job["TaskGroups"][0]["Volumes"] = {"data": request}
     return job
 
 
-def wait_for_status(node: ANode, job: str, *statuses: str) -> dict[str, Any]:
+def wait_for_status(node: NodeProcess, job: str, *statuses: str) -> dict[str, Any]:
     def find() -> dict[str, Any] | None:
         found = node.allocations(job)
         return found[0] if found and found[0]["ClientStatus"] in statuses else None
@@ -100,11 +100,11 @@ def wait_for_status(node: ANode, job: str, *statuses: str) -> dict[str, Any]:
     return wait_until(find, what=f"{job} is {statuses}")
 
 
-def read_output(node: ANode, allocation: dict[str, Any]) -> str:
+def read_output(node: NodeProcess, allocation: dict[str, Any]) -> str:
     return (node.folder / "alloc" / str(allocation["ID"]) / "alloc/logs/t.stdout.0").read_text()
 
 
-def test_a_volume_survives_a_killed_agent_and_is_deleted_only_when_unused(node: ANode) -> None:
+def test_a_volume_survives_a_killed_agent_and_is_deleted_only_when_unused(node: NodeProcess) -> None:
     volume = create_volume(node, "kept", Parameters={"mode": "0755"})
     node.run(build_job("writes", f"echo it >data/file; {WAIT_FOREVER}", "kept"))
     wait_for_status(node, "writes", "running")
@@ -135,7 +135,7 @@ def test_a_volume_survives_a_killed_agent_and_is_deleted_only_when_unused(node: 
 
 
 @pytest.mark.needs("mounts")
-def test_a_read_only_volume_cannot_be_written(node: ANode) -> None:
+def test_a_read_only_volume_cannot_be_written(node: NodeProcess) -> None:
     script = "cat data/content; echo new >data/new || echo refused"
     node.run(build_job("plain", script, "plain"))
     node.run(build_job("asks-to-read", script, "plain", ReadOnly=True))
@@ -149,7 +149,7 @@ def test_a_read_only_volume_cannot_be_written(node: ANode) -> None:
     assert ["plain", "plainrefused\n", "frozenrefused\n"] == outputs
 
 
-def test_an_existing_folder_can_be_registered_and_is_not_deleted(node: ANode, tmp_path: Path) -> None:
+def test_an_existing_folder_can_be_registered_and_is_not_deleted(node: NodeProcess, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("old")
     node_id = request(node, "GET", "/v1/nodes")[1][0]["ID"]
     location = {"NodeID": node_id, "HostPath": str(tmp_path)}
@@ -169,7 +169,7 @@ def test_an_existing_folder_can_be_registered_and_is_not_deleted(node: ANode, tm
     assert "old" == (tmp_path / "file").read_text()
 
 
-def test_a_plugin_creates_and_deletes_volumes(node: ANode) -> None:
+def test_a_plugin_creates_and_deletes_volumes(node: NodeProcess) -> None:
     volume = create_volume(node, "ours", PluginID="folders", RequestedCapacityMinBytes=4096)
     full_disk = request(
         node, "PUT", "/v1/volume/host/create", build_volume("no", PluginID="folders", Parameters={"a": "refuse"})
