@@ -148,7 +148,7 @@ def make_library_hit() -> Callable[[int], float] | None:
     return hit
 
 
-# -- what is done beside a decision ----------------------------------------------------------------------------------
+# -- work besides decisions -----------------------------------------------------------------------------------
 
 
 def measure_bare() -> Figures:
@@ -164,7 +164,7 @@ def measure_bare() -> Figures:
     assert address is not None
     rules = GraphqlRules()
 
-    def recognise() -> None:
+    def recognize() -> None:
         for secret in secrets:
             recognize_caller(read_credential(f"Bearer {secret}"), address, "/repos/o/r/issues", register, NOW_MS)
 
@@ -179,7 +179,7 @@ def measure_bare() -> Figures:
             costs.compute_query_cost(NESTED_QUERY, {"n": number % 20 + 1})
 
     return {
-        "recognising a token": Figure(value=measure_best_us(recognise), unit="us"),
+        "recognising a token": Figure(value=measure_best_us(recognize), unit="us"),
         "cost of a GraphQL query of three connections": Figure(value=measure_best_us(read_query), unit="us"),
         "the same query again": Figure(value=measure_best_us(read_query_again), unit="us"),
     }
@@ -282,7 +282,7 @@ def measure_resident_mb() -> float:
     return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1_000
 
 
-# -- small words -----------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _ids() -> Iterator[str]:

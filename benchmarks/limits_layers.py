@@ -1,6 +1,6 @@
 """The layers of limiter stores: what each costs, and what happens without it (docs/limits-counters.md).
 
-All variants run by turns in one run, so that other load affects all of them. Rates are decisions with their releases by
+All variants run in turn in one run, so that other load affects all of them. Rates are decisions with their releases by
 64 concurrent callers in this process. Counter servers are processes of their own. Needs redis-server.
 """
 
@@ -40,7 +40,7 @@ ROUND_COUNT: Final = 5
 CALLER_COUNT: Final = 200
 PROCESS_COUNT: Final = 4
 LONE_COUNT: Final = 200
-"""Requests without others at the same time, in each round."""
+"""How many requests of each round run one by one."""
 LIMIT: Final = 100
 PAUSE_MS: Final = 3_000
 LIMITED_RULES: Final = (
@@ -78,7 +78,7 @@ def make_decider(store: Store, rules: RuleSet) -> Decide:
     return decide
 
 
-# -- counter servers in processes of their own ---------------------------------------------------------------------------
+# -- counter servers in separate processes -------------------------------------------------------------------------------
 
 
 @contextlib.asynccontextmanager
@@ -102,7 +102,7 @@ async def counter_server(
 def start_server(folder: Path, rules: str, has_change_log: bool) -> BaseProcess:
     """Start a counter server and wait for its socket."""
     folder.mkdir(exist_ok=True)
-    (folder / "counters.sock").unlink(missing_ok=True)  # Of a server that was killed.
+    (folder / "counters.sock").unlink(missing_ok=True)  # A killed server leaves its socket.
     process = multiprocessing.get_context("spawn").Process(target=serve_counters, args=(folder, rules, has_change_log))
     process.start()
     while not (folder / "counters.sock").exists():
@@ -128,7 +128,7 @@ def parse_rules(text: str) -> RuleSet:
 
 
 async def measure_costs(address: str, folder: Path) -> Figures:
-    """Measure rates, waits and processor time with each store, and the same with a layer more."""
+    """Measure rates, waits and processor time with each store, and again with one more layer."""
     profile, leased = read_profile(), read_rules(LEASED_RULES)
     redis = RedisStore(WORLD, profile, RedisSettings(addresses=(address,)))
     leased_redis = RedisStore(WORLD, leased, RedisSettings(addresses=(address,), prefix="leased:"))
@@ -212,7 +212,7 @@ async def count_admitted(stores: Sequence[Store]) -> int:
 
 
 async def measure_shared_limit(address: str, folder: Path) -> Figures:
-    """Count what processes admit together of a limit of 100."""
+    """Count how many requests several processes admit together under a limit of 100."""
     rules = read_rules(LIMITED_RULES)
     own = await count_admitted([MemoryStore(WORLD, rules) for _ in range(PROCESS_COUNT)])
     async with counter_server(folder / "shared", LIMITED_RULES, has_change_log=True) as (first, _):
@@ -238,22 +238,22 @@ async def measure_shared_limit(address: str, folder: Path) -> Figures:
 
 
 async def measure_kill(folder: Path) -> Figures:
-    """Count what is left of the counts of 50 requests after the counting process was killed."""
+    """Count 50 requests, kill the counting process, and measure how many of them are still counted afterwards."""
     figures: Figures = {}
     rules = read_rules(LIMITED_RULES)
     for name, has_change_log in (("without change log", False), ("with change log", True)):
-        place = folder / f"killed {has_change_log}"
-        async with counter_server(place, LIMITED_RULES, has_change_log=has_change_log) as (store, process):
+        subfolder = folder / f"killed {has_change_log}"
+        async with counter_server(subfolder, LIMITED_RULES, has_change_log=has_change_log) as (store, process):
             decide = make_decider(store, rules)
             for _ in range(LIMIT // 2):
                 await decide(0)
             assert process.pid is not None
             os.kill(process.pid, signal.SIGKILL)
             process.join()
-        async with counter_server(place, LIMITED_RULES, has_change_log=has_change_log) as (store, _):
-            left = await count_admitted([store])
+        async with counter_server(subfolder, LIMITED_RULES, has_change_log=has_change_log) as (store, _):
+            admitted = await count_admitted([store])
         figures[f"of {LIMIT // 2} counted requests, counted after a kill, {name}"] = Figure(
-            value=LIMIT - left, unit="requests"
+            value=LIMIT - admitted, unit="requests"
         )
     return figures
 
@@ -333,7 +333,7 @@ async def measure_hang(address: str) -> Figures:
 
 
 def pause_redis(address: str) -> None:
-    """Let Redis reply to nobody for a while."""
+    """Pause all replies of Redis for `PAUSE_MS`."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=5) as connection:
         connection.sendall(f"CLIENT PAUSE {PAUSE_MS} ALL\r\n".encode())

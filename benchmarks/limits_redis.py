@@ -87,23 +87,25 @@ async def measure_at(address: str) -> Figures:
         await guard.release(call.id)
 
     library = connect_library(address)
-    ours: list[float] = []
-    theirs: list[float] = []
+    own_rates: list[float] = []
+    library_rates: list[float] = []
     latencies: list[float] = []
     for _ in range(ROUND_COUNT):
         rate, took = await measure_rate(decide)
-        ours.append(rate)
+        own_rates.append(rate)
         latencies += took
         if library is not None:
-            theirs.append((await measure_rate(library))[0])
+            library_rates.append((await measure_rate(library))[0])
     assert guard.counts.local_decisions == 0
     await guard.close()
     await store.close()
     latencies.sort()
-    rate = statistics.median(ours)
+    rate = statistics.median(own_rates)
     name = f"decisions a second, {PARALLEL_CALLS} callers at once, up to {limit_count} limits, with releases"
     figures: Figures = {
-        name: Figure(value=rate, unit="/s", at_least=9_000, note=f"rounds {min(ours):,.0f} to {max(ours):,.0f}"),
+        name: Figure(
+            value=rate, unit="/s", at_least=9_000, note=f"rounds {min(own_rates):,.0f} to {max(own_rates):,.0f}"
+        ),
         "of these the 99th of a hundred": Figure(
             value=latencies[len(latencies) * 99 // 100] * 1_000, unit="ms", at_most=20
         ),
@@ -111,9 +113,9 @@ async def measure_at(address: str) -> Figures:
     figures["decisions a second by quota leases, two windows"] = Figure(
         value=await measure_leased_rate(address), unit="/s", at_least=50_000, note="100 callers, one process"
     )
-    if theirs:
+    if library_rates:
         figures["the same, beside one fixed window of the usual library"] = Figure(
-            value=rate, unit="/s", baseline=statistics.median(theirs), at_least=1.5
+            value=rate, unit="/s", baseline=statistics.median(library_rates), at_least=1.5
         )
     return figures
 

@@ -1,6 +1,6 @@
 """Limits in front of a service: the middleware beside the same header bytes as constants, the gateway beside the bare app.
 
-python -m benchmarks.limits_serving ROLE FOLDER UPSTREAM is one process of it: `middleware`, `gateway` or `off`.
+python -m benchmarks.limits_serving ROLE FOLDER UPSTREAM runs one of its processes. ROLE is `middleware`, `gateway` or `off`.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ TARGET: Final = "/repos/acme/site/issues/7"
 BODY: Final = b'{"number":7,"title":"A title of usual length","state":"open","body":"' + b"x" * 600 + b'"}'
 REPLY: Final = RecordedReply([(b"content-type", b"application/json"), (b"content-length", b"%d" % len(BODY))], BODY)
 
-# The limits of the profile, all of them, with room for the load.
+# All limits of the profile, raised so that the load does not exceed them.
 RULES: Final = """
 [[rule]]
 name = "core"
@@ -73,12 +73,16 @@ def measure() -> Figures:
                 _process("off", folder, plain.url) as off,
             ):
                 through = _rounds(gateway, _Running(plain.port, plain.process.pid), off)
-    ours, theirs = (_rate(of) for of in pairs)
+    with_limits, constant_headers = (_rate(of) for of in pairs)
     more_us = _cpu_us(pairs[0]) - _cpu_us(pairs[1])
-    with_limits, alone, without = (_rate(of) for of in through)
+    limited, alone, without = (_rate(of) for of in through)
     return {
         "middleware": Figure(
-            value=ours, unit="requests/s", baseline=theirs, at_least=0.7, note="baseline: the same headers as constants"
+            value=with_limits,
+            unit="requests/s",
+            baseline=constant_headers,
+            at_least=0.7,
+            note="baseline: the same headers as constants",
         ),
         "middleware, by processor time": Figure(
             value=_cpu_us(pairs[1]) / _cpu_us(pairs[0]),
@@ -87,9 +91,9 @@ def measure() -> Figures:
             note="what throughput comes to when nothing else runs",
         ),
         "middleware, CPU more": Figure(value=more_us, unit="us a request", at_most=50),
-        "gateway": Figure(value=with_limits, unit="requests/s", baseline=alone, at_least=0.4, note="one process"),
+        "gateway": Figure(value=limited, unit="requests/s", baseline=alone, at_least=0.4, note="one process"),
         "gateway, limits beside none": Figure(
-            value=with_limits,
+            value=limited,
             unit="requests/s",
             baseline=without,
             at_least=0.8,

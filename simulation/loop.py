@@ -1,6 +1,6 @@
 """The event loop of the simulation: virtual time, an order that is drawn from the seed, and no real resources.
 
-The loop runs one callback at a time. Callbacks that can run wait in lanes: the steps of one task in a lane of its own, other
+The loop runs one callback at a time. Callbacks that can run wait in lanes: the steps of each task in a separate lane, other
 callbacks in the lane that scheduled them. A lane keeps its order, as asyncio promises. The next lane is drawn from the
 seed, so a run has orders that a real loop shows once a year. If nothing can run, the clock jumps to the next timer. The same
 seed gives the same run, step by step; `fingerprint` shows that.

@@ -20,6 +20,7 @@ class Workload:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
+        """Start all clients."""
         for number in range(USER_COUNT):
             user = SimulatedUser(self._records, f"person-{number + 1}")
             self._tasks.append(user.process.start(user.run(), name=user.name))

@@ -3,10 +3,10 @@
     @pytest.mark.needs_program("etcd")      the test starts this program
     @pytest.mark.needs("cgroups")           the machine must be able to do this; the probes are below
 
-A missing program can be installed: its tests are skipped by name, and in CI (CI=true) they fail. A missing ability is
-probed, printed and counted as `unavailable`; that is allowed only for tests that `tests/unavailable.toml` names with the
-probe that fails, and is a failure for all others. A test that is named there runs wherever its probe finds the ability.
-In CI no test may be skipped for any other reason.
+A missing program can be installed: its tests are skipped and listed, and in CI (CI=true) they fail. Abilities are detected
+by probes. If an ability is missing, the tests that `tests/unavailable.toml` lists with this probe count as `unavailable`,
+and all other tests that need it fail. A listed test runs on machines that have the ability. In CI no test may be skipped
+for any other reason.
 """
 
 import os
@@ -38,7 +38,7 @@ PACKAGES = {
 
 
 def probe_cgroups() -> str | None:
-    """Make and remove a control group beneath our own."""
+    """Create and remove a control group in the group of this process."""
     mounted = Path("/sys/fs/cgroup")
     if not (mounted / "cgroup.controllers").exists():
         return "cgroup v2 is not mounted at /sys/fs/cgroup"
@@ -59,7 +59,7 @@ def probe_cgroups() -> str | None:
 
 
 def probe_namespaces() -> str | None:
-    """Start a program in namespaces of its own."""
+    """Start a program in new namespaces."""
     command = ["unshare", "--mount", "--pid", "--fork", "true"]
     try:
         process = subprocess.run(command, capture_output=True, text=True, timeout=10)
@@ -74,7 +74,7 @@ def probe_containers() -> str | None:
     """Run a program in a container with Podman, from an empty root folder."""
     podman, busybox = shutil.which("podman"), shutil.which("busybox")
     if podman is None or busybox is None:
-        return None  # What is missing can be installed: needs_program says so.
+        return None  # `needs_program` reports a missing program.
     with tempfile.TemporaryDirectory(prefix="wp-") as folder:
         root = Path(folder) / "rootfs"
         root.mkdir()
@@ -97,16 +97,16 @@ def probe_containers() -> str | None:
 
 
 def probe_memory_bounds() -> str | None:
-    """Make a control group of either version that can bound memory."""
+    """Create and remove a control group, of version 1 or 2, that can limit memory."""
     for root, file in (("memory", "memory.limit_in_bytes"), ("", "memory.max")):
         group = Path("/sys/fs/cgroup", root, f"wharf-probe-{os.getpid()}")
         try:
             group.mkdir()
         except OSError:
             continue
-        is_there = (group / file).exists()
+        has_limit = (group / file).exists()
         group.rmdir()
-        if is_there:
+        if has_limit:
             return None
     return "no control group that bounds memory can be made"
 
@@ -115,7 +115,7 @@ def probe_bridges() -> str | None:
     """Create a bridge and list its iptables rules, in a separate network namespace."""
     iptables = shutil.which("iptables")
     if iptables is None:
-        return None  # What is missing can be installed: needs_program says so.
+        return None  # `needs_program` reports a missing program.
     if error := find_bridge_error():
         return error
     command = ["unshare", "--net", iptables, "--table", "nat", "--list-rules"]
@@ -145,7 +145,7 @@ def probe_breaking_disks() -> str | None:
     """Mount a file as an ext4 disk and check that the kernel can simulate errors of it."""
     make = shutil.which("mkfs.ext4", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if make is None:
-        return None  # What is missing can be installed: needs_program says so.
+        return None  # `needs_program` reports a missing program.
     with tempfile.TemporaryDirectory(prefix="wd-") as folder:
         image, mount_point = Path(folder) / "image", Path(folder) / "place"
         image.write_bytes(bytes(1 << 20))
@@ -155,9 +155,9 @@ def probe_breaking_disks() -> str | None:
             process = subprocess.run(command, capture_output=True, text=True, timeout=10)
             if process.returncode:
                 return process.stderr.strip() or f"{command[0]} ended with {process.returncode}"
-        is_there = bool(set(Path("/sys/fs/ext4").glob("*/trigger_fs_error")) - before)
+        has_limit = bool(set(Path("/sys/fs/ext4").glob("*/trigger_fs_error")) - before)
         subprocess.run(["umount", str(mount_point)], capture_output=True, timeout=10)
-    return None if is_there else "the kernel does not let a disk be broken"
+    return None if has_limit else "the kernel does not let a disk be broken"
 
 
 PROBES: Mapping[str, Probe] = {
@@ -191,7 +191,7 @@ def is_ci(environment: Mapping[str, str]) -> bool:
 UNAVAILABLE = pytest.StashKey[str]()
 
 # Keys of a worker's output: the results of its probes, and the errors that reject the run.
-ANSWERS, REFUSALS = "abilities", "refusals"
+PROBE_RESULTS, REFUSALS = "abilities", "refusals"
 
 
 class AbilityRules:
@@ -201,7 +201,7 @@ class AbilityRules:
         self._probes = probes
         self._allowed = tuple(allowed)
         self._in_ci = in_ci
-        self._answers: dict[str, str | None] = {}
+        self._probe_results: dict[str, str | None] = {}
         self._unavailable: list[tuple[str, str]] = []
         self._skipped: list[str] = []
         self._refusals: list[str] = []
@@ -238,16 +238,16 @@ class AbilityRules:
             if ability not in self._probes:
                 known = ", ".join(sorted(self._probes))
                 pytest.fail(f"there is no probe for {ability}; there are {known} (tests/abilities.py)", pytrace=False)
-            why_not = self._ask(ability)
-            if why_not is None:
+            missing_reason = self._run_probe(ability)
+            if missing_reason is None:
                 continue
             if not any(entry.id == _plain_id(item) and entry.probe == ability for entry in self._allowed):
                 pytest.fail(
-                    f"the machine lacks {ability} ({why_not}), and tests/unavailable.toml does not name this test for it",
+                    f"the machine lacks {ability} ({missing_reason}), and tests/unavailable.toml does not name this test for it",
                     pytrace=False,
                 )
-            item.stash[UNAVAILABLE] = f"{ability}: {why_not}"
-            pytest.skip(f"unavailable: {ability}: {why_not}")
+            item.stash[UNAVAILABLE] = f"{ability}: {missing_reason}"
+            pytest.skip(f"unavailable: {ability}: {missing_reason}")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -279,7 +279,7 @@ class AbilityRules:
         if self._in_ci and self._skipped and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if (output := _workers_output(session.config)) is not None:
-            output.update({ANSWERS: self._answers, REFUSALS: self._refusals})
+            output.update({PROBE_RESULTS: self._probe_results, REFUSALS: self._refusals})
         elif self._refusals:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
@@ -287,14 +287,16 @@ class AbilityRules:
     def pytest_testnodedown(self, node: object) -> None:
         """Collect the results of a pytest-xdist worker: workers probe, and the controller prints the summary."""
         output = getattr(node, "workeroutput", {})
-        self._answers.update(output.get(ANSWERS, {}))
+        self._probe_results.update(output.get(PROBE_RESULTS, {}))
         self._refusals.extend(text for text in output.get(REFUSALS, []) if text not in self._refusals)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         for text in self._refusals:
             terminalreporter.write_line(f"ERROR: {text}", red=True)
-        for ability, why_not in sorted(self._answers.items()):
-            terminalreporter.write_line(f"ability {ability}: {'there' if why_not is None else f'missing, {why_not}'}")
+        for ability, missing_reason in sorted(self._probe_results.items()):
+            terminalreporter.write_line(
+                f"ability {ability}: {'there' if missing_reason is None else f'missing, {missing_reason}'}"
+            )
         for nodeid, reason in self._unavailable:
             terminalreporter.write_line(f"UNAVAILABLE {nodeid} ({reason})")
         for nodeid in self._skipped:
@@ -307,10 +309,10 @@ class AbilityRules:
             raise pytest.UsageError(text)
         self._refusals.append(text)
 
-    def _ask(self, ability: str) -> str | None:
-        if ability not in self._answers:
-            self._answers[ability] = self._probes[ability]()
-        return self._answers[ability]
+    def _run_probe(self, ability: str) -> str | None:
+        if ability not in self._probe_results:
+            self._probe_results[ability] = self._probes[ability]()
+        return self._probe_results[ability]
 
 
 def _needed(item: pytest.Item, marker: str) -> list[str]:

@@ -1,6 +1,6 @@
 """Builders of jobs and their parts for tests: each is valid by default, and every field can be overridden.
 
-They make what a user submits. `admitted(a_job())` is what the server stores: canonical, with its implied constraints.
+They build what a user submits. `admitted(a_job())` is the job as the server stores it: canonical, with implied constraints.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ SECOND = 1_000_000_000
 
 # The fields are those of the record: a wrong name or type fails at once, so no signature repeats them.
 def a_task(name: str = "server", **fields: Any) -> Task:
-    """A task that runs a shell."""
+    """Return a task that runs a shell."""
     all_fields = {"driver": "raw_exec", "config": {"command": "/bin/sh"}, "resources": some_resources(), **fields}
     return Task(name=name, **all_fields)
 
@@ -55,23 +55,23 @@ def a_periodic_job(id: str = "nightly", *groups: TaskGroup, spec: str = "0 3 * *
 
 
 def a_parameterized_job(id: str = "convert", *groups: TaskGroup, **fields: Any) -> Job:
-    """A batch job that waits to be dispatched."""
+    """Return a batch job that runs only when it is dispatched."""
     return a_batch_job(id, *groups, parameterized_job=Parameterized(), **fields)
 
 
 def a_service(name: str = "shop-web", **fields: Any) -> Service:
-    """A native service without a port."""
+    """Return a native service without a port."""
     return Service(name=name, **{"provider": "wharf", **fields})
 
 
 def a_check(**fields: Any) -> ServiceCheck:
-    """A check over HTTP."""
+    """Return a check over HTTP."""
     all_fields = {"type": "http", "path": "/health", "interval": 10 * SECOND, "timeout": 2 * SECOND, **fields}
     return ServiceCheck(**all_fields)
 
 
 def admitted(job: Job, settings: JobSettings | None = None) -> Job:
-    """The job as the server stores it."""
+    """Return the job as the server stores it."""
     return add_implied_constraints(canonicalize_job(job, settings or JobSettings()))
 
 

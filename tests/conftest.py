@@ -21,7 +21,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if is_ci(os.
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rewrite-golden", action="store_true", help="write the transcripts of tests/golden anew")
+    parser.addoption("--rewrite-golden", action="store_true", help="rewrite the transcripts of tests/golden")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,24 +38,24 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart() -> None:
     """Verify in every test that adopted records equal the records that others decode."""
     RecordDecoder.should_verify_adopted = True
-    # A shell that starts the tests behind it has them ignore these, and with them all that they start.
+    # A shell may start background tests with these signals ignored. All programs that tests start would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 def pytest_collection_finish() -> None:
-    _let_stay()
+    _freeze_objects()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Freeze the garbage collector's objects after each file: caches would make later virtual-time tests ten times slower."""
     if nextitem is None or nextitem.path != item.path:
-        _let_stay()
+        _freeze_objects()
 
 
-def _let_stay() -> None:
+def _freeze_objects() -> None:
     """Exempt all current objects from garbage collection, which each test in virtual time runs at its end."""
     gc.collect()
     gc.freeze()

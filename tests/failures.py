@@ -1,10 +1,9 @@
-"""A test that fails shows its reason, and never an internal error of pytest instead.
+"""Ensures that the report of a failed test shows its reason, and not an internal error of pytest.
 
-To show a stack pytest parses the source of every call in it. In CPython below 3.11.8 one parse that is begun while another
-is at work breaks that one: `SystemError: AST constructor recursion depth mismatch` (CPython issue 106905). It happens
-when the garbage collector, in the middle of a parse, meets something that complains as it goes (a socket that was left
-open, a coroutine that nobody awaited): the complaint shows a stack, which is parsed too. A failed test leaves such
-things behind, and the deeper its stack the longer the parsing.
+To show a stack, pytest parses the source of every call in it. In CPython below 3.11.8, a parse that starts during another
+parse breaks the outer one: `SystemError: AST constructor recursion depth mismatch` (CPython issue 106905). This happens when
+the garbage collector runs during a parse and deletes an object with a warning, such as an open socket or a coroutine that
+was not awaited. The warning shows a stack, which is parsed too. A failed test leaves such objects behind.
 """
 
 import gc

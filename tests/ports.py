@@ -1,8 +1,8 @@
-"""Free ports for the servers that tests start: each is given once, in all test runs of this user together.
+"""Free ports for the servers that tests start. No port is returned twice, also not to other test runs of the same user.
 
-Between finding a port and a server's listening on it lies a moment in which others may take it. So a port is claimed
-by a lock on one byte of a shared file, which ends with the process; and none is of those that the system gives to
-whoever asks for any port (from 32,768 on), so that it is still there when a server is killed and comes back to it.
+Another process could use a port before the test's server listens on it. So each port is claimed with a lock on one byte of
+a shared file, until the process ends. All ports are below 32,768, the first port that the system assigns to programs that
+request any port. So a killed server can listen on its port again.
 """
 
 import fcntl
@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 PORTS = range(12_000, 22_000)
-"""What lies 10,000 above is kept free of them: a member of a Redis cluster listens there too."""
+"""The same range plus 10,000 is not used, because a member of a Redis cluster also listens on its port plus 10,000."""
 
 _assigned_ports: set[int] = set()
 

@@ -122,7 +122,7 @@ def test_a_test_whose_program_is_missing_fails_in_ci(pytester: pytest.Pytester) 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_a_test_whose_program_is_there_runs(pytester: pytest.Pytester) -> None:
+def test_a_test_whose_program_exists_runs(pytester: pytest.Pytester) -> None:
     assert run(pytester, needing_program("sh"), in_ci=True).parseoutcomes() == {"passed": 1}
 
 

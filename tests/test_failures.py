@@ -35,7 +35,7 @@ def test_that_fails():
 """
 
 
-def test_a_deep_failure_amid_garbage_shows_its_reason(pytester: pytest.Pytester) -> None:
+def test_a_failure_with_a_deep_stack_and_garbage_shows_its_reason(pytester: pytest.Pytester) -> None:
     pytester.makeconftest("from tests.failures import pytest_runtest_makereport")
     pytester.makepyfile(test_it=DEEP_AMID_GARBAGE)
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 FIRST = 17_000
 
 
-def asking(count: int) -> subprocess.Popen[str]:
+def start_reserving_process(count: int) -> subprocess.Popen[str]:
     """Start a process that reserves ports, prints them and holds them until its input ends."""
     program = "import sys; from tests.ports import free_ports; "
     program += f"print(*free_ports({count}, first={FIRST}), flush=True); sys.stdin.read()"
@@ -26,7 +26,7 @@ def read_ports(process: subprocess.Popen[str]) -> list[int]:
 
 
 def test_processes_that_request_ports_at_once_get_different_ones() -> None:
-    with asking(200) as first_process, asking(200) as second_process:
+    with start_reserving_process(200) as first_process, start_reserving_process(200) as second_process:
         first, second = read_ports(first_process), read_ports(second_process)
         first_process.communicate()
         second_process.communicate()

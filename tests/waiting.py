@@ -9,14 +9,14 @@ T = TypeVar("T")
 
 PAUSE_S = 0.01
 WITHIN_S = 60.0
-"""Limit against hanging that only a failure reaches: the machine may be slow and shared."""
+"""The default time limit. Only a hanging test reaches it, even on a slow machine."""
 
 
 def wait_until(state: Callable[[], T | None], *, what: str, within_s: float = WITHIN_S) -> T:
-    """Return the first answer of `state` that is true. Fails, naming `what`, when the deadline passes before."""
+    """Return the first true value of `state`. Fails with `what` if the deadline passes first."""
     deadline = time.monotonic() + within_s
     while not (answer := state()):
-        assert time.monotonic() < deadline, f"after {within_s} s still not so: {what}"
+        assert time.monotonic() < deadline, f"not reached within {within_s} s: {what}"
         time.sleep(PAUSE_S)
     return answer
 
@@ -25,6 +25,6 @@ async def wait_on_loop_until(state: Callable[[], T | None], *, what: str, within
     """Do the same as `wait_until` without blocking the event loop."""
     deadline = time.monotonic() + within_s
     while not (answer := state()):
-        assert time.monotonic() < deadline, f"after {within_s} s still not so: {what}"
+        assert time.monotonic() < deadline, f"not reached within {within_s} s: {what}"
         await asyncio.sleep(PAUSE_S)
     return answer

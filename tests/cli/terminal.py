@@ -11,7 +11,7 @@ import pytest
 
 from simulation.loop import SimulatedLoop
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.exchange import InMemory, OpenedInMemory
+from tests.kit.exchange import InMemoryStream, InMemoryTransport
 from tests.kit.virtual_time import SEED, pass_time
 from wharf.cli.root import main
 from wharf.cluster.api.app import Api
@@ -49,7 +49,7 @@ class _SyncTransport:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, api: Api, token: str) -> None:
         self._loop = loop
-        self._exchange = InMemory(api)
+        self._exchange = InMemoryTransport(api)
         self._headers = {"x-cluster-token": token} if token else {}
 
     def send(self, request: ClientRequest) -> ClientReply:
@@ -71,7 +71,7 @@ class _SyncTransport:
 class _StreamedReply:
     """A reply that is read in chunks; each read runs the event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, opened: OpenedInMemory) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, opened: InMemoryStream) -> None:
         self.status, self.headers = opened.status, opened.headers
         self._loop = loop
         self._opened = opened

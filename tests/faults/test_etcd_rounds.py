@@ -30,12 +30,12 @@ async def inject_fault(
             await asyncio.to_thread(cluster.start)
         case "kill":
             member.kill()
-            await workload.until_written(20, within_s=60.0)
+            await workload.wait_for_writes(20, within_s=60.0)
             await asyncio.to_thread(cluster.start, member)
         case "freeze":
             member.pause()
             try:
-                await workload.until_written(20, within_s=60.0)
+                await workload.wait_for_writes(20, within_s=60.0)
             finally:
                 member.resume()
         case "compact":
@@ -46,7 +46,7 @@ async def inject_fault(
         case "close":
             # The last engine serves only a follower, which must recover.
             await engines[-1].close()
-            await workload.until_written(20, within_s=60.0)
+            await workload.wait_for_writes(20, within_s=60.0)
             await engines[-1].open()
 
 
@@ -62,13 +62,13 @@ def test_faults_of_three_etcd_members_lose_and_repeat_no_write(seed: int, tmp_pa
             await engines[-1].open()
         try:
             async with Workload([*engines[:3], *engines[:3]], engines) as workload:
-                await workload.until_written(50)
+                await workload.wait_for_writes(50)
                 for number in range(ROUNDS):
                     action = random.choice(FAULTS)
                     print(f"round {number}: {action}, {workload.acknowledged()} writes so far")
                     await inject_fault(action, random, cluster, workload, engines)
-                    await workload.until_written(20, within_s=60.0)
-                await workload.prove()
+                    await workload.wait_for_writes(20, within_s=60.0)
+                await workload.stop_and_check()
                 print(f"{sum(writer.unknown for writer in workload.writers)} replies were lost")
         finally:
             for engine in engines:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.engines.power import run_lives
+from tests.cluster.engines.power_cuts import run_lives
 
 
 @pytest.mark.faults
@@ -19,5 +19,5 @@ def test_a_power_cut_loses_no_acknowledged_write_and_leaves_no_partial_write(tmp
         print(tally)  # Shown by `make faults ARGS=-s`.
     assert sum(tally.restored for tally in tallies) > 0
     assert sum(tally.acknowledged for tally in tallies) > 1_000
-    assert sum(tally.unknown_that_happened for tally in tallies) > 0
-    assert sum(tally.unknown_that_did_not for tally in tallies) > 0
+    assert sum(tally.unknown_committed for tally in tallies) > 0
+    assert sum(tally.unknown_not_committed for tally in tallies) > 0

@@ -99,6 +99,6 @@ async def test_a_disconnected_allocation_is_replaced_and_kept_when_its_node_retu
         job = web(0, count=2, disconnect=DisconnectPolicy(lost_after=600 * SECOND, reconcile="keep_original"))
         await transcript.run("wharf job run web.hcl", client.jobs.register(job))
         await transcript.run("(node-1 is cut off)", nodes[0].die())
-        await transcript.run("(node-1 is back)", nodes[0].return_to(cluster))
+        await transcript.run("(node-1 is back)", nodes[0].restart(cluster))
 
         assert_golden("disconnect-keep-original", transcript.text(), rewrite=is_rewritten)

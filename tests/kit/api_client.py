@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from tests.kit.cluster import OneServer
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import pass_time
 from wharf.contract.client import ClientReply
 
@@ -26,7 +26,7 @@ class ApiClient:
         """Send the request. A body that is not bytes is encoded as JSON."""
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
         headers = {**self._headers, **({"content-length": str(len(data))} if data else {})}
-        return await ask(self._server.api, method, path, query=urlencode(query), headers=headers, body=data)
+        return await send_raw(self._server.api, method, path, query=urlencode(query), headers=headers, body=data)
 
     async def get(self, path: str, **query: Any) -> Any:
         """Return the decoded body of a successful read."""

@@ -21,7 +21,7 @@ def enable_acl(server: OneServer) -> None:
 
 
 async def a_token(server: OneServer, rules: str = "", *, management: bool = False, name: str = "") -> dict[str, str]:
-    """The header of a token with these rules (none: no right at all)."""
+    """Create a token with these rules, and return its header. Without rules it has no rights."""
     accessor, secret = server.world.new_id(), server.world.new_id()
     policy = Policy(name=name or f"policy-{accessor}", rules=rules, create_index=WRITE_INDEX)
     token = Token(

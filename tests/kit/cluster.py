@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import Any
 
-from tests.kit.election import SteeredElection
-from tests.kit.exchange import InMemory
+from tests.kit.election import ControlledElection
+from tests.kit.exchange import InMemoryTransport
 from tests.kit.virtual_time import pass_time, until
 from wharf.cluster.api.access_control import CallerAuthenticator
 from wharf.cluster.api.app import Api
@@ -39,7 +39,7 @@ WRAPPING_SECRET = b"a key that is in no log, of 32 B"
 
 
 class OneServer:
-    """A server with its brain, its API and a client of it."""
+    """A server of the cluster, with its brain, its API and a client."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class OneServer:
         )
         self.server.enable_events()
         self.replica = self.server.replica
-        self.election = SteeredElection(self.server)
+        self.election = ControlledElection(self.server)
         self.brain = Brain(
             self.world,
             self.engine,
@@ -68,11 +68,11 @@ class OneServer:
             self.election,
             heartbeats=heartbeats,
         )
-        self.answers = RpcDispatcher(self.brain)
-        self.server.leader = LeaderClient(self.replica, name, self.answers, cluster)
+        self.rpc_dispatcher = RpcDispatcher(self.brain)
+        self.server.leader = LeaderClient(self.replica, name, self.rpc_dispatcher, cluster)
         self.server.access.keyring.set_wrapping_keys(WrappingKey(WRAPPING_SECRET))
         self.server.access.apply_settings(AccessSettings(is_enabled=access))
-        self.tending = SecretsDuty(self.brain, self.server.access.keyring)
+        self.secrets_duty = SecretsDuty(self.brain, self.server.access.keyring)
         DeploymentDuty(self.world, self.brain, self.server.job_settings)
         DrainDuty(self.world, self.brain)
         PeriodicLaunchDuty(self.world, self.brain, self.server.job_settings)
@@ -80,7 +80,7 @@ class OneServer:
         QuotaDuty(self.brain)
         gate = CallerAuthenticator(self.world, is_enabled=access, verifier=self.server.access.identity_signer)
         self.api = Api(self.server, authenticator=gate)
-        self.exchange = InMemory(self.api)
+        self.exchange = InMemoryTransport(self.api)
         self.client = AsyncClient(self.world, [self.exchange], retry_policy=NO_RETRIES)
         self._cluster = cluster
 
@@ -99,9 +99,9 @@ class OneServer:
 class ACluster:
     """A cluster in memory, used as an async context manager: everything started in it ends with the block."""
 
-    def __init__(self, *, bounds: WriteLimits | None = None, seed: int = SEED) -> None:
+    def __init__(self, *, limits: WriteLimits | None = None, seed: int = SEED) -> None:
         self._seed = seed
-        self.log = MemoryLog(self.world("log"), limits=bounds)
+        self.log = MemoryLog(self.world("log"), limits=limits)
         self.servers: dict[str, OneServer] = {}
         self._tasks: list[asyncio.Task[Any]] = []
         self._may_fail: list[str] = []
@@ -127,7 +127,7 @@ class ACluster:
         for task in self._tasks:
             task.cancel()
         ended = await asyncio.gather(*self._tasks, return_exceptions=True)
-        await pass_time(0.001)  # What was cancelled takes its last step.
+        await pass_time(0.001)  # Let the cancelled tasks take their last step.
         for member in self.servers.values():
             await member.server.reader.wait_closed()
             await member.engine.close()
@@ -148,8 +148,8 @@ class ACluster:
         access: bool = False,
         job_settings: JobSettings | None = None,
     ) -> OneServer:
-        """A server that follows the log; founded, and leading if it is the first to be told so. `access`: with access
-        control on."""
+        """Start a server that follows the log, and bootstrap the cluster. `leads`: wait until it leads. `access`: enable
+        access control."""
         member = self.servers[name] = OneServer(
             self, name, heartbeats=heartbeats, access=access, job_settings=job_settings
         )
@@ -166,20 +166,20 @@ class ACluster:
         """Start this number of fake nodes and wait until they are ready."""
         nodes = [self.a_fake_node(server, f"node-{number}", **machine) for number in range(1, count + 1)]
         for node in nodes:
-            await node.is_ready()
+            await node.wait_ready()
         return nodes
 
-    # -- ways to other members' brains (`PeerTransports`)
+    # -- connections to the brains of other members (`PeerTransports`)
 
     def transport_to(self, member: Any) -> RpcDispatcher:
-        return self.servers[member.id].answers
+        return self.servers[member.id].rpc_dispatcher
 
 
 class ANode:
     """A running fake node with its own connection to the server."""
 
     def __init__(self, cluster: ACluster, server: OneServer, machine: FakeMachine) -> None:
-        self.exchange = InMemory(server.api)
+        self.exchange = InMemoryTransport(server.api)
         world = cluster.world(machine.name)
         identity = NodeCredentials(world.new_id(), world.new_secret())
         self.id, self.secret_id = identity.id, identity.secret_id
@@ -189,10 +189,10 @@ class ANode:
         self._server = server
         self._task = cluster.start(self.node.run(), name=machine.name)
 
-    async def is_ready(self) -> None:
-        await self.has_status("ready")
+    async def wait_ready(self) -> None:
+        await self.wait_for_status("ready")
 
-    async def has_status(self, status: str, *, within_s: float = 60.0) -> None:
+    async def wait_for_status(self, status: str, *, within_s: float = 60.0) -> None:
 
         def has_expected_status() -> bool:
             node = self._server.replica.get(NODES, self.id)
@@ -204,9 +204,9 @@ class ANode:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    async def return_to(self, cluster: ACluster) -> None:
-        """Start the node again with the state that it had."""
-        self._task = cluster.start(self.node.run(), name=f"{self.id} is back")
+    async def restart(self, cluster: ACluster) -> None:
+        """Start the node again with its earlier state."""
+        self._task = cluster.start(self.node.run(), name=f"{self.id} restarted")
 
 
 Story = Callable[[], Awaitable[None]]

@@ -9,45 +9,48 @@ from wharf.contract.model.cluster import Leader, Member
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, Write
 
 
-class SteeredTerm(Leadership):
+class ControlledTerm(Leadership):
+    """A term that lasts until the test ends it."""
+
     def __init__(self, index: int) -> None:
         self._index = index
-        self.heir = ""
-        self._lost = asyncio.Event()
+        self.successor = ""
+        self._lost_event = asyncio.Event()
 
     def is_held(self) -> bool:
-        return not self._lost.is_set()
+        return not self._lost_event.is_set()
 
     def build_condition(self) -> Condition:
         return Condition(LEADER.name, LEADER.name, self._index)
 
     async def wait_lost(self) -> None:
-        await self._lost.wait()
+        await self._lost_event.wait()
 
     def lose(self) -> None:
-        self._lost.set()
+        self._lost_event.set()
 
-    async def transfer(self, heir: str) -> bool:
-        """End the term; the test starts the campaign of the heir."""
-        self.heir = heir
-        self._lost.set()
+    async def transfer(self, successor: str) -> bool:
+        """End the term. The test starts the campaign of the successor."""
+        self.successor = successor
+        self._lost_event.set()
         return True
 
 
-class SteeredElection(Election):
-    """The first campaign succeeds at once; a later one only when the test says `allow_campaign`."""
+class ControlledElection(Election):
+    """An election in which the first campaign succeeds at once. Each later one waits for `allow_campaign`."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._campaign_allowed = asyncio.Event()
         self._campaign_allowed.set()
-        self.term: SteeredTerm | None = None
+        self.term: ControlledTerm | None = None
         self.campaigns = 0
 
     def allow_campaign(self) -> None:
         self._campaign_allowed.set()
 
-    async def campaign(self) -> SteeredTerm:
+    async def campaign(self) -> ControlledTerm:
+        """Write the leader record, and return a term that the test controls."""
         self.campaigns += 1
         await self._campaign_allowed.wait()
         self._campaign_allowed.clear()
@@ -57,5 +60,5 @@ class SteeredElection(Election):
         leader = Leader(member_id=member.id, create_index=WRITE_INDEX)
         write = Write("elected", Cause(CauseKind.LEASE), [LEADER.build_put(leader), MEMBERS.build_put(member)])
         outcome = await self._server.writer.commit(write)
-        self.term = SteeredTerm(outcome.index)  # type: ignore[union-attr]  # without conditions there is no conflict
+        self.term = ControlledTerm(outcome.index)  # type: ignore[union-attr]  # without conditions there is no conflict
         return self.term

@@ -9,7 +9,7 @@ from wharf.cluster.api.app import Api
 from wharf.contract.client import ClientReply, ClientRequest, Unreachable
 
 
-class InMemory:
+class InMemoryTransport:
     """A transport to one API. `is_away` simulates an unreachable server; `sent` records (method, path, body) of each request."""
 
     def __init__(self, api: Api) -> None:
@@ -20,31 +20,31 @@ class InMemory:
 
     async def send(self, request: ClientRequest) -> ClientReply:
         if self.is_away:
-            raise Unreachable("nobody answers", is_sent=False)
+            raise Unreachable("no server at this address", is_sent=False)
         method, path, body = request.method, request.path, request.body
         self.sent.append((method, path, body))
         try:
             async with asyncio.timeout(request.timeout_s):
                 query = urlencode(request.query)
-                reply = await ask(self.api, method, path, query=query, headers=request.headers, body=body)
+                reply = await send_raw(self.api, method, path, query=query, headers=request.headers, body=body)
         except TimeoutError as error:
             raise Unreachable(f"no reply within {request.timeout_s} s", is_sent=True) from error
         self.replies.append(reply)
         return reply
 
-    async def open(self, request: ClientRequest) -> "OpenedInMemory":
+    async def open(self, request: ClientRequest) -> "InMemoryStream":
         if self.is_away:
-            raise Unreachable("nobody answers", is_sent=False)
+            raise Unreachable("no server at this address", is_sent=False)
         self.sent.append((request.method, request.path, request.body))
-        opened = OpenedInMemory(self.api, request)
-        await opened.begins()
-        return opened
+        stream = InMemoryStream(self.api, request)
+        await stream.read_start()
+        return stream
 
     async def close(self) -> None:
         return
 
 
-class OpenedInMemory:
+class InMemoryStream:
     """A streamed reply. The application runs concurrently with the reader until either ends."""
 
     def __init__(self, api: Api, request: ClientRequest) -> None:
@@ -55,7 +55,7 @@ class OpenedInMemory:
         self._request = request
         self._messages: asyncio.Queue[Any] = asyncio.Queue()
         self._is_read = False
-        scope = scope_of(request.method, request.path, query=urlencode(request.query), headers=request.headers)
+        scope = build_scope(request.method, request.path, query=urlencode(request.query), headers=request.headers)
         self._task = asyncio.get_running_loop().create_task(self._run(api, scope), name=f"stream {request.path}")
 
     async def _run(self, api: Api, scope: dict[str, Any]) -> None:
@@ -76,25 +76,25 @@ class OpenedInMemory:
             async with asyncio.timeout(self._within_s):
                 return await self._messages.get()
         except TimeoutError as error:
-            raise Unreachable(f"nothing came within {self._within_s} s", is_sent=True) from error
+            raise Unreachable(f"no message within {self._within_s} s", is_sent=True) from error
 
-    async def begins(self) -> None:
+    async def read_start(self) -> None:
         message = await self._message()
-        assert message is not None, "the application ended without a word"
+        assert message is not None, "the application ended without a reply"
         self.status = message["status"]
         self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
 
     async def read_chunk(self) -> bytes:
         while (message := await self._message()) is not None:
             if message["body"]:
-                piece: bytes = message["body"]
-                return piece
+                chunk: bytes = message["body"]
+                return chunk
             if not message.get("more_body", False):
                 return b""
         return b""
 
-    def break_off(self) -> None:
-        """The connection breaks, in the middle of the reply."""
+    def break_connection(self) -> None:
+        """Break the connection in the middle of the reply."""
         self.disconnected.set()
 
     async def close(self) -> None:
@@ -102,7 +102,7 @@ class OpenedInMemory:
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-async def ask(
+async def send_raw(
     api: Api,
     method: str,
     path: str,
@@ -128,13 +128,14 @@ async def ask(
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await api(scope_of(method, path, query=query, headers=headers or {}), receive, send)
+    await api(build_scope(method, path, query=query, headers=headers or {}), receive, send)
     start, *parts = sent
     body_sent = b"".join(part["body"] for part in parts)
     return ClientReply(start["status"], {n.decode(): v.decode() for n, v in start["headers"]}, body_sent)
 
 
-def scope_of(method: str, path: str, *, query: str, headers: Mapping[str, str]) -> dict[str, Any]:
+def build_scope(method: str, path: str, *, query: str, headers: Mapping[str, str]) -> dict[str, Any]:
+    """Return the ASGI scope of a request."""
     return {
         "type": "http",
         "method": method,

@@ -24,21 +24,22 @@ class InMemoryRelay:
 
     @asynccontextmanager
     async def open(self, outgoing: RelayRequest) -> AsyncIterator[RelayReply]:
+        """Send the request to the application, and yield its reply."""
         if self.app is None:
-            raise Unreachable("nobody answers", is_sent=False)
+            raise Unreachable("no server at this address", is_sent=False)
         self.sent.append(outgoing)
         call = _Call(outgoing)
-        running = asyncio.get_running_loop().create_task(call.run(self.app), name="passed on")
+        running = asyncio.get_running_loop().create_task(call.run(self.app), name="relayed request")
         self.open_count += 1
         parts = call.parts()
         try:
-            start = await call.started(running)
+            start = await call.read_start(running)
             yield RelayReply(start["status"], remove_hop_by_hop_headers(start["headers"]), parts)
         finally:
             await parts.aclose()
             self.open_count -= 1
             call.disconnected.set()
-            call.hang_up()
+            call.discard_parts()
             with suppress(TimeoutError):
                 async with asyncio.timeout(5):
                     await asyncio.wait([running])
@@ -50,6 +51,8 @@ class InMemoryRelay:
 
 
 class _Call:
+    """A forwarded request, and its reply as it arrives."""
+
     def __init__(self, outgoing: RelayRequest) -> None:
         self._outgoing = outgoing
         self.disconnected = asyncio.Event()
@@ -70,19 +73,19 @@ class _Call:
         }
         await app(scope, self._receive, self._send)
 
-    async def started(self, running: "asyncio.Task[None]") -> MutableMapping[str, Any]:
-        waited: list[asyncio.Future[Any]] = [running, self._start]
-        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+    async def read_start(self, running: "asyncio.Task[None]") -> MutableMapping[str, Any]:
+        waiting_for: list[asyncio.Future[Any]] = [running, self._start]
+        await asyncio.wait(waiting_for, return_when=asyncio.FIRST_COMPLETED)
         if not self._start.done():
             running.result()
-            raise Unreachable("it ended without a reply", is_sent=True)
+            raise Unreachable("the application ended without a reply", is_sent=True)
         return self._start.result()
 
     async def parts(self) -> AsyncGenerator[bytes, None]:
         while (part := await self._parts.get()) is not None:
             yield part
 
-    def hang_up(self) -> None:
+    def discard_parts(self) -> None:
         while not self._parts.empty():
             self._parts.get_nowait()
 

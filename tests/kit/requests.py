@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from tests.kit.cluster import OneServer
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from wharf.contract.client import ClientReply
 from wharf.contract.model.log import Cause, CauseKind, Write
 
@@ -12,7 +12,7 @@ DENIED = (403, "Permission denied")
 
 
 async def get(server: OneServer, path: str, query: str = "", **options: Any) -> ClientReply:
-    return await ask(server.api, "GET", path, query=query, **options)
+    return await send_raw(server.api, "GET", path, query=query, **options)
 
 
 async def put(server: OneServer, path: str, body: object = None, query: str = "", **options: Any) -> ClientReply:
@@ -23,11 +23,11 @@ async def send(
     server: OneServer, method: str, path: str, body: object = None, query: str = "", **options: Any
 ) -> ClientReply:
     data = b"" if body is None else json.dumps(body).encode()
-    return await ask(server.api, method, path, query=query, body=data, **options)
+    return await send_raw(server.api, method, path, query=query, body=data, **options)
 
 
 async def delete(server: OneServer, path: str, query: str = "", **options: Any) -> ClientReply:
-    return await ask(server.api, "DELETE", path, query=query, **options)
+    return await send_raw(server.api, "DELETE", path, query=query, **options)
 
 
 def status_and_text(reply: ClientReply) -> tuple[int, str]:

@@ -17,25 +17,28 @@ class InMemorySockets:
 
     def __init__(self, app: App | None) -> None:
         self.app = app
-        self.open: list[_Joined] = []
+        self.open: list[_InMemoryWebSocket] = []
 
     @asynccontextmanager
     async def open_socket(
         self, outgoing: RelayRequest, *, subprotocols: Sequence[str] = ()
     ) -> AsyncIterator[WebSocket]:
+        """Open a websocket at the application. Raises `HandshakeRefused` if it rejects the handshake."""
         if self.app is None:
-            raise Unreachable("nobody answers", is_sent=False)
-        joined = _Joined(self.app, outgoing, subprotocols)
-        await joined.shake_hands()
-        self.open.append(joined)
+            raise Unreachable("no server at this address", is_sent=False)
+        websocket = _InMemoryWebSocket(self.app, outgoing, subprotocols)
+        await websocket.shake_hands()
+        self.open.append(websocket)
         try:
-            yield joined
+            yield websocket
         finally:
-            self.open.remove(joined)
-            await joined.leave()
+            self.open.remove(websocket)
+            await websocket.disconnect()
 
 
-class _Joined:
+class _InMemoryWebSocket:
+    """A websocket whose other end is an application in this process."""
+
     def __init__(self, app: App, outgoing: RelayRequest, subprotocols: Sequence[str]) -> None:
         path, _, query = outgoing.target.partition(b"?")
         scope: dict[str, Any] = {
@@ -46,22 +49,24 @@ class _Joined:
         self.subprotocol: str | None = None
         self.close_code = CLOSE_NORMAL
         self.close_reason = ""
-        self._says: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._hears: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._says.put_nowait({"type": "websocket.connect"})
-        self._running = asyncio.get_running_loop().create_task(app(scope, self._says.get, self._hears.put))
+        self._caller_messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._app_messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._caller_messages.put_nowait({"type": "websocket.connect"})
+        self._running = asyncio.get_running_loop().create_task(
+            app(scope, self._caller_messages.get, self._app_messages.put)
+        )
 
     async def shake_hands(self) -> None:
-        first = await self._hears.get()
+        first = await self._app_messages.get()
         if first["type"] == "websocket.accept":
             self.subprotocol = first.get("subprotocol")
             return
-        body = await self._hears.get()
+        body = await self._app_messages.get()
         await self._running
         raise HandshakeRefused(first["status"], first["headers"], body["body"])
 
     async def receive(self) -> str | bytes | None:
-        message = await self._hears.get()
+        message = await self._app_messages.get()
         if message["type"] == "websocket.close":
             self.close_code = message["code"]
             self.close_reason = message.get("reason", "")
@@ -71,17 +76,19 @@ class _Joined:
         return text if text is not None else data
 
     async def send(self, message: str | bytes) -> None:
-        self._says.put_nowait({"type": "websocket.receive", "text" if isinstance(message, str) else "bytes": message})
+        self._caller_messages.put_nowait(
+            {"type": "websocket.receive", "text" if isinstance(message, str) else "bytes": message}
+        )
 
     async def close(self, code: int) -> None:
-        self._says.put_nowait({"type": "websocket.disconnect", "code": code})
+        self._caller_messages.put_nowait({"type": "websocket.disconnect", "code": code})
 
     def cut(self) -> None:
         """Break the connection without a close message from either end."""
-        self._says.put_nowait({"type": "websocket.disconnect", "code": 1006})
-        self._hears.put_nowait({"type": "websocket.close", "code": 1006})
+        self._caller_messages.put_nowait({"type": "websocket.disconnect", "code": 1006})
+        self._app_messages.put_nowait({"type": "websocket.close", "code": 1006})
 
-    async def leave(self) -> None:
+    async def disconnect(self) -> None:
         await self.close(CLOSE_NORMAL)
         await asyncio.wait([self._running], timeout=5)
         self._running.cancel()

@@ -52,9 +52,9 @@ class Refused(Exception):
 class AState:
     """The log of a bootstrapped cluster and its replica. The test sets the clock `now_ns`."""
 
-    def __init__(self, *, bounds: WriteLimits | None = None) -> None:
+    def __init__(self, *, limits: WriteLimits | None = None) -> None:
         self.world = SimulatedWorld(7)
-        self.log = MemoryLog(self.world, limits=bounds)
+        self.log = MemoryLog(self.world, limits=limits)
         self.replica = Replica(ALL_TABLES)
         self.now_ns = self.world.now_ns()
         tables: dict[type, Any] = {
@@ -95,7 +95,7 @@ class AState:
             return decision.build_reply(self.replica.index)
         return decision.build_reply(self.commit(add_derived_changes(self.replica, decision.write)))
 
-    # -- words
+    # -- records by id, and common steps
 
     def register(self, job: Job, **options: Any) -> registration.JobWriteResult:
         return self.do(

@@ -36,7 +36,7 @@ def now_s() -> float:
 
 async def pass_time(seconds: float) -> None:
     """Advance virtual time. Raises AssertionError on a real loop."""
-    assert isinstance(asyncio.get_running_loop(), SimulatedLoop), "time passes by itself only where it is virtual"
+    assert isinstance(asyncio.get_running_loop(), SimulatedLoop), "pass_time needs the simulated loop"
     await asyncio.sleep(seconds)
 
 
@@ -44,7 +44,7 @@ async def until(state: Callable[[], T | None], *, what: str, within_s: float = 3
     """Return the first true value of `state`. Fails with `what` if the virtual deadline passes first."""
     deadline_s = now_s() + within_s
     while not (answer := state()):
-        assert now_s() < deadline_s, f"after {within_s} s still not so: {what}"
+        assert now_s() < deadline_s, f"not reached within {within_s} s: {what}"
         await pass_time(POLL_INTERVAL_S)
     return answer
 
@@ -55,6 +55,6 @@ async def until_read(
     """Return the first value of `read` that `is_expected` accepts. Fails with `what` at the virtual deadline."""
     deadline_s = now_s() + within_s
     while not is_expected(found := await read()):
-        assert now_s() < deadline_s, f"after {within_s} s still not so: {what}; last read: {found}"
+        assert now_s() < deadline_s, f"not reached within {within_s} s: {what}; last read: {found}"
         await pass_time(POLL_INTERVAL_S)
     return found

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tests.builders import admitted
 from tests.kit.cluster import OneServer
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import pass_time
 from wharf.cluster.engines.port import Committed
 from wharf.cluster.state.tables import JOB_VERSIONS, JOBS, NAMESPACES, SCHEDULER_CONFIGURATION
@@ -63,17 +63,17 @@ async def pause_broker(server: OneServer, *, is_paused: bool = True) -> None:
 
 
 async def get(server: OneServer, path: str, query: str = "", **options: Any) -> ClientReply:
-    return await ask(server.api, "GET", path, query=query, **options)
+    return await send_raw(server.api, "GET", path, query=query, **options)
 
 
 async def put(server: OneServer, path: str, body: object = None, query: str = "", **options: Any) -> ClientReply:
     data = b"" if body is None else msgspec.json.encode(body)
-    return await ask(server.api, "PUT", path, query=query, body=data, **options)
+    return await send_raw(server.api, "PUT", path, query=query, body=data, **options)
 
 
 async def delete(server: OneServer, path: str, body: object = None, query: str = "", **options: Any) -> ClientReply:
     data = b"" if body is None else msgspec.json.encode(body)
-    return await ask(server.api, "DELETE", path, query=query, body=data, **options)
+    return await send_raw(server.api, "DELETE", path, query=query, body=data, **options)
 
 
 async def read_json(server: OneServer, path: str, query: str = "", headers: Mapping[str, str] | None = None) -> Any:

@@ -122,9 +122,9 @@ async def test_a_script_makes_the_node_silent_and_it_returns_with_its_allocation
         await until(lambda: statuses(server) == ["running"], what="the allocation runs")
         began_s = now_s()
 
-        await node.has_status("disconnected")
+        await node.wait_for_status("disconnected")
         assert statuses(server) == ["unknown"]
-        await node.is_ready()
+        await node.wait_ready()
 
         assert 62.0 < now_s() - began_s < 90.0
         await until(lambda: statuses(server) == ["running"], what="the allocation is reported as running")
@@ -168,11 +168,11 @@ async def test_a_lost_node_returns_with_a_full_report_and_gets_allocations_again
         await server.client.jobs.register(with_script(a_job("shop"), count=2))
         await until(lambda: statuses(server) == ["running"] * 2, what="two allocations run")
         node.exchange.is_away = True
-        await node.has_status("down")
+        await node.wait_for_status("down")
         await until(lambda: statuses(server)[:2] == ["lost"] * 2, what="both allocations are lost")
 
         node.exchange.is_away = False
-        await node.is_ready()
+        await node.wait_ready()
 
         await until(
             lambda: sorted(statuses(server)) == ["complete"] * 2 + ["running"] * 2, what="two allocations run again"
@@ -194,7 +194,7 @@ async def test_a_node_that_returns_before_its_allocations_are_lost_keeps_them() 
         initializing = replace(stored, status=NodeStatus.INITIALIZING, last_missed_heartbeat_index=WRITE_INDEX)
         await follower.server.writer.commit(Write("others", Cause(CauseKind.NODE), [NODES.build_put(initializing)]))
 
-        await node.is_ready()
+        await node.wait_ready()
 
         assert statuses(server) == ["running"]
 

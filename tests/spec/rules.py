@@ -1,4 +1,4 @@
-"""The rules of the specification of the HTTP API, by section, each with a short name. Every one is named by a test here.
+"""The rules of the specification of the HTTP API, by section and short name. A test in this folder names each of them.
 
 Definitions of terms are not rules.
 """
@@ -30,82 +30,82 @@ RULES = {
     },
     "states": {
         "job": "A job's status is pending or running; its description is empty.",
-        "deployment": "A deployment may be cancelled or successful, with a text that says why.",
+        "deployment": "A deployment may be cancelled or successful, with a text that has the reason.",
         "stop": "A job also has the boolean Stop.",
-        "texts": "A cancelled deployment says that a newer version exists, a successful one that it completed.",
+        "texts": "The text of a cancelled deployment mentions a newer version, that of a successful one its completion.",
     },
     "endpoints": {
-        "members": "GET /v1/agent/members tells the members that the agent sees.",
+        "members": "GET /v1/agent/members lists the members that the agent sees.",
         "jobs": "GET /v1/jobs lists all jobs, with a filter if one is given.",
         "create": "PUT /v1/jobs creates a job.",
         "deployments": "GET /v1/deployments lists deployments, with a filter if one is given.",
     },
     "parameters": {
-        "namespace": "namespace selects the namespace; it is needed where that is not the default one.",
+        "namespace": "namespace selects the namespace; it is required unless that is the default namespace.",
         "segments": "Namespaces segment jobs and their associated objects from each other.",
         "region": "region selects the region; by default it is the agent's own.",
-        "forwarded": "A request for another region is forwarded to a server of it, streams and waiting included.",
+        "forwarded": "A request for another region is forwarded to a server of that region, also if it waits or streams.",
         "per-page": "per_page is a positive integer.",
         "wait": "wait is a duration such as 10s or 5m.",
         "index": "index is an integer.",
-        "flags": "stale and pretty are flags: it is enough that they are there.",
+        "flags": "stale and pretty are flags: they need no value.",
         "pretty": "pretty gives indented JSON.",
-        "gzip": "Where Accept-Encoding denotes gzip, the response is compressed by it.",
+        "gzip": "If Accept-Encoding contains gzip, the response is compressed with it.",
         "reverse": "reverse=true reverses the order.",
     },
     "headers": {
         "index": "X-Cluster-Index identifies the state, and starts at 1 on a new cluster.",
-        "nexttoken": "X-Cluster-Nexttoken is there while more follows, and absent on the last page.",
+        "nexttoken": "X-Cluster-Nexttoken is present on all pages except the last.",
         "lastcontact": "X-Cluster-LastContact is a time in milliseconds, on reads.",
-        "knownleader": "X-Cluster-KnownLeader says whether a leader is known, on reads.",
+        "knownleader": "X-Cluster-KnownLeader reports whether a leader is known, on reads.",
     },
     "filtering": {
         "equality": "== and != compare.",
-        "emptiness": "is empty and is not empty look at what is in it.",
-        "containment": "in, not in, contains and not contains look for an element, a key or a part of a text.",
+        "emptiness": "is empty and is not empty check the number of elements.",
+        "containment": "in, not in, contains and not contains search for an element, a key or a part of a text.",
         "patterns": "matches and not matches take a regular expression.",
         "selectors": "A selector is names joined by dots; a name begins with a letter.",
         "map-keys": 'A key of a map may be selected by ["key"].',
         "values": "A value is a bare word, a number, or a text in quotes or backticks; the latter is raw.",
-        "precedence": "not binds before and, and before or; parentheses group.",
-        "whitespace": "White space counts only inside texts.",
+        "precedence": "not has a higher precedence than and, and and than or; parentheses group.",
+        "whitespace": "White space is significant only inside texts.",
         "whole-object": "A match inside an inner array returns the whole object.",
         "with-others": "A filter together with another filtering parameter is a 400.",
-        "on-the-leader": "For queries that are not stale a filter sees what the leader has.",
+        "on-the-leader": "A filter of a query that is not stale uses the state of the leader.",
         "selectors-that-occur": "Datacenters on jobs, Status and TaskGroups.<group> on deployments.",
     },
     "paging": {
         "split": "per_page splits the result into pages of that size.",
         "token": "next_token with the header's value gives the next page.",
         "last": "On the last page the header is absent.",
-        "order": "Lists are ascending by key or by creation; reverse=true turns them round where supported.",
+        "order": "Lists are ascending by key or by creation; reverse=true reverses them where supported.",
     },
     "blocking": {
-        "waits": "With an index a request waits until something changes or the time is over.",
-        "no-guarantee": "Returning does not mean that something changed: the time may be over.",
-        "idempotent": "Nor does a write mean that the result changed.",
+        "waits": "A request with an index waits for a change or the end of its wait time.",
+        "no-guarantee": "A reply does not mean that something changed: the wait time may have passed.",
+        "idempotent": "A write that ends the wait need not have changed the result.",
         "bounds": "The wait is 5 minutes by default and 10 at most.",
         "jitter": "Up to a sixteenth of the wait is added.",
     },
     "consistency": {
         "default": "A default read sees every write that was acknowledged before it.",
         "default-leader": "A default read needs a leader.",
-        "reads-only": "The modes are of reads: a write is the same with stale.",
+        "reads-only": "The modes apply to reads: stale does not change a write.",
         "stale-any": "A stale read is served by any server, leader or not.",
         "stale-bound": "A stale read is generally within 50 milliseconds of the leader.",
         "stale-leaderless": "A stale read works while the cluster has no leader.",
-        "bounds": "KnownLeader and LastContact let clients bound how old a read is.",
+        "bounds": "With KnownLeader and LastContact, clients can limit the age of a read.",
     },
     "authentication": {
-        "token": "A request carries a token, and the token's rights decide.",
-        "header": "The token may come in X-Cluster-Token.",
-        "bearer": "The token may come as a bearer token.",
+        "token": "A request carries a token, and the rights of the token apply.",
+        "header": "The token may be in the header X-Cluster-Token.",
+        "bearer": "The token may be a bearer token.",
         "forbidden": "A request that is not authenticated for the operation is a 403.",
-        "expired": "A token that has expired authenticates nothing: 403, with the text of the situation.",
+        "expired": "An expired token authenticates nothing: 403, with the reason as text.",
     },
     "errors": {
         "success": "200 and 204 are success.",
-        "invalid": "What is wrong with the request is a 400.",
+        "invalid": "An invalid request is a 400.",
         "forbidden": "A client that is not authenticated gets a 403.",
         "unknown": "An unknown resource is a 404.",
         "server": "5xx is a failure of the server.",
@@ -119,7 +119,7 @@ def rule(section: str, *names: str) -> Callable[[F], F]:
     unknown = [name for name in names if name not in RULES[section]]
     assert not unknown, f"section {section} has no rule {unknown}"
 
-    def keep(test: F) -> F:
+    def return_unchanged(test: F) -> F:
         return test
 
-    return keep
+    return return_unchanged

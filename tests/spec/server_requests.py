@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from tests.kit.cluster import OneServer
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from wharf.contract.client import ClientReply
 from wharf.contract.model.deployments import Deployment
 from wharf.contract.model.jobs.job import Job
@@ -14,10 +14,10 @@ from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 
 
 async def get(server: OneServer, path: str, query: str = "", **options: Any) -> ClientReply:
-    return await ask(server.api, "GET", path, query=query, **options)
+    return await send_raw(server.api, "GET", path, query=query, **options)
 
 
-async def listed(server: OneServer, path: str, query: str = "", **options: Any) -> list[Any]:
+async def read_list(server: OneServer, path: str, query: str = "", **options: Any) -> list[Any]:
     reply = await get(server, path, query, **options)
     assert reply.status == 200, reply.body
     found: list[Any] = json.loads(reply.body)
@@ -25,7 +25,7 @@ async def listed(server: OneServer, path: str, query: str = "", **options: Any) 
 
 
 async def register(server: OneServer, job: Job, query: str = "", **options: Any) -> ClientReply:
-    return await ask(server.api, "PUT", "/v1/jobs", query=query, body=msgspec.json.encode({"Job": job}), **options)
+    return await send_raw(server.api, "PUT", "/v1/jobs", query=query, body=msgspec.json.encode({"Job": job}), **options)
 
 
 async def write(server: OneServer, *changes: Any) -> int:

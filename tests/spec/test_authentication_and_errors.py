@@ -4,7 +4,7 @@ from tests.builders import a_job
 from tests.cluster.api.access import an_operator
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from tests.spec.rules import rule
 from tests.spec.server_requests import get, register
@@ -58,7 +58,7 @@ async def test_success_is_200_or_204() -> None:
         replies = [
             await get(server, "/v1/jobs"),
             await register(server, a_job()),
-            await ask(server.api, "DELETE", "/v1/var/nothing/there"),
+            await send_raw(server.api, "DELETE", "/v1/var/nothing/there"),
         ]
 
         assert [reply.status for reply in replies] == [200, 200, 204]
@@ -73,7 +73,7 @@ async def test_an_invalid_request_is_400_and_a_missing_record_is_404() -> None:
         replies = [
             await get(server, "/v1/jobs", "per_page=many"),
             await get(server, "/v1/jobs", "filter=Nope+==+1"),
-            await ask(server.api, "PUT", "/v1/jobs", body=b"{"),
+            await send_raw(server.api, "PUT", "/v1/jobs", body=b"{"),
             await get(server, "/v1/job/nobody"),
             await get(server, "/v1/nowhere"),
         ]

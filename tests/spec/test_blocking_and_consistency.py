@@ -6,7 +6,7 @@ from tests.builders import a_job
 from tests.kit.cluster import ACluster
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time
 from tests.spec.rules import rule
-from tests.spec.server_requests import get, listed, register
+from tests.spec.server_requests import get, read_list, register
 from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation
 
 
@@ -92,7 +92,7 @@ async def test_a_default_read_returns_writes_acknowledged_by_another_server() ->
 
         await register(first, a_job())
 
-        assert [job["ID"] for job in await listed(second, "/v1/jobs")] == ["shop"]
+        assert [job["ID"] for job in await read_list(second, "/v1/jobs")] == ["shop"]
 
 
 @rule("consistency", "reads-only")
@@ -105,7 +105,7 @@ async def test_a_write_ignores_the_stale_parameter() -> None:
         written = await register(second, a_job(), "stale")
 
         assert written.status == 200
-        assert [job["ID"] for job in await listed(first, "/v1/jobs")] == ["shop"]
+        assert [job["ID"] for job in await read_list(first, "/v1/jobs")] == ["shop"]
 
 
 @rule("consistency", "stale-bound")
@@ -118,7 +118,7 @@ async def test_a_stale_read_on_another_server_shows_a_write_within_50_millisecon
         await register(first, a_job())
         await pass_time(0.05)
 
-        assert [job["ID"] for job in await listed(second, "/v1/jobs", "stale")] == ["shop"]
+        assert [job["ID"] for job in await read_list(second, "/v1/jobs", "stale")] == ["shop"]
 
 
 @rule("consistency", "default-leader", "stale-leaderless", "stale-any")
@@ -142,4 +142,4 @@ async def test_a_server_that_does_not_lead_serves_stale_reads() -> None:
         await register(first, a_job())
         await pass_time(0.5)
 
-        assert [job["ID"] for job in await listed(second, "/v1/jobs", "stale")] == ["shop"]
+        assert [job["ID"] for job in await read_list(second, "/v1/jobs", "stale")] == ["shop"]

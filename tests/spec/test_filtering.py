@@ -1,4 +1,4 @@
-"""The filter language on lists. The language itself is shown by the tests of `wharf.languages.filters`."""
+"""The filter language on lists. The tests in `tests/languages/filters` cover the language itself."""
 
 from urllib.parse import quote
 
@@ -8,7 +8,7 @@ from tests.builders import a_job
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.virtual_time import in_virtual_time
 from tests.spec.rules import rule
-from tests.spec.server_requests import a_deployment, get, listed, register, uuid, write
+from tests.spec.server_requests import a_deployment, get, read_list, register, uuid, write
 from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation
 from wharf.cluster.state.tables import DEPLOYMENTS, JOBS
 from wharf.contract.model.deployments import DeploymentGroup, DeploymentStatus
@@ -29,13 +29,15 @@ async def with_jobs(cluster: ACluster) -> OneServer:
     return server
 
 
-def chooses(text: str, expected: list[str]) -> None:
+def assert_filter_selects(text: str, expected: list[str]) -> None:
+    """Assert that the filter selects exactly these jobs."""
+
     @in_virtual_time
     async def scenario() -> None:
         async with ACluster() as cluster:
             server = await with_jobs(cluster)
 
-            found = await listed(server, "/v1/jobs", f"stale&filter={quote(text)}")
+            found = await read_list(server, "/v1/jobs", f"stale&filter={quote(text)}")
 
             assert [job["ID"] for job in found] == expected
 
@@ -48,7 +50,7 @@ def chooses(text: str, expected: list[str]) -> None:
     [('Type == "batch"', ["nightly"]), ('Type != "batch"', ["db", "web"]), ("Priority == 70", ["db"])],
 )
 def test_equality(text: str, expected: list[str]) -> None:
-    chooses(text, expected)
+    assert_filter_selects(text, expected)
 
 
 @rule("filtering", "emptiness")
@@ -56,7 +58,7 @@ def test_equality(text: str, expected: list[str]) -> None:
     ("text", "expected"), [("Datacenters is empty", ["nightly"]), ("Datacenters is not empty", ["db", "web"])]
 )
 def test_emptiness(text: str, expected: list[str]) -> None:
-    chooses(text, expected)
+    assert_filter_selects(text, expected)
 
 
 @rule("filtering", "containment", "selectors-that-occur")
@@ -72,7 +74,7 @@ def test_emptiness(text: str, expected: list[str]) -> None:
     ],
 )
 def test_containment(text: str, expected: list[str]) -> None:
-    chooses(text, expected)
+    assert_filter_selects(text, expected)
 
 
 @rule("filtering", "patterns")
@@ -80,7 +82,7 @@ def test_containment(text: str, expected: list[str]) -> None:
     ("text", "expected"), [('ID matches "^[dw]"', ["db", "web"]), ('ID not matches "b$"', ["nightly"])]
 )
 def test_patterns(text: str, expected: list[str]) -> None:
-    chooses(text, expected)
+    assert_filter_selects(text, expected)
 
 
 @rule("filtering", "selectors", "map-keys")
@@ -88,7 +90,7 @@ def test_patterns(text: str, expected: list[str]) -> None:
     ("text", "expected"), [('Meta.team == "red"', ["web"]), ('Meta["a b"] == "x"', ["web"]), ("Meta.team is empty", ["db", "nightly"])]
 )  # fmt: skip
 def test_selectors(text: str, expected: list[str]) -> None:
-    chooses(text, expected)
+    assert_filter_selects(text, expected)
 
 
 @rule("filtering", "values")
@@ -103,7 +105,7 @@ def test_selectors(text: str, expected: list[str]) -> None:
     ],
 )
 def test_values(text: str, expected: list[str]) -> None:
-    chooses(text, expected)
+    assert_filter_selects(text, expected)
 
 
 @rule("filtering", "precedence", "whitespace")
@@ -117,7 +119,7 @@ def test_values(text: str, expected: list[str]) -> None:
     ],
 )
 def test_precedence_and_white_space(text: str, expected: list[str]) -> None:
-    chooses(text, expected)
+    assert_filter_selects(text, expected)
 
 
 @rule("filtering", "whole-object")
@@ -127,7 +129,7 @@ async def test_a_match_inside_an_array_gives_the_whole_object() -> None:
         server = await with_jobs(cluster)
 
         text = 'any TaskGroups as g { g.Name == "disk" }'
-        (job,) = await listed(server, "/v1/jobs", f"stale&filter={quote(text)}")
+        (job,) = await read_list(server, "/v1/jobs", f"stale&filter={quote(text)}")
 
         assert (job["ID"], job["Priority"]) == ("db", 70)
 
@@ -156,14 +158,14 @@ async def test_deployments_are_filtered_by_their_status_and_groups() -> None:
             DEPLOYMENTS.build_put(a_deployment(uuid(2), status=DeploymentStatus.RUNNING, task_groups=groups)),
         )
 
-        async def chosen(text: str) -> list[str]:
-            return [d["ID"] for d in await listed(server, "/v1/deployments", f"stale&filter={quote(text)}")]
+        async def list_selected(text: str) -> list[str]:
+            return [d["ID"] for d in await read_list(server, "/v1/deployments", f"stale&filter={quote(text)}")]
 
-        assert await chosen("TaskGroups.web is not empty") == [uuid(2)]
-        assert await chosen("TaskGroups.web is empty") == [uuid(1)]
-        assert await chosen('Status == "successful"') == [uuid(1)]
-        assert await chosen("web in TaskGroups") == [uuid(2)]
-        assert await chosen("web in TaskGroups and TaskGroups.web.Promoted == true") == [uuid(2)]
+        assert await list_selected("TaskGroups.web is not empty") == [uuid(2)]
+        assert await list_selected("TaskGroups.web is empty") == [uuid(1)]
+        assert await list_selected('Status == "successful"') == [uuid(1)]
+        assert await list_selected("web in TaskGroups") == [uuid(2)]
+        assert await list_selected("web in TaskGroups and TaskGroups.web.Promoted == true") == [uuid(2)]
 
 
 @rule("filtering", "selectors")
@@ -185,13 +187,16 @@ async def test_a_selector_must_be_a_name(selector: str) -> None:
 async def test_numbers_may_be_whole_or_floating() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
-        of_scores = [
+        replies = [
             await get(server, "/v1/jobs", f"stale&filter={quote(text)}")
             for text in ("Priority == 5.5", "Priority == 5")
         ]
 
-        assert [reply.status for reply in of_scores] == [400, 200]  # It is one, but a priority is a whole number.
-        assert b'"5.5" is not a whole number' in of_scores[0].body
+        assert [reply.status for reply in replies] == [
+            400,
+            200,
+        ]  # A filter may contain 5.5, but a priority is a whole number.
+        assert b'"5.5" is not a whole number' in replies[0].body
 
 
 @rule("filtering", "on-the-leader")
@@ -206,8 +211,8 @@ async def test_a_filter_uses_the_leaders_state_unless_the_read_is_stale() -> Non
         await register(first, a_job())
         query = f"filter={quote('ID == shop')}"
 
-        stale = await listed(second, "/v1/jobs", f"stale&{query}")
-        default = await listed(second, "/v1/jobs", query)
+        stale = await read_list(second, "/v1/jobs", f"stale&{query}")
+        default = await read_list(second, "/v1/jobs", query)
 
         assert (stale, [job["ID"] for job in default]) == ([], ["shop"])
 

@@ -1,4 +1,4 @@
-"""Parameters that all share, and the headers of replies."""
+"""Parameters of all endpoints, and the headers of replies."""
 
 import gzip
 import json
@@ -13,7 +13,7 @@ from tests.kit.cluster import ACluster
 from tests.kit.in_memory_relay import InMemoryRelay
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
 from tests.spec.rules import rule
-from tests.spec.server_requests import get, listed, register, write
+from tests.spec.server_requests import get, read_list, register, write
 from wharf.cluster.state.tables import ALLOCATIONS, NAMESPACES
 from wharf.contract.client.relay.port import RelayRequest
 from wharf.contract.model.jobs.group_policies import UpdatePolicy
@@ -30,8 +30,8 @@ async def test_a_namespace_other_than_the_default_must_be_named() -> None:
         await register(server, a_job("here"))
         await register(server, replace(a_job("there"), namespace="other"), "namespace=other")
 
-        assert [job["ID"] for job in await listed(server, "/v1/jobs")] == ["here"]
-        assert [job["ID"] for job in await listed(server, "/v1/jobs", "namespace=other")] == ["there"]
+        assert [job["ID"] for job in await read_list(server, "/v1/jobs")] == ["here"]
+        assert [job["ID"] for job in await read_list(server, "/v1/jobs", "namespace=other")] == ["there"]
         assert [(await get(server, "/v1/job/there", query)).status for query in ("", "namespace=other")] == [404, 200]
 
 
@@ -52,7 +52,7 @@ async def test_pretty_is_indented() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await register(server, a_job())
-        await pass_time(2.0)  # Its evaluation is through; nothing changes between the two.
+        await pass_time(2.0)  # Let the evaluation finish, so that nothing changes between the two reads.
 
         plain, pretty = [(await get(server, "/v1/job/shop", query)).body for query in ("", "pretty")]
 
@@ -79,11 +79,11 @@ async def test_lists_are_ascending_or_reversed_on_request() -> None:
         for name in ("b", "c", "a"):
             await register(server, a_job(name))
         created = [
-            e["JobID"] for e in await listed(server, "/v1/evaluations", "filter=TriggeredBy+==+%22job-register%22")
+            e["JobID"] for e in await read_list(server, "/v1/evaluations", "filter=TriggeredBy+==+%22job-register%22")
         ]
 
-        assert [job["ID"] for job in await listed(server, "/v1/jobs")] == ["a", "b", "c"]
-        assert [job["ID"] for job in await listed(server, "/v1/jobs", "reverse=true")] == ["c", "b", "a"]
+        assert [job["ID"] for job in await read_list(server, "/v1/jobs")] == ["a", "b", "c"]
+        assert [job["ID"] for job in await read_list(server, "/v1/jobs", "reverse=true")] == ["c", "b", "a"]
         assert created == ["b", "c", "a"]
 
 
@@ -136,7 +136,7 @@ async def test_reads_report_their_last_contact_with_the_leader() -> None:
         assert int(old.headers["x-cluster-lastcontact"]) >= 6_000 > int(fresh.headers["x-cluster-lastcontact"])
 
 
-# -- their forms
+# -- formats of parameters
 
 
 @rule("parameters", "segments")
@@ -151,7 +151,7 @@ async def test_records_of_a_job_are_only_in_its_namespace() -> None:
         await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="placed")
 
         for path in ("/v1/jobs", "/v1/evaluations", "/v1/allocations", "/v1/deployments"):
-            counts = [len(await listed(server, path, query)) > 0 for query in ("", "namespace=other", "namespace=*")]
+            counts = [len(await read_list(server, path, query)) > 0 for query in ("", "namespace=other", "namespace=*")]
             assert (path, counts) == (path, [False, True, True])
 
 

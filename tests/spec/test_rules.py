@@ -8,7 +8,7 @@ from tests.spec.rules import RULES
 NAMED = re.compile(r'^@rule\(("[^)]*")\)', re.MULTILINE)
 
 
-def named() -> set[tuple[str, str]]:
+def list_tested_rules() -> set[tuple[str, str]]:
     found = set()
     for module in Path(__file__).parent.glob("test_*.py"):
         for names in NAMED.findall(module.read_text("utf-8")):
@@ -18,4 +18,4 @@ def named() -> set[tuple[str, str]]:
 
 
 def test_every_rule_is_named_by_a_test() -> None:
-    assert {(section, name) for section, rules in RULES.items() for name in rules} - named() == set()
+    assert {(section, name) for section, rules in RULES.items() for name in rules} - list_tested_rules() == set()

@@ -1,4 +1,4 @@
-"""What the service does; resources and their fields; states; endpoints."""
+"""The service itself, resources and their fields, states, and endpoints."""
 
 import datetime
 import json
@@ -6,10 +6,10 @@ from typing import Any
 
 from tests.builders import a_group, a_job, a_task, some_resources
 from tests.kit.cluster import ACluster
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time, until
 from tests.spec.rules import rule
-from tests.spec.server_requests import a_deployment, get, listed, register, uuid, write
+from tests.spec.server_requests import a_deployment, get, read_list, register, uuid, write
 from wharf.cluster.api.settings import PortsSettings
 from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS
 from wharf.contract.model.deployments import DeploymentGroup, DeploymentStatus
@@ -40,8 +40,8 @@ GROUP_STATE: Kinds = {
 }  # fmt: skip
 
 
-def misfits(document: dict[str, Any], kinds: Kinds) -> list[str]:
-    """Fields that are missing or of another type."""
+def list_invalid_fields(document: dict[str, Any], kinds: Kinds) -> list[str]:
+    """Return the fields that are missing or have another type."""
     return [name for name, kind in kinds.items() if name not in document or not isinstance(document[name], kind)]
 
 
@@ -79,8 +79,8 @@ async def test_one_path_creates_jobs_and_lists_them() -> None:
         created = await register(server, a_job())
 
         assert (created.status, created.headers["content-type"]) == (200, "application/json")
-        assert [job["ID"] for job in await listed(server, "/v1/jobs")] == ["shop"]
-        assert await listed(server, "/v1/jobs", "filter=ID+==+other") == []
+        assert [job["ID"] for job in await read_list(server, "/v1/jobs")] == ["shop"]
+        assert await read_list(server, "/v1/jobs", "filter=ID+==+other") == []
 
 
 @rule("service", "verbs")
@@ -116,9 +116,9 @@ async def test_a_listed_job_has_all_its_fields() -> None:
         server = await cluster.a_server()
         await register(server, a_job())
 
-        (job,) = await listed(server, "/v1/jobs")
+        (job,) = await read_list(server, "/v1/jobs")
 
-        assert misfits(job, JOB) == []
+        assert list_invalid_fields(job, JOB) == []
         assert (job["ParentID"], job["Multiregion"], job["Stop"]) == ("", None, False)
 
 
@@ -129,9 +129,9 @@ async def test_a_summary_counts_by_group_and_state() -> None:
         server = await cluster.a_server()
         await register(server, a_job("shop", a_group("web"), a_group("db")))
 
-        (job,) = await listed(server, "/v1/jobs")
+        (job,) = await read_list(server, "/v1/jobs")
 
-        assert misfits(job["JobSummary"], SUMMARY) == []
+        assert list_invalid_fields(job["JobSummary"], SUMMARY) == []
         counts = job["JobSummary"]["Summary"]
         assert {(group, name) for group in ("web", "db") for name in GROUP_COUNTS if counts[group][name] < 0} == set()
 
@@ -142,12 +142,12 @@ async def test_a_job_is_pending_until_an_allocation_is_placed_and_then_running()
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await register(server, a_job("shop", a_group("web", a_task(driver="mock")), type="batch"))
-        (before,) = await listed(server, "/v1/jobs")
+        (before,) = await read_list(server, "/v1/jobs")
         await cluster.ready_nodes(server, 1)
         await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="placed")
 
         async def status() -> str:
-            (job,) = await listed(server, "/v1/jobs")
+            (job,) = await read_list(server, "/v1/jobs")
             return str(job["Status"])
 
         assert (before["Status"], before["StatusDescription"], await status()) == ("pending", "", "running")
@@ -172,11 +172,11 @@ async def test_a_listed_deployment_has_all_its_fields() -> None:
             ),
         )
 
-        first, second = await listed(server, "/v1/deployments", "stale")
-        chosen = await listed(server, "/v1/deployments", "stale&filter=Status+==+cancelled")
+        first, second = await read_list(server, "/v1/deployments", "stale")
+        chosen = await read_list(server, "/v1/deployments", "stale&filter=Status+==+cancelled")
 
-        assert misfits(second, DEPLOYMENT) == []
-        assert [misfits(second["TaskGroups"][name], GROUP_STATE) for name in ("web", "db")] == [[], []]
+        assert list_invalid_fields(second, DEPLOYMENT) == []
+        assert [list_invalid_fields(second["TaskGroups"][name], GROUP_STATE) for name in ("web", "db")] == [[], []]
         assert second["TaskGroups"]["web"]["RequireProgressBy"] is None
         assert datetime.datetime.fromisoformat(second["TaskGroups"]["db"]["RequireProgressBy"]) == at
         assert [(d["Status"], d["StatusDescription"]) for d in (first, second)] == [
@@ -192,9 +192,9 @@ async def test_a_stopped_job_reports_that_it_was_stopped() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await register(server, a_job())
-        await ask(server.api, "DELETE", "/v1/job/shop")
+        await send_raw(server.api, "DELETE", "/v1/job/shop")
 
-        (job,) = await listed(server, "/v1/jobs")
+        (job,) = await read_list(server, "/v1/jobs")
 
         assert job["Stop"] is True
 
@@ -221,7 +221,7 @@ async def test_deployments_end_as_successful_or_cancelled_with_a_description() -
         await deploy(30)
         await until(lambda: statuses() == ["successful", "cancelled", "successful"], what="the third is done")
 
-        statuses_with_text = {(d["Status"], d["StatusDescription"]) for d in await listed(server, "/v1/deployments")}
+        statuses_with_text = {(d["Status"], d["StatusDescription"]) for d in await read_list(server, "/v1/deployments")}
         assert statuses_with_text == {
             ("successful", "Deployment completed successfully"),
             ("cancelled", "Cancelled due to newer version of job"),
@@ -250,17 +250,17 @@ async def test_times_that_do_not_apply_are_null_and_indexes_are_counters() -> No
 
         assert len(bodies) > 15
         assert [path for path, body in bodies.items() if b'"0001-01-01' in body] == []
-        assert [at for path, body in bodies.items() for at in odd_indexes(json.loads(body), path)] == []
+        assert [at for path, body in bodies.items() for at in list_invalid_indexes(json.loads(body), path)] == []
 
 
-def odd_indexes(value: Any, at: str) -> list[str]:
-    """Where something called ...Index is no whole number of at least 0."""
+def list_invalid_indexes(value: Any, at: str) -> list[str]:
+    """Return the paths of all fields named ...Index that are not integers of at least 0."""
     if isinstance(value, list):
-        return [odd for number, each in enumerate(value) for odd in odd_indexes(each, f"{at}[{number}]")]
+        return [found for number, each in enumerate(value) for found in list_invalid_indexes(each, f"{at}[{number}]")]
     if not isinstance(value, dict):
         return []
     own = [f"{at}.{name}" for name, each in value.items() if name.endswith("Index") and not is_counter(each)]
-    return own + [odd for name, each in value.items() for odd in odd_indexes(each, f"{at}.{name}")]
+    return own + [found for name, each in value.items() for found in list_invalid_indexes(each, f"{at}.{name}")]
 
 
 def is_counter(value: object) -> bool:

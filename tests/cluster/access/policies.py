@@ -30,6 +30,7 @@ from wharf.contract.model.acl.capabilities import (
 
 
 def rights(*texts: str) -> Rights:
+    """Return the rights that these policies grant together."""
     return Rights(merge_policies(map(parse_policy, texts)))
 
 
@@ -39,47 +40,60 @@ def allowed_in(granted_rights: Rights, namespace: str) -> set[Capability]:
     }
 
 
-# Few letters, so that labels meet often.
+# Few letters, so that generated labels and names often match.
 LABELS = st.text("ab*-", min_size=1, max_size=5)
 NAMES = st.text("ab-", min_size=1, max_size=6)
 PATHS = st.text("ab*/", min_size=1, max_size=5)
 PLAIN_PATHS = st.text("ab/", min_size=1, max_size=6)
 
 
-def _several(kind: type[StrEnum], *, denying: bool) -> st.SearchStrategy[tuple[StrEnum, ...]]:
-    members = [member for member in kind if denying or member != "deny"]
+def _some_capabilities(kind: type[StrEnum], *, with_deny: bool) -> st.SearchStrategy[tuple[StrEnum, ...]]:
+    members = [member for member in kind if with_deny or member != "deny"]
     return st.lists(st.sampled_from(members), max_size=3, unique=True).map(tuple)
 
 
-def _levels(*levels: PolicyLevel, denying: bool) -> st.SearchStrategy[PolicyLevel | None]:
-    return st.none() | st.sampled_from([level for level in levels if denying or level is not PolicyLevel.DENY])
+def _optional_level(*levels: PolicyLevel, with_deny: bool) -> st.SearchStrategy[PolicyLevel | None]:
+    return st.none() | st.sampled_from([level for level in levels if with_deny or level is not PolicyLevel.DENY])
 
 
 def some_rules(
-    *, denying: bool = True, labels: st.SearchStrategy[str] = LABELS, paths: st.SearchStrategy[str] = PATHS
+    *, with_deny: bool = True, labels: st.SearchStrategy[str] = LABELS, paths: st.SearchStrategy[str] = PATHS
 ) -> st.SearchStrategy[PolicyRules]:
-    path = st.builds(PathRule, path=paths, capabilities=_several(VariableCapability, denying=denying))
+    """Return a strategy for policies. `with_deny=False` generates no denials."""
+    path = st.builds(PathRule, path=paths, capabilities=_some_capabilities(VariableCapability, with_deny=with_deny))
     variables = st.builds(VariablesRule, paths=st.lists(path, min_size=1, max_size=2).map(tuple))
-    plain = _levels(PolicyLevel.DENY, PolicyLevel.READ, PolicyLevel.WRITE, denying=denying)
-    scaled = _levels(PolicyLevel.DENY, PolicyLevel.READ, PolicyLevel.WRITE, PolicyLevel.SCALE, denying=denying)
+    plain = _optional_level(PolicyLevel.DENY, PolicyLevel.READ, PolicyLevel.WRITE, with_deny=with_deny)
+    scaled = _optional_level(
+        PolicyLevel.DENY, PolicyLevel.READ, PolicyLevel.WRITE, PolicyLevel.SCALE, with_deny=with_deny
+    )
     level = st.lists(st.builds(LevelRule, policy=scaled), max_size=1).map(tuple)
     namespace = st.builds(
         NamespaceRule,
         name=labels,
         policy=scaled,
-        capabilities=_several(Capability, denying=denying),
+        capabilities=_some_capabilities(Capability, with_deny=with_deny),
         variables=st.none() | variables,
     )
     pool = st.builds(
-        NodePoolRule, name=labels, policy=plain, capabilities=_several(NodePoolCapability, denying=denying)
+        NodePoolRule,
+        name=labels,
+        policy=plain,
+        capabilities=_some_capabilities(NodePoolCapability, with_deny=with_deny),
     )
     volume = st.builds(
-        HostVolumeRule, name=labels, policy=plain, capabilities=_several(HostVolumeMountCapability, denying=denying)
+        HostVolumeRule,
+        name=labels,
+        policy=plain,
+        capabilities=_some_capabilities(HostVolumeMountCapability, with_deny=with_deny),
     )
-    operator = st.builds(OperatorRule, policy=scaled, capabilities=_several(OperatorCapability, denying=denying))
+    operator = st.builds(
+        OperatorRule, policy=scaled, capabilities=_some_capabilities(OperatorCapability, with_deny=with_deny)
+    )
     plugin = st.builds(
         LevelRule,
-        policy=_levels(PolicyLevel.DENY, PolicyLevel.LIST, PolicyLevel.READ, PolicyLevel.WRITE, denying=denying),
+        policy=_optional_level(
+            PolicyLevel.DENY, PolicyLevel.LIST, PolicyLevel.READ, PolicyLevel.WRITE, with_deny=with_deny
+        ),
     )
     return st.builds(
         PolicyRules,
@@ -97,15 +111,15 @@ def some_rules(
 Granted = frozenset[tuple[str, ...]]
 
 
-def everything_granted(granted_rights: Rights, names: Iterable[str], paths: Sequence[str]) -> Granted:
-    """Every question about these names that is answered with yes."""
+def list_granted(granted_rights: Rights, names: Iterable[str], paths: Sequence[str]) -> Granted:
+    """Return every right on these names and paths that is granted."""
     found: set[tuple[str, ...]] = set()
     for name in (*names, "*"):
         found |= {
             ("namespace", name, c) for c in Capability if c != "deny" and granted_rights.allows_namespace(name, c)
         }
     for name in names:
-        found |= {("sight", name) for _ in [0] if granted_rights.allows_any_in(name)}
+        found |= {("any right", name) for _ in [0] if granted_rights.allows_any_in(name)}
         found |= {
             ("pool", name, c) for c in NodePoolCapability if c != "deny" and granted_rights.allows_node_pool(name, c)
         }
@@ -130,10 +144,11 @@ def everything_granted(granted_rights: Rights, names: Iterable[str], paths: Sequ
     return frozenset(found)
 
 
-# -- writing -------------------------------------------------------------------------------------------------------
+# -- encoding ------------------------------------------------------------------------------------------------------
 
 
 def as_hcl(rules: PolicyRules) -> str:
+    """Return the policy as HCL."""
     blocks = [
         *(
             _block(f'namespace "{r.name}"', r.policy, r.capabilities, _variables_as_hcl(r.variables))
@@ -141,13 +156,13 @@ def as_hcl(rules: PolicyRules) -> str:
         ),
         *(_block(f'node_pool "{r.name}"', r.policy, r.capabilities) for r in rules.node_pools),
         *(_block(f'host_volume "{r.name}"', r.policy, r.capabilities) for r in rules.host_volumes),
-        *(_block(scope, r.policy, ()) for scope, found in _levelled(rules) for r in found),
+        *(_block(scope, r.policy, ()) for scope, found in _list_level_rules(rules) for r in found),
         *(_block("operator", r.policy, r.capabilities) for r in rules.operator),
     ]
     return "\n".join(blocks)
 
 
-def _levelled(rules: PolicyRules) -> list[tuple[str, tuple[LevelRule, ...]]]:
+def _list_level_rules(rules: PolicyRules) -> list[tuple[str, tuple[LevelRule, ...]]]:
     return [("agent", rules.agent), ("node", rules.node), ("quota", rules.quota), ("plugin", rules.plugin)]
 
 
@@ -167,17 +182,17 @@ def _variables_as_hcl(variables: VariablesRule | None) -> str:
 
 
 def as_json(rules: PolicyRules) -> str:
-    """Labels may recur, so each scope is a list of objects of one label."""
-    written: dict[str, object] = {
+    """Return the policy as JSON. A label may occur twice, so each scope is a list of objects with one label each."""
+    document: dict[str, object] = {
         "namespace": [
             {r.name: _fields(r.policy, r.capabilities) | _variables_as_json(r.variables)} for r in rules.namespaces
         ],
         "node_pool": [{r.name: _fields(r.policy, r.capabilities)} for r in rules.node_pools],
         "host_volume": [{r.name: _fields(r.policy, r.capabilities)} for r in rules.host_volumes],
         "operator": [_fields(r.policy, r.capabilities) for r in rules.operator],
-        **{scope: [_fields(r.policy, ()) for r in found] for scope, found in _levelled(rules)},
+        **{scope: [_fields(r.policy, ()) for r in found] for scope, found in _list_level_rules(rules)},
     }
-    return json.dumps(written)
+    return json.dumps(document)
 
 
 def _fields(policy: PolicyLevel | None, capabilities: Sequence[str]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Login: claims are mapped, rules select, names are filled in, and what is given adds up (reference 5.3, rules 5 and 6)."""
+"""Binding rules at a login: mapped claims, selectors, bind names, and the resulting bindings (reference 5.3, rules 5, 6)."""
 
 import json
 
@@ -46,14 +46,14 @@ def state() -> AState:
     return state
 
 
-def bound(state: AState, *rules: BindingRule) -> TokenBindings:
+def bind(state: AState, *rules: BindingRule) -> TokenBindings:
     state.put(*map(ACL_BINDING_RULES.build_put, rules))
     return bind_claims(state.replica, METHOD, ADA)
 
 
 def refusal(state: AState, *rules: BindingRule) -> str:
     with pytest.raises(Refusal) as caught:
-        bound(state, *rules)
+        bind(state, *rules)
     assert caught.value.code is RefusalCode.INVALID
     return caught.value.text
 
@@ -61,7 +61,7 @@ def refusal(state: AState, *rules: BindingRule) -> str:
 # -- rules ---------------------------------------------------------------------------------------------------------
 
 
-def test_all_rules_that_match_add_up(state: AState) -> None:
+def test_the_bindings_of_all_matching_rules_are_combined(state: AState) -> None:
     rules = (
         a_rule(id="1"),
         a_rule('"developers" in list.groups', "role", "developers", id="2"),
@@ -72,16 +72,14 @@ def test_all_rules_that_match_add_up(state: AState) -> None:
 
     assert TokenBindings(
         type=TokenType.CLIENT, roles=(RoleLink(id="1", name="developers"),), policies=("readers", "team-payments")
-    ) == bound(state, *rules)
+    ) == bind(state, *rules)
 
 
-def test_a_rule_for_management_leaves_nothing_else(state: AState) -> None:
-    assert TokenBindings(type=TokenType.MANAGEMENT) == bound(
-        state, a_rule(id="1"), a_rule("", "management", "", id="2")
-    )
+def test_a_rule_for_management_overrides_all_other_bindings(state: AState) -> None:
+    assert TokenBindings(type=TokenType.MANAGEMENT) == bind(state, a_rule(id="1"), a_rule("", "management", "", id="2"))
 
 
-def test_rules_of_other_methods_do_not_count(state: AState) -> None:
+def test_rules_of_other_methods_do_not_apply(state: AState) -> None:
     other_rule = BindingRule(id="9", auth_method="other", bind_type="management")
 
     assert refusal(state, other_rule) == "no role or policy bindings matched"
@@ -95,7 +93,7 @@ def test_missing_roles_and_policies_are_ignored(state: AState) -> None:
     rules_without_target = (a_rule(bind_name="gone", id="1"), a_rule("", "role", "gone", id="2"))
 
     assert refusal(state, *rules_without_target) == "no role or policy bindings matched"
-    assert TokenBindings(type=TokenType.CLIENT, policies=("readers",)) == bound(state, a_rule(id="3"))
+    assert TokenBindings(type=TokenType.CLIENT, policies=("readers",)) == bind(state, a_rule(id="3"))
 
 
 def test_an_unknown_auth_method_is_an_error(state: AState) -> None:
@@ -116,17 +114,17 @@ def test_an_unknown_auth_method_is_an_error(state: AState) -> None:
         ('"on-call" not in list.groups', False),
         ('value.name matches "^a" and list.groups is not empty', True),
         ('any list.groups as g { g matches "^dev" }', True),
-        # What nobody claims is not present.
+        # A claim that is missing has no value.
         ('value.email == "ada@example.org"', False),
         ("value.email is empty", True),
         ('"x" in list.other', False),
-        # A selector that cannot be understood selects nobody, also where it is negated.
+        # An invalid selector matches no login, even if it is negated.
         ('not value.name.first == "x"', False),
         ("value.name ==", False),
         ('groups == "x"', False),
     ],
 )
-def test_a_selector_is_about_mapped_claims(selector: str, selected: bool) -> None:
+def test_a_selector_matches_mapped_claims(selector: str, selected: bool) -> None:
     assert selected is matches_selector(a_rule(selector), ADA)
 
 
@@ -142,7 +140,7 @@ def test_a_selector_is_about_mapped_claims(selector: str, selected: bool) -> Non
         ("$value.team", "$value.team"),
     ],
 )
-def test_a_bind_name_is_filled_in_or_binds_nothing(text: str, name: str | None) -> None:
+def test_a_bind_name_is_filled_in_or_the_rule_binds_nothing(text: str, name: str | None) -> None:
     assert name == fill_bind_name(a_rule(bind_name=text), ADA)
 
 
@@ -201,10 +199,10 @@ CLAIMS = {
         ("/org/gone/x", None), ("groups", None), ("org", None), ("nothing", None), ("/sub/x", None),
     ],
 )  # fmt: skip
-def test_a_claim_is_mapped_to_a_text_if_it_can_be_one(source: str, value: str | None) -> None:
-    mapped = map_claims(AuthMethodConfig(claim_mappings={source: "it"}), CLAIMS)
+def test_a_scalar_claim_is_mapped_to_a_text(source: str, value: str | None) -> None:
+    mapped = map_claims(AuthMethodConfig(claim_mappings={source: "target"}), CLAIMS)
 
-    assert ({} if value is None else {"it": value}) == mapped.values
+    assert ({} if value is None else {"target": value}) == mapped.values
 
 
 @pytest.mark.parametrize(
@@ -218,10 +216,10 @@ def test_a_claim_is_mapped_to_a_text_if_it_can_be_one(source: str, value: str | 
         ("org", None),
     ],
 )
-def test_a_claim_is_mapped_to_a_list_of_texts_if_it_can_be_one(source: str, values: tuple[str, ...] | None) -> None:
-    mapped = map_claims(AuthMethodConfig(list_claim_mappings={source: "it"}), CLAIMS)
+def test_a_claim_is_mapped_to_a_list_of_texts_if_possible(source: str, values: tuple[str, ...] | None) -> None:
+    mapped = map_claims(AuthMethodConfig(list_claim_mappings={source: "target"}), CLAIMS)
 
-    assert ({} if values is None else {"it": values}) == mapped.lists
+    assert ({} if values is None else {"target": values}) == mapped.lists
 
 
 JSON = st.recursive(

@@ -1,4 +1,4 @@
-"""The policy document (reference 5.4): what is read, in which words the rest is refused, and what RulesJSON shows."""
+"""The policy document (reference 5.4): valid policies, the errors of invalid ones, and RulesJSON."""
 
 import json
 
@@ -31,7 +31,7 @@ from wharf.contract.model.acl.capabilities import (
 )
 
 WHOLE = """
-# Everything that a policy may say.
+# Every block of a policy.
 namespace "web-*" {
   policy       = "read"
   capabilities = ["submit-job", "alloc-node-exec"]
@@ -84,10 +84,10 @@ def refusal(text: str) -> str:
     return caught.value.text
 
 
-# -- what is read --------------------------------------------------------------------------------------------------
+# -- valid policies --------------------------------------------------------------------------------------------------
 
 
-def test_every_block_of_the_grammar_is_read() -> None:
+def test_every_block_of_the_grammar_is_parsed() -> None:
     assert RULES == parse_policy_strict(WHOLE)
 
 
@@ -115,7 +115,7 @@ def test_empty_text_is_valid_and_grants_nothing(text: str) -> None:
         ("plugin", "deny list read write"),
     ],
 )
-def test_a_scope_reads_its_levels_and_refuses_all_others(scope: str, levels: str) -> None:
+def test_a_scope_accepts_its_levels_and_refuses_all_others(scope: str, levels: str) -> None:
     name = scope.partition(" ")[0]
     for level in (*PolicyLevel, "READ", "admin"):
         text = f'{scope} {{ policy = "{level}" }}'
@@ -141,7 +141,7 @@ def test_a_label_follows_the_pattern_of_its_scope(scope: str, good: list[str], b
 
 
 @pytest.mark.parametrize(
-    ("scope", "known", "message"),
+    ("scope", "capabilities", "message"),
     [
         ('namespace "x"', tuple(Capability), "namespace capability 'nothing'"),
         ('node_pool "x"', tuple(NodePoolCapability), "node_pool capability 'nothing'"),
@@ -149,22 +149,22 @@ def test_a_label_follows_the_pattern_of_its_scope(scope: str, good: list[str], b
         ("operator", tuple(OperatorCapability), "operator capability 'nothing'"),
     ],
 )
-def test_every_capability_of_a_scope_is_read_and_all_others_are_refused(
-    scope: str, known: tuple[str, ...], message: str
+def test_every_capability_of_a_scope_is_accepted_and_all_others_are_refused(
+    scope: str, capabilities: tuple[str, ...], message: str
 ) -> None:
-    parse_policy_strict(f"{scope} {{ capabilities = {json.dumps(known)} }}")
+    parse_policy_strict(f"{scope} {{ capabilities = {json.dumps(capabilities)} }}")
 
     assert refusal(f'{scope} {{ capabilities = ["nothing"] }}').startswith(f"Invalid {message}: ")
 
 
-def test_every_capability_of_variables_is_read_and_all_others_are_refused() -> None:
+def test_every_capability_of_variables_is_accepted_and_all_others_are_refused() -> None:
     text = 'namespace "web" {{ variables {{ path "x" {{ capabilities = {} }} }} }}'
     parse_policy_strict(text.format(json.dumps(tuple(VariableCapability))))
 
     assert refusal(text.format('["nothing"]')).startswith("Invalid variable capability 'nothing' in namespace web: ")
 
 
-# -- what is refused -----------------------------------------------------------------------------------------------
+# -- invalid policies -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -194,19 +194,19 @@ def test_an_invalid_policy_is_refused_with_this_text(text: str, error: str) -> N
     assert error == refusal(text)
 
 
-def test_a_scope_that_has_labels_may_recur_also_with_the_same_one() -> None:
+def test_a_scope_with_labels_may_occur_several_times_with_the_same_label() -> None:
     assert ["x", "y", "x"] == [
         rule.name for rule in parse_policy_strict('namespace "x" {} namespace "y" {} namespace "x" {}').namespaces
     ]
 
 
-def test_unknown_and_duplicate_keys_are_passed_over_when_a_policy_is_evaluated() -> None:
+def test_unknown_and_duplicate_keys_are_ignored_when_a_policy_is_evaluated() -> None:
     rules = parse_policy('agent { policy = "read" kind = 1 } agent { policy = "deny" } consul { policy = "write" }')
 
     assert PolicyRules(agent=(LevelRule(policy=PolicyLevel.READ), LevelRule(policy=PolicyLevel.DENY))) == rules
 
 
-def test_length_and_labels_of_a_policy_are_bounded() -> None:
+def test_length_and_labels_of_a_policy_are_limited() -> None:
     parse_policy_strict(f"agent {{}} #{' ' * (MAX_POLICY_CHARACTERS - 10)}")
     parse_policy_strict('namespace "x" {}' * MAX_POLICY_LABELS)
 
@@ -221,10 +221,10 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=40).map(" ".join) | st.text(max_size=100))
-def test_any_text_is_a_policy_or_is_refused_in_our_words(text: str) -> None:
-    for read in (parse_policy_strict, parse_policy):
+def test_any_text_is_a_policy_or_is_refused_with_a_policy_error(text: str) -> None:
+    for parse in (parse_policy_strict, parse_policy):
         try:
-            assert isinstance(read(text), PolicyRules)
+            assert isinstance(parse(text), PolicyRules)
         except InvalidPolicy as error:
             message = error.text
             assert message.startswith(("Invalid ", "Failed to parse ACL Policy: At "))

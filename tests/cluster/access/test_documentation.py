@@ -1,4 +1,4 @@
-"""The page about access control agrees with the program."""
+"""The page docs/access.md agrees with the program."""
 
 import re
 from pathlib import Path
@@ -30,17 +30,17 @@ CLAIMS = msgspec.json.decode(
 )
 
 
-def rows(pattern: str, *, below: str = "") -> list[tuple[str, ...]]:
+def find_rows(pattern: str, *, below: str = "") -> list[tuple[str, ...]]:
     section = PAGE.partition(below)[2] if below else PAGE
     return re.findall(rf"^\| {pattern} \|$", section, re.MULTILINE)
 
 
-JOBS = rows(r"`([^`]+)` \| `([^`]+)` \| (yes|no)")
-VARIABLES = rows(r"`([^`]+)` \| `([^`]+)` \| `([^`]+)` \| (yes|no)")
-ERRORS = rows(r"`(.+?)` \| `(.+)`", below="## What is refused")
-SELECTORS = rows(r"`(.+)` \| (yes|no)", below="## Login")
-COVERS = rows(r"`([^`]+)` \| (.+)", below="| Capability | Covers |")
-LEVELS = rows(r"`(read|write|scale)` \| (.+)", below="Levels of a namespace:")
+JOBS = find_rows(r"`([^`]+)` \| `([^`]+)` \| (yes|no)")
+VARIABLES = find_rows(r"`([^`]+)` \| `([^`]+)` \| `([^`]+)` \| (yes|no)")
+ERRORS = find_rows(r"`(.+?)` \| `(.+)`", below="## What is refused")
+SELECTORS = find_rows(r"`(.+)` \| (yes|no)", below="## Login")
+COVERS = find_rows(r"`([^`]+)` \| (.+)", below="| Capability | Covers |")
+LEVELS = find_rows(r"`(read|write|scale)` \| (.+)", below="Levels of a namespace:")
 
 
 def test_the_page_has_examples() -> None:
@@ -78,14 +78,14 @@ def test_a_selector_of_the_page_selects_the_value_of_the_page(selector: str, sel
     assert (selected == "yes") is matches_selector(BindingRule(id="r", selector=selector), CLAIMS)
 
 
-def words(text: str) -> set[str]:
+def find_code_words(text: str) -> set[str]:
     without_fences = re.sub(r"(?s)```.*?```", "", text)
     return set(re.findall(r"`([^`\n]+)`", without_fences))
 
 
-def test_the_levels_of_the_page_are_those_of_namespaces() -> None:
-    levels = {level: words(capabilities) for level, capabilities in LEVELS}
-    covered = {name: words(found) for name, found in COVERS if name in ("submit-job", "host-volume-create")}
+def test_the_page_lists_the_capabilities_of_each_namespace_level() -> None:
+    levels = {level: find_code_words(capabilities) for level, capabilities in LEVELS}
+    covered = {name: find_code_words(found) for name, found in COVERS if name in ("submit-job", "host-volume-create")}
 
     for level in ("read", "scale"):
         assert levels[level] == allowed_in(rights(f'namespace "x" {{ policy = "{level}" }}'), "x")
@@ -95,7 +95,7 @@ def test_the_levels_of_the_page_are_those_of_namespaces() -> None:
 
 
 def test_the_page_lists_which_capabilities_include_others() -> None:
-    covers = {name: {name, *words(found)} for name, found in COVERS if name in NAMESPACE_COVERS}
+    covers = {name: {name, *find_code_words(found)} for name, found in COVERS if name in NAMESPACE_COVERS}
     found = {
         name: allowed_in(rights(f'namespace "x" {{ capabilities = ["{name}"] }}'), "x") for name in NAMESPACE_COVERS
     }
@@ -113,7 +113,7 @@ def test_the_page_names_every_scope_and_every_capability() -> None:
         *OperatorCapability,
     }
 
-    assert {name.value for name in names} - words(PAGE) == set()
+    assert {name.value for name in names} - find_code_words(PAGE) == set()
 
 
 def test_the_page_lists_the_limits() -> None:

@@ -1,4 +1,4 @@
-"""Several policies put together (reference 5.4, rule 2): laws, and examples of each."""
+"""Merged policies (reference 5.4, rule 2): properties that always hold, and examples."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.cluster.access.policies import NAMES, PLAIN_PATHS, allowed_in, everything_granted, rights, some_rules
+from tests.cluster.access.policies import NAMES, PLAIN_PATHS, allowed_in, list_granted, rights, some_rules
 from wharf.cluster.access import Rights
 from wharf.cluster.access.policies.grants import merge_policies
 from wharf.cluster.access.policies.rules import (
@@ -30,18 +30,18 @@ from wharf.contract.model.acl.capabilities import (
     VariableCapability,
 )
 
-SEVERAL = st.lists(some_rules(), max_size=4)
+POLICIES = st.lists(some_rules(), max_size=4)
 SOME_NAMES = st.lists(NAMES, min_size=1, max_size=3)
 SOME_PATHS = st.lists(PLAIN_PATHS, min_size=1, max_size=3)
 FIXED_LABELS = ("*", "a*", "ab", "b-*")
 FIXED_PATHS = ("*", "a/*", "a/b")
 
 
-def granted(policies: Sequence[PolicyRules], names: list[str], paths: list[str]) -> frozenset[tuple[str, ...]]:
-    return everything_granted(Rights(merge_policies(policies)), names, paths)
+def merge_and_list(policies: Sequence[PolicyRules], names: list[str], paths: list[str]) -> frozenset[tuple[str, ...]]:
+    return list_granted(Rights(merge_policies(policies)), names, paths)
 
 
-@given(SEVERAL, st.randoms(use_true_random=False), SOME_NAMES, SOME_PATHS)
+@given(POLICIES, st.randoms(use_true_random=False), SOME_NAMES, SOME_PATHS)
 def test_the_order_of_policies_makes_no_difference(
     policies: list[PolicyRules], random: object, names: list[str], paths: list[str]
 ) -> None:
@@ -49,34 +49,34 @@ def test_the_order_of_policies_makes_no_difference(
     random.shuffle(shuffled)  # type: ignore[attr-defined]  # hypothesis declares its random as an object
 
     assert merge_policies(policies) == merge_policies(shuffled)
-    assert granted(policies, names, paths) == granted(shuffled, names, paths)
+    assert merge_and_list(policies, names, paths) == merge_and_list(shuffled, names, paths)
 
 
-@given(SEVERAL, SOME_NAMES, SOME_PATHS)
-def test_a_policy_given_twice_is_a_policy_given_once(
+@given(POLICIES, SOME_NAMES, SOME_PATHS)
+def test_merging_a_policy_twice_makes_no_difference(
     policies: list[PolicyRules], names: list[str], paths: list[str]
 ) -> None:
-    assert granted(policies, names, paths) == granted([*policies, *policies], names, paths)
+    assert merge_and_list(policies, names, paths) == merge_and_list([*policies, *policies], names, paths)
 
 
-@given(SEVERAL, some_rules(), SOME_NAMES, SOME_PATHS)
-def test_a_deny_never_widens(
-    policies: list[PolicyRules], given_as: PolicyRules, names: list[str], paths: list[str]
+@given(POLICIES, some_rules(), SOME_NAMES, SOME_PATHS)
+def test_a_deny_never_adds_rights(
+    policies: list[PolicyRules], rules: PolicyRules, names: list[str], paths: list[str]
 ) -> None:
-    before = granted(policies, names, paths)
+    before = merge_and_list(policies, names, paths)
 
-    assert granted([*policies, only_denying(given_as)], names, paths) <= before
+    assert merge_and_list([*policies, deny_all(rules)], names, paths) <= before
 
 
-@given(st.lists(some_rules(denying=False), max_size=3), some_rules(denying=False), SOME_NAMES, SOME_PATHS)
-def test_a_policy_without_deny_never_narrows_where_it_brings_no_new_label(
+@given(st.lists(some_rules(with_deny=False), max_size=3), some_rules(with_deny=False), SOME_NAMES, SOME_PATHS)
+def test_a_policy_without_deny_and_new_labels_never_removes_rights(
     policies: list[PolicyRules], added: PolicyRules, names: list[str], paths: list[str]
 ) -> None:
-    # A new label may be closer to a name than the one that was about it, and then stands alone (rule 3).
-    everywhere = with_labels_of(added)
-    before = granted([*policies, everywhere], names, paths)
+    # A new label may be a closer match for a name. Then only the new label applies to it (rule 3).
+    same_labels = without_grants(added)
+    before = merge_and_list([*policies, same_labels], names, paths)
 
-    assert before <= granted([*policies, everywhere, added], names, paths)
+    assert before <= merge_and_list([*policies, same_labels, added], names, paths)
 
 
 @given(
@@ -87,13 +87,15 @@ def test_a_policy_without_deny_never_narrows_where_it_brings_no_new_label(
 def test_a_deny_of_one_policy_is_not_lifted_by_another(
     policies: list[PolicyRules], names: list[str], paths: list[str]
 ) -> None:
-    denied = [only_denying(policy) for policy in policies]
+    denied = [deny_all(policy) for policy in policies]
 
-    assert granted([*policies, *denied, *policies], names, paths) == granted([*policies, *denied], names, paths)
+    assert merge_and_list([*policies, *denied, *policies], names, paths) == merge_and_list(
+        [*policies, *denied], names, paths
+    )
 
 
-def only_denying(rules: PolicyRules) -> PolicyRules:
-    """The same labels and scopes, all denied."""
+def deny_all(rules: PolicyRules) -> PolicyRules:
+    """Return rules with the same labels and scopes that deny everything."""
 
     def path(rule: PathRule) -> PathRule:
         return PathRule(path=rule.path, capabilities=(VariableCapability.DENY,))
@@ -122,8 +124,8 @@ def only_denying(rules: PolicyRules) -> PolicyRules:
     )
 
 
-def with_labels_of(rules: PolicyRules) -> PolicyRules:
-    """The same labels, and nothing granted."""
+def without_grants(rules: PolicyRules) -> PolicyRules:
+    """Return rules with the same labels that grant nothing."""
     replace = msgspec.structs.replace
 
     def namespace(rule: NamespaceRule) -> NamespaceRule:
@@ -137,10 +139,10 @@ def with_labels_of(rules: PolicyRules) -> PolicyRules:
     )
 
 
-# -- by example ----------------------------------------------------------------------------------------------------
+# -- examples --------------------------------------------------------------------------------------------------------
 
 
-def test_capabilities_of_the_same_label_are_united() -> None:
+def test_capabilities_of_the_same_label_are_combined() -> None:
     granted_rights = rights(
         'namespace "x" { capabilities = ["read-job"] }', 'namespace "x" { capabilities = ["read-logs"] }'
     )
@@ -148,14 +150,14 @@ def test_capabilities_of_the_same_label_are_united() -> None:
     assert {Capability.READ_JOB, Capability.READ_LOGS} == allowed_in(granted_rights, "x")
 
 
-def test_a_level_and_capabilities_of_one_block_are_united() -> None:
+def test_a_level_and_capabilities_of_one_block_are_combined() -> None:
     granted_rights = rights('namespace "x" { policy = "scale" capabilities = ["read-logs"] }')
 
     assert {Capability.SCALE_JOB, Capability.READ_LOGS} <= allowed_in(granted_rights, "x")
 
 
 @pytest.mark.parametrize("deny", ['policy = "deny"', 'capabilities = ["deny"]', 'capabilities = ["read-job", "deny"]'])
-def test_a_deny_wipes_the_label_and_stays(deny: str) -> None:
+def test_a_deny_removes_all_rights_of_its_label_in_any_order(deny: str) -> None:
     policies = [
         'namespace "x" { policy = "write" }',
         f'namespace "x" {{ {deny} }}',
@@ -165,7 +167,7 @@ def test_a_deny_wipes_the_label_and_stays(deny: str) -> None:
     assert set() == allowed_in(rights(*policies), "x") == allowed_in(rights(*reversed(policies)), "x")
 
 
-def test_a_deny_of_one_label_leaves_the_others() -> None:
+def test_a_deny_of_one_label_does_not_affect_others() -> None:
     granted_rights = rights('namespace "x" { policy = "deny" } namespace "*" { capabilities = ["read-job"] }')
 
     assert (set(), {Capability.READ_JOB}) == (allowed_in(granted_rights, "x"), allowed_in(granted_rights, "y"))
@@ -183,7 +185,7 @@ def test_a_deny_of_one_label_leaves_the_others() -> None:
     ],
 )
 @pytest.mark.parametrize("scope", ["agent", "node", "operator", "quota"])
-def test_scopes_with_levels_only_take_deny_before_write_before_read(
+def test_the_strongest_level_of_a_scope_applies_deny_before_write_before_read(
     scope: str, levels: list[str], strongest: str
 ) -> None:
     granted_rights = rights(*(f'{scope} {{ policy = "{level}" }}' for level in levels))
@@ -196,7 +198,7 @@ def test_scopes_with_levels_only_take_deny_before_write_before_read(
     assert strongest == (found[0] if found else "")
 
 
-def test_plugins_take_read_before_list() -> None:
+def test_the_strongest_level_of_plugins_applies_read_before_list() -> None:
     granted_rights = rights('plugin { policy = "list" }', 'plugin { policy = "read" }', 'plugin { policy = "list" }')
 
     assert (True, False) == (
@@ -215,7 +217,7 @@ def test_a_deny_of_operator_denies_level_and_capabilities(deny: str) -> None:
     )
 
 
-def test_a_capability_of_operator_gives_no_level() -> None:
+def test_a_capability_of_operator_grants_no_level() -> None:
     granted_rights = rights('operator { capabilities = ["snapshot-save"] }')
 
     assert (True, False) == (

@@ -1,4 +1,4 @@
-"""Authentication of callers: every decision of the reference's 5.1, and the parts of 5.3 about callers."""
+"""Authentication of callers: every decision of section 5.1 of the reference, and the parts of 5.3 about callers."""
 
 import datetime
 import sys
@@ -69,7 +69,7 @@ def may_read(caller: Caller) -> bool:
     return caller.rights.allows_namespace("default", Capability.READ_JOB)
 
 
-def answer(
+def check_permission(
     caller: Caller,
     permission: permissions.Permission = permissions.READ_JOB,
     manner: DenialDetail = DenialDetail.GENERIC,
@@ -85,39 +85,43 @@ def answer(
 # -- 5.1, row by row -----------------------------------------------------------------------------------------------
 
 
-def test_with_access_control_off_everybody_may_do_everything() -> None:
+def test_without_access_control_every_caller_may_do_everything() -> None:
     assert (False, True) == (UNCHECKED_CALLER.is_refused, UNCHECKED_CALLER.rights.is_management)
 
 
-def test_no_token_without_a_policy_named_anonymous_is_allowed_nothing(state: AState) -> None:
-    nobody = caller(state, None)
+def test_a_caller_without_a_token_has_no_rights_without_an_anonymous_policy(state: AState) -> None:
+    anonymous = caller(state, None)
 
-    assert (CallerKind.ANONYMOUS, (), "Permission denied") == (nobody.kind, nobody.policies, answer(nobody))
+    assert (CallerKind.ANONYMOUS, (), "Permission denied") == (
+        anonymous.kind,
+        anonymous.policies,
+        check_permission(anonymous),
+    )
 
 
-def test_no_token_has_the_policy_named_anonymous_if_it_exists(state: AState) -> None:
+def test_a_caller_without_a_token_has_the_policy_named_anonymous_if_it_exists(state: AState) -> None:
     state.put(ACL_POLICIES.build_put(Policy(name="anonymous", rules=READ_JOBS)))
-    nobody = caller(state, None)
+    anonymous = caller(state, None)
 
-    assert (("anonymous",), True, False) == (nobody.policies, may_read(nobody), may_submit(nobody))
-
-
-def test_no_token_is_answered_where_any_caller_is(state: AState) -> None:
-    assert answer(caller(state, None), permissions.ANY_TOKEN) == "allowed"
+    assert (("anonymous",), True, False) == (anonymous.policies, may_read(anonymous), may_submit(anonymous))
 
 
-def test_a_secret_that_is_not_known_is_refused_also_where_no_right_is_needed(state: AState) -> None:
-    stranger = caller(state, TokenSecret(hash_secret("0e0f1a2b-0000-4000-8000-000000000000")))
+def test_a_caller_without_a_token_may_use_endpoints_for_any_caller(state: AState) -> None:
+    assert check_permission(caller(state, None), permissions.ANY_TOKEN) == "allowed"
 
-    assert (CallerKind.UNKNOWN, True) == (stranger.kind, stranger.is_refused)
+
+def test_an_unknown_secret_is_refused_even_if_no_right_is_needed(state: AState) -> None:
+    unknown = caller(state, TokenSecret(hash_secret("0e0f1a2b-0000-4000-8000-000000000000")))
+
+    assert (CallerKind.UNKNOWN, True) == (unknown.kind, unknown.is_refused)
     assert {"Permission denied"} == {
-        answer(stranger, permission)
+        check_permission(unknown, permission)
         for permission in (permissions.ANY_TOKEN, permissions.READ_JOB, permissions.MANAGEMENT_TOKEN)
     }
 
 
 def test_an_endpoint_without_authentication_accepts_an_invalid_token(state: AState) -> None:
-    assert answer(caller(state, TokenSecret(hash_secret("x"))), permissions.PUBLIC_ACCESS) == "allowed"
+    assert check_permission(caller(state, TokenSecret(hash_secret("x"))), permissions.PUBLIC_ACCESS) == "allowed"
 
 
 def test_an_empty_digest_matches_no_token(state: AState) -> None:
@@ -135,13 +139,16 @@ def test_an_empty_digest_matches_no_token(state: AState) -> None:
         (DenialDetail.AGENT_SHORT, "ACL token expired"),
     ],
 )
-def test_an_expired_token_is_refused_in_the_words_of_the_endpoint(
+def test_an_expired_token_is_refused_with_the_error_of_the_endpoint(
     state: AState, manner: DenialDetail, text: str
 ) -> None:
     expired = caller(state, a_token(state, type="management", expiration_time=to_datetime(state.now_ns)))
 
     assert CallerKind.EXPIRED is expired.kind
-    assert (text, text) == (answer(expired, permissions.ANY_TOKEN, manner), build_denial(expired, manner).text)
+    assert (text, text) == (
+        check_permission(expired, permissions.ANY_TOKEN, manner),
+        build_denial(expired, manner).text,
+    )
 
 
 @pytest.mark.parametrize(
@@ -155,7 +162,7 @@ def test_an_expired_token_is_refused_in_the_words_of_the_endpoint(
 def test_an_unreadable_token_is_refused_with_the_error_of_the_endpoint(
     state: AState, manner: DenialDetail, text: str
 ) -> None:
-    assert text == answer(
+    assert text == check_permission(
         caller(state, InvalidCredential("failed to parse signed token: no dots")), permissions.ANY_TOKEN, manner
     )
 
@@ -163,48 +170,51 @@ def test_an_unreadable_token_is_refused_with_the_error_of_the_endpoint(
 def test_a_valid_token_without_the_right_is_refused(state: AState) -> None:
     reader = caller(state, a_token(state, policies=("readers",)))
 
-    assert ("allowed", "Permission denied") == (answer(reader), answer(reader, permissions.REGISTER_JOB))
+    assert ("allowed", "Permission denied") == (
+        check_permission(reader),
+        check_permission(reader, permissions.REGISTER_JOB),
+    )
 
 
-def test_a_list_over_all_namespaces_with_partial_rights_holds_what_is_readable(state: AState) -> None:
+def test_a_list_of_all_namespaces_contains_only_readable_namespaces(state: AState) -> None:
     reader = caller(state, a_token(state, policies=("readers",)))
     shown = reader.rights.build_namespace_filter(Capability.READ_JOB)
 
-    assert answer(reader, namespace="*") == "allowed"
+    assert check_permission(reader, namespace="*") == "allowed"
     assert [namespace for namespace in ("default", "other") if shown(namespace)] == ["default"]
 
 
 def test_an_object_in_a_namespace_that_the_token_may_not_see_is_refused(state: AState) -> None:
     reader = caller(state, a_token(state, policies=("readers",)))
 
-    assert ("allowed", "Permission denied") == (answer(reader), answer(reader, namespace="other"))
+    assert ("allowed", "Permission denied") == (check_permission(reader), check_permission(reader, namespace="other"))
 
 
 # -- 5.3 -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_client_token_has_its_policies_and_those_of_its_roles(state: AState) -> None:
-    somebody = caller(state, a_token(state, policies=("readers",), roles=(RoleLink(id="role-1"),)))
+def test_a_client_token_has_its_policies_and_the_policies_of_its_roles(state: AState) -> None:
+    developer = caller(state, a_token(state, policies=("readers",), roles=(RoleLink(id="role-1"),)))
 
     assert (CallerKind.CLIENT, ("readers", "writers"), ["developers"]) == (
-        somebody.kind, somebody.policies, [role.name for role in somebody.roles],
+        developer.kind, developer.policies, [role.name for role in developer.roles],
     )  # fmt: skip
-    assert may_submit(somebody)
+    assert may_submit(developer)
 
 
 def test_deleted_policies_and_roles_are_ignored(state: AState) -> None:
-    somebody = caller(state, a_token(state, policies=("gone", "readers"), roles=(RoleLink(id="gone"),)))
+    reader = caller(state, a_token(state, policies=("gone", "readers"), roles=(RoleLink(id="gone"),)))
 
-    assert (("readers",), True, False) == (somebody.policies, may_read(somebody), may_submit(somebody))
+    assert (("readers",), True, False) == (reader.policies, may_read(reader), may_submit(reader))
 
 
 def test_a_management_token_may_do_everything(state: AState) -> None:
     manager = caller(state, a_token(state, type="management"))
 
-    assert (CallerKind.MANAGEMENT, "allowed") == (manager.kind, answer(manager, permissions.MANAGEMENT_TOKEN))
+    assert (CallerKind.MANAGEMENT, "allowed") == (manager.kind, check_permission(manager, permissions.MANAGEMENT_TOKEN))
 
 
-def test_a_token_expires_at_its_moment_and_not_before(state: AState) -> None:
+def test_a_token_expires_at_its_expiration_time_and_not_before(state: AState) -> None:
     end = to_datetime(state.now_ns + 60 * SECOND_NS)
     token = a_token(state, policies=("readers",), expiration_time=end)
     before = caller(state, token)
@@ -214,7 +224,7 @@ def test_a_token_expires_at_its_moment_and_not_before(state: AState) -> None:
     assert datetime.UTC is end.tzinfo
 
 
-def test_a_policy_that_is_written_again_counts_with_the_next_request(state: AState) -> None:
+def test_a_changed_policy_applies_to_the_next_request(state: AState) -> None:
     token = a_token(state, policies=("readers",))
     before = caller(state, token)
     state.put(ACL_POLICIES.build_put(Policy(name="readers", rules=WRITE_JOBS)))
@@ -222,7 +232,7 @@ def test_a_policy_that_is_written_again_counts_with_the_next_request(state: ASta
     assert (False, True) == (may_submit(before), may_submit(caller(state, token)))
 
 
-def test_a_policy_that_can_not_be_read_any_more_leaves_no_rights(state: AState) -> None:
+def test_a_token_with_an_unreadable_policy_has_no_rights(state: AState) -> None:
     state.put(ACL_POLICIES.build_put(Policy(name="broken", rules='namespace "x" { policy = "future" }')))
 
     assert not may_read(caller(state, a_token(state, policies=("readers", "broken"))))
@@ -231,17 +241,17 @@ def test_a_policy_that_can_not_be_read_any_more_leaves_no_rights(state: AState) 
 def test_a_stream_checks_its_token_again_by_accessor(state: AState) -> None:
     a_token(state, policies=("readers",))
     accessor = f"of {SECRET_ID}"
-    known = find_token_caller(state.replica, accessor, state.moment)
+    before = find_token_caller(state.replica, accessor, state.moment)
     state.put(ACL_TOKENS.build_delete(accessor))
 
     assert (accessor, CallerKind.UNKNOWN) == (
-        known.accessor_id,
+        before.accessor_id,
         find_token_caller(state.replica, accessor, state.moment).kind,
     )
 
 
-def lines_run(state: AState, secret: str) -> int:
-    """How many lines run to find a caller: a measure of time that no other work on the machine changes."""
+def count_executed_lines(state: AState, secret: str) -> int:
+    """Return how many lines are executed to authenticate a caller: a measure of work without a clock."""
     lines = 0
 
     def count(frame: FrameType, event: str, argument: object) -> Any:  # noqa: ARG001 (a trace function)
@@ -258,12 +268,12 @@ def lines_run(state: AState, secret: str) -> int:
     return lines
 
 
-def test_refusing_an_almost_correct_secret_takes_no_longer(state: AState) -> None:
+def test_refusing_an_almost_correct_secret_takes_the_same_time(state: AState) -> None:
     a_token(state, policies=("readers",))
-    lines_run(state, SECRET_ID)
+    count_executed_lines(state, SECRET_ID)
     guesses = [SECRET_ID[:-1] + "0", SECRET_ID[:18] + "0" * 18, "f" * 36, SECRET_ID.upper()]
 
-    assert len({lines_run(state, guess) for guess in guesses}) == 1
+    assert len({count_executed_lines(state, guess) for guess in guesses}) == 1
 
 
 # -- workload identities -------------------------------------------------------------------------------------------
@@ -292,7 +302,7 @@ def test_a_workload_may_list_and_read_the_variables_of_its_job_group_and_task(st
     assert not workload.rights.allows_variable("other", "nomad/jobs/shop", VariableCapability.READ)
 
 
-def test_a_service_of_a_group_has_no_task_to_read_variables_of(state: AState) -> None:
+def test_a_service_of_a_group_may_read_the_variables_of_the_group_only(state: AState) -> None:
     store_allocation(state)
     service = caller(state, WorkloadClaims(namespace="default", job_id="shop", alloc_id="a1"))
 
@@ -311,20 +321,20 @@ def test_a_service_of_a_group_has_no_task_to_read_variables_of(state: AState) ->
         {"job_id": "other"},
     ],
 )
-def test_an_identity_holds_while_its_allocation_is_not_terminal(state: AState, fields: dict[str, Any]) -> None:
+def test_an_identity_is_invalid_without_its_running_allocation(state: AState, fields: dict[str, Any]) -> None:
     state.put(JOBS.build_put(a_job("other", parent_id="another")), JOBS.build_put(a_job("shop")))
     store_allocation(state, **fields)
     late = caller(state, CLAIMS)
 
-    assert (CallerKind.UNVERIFIED, "Permission denied") == (late.kind, answer(late, permissions.ANY_TOKEN))
+    assert (CallerKind.UNVERIFIED, "Permission denied") == (late.kind, check_permission(late, permissions.ANY_TOKEN))
 
 
-def test_an_identity_without_a_job_is_of_no_job(state: AState) -> None:
+def test_an_identity_without_a_job_id_is_unverified(state: AState) -> None:
     state.put(JOBS.build_put(a_job("shop")))
     store_allocation(state)
-    nameless = WorkloadClaims(namespace="default", job_id="", alloc_id="a1")
+    claims_without_job = WorkloadClaims(namespace="default", job_id="", alloc_id="a1")
 
-    assert CallerKind.UNVERIFIED is caller(state, nameless).kind
+    assert CallerKind.UNVERIFIED is caller(state, claims_without_job).kind
 
 
 def test_the_identity_of_a_child_names_its_parent(state: AState) -> None:

@@ -17,7 +17,7 @@ DENIED = frozenset({NodePoolCapability.DENY})
 
 
 def matches_slowly(glob: str, name: str) -> bool:
-    """Every `*` may be nothing, or take one more character."""
+    """Return whether a glob matches, by trying for each `*` an empty match and one more character."""
     if not glob:
         return not name
     if glob[0] == "*":
@@ -26,6 +26,7 @@ def matches_slowly(glob: str, name: str) -> bool:
 
 
 def find_slowly(granted: Mapping[str, frozenset[NodePoolCapability]], name: str) -> frozenset[NodePoolCapability]:
+    """Return the capabilities of the closest label, by comparing all labels."""
     if name in granted and "*" not in name:
         return granted[name]
     distances = {
@@ -38,7 +39,7 @@ def find_slowly(granted: Mapping[str, frozenset[NodePoolCapability]], name: str)
 
 
 @given(st.text("ab*", max_size=4), st.text("ab*", max_size=4), st.text("ab", max_size=8))
-@example("ab", "ba", "aba")  # Its two ends may not share a character.
+@example("ab", "ba", "aba")  # The text before and after the `*` must not overlap in the name.
 def test_a_glob_matches_like_a_simple_matcher(first: str, last: str, name: str) -> None:
     glob = f"{first}*{last}"
 
@@ -52,7 +53,7 @@ def test_the_closest_label_is_that_of_a_simple_search(
     labels = LabelCapabilities(granted)
 
     assert find_slowly(granted, name) == labels.find_capabilities(name)
-    # What is remembered is no other answer.
+    # The cached result is the same.
     assert labels.find_capabilities(name) == labels.find_capabilities(name)
     assert labels.has_match(name) == any(matches_slowly(label, name) for label in granted)
 
@@ -71,20 +72,20 @@ READ, WRITE = frozenset({NodePoolCapability.READ}), frozenset({NodePoolCapabilit
         ({"web": WRITE}, "web-1", "nothing"),
     ],
 )
-def test_labels_by_example(labels: dict[str, frozenset[NodePoolCapability]], name: str, found: str) -> None:
+def test_the_closest_label_applies(labels: dict[str, frozenset[NodePoolCapability]], name: str, found: str) -> None:
     expected = {"exact": READ, "read": READ, "write": WRITE, "both": READ | WRITE, "nothing": frozenset()}
 
     assert expected[found] == LabelCapabilities(labels).find_capabilities(name)
 
 
-def test_matching_takes_no_more_for_globs_of_many_stars() -> None:
-    # A matcher that goes back would need longer than anybody waits.
+def test_a_glob_with_many_stars_is_matched_without_backtracking() -> None:
+    # A matcher with backtracking would take exponential time.
     glob = Glob("a*" * 60 + "b")
 
     assert (False, True) == (glob.matches("a" * 128), glob.matches("a" * 127 + "b"))
 
 
-def test_only_so_many_answers_are_remembered() -> None:
+def test_the_cache_of_matches_is_limited() -> None:
     labels = LabelCapabilities({"*": READ})
     for number in range(3 * MAX_CACHED_NAMES):
         assert labels.find_capabilities(f"name-{number}") == READ

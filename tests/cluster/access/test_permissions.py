@@ -1,6 +1,6 @@
-"""Rights per group of operations (reference 5.5, with the tables of jobs and of nodes and allocations that it points to).
+"""The permission of each group of operations (reference 5.5 and the tables that it refers to).
 
-Each need is met by exactly those single grants that its row names: every other capability alone is refused.
+Exactly the grants in the row of a permission satisfy it alone. Every other single grant is refused.
 """
 
 from collections.abc import Iterator
@@ -22,8 +22,8 @@ from wharf.contract.model.acl.capabilities import (
 from wharf.contract.model.acl.permissions import Permission
 
 
-def grants() -> Iterator[tuple[str, str]]:
-    """Everything that can be granted alone, and the policy that grants it."""
+def iterate_grants() -> Iterator[tuple[str, str]]:
+    """Yield the name of each single grant, and a policy that grants only it."""
     for capability in Capability:
         yield capability.value, f'namespace "x" {{ capabilities = ["{capability}"] }}'
     for variable in VariableCapability:
@@ -44,22 +44,22 @@ def grants() -> Iterator[tuple[str, str]]:
         yield f"plugin:{level}", f'plugin {{ policy = "{level}" }}'
 
 
-GRANTS = dict(grants())
+GRANTS = dict(iterate_grants())
 
 
-def meets(granted_rights: Rights, permission: Permission) -> bool:
+def satisfies(granted_rights: Rights, permission: Permission) -> bool:
     return granted_rights.satisfies(permission, namespace="x", path="p", label="l")
 
 
-def met_by(permission: Permission) -> set[str]:
-    return {name for name, policy in GRANTS.items() if meets(rights(policy), permission)}
+def list_sufficient_grants(permission: Permission) -> set[str]:
+    return {name for name, policy in GRANTS.items() if satisfies(rights(policy), permission)}
 
 
-def named(row: str) -> set[str]:
+def split_names(row: str) -> set[str]:
     return {name.strip() for name in row.split(",") if name.strip()}
 
 
-# The row of the reference, the need, and the grants that meet it alone.
+# The row of the reference, the permission, and the grants that satisfy it alone.
 ROWS: list[tuple[str, Permission, str]] = [
     ("jobs list", permissions.LIST_JOBS, "list-jobs"),
     ("statuses", permissions.READ_JOB, "read-job"),
@@ -136,16 +136,16 @@ ROWS: list[tuple[str, Permission, str]] = [
     ("permission", "row"), [pytest.param(permission, row, id=group) for group, permission, row in ROWS]
 )
 def test_an_endpoint_group_requires_exactly_the_capabilities_of_its_row(permission: Permission, row: str) -> None:
-    assert named(row) == met_by(permission)
+    assert split_names(row) == list_sufficient_grants(permission)
 
 
 @pytest.mark.parametrize("permission", [pytest.param(permission, id=group) for group, permission, _ in ROWS])
 def test_an_endpoint_group_admits_management_tokens_and_rejects_tokens_without_rights(permission: Permission) -> None:
-    assert (True, False) == (meets(ALL_RIGHTS, permission), meets(NO_RIGHTS, permission))
+    assert (True, False) == (satisfies(ALL_RIGHTS, permission), satisfies(NO_RIGHTS, permission))
 
 
 @pytest.mark.parametrize(
-    ("permission", "together"),
+    ("permission", "grant_names"),
     [
         (permissions.EXEC_ON_NODE, ["alloc-exec", "alloc-node-exec"]),
         (permissions.READ_NODE_POOL_NODES, ["node:read", "node_pool read"]),
@@ -155,22 +155,22 @@ def test_an_endpoint_group_admits_management_tokens_and_rejects_tokens_without_r
         (permissions.READ_SCALING_POLICY, ["list-jobs", "read-job"]),
     ],
 )
-def test_a_request_that_needs_two_capabilities_needs_both(permission: Permission, together: list[str]) -> None:
-    assert meets(rights(*(GRANTS[name] for name in together)), permission)
-    assert not any(meets(rights(GRANTS[name]), permission) for name in together)
+def test_a_request_that_needs_two_capabilities_needs_both(permission: Permission, grant_names: list[str]) -> None:
+    assert satisfies(rights(*(GRANTS[name] for name in grant_names)), permission)
+    assert not any(satisfies(rights(GRANTS[name]), permission) for name in grant_names)
 
 
-def test_nothing_and_any_token_are_met_by_everybody_and_management_by_management_alone() -> None:
-    assert meets(NO_RIGHTS, permissions.PUBLIC_ACCESS)
-    assert meets(NO_RIGHTS, permissions.ANY_TOKEN)
-    assert met_by(permissions.MANAGEMENT_TOKEN) == set()
-    assert meets(ALL_RIGHTS, permissions.MANAGEMENT_TOKEN)
+def test_every_caller_has_public_access_and_only_management_tokens_have_the_management_permission() -> None:
+    assert satisfies(NO_RIGHTS, permissions.PUBLIC_ACCESS)
+    assert satisfies(NO_RIGHTS, permissions.ANY_TOKEN)
+    assert list_sufficient_grants(permissions.MANAGEMENT_TOKEN) == set()
+    assert satisfies(ALL_RIGHTS, permissions.MANAGEMENT_TOKEN)
 
 
 def test_a_namespace_is_read_with_any_right_in_it() -> None:
     in_namespace = {c.value for c in Capability} | {f"variables {c}" for c in VariableCapability}
 
-    assert in_namespace - {"deny", "variables deny"} == met_by(permissions.READ_NAMESPACE)
+    assert in_namespace - {"deny", "variables deny"} == list_sufficient_grants(permissions.READ_NAMESPACE)
 
 
 def test_a_capability_in_one_namespace_does_not_apply_to_another() -> None:
@@ -181,9 +181,9 @@ def test_a_capability_in_one_namespace_does_not_apply_to_another() -> None:
     assert not granted_rights.satisfies(permissions.READ_NODE_POOL, label="m")
 
 
-def test_every_need_that_is_declared_has_a_row() -> None:
+def test_every_declared_permission_has_a_row() -> None:
     tested = [permission for _, permission, _ in ROWS]
     declared = {name: value for name, value in vars(permissions).items() if isinstance(value, permissions.Permission)}
 
-    untold = {name for name, value in declared.items() if value not in tested and not name.startswith("_")}
-    assert untold == {"PUBLIC_ACCESS", "ANY_TOKEN", "READ_NAMESPACE"}
+    without_row = {name for name, value in declared.items() if value not in tested and not name.startswith("_")}
+    assert without_row == {"PUBLIC_ACCESS", "ANY_TOKEN", "READ_NAMESPACE"}

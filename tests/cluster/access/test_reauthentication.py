@@ -20,7 +20,7 @@ from wharf.contract.model.times import to_datetime
 READ = 'namespace "default" { policy = "read" }'
 
 
-def with_token(**fields: object) -> tuple[AState, Caller]:
+def make_caller(**fields: object) -> tuple[AState, Caller]:
     state = AState()
     token = Token(accessor_id="acc", secret_digest="digest", policies=("reader",), create_index=WRITE_INDEX, **fields)  # type: ignore[arg-type]
     state.put(
@@ -29,37 +29,37 @@ def with_token(**fields: object) -> tuple[AState, Caller]:
     return state, authenticate_caller(state.replica, TokenSecret("digest"), state.moment)
 
 
-def now(state: AState, caller: Caller) -> Caller:
+def reauthenticate(state: AState, caller: Caller) -> Caller:
     return reauthenticate_caller(state.replica, caller, state.moment)
 
 
 def test_an_unchecked_caller_is_not_checked_again() -> None:
-    assert now(AState(), UNCHECKED_CALLER) is UNCHECKED_CALLER
+    assert reauthenticate(AState(), UNCHECKED_CALLER) is UNCHECKED_CALLER
 
 
 def test_a_token_has_the_rights_that_its_policies_give_now() -> None:
-    state, caller = with_token()
+    state, caller = make_caller()
     policy = state.replica.get(ACL_POLICIES, "reader")
     assert policy is not None
     state.put(ACL_POLICIES.build_put(replace(policy, rules="")))
 
     assert caller.rights.allows_any_in("default")
-    assert not now(state, caller).rights.allows_any_in("default")
+    assert not reauthenticate(state, caller).rights.allows_any_in("default")
 
 
 def test_a_token_that_was_deleted_is_unknown() -> None:
-    state, caller = with_token()
+    state, caller = make_caller()
     state.put(ACL_TOKENS.build_delete("acc"))
 
-    assert now(state, caller).kind is CallerKind.UNKNOWN
+    assert reauthenticate(state, caller).kind is CallerKind.UNKNOWN
 
 
 def test_a_token_that_expired_meanwhile_is_refused() -> None:
     state = AState()
-    state, caller = with_token(expiration_time=to_datetime(state.now_ns + SECOND_NS))
+    state, caller = make_caller(expiration_time=to_datetime(state.now_ns + SECOND_NS))
     state.now_ns += SECOND_NS
 
-    assert (caller.is_refused, now(state, caller).is_refused) == (False, True)
+    assert (caller.is_refused, reauthenticate(state, caller).is_refused) == (False, True)
 
 
 def test_an_anonymous_caller_gets_the_current_anonymous_rights() -> None:
@@ -67,4 +67,4 @@ def test_an_anonymous_caller_gets_the_current_anonymous_rights() -> None:
     caller = authenticate_caller(state.replica, None, state.moment)
     state.put(ACL_POLICIES.build_put(Policy(name=ANONYMOUS_POLICY, rules=READ, create_index=WRITE_INDEX)))
 
-    assert now(state, caller).rights.allows_any_in("default")
+    assert reauthenticate(state, caller).rights.allows_any_in("default")

@@ -1,4 +1,4 @@
-"""Asking for rights: labels, all namespaces at once, and the ways to a variable (reference 5.4, rules 3 and 4)."""
+"""Checks of rights: labels, all namespaces at once, and paths of variables (reference 5.4, rules 3 and 4)."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from wharf.contract.model.acl.capabilities import (
 READ_JOB, SUBMIT_JOB = Capability.READ_JOB, Capability.SUBMIT_JOB
 
 
-def test_the_set_of_an_exact_label_alone_counts_even_if_a_glob_gives_more() -> None:
+def test_only_the_exact_label_applies_even_if_a_glob_grants_more() -> None:
     granted_rights = rights('namespace "*" { policy = "write" }', 'namespace "prod" { policy = "read" }')
 
     assert (True, False) == (
@@ -35,7 +35,7 @@ def test_one_of_several_capabilities_is_enough() -> None:
     assert not granted_rights.allows_namespace("y", SUBMIT_JOB, Capability.REGISTER_JOB)
 
 
-def test_all_namespaces_pass_the_gate_when_any_namespace_has_the_capability() -> None:
+def test_a_request_for_all_namespaces_needs_the_capability_in_any_namespace() -> None:
     granted_rights = rights('namespace "x" { capabilities = ["read-job"] } namespace "y" { policy = "deny" }')
 
     assert (True, False) == (
@@ -44,7 +44,7 @@ def test_all_namespaces_pass_the_gate_when_any_namespace_has_the_capability() ->
     )
 
 
-def test_a_list_over_all_namespaces_shows_those_that_may_be_read() -> None:
+def test_a_list_of_all_namespaces_shows_only_readable_namespaces() -> None:
     granted_rights = rights('namespace "a-*" { capabilities = ["list-jobs"] } namespace "a-2" { policy = "deny" }')
 
     shown = granted_rights.build_namespace_filter(Capability.LIST_JOBS)
@@ -52,7 +52,7 @@ def test_a_list_over_all_namespaces_shows_those_that_may_be_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "is_seen"),
+    ("policy", "is_visible"),
     [
         ('namespace "x" { capabilities = ["read-logs"] }', True),
         ('namespace "*" { policy = "scale" }', True),
@@ -64,8 +64,8 @@ def test_a_list_over_all_namespaces_shows_those_that_may_be_read() -> None:
         ('namespace "y" { policy = "write" }', False),
     ],
 )
-def test_a_namespace_is_visible_to_callers_with_any_capability_in_it(policy: str, is_seen: bool) -> None:
-    assert is_seen is rights(policy).allows_any_in("x")
+def test_a_namespace_is_visible_to_callers_with_any_capability_in_it(policy: str, is_visible: bool) -> None:
+    assert is_visible is rights(policy).allows_any_in("x")
 
 
 # -- variables -----------------------------------------------------------------------------------------------------
@@ -86,21 +86,21 @@ def may_read(granted_rights: Rights, path: str, namespace: str = "x") -> bool:
         ('namespace "x" { variables { path "*" { capabilities = ["read"] } path "a/*" { capabilities = ["deny"] } } }', "a/b", False),
         ('namespace "x" { variables { path "*" { capabilities = ["read"] } path "a/*" { capabilities = ["deny"] } } }', "b", True),
         ('namespace "x" { variables { path "*" { capabilities = ["read"] } path "a/b" {} } }', "a/b", False),
-        # Rights in the namespace are none to its variables, nor is a denied namespace a denial of them.
+        # Neither rights in a namespace nor its denial apply to its variables.
         ('namespace "x" { policy = "write" }', "a", False),
         ('namespace "x" { policy = "deny" variables { path "a" { capabilities = ["read"] } } }', "a", True),
-        # A glob in the namespace's label makes the path a glob entry too.
+        # If the label of the namespace is a glob, the path counts as a glob too.
         ('namespace "*" { variables { path "a" { capabilities = ["read"] } } }', "a", True),
         ('namespace "*" { variables { path "a/b" { capabilities = ["deny"] } } } namespace "x" { variables { path "a/*" { capabilities = ["read"] } } }', "a/b", False),
         ('namespace "*" { variables { path "a/b" { capabilities = ["deny"] } } } namespace "x" { variables { path "a/b" { capabilities = ["read"] } } }', "a/b", True),
         ('namespace "y*" { variables { path "*" { capabilities = ["read"] } } }', "a", False),
     ],
 )  # fmt: skip
-def test_the_exact_path_counts_else_the_closest_glob(policy: str, path: str, allowed: bool) -> None:
+def test_the_exact_path_applies_or_else_the_closest_glob(policy: str, path: str, allowed: bool) -> None:
     assert allowed is may_read(rights(policy), path)
 
 
-def test_a_glob_of_a_namespace_never_runs_over_into_the_path() -> None:
+def test_a_glob_of_a_namespace_does_not_match_characters_of_the_path() -> None:
     granted_rights = rights('namespace "x*" { variables { path "c" { capabilities = ["read"] } } }')
 
     assert (True, False) == (may_read(granted_rights, "c", "xb"), may_read(granted_rights, "b/c", "x"))
@@ -135,7 +135,7 @@ def test_the_rights_of_a_workload_are_limited_to_its_paths_in_its_namespace() ->
     assert not granted_rights.allows_any_in("x")
 
 
-def test_whether_a_list_of_variables_can_hold_anything_is_known_before_it_is_read() -> None:
+def test_rights_show_whether_any_variable_can_be_listed() -> None:
     listing, reading = VariableCapability.LIST, VariableCapability.READ
 
     assert rights('namespace "x" { variables { path "a" { capabilities = ["read"] } } }').allows_any_variable(listing)
@@ -149,7 +149,8 @@ def test_whether_a_list_of_variables_can_hold_anything_is_known_before_it_is_rea
 # -- all and nothing -----------------------------------------------------------------------------------------------
 
 
-def answers(granted_rights: Rights) -> set[bool]:
+def collect_results(granted_rights: Rights) -> set[bool]:
+    """Return the results of one check of each kind."""
     return {
         granted_rights.allows_namespace("x", READ_JOB),
         granted_rights.allows_namespace("*", READ_JOB),
@@ -165,4 +166,4 @@ def answers(granted_rights: Rights) -> set[bool]:
 
 
 def test_management_may_do_everything_and_no_policy_allows_nothing() -> None:
-    assert ({True}, {False}) == (answers(ALL_RIGHTS), answers(NO_RIGHTS))
+    assert ({True}, {False}) == (collect_results(ALL_RIGHTS), collect_results(NO_RIGHTS))

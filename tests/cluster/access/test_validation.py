@@ -1,4 +1,4 @@
-"""Records that somebody wants to write are refused in the words that clients know."""
+"""Invalid records are refused with the error texts that clients know."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_all_errors_of_a_policy_are_reported(policy: Policy, problems: list[str]
     assert problems == find_policy_problems(policy)
 
 
-def test_problems_are_joined_as_clients_know_it() -> None:
+def test_problems_are_joined_in_the_format_that_clients_know() -> None:
     policy_error, token_error = build_invalid_record("policy", ["x"]), build_invalid_record("token", ["x", "y"])
 
     assert (RefusalCode.INVALID, "policy 0 invalid: 1 error occurred:\n\t* x\n\n") == (

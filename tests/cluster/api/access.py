@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from wharf.contract.client import ClientReply
 
 UNKNOWN_SECRET = "7c1d0c2e-0a6a-4a31-9c55-5b8f24a1de01"
@@ -18,28 +18,28 @@ class ApiCaller:
         self.token = token
         self.accessor = accessor
 
-    async def ask(self, method: str, path: str, body: object = None, *, query: str = "") -> ClientReply:
+    async def send_raw(self, method: str, path: str, body: object = None, *, query: str = "") -> ClientReply:
         headers = {"X-Cluster-Token": self.token} if self.token else {}
         sent = b"" if body is None else json.dumps(body).encode()
-        return await ask(self.server.api, method, path, query=query, headers=headers, body=sent)
+        return await send_raw(self.server.api, method, path, query=query, headers=headers, body=sent)
 
     async def get(self, path: str, query: str = "") -> tuple[int, Any]:
-        return status_and_json(await self.ask("GET", path, query=query))
+        return status_and_json(await self.send_raw("GET", path, query=query))
 
     async def put(self, path: str, body: object = None, query: str = "") -> tuple[int, Any]:
-        return status_and_json(await self.ask("PUT", path, body, query=query))
+        return status_and_json(await self.send_raw("PUT", path, body, query=query))
 
     async def delete(self, path: str, query: str = "") -> tuple[int, Any]:
-        return status_and_json(await self.ask("DELETE", path, query=query))
+        return status_and_json(await self.send_raw("DELETE", path, query=query))
 
     # -- objects
 
     async def policy(self, name: str, rules: str) -> None:
-        reply = await self.ask("PUT", f"/v1/acl/policy/{name}", {"Name": name, "Rules": rules})
+        reply = await self.send_raw("PUT", f"/v1/acl/policy/{name}", {"Name": name, "Rules": rules})
         assert reply.status == 200, reply.body
 
     async def a_token(self, *policies: str, **fields: Any) -> "ApiCaller":
-        """Create a client token with these policies, and return its holder."""
+        """Create a client token with these policies, and return a caller with it."""
         body = {"Name": "test", "Type": "client", "Policies": list(policies), **fields}
         _, created = await self.put("/v1/acl/token", body)
         return ApiCaller(self.server, created["SecretID"], accessor=created["AccessorID"])
@@ -52,7 +52,7 @@ def status_and_json(reply: ClientReply) -> tuple[int, Any]:
 
 
 async def an_operator(cluster: ACluster, name: str = "m1") -> ApiCaller:
-    """Start a server with access control on, and return the holder of its first token."""
+    """Start a server with access control on, and return a caller with its first token."""
     server = await cluster.a_server(name, access=True)
     status, token = await ApiCaller(server).put("/v1/acl/bootstrap")
     assert status == 200, token

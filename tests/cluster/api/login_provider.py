@@ -31,7 +31,7 @@ class LoginProvider:
         self.names_keys = True
         """Whether tokens contain the id of the key that signed them."""
         self.codes: dict[str, dict[str, str]] = {}
-        self.person: dict[str, Any] = {"sub": "ada", "email": "ada@example.com", "groups": ["web", "ops"]}
+        self.identity_claims: dict[str, Any] = {"sub": "ada", "email": "ada@example.com", "groups": ["web", "ops"]}
         self.user_info: dict[str, Any] = {"sub": "ada", "team": "engines"}
         self.changed: dict[str, Any] = {}
         """Claims that replace the correct ones in the next identity token."""
@@ -41,7 +41,7 @@ class LoginProvider:
                 Route("/.well-known/openid-configuration", self._configuration),
                 Route("/keys", self._keys),
                 Route("/token", self._token, methods=["POST"]),
-                Route("/person", self._person),
+                Route("/person", self._user_info),
             ]
         )
 
@@ -69,7 +69,7 @@ class LoginProvider:
 
     def identity(self, **changed: Any) -> str:
         now_s = self.now_s()
-        claims = {"iss": self.issuer, "aud": CLIENT_ID, "iat": now_s, "exp": now_s + 300, **self.person}
+        claims = {"iss": self.issuer, "aud": CLIENT_ID, "iat": now_s, "exp": now_s + 300, **self.identity_claims}
         return self.sign({name: value for name, value in {**claims, **changed}.items() if value is not None})
 
     async def _configuration(self, _request: Request) -> Response:
@@ -105,7 +105,7 @@ class LoginProvider:
             {"access_token": "for-ada", "id_token": self.identity(**{"nonce": requests["nonce"], **self.changed})}
         )
 
-    async def _person(self, request: Request) -> Response:
+    async def _user_info(self, request: Request) -> Response:
         if request.headers["authorization"] != "Bearer for-ada":
             return Response(status_code=401)
         return JSONResponse(self.user_info)

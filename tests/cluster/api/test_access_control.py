@@ -9,7 +9,7 @@ import pytest
 from tests.builders import a_job
 from tests.kit.callers import a_token, change_rules, enable_acl
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time, until
 from wharf.cluster.api.access_control import get_request_token
 from wharf.cluster.state.tables import NAMESPACES
@@ -23,7 +23,7 @@ DENIED = (403, b"Permission denied")
 
 
 async def get(server: OneServer, path: str, query: str = "", **options: Any) -> ClientReply:
-    return await ask(server.api, "GET", path, query=query, **options)
+    return await send_raw(server.api, "GET", path, query=query, **options)
 
 
 def status_and_body(reply: ClientReply) -> tuple[int, bytes]:
@@ -65,8 +65,8 @@ async def test_a_read_a_write_and_a_list_without_the_right_are_refused() -> None
         assert status_and_body(await get(server, "/v1/jobs")) == DENIED
         assert status_and_body(await get(server, "/v1/nodes", headers=reader)) == DENIED
         assert status_and_body(await get(server, "/v1/jobs", "namespace=other", headers=reader)) == DENIED
-        assert status_and_body(await ask(server.api, "PUT", "/v1/jobs", body=body, headers=reader)) == DENIED
-        assert status_and_body(await ask(server.api, "DELETE", "/v1/job/shop", headers=reader)) == DENIED
+        assert status_and_body(await send_raw(server.api, "PUT", "/v1/jobs", body=body, headers=reader)) == DENIED
+        assert status_and_body(await send_raw(server.api, "DELETE", "/v1/job/shop", headers=reader)) == DENIED
         assert (await get(server, "/v1/jobs", headers=reader)).status == 200
         assert (await get(server, "/v1/status/leader")).status == 200
 
@@ -90,13 +90,13 @@ async def test_the_namespace_of_the_body_is_checked_if_the_query_names_none() ->
 
         async def status_of(namespace: str) -> int:
             body = msgspec.json.encode({"Job": a_job(namespace=namespace)})
-            return (await ask(server.api, "PUT", "/v1/jobs", body=body, headers=writer)).status
+            return (await send_raw(server.api, "PUT", "/v1/jobs", body=body, headers=writer)).status
 
         assert [await status_of(namespace) for namespace in ("other", "default")] == [403, 200]
 
 
 @in_virtual_time
-async def test_a_list_of_all_namespaces_has_those_that_the_caller_may_read() -> None:
+async def test_a_list_of_all_namespaces_contains_what_the_caller_may_read() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         add = Write(
@@ -107,7 +107,7 @@ async def test_a_list_of_all_namespaces_has_those_that_the_caller_may_read() -> 
         await server.server.writer.commit(add)
         for namespace in ("default", "other"):
             body = msgspec.json.encode({"Job": a_job(namespace=namespace)})
-            assert (await ask(server.api, "PUT", "/v1/jobs", body=body)).status == 200
+            assert (await send_raw(server.api, "PUT", "/v1/jobs", body=body)).status == 200
         enable_acl(server)
         reader, manager = await a_token(server, READ), await a_token(server, management=True)
         powerless = await a_token(server, 'node { policy = "read" }')
@@ -137,6 +137,6 @@ async def test_a_blocking_caller_that_loses_its_right_is_refused_on_wake_up() ->
 
         await change_rules(server, reader, "")
         body = msgspec.json.encode({"Job": a_job()})
-        await ask(server.api, "PUT", "/v1/jobs", body=body, headers=manager)
+        await send_raw(server.api, "PUT", "/v1/jobs", body=body, headers=manager)
 
         assert status_and_body(await pending) == DENIED

@@ -1,4 +1,4 @@
-"""Policies and roles over HTTP, and who may see them (reference 5.2 to 5.4)."""
+"""Policies and roles over HTTP, and which callers may see them (reference 5.2 to 5.4)."""
 
 import json
 
@@ -210,9 +210,9 @@ async def test_a_blocking_read_is_refused_if_the_right_is_revoked_while_it_waits
         operator = await an_operator(cluster)
         await operator.policy("reader", READ_ALL)
         guest = await operator.a_token("reader")
-        first = await guest.ask("GET", "/v1/jobs")
+        first = await guest.send_raw("GET", "/v1/jobs")
         index = first.headers["x-cluster-index"]
-        pending_read = cluster.start(guest.ask("GET", "/v1/jobs", query=f"index={index}&wait=30s"), name="query")
+        pending_read = cluster.start(guest.send_raw("GET", "/v1/jobs", query=f"index={index}&wait=30s"), name="query")
 
         await operator.policy("reader", "")
         reply = await pending_read

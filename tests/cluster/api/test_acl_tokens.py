@@ -1,10 +1,10 @@
-"""Bootstrap and tokens over HTTP, and who may see them (reference 5.1 to 5.3)."""
+"""Bootstrap and tokens over HTTP, and which callers may see them (reference 5.1 to 5.3)."""
 
 import pytest
 
 from tests.cluster.api.access import UNKNOWN_SECRET, ApiCaller, an_operator
 from tests.kit.cluster import ACluster
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation
 from wharf.cluster.state.tables import ACL_TOKENS
@@ -81,7 +81,7 @@ async def test_while_access_control_is_off_its_endpoints_are_refused() -> None:
 
 
 @in_virtual_time
-async def test_while_access_control_is_off_every_caller_has_the_same_pseudo_token() -> None:
+async def test_while_access_control_is_off_every_caller_has_the_same_placeholder_token() -> None:
     async with ACluster() as cluster:
         status, token = await ApiCaller(await cluster.a_server()).get("/v1/acl/token/self")
 
@@ -191,7 +191,7 @@ async def test_a_bearer_header_works_like_the_token_header() -> None:
         operator = await an_operator(cluster)
         headers = {"Authorization": f"bearer {operator.token} and more"}
 
-        reply = await ask(operator.server.api, "GET", "/v1/acl/tokens", headers=headers)
+        reply = await send_raw(operator.server.api, "GET", "/v1/acl/tokens", headers=headers)
 
         assert reply.status == 200
 
@@ -221,7 +221,7 @@ async def test_no_list_of_tokens_contains_a_secret() -> None:
         await operator.policy("reader", READ_ALL)
         guest = await operator.a_token("reader")
 
-        reply = await operator.ask("GET", "/v1/acl/tokens")
+        reply = await operator.send_raw("GET", "/v1/acl/tokens")
 
         assert guest.accessor in reply.body.decode()
         assert guest.token not in reply.body.decode()
@@ -366,7 +366,7 @@ async def test_tokens_are_listed_by_creation_with_pages() -> None:
         operator = await an_operator(cluster)
         created = [operator.accessor, *[(await operator.a_token("p")).accessor for _ in range(3)]]
 
-        first = await operator.ask("GET", "/v1/acl/tokens", query="per_page=3")
+        first = await operator.send_raw("GET", "/v1/acl/tokens", query="per_page=3")
         token = first.headers["x-cluster-nexttoken"]
         _, last_page = await operator.get("/v1/acl/tokens", f"per_page=3&next_token={token}")
 

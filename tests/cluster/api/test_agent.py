@@ -290,7 +290,7 @@ async def test_a_server_that_does_not_answer_is_503() -> None:
 
         reply = await fetch(first.api, "GET", "/v1/agent/host?server_id=m2")
 
-        assert (reply.status, reply.body) == (503, b"nobody answers")
+        assert (reply.status, reply.body) == (503, b"no server at this address")
 
 
 # -- metrics

@@ -42,7 +42,7 @@ from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.services import ServiceRegistration
 
 A1, A2, A3 = (an_id(0xA000 + number) for number in range(1, 4))
-NOBODY = an_id(0xFFFF)
+UNKNOWN_ID = an_id(0xFFFF)
 RESOURCES = AllocatedResources(
     tasks={"server": AllocatedTaskResources(cpu=AllocatedCpu(cpu_shares=100), memory=AllocatedMemory(memory_mb=64))}
 )
@@ -291,9 +291,9 @@ async def test_an_invalid_allocation_id_is_refused_and_an_unknown_one_is_not_fou
             400,
             b"alloc lookup failed: index error: UUID must be 36 characters",
         )
-        assert status_and_body(await get(server, f"/v1/allocation/{NOBODY}")) == (404, b"alloc not found")
-        assert status_and_body(await get(server, f"/v1/allocation/{NOBODY}/services")) == (404, b"alloc not found")
-        assert status_and_body(await put(server, f"/v1/allocation/{NOBODY}/stop")) == (404, b"allocation not found")
+        assert status_and_body(await get(server, f"/v1/allocation/{UNKNOWN_ID}")) == (404, b"alloc not found")
+        assert status_and_body(await get(server, f"/v1/allocation/{UNKNOWN_ID}/services")) == (404, b"alloc not found")
+        assert status_and_body(await put(server, f"/v1/allocation/{UNKNOWN_ID}/stop")) == (404, b"allocation not found")
         assert (await put(server, "/v1/allocation/a1/stop")).status == 400
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.builders import a_batch_job, a_group, a_job, a_periodic_job, a_task
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from tests.kit.state import SECRET, a_node
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
 from wharf.cluster.api.app import MAX_BODY_BYTES, Api
@@ -25,7 +25,7 @@ from wharf.contract.model.secrets import hash_secret
 from wharf.contract.wire.endpoint_table import ENDPOINTS, EndpointKind
 from wharf.world.request_id import get_request_id
 
-NOBODY = "6f1c1d3e-1d0a-4a8e-9f3e-1b2c3d4e5f60"
+UNKNOWN_ID = "6f1c1d3e-1d0a-4a8e-9f3e-1b2c3d4e5f60"
 BY_ID = ("evaluation", "allocation", "node")
 
 
@@ -34,11 +34,11 @@ def registration(job: Job, **fields: Any) -> bytes:
 
 
 async def put(server: OneServer, path: str, body: bytes = b"", **options: Any) -> ClientReply:
-    return await ask(server.api, "PUT", path, body=body, **options)
+    return await send_raw(server.api, "PUT", path, body=body, **options)
 
 
 async def get(server: OneServer, path: str, query: str = "", **options: Any) -> ClientReply:
-    return await ask(server.api, "GET", path, query=query, **options)
+    return await send_raw(server.api, "GET", path, query=query, **options)
 
 
 @in_virtual_time
@@ -75,7 +75,7 @@ async def test_an_unknown_path_is_404_with_an_empty_body() -> None:
 @in_virtual_time
 async def test_a_wrong_method_is_405() -> None:
     async with ACluster() as cluster:
-        reply = await ask((await cluster.a_server()).api, "DELETE", "/v1/jobs")
+        reply = await send_raw((await cluster.a_server()).api, "DELETE", "/v1/jobs")
 
         assert (reply.status, reply.body) == (405, b"Invalid method")
         assert reply.headers["content-type"] == "text/plain; charset=utf-8"
@@ -112,15 +112,15 @@ async def test_an_unknown_record_is_404_with_an_index_and_a_text() -> None:
 
         replies = {
             path: await get(server, path)
-            for path in ("/v1/job/x", "/v1/job/x/summary", *(f"/v1/{kind}/{NOBODY}" for kind in BY_ID))
+            for path in ("/v1/job/x", "/v1/job/x/summary", *(f"/v1/{kind}/{UNKNOWN_ID}" for kind in BY_ID))
         }
 
         assert {path: (reply.status, reply.body) for path, reply in replies.items()} == {
             "/v1/job/x": (404, b"job not found"),
             "/v1/job/x/summary": (404, b"job not found"),
-            f"/v1/evaluation/{NOBODY}": (404, b"eval not found"),
-            f"/v1/allocation/{NOBODY}": (404, b"alloc not found"),
-            f"/v1/node/{NOBODY}": (404, b"node not found"),
+            f"/v1/evaluation/{UNKNOWN_ID}": (404, b"eval not found"),
+            f"/v1/allocation/{UNKNOWN_ID}": (404, b"alloc not found"),
+            f"/v1/node/{UNKNOWN_ID}": (404, b"node not found"),
         }
         assert all(int(reply.headers["x-cluster-index"]) >= 1 for reply in replies.values())
 
@@ -312,7 +312,7 @@ async def test_deregistering_an_unknown_job_succeeds_without_an_index() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        reply = await ask(server.api, "DELETE", "/v1/job/nobody")
+        reply = await send_raw(server.api, "DELETE", "/v1/job/nobody")
 
         result = json.loads(reply.body)
         assert (reply.status, result["EvalID"], result["JobModifyIndex"], result["Index"]) == (200, "", 0, 0)
@@ -336,7 +336,7 @@ def test_the_parameters_of_a_deregistration_are_validated(query: str, status: in
             server = await cluster.a_server()
             await server.client.jobs.register(a_job())
 
-            reply = await ask(server.api, "DELETE", "/v1/job/shop", query=query)
+            reply = await send_raw(server.api, "DELETE", "/v1/job/shop", query=query)
 
             job = server.replica.get(JOBS, "default", "shop")
             assert (reply.status, job is not None and job.stop) == (status, status == 200)
@@ -383,6 +383,7 @@ async def test_a_body_that_grows_too_large_or_breaks_off_is_refused() -> None:
         server = await cluster.a_server()
 
         async def status_of(messages: list[Any]) -> int:
+            """Send a write with a body in these ASGI messages. Return the status of the reply."""
             sent: list[Any] = []
 
             async def receive() -> Any:
@@ -508,7 +509,7 @@ async def test_requests_of_a_node_need_its_secret() -> None:
             ("PUT", "/v1/node/node-1/report", b"{}"),
         ]
         for headers in ({}, {"x-cluster-node-secret": "another"}, {"x-cluster-node-secret": hash_secret(SECRET)}):
-            replies = [await ask(server.api, m, path, body=body, headers=headers) for m, path, body in requests]
+            replies = [await send_raw(server.api, m, path, body=body, headers=headers) for m, path, body in requests]
             assert [(reply.status, reply.body) for reply in replies] == [(403, b"Permission denied")] * 4
 
 
@@ -707,7 +708,7 @@ async def test_configured_headers_are_sent_with_every_reply() -> None:
         server = await cluster.a_server("m1")
         api = Api(server.server, extra_headers={"X-Team": "harbour"})
 
-        replies = [await ask(api, "GET", path) for path in ("/v1/jobs", "/v1/nowhere")]
+        replies = [await send_raw(api, "GET", path) for path in ("/v1/jobs", "/v1/nowhere")]
 
         assert [reply.headers.get("x-team") for reply in replies] == ["harbour", "harbour"]
 
@@ -717,6 +718,6 @@ async def test_a_body_above_the_configured_limit_is_refused() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server("m1")
 
-        reply = await ask(Api(server.server, max_body_bytes=100), "PUT", "/v1/jobs", body=b" " * 101)
+        reply = await send_raw(Api(server.server, max_body_bytes=100), "PUT", "/v1/jobs", body=b" " * 101)
 
         assert (reply.status, reply.body) == (413, b"the request's body is larger than 100 bytes")

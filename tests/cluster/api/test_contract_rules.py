@@ -10,7 +10,7 @@ import pytest
 
 from tests.builders import a_job
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.cluster.api.app import Api
 from wharf.cluster.server.agent_interface import AgentInfo, NoAgentInterface
@@ -33,7 +33,7 @@ def list_narrowed_lists() -> list[tuple[str, str]]:
 
 async def get(server: OneServer, path: str, query: str = "", **headers: str) -> ClientReply:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return await ask(server.api, "GET", path, query=query, headers=named)
+    return await send_raw(server.api, "GET", path, query=query, headers=named)
 
 
 # -- lists
@@ -82,8 +82,8 @@ async def test_a_compatible_server_accepts_a_filter_with_a_prefix_as_nomad_does(
             await server.client.jobs.register(a_job(name))
         compatible = Api(server.server, is_nomad_compatible=True)
 
-        jobs = await ask(compatible, "GET", "/v1/jobs", query="filter=ID!=shelf&prefix=sh")
-        evaluations = await ask(compatible, "GET", "/v1/evaluations", query="filter=ID!=x&status=pending")
+        jobs = await send_raw(compatible, "GET", "/v1/jobs", query="filter=ID!=shelf&prefix=sh")
+        evaluations = await send_raw(compatible, "GET", "/v1/evaluations", query="filter=ID!=x&status=pending")
 
         assert [job["ID"] for job in json.loads(jobs.body)] == ["shop"]
         assert (evaluations.status, evaluations.body) == (400, CONFLICT)
@@ -98,7 +98,7 @@ def test_a_page_size_that_is_not_positive_is_accepted_only_by_a_compatible_serve
             compatible = Api(server.server, is_nomad_compatible=True)
 
             reply = await get(server, "/v1/jobs", f"per_page={per_page}")
-            accepted = await ask(compatible, "GET", "/v1/jobs", query=f"per_page={per_page}")
+            accepted = await send_raw(compatible, "GET", "/v1/jobs", query=f"per_page={per_page}")
 
             assert (reply.status, reply.body) == (
                 400,
@@ -217,7 +217,7 @@ async def test_an_error_text_has_no_line_break_at_its_end() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        reply = await ask(server.api, "PUT", "/v1/jobs", body=b'{"Job": {"ID": "a b"}}')
+        reply = await send_raw(server.api, "PUT", "/v1/jobs", body=b'{"Job": {"ID": "a b"}}')
 
         assert (reply.status, reply.body.splitlines()[0], reply.body[-1:] == b"\n") == (
             400,
@@ -249,7 +249,7 @@ JOB_BODY = msgspec.json.encode({"Job": a_job()})
 
 
 async def put_encoded(server: OneServer, body: bytes, encoding: str, path: str = "/v1/jobs") -> tuple[int, bytes]:
-    reply = await ask(server.api, "PUT", path, body=body, headers={"content-encoding": encoding})
+    reply = await send_raw(server.api, "PUT", path, body=body, headers={"content-encoding": encoding})
     return reply.status, reply.body
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.builders import a_job
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from tests.kit.state import an_allocation
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import (
@@ -34,7 +34,7 @@ from wharf.contract.model.log import WRITE_INDEX
 
 D1, D2, D3 = (an_id(0xD000 + number) for number in range(1, 4))
 A1, A2 = an_id(0xA001), an_id(0xA002)
-NOBODY = an_id(0xFFFF)
+UNKNOWN_ID = an_id(0xFFFF)
 VERBS: dict[str, dict[str, Any]] = {
     "fail": {},
     "pause": {"DeploymentID": D1, "Pause": True},
@@ -69,8 +69,8 @@ async def with_deployment(cluster: ACluster, **fields: Any) -> OneServer:
     return server
 
 
-async def with_others(cluster: ACluster) -> OneServer:
-    """Add D2 of the same job, which is finished, and D3 of another namespace."""
+async def with_three_deployments(cluster: ACluster) -> OneServer:
+    """Start a server with D1, with D2 of the same job, which is finished, and with D3 of another namespace."""
     server = await with_deployment(cluster)
     job = await a_stored_job(server, a_job())
     await store(server, DEPLOYMENTS.build_put(a_deployment(job, D2, status=DeploymentStatus.SUCCESSFUL)))
@@ -101,7 +101,7 @@ async def change(server: OneServer, verb: str, body: object = None) -> dict[str,
 @in_virtual_time
 async def test_deployments_are_listed_by_creation_in_both_directions() -> None:
     async with ACluster() as cluster:
-        server = await with_others(cluster)
+        server = await with_three_deployments(cluster)
 
         assert await list_ids(server, "/v1/deployments") == [D1, D2]
         assert await list_ids(server, "/v1/deployments", "reverse=true") == [D2, D1]
@@ -114,7 +114,7 @@ async def test_deployments_are_listed_by_creation_in_both_directions() -> None:
 @in_virtual_time
 async def test_page_tokens_of_deployments_hold_index_and_id() -> None:
     async with ACluster() as cluster:
-        server = await with_others(cluster)
+        server = await with_three_deployments(cluster)
 
         token = (await get(server, "/v1/deployments", "per_page=1")).headers["x-cluster-nexttoken"]
 
@@ -134,7 +134,7 @@ async def test_a_prefix_that_is_not_hex_is_refused() -> None:
 
 
 @in_virtual_time
-async def test_a_deployment_has_every_field_and_those_of_its_groups() -> None:
+async def test_a_deployment_has_every_field_and_the_fields_of_its_groups() -> None:
     async with ACluster() as cluster:
         server = await with_deployment(cluster)
 
@@ -160,7 +160,7 @@ async def test_the_allocations_of_a_deployment_are_listed_as_stubs() -> None:
         await store(server, ALLOCATIONS.build_put(an_allocation(job, an_id(9), deployment_id=D2)))
 
         assert await list_ids(server, f"/v1/deployment/allocations/{D1}") == [A1, A2]
-        assert await list_ids(server, f"/v1/deployment/allocations/{NOBODY}") == []
+        assert await list_ids(server, f"/v1/deployment/allocations/{UNKNOWN_ID}") == []
 
 
 @in_virtual_time
@@ -170,14 +170,14 @@ async def test_an_invalid_deployment_id_is_refused_and_an_unknown_one_is_not_fou
         invalid_id = (400, b"deployment lookup failed: index error: UUID must be 36 characters")
 
         assert status_and_body(await get(server, "/v1/deployment/d1")) == invalid_id
-        assert status_and_body(await get(server, f"/v1/deployment/{NOBODY}")) == (404, b"deployment not found")
+        assert status_and_body(await get(server, f"/v1/deployment/{UNKNOWN_ID}")) == (404, b"deployment not found")
         for verb, body in VERBS.items():
-            unknown = {**body, "DeploymentID": NOBODY}
+            unknown = {**body, "DeploymentID": UNKNOWN_ID}
             assert (
                 status_and_body(await put(server, f"/v1/deployment/{verb}/d1", {**body, "DeploymentID": "d1"}))
                 == invalid_id
             )
-            assert status_and_body(await put(server, f"/v1/deployment/{verb}/{NOBODY}", unknown)) == (
+            assert status_and_body(await put(server, f"/v1/deployment/{verb}/{UNKNOWN_ID}", unknown)) == (
                 404,
                 b"deployment not found",
             )
@@ -205,7 +205,7 @@ async def test_a_deployment_is_failed_with_and_without_a_body() -> None:
         async with ACluster() as cluster:
             server = await with_deployment(cluster)
 
-            reply = await ask(server.api, "POST", f"/v1/deployment/fail/{D1}", body=body)
+            reply = await send_raw(server.api, "POST", f"/v1/deployment/fail/{D1}", body=body)
 
             response = json.loads(reply.body)
             assert (the_deployment(server).status, the_deployment(server).status_description) == (
@@ -291,7 +291,7 @@ async def test_an_unhealthy_allocation_fails_the_deployment() -> None:
 
 @in_virtual_time
 async def test_a_change_that_needs_several_writes_is_acknowledged_once() -> None:
-    async with ACluster(bounds=WriteLimits(changes=24, conditions=24)) as cluster:
+    async with ACluster(limits=WriteLimits(changes=24, conditions=24)) as cluster:
         server = await with_deployment(cluster)
         job = await a_stored_job(server, a_job())
         ids = [an_id(0xB000 + number) for number in range(40)]
@@ -346,7 +346,7 @@ async def test_a_deployment_is_changed_by_put_or_post_only(verb: str) -> None:
         server = await with_deployment(cluster)
 
         for method in ("GET", "DELETE"):
-            assert (await ask(server.api, method, f"/v1/deployment/{verb}/{D1}")).status == 405
+            assert (await send_raw(server.api, method, f"/v1/deployment/{verb}/{D1}")).status == 405
 
 
 @in_virtual_time
@@ -374,7 +374,7 @@ async def test_health_reports_with_too_many_ids_are_refused() -> None:
 @in_virtual_time
 async def test_each_deployment_change_needs_its_own_right_or_the_right_to_submit(verb: str, capability: str) -> None:
     async with ACluster() as cluster:
-        server = await with_others(cluster)
+        server = await with_three_deployments(cluster)
         enable_acl(server)
         allowed = [
             await a_token(server, f'namespace "default" {{ capabilities = ["{submitted}"] }}')
@@ -390,7 +390,7 @@ async def test_each_deployment_change_needs_its_own_right_or_the_right_to_submit
             await change_deployment(D1, reader),
             *[await change_deployment(D3, headers) for headers in allowed],
         ] == [403, 403, 403]
-        # The second caller is allowed to repeat what the first one did.
+        # The second caller has the right too. Its change may be refused, because the first caller made it already.
         assert await change_deployment(D1, allowed[0]) == 200
         assert await change_deployment(D1, allowed[1]) in (200, 400)
 
@@ -398,7 +398,7 @@ async def test_each_deployment_change_needs_its_own_right_or_the_right_to_submit
 @in_virtual_time
 async def test_a_token_sees_the_deployments_of_its_namespaces() -> None:
     async with ACluster() as cluster:
-        server = await with_others(cluster)
+        server = await with_three_deployments(cluster)
         enable_acl(server)
         reader = await a_token(server, READ)
 

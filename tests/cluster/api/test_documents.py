@@ -5,7 +5,7 @@ import re
 from html.parser import HTMLParser
 
 from tests.kit.cluster import ACluster
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time
 from wharf.contract.client import ClientReply
 from wharf.contract.wire.endpoint_table import ENDPOINTS
@@ -42,7 +42,7 @@ class PageParser(HTMLParser):
 
 async def get(path: str, query: str = "") -> ClientReply:
     async with ACluster() as cluster:
-        return await ask((await cluster.a_server()).api, "GET", path, query=query)
+        return await send_raw((await cluster.a_server()).api, "GET", path, query=query)
 
 
 @in_virtual_time

@@ -31,7 +31,7 @@ from wharf.contract.model.evaluations import EvaluationStatus, EvaluationTrigger
 from wharf.contract.model.jobs.job import Job
 
 E1, E2, E3, E4 = (an_id(0xA000 + number) for number in range(1, 5))
-NOBODY = an_id(0xFFFF)
+UNKNOWN_ID = an_id(0xFFFF)
 
 
 async def with_evaluations(cluster: ACluster) -> OneServer:
@@ -215,7 +215,7 @@ async def test_an_invalid_evaluation_id_is_refused_and_an_unknown_one_is_not_fou
             prefix + b"Invalid UUID: encoding/hex: invalid byte: 'g' is not a hex digit",
         )
         assert status_and_body(await get(server, f"/v1/evaluation/{'a' * 36}")) == (404, b"eval not found")
-        assert status_and_body(await get(server, f"/v1/evaluation/{NOBODY}")) == (404, b"eval not found")
+        assert status_and_body(await get(server, f"/v1/evaluation/{UNKNOWN_ID}")) == (404, b"eval not found")
         assert (await get(server, f"/v1/evaluation/{E1.upper()}")).status == 200
 
 
@@ -289,7 +289,7 @@ async def test_the_allocations_of_an_evaluation_are_listed_as_stubs() -> None:
         await store(server, ALLOCATIONS.build_put(an_allocation(job, an_id(2), eval_id=E1)))
 
         assert await list_ids(server, f"/v1/evaluation/{E2}/allocations") == [an_id(1)]
-        assert await list_ids(server, f"/v1/evaluation/{NOBODY}/allocations") == []
+        assert await list_ids(server, f"/v1/evaluation/{UNKNOWN_ID}/allocations") == []
 
 
 # -- delete
@@ -339,7 +339,7 @@ async def test_a_filter_that_matches_nothing_deletes_nothing() -> None:
     [
         ({"EvalIDs": [E1], "Filter": "Priority == 50"}, 400, "evals cannot be deleted by both ID and filter"),
         ({}, 400, "evals must be deleted by either ID or filter"),
-        ({"EvalIDs": [NOBODY]}, 404, "eval not found"),
+        ({"EvalIDs": [UNKNOWN_ID]}, 404, "eval not found"),
         ({"EvalIDs": ["x"]}, 400, "failed to lookup eval: eval lookup failed: index error: UUID must be 36 characters"),
         ({"EvalIDs": [E1] * 7282}, 400, "request includes 7282 evaluation IDs, must be 7281 or fewer"),
     ],

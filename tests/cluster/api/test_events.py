@@ -8,7 +8,7 @@ import pytest
 from tests.builders import a_job
 from tests.kit.callers import a_token, change_rules, enable_acl
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from tests.kit.state import SECRET, a_node
 from tests.kit.streams import AStream, listen
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
@@ -27,7 +27,7 @@ READ_JOBS = 'namespace "default" { policy = "read" }'
 
 async def register(server: OneServer, job_id: str = "shop", namespace: str = "default") -> int:
     body = msgspec.json.encode({"Job": a_job(job_id, namespace=namespace)})
-    reply = await ask(server.api, "PUT", "/v1/jobs", query=f"namespace={namespace}", body=body)
+    reply = await send_raw(server.api, "PUT", "/v1/jobs", query=f"namespace={namespace}", body=body)
     assert reply.status == 200, reply.body
     return int(reply.headers["x-cluster-index"])
 
@@ -38,7 +38,7 @@ async def commit(server: OneServer, *changes: object, kind: str = "test") -> int
 
 
 async def read_refusal(server: OneServer, query: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
-    reply = await ask(server.api, "GET", "/v1/event/stream", query=query, headers=headers)
+    reply = await send_raw(server.api, "GET", "/v1/event/stream", query=query, headers=headers)
     return reply.status, reply.body
 
 
@@ -218,7 +218,7 @@ async def test_an_unknown_topic_is_accepted_and_has_no_events() -> None:
 
 
 @in_virtual_time
-async def test_only_events_of_the_requested_namespace_and_of_none_are_sent() -> None:
+async def test_only_events_of_the_requested_namespace_or_without_a_namespace_are_sent() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await commit(server, NAMESPACES.build_put(Namespace(name="team", create_index=WRITE_INDEX)))
@@ -237,7 +237,7 @@ async def test_only_events_of_the_requested_namespace_and_of_none_are_sent() -> 
 
 
 @in_virtual_time
-async def test_all_namespaces_means_those_that_exist_when_the_stream_begins() -> None:
+async def test_a_stream_of_all_namespaces_covers_the_namespaces_that_exist_at_its_begin() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         stream = await listen(cluster, server, "Job", namespace="*")
@@ -260,10 +260,10 @@ async def test_drains_purges_and_eligibility_changes_have_their_own_event_types(
         await commit(server, NODES.build_put(a_node("node-1", status=NodeStatus.READY, create_index=WRITE_INDEX)))
         stream = await listen(cluster, server, "Node")
 
-        await ask(server.api, "PUT", "/v1/node/node-1/drain", body=b'{"DrainSpec": {"Deadline": -1}}')
-        await ask(server.api, "PUT", "/v1/node/node-1/drain", body=b'{"DrainSpec": null}')
-        await ask(server.api, "PUT", "/v1/node/node-1/eligibility", body=b'{"Eligibility": "eligible"}')
-        await ask(server.api, "PUT", "/v1/node/node-1/purge")
+        await send_raw(server.api, "PUT", "/v1/node/node-1/drain", body=b'{"DrainSpec": {"Deadline": -1}}')
+        await send_raw(server.api, "PUT", "/v1/node/node-1/drain", body=b'{"DrainSpec": null}')
+        await send_raw(server.api, "PUT", "/v1/node/node-1/eligibility", body=b'{"Eligibility": "eligible"}')
+        await send_raw(server.api, "PUT", "/v1/node/node-1/purge")
         removed = await stream.wait_for_event(type="NodeDeregistration")
 
         types = [type for _, type, _ in stream.event_keys]
@@ -277,8 +277,8 @@ async def test_writes_and_deletions_of_node_pools_are_events() -> None:
         server = await cluster.a_server()
         stream = await listen(cluster, server, "NodePool")
 
-        await ask(server.api, "PUT", "/v1/node/pools", body=b'{"Name": "gpu"}')
-        await ask(server.api, "DELETE", "/v1/node/pool/gpu")
+        await send_raw(server.api, "PUT", "/v1/node/pools", body=b'{"Name": "gpu"}')
+        await send_raw(server.api, "DELETE", "/v1/node/pool/gpu")
         await stream.wait_for_event(type="NodePoolDeleted")
 
         assert stream.event_keys[-2:] == [

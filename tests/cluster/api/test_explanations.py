@@ -55,7 +55,7 @@ async def test_an_explanation_is_a_blocking_query() -> None:
         first = await get(server, "/v1/job/shop/explain")
         index = first.headers["x-cluster-index"]
 
-        cluster.start(cluster.a_fake_node(server).is_ready(), name="a node comes")
+        cluster.start(cluster.a_fake_node(server).wait_ready(), name="a node comes")
         second = read(await get(server, "/v1/job/shop/explain", f"index={index}&wait=30s"))
 
         assert second != read(first)

@@ -8,7 +8,7 @@ import msgspec
 from tests.builders import a_job
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.cluster.engines.memory.faults import EngineOperation, RefuseFault
 from wharf.cluster.server.security.keyring import WrappingKey
@@ -23,7 +23,7 @@ def registration(name: str = "shop", **fields: Any) -> bytes:
 
 
 async def put(server: OneServer, body: bytes, path: str = "/v1/jobs", query: str = "", **options: Any) -> ClientReply:
-    return await ask(server.api, "PUT", path, body=body, query=query, **options)
+    return await send_raw(server.api, "PUT", path, body=body, query=query, **options)
 
 
 async def a_server(cluster: ACluster, name: str = "m1", *, leads: bool = True) -> OneServer:
@@ -88,7 +88,7 @@ async def test_the_same_key_with_another_request_is_refused_and_changes_nothing(
             await put(server, registration("other"), headers=KEY),
             await put(server, registration(), "/v1/job/shop", headers=KEY),
             await put(server, registration(), query="namespace=default", headers=KEY),
-            await ask(server.api, "DELETE", "/v1/job/shop", headers=KEY),
+            await send_raw(server.api, "DELETE", "/v1/job/shop", headers=KEY),
         ]
 
         assert [reply.status for reply in other_replies] == [400] * 4
@@ -191,5 +191,5 @@ async def test_a_read_ignores_the_key() -> None:
     async with ACluster() as cluster:
         server = await a_server(cluster)
 
-        assert (await ask(server.api, "GET", "/v1/jobs", headers=KEY)).status == 200
+        assert (await send_raw(server.api, "GET", "/v1/jobs", headers=KEY)).status == 200
         assert server.replica.count_records(IDEMPOTENCY_KEYS) == 0

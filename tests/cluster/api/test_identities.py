@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from tests.builders import a_job
 from tests.cluster.api.access import ApiCaller, an_operator
 from tests.kit.cluster import ACluster
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from tests.kit.requests import get
 from tests.kit.state import a_node, an_allocation
 from tests.kit.virtual_time import in_virtual_time, pass_time
@@ -187,7 +187,7 @@ async def register(operator: ApiCaller, token: str = "", *, secret: str = "s", *
     node = replace(a_node("5f0c8a9e-0000-4000-8000-000000000001"), name="n1", **fields)
     body = msgspec.json.encode({"Node": node, "SecretID": secret})
     headers = {"X-Cluster-Token": token} if token else {}
-    reply = await ask(operator.server.api, "PUT", f"/v1/node/{node.id}/register", headers=headers, body=body)
+    reply = await send_raw(operator.server.api, "PUT", f"/v1/node/{node.id}/register", headers=headers, body=body)
     return reply.status
 
 

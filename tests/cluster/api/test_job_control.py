@@ -110,7 +110,7 @@ async def test_stopping_a_parent_creates_no_evaluation_and_returns_an_index() ->
 
 @in_virtual_time
 async def test_no_shutdown_delay_marks_every_allocation_of_the_job() -> None:
-    async with ACluster(bounds=WriteLimits(changes=14, conditions=14, bytes=1_500_000)) as cluster:
+    async with ACluster(limits=WriteLimits(changes=14, conditions=14, bytes=1_500_000)) as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1, cpu_mhz=50_000, memory_mb=50_000)
         client = ApiClient(server)
@@ -194,7 +194,7 @@ async def test_a_purge_continues_under_the_next_leader() -> None:
 
 @in_virtual_time
 async def test_a_committed_purge_is_acknowledged_even_if_its_next_step_fails() -> None:
-    async with ACluster(bounds=WriteLimits(changes=20, conditions=20, bytes=1_500_000)) as cluster:
+    async with ACluster(limits=WriteLimits(changes=20, conditions=20, bytes=1_500_000)) as cluster:
         server, client = await with_job(cluster)
         for priority in range(1, 30):
             await client.put("/v1/jobs", {"Job": a_job(priority=priority)})
@@ -214,7 +214,7 @@ async def test_a_committed_purge_is_acknowledged_even_if_its_next_step_fails() -
 
 @in_virtual_time
 async def test_a_purge_of_several_writes_is_acknowledged_when_all_deletable_records_are_deleted() -> None:
-    async with ACluster(bounds=WriteLimits(changes=20, conditions=20, bytes=1_500_000)) as cluster:
+    async with ACluster(limits=WriteLimits(changes=20, conditions=20, bytes=1_500_000)) as cluster:
         server, client = await with_job(cluster)
         for priority in range(1, 30):
             await client.put("/v1/jobs", {"Job": a_job(priority=priority)})

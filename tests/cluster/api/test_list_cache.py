@@ -24,7 +24,7 @@ from tests.cluster.state.inventory import (
     make_write,
 )
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time
 from wharf.cluster.api.lists.cache import MAX_LIST_CHANGES, CachedList, ListCache
 from wharf.cluster.api.lists.listing import ListCacheSpec
@@ -151,9 +151,9 @@ STEPS = st.lists(
 )  # fmt: skip
 
 
-@given(begun_with=st.sets(st.sampled_from("abcdefghijklmnop")), steps=STEPS, by_creation=st.booleans())
+@given(initial=st.sets(st.sampled_from("abcdefghijklmnop")), steps=STEPS, by_creation=st.booleans())
 def test_after_any_writes_the_cached_list_equals_the_table(
-    begun_with: set[str], steps: list[list[tuple[bool, str]]], by_creation: bool
+    initial: set[str], steps: list[list[tuple[bool, str]]], by_creation: bool
 ) -> None:
     replica, encoding = make_replica(), RecordingEncoder(padding_bytes=BODY_CHUNK_BYTES // 3)
 
@@ -166,7 +166,7 @@ def test_after_any_writes_the_cached_list_equals_the_table(
     def list_stored() -> list[Any]:
         return list(replica.iter_by_creation(PARCELS)) if by_creation else crates_in_north(replica)
 
-    replica.apply_batch(make_batch(1, NOTICE.build_delete(), *map(put, sorted(begun_with))))
+    replica.apply_batch(make_batch(1, NOTICE.build_delete(), *map(put, sorted(initial))))
     cached_list = CachedList(replica, BY_CREATION if by_creation else NORTH)
     fill_list(cached_list, list_stored(), encoding)
 
@@ -286,7 +286,9 @@ async def test_the_compressed_list_has_the_same_content() -> None:
             await write(server, put_job("j0300", priority=priority))
             plain = (await get(server, "/v1/jobs")).body
             packed = {
-                encoding: await ask(server.api, "GET", "/v1/jobs", query="stale", headers={"accept-encoding": encoding})
+                encoding: await send_raw(
+                    server.api, "GET", "/v1/jobs", query="stale", headers={"accept-encoding": encoding}
+                )
                 for encoding in ("gzip", "deflate")
             }
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.builders import a_job
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from tests.kit.state import a_node, an_allocation, an_evaluation
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.cluster.api.lists.cache import CachedList
@@ -32,7 +32,7 @@ def uuid(number: int) -> str:
 
 
 async def get(server: OneServer, path: str, query: str = "") -> ClientReply:
-    return await ask(server.api, "GET", path, query=query + "&stale" if query else "stale")
+    return await send_raw(server.api, "GET", path, query=query + "&stale" if query else "stale")
 
 
 async def write(server: OneServer, *changes: Any) -> None:
@@ -80,13 +80,13 @@ LISTS: dict[str, tuple[Callable[[int], Any], Callable[[int], Any], Callable[[int
 
 @given(
     path=st.sampled_from(sorted(LISTS)),
-    begun_with=st.sets(NUMBERS, max_size=20),
+    initial=st.sets(NUMBERS, max_size=20),
     between=st.lists(STEPS, max_size=6),
     per_page=st.integers(min_value=1, max_value=6),
     reverse=st.booleans(),
 )
 def test_paging_neither_skips_nor_repeats_records_that_exist_all_the_time(
-    path: str, begun_with: set[int], between: list[list[tuple[str, int]]], per_page: int, reverse: bool
+    path: str, initial: set[int], between: list[list[tuple[str, int]]], per_page: int, reverse: bool
 ) -> None:
     put, drop, id_of = LISTS[path]
 
@@ -94,9 +94,9 @@ def test_paging_neither_skips_nor_repeats_records_that_exist_all_the_time(
     async def run() -> None:
         async with ACluster() as cluster:
             server = await cluster.a_server(leads=False)
-            if begun_with:
-                await write(server, *(put(number) for number in sorted(begun_with)))
-            remained = set(begun_with)
+            if initial:
+                await write(server, *(put(number) for number in sorted(initial)))
+            remained = set(initial)
             pages: list[list[str]] = []
             token, steps = "", iter(between)
             while True:
@@ -285,24 +285,24 @@ async def test_a_list_of_an_unknown_namespace_is_empty() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_prefix", "read"),
+    ("prefix", "parsed"),
     [("", ""), ("ab", "ab"), ("ABCD", "abcd"), ("abcd0000-00", "abcd0000-00"), ("----", ""), ("a-b", "a-b")],
 )
-def test_an_id_prefix_is_parsed(given_prefix: str, read: str) -> None:
-    assert parse_id_prefix(given_prefix) == read
+def test_an_id_prefix_is_parsed(prefix: str, parsed: str) -> None:
+    assert parse_id_prefix(prefix) == parsed
 
 
 @pytest.mark.parametrize(
-    ("given_prefix", "text"),
+    ("prefix", "text"),
     [
         ("abc", "here: Input (without hyphens) must be even length"),
         ("xy", "here: Invalid UUID: encoding/hex: invalid byte"),
         ("a-b-c-d-e-f", 'here: UUID should have maximum of 4 "-"; got 5'),
     ],
 )
-def test_an_invalid_id_prefix_is_refused(given_prefix: str, text: str) -> None:
+def test_an_invalid_id_prefix_is_refused(prefix: str, text: str) -> None:
     with pytest.raises(Refusal) as caught:
-        parse_id_prefix(given_prefix, error_prefix="here: ")
+        parse_id_prefix(prefix, error_prefix="here: ")
 
     assert caught.value.text.startswith(text)
 
@@ -393,11 +393,11 @@ async def test_other_requests_are_answered_while_a_long_list_is_encoded() -> Non
             await write(server, *(put_evaluation(uuid(n)) for n in range(start, start + 500)))
         done: list[str] = []
 
-        async def ask_and_say(path: str) -> None:
+        async def get_and_record(path: str) -> None:
             await get(server, path)
             done.append(path)
 
-        pending = [cluster.start(ask_and_say(path), name=path) for path in ("/v1/evaluations", "/v1/status/leader")]
+        pending = [cluster.start(get_and_record(path), name=path) for path in ("/v1/evaluations", "/v1/status/leader")]
         for each in pending:
             await each
 

@@ -57,11 +57,12 @@ class LoginSetup:
     def __init__(self, operator: ApiCaller) -> None:
         world = operator.server.world
         self.operator = operator
-        self.nobody = ApiCaller(operator.server)
+        self.anonymous = ApiCaller(operator.server)
         self.provider = LoginProvider(lambda: world.now_ns() // SECOND)
         self.providers = InMemoryProviders(self.provider)
 
     async def method(self, kind: str, *, name: str = "sso", config: Mapping[str, Any], **fields: Any) -> Any:
+        """Store an auth method, and return it."""
         mappings = {"ClaimMappings": {"email": "email", "team": "team"}, "ListClaimMappings": {"groups": "groups"}}
         body = {
             "Name": name,
@@ -89,7 +90,7 @@ class LoginSetup:
 
     async def begin(self, redirect_uri: str = HERE) -> tuple[int, Any]:
         body = {"AuthMethodName": "sso", "RedirectURI": redirect_uri, "ClientNonce": NONCE}
-        return await self.nobody.put("/v1/acl/oidc/auth-url", body)
+        return await self.anonymous.put("/v1/acl/oidc/auth-url", body)
 
     async def complete(self, **changed: str) -> tuple[int, Any]:
         status, result = await self.begin()
@@ -98,6 +99,7 @@ class LoginSetup:
         return await self.finish(back, **changed)
 
     async def finish(self, back: Mapping[str, str], **changed: str) -> tuple[int, Any]:
+        """Send the second step of a login with the parameters that the provider returned."""
         body = {
             "AuthMethodName": "sso",
             "ClientNonce": NONCE,
@@ -106,10 +108,10 @@ class LoginSetup:
             "Iss": back["iss"],
             "RedirectURI": HERE,
         }
-        return await self.nobody.put("/v1/acl/oidc/complete-auth", {**body, **changed})
+        return await self.anonymous.put("/v1/acl/oidc/complete-auth", {**body, **changed})
 
     async def log_in(self, token: str, method: str = "sso") -> tuple[int, Any]:
-        return await self.nobody.put("/v1/acl/login", {"AuthMethodName": method, "LoginToken": token})
+        return await self.anonymous.put("/v1/acl/login", {"AuthMethodName": method, "LoginToken": token})
 
 
 OIDC = {
@@ -540,7 +542,7 @@ async def test_secrets_of_a_method_are_never_shown_and_survive_writing_back_reda
         login = await a_login(cluster)
         await login.oidc()
         await login.rule()
-        reply = await login.operator.ask("GET", "/v1/acl/auth-method/sso")
+        reply = await login.operator.send_raw("GET", "/v1/acl/auth-method/sso")
         _, views = await login.operator.get("/v1/acl/auth-method/sso")
 
         await login.operator.put("/v1/acl/auth-method/sso", {**views, "MaxTokenTTL": "2h"})
@@ -559,7 +561,7 @@ async def test_methods_are_listed_as_stubs_and_deleted_with_their_rules() -> Non
         await login.oidc()
         await login.rule()
 
-        _, listed = await login.nobody.get("/v1/acl/auth-methods")
+        _, listed = await login.anonymous.get("/v1/acl/auth-methods")
         deleted = await login.operator.delete("/v1/acl/auth-method/sso")
 
         assert [(item["Name"], item["Type"], "Config" in item) for item in listed] == [("sso", "OIDC", False)]

@@ -23,7 +23,7 @@ async def with_finished_jobs(server: OneServer, count: int) -> None:
 
 @in_virtual_time
 async def test_garbage_collection_deletes_finished_records_in_as_many_writes_as_needed() -> None:
-    async with ACluster(bounds=WriteLimits(changes=30, conditions=30, bytes=100_000)) as cluster:
+    async with ACluster(limits=WriteLimits(changes=30, conditions=30, bytes=100_000)) as cluster:
         server = await cluster.a_server()
         await with_finished_jobs(server, 12)
 

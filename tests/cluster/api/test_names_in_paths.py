@@ -8,7 +8,7 @@ import pytest
 from tests.builders import a_job, a_parameterized_job
 from tests.kit.api_client import ApiClient
 from tests.kit.cluster import ACluster
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time
 
 UNUSUAL_IDS = (
@@ -37,10 +37,10 @@ async def test_jobs_with_unusual_ids_are_read_stopped_and_purged_by_their_paths(
             path = "/v1/job/" + quote(job_id, safe="")
 
             assert (await client.get(path))["ID"] == job_id
-            assert (await ask(server.api, "DELETE", path)).status == 200
+            assert (await send_raw(server.api, "DELETE", path)).status == 200
             assert (await client.get(path))["Stop"] is True
-            assert (await ask(server.api, "DELETE", path, query="purge=true")).status == 200
-            assert (await ask(server.api, "GET", path)).status == 404
+            assert (await send_raw(server.api, "DELETE", path, query="purge=true")).status == 200
+            assert (await send_raw(server.api, "GET", path)).status == 404
 
 
 @in_virtual_time
@@ -81,7 +81,7 @@ async def test_a_version_tag_with_a_forbidden_name_is_refused() -> None:
         server = await cluster.a_server()
         await ApiClient(server).put("/v1/jobs", {"Job": a_job()})
 
-        reply = await ask(server.api, "PUT", "/v1/job/shop/versions/a%E2%80%AEb/tag", body=b"{}")
+        reply = await send_raw(server.api, "PUT", "/v1/job/shop/versions/a%E2%80%AEb/tag", body=b"{}")
 
         assert (reply.status, reply.body.startswith(b"version tag name contains the character U+202E")) == (400, True)
 
@@ -100,7 +100,7 @@ def test_a_dispatch_with_a_forbidden_name_is_refused(query: str, body: bytes, te
             server = await cluster.a_server()
             await ApiClient(server).put("/v1/jobs", {"Job": a_parameterized_job()})
 
-            reply = await ask(server.api, "PUT", "/v1/job/convert/dispatch", query=query, body=body)
+            reply = await send_raw(server.api, "PUT", "/v1/job/convert/dispatch", query=query, body=body)
 
             assert (reply.status, reply.body[: len(text)]) == (400, text)
 

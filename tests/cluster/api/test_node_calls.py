@@ -22,7 +22,7 @@ NODE = "8a6f0c44-0000-0000-0000-000000000001"
 RUNNING_ID = "8a6f0c44-0000-0000-0000-000000000011"
 ENDED_ID = "8a6f0c44-0000-0000-0000-000000000012"
 UNKNOWN = "8a6f0c44-0000-0000-0000-000000000099"
-NO_PATH = (404, "No path to node")
+NO_CONNECTION = (404, "No path to node")
 
 
 class EchoChannels:
@@ -52,7 +52,10 @@ async def _frames() -> AsyncIterator[bytes]:
         yield frame
 
 
-async def with_work(cluster: ACluster, *, driver: str = "docker", access: bool = False) -> OneServer:
+async def start_server_with_allocations(
+    cluster: ACluster, *, driver: str = "docker", access: bool = False
+) -> OneServer:
+    """Start a server with a node and allocations of the job shop."""
     server = await cluster.a_server(access=access)
     job = a_job("shop", a_group("web", a_task("server", driver=driver)), create_index=WRITE_INDEX)
     await commit(
@@ -109,37 +112,40 @@ async def send_request(server: OneServer, method: str, target: str, body: Any, *
 @in_virtual_time
 async def test_a_node_without_a_connection_cannot_be_called() -> None:
     async with ACluster() as cluster:
-        server = await with_work(cluster)
+        server = await start_server_with_allocations(cluster)
 
         for method, path, body in NODE_REQUESTS:
-            assert await send_request(server, method, f"{path}?node_id={NODE}", body) == NO_PATH, (method, path)
+            assert await send_request(server, method, f"{path}?node_id={NODE}", body) == NO_CONNECTION, (method, path)
 
 
 @in_virtual_time
 async def test_an_unknown_or_missing_node_is_refused() -> None:
     async with ACluster() as cluster:
-        server = await with_work(cluster)
+        server = await start_server_with_allocations(cluster)
 
         for method, path, body in NODE_REQUESTS:
             unknown = await send_request(server, method, f"{path}?node_id={UNKNOWN}", body)
-            none = await send_request(server, method, path, body)
+            without_id = await send_request(server, method, path, body)
             assert unknown == (404, f"Unknown node {UNKNOWN}"), (method, path)
-            assert (none[0], "missing node ID" in none[1]) == (400, True), (method, path)
+            assert (without_id[0], "missing node ID" in without_id[1]) == (400, True), (method, path)
 
 
 @in_virtual_time
 async def test_an_allocation_whose_node_has_no_connection_is_unavailable() -> None:
     async with ACluster() as cluster:
-        server = await with_work(cluster)
+        server = await start_server_with_allocations(cluster)
 
         for method, target, body in ALLOCATION_REQUESTS:
-            assert await send_request(server, method, target.format(RUNNING_ID), body) == NO_PATH, (method, target)
+            assert await send_request(server, method, target.format(RUNNING_ID), body) == NO_CONNECTION, (
+                method,
+                target,
+            )
 
 
 @in_virtual_time
 async def test_an_unknown_allocation_is_not_found() -> None:
     async with ACluster() as cluster:
-        server = await with_work(cluster)
+        server = await start_server_with_allocations(cluster)
 
         for method, target, body in ALLOCATION_REQUESTS:
             matches = await send_request(server, method, target.format(UNKNOWN), body)
@@ -162,7 +168,7 @@ def test_files_of_tasks_cannot_run_scripts_in_a_browser(target: str, query: str,
     @in_virtual_time
     async def read() -> None:
         async with ACluster() as cluster:
-            server = await with_work(cluster)
+            server = await start_server_with_allocations(cluster)
             server.server.node_channels = EchoChannels(sent)
 
             reply = await get(server, f"/v1/client/fs/{target}/{RUNNING_ID}", query)
@@ -178,7 +184,7 @@ def test_files_of_tasks_cannot_run_scripts_in_a_browser(target: str, query: str,
 @in_virtual_time
 async def test_a_call_reaches_the_node_with_its_parameters_and_body() -> None:
     async with ACluster() as cluster:
-        server = await with_work(cluster)
+        server = await start_server_with_allocations(cluster)
         echo = server.server.node_channels = EchoChannels()
 
         reply = await get(server, f"/v1/client/fs/readat/{RUNNING_ID}", "path=a&offset=3")
@@ -195,7 +201,7 @@ async def test_a_call_reaches_the_node_with_its_parameters_and_body() -> None:
 @in_virtual_time
 async def test_a_streamed_reply_of_a_node_is_streamed_to_the_caller() -> None:
     async with ACluster() as cluster:
-        server = await with_work(cluster)
+        server = await start_server_with_allocations(cluster)
         server.server.node_channels = EchoChannels()
 
         query = [("task", "server"), ("type", "stdout")]
@@ -208,11 +214,11 @@ async def test_a_streamed_reply_of_a_node_is_streamed_to_the_caller() -> None:
 @in_virtual_time
 async def test_metadata_is_changed_by_post_and_the_query_overrides_the_node_of_the_body() -> None:
     async with ACluster() as cluster:
-        server = await with_work(cluster)
+        server = await start_server_with_allocations(cluster)
         body = {"NodeID": UNKNOWN, "Meta": {"a": "b"}}
 
         assert (await send_request(server, "PUT", f"/v1/client/metadata?node_id={NODE}", body))[0] == 405
-        assert await send_request(server, "POST", f"/v1/client/metadata?node_id={NODE}", body) == NO_PATH
+        assert await send_request(server, "POST", f"/v1/client/metadata?node_id={NODE}", body) == NO_CONNECTION
         assert (await send_request(server, "POST", "/v1/client/metadata", body))[1] == f"Unknown node {UNKNOWN}"
 
 
@@ -220,7 +226,7 @@ async def test_metadata_is_changed_by_post_and_the_query_overrides_the_node_of_t
 @pytest.mark.parametrize("meta", [None, {}])
 async def test_metadata_without_keys_is_refused(meta: Any) -> None:
     async with ACluster() as cluster:
-        server = await with_work(cluster)
+        server = await start_server_with_allocations(cluster)
 
         refusal = await send_request(server, "POST", f"/v1/client/metadata?node_id={NODE}", {"Meta": meta})
 
@@ -231,7 +237,7 @@ async def test_metadata_without_keys_is_refused(meta: Any) -> None:
 @pytest.mark.parametrize("key", ["", "1a", "a..b", "a.", "a b", "a.1"])
 async def test_a_metadata_key_consists_of_names_joined_by_dots(key: str) -> None:
     async with ACluster() as cluster:
-        server = await with_work(cluster)
+        server = await start_server_with_allocations(cluster)
 
         status, text = await send_request(server, "POST", f"/v1/client/metadata?node_id={NODE}", {"Meta": {key: "x"}})
 
@@ -267,7 +273,7 @@ async def test_an_invalid_call_is_refused_before_the_node_is_called(
     method: str, target: str, body: Any, text: str
 ) -> None:
     async with ACluster() as cluster:
-        server = await with_work(cluster)
+        server = await start_server_with_allocations(cluster)
         echo = server.server.node_channels = EchoChannels()
 
         status, refusal = await send_request(server, method, target.format(RUNNING_ID), body)
@@ -278,7 +284,7 @@ async def test_an_invalid_call_is_refused_before_the_node_is_called(
 @in_virtual_time
 async def test_an_allocation_that_should_not_run_is_not_restarted() -> None:
     async with ACluster() as cluster:
-        server = await with_work(cluster)
+        server = await start_server_with_allocations(cluster)
 
         assert await send_request(server, "PUT", f"/v1/client/allocation/{ENDED_ID}/restart", None) == (
             400,
@@ -301,7 +307,7 @@ async def test_an_allocation_that_should_not_run_is_not_restarted() -> None:
 )
 async def test_each_call_needs_its_right_in_the_namespace_of_the_allocation(capability: str, allowed: set[str]) -> None:
     async with ACluster() as cluster:
-        server = await with_work(cluster, access=True)
+        server = await start_server_with_allocations(cluster, access=True)
         enable_acl(server)
         right = await a_token(server, f'namespace "default" {{ capabilities = ["{capability}"] }}')
         other_reply = await a_token(server, f'namespace "team" {{ capabilities = ["{capability}"] }}')
@@ -310,7 +316,7 @@ async def test_each_call_needs_its_right_in_the_namespace_of_the_allocation(capa
             parts = target.partition("?")[0].split("/")
             case = parts[4] if parts[3] == "fs" else parts[5]
             case = "pause_state" if (case, method) == ("pause", "GET") else case
-            if await send_request(server, method, target.format(RUNNING_ID), body, headers=right) == NO_PATH:
+            if await send_request(server, method, target.format(RUNNING_ID), body, headers=right) == NO_CONNECTION:
                 allowed_callers.add(case)
             if await send_request(server, method, target.format(RUNNING_ID), body, headers=other_reply) != DENIED:
                 allowed_elsewhere.add(case)
@@ -321,20 +327,20 @@ async def test_each_call_needs_its_right_in_the_namespace_of_the_allocation(capa
 @in_virtual_time
 async def test_a_command_next_to_an_unisolated_task_also_needs_the_node_right() -> None:
     async with ACluster() as cluster:
-        server = await with_work(cluster, driver="raw_exec")
+        server = await start_server_with_allocations(cluster, driver="raw_exec")
         enable_acl(server)
         subset = await a_token(server, 'namespace "default" { capabilities = ["alloc-exec"] }')
         combined = await a_token(server, 'namespace "default" { capabilities = ["alloc-exec", "alloc-node-exec"] }')
         target = f'/v1/client/allocation/{RUNNING_ID}/exec?task=server&command=["ls"]'
 
         assert await send_request(server, "GET", target, None, headers=subset) == DENIED
-        assert await send_request(server, "GET", target, None, headers=combined) == NO_PATH
+        assert await send_request(server, "GET", target, None, headers=combined) == NO_CONNECTION
 
 
 @in_virtual_time
 async def test_reading_a_node_agent_needs_the_read_right_and_changing_it_the_write_right() -> None:
     async with ACluster() as cluster:
-        server = await with_work(cluster)
+        server = await start_server_with_allocations(cluster)
         enable_acl(server)
         reader = await a_token(server, 'node { policy = "read" }')
         writer = await a_token(server, 'node { policy = "write" }')
@@ -342,8 +348,8 @@ async def test_reading_a_node_agent_needs_the_read_right_and_changing_it_the_wri
         for method, path, body in NODE_REQUESTS:
             by_reader = await send_request(server, method, f"{path}?node_id={NODE}", body, headers=reader)
             by_writer = await send_request(server, method, f"{path}?node_id={NODE}", body, headers=writer)
-            assert by_writer == NO_PATH
-            responses[method, path.rsplit("/", 1)[-1]] = by_reader == NO_PATH
+            assert by_writer == NO_CONNECTION
+            responses[method, path.rsplit("/", 1)[-1]] = by_reader == NO_CONNECTION
 
         assert {case for case, is_open in responses.items() if is_open} == {
             ("GET", "metadata"), ("GET", "stats"), ("GET", "identity"),
@@ -358,7 +364,7 @@ NODE_HEADERS = {"X-Cluster-Node-Secret": SECRET}
 @in_virtual_time
 async def test_allocation_data_is_sent_only_to_the_node_of_the_replacement() -> None:
     async with ACluster() as cluster:
-        server = await with_work(cluster, access=True)
+        server = await start_server_with_allocations(cluster, access=True)
         enable_acl(server)
         operator = await a_token(server, management=True)
         job = server.server.replica.get(JOBS, "default", "shop")
@@ -384,7 +390,7 @@ async def test_allocation_data_is_sent_only_to_the_node_of_the_replacement() -> 
 @in_virtual_time
 async def test_a_node_reads_only_predecessors_of_its_own_allocations() -> None:
     async with ACluster() as cluster:
-        server = await with_work(cluster)
+        server = await start_server_with_allocations(cluster)
 
         refused_keys = await get(server, f"/v1/node/{NODE}/former/{ENDED_ID}", headers=NODE_HEADERS)
         without_secret = await get(server, f"/v1/node/{NODE}/former/{ENDED_ID}")

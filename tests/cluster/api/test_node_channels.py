@@ -105,6 +105,7 @@ class OpenNode:
 
 
 async def with_node(cluster: ACluster, *, access: bool = False, driver: str = "docker") -> OneServer:
+    """Start a server with a ready node that runs one allocation."""
     server = await cluster.a_server(access=access)
     action = TaskAction(name="greet", command="/bin/echo", args=("hello", "you"))
     job = a_job("shop", a_group("web", a_task("server", driver=driver, actions=(action,))), create_index=WRITE_INDEX)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.builders import a_group, a_job, a_task
 from tests.cluster.api.access import ApiCaller, an_operator, status_and_json
 from tests.kit.cluster import ACluster
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from tests.kit.state import SECRET, a_node, an_allocation
 from tests.kit.virtual_time import in_virtual_time
 from wharf.cluster.state.tables import ALLOCATIONS, JOB_VERSIONS, KEYRING, NODES
@@ -21,17 +21,18 @@ from wharf.contract.model.times import HOUR, MINUTE, SECOND
 NODE = "5f0c8a9e-0000-4000-8000-000000000001"
 VAULT = WorkloadIdentity(name="vault", audience=("vault.example",), ttl=10 * MINUTE)
 JOB = a_job("web", a_group("front", a_task("app", identities=(VAULT,))))
-WORK = an_allocation(JOB, id="11111111-1111-4111-8111-111111111111", node_id=NODE)
+ALLOCATION = an_allocation(JOB, id="11111111-1111-4111-8111-111111111111", node_id=NODE)
 
 
-async def a_cluster_with_work(cluster: ACluster, work: Allocation = WORK) -> ApiCaller:
+async def start_server_with_allocation(cluster: ACluster, allocation: Allocation = ALLOCATION) -> ApiCaller:
+    """Start a server with this allocation, and return an operator."""
     operator = await an_operator(cluster)
     server = operator.server.server
     puts = [
         NODES.build_put(a_node(NODE)),
         NODES.build_put(a_node("other")),
         JOB_VERSIONS.build_put(JOB),
-        ALLOCATIONS.build_put(work),
+        ALLOCATIONS.build_put(allocation),
     ]
     await server.writer.commit(Write("test", Cause(CauseKind.REQUEST), puts))
     await server.writer.catch_up()
@@ -44,12 +45,12 @@ async def as_node(
     headers = {"X-Cluster-Node-Secret": secret}
     sent = b"" if body is None else json.dumps(body).encode()
     return status_and_json(
-        await ask(operator.server.api, "POST", f"/v1/node/{node}/{path}", headers=headers, body=sent)
+        await send_raw(operator.server.api, "POST", f"/v1/node/{node}/{path}", headers=headers, body=sent)
     )
 
 
 def build_request(*names: str) -> dict[str, object]:
-    return {"AllocID": WORK.id, "Task": "app", "Names": names}
+    return {"AllocID": ALLOCATION.id, "Task": "app", "Names": names}
 
 
 def claims_of(jwt: str) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def claims_of(jwt: str) -> dict[str, Any]:
 @in_virtual_time
 async def test_a_node_gets_the_identities_that_the_jobs_of_its_tasks_declare() -> None:
     async with ACluster() as cluster:
-        operator = await a_cluster_with_work(cluster)
+        operator = await start_server_with_allocation(cluster)
 
         status, reply = await as_node(operator, "identities", build_request("default", "vault"))
         default, vault = reply["Identities"]
@@ -78,14 +79,14 @@ async def test_a_node_gets_the_identities_that_the_jobs_of_its_tasks_declare() -
 @in_virtual_time
 async def test_a_node_gets_no_identity_for_other_nodes_tasks_or_finished_allocations() -> None:
     async with ACluster() as cluster:
-        operator = await a_cluster_with_work(cluster)
+        operator = await start_server_with_allocation(cluster)
 
         assert (await as_node(operator, "identities", build_request("default"), node="other"))[0] == 403
         assert (await as_node(operator, "identities", build_request("default"), secret="a guess"))[0] == 403
         undeclared_name = await as_node(operator, "identities", build_request("admin"))
         assert undeclared_name == (400, 'task "app" does not declare an identity "admin"')
         server = operator.server.server
-        over = replace(WORK, client_status=ClientStatus.COMPLETE)
+        over = replace(ALLOCATION, client_status=ClientStatus.COMPLETE)
         await server.writer.commit(Write("test", Cause(CauseKind.REQUEST), [ALLOCATIONS.build_put(over)]))
         await server.writer.catch_up()
         assert (await as_node(operator, "identities", build_request("default")))[0] == 400
@@ -94,7 +95,7 @@ async def test_a_node_gets_no_identity_for_other_nodes_tasks_or_finished_allocat
 @in_virtual_time
 async def test_the_identity_of_a_node_grants_no_access() -> None:
     async with ACluster() as cluster:
-        operator = await a_cluster_with_work(cluster)
+        operator = await start_server_with_allocation(cluster)
 
         status, reply = await as_node(operator, "identity")
         claims = claims_of(reply["Identity"]["JWT"])

@@ -170,7 +170,7 @@ async def test_an_unknown_node_is_404_with_an_index_and_a_short_id_is_refused() 
 
 
 @in_virtual_time
-async def test_the_allocations_of_a_node_are_those_of_readable_namespaces() -> None:
+async def test_only_allocations_of_readable_namespaces_are_listed_for_a_node() -> None:
     async with ACluster() as cluster:
         server = await with_nodes(cluster)
         own_header, nomad_header = (
@@ -286,7 +286,8 @@ async def test_post_works_like_put_for_nodes() -> None:
 # -- evaluate, purge
 
 
-async def with_jobs_on(server: OneServer, count: int) -> None:
+async def store_jobs_on_node(server: OneServer, count: int) -> None:
+    """Store this number of stopped jobs, each with an unknown allocation on the node."""
     for number in range(count):
         job = a_job(f"job-{number}", create_index=WRITE_INDEX, status="dead", stop=True)
         await commit(
@@ -300,9 +301,9 @@ async def with_jobs_on(server: OneServer, count: int) -> None:
 
 @in_virtual_time
 async def test_evaluating_a_node_evaluates_all_its_jobs_in_as_many_writes_as_needed() -> None:
-    async with ACluster(bounds=WriteLimits(changes=30, conditions=30, bytes=100_000)) as cluster:
+    async with ACluster(limits=WriteLimits(changes=30, conditions=30, bytes=100_000)) as cluster:
         server = await with_nodes(cluster)
-        await with_jobs_on(server, 12)
+        await store_jobs_on_node(server, 12)
 
         evaluated = read(await put(server, f"/v1/node/{ONE}/evaluate"))
 
@@ -314,9 +315,9 @@ async def test_evaluating_a_node_evaluates_all_its_jobs_in_as_many_writes_as_nee
 
 @in_virtual_time
 async def test_a_purged_node_is_deleted_and_all_its_allocations_are_lost() -> None:
-    async with ACluster(bounds=WriteLimits(changes=30, conditions=30, bytes=100_000)) as cluster:
+    async with ACluster(limits=WriteLimits(changes=30, conditions=30, bytes=100_000)) as cluster:
         server = await with_nodes(cluster)
-        await with_jobs_on(server, 12)
+        await store_jobs_on_node(server, 12)
 
         purged = read(await put(server, f"/v1/node/{ONE}/purge"))
 
@@ -333,7 +334,7 @@ async def test_a_new_leader_continues_the_evaluations_of_a_purged_node() -> None
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         await commit(server, NODES.build_put(a_node(ONE, status=NodeStatus.READY, create_index=WRITE_INDEX)))
-        await with_jobs_on(server, 2)
+        await store_jobs_on_node(server, 2)
         await commit(server, NODES.build_delete(ONE))
 
         await server.lead()
@@ -353,7 +354,7 @@ async def test_a_purged_node_that_is_alive_registers_again() -> None:
         await put(server, f"/v1/node/{node.id}/purge")
         await until(lambda: server.replica.get(NODES, node.id) is None, what="the job is purged")
 
-        await node.is_ready()
+        await node.wait_ready()
 
 
 # -- rights

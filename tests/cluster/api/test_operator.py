@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time, until
 from wharf.cluster.state.tables import LEADER, MEMBERS
 from wharf.contract.client import ClientReply
@@ -18,14 +18,14 @@ AUTOPILOT = "/v1/operator/autopilot/configuration"
 
 
 async def get(server: OneServer, path: str, query: str = "") -> ClientReply:
-    return await ask(server.api, "GET", path, query=query)
+    return await send_raw(server.api, "GET", path, query=query)
 
 
 async def put(
     server: OneServer, path: str, body: object = None, query: str = "", *, method: str = "PUT"
 ) -> ClientReply:
     data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-    return await ask(server.api, method, path, query=query, body=data)
+    return await send_raw(server.api, method, path, query=query, body=data)
 
 
 async def with_member(server: OneServer, name: str, **fields: Any) -> None:
@@ -276,7 +276,7 @@ async def test_leadership_is_transferred_to_the_named_server() -> None:
         assert lock is not None
 
         pending = cluster.start(put(second, "/v1/operator/raft/transfer-leadership", query="id=m2"), name="transfer")
-        await until(lambda: lock.heir == "m2", what="the leader transfers leadership")
+        await until(lambda: lock.successor == "m2", what="the leader transfers leadership")
         await second.lead()
 
         reply = await pending

@@ -6,7 +6,7 @@ import pytest
 
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time
 from wharf.contract.model.acl.permissions import AnyToken, PublicAccess
 from wharf.contract.wire.endpoint_table import ENDPOINTS, Endpoint, EndpointKind
@@ -16,7 +16,7 @@ UNKNOWN_TOKEN = {"x-cluster-token": ID}
 
 PUBLIC_ENDPOINTS = {
     "status.leader", "status.peers", "agent.health", "metrics.read", "region.list",
-    # The caller has no token yet, or proves itself in another way.
+    # The caller has no token yet, or authenticates in another way.
     "acl.bootstrap", "acl.oidc.auth-url", "acl.oidc.complete", "acl.login", "acl.token.exchange", "acl.method.list",
     "identity.keys", "identity.issuer",
     "node.register", "node.heartbeat", "node.desired", "node.fetch", "node.report", "node.channel", "server.ask",
@@ -24,7 +24,7 @@ PUBLIC_ENDPOINTS = {
     # The API documents contain no data of the cluster.
     "document.openapi", "document.page",
 }  # fmt: skip
-"""Endpoints that ask nobody who they are. A new one is put here after thinking about it."""
+"""Endpoints without authentication. Think about the risk before you add one."""
 
 
 def build_path(endpoint: Endpoint) -> str:
@@ -43,7 +43,9 @@ async def list_not_refused(server: OneServer, headers: dict[str, str], *, query:
     """Return the endpoints that do not refuse a caller with these headers."""
     accepted = set()
     for endpoint in iterate_guarded():
-        reply = await ask(server.api, endpoint.method, build_path(endpoint), query=query, headers=headers, body=b"{}")
+        reply = await send_raw(
+            server.api, endpoint.method, build_path(endpoint), query=query, headers=headers, body=b"{}"
+        )
         if reply.status != 403:
             accepted.add(f"{endpoint.name}: {reply.status} {reply.body[:80]!r}")
     return accepted
@@ -73,7 +75,9 @@ async def test_endpoints_for_any_token_refuse_an_unknown_token() -> None:
         accepted = set()
         for endpoint in ENDPOINTS:
             if isinstance(endpoint.need, AnyToken) and not endpoint.unsupported_reason:
-                reply = await ask(server.api, endpoint.method, build_path(endpoint), headers=UNKNOWN_TOKEN, body=b"{}")
+                reply = await send_raw(
+                    server.api, endpoint.method, build_path(endpoint), headers=UNKNOWN_TOKEN, body=b"{}"
+                )
                 if reply.status != 403:
                     accepted.add(f"{endpoint.name}: {reply.status} {reply.body[:80]!r}")
 
@@ -86,7 +90,7 @@ def test_the_public_endpoints_are_a_known_list() -> None:
     assert open_rows == PUBLIC_ENDPOINTS
 
 
-def test_public_write_endpoints_are_only_those_of_nodes_and_logins() -> None:
+def test_only_nodes_and_logins_have_public_write_endpoints() -> None:
     writing = {
         e.name
         for e in ENDPOINTS

@@ -101,7 +101,7 @@ async def test_an_unreachable_region_is_503_with_the_addresses_tried() -> None:
     async with ACluster() as item, ACluster(seed=8) as second:
         reply = await fetch((await two_regions(item, second)).east_relay, "GET", "/v1/jobs?region=north")
 
-        assert (reply.status, reply.body) == (503, b"no server of region north replies: nobody answers")
+        assert (reply.status, reply.body) == (503, b"no server of region north replies: no server at this address")
 
 
 @in_virtual_time

@@ -12,7 +12,7 @@ import pytest
 from tests.builders import a_job
 from tests.kit.callers import a_token
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time
 from wharf.cluster.api.access_control import CallerAuthenticator
 from wharf.cluster.api.app import MAX_HEADERS, MAX_PATH_BYTES, Api
@@ -22,7 +22,7 @@ from wharf.contract.client import ClientReply
 
 
 async def get(server: OneServer, path: str, query: str = "", **options: Any) -> ClientReply:
-    return await ask(server.api, "GET", path, query=query, **options)
+    return await send_raw(server.api, "GET", path, query=query, **options)
 
 
 async def raw_headers(api: Api, method: str, path: str, headers: dict[str, str] | None = None) -> list[tuple[str, str]]:
@@ -211,7 +211,7 @@ async def test_a_preflight_request_returns_the_allowed_method_and_headers() -> N
         disallowed = await raw_headers(
             api, "OPTIONS", "/v1/var/a/b", {**requests, "access-control-request-method": "PATCH"}
         )
-        other_reply = await ask(api, "OPTIONS", "/v1/jobs", headers=requests)
+        other_reply = await send_raw(api, "OPTIONS", "/v1/jobs", headers=requests)
 
         assert ("access-control-allow-methods", "PUT") in allowed
         assert ("access-control-allow-headers", "X-Cluster-Token") in allowed
@@ -230,7 +230,7 @@ async def test_with_compatibility_replies_also_have_nomads_headers() -> None:
             await server.client.jobs.register(a_job(name))
         compat = Api(server.server, is_nomad_compatible=True)
 
-        result = (await ask(compat, "GET", "/v1/jobs", query="per_page=1")).headers
+        result = (await send_raw(compat, "GET", "/v1/jobs", query="per_page=1")).headers
         silent = (await get(server, "/v1/jobs")).headers
 
         for name in ("index", "knownleader", "lastcontact", "nexttoken"):
@@ -246,8 +246,8 @@ async def test_with_compatibility_a_token_may_be_sent_in_nomads_header() -> None
         gate = CallerAuthenticator(server.world, is_enabled=True)
         apis = [Api(server.server, authenticator=gate, is_nomad_compatible=compat) for compat in (True, False)]
 
-        statuses = [(await ask(api, "GET", "/v1/jobs", headers={"x-nomad-token": token})).status for api in apis]
-        both = await ask(apis[0], "GET", "/v1/jobs", headers={"x-nomad-token": token, "x-cluster-token": "no"})
+        statuses = [(await send_raw(api, "GET", "/v1/jobs", headers={"x-nomad-token": token})).status for api in apis]
+        both = await send_raw(apis[0], "GET", "/v1/jobs", headers={"x-nomad-token": token, "x-cluster-token": "no"})
 
         assert (statuses, both.status) == ([200, 403], 400)
 
@@ -291,7 +291,7 @@ def test_a_path_that_needs_cleaning_is_redirected_with_its_query(path: str, loca
             server = await cluster.a_server()
 
             received_texts = await get(server, path, "a=b")
-            reply = await ask(server.api, "PUT", path)
+            reply = await send_raw(server.api, "PUT", path)
 
             assert (received_texts.status, received_texts.headers["location"]) == (307, f"{location}?a=b")
             assert received_texts.body == f'<a href="{location}">Temporary Redirect</a>.\n\n'.encode()

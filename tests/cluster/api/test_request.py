@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.kit.cluster import ACluster
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time
 from wharf.cluster.api.requests.parameters import (
     QueryOptions,
@@ -119,7 +119,7 @@ async def test_an_undecodable_query_is_refused_and_changes_nothing() -> None:
         server = await cluster.a_server()
         before = server.server.replica.index
         replies = [
-            await ask(server.api, method, "/v1/jobs", query=query, body=b"{}")
+            await send_raw(server.api, method, "/v1/jobs", query=query, body=b"{}")
             for method in ("GET", "PUT")
             for query in ("filter=%ff", "a=%zz", "a=1;b=2", "%ff=1")
         ]

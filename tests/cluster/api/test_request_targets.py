@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.builders import a_job
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from tests.spec.server_requests import register
 from wharf.cluster.api.replies.shared import MAX_SHARED_REPLY_BYTES, SharedReplyCache
@@ -60,7 +60,7 @@ def test_shared_replies_are_dropped_when_their_bodies_are_too_large() -> None:
 
 
 async def get(server: OneServer, path: str, query: str = "", **options: Any) -> Any:
-    return await ask(server.api, "GET", path, query=query, **options)
+    return await send_raw(server.api, "GET", path, query=query, **options)
 
 
 @in_virtual_time

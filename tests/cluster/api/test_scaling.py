@@ -104,7 +104,7 @@ async def test_the_index_of_policies_is_at_least_one() -> None:
 
 
 @in_virtual_time
-async def test_policies_need_their_own_rights_or_those_to_list_and_read_jobs() -> None:
+async def test_policies_need_their_own_rights_or_the_rights_to_list_and_read_jobs() -> None:
     async with ACluster() as cluster:
         server = await with_policies(cluster)
         enable_acl(server)

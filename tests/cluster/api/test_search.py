@@ -25,6 +25,7 @@ A1, E1, D1, N1 = (an_id(0xAB000 + number) for number in range(1, 5))
 
 
 async def with_objects(cluster: ACluster) -> OneServer:
+    """Start a server with objects of every kind. Most names contain "shop"."""
     server = await cluster.a_server()
     await a_namespace(server, "other")
     task = a_task("serve", driver="docker", config={"image": "shop/web:3"}, services=(a_service("checkout"),))
@@ -303,7 +304,7 @@ async def test_other_requests_are_answered_during_a_long_search() -> None:
 
 
 @in_virtual_time
-async def test_a_search_of_all_contexts_covers_those_that_the_caller_may_see() -> None:
+async def test_a_search_of_all_contexts_covers_the_contexts_that_the_caller_may_see() -> None:
     async with ACluster() as cluster:
         server = await with_objects(cluster)
         enable_acl(server)
@@ -327,19 +328,19 @@ async def test_a_named_context_needs_a_right_to_it(path: str) -> None:
         enable_acl(server)
         reader = await a_token(server, READ)
 
-        async def ask_for(context: str, query: str = "") -> tuple[int, bytes]:
+        async def search_context(context: str, query: str = "") -> tuple[int, bytes]:
             body = {"Prefix": "shop", "Text": "shop", "Context": context}
             reply = await put(server, path, body, query, headers=reader)
             return (reply.status, b"") if reply.status == 200 else status_and_body(reply)
 
-        assert await ask_for("nodes") == DENIED
-        assert await ask_for("jobs", "namespace=other") == DENIED
-        assert await ask_for("jobs") == (200, b"")
-        assert await ask_for("jobs", "namespace=*") == (200, b"")
+        assert await search_context("nodes") == DENIED
+        assert await search_context("jobs", "namespace=other") == DENIED
+        assert await search_context("jobs") == (200, b"")
+        assert await search_context("jobs", "namespace=*") == (200, b"")
 
 
 @in_virtual_time
-async def test_a_search_of_all_namespaces_covers_those_that_the_caller_may_see() -> None:
+async def test_a_search_of_all_namespaces_covers_the_namespaces_that_the_caller_may_see() -> None:
     async with ACluster() as cluster:
         server = await with_objects(cluster)
         enable_acl(server)

@@ -142,7 +142,7 @@ async def test_the_same_key_chooses_the_same_instances() -> None:
 
 
 @in_virtual_time
-async def test_instances_are_chosen_from_those_that_the_filter_accepts() -> None:
+async def test_instances_are_chosen_from_the_result_of_the_filter() -> None:
     async with ACluster() as cluster:
         server = await with_services(cluster)
 

@@ -9,7 +9,7 @@ import pytest
 from tests.builders import a_job
 from tests.kit.callers import a_token, change_rules, enable_acl
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.exchange import ask
+from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
 from tests.spec.server_requests import register
 from wharf.cluster.api.replies.encoding import EncodedRecordCache, ListBodyCache, ReplyBody
@@ -19,7 +19,7 @@ READ = 'namespace "default" { policy = "read" }'
 
 
 async def get(server: OneServer, path: str, query: str = "", **options: Any) -> ClientReply:
-    return await ask(server.api, "GET", path, query=query, **options)
+    return await send_raw(server.api, "GET", path, query=query, **options)
 
 
 def count_calls(server: OneServer, name: str) -> list[int]:
@@ -124,7 +124,7 @@ async def test_a_shared_list_of_all_namespaces_is_filtered_for_each_caller() -> 
 
 
 @in_virtual_time
-async def test_a_disconnected_caller_does_not_affect_those_that_share_its_reply() -> None:
+async def test_a_disconnected_caller_does_not_affect_others_that_share_its_reply() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         index = (await get(server, "/v1/jobs")).headers["x-cluster-index"]

@@ -95,7 +95,7 @@ async def test_a_check_and_set_succeeds_only_for_the_current_version() -> None:
         _, first = await item.put(DB, {"Items": ITEMS})
         _, second = await item.put(DB, {"Items": {"a": "1"}}, query=f"cas={first['ModifyIndex']}")
 
-        late = await item.ask("PUT", DB, {"Items": {"a": "2"}}, query=f"cas={first['ModifyIndex']}")
+        late = await item.send_raw("PUT", DB, {"Items": {"a": "2"}}, query=f"cas={first['ModifyIndex']}")
         removed = await item.delete(DB, query=f"cas={first['ModifyIndex']}")
 
         assert (late.status, late.headers["x-cluster-index"]) == (409, str(second["ModifyIndex"]))
@@ -229,12 +229,12 @@ async def test_a_wrong_lost_or_missing_lock_cannot_be_renewed() -> None:
         item = await without_access_control(cluster)
         missing = await item.put(DB, {"Lock": {"ID": "x"}}, query="lock-renew")
         await item.put(DB, {"Items": ITEMS})
-        none = await item.put(DB, {"Lock": {"ID": "x"}}, query="lock-renew")
+        without_lock = await item.put(DB, {"Lock": {"ID": "x"}}, query="lock-renew")
         await item.put(DB, {}, query="lock-acquire")
         invalid = await item.put(DB, {"Lock": {"ID": "x"}}, query="lock-renew")
 
         assert missing == (404, "variable not found")
-        assert none == invalid == (409, "attempting to modify locked variable")
+        assert without_lock == invalid == (409, "attempting to modify locked variable")
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,11 @@ EXEC = "/v1/client/allocation/11111111-1111-4111-8111-111111111111/exec"
 def on_a_real_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
     @wraps(test)
     def run() -> None:
-        async def bounded() -> None:
+        async def run_with_timeout() -> None:
             async with asyncio.timeout(10.0):
                 await test()
 
-        asyncio.run(bounded())
+        asyncio.run(run_with_timeout())
 
     return run
 

@@ -33,12 +33,12 @@ class CanaryCase(NamedTuple):
 
 
 def a_rollout(count: int) -> SimulatedCluster:
-    loop = SimulatedCluster()
+    cluster = SimulatedCluster()
     for node_id in ("n0", "n1", "n2"):
-        loop.with_node(node_id)
-    loop.register(a_job("shop", a_group("web", count=count, update=ROLLING, reschedule_policy=RETRY)))
-    loop.process_pending()
-    return loop
+        cluster.with_node(node_id)
+    cluster.register(a_job("shop", a_group("web", count=count, update=ROLLING, reschedule_policy=RETRY)))
+    cluster.process_pending()
+    return cluster
 
 
 @pytest.mark.parametrize(
@@ -54,84 +54,89 @@ def a_rollout(count: int) -> SimulatedCluster:
 def test_a_deployment_with_unhealthy_canaries_fails_at_its_deadline(
     case: CanaryCase, becomes: DeploymentStatus
 ) -> None:
-    loop = a_rollout(len(case.canaries) + len(case.other_allocations))
-    for allocation, is_well in zip(loop.list_active(), [*case.canaries, *case.other_allocations], strict=True):
-        reported = loop.report(allocation, ClientStatus.RUNNING, healthy=is_well)
+    cluster = a_rollout(len(case.canaries) + len(case.other_allocations))
+    for allocation, is_well in zip(cluster.list_active(), [*case.canaries, *case.other_allocations], strict=True):
+        reported = cluster.report(allocation, ClientStatus.RUNNING, healthy=is_well)
         marked = replace(reported.desired_transition or DesiredTransition(), reschedule=True)
-        loop.put_led(ALLOCATIONS.build_put(replace(reported, desired_transition=marked)))
-    deployment = loop.deployment()
+        cluster.put_led(ALLOCATIONS.build_put(replace(reported, desired_transition=marked)))
+    deployment = cluster.deployment()
     group = replace(
         (deployment.task_groups or {})["web"],
         desired_total=case.desired_count,
         desired_canaries=case.canary_count,
-        placed_canaries=tuple(each.id for each in loop.list_active()[: len(case.canaries)]),
-        require_progress_by=to_datetime(loop.now_ns),
+        placed_canaries=tuple(each.id for each in cluster.list_active()[: len(case.canaries)]),
+        require_progress_by=to_datetime(cluster.now_ns),
     )
-    loop.put_led(DEPLOYMENTS.build_put(replace(deployment, task_groups={"web": group})))
+    cluster.put_led(DEPLOYMENTS.build_put(replace(deployment, task_groups={"web": group})))
 
-    loop.advance_deployments()
+    cluster.advance_deployments()
 
-    assert becomes is loop.deployment().status
+    assert becomes is cluster.deployment().status
 
 
 def test_a_deployment_does_not_end_while_a_failed_allocation_waits_for_its_retry() -> None:
-    loop = a_rollout(2)
-    for allocation in loop.list_active():
-        loop.report(allocation, ClientStatus.RUNNING, healthy=True)
-    deployment = loop.deployment()
+    cluster = a_rollout(2)
+    for allocation in cluster.list_active():
+        cluster.report(allocation, ClientStatus.RUNNING, healthy=True)
+    deployment = cluster.deployment()
     # A server of an earlier version also counted an allocation that was lost later.
     group = replace((deployment.task_groups or {})["web"], healthy_allocs=3)
-    loop.put_led(DEPLOYMENTS.build_put(replace(deployment, task_groups={"web": group})))
-    loop.report(loop.list_active()[0], ClientStatus.FAILED, healthy=False)
+    cluster.put_led(DEPLOYMENTS.build_put(replace(deployment, task_groups={"web": group})))
+    cluster.report(cluster.list_active()[0], ClientStatus.FAILED, healthy=False)
 
-    loop.evaluate_job(trigger=EvaluationTrigger.NODE_UPDATE)  # This comes before the deployment controller's next step.
-    loop.process_pending()
-    loop.pass_time(6)
-    loop.settle()
+    cluster.evaluate_job(
+        trigger=EvaluationTrigger.NODE_UPDATE
+    )  # This comes before the deployment controller's next step.
+    cluster.process_pending()
+    cluster.pass_time(6)
+    cluster.settle()
 
-    assert 2 == len(loop.list_active())
-    assert DeploymentStatus.SUCCESSFUL is loop.deployment().status
+    assert 2 == len(cluster.list_active())
+    assert DeploymentStatus.SUCCESSFUL is cluster.deployment().status
 
 
 def test_a_deployment_waits_until_the_replacement_of_a_lost_healthy_allocation_is_healthy() -> None:
-    loop = a_rollout(3)
-    first, second, third = loop.list_active()
-    loop.report(first, ClientStatus.RUNNING, healthy=True)
-    loop.lose_node(first.node_id)
-    loop.process_pending()
+    cluster = a_rollout(3)
+    first, second, third = cluster.list_active()
+    cluster.report(first, ClientStatus.RUNNING, healthy=True)
+    cluster.lose_node(first.node_id)
+    cluster.process_pending()
     for allocation in (second, third):
         if allocation.node_id != first.node_id:
-            loop.report(allocation, ClientStatus.RUNNING, healthy=True)
-    for allocation in loop.list_active():
-        loop.report(allocation, ClientStatus.RUNNING)
-    loop.process_pending()
-    before = loop.deployment().status
+            cluster.report(allocation, ClientStatus.RUNNING, healthy=True)
+    for allocation in cluster.list_active():
+        cluster.report(allocation, ClientStatus.RUNNING)
+    cluster.process_pending()
+    before = cluster.deployment().status
 
-    loop.settle()
+    cluster.settle()
 
-    assert (before, loop.deployment().status) == (DeploymentStatus.RUNNING, DeploymentStatus.SUCCESSFUL)
+    assert (before, cluster.deployment().status) == (DeploymentStatus.RUNNING, DeploymentStatus.SUCCESSFUL)
 
 
 def test_a_clock_that_was_set_back_does_not_extend_the_progress_deadline() -> None:
-    loop = a_rollout(2)
+    cluster = a_rollout(2)
 
-    loop.pass_time(-3_600)
-    loop.advance_deployments()
-    loop.pass_time(61)
-    loop.advance_deployments()
+    cluster.pass_time(-3_600)
+    cluster.advance_deployments()
+    cluster.pass_time(61)
+    cluster.advance_deployments()
 
     assert (DeploymentStatus.FAILED, PROGRESS_DEADLINE_DESCRIPTION) == (
-        loop.deployment().status,
-        loop.deployment().status_description,
+        cluster.deployment().status,
+        cluster.deployment().status_description,
     )
 
 
 def test_a_node_whose_clock_is_ahead_does_not_extend_the_progress_deadline() -> None:
-    loop = a_rollout(2)
+    cluster = a_rollout(2)
     well = AllocDeploymentStatus(
-        healthy=True, timestamp=to_datetime(loop.now_ns + 3_600 * SECOND_NS), modify_index=WRITE_INDEX
+        healthy=True, timestamp=to_datetime(cluster.now_ns + 3_600 * SECOND_NS), modify_index=WRITE_INDEX
     )
-    reported = replace(loop.list_active()[0], deployment_status=well, modify_time=loop.now_ns)
-    loop.put_led(ALLOCATIONS.build_put(reported))
+    reported = replace(cluster.list_active()[0], deployment_status=well, modify_time=cluster.now_ns)
+    cluster.put_led(ALLOCATIONS.build_put(reported))
 
-    assert to_datetime(loop.now_ns + 60 * SECOND_NS) == (loop.deployment().task_groups or {})["web"].require_progress_by
+    assert (
+        to_datetime(cluster.now_ns + 60 * SECOND_NS)
+        == (cluster.deployment().task_groups or {})["web"].require_progress_by
+    )

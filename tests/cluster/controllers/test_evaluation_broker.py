@@ -10,7 +10,7 @@ from wharf.cluster.controllers.evaluation_broker import EvaluationBroker
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus
 
 
-def of(job_id: str, evaluation_id: str, **fields: Any) -> Evaluation:
+def make_evaluation(job_id: str, evaluation_id: str, **fields: Any) -> Evaluation:
     return an_evaluation(a_job(job_id), evaluation_id, **fields)
 
 
@@ -31,9 +31,9 @@ def take_all(broker: EvaluationBroker) -> list[str]:
 def test_higher_priority_comes_first_and_then_the_older_evaluation() -> None:
     broker = EvaluationBroker()
     for evaluation in (
-        of("a", "young", create_index=9),
-        of("b", "old", create_index=3),
-        of("c", "urgent", create_index=12, priority=90),
+        make_evaluation("a", "young", create_index=9),
+        make_evaluation("b", "old", create_index=3),
+        make_evaluation("c", "urgent", create_index=12, priority=90),
     ):
         broker.update(evaluation)
 
@@ -43,7 +43,7 @@ def test_higher_priority_comes_first_and_then_the_older_evaluation() -> None:
 def test_only_one_evaluation_of_a_job_is_delivered_at_a_time() -> None:
     broker = EvaluationBroker()
     for number in range(3):
-        broker.update(of("a", f"a{number}", create_index=number))
+        broker.update(make_evaluation("a", f"a{number}", create_index=number))
     first = broker.take_next()
     assert first is not None
 
@@ -56,9 +56,9 @@ def test_only_one_evaluation_of_a_job_is_delivered_at_a_time() -> None:
 
 def test_other_jobs_are_delivered_while_one_is_busy() -> None:
     broker = EvaluationBroker()
-    broker.update(of("a", "a1", create_index=1))
-    broker.update(of("a", "a2", create_index=2))
-    broker.update(of("b", "b1", create_index=3))
+    broker.update(make_evaluation("a", "a1", create_index=1))
+    broker.update(make_evaluation("a", "a2", create_index=2))
+    broker.update(make_evaluation("b", "b1", create_index=3))
     broker.take_next()
 
     following = broker.take_next()
@@ -69,7 +69,7 @@ def test_other_jobs_are_delivered_while_one_is_busy() -> None:
 
 def test_an_evaluation_that_is_still_pending_when_finished_is_delivered_again() -> None:
     broker = EvaluationBroker()
-    broker.update(of("a", "a1"))
+    broker.update(make_evaluation("a", "a1"))
     first = broker.take_next()
     assert first is not None
 
@@ -80,7 +80,7 @@ def test_an_evaluation_that_is_still_pending_when_finished_is_delivered_again() 
 
 def test_a_redelivered_evaluation_has_its_newest_version() -> None:
     broker = EvaluationBroker()
-    broker.update(of("a", "a1"))
+    broker.update(make_evaluation("a", "a1"))
     first = broker.take_next()
     assert first is not None
     broker.update(replace(first, modify_index=99))
@@ -92,16 +92,16 @@ def test_a_redelivered_evaluation_has_its_newest_version() -> None:
 
 def test_an_evaluation_that_ended_meanwhile_is_not_delivered() -> None:
     broker = EvaluationBroker()
-    broker.update(of("a", "a1"))
+    broker.update(make_evaluation("a", "a1"))
 
-    broker.update(ended(of("a", "a1")))
+    broker.update(ended(make_evaluation("a", "a1")))
 
     assert (broker.take_next(), len(broker)) == (None, 0)
 
 
 def test_a_deleted_evaluation_is_not_delivered() -> None:
     broker = EvaluationBroker()
-    broker.update(of("a", "a1"))
+    broker.update(make_evaluation("a", "a1"))
 
     broker.remove("a1")
 
@@ -110,7 +110,7 @@ def test_a_deleted_evaluation_is_not_delivered() -> None:
 
 def test_an_evaluation_that_was_blocked_and_unblocked_is_delivered_once() -> None:
     broker = EvaluationBroker()
-    pending, blocked = of("a", "a1"), of("a", "a1", status=EvaluationStatus.BLOCKED)
+    pending, blocked = make_evaluation("a", "a1"), make_evaluation("a", "a1", status=EvaluationStatus.BLOCKED)
     for _ in range(5):
         broker.update(pending)
         broker.update(blocked)
@@ -121,7 +121,7 @@ def test_an_evaluation_that_was_blocked_and_unblocked_is_delivered_once() -> Non
 
 def test_an_evaluation_that_is_updated_repeatedly_is_queued_once() -> None:
     broker = EvaluationBroker()
-    broker.update(of("a", "a1"))
+    broker.update(make_evaluation("a", "a1"))
     for _ in range(5):
         evaluation = broker.take_next()
         assert evaluation is not None
@@ -134,7 +134,7 @@ def test_an_evaluation_that_is_updated_repeatedly_is_queued_once() -> None:
 def test_a_failed_evaluation_is_redelivered_after_one_and_twenty_seconds_and_keeps_its_job_busy() -> None:
     broker = EvaluationBroker()
     for number in range(2):
-        broker.update(of("a", f"a{number}", create_index=number))
+        broker.update(make_evaluation("a", f"a{number}", create_index=number))
     arguments = []
     for wait_s in (1, 20):
         evaluation = broker.take_next()
@@ -153,7 +153,7 @@ def test_a_failed_evaluation_is_redelivered_after_one_and_twenty_seconds_and_kee
 
 def test_a_failed_evaluation_does_not_wait_longer_when_the_clock_is_set_back() -> None:
     broker = EvaluationBroker()
-    broker.update(of("a", "a1"))
+    broker.update(make_evaluation("a", "a1"))
     first = broker.take_next()
     assert first is not None
     broker.redeliver_later(first, 3_600_000_000_000)
@@ -166,7 +166,7 @@ def test_a_failed_evaluation_does_not_wait_longer_when_the_clock_is_set_back() -
 def test_a_failed_evaluation_that_is_canceled_releases_its_job() -> None:
     broker = EvaluationBroker()
     for number in range(2):
-        broker.update(of("a", f"a{number}", create_index=number))
+        broker.update(make_evaluation("a", f"a{number}", create_index=number))
     first = broker.take_next()
     assert first is not None
     broker.redeliver_later(first, 0)

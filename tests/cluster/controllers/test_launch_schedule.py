@@ -36,75 +36,73 @@ def a_state(job: Job, *, now: str = "2026-03-01T00:30:00") -> AState:
     return state
 
 
-def tracked(state: AState) -> LaunchSchedule:
+def track(state: AState) -> LaunchSchedule:
     launches = LaunchSchedule()
     launches.update_job(KEY, state.job("nightly"), state.now_ns)
     return launches
 
 
-def times_until(launches: LaunchSchedule, end: str) -> list[str]:
-    """Return the launches of a leader that is never late."""
-    launches_made = []
+def list_launches_until(launches: LaunchSchedule, end: str) -> list[str]:
+    """Return the launches until `end` of a leader that is never late."""
+    times = []
     while (due_ns := launches.next_deadline_ns()) is not None and due_ns <= at(end):
-        launches_made += [
-            to_datetime(due.launch_s * SECOND_NS).strftime("%d %H:%M:%S") for due in launches.take_due(due_ns)
-        ]
-    return launches_made
+        times += [to_datetime(due.launch_s * SECOND_NS).strftime("%d %H:%M:%S") for due in launches.take_due(due_ns)]
+    return times
 
 
 def launch(state: AState, launch_s: int) -> ChildJobResult | None:
     return state.lead(launch_if_due(state.replica, DueLaunch(KEY, launch_s), state.moment, SETTINGS))
 
 
-def restored(state: AState) -> LaunchSchedule:
+def restore_schedule(state: AState) -> LaunchSchedule:
     launches = LaunchSchedule()
     launches.restore_job(state.replica, KEY, state.now_ns)
     return launches
 
 
-def last_launch(state: AState, time: str) -> None:
+def record_last_launch(state: AState, time: str) -> None:
     state.put(
         PERIODIC_LAUNCHES.build_put(PeriodicLaunch(namespace="default", id="nightly", launch=to_datetime(at(time))))
     )
 
 
-# -- when
+# -- launch times
 
 
 def test_a_job_is_launched_at_each_time_of_its_schedule() -> None:
-    launches = tracked(a_state(periodic("*/20 * * * *")))
+    launches = track(a_state(periodic("*/20 * * * *")))
 
-    assert times_until(launches, "2026-03-01T01:20:00") == ["01 00:40:00", "01 01:00:00", "01 01:20:00"]
+    assert list_launches_until(launches, "2026-03-01T01:20:00") == ["01 00:40:00", "01 01:00:00", "01 01:20:00"]
 
 
 def test_the_earliest_launch_of_several_schedules_comes_first() -> None:
-    launches = tracked(a_state(periodic("0 * * * *", "45 * * * *")))
+    launches = track(a_state(periodic("0 * * * *", "45 * * * *")))
 
-    assert times_until(launches, "2026-03-01T01:50:00") == ["01 00:45:00", "01 01:00:00", "01 01:45:00"]
+    assert list_launches_until(launches, "2026-03-01T01:50:00") == ["01 00:45:00", "01 01:00:00", "01 01:45:00"]
 
 
 def test_a_schedule_uses_its_time_zone() -> None:
-    launches = tracked(a_state(periodic("0 3 * * *", time_zone="America/New_York")))
+    launches = track(a_state(periodic("0 3 * * *", time_zone="America/New_York")))
 
-    assert times_until(launches, "2026-03-01T12:00:00") == ["01 08:00:00"]
+    assert list_launches_until(launches, "2026-03-01T12:00:00") == ["01 08:00:00"]
 
 
 def test_a_local_time_that_is_skipped_in_spring_has_no_launch_that_day() -> None:
     job = periodic("30 2 * * *", time_zone="Europe/Berlin")
-    launches = tracked(a_state(job, now="2026-03-28T12:00:00"))
+    launches = track(a_state(job, now="2026-03-28T12:00:00"))
 
-    assert times_until(launches, "2026-03-30T12:00:00") == ["30 00:30:00"]
+    assert list_launches_until(launches, "2026-03-30T12:00:00") == ["30 00:30:00"]
 
 
 def test_a_local_time_that_is_repeated_in_autumn_launches_twice() -> None:
     job = periodic("30 2 * * *", time_zone="Europe/Berlin")
-    launches = tracked(a_state(job, now="2026-10-24T12:00:00"))
+    launches = track(a_state(job, now="2026-10-24T12:00:00"))
 
-    assert times_until(launches, "2026-10-25T12:00:00") == ["25 00:30:00", "25 01:30:00"]
+    assert list_launches_until(launches, "2026-10-25T12:00:00") == ["25 00:30:00", "25 01:30:00"]
 
 
 def test_a_job_whose_schedule_has_no_time_left_is_never_due() -> None:
-    launches = tracked(a_state(periodic("0 0 1 1 * 2020")))
+    launches = track(a_state(periodic("0 0 1 1 * 2020")))
 
     assert launches.next_deadline_ns() is None
 
@@ -124,7 +122,7 @@ def test_neither_disabled_nor_stopped_nor_parameterized_jobs_are_launched() -> N
 def test_a_stopped_or_deleted_job_is_not_due() -> None:
     state = a_state(periodic())
     for deleted in (replace(state.job("nightly"), stop=True), None):
-        launches = tracked(state)
+        launches = track(state)
         launches.update_job(KEY, deleted, state.now_ns)
 
         assert launches.next_deadline_ns() is None
@@ -132,43 +130,43 @@ def test_a_stopped_or_deleted_job_is_not_due() -> None:
 
 def test_a_new_schedule_counts_from_its_submission() -> None:
     state = a_state(periodic())
-    launches = tracked(state)
+    launches = track(state)
     state.now_ns += 10 * MINUTE_NS
     state.register(periodic("50 * * * *"))
 
     launches.update_job(KEY, state.job("nightly"), state.now_ns)
 
-    assert times_until(launches, "2026-03-01T01:30:00") == ["01 00:50:00"]
+    assert list_launches_until(launches, "2026-03-01T01:30:00") == ["01 00:50:00"]
 
 
 def test_other_changes_of_a_job_move_no_launch() -> None:
     state = a_state(periodic())
-    launches = tracked(state)
+    launches = track(state)
 
     launches.update_job(KEY, replace(state.job("nightly"), priority=70), at("2026-03-01T01:00:00"))
 
     assert launches.next_deadline_ns() == at("2026-03-01T01:00:00")
 
 
-def test_missed_launches_are_made_up_for_by_one_launch() -> None:
-    launches = tracked(a_state(periodic("*/10 * * * *")))
+def test_one_launch_replaces_all_missed_launches() -> None:
+    launches = track(a_state(periodic("*/10 * * * *")))
 
     assert len(launches.take_due(at("2026-03-01T05:05:00"))) == 1
     assert launches.next_deadline_ns() == at("2026-03-01T05:10:00")
 
 
 def test_a_job_can_request_all_or_none_of_its_missed_launches() -> None:
-    every, none = (tracked(a_state(periodic("*/10 * * * *", missed=missed))) for missed in ("all", "none"))
+    all_missed, none_missed = (track(a_state(periodic("*/10 * * * *", missed=missed))) for missed in ("all", "none"))
 
     assert [at(f"2026-03-01T00:{minute}:00") // SECOND_NS for minute in (40, 50)] == [
-        due.launch_s for due in every.take_due(at("2026-03-01T00:55:00"))
+        due.launch_s for due in all_missed.take_due(at("2026-03-01T00:55:00"))
     ]
-    assert [] == none.take_due(at("2026-03-01T00:55:00"))
-    assert at("2026-03-01T01:00:00") == every.next_deadline_ns() == none.next_deadline_ns()
+    assert [] == none_missed.take_due(at("2026-03-01T00:55:00"))
+    assert at("2026-03-01T01:00:00") == all_missed.next_deadline_ns() == none_missed.next_deadline_ns()
 
 
 def test_a_slightly_late_leader_skips_no_launch() -> None:
-    launches = tracked(a_state(periodic("*/10 * * * * * *")))
+    launches = track(a_state(periodic("*/10 * * * * * *")))
 
     assert len(launches.take_due(at("2026-03-01T00:30:35"))) == 3
 
@@ -241,15 +239,15 @@ def test_the_same_launch_again_creates_no_second_child() -> None:
 
 def test_a_new_leader_continues_after_the_last_launch() -> None:
     state = a_state(periodic())
-    last_launch(state, "2026-03-01T00:00:00")
+    record_last_launch(state, "2026-03-01T00:00:00")
 
-    assert restored(state).next_deadline_ns() == at("2026-03-01T01:00:00")
+    assert restore_schedule(state).next_deadline_ns() == at("2026-03-01T01:00:00")
 
 
-def test_a_new_leader_makes_up_once_for_any_number_of_missed_launches() -> None:
+def test_a_new_leader_starts_one_launch_for_any_number_of_missed_launches() -> None:
     state = a_state(periodic("*/10 * * * *"))
-    last_launch(state, "2026-02-28T00:00:00")
-    launches = restored(state)
+    record_last_launch(state, "2026-02-28T00:00:00")
+    launches = restore_schedule(state)
 
     due = launches.take_due(state.now_ns)
 
@@ -257,11 +255,11 @@ def test_a_new_leader_makes_up_once_for_any_number_of_missed_launches() -> None:
     assert launches.next_deadline_ns() == at("2026-03-01T00:40:00")
 
 
-def test_a_new_leader_makes_up_for_all_or_none_if_the_job_requests_it() -> None:
+def test_a_new_leader_starts_all_or_no_missed_launches_if_the_job_requests_it() -> None:
     def list_made_up_launches(missed: str) -> tuple[list[str], int | None]:
         state = a_state(periodic("*/10 * * * *", missed=missed))
-        last_launch(state, "2026-03-01T00:00:00")
-        launches = restored(state)
+        record_last_launch(state, "2026-03-01T00:00:00")
+        launches = restore_schedule(state)
         due = [to_datetime(each.launch_s * SECOND_NS).strftime("%H:%M") for each in launches.take_due(state.now_ns)]
         return due, launches.next_deadline_ns()
 
@@ -271,7 +269,7 @@ def test_a_new_leader_makes_up_for_all_or_none_if_the_job_requests_it() -> None:
 
 
 def test_many_missed_launches_are_returned_in_several_steps() -> None:
-    launches = tracked(a_state(periodic("* * * * *", missed="all")))
+    launches = track(a_state(periodic("* * * * *", missed="all")))
 
     result = [len(launches.take_due(at("2026-03-01T03:00:00"))) for _ in range(3)]
 
@@ -280,13 +278,13 @@ def test_many_missed_launches_are_returned_in_several_steps() -> None:
 
 def test_a_launch_that_the_previous_leader_may_have_started_keeps_its_second() -> None:
     state = a_state(periodic(), now="2026-03-01T01:00:05")
-    last_launch(state, "2026-03-01T00:00:00")
+    record_last_launch(state, "2026-03-01T00:00:00")
 
-    assert restored(state).take_due(state.now_ns) == [DueLaunch(KEY, at("2026-03-01T01:00:00") // SECOND_NS)]
+    assert restore_schedule(state).take_due(state.now_ns) == [DueLaunch(KEY, at("2026-03-01T01:00:00") // SECOND_NS)]
 
 
 def test_a_job_that_was_never_due_has_no_missed_launches() -> None:
     state = a_state(periodic())
     state.now_ns += MINUTE_NS
 
-    assert restored(state).take_due(state.now_ns) == []
+    assert restore_schedule(state).take_due(state.now_ns) == []

@@ -17,44 +17,44 @@ from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.operator.rebalancing import Rebalancing
 
 
-def sized(job_id: str, count: int, *, cpu: int = 200, memory_mb: int = 200, at_once: int = 1) -> Job:
+def make_job(job_id: str, count: int, *, cpu: int = 200, memory_mb: int = 200, at_once: int = 1) -> Job:
     task = a_task(resources=some_resources(cpu=cpu, memory_mb=memory_mb))
     return a_job(job_id, a_group("web", task, count=count, migrate=MigratePolicy(max_parallel=at_once)))
 
 
-def scattered(count: int, *, at_once: int = 1) -> SimulatedCluster:
-    """Return a loop with one `shop` allocation alone on each node, and as many partly used nodes with capacity that
+def make_scattered_cluster(count: int, *, at_once: int = 1) -> SimulatedCluster:
+    """Return a cluster with one `shop` allocation alone on each node, and as many partly used nodes with capacity that
     were added later.
     """
-    loop = SimulatedCluster()
+    cluster = SimulatedCluster()
     for at in range(count):
-        loop.with_node(f"alone-{at}", cpu=1_000, memory_mb=1_000)
-        loop.register(sized("shop", at + 1, at_once=at_once))
-        loop.settle()
+        cluster.with_node(f"alone-{at}", cpu=1_000, memory_mb=1_000)
+        cluster.register(make_job("shop", at + 1, at_once=at_once))
+        cluster.settle()
     for at in range(count):
-        loop.with_node(f"shared-{at}", cpu=1_000, memory_mb=1_000)
+        cluster.with_node(f"shared-{at}", cpu=1_000, memory_mb=1_000)
         existing = (a_constraint("${node.unique.name}", f"shared-{at}", "="),)
-        loop.register(replace(sized(f"stays-{at}", 1, cpu=600, memory_mb=600), constraints=existing))
-        loop.settle()
-    return loop
+        cluster.register(replace(make_job(f"stays-{at}", 1, cpu=600, memory_mb=600), constraints=existing))
+        cluster.settle()
+    return cluster
 
 
-def propose(loop: SimulatedCluster) -> Rebalancing:
-    return propose_moves(loop.replica, SchedulerCache.from_snapshot(loop.replica))
+def propose(cluster: SimulatedCluster) -> Rebalancing:
+    return propose_moves(cluster.replica, SchedulerCache.from_snapshot(cluster.replica))
 
 
-def start_and_count(loop: SimulatedCluster) -> int:
-    proposal = propose(loop)
-    return loop.lead(start_moves(loop.replica, proposal.moves, loop.moment, max_changes=100)).move_count
+def start_and_count(cluster: SimulatedCluster) -> int:
+    proposal = propose(cluster)
+    return cluster.lead(start_moves(cluster.replica, proposal.moves, cluster.moment, max_changes=100)).move_count
 
 
-def nodes_of(loop: SimulatedCluster) -> set[str]:
-    return {each.node_id for each in loop.list_active("shop")}
+def list_node_ids(cluster: SimulatedCluster) -> set[str]:
+    return {each.node_id for each in cluster.list_active("shop")}
 
 
 def test_scattered_allocations_are_reported_with_better_nodes_and_the_gain() -> None:
-    loop = scattered(4)
-    proposal = propose(loop)
+    cluster = make_scattered_cluster(4)
+    proposal = propose(cluster)
 
     assert (len(proposal.moves), proposal.nodes_used, proposal.nodes_used_after) == (4, 8, 4)
     assert all(move.score_after - move.score_before >= MIN_SCORE_GAIN for move in proposal.moves)
@@ -66,81 +66,81 @@ def test_scattered_allocations_are_reported_with_better_nodes_and_the_gain() -> 
 
 
 def test_a_proposal_moves_nothing() -> None:
-    loop = scattered(3)
-    before = list(loop.list_active("shop"))
-    propose(loop)
+    cluster = make_scattered_cluster(3)
+    before = list(cluster.list_active("shop"))
+    propose(cluster)
 
-    assert loop.list_active("shop") == before
+    assert cluster.list_active("shop") == before
 
 
 @settings(max_examples=10)
 @given(st.integers(2, 5), st.integers(1, 3))
 def test_no_more_allocations_of_a_group_move_at_a_time_than_its_migrate_limit_allows(count: int, at_once: int) -> None:
-    loop = scattered(count, at_once=at_once)
-    marked = start_and_count(loop)
+    cluster = make_scattered_cluster(count, at_once=at_once)
+    marked = start_and_count(cluster)
 
     assert marked <= at_once
-    assert len([each for each in loop.list_active("shop") if not each.should_migrate]) >= count - at_once
+    assert len([each for each in cluster.list_active("shop") if not each.should_migrate]) >= count - at_once
 
 
 @settings(max_examples=10)
 @given(st.integers(2, 5))
 def test_repeated_moves_end_on_fewer_nodes_with_the_whole_count(count: int) -> None:
-    loop = scattered(count)
+    cluster = make_scattered_cluster(count)
     for _ in range(3 * count):
-        if not start_and_count(loop):
+        if not start_and_count(cluster):
             break
-        loop.settle()
-        for each in loop.list_active("shop"):  # Their nodes report them as healthy.
+        cluster.settle()
+        for each in cluster.list_active("shop"):  # Their nodes report them as healthy.
             well = AllocDeploymentStatus(healthy=True, modify_index=WRITE_INDEX)
-            loop.put_led(ALLOCATIONS.build_put(replace(each, deployment_status=well)))
+            cluster.put_led(ALLOCATIONS.build_put(replace(each, deployment_status=well)))
 
-    assert (propose(loop).moves, len(loop.list_active("shop"))) == ((), count)
-    assert {node_id.partition("-")[0] for node_id in nodes_of(loop)} == {"shared"}
+    assert (propose(cluster).moves, len(cluster.list_active("shop"))) == ((), count)
+    assert {node_id.partition("-")[0] for node_id in list_node_ids(cluster)} == {"shared"}
 
 
 def test_a_moved_allocation_gets_the_proposed_node() -> None:
-    loop = scattered(3)
-    first = propose(loop).moves[0]
-    loop.lead(start_moves(loop.replica, [first], loop.moment, max_changes=100))
-    loop.settle()
+    cluster = make_scattered_cluster(3)
+    first = propose(cluster).moves[0]
+    cluster.lead(start_moves(cluster.replica, [first], cluster.moment, max_changes=100))
+    cluster.settle()
 
-    assert [each.node_id for each in loop.list_active("shop") if each.previous_allocation == first.alloc_id] == [
+    assert [each.node_id for each in cluster.list_active("shop") if each.previous_allocation == first.alloc_id] == [
         first.to_node_id
     ]
 
 
 def test_the_spread_algorithm_empties_the_fullest_node_first() -> None:
-    loop = SimulatedCluster()
-    loop.with_node("crowded", cpu=800, memory_mb=800)
-    loop.register(sized("shop", 4))
-    loop.settle()
-    loop.with_node("loaded", cpu=1_000, memory_mb=1_000)
-    loop.register(sized("blog", 3))
-    loop.settle()
-    loop.with_node("empty", cpu=4_000, memory_mb=4_000)
-    configuration = loop.replica.get(SCHEDULER_CONFIGURATION)
+    cluster = SimulatedCluster()
+    cluster.with_node("crowded", cpu=800, memory_mb=800)
+    cluster.register(make_job("shop", 4))
+    cluster.settle()
+    cluster.with_node("loaded", cpu=1_000, memory_mb=1_000)
+    cluster.register(make_job("blog", 3))
+    cluster.settle()
+    cluster.with_node("empty", cpu=4_000, memory_mb=4_000)
+    configuration = cluster.replica.get(SCHEDULER_CONFIGURATION)
     assert configuration is not None
     # A configuration that was decoded holds plain text, not the member of the enum.
-    loop.put(SCHEDULER_CONFIGURATION.build_put(replace(configuration, scheduler_algorithm="spread")))
+    cluster.put(SCHEDULER_CONFIGURATION.build_put(replace(configuration, scheduler_algorithm="spread")))
 
-    assert propose(loop).moves[0].from_node_id == "crowded"
+    assert propose(cluster).moves[0].from_node_id == "crowded"
 
 
 def test_batch_allocations_are_not_moved() -> None:
-    loop = SimulatedCluster()
-    loop.with_node("n0", cpu=1_000, memory_mb=1_000)
-    loop.register(a_batch_job("shop", a_group("web", a_task(resources=some_resources()))))
-    loop.settle()
-    loop.with_node("n1", cpu=200, memory_mb=128)
+    cluster = SimulatedCluster()
+    cluster.with_node("n0", cpu=1_000, memory_mb=1_000)
+    cluster.register(a_batch_job("shop", a_group("web", a_task(resources=some_resources()))))
+    cluster.settle()
+    cluster.with_node("n1", cpu=200, memory_mb=128)
 
-    assert propose(loop).text == "no allocation would have a better score on another node: 1 node in use"
+    assert propose(cluster).text == "no allocation would have a better score on another node: 1 node in use"
 
 
 def test_an_allocation_that_changed_since_the_proposal_is_not_moved() -> None:
-    loop = scattered(3)
-    proposal = propose(loop)
-    loop.register(sized("shop", 0))
-    loop.settle()
+    cluster = make_scattered_cluster(3)
+    proposal = propose(cluster)
+    cluster.register(make_job("shop", 0))
+    cluster.settle()
 
-    assert loop.lead(start_moves(loop.replica, proposal.moves, loop.moment, max_changes=100)).move_count == 0
+    assert cluster.lead(start_moves(cluster.replica, proposal.moves, cluster.moment, max_changes=100)).move_count == 0

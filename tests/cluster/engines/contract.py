@@ -1,6 +1,6 @@
-"""What the contract suite needs to know about an engine, and helper functions for its tests.
+"""The facts about an engine that the contract suite needs, and helper functions for its tests.
 
-An engine joins the suite by a module `tests/cluster/engines/kind_<name>.py` that declares `KIND`.
+To add an engine to the suite, add a module `tests/cluster/engines/kind_<name>.py` that defines `KIND`.
 """
 
 import importlib
@@ -24,7 +24,8 @@ from wharf.cluster.engines.port import (
 )
 from wharf.contract.model.log import Cause, CauseKind, Condition
 
-Place = tuple[str, str]
+RecordKey = tuple[str, str]
+"""The table and the key of a record."""
 
 
 class FreshLog(Protocol):
@@ -44,11 +45,13 @@ class FreshLog(Protocol):
 
 
 class EngineKind(Protocol):
+    """A kind of engine that the suite tests."""
+
     name: str
     programs: Sequence[str]
     """The system programs that its tests start."""
     ttl_s: float
-    """The shortest lease that the engine keeps to."""
+    """The shortest lease duration that the engine supports."""
     allows_many_engines: bool
     """Whether several members can open the same log at once."""
 
@@ -66,7 +69,7 @@ def kinds(*, many_engines_only: bool = False) -> list[ParameterSet]:
     ]
 
 
-# --- words ---
+# --- writing and reading records ---
 
 _numbers = itertools.count(1)
 
@@ -103,27 +106,27 @@ async def commit(
     return index_of(await engine.commit(a_write(*changes, conditions=conditions, lease=lease)))
 
 
-async def load(engine: LogEngine) -> tuple[dict[Place, tuple[int, bytes]], LogPosition]:
+async def load(engine: LogEngine) -> tuple[dict[RecordKey, tuple[int, bytes]], LogPosition]:
     """Load the log: version and data of every record, and the position of the load."""
     loading = engine.load()
     rows = {(row.table, row.key): (row.version, row.data) async for slice in loading.iter_slices() for row in slice}
     return rows, await loading.get_position()
 
 
-async def written(engine: LogEngine) -> dict[Place, int]:
+async def written(engine: LogEngine) -> dict[RecordKey, int]:
     """Return the index at which each record was written, also after restores."""
     loading = engine.load()
     return {(row.table, row.key): row.write_index async for slice in loading.iter_slices() for row in slice}
 
 
-async def records(engine: LogEngine) -> dict[Place, bytes]:
+async def records(engine: LogEngine) -> dict[RecordKey, bytes]:
     """Return the data of every record."""
     rows, _ = await load(engine)
     return {row_key: data for row_key, (_, data) in rows.items()}
 
 
 async def follow_to(engine: LogEngine, *, after: int, index: int) -> list[Batch]:
-    """The batches of the feed up to the one with this index."""
+    """Return the batches of the feed after index `after`, up to and including `index`."""
     feed = engine.follow(after)
     batches = [await anext(feed)]
     while batches[-1].index < index:
@@ -131,7 +134,7 @@ async def follow_to(engine: LogEngine, *, after: int, index: int) -> list[Batch]
     return batches
 
 
-def replay(batches: Sequence[Batch], onto: Mapping[Place, tuple[int, bytes]]) -> dict[Place, tuple[int, bytes]]:
+def replay(batches: Sequence[Batch], onto: Mapping[RecordKey, tuple[int, bytes]]) -> dict[RecordKey, tuple[int, bytes]]:
     """Return the records after these batches are applied."""
     rows = dict(onto)
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Real etcd servers for tests: one or several members on free ports, in a folder of the test, ended by process id."""
+"""Real etcd servers for tests: one or several members on free ports, with data in a folder of the test."""
 
 import contextlib
 import http.client
@@ -15,6 +15,8 @@ from tests.waiting import wait_until
 
 
 class EtcdMember:
+    """One etcd process."""
+
     def __init__(self, name: str, folder: Path, *, client_port: int, peer_port: int, options: Sequence[str]) -> None:
         self.name = name
         self.data = folder / name
@@ -26,6 +28,7 @@ class EtcdMember:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, cluster: str) -> None:
+        """Start the process. `cluster` lists the peer URLs of all members."""
         assert self._process is None, f"{self.name} runs already"
         client_url = f"{self.scheme}://{self.endpoint}"
         command = [
@@ -44,7 +47,7 @@ class EtcdMember:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
     def is_healthy(self) -> bool:
-        """It answers and knows a leader."""
+        """Return whether the member replies and has a leader. Over TLS, whether it accepts connections."""
         assert self._process is not None, f"{self.name} was not started"
         assert self._process.poll() is None, f"{self.name} ended: {self._log.read_text(errors='replace')[-2000:]}"
         if self.scheme == "https":
@@ -66,7 +69,7 @@ class EtcdMember:
         return False
 
     def kill(self) -> None:
-        """SIGKILL: what it had not synced is gone with it."""
+        """Kill the process with SIGKILL. Unsynced data is lost."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -84,7 +87,7 @@ class EtcdMember:
 
 
 class EtcdCluster:
-    """Use as a context: its members end with it."""
+    """A cluster of etcd members. `running_etcd` starts it and kills its members."""
 
     def __init__(self, folder: Path, *, members: int = 1, options: Sequence[str] = ()) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -118,7 +121,7 @@ class EtcdCluster:
             member.kill()
 
     def leader(self) -> EtcdMember:
-        """The member that leads just now, by etcdctl."""
+        """Return the current leader, as etcdctl shows it."""
 
         def find() -> EtcdMember | None:
             for member in self.members:
@@ -131,7 +134,7 @@ class EtcdCluster:
         return wait_until(find, what="the cluster has a leader")
 
     def ctl(self, *arguments: str, endpoint: str = "", check: bool = True) -> str:
-        """Run etcdctl."""
+        """Run etcdctl and return its output."""
         command = ["etcdctl", f"--endpoints={endpoint or self.endpoints[0]}", *arguments]
         environment = os.environ | {"ETCDCTL_API": "3"}
         process = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30)

@@ -1,4 +1,4 @@
-"""The etcd engine in the contract suite: one real server for all tests, a prefix of its own for each."""
+"""The etcd engine in the contract suite: one real server for all tests, and a separate prefix for each test."""
 
 import atexit
 import functools
@@ -24,8 +24,8 @@ _numbers = itertools.count(1)
 
 @functools.cache
 def shared_server() -> EtcdCluster:
-    """Started by the first test that needs it, ended with the process."""
-    # What these tests prove has nothing to do with a disk, and etcd syncs it at every write: memory is quicker.
+    """Return the server of all tests. The first call starts it; it is killed when the test process ends."""
+    # etcd syncs its disk at every write. These tests do not test the disk, so a folder in memory saves time.
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="wharf-etcd-", dir=memory if os.access(memory, os.W_OK) else None))
     cluster = EtcdCluster(folder)
@@ -36,7 +36,7 @@ def shared_server() -> EtcdCluster:
 
 
 def fresh_settings(cluster: EtcdCluster) -> EtcdSettings:
-    """Settings by which nobody has written yet."""
+    """Return settings with an unused prefix."""
     return EtcdSettings(endpoints=cluster.endpoints, prefix=f"/test/{next(_numbers)}", page_rows=100)
 
 
@@ -57,7 +57,7 @@ class FreshEtcdLog:
         return await self.open_engine()
 
     async def write_elsewhere(self) -> None:
-        # Above and below our prefix, and one that begins like it.
+        # Keys below and above our prefix, and one that begins with it.
         client = EtcdClient(self.settings, RealWorld())
         client.open()
         keys = [b"/aaa", self.settings.prefix.encode() + b"0", b"/zzz"]
@@ -79,7 +79,7 @@ class EtcdKind:
     allows_many_engines = True
 
     @asynccontextmanager
-    async def fresh(self, folder: Path) -> AsyncIterator[FreshLog]:  # noqa: ARG002 (the port of kinds gives one)
+    async def fresh(self, folder: Path) -> AsyncIterator[FreshLog]:  # noqa: ARG002 (`EngineKind` requires it)
         log = FreshEtcdLog()
         try:
             yield log

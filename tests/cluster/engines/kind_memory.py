@@ -1,4 +1,4 @@
-"""The memory engine in the contract suite, as it plays etcd."""
+"""The memory engine in the contract suite, with the write limits of etcd."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -41,7 +41,7 @@ class MemoryKind:
     allows_many_engines = True
 
     @asynccontextmanager
-    async def fresh(self, folder: Path) -> AsyncIterator[FreshLog]:  # noqa: ARG002 (the port of kinds gives one)
+    async def fresh(self, folder: Path) -> AsyncIterator[FreshLog]:  # noqa: ARG002 (`EngineKind` requires it)
         log = FreshMemoryLog()
         yield log
         await log.close()

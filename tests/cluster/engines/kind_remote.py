@@ -28,7 +28,7 @@ class FreshRemoteLog:
         return await self.open_engine()
 
     async def write_elsewhere(self) -> None:
-        """Nobody else writes into our file."""
+        """Do nothing: the file is not shared."""
 
     async def close(self) -> None:
         for engine in self._engines:
@@ -36,7 +36,7 @@ class FreshRemoteLog:
         self._store.end()
 
     def _start(self) -> StoreProcess:
-        # No tail is promised, so that a compaction shows at once.
+        # Without a minimum tail, a compaction deletes batches at once.
         return StoreProcess(self._folder, tail_changes=0)
 
 

@@ -1,4 +1,4 @@
-"""The file of one folder in the contract suite, opened in the process of the tests."""
+"""The SQLite engine in the contract suite, in the process of the tests."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +15,7 @@ class FreshSqliteLog:
         self._engines: list[SqliteEngine] = []
 
     async def open_engine(self) -> SqliteEngine:
-        # No tail is promised, so that a compaction shows at once.
+        # Without a minimum tail, a compaction deletes batches at once.
         engine = SqliteEngine(RealWorld(), self._folder, min_tail_changes=0)
         await engine.open()
         self._engines.append(engine)
@@ -26,7 +26,7 @@ class FreshSqliteLog:
         return await self.open_engine()
 
     async def write_elsewhere(self) -> None:
-        """Nobody else writes into our file."""
+        """Do nothing: the file is not shared."""
 
     async def close(self) -> None:
         for engine in self._engines:

@@ -1,7 +1,7 @@
-"""A process that leads, for a test that stops it: `python paused_leader.py ENDPOINT PREFIX TTL_S`.
+"""A process that leads until a test pauses it: `python paused_leader.py ENDPOINT PREFIX TTL_S`.
 
-Says `leader VERSION`, waits for a line on its input, then tries to write as the leader that it was and says how that
-went, and whether it still believed in its lease.
+Prints `leader VERSION` and waits for a line on its input. Then it tries to write as the leader, and prints the outcome
+and whether its lease still seemed valid.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""A real store process for tests: started on a folder, ended or killed by its process id.
+"""A real store process for tests.
 
-As a program (`python -m tests.cluster.engines.store_process FOLDER TAIL_CHANGES PARENT`) it is that process.
+`python -m tests.cluster.engines.store_process FOLDER TAIL_CHANGES PARENT` runs the process itself.
 """
 
 import os
@@ -17,26 +17,35 @@ ROOT = Path(__file__).parents[3]
 
 
 class StoreProcess:
+    """A running store process on a folder. The constructor starts it."""
+
     def __init__(self, folder: Path, *, tail_changes: int = 100_000) -> None:
         self.folder = folder
         self.socket_path = StoreProcessSettings(folder=str(folder)).get_socket_path()
-        reading, self._lifeline = os.pipe()
+        read_end, self._parent_pipe = os.pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.cluster.engines.store_process", str(folder), str(tail_changes), str(reading)],
+            [
+                sys.executable,
+                "-m",
+                "tests.cluster.engines.store_process",
+                str(folder),
+                str(tail_changes),
+                str(read_end),
+            ],
             cwd=ROOT,
-            pass_fds=(reading,),
+            pass_fds=(read_end,),
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
         )
-        os.close(reading)
+        os.close(read_end)
         self.pid = self._process.pid
 
-    def wait_until_it_listens(self) -> None:
+    def wait_until_listening(self) -> None:
         wait_until(lambda: self.socket_path.exists() or self._process.poll() is not None, what="the store listens")
 
     def end(self) -> None:
-        """As a supervisor does: SIGTERM, then wait."""
+        """Send SIGTERM as a supervisor does, and wait for the end."""
         self.signal_end()
         self.wait()
 
@@ -46,7 +55,7 @@ class StoreProcess:
     def pause(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
     def memory_mb(self) -> float:
@@ -54,10 +63,10 @@ class StoreProcess:
         (line,) = (line for line in status.splitlines() if line.startswith("VmRSS:"))
         return int(line.split()[1]) / 1024
 
-    def leave(self) -> None:
-        """As a parent that dies: only the pipe tells."""
-        os.close(self._lifeline)
-        self._lifeline = -1
+    def close_parent_pipe(self) -> None:
+        """Close the pipe to the process, as the death of its parent does."""
+        os.close(self._parent_pipe)
+        self._parent_pipe = -1
 
     def signal_kill(self) -> None:
         self._process.kill()
@@ -67,11 +76,11 @@ class StoreProcess:
         self.wait()
 
     def wait(self) -> tuple[int, str]:
-        """Its exit code and what it said."""
+        """Wait for the end. Return the exit code and the error output."""
         _, errors = self._process.communicate(timeout=60)
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
+        if self._parent_pipe >= 0:
+            os.close(self._parent_pipe)
+            self._parent_pipe = -1
         return self._process.returncode, errors
 
 

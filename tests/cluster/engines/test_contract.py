@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.engines.contract import (
     EngineKind,
     FreshLog,
-    Place,
+    RecordKey,
     a_write,
     commit,
     drop,
@@ -43,27 +43,27 @@ from wharf.contract.model.log import Cause, CauseKind
 EveryKind = pytest.mark.parametrize("kind", kinds())
 NeedsManyEngines = pytest.mark.parametrize("kind", kinds(many_engines_only=True))
 
-Opening = Callable[[EngineKind], AbstractAsyncContextManager[tuple[FreshLog, LogEngine]]]
+OpenLog = Callable[[EngineKind], AbstractAsyncContextManager[tuple[FreshLog, LogEngine]]]
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Opening:
-    """Opens an empty log of a kind and one engine to it."""
+def open_log(tmp_path: Path) -> OpenLog:
+    """A context manager that opens an empty log of a kind, and one engine."""
 
     @asynccontextmanager
-    async def opening(kind: EngineKind) -> AsyncIterator[tuple[FreshLog, LogEngine]]:
+    async def open_log_of_kind(kind: EngineKind) -> AsyncIterator[tuple[FreshLog, LogEngine]]:
         async with kind.fresh(tmp_path) as log:
             yield log, await log.open_engine()
 
-    return opening
+    return open_log_of_kind
 
 
-# --- committed: durable, once, whole, at the index first_index ---
+# --- committed writes ---
 
 
 @EveryKind
-async def test_an_empty_log_has_no_records_and_index_0(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_an_empty_log_has_no_records_and_index_0(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
         rows, position = await load(engine)
 
         assert (rows, position.index, position.last_changes) == ({}, 0, {})
@@ -71,16 +71,16 @@ async def test_an_empty_log_has_no_records_and_index_0(kind: EngineKind, opened:
 
 
 @EveryKind
-async def test_the_first_batch_has_index_1(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (log, engine):
+async def test_the_first_batch_has_index_1(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (log, engine):
         await log.write_elsewhere()
 
         assert await commit(engine, put("a")) == FIRST_INDEX
 
 
 @EveryKind
-async def test_indexes_grow(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (log, engine):
+async def test_indexes_grow(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (log, engine):
         indexes = []
         for number in range(5):
             indexes.append(await commit(engine, put(f"k{number}")))
@@ -91,9 +91,9 @@ async def test_indexes_grow(kind: EngineKind, opened: Opening) -> None:
 
 @EveryKind
 async def test_a_committed_record_is_read_with_the_index_of_its_batch_as_version(
-    kind: EngineKind, opened: Opening
+    kind: EngineKind, open_log: OpenLog
 ) -> None:
-    async with opened(kind) as (_, engine):
+    async with open_log(kind) as (_, engine):
         first = await commit(engine, put("a", b"1"), put("b", b"1"))
         second = await commit(engine, put("a", b"2"))
 
@@ -102,8 +102,8 @@ async def test_a_committed_record_is_read_with_the_index_of_its_batch_as_version
 
 
 @EveryKind
-async def test_committed_records_exist_after_the_log_is_reopened(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (log, engine):
+async def test_committed_records_exist_after_the_log_is_reopened(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (log, engine):
         first = await commit(engine, put("a", b"1"), put("b", b"1"))
         second = await commit(engine, drop("a"), put("c", b"2", table="nodes"))
 
@@ -113,8 +113,8 @@ async def test_committed_records_exist_after_the_log_is_reopened(kind: EngineKin
 
 
 @EveryKind
-async def test_a_deleted_record_is_not_read(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_a_deleted_record_is_not_read(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
         await commit(engine, put("a"), put("b"))
         await commit(engine, drop("a"))
 
@@ -122,8 +122,8 @@ async def test_a_deleted_record_is_not_read(kind: EngineKind, opened: Opening) -
 
 
 @EveryKind
-async def test_deleting_a_missing_record_is_not_an_error(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_deleting_a_missing_record_is_not_an_error(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
         await commit(engine, put("a"))
         await commit(engine, drop("missing"))
 
@@ -131,15 +131,18 @@ async def test_deleting_a_missing_record_is_not_an_error(kind: EngineKind, opene
 
 
 @EveryKind
-async def test_keys_and_data_may_hold_anything(kind: EngineKind, opened: Opening) -> None:
-    odd = ["", "a/b", "a\0b", "/", "ä ö €\U0001f6a2", "\U0010ffff", "%00", "a" * 500]
-    everything = bytes(range(256))
-    async with opened(kind) as (_, engine):
+async def test_keys_and_data_may_contain_anything(kind: EngineKind, open_log: OpenLog) -> None:
+    unusual_keys = ["", "a/b", "a\0b", "/", "ä ö €\U0001f6a2", "\U0010ffff", "%00", "a" * 500]
+    all_bytes = bytes(range(256))
+    async with open_log(kind) as (_, engine):
         index = await commit(
-            engine, *(put(key, everything) for key in odd), put("empty", b""), put("a/b", table="nodes")
+            engine, *(put(key, all_bytes) for key in unusual_keys), put("empty", b""), put("a/b", table="nodes")
         )
 
-        expected = {("jobs", key): everything for key in odd} | {("jobs", "empty"): b"", ("nodes", "a/b"): b"data"}
+        expected = {("jobs", key): all_bytes for key in unusual_keys} | {
+            ("jobs", "empty"): b"",
+            ("nodes", "a/b"): b"data",
+        }
         assert expected == await records(engine)
         (batch,) = await follow_to(engine, after=0, index=index)
         assert expected == {(change.table, change.key): change.data for change in batch.changes}
@@ -149,8 +152,8 @@ async def test_keys_and_data_may_hold_anything(kind: EngineKind, opened: Opening
 
 
 @EveryKind
-async def test_a_write_whose_conditions_hold_is_committed(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_a_write_whose_conditions_hold_is_committed(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
         index = await commit(engine, put("a", b"1"))
         await commit(engine, put("a", b"2"), conditions=[unchanged("a", index), unchanged("new", 0)])
 
@@ -158,8 +161,10 @@ async def test_a_write_whose_conditions_hold_is_committed(kind: EngineKind, open
 
 
 @EveryKind
-async def test_a_conflict_names_exactly_the_changed_keys_and_changes_nothing(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_a_conflict_names_exactly_the_changed_keys_and_changes_nothing(
+    kind: EngineKind, open_log: OpenLog
+) -> None:
+    async with open_log(kind) as (_, engine):
         first = await commit(engine, put("same"), put("moved"), put("dropped"), put("there"))
         second = await commit(engine, put("moved"), drop("dropped"))
         conditions = [
@@ -177,14 +182,14 @@ async def test_a_conflict_names_exactly_the_changed_keys_and_changes_nothing(kin
         expected = [("jobs", key) for key in ("dropped", "moved", "never was", "there")]
         assert isinstance(outcome, WriteConflict)
         assert expected == sorted(outcome.keys)
-        after, standing_after = await load(engine)
-        assert (before, position.last_changes) == (after, standing_after.last_changes)
+        after, position_after = await load(engine)
+        assert (before, position.last_changes) == (after, position_after.last_changes)
         assert await engine.barrier() == second
 
 
 @EveryKind
-async def test_conditions_of_the_first_write_are_checked_too(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_conditions_of_the_first_write_are_checked_too(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
         outcome = await engine.commit(a_write(put("a"), conditions=[unchanged("a", 7), unchanged("b", 0)]))
 
         assert isinstance(outcome, WriteConflict)
@@ -193,8 +198,8 @@ async def test_conditions_of_the_first_write_are_checked_too(kind: EngineKind, o
 
 
 @EveryKind
-async def test_one_of_many_writes_on_the_same_condition_succeeds(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (log, engine):
+async def test_one_of_many_writes_on_the_same_condition_succeeds(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (log, engine):
         engines = [engine, await log.open_engine()] if kind.allows_many_engines else [engine]
         index = await commit(engine, put("a"))
         writes = [a_write(put("a", str(n).encode()), conditions=[unchanged("a", index)]) for n in range(20)]
@@ -207,17 +212,17 @@ async def test_one_of_many_writes_on_the_same_condition_succeeds(kind: EngineKin
         assert {(("jobs", "a"),)} == {tuple(loser.keys) for loser in losers}
 
 
-# --- bounds ---
+# --- limits ---
 
 
 @EveryKind
-async def test_a_write_as_large_as_the_limits_is_committed_in_one_batch(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_a_write_as_large_as_the_limits_is_committed_in_one_batch(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
         await commit(engine, put("first"))
-        bounds = engine.limits
-        size = bounds.bytes // bounds.changes
-        changes = [put(f"k{n}", bytes(size)) for n in range(bounds.changes)]
-        conditions = [unchanged(f"k{n}", 0) for n in range(bounds.conditions)]
+        limits = engine.limits
+        size = limits.bytes // limits.changes
+        changes = [put(f"k{n}", bytes(size)) for n in range(limits.changes)]
+        conditions = [unchanged(f"k{n}", 0) for n in range(limits.conditions)]
 
         index = await commit(engine, *changes, conditions=conditions)
 
@@ -226,8 +231,8 @@ async def test_a_write_as_large_as_the_limits_is_committed_in_one_batch(kind: En
 
 
 @EveryKind
-async def test_the_first_write_may_be_as_large_as_the_limits(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_the_first_write_may_be_as_large_as_the_limits(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
         changes = [put(f"k{n}") for n in range(engine.limits.changes)]
         conditions = [unchanged(f"k{n}", 0) for n in range(engine.limits.conditions)]
 
@@ -235,17 +240,17 @@ async def test_the_first_write_may_be_as_large_as_the_limits(kind: EngineKind, o
 
 
 @EveryKind
-async def test_a_write_beyond_the_limits_is_rejected_and_changes_nothing(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
-        bounds = engine.limits
+async def test_a_write_beyond_the_limits_is_rejected_and_changes_nothing(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
+        limits = engine.limits
         index = await commit(engine, put("a"))
         rejections = [
             a_write(),
             a_write(put("a", b"1"), put("a", b"2")),
             a_write(put("a", b"1"), drop("a")),
-            a_write(*(put(f"k{n}") for n in range(bounds.changes + 1))),
-            a_write(put("b"), conditions=[unchanged(f"k{n}", 0) for n in range(bounds.conditions + 1)]),
-            a_write(put("b", bytes(bounds.bytes + 1))),
+            a_write(*(put(f"k{n}") for n in range(limits.changes + 1))),
+            a_write(put("b"), conditions=[unchanged(f"k{n}", 0) for n in range(limits.conditions + 1)]),
+            a_write(put("b", bytes(limits.bytes + 1))),
         ]
 
         outcomes = [await engine.commit(write) for write in rejections]
@@ -259,8 +264,8 @@ async def test_a_write_beyond_the_limits_is_rejected_and_changes_nothing(kind: E
 
 
 @EveryKind
-async def test_a_follower_of_an_empty_log_gets_the_first_batch(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_a_follower_of_an_empty_log_gets_the_first_batch(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
         feed = engine.follow(0)
         following = asyncio.ensure_future(anext(feed))
         await asyncio.sleep(0)
@@ -279,9 +284,9 @@ async def test_a_follower_of_an_empty_log_gets_the_first_batch(kind: EngineKind,
 
 @EveryKind
 async def test_a_batch_of_the_feed_contains_deletions_even_of_missing_records(
-    kind: EngineKind, opened: Opening
+    kind: EngineKind, open_log: OpenLog
 ) -> None:
-    async with opened(kind) as (_, engine):
+    async with open_log(kind) as (_, engine):
         await commit(engine, put("a"), put("b"), put("c", table="nodes"))
         changes = [put("a", b"2"), drop("b"), drop("missing"), drop("c", table="nodes"), put("d", table="nodes")]
         index = await commit(engine, *changes)
@@ -294,18 +299,20 @@ async def test_a_batch_of_the_feed_contains_deletions_even_of_missing_records(
 
 
 @EveryKind
-async def test_the_feed_gives_every_batch_once_and_in_order_while_many_write(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (log, engine):
+async def test_the_feed_returns_every_batch_once_and_in_order_during_concurrent_writes(
+    kind: EngineKind, open_log: OpenLog
+) -> None:
+    async with open_log(kind) as (log, engine):
         engines = [engine, await log.open_engine(), await log.open_engine()] if kind.allows_many_engines else [engine]
         writes = [a_write(*(put(f"{writer}-{key}") for key in range(writer + 1))) for writer in range(60)]
         follower = asyncio.ensure_future(read_batches(engines[-1], len(writes)))
 
-        async def write_and_disturb(number: int) -> int:
+        async def write_and_write_elsewhere(number: int) -> int:
             index = index_of(await engines[number % len(engines)].commit(writes[number]))
             await log.write_elsewhere()
             return index
 
-        indexes = await asyncio.gather(*(write_and_disturb(number) for number in range(len(writes))))
+        indexes = await asyncio.gather(*(write_and_write_elsewhere(number) for number in range(len(writes))))
 
         expected = sorted(zip(indexes, [write.id for write in writes], strict=True))
         batches = await follower
@@ -321,8 +328,8 @@ async def read_batches(engine: LogEngine, count: int) -> list[Batch]:
 
 
 @EveryKind
-async def test_the_feed_begins_after_the_requested_index(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_the_feed_begins_after_the_requested_index(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
         indexes = [await commit(engine, put(f"k{number}")) for number in range(6)]
 
         batches = await follow_to(engine, after=indexes[2], index=indexes[-1])
@@ -330,8 +337,10 @@ async def test_the_feed_begins_after_the_requested_index(kind: EngineKind, opene
 
 
 @EveryKind
-async def test_following_after_an_index_that_the_log_never_reached_is_behind(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_following_after_an_index_that_the_log_never_reached_is_behind(
+    kind: EngineKind, open_log: OpenLog
+) -> None:
+    async with open_log(kind) as (_, engine):
         index = await commit(engine, put("a"))
 
         with pytest.raises(FollowerBehind):
@@ -339,8 +348,8 @@ async def test_following_after_an_index_that_the_log_never_reached_is_behind(kin
 
 
 @EveryKind
-async def test_several_followers_get_the_same(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_several_followers_receive_the_same_batches(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
         followers = [asyncio.ensure_future(read_batches(engine, 10)) for _ in range(3)]
         for number in range(10):
             await commit(engine, put(f"k{number}"))
@@ -350,12 +359,12 @@ async def test_several_followers_get_the_same(kind: EngineKind, opened: Opening)
 
 
 @EveryKind
-async def test_closing_an_engine_ends_its_feeds_with_log_unavailable(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_closing_an_engine_ends_its_feeds_with_log_unavailable(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
         index = await commit(engine, put("a"))
         feed = engine.follow(index)
         following = asyncio.ensure_future(anext(feed))
-        await engine.barrier()  # Meanwhile the follower has begun to wait.
+        await engine.barrier()  # Lets the follower begin to wait.
         await engine.close()
 
         with pytest.raises(LogUnavailable):
@@ -363,8 +372,8 @@ async def test_closing_an_engine_ends_its_feeds_with_log_unavailable(kind: Engin
 
 
 @EveryKind
-async def test_a_closed_engine_is_unavailable(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_a_closed_engine_is_unavailable(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
         await commit(engine, put("a"))
         await engine.close()
 
@@ -380,16 +389,16 @@ async def test_a_closed_engine_is_unavailable(kind: EngineKind, opened: Opening)
 
 
 @EveryKind
-async def test_a_load_under_writes_and_the_feed_after_it_give_exactly_the_final_state(
-    kind: EngineKind, opened: Opening
+async def test_a_load_during_writes_and_the_feed_after_it_return_exactly_the_final_state(
+    kind: EngineKind, open_log: OpenLog
 ) -> None:
-    async with opened(kind) as (log, engine):
+    async with open_log(kind) as (log, engine):
         writer = await log.open_engine() if kind.allows_many_engines else engine
         for start in range(0, 500, 50):
             await commit(engine, *(put(f"k{number}", b"0") for number in range(start, start + 50)))
         last = 0
 
-        async def write_on() -> None:
+        async def write_batches() -> None:
             nonlocal last
             for number in range(100):
                 deleted = number * 7 % 500
@@ -397,7 +406,7 @@ async def test_a_load_under_writes_and_the_feed_after_it_give_exactly_the_final_
                     writer, put(f"k{number}", b"1"), drop(f"k{deleted}") if deleted != number else put("x")
                 )
 
-        writing = asyncio.ensure_future(write_on())
+        writing = asyncio.ensure_future(write_batches())
         loads = [await load(engine) for _ in range(3)]
         await writing
 
@@ -410,9 +419,9 @@ async def test_a_load_under_writes_and_the_feed_after_it_give_exactly_the_final_
 
 @EveryKind
 async def test_the_last_change_of_a_table_is_that_of_its_last_batch_after_drops_and_when_opened_again(
-    kind: EngineKind, opened: Opening
+    kind: EngineKind, open_log: OpenLog
 ) -> None:
-    async with opened(kind) as (log, engine):
+    async with open_log(kind) as (log, engine):
         first = await commit(engine, put("a"), put("n", table="nodes"), put("e", table="evaluations"))
         second = await commit(engine, put("a"), put("b"))
         third = await commit(engine, drop("n", table="nodes"))
@@ -428,8 +437,8 @@ async def test_the_last_change_of_a_table_is_that_of_its_last_batch_after_drops_
 
 
 @EveryKind
-async def test_deleting_a_missing_record_is_a_change_of_its_table(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (log, engine):
+async def test_deleting_a_missing_record_is_a_change_of_its_table(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (log, engine):
         await commit(engine, put("a"))
         index = await commit(engine, drop("missing"))
 
@@ -441,8 +450,8 @@ async def test_deleting_a_missing_record_is_a_change_of_its_table(kind: EngineKi
 
 
 @NeedsManyEngines
-async def test_a_barrier_covers_every_earlier_write_of_another_engine(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (log, engine):
+async def test_a_barrier_covers_every_earlier_write_of_another_engine(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (log, engine):
         other_engine = await log.open_engine()
         for number in range(20):
             index = await commit(engine, put(f"k{number}"))
@@ -450,21 +459,21 @@ async def test_a_barrier_covers_every_earlier_write_of_another_engine(kind: Engi
 
 
 @EveryKind
-async def test_concurrent_barriers_each_return_a_correct_index(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_concurrent_barriers_each_return_a_correct_index(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
 
-        async def write_and_ask(number: int) -> bool:
+        async def write_and_pass_barrier(number: int) -> bool:
             index = await commit(engine, put(f"k{number}"))
             return await engine.barrier() >= index
 
-        assert await asyncio.gather(*(write_and_ask(number) for number in range(50))) == [True] * 50
+        assert await asyncio.gather(*(write_and_pass_barrier(number) for number in range(50))) == [True] * 50
 
 
 @EveryKind
 async def test_a_committed_write_is_found_by_its_id_and_an_unknown_one_is_not(
-    kind: EngineKind, opened: Opening
+    kind: EngineKind, open_log: OpenLog
 ) -> None:
-    async with opened(kind) as (log, engine):
+    async with open_log(kind) as (log, engine):
         assert await engine.find_write("never", since=0) is None
         writes = [a_write(put(f"k{number}")) for number in range(5)]
         indexes = [index_of(await engine.commit(write)) for write in writes]
@@ -476,8 +485,8 @@ async def test_a_committed_write_is_found_by_its_id_and_an_unknown_one_is_not(
 
 
 @EveryKind
-async def test_a_search_looks_back_to_since_and_not_further(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_a_search_looks_back_to_since_and_not_further(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
         await commit(engine, put("a"))
         write = a_write(put("b"))
         index = index_of(await engine.commit(write))
@@ -488,8 +497,8 @@ async def test_a_search_looks_back_to_since_and_not_further(kind: EngineKind, op
 
 
 @EveryKind
-async def test_writes_go_on_after_a_search(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_writes_continue_after_a_search(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
         index = await commit(engine, put("a"))
         await engine.find_write("never", since=0)
         await commit(engine, put("a", b"2"), conditions=[unchanged("a", index)])
@@ -502,9 +511,9 @@ async def test_writes_go_on_after_a_search(kind: EngineKind, opened: Opening) ->
 
 @EveryKind
 async def test_after_a_compaction_the_feed_reaches_back_to_the_requested_index(
-    kind: EngineKind, opened: Opening
+    kind: EngineKind, open_log: OpenLog
 ) -> None:
-    async with opened(kind) as (_, engine):
+    async with open_log(kind) as (_, engine):
         indexes = [await commit(engine, put("a", str(number).encode())) for number in range(10)]
         await commit(engine, drop("a"))
         last = await commit(engine, drop("b"))
@@ -517,8 +526,8 @@ async def test_after_a_compaction_the_feed_reaches_back_to_the_requested_index(
 
 
 @EveryKind
-async def test_a_compaction_takes_nothing_from_the_state(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (log, engine):
+async def test_a_compaction_does_not_change_the_state(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (log, engine):
         await commit(engine, put("a"), put("n", table="nodes"))
         await commit(engine, drop("n", table="nodes"))
         index = await commit(engine, put("b"))
@@ -533,8 +542,8 @@ async def test_a_compaction_takes_nothing_from_the_state(kind: EngineKind, opene
 
 
 @EveryKind
-async def test_a_search_beyond_a_compaction_is_behind(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_a_search_beyond_a_compaction_is_behind(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
         first = a_write(put("a"))
         await engine.commit(first)
         last = [await commit(engine, put("a")) for _ in range(5)][-1]
@@ -546,8 +555,8 @@ async def test_a_search_beyond_a_compaction_is_behind(kind: EngineKind, opened: 
 
 
 @EveryKind
-async def test_compacting_twice_or_backwards_or_nothing_is_no_error(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_compacting_twice_or_backwards_or_nothing_is_no_error(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
         await engine.compact(1)
         index = await commit(engine, put("a"))
         for before in (0, index, index, 1):
@@ -560,8 +569,8 @@ async def test_compacting_twice_or_backwards_or_nothing_is_no_error(kind: Engine
 
 
 @EveryKind
-async def test_revoking_a_lease_deletes_its_records_in_one_batch(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (log, engine):
+async def test_revoking_a_lease_deletes_its_records_in_one_batch(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (log, engine):
         await commit(engine, put("stays"))
         lease = await engine.grant_lease(30.0)
         await commit(engine, put("m1", table="members"), put("m2", table="members"), lease=lease.id)
@@ -578,9 +587,9 @@ async def test_revoking_a_lease_deletes_its_records_in_one_batch(kind: EngineKin
 
 @EveryKind
 async def test_a_lease_that_ended_shows_in_last_changes_also_when_opened_again(
-    kind: EngineKind, opened: Opening
+    kind: EngineKind, open_log: OpenLog
 ) -> None:
-    async with opened(kind) as (log, engine):
+    async with open_log(kind) as (log, engine):
         first = await commit(engine, put("stays"))
         lease = await engine.grant_lease(30.0)
         index = await commit(engine, put("m1", table="members"), lease=lease.id)
@@ -595,8 +604,8 @@ async def test_a_lease_that_ended_shows_in_last_changes_also_when_opened_again(
 
 
 @EveryKind
-async def test_a_later_write_detaches_a_record_from_its_lease(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_a_later_write_detaches_a_record_from_its_lease(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
         lease = await engine.grant_lease(30.0)
         other_lease = await engine.grant_lease(30.0)
         await commit(engine, put("kept"), put("moved"), put("dropped"), put("goes"), lease=lease.id)
@@ -609,8 +618,8 @@ async def test_a_later_write_detaches_a_record_from_its_lease(kind: EngineKind, 
 
 
 @EveryKind
-async def test_a_write_on_an_ended_lease_is_refused(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_a_write_on_an_ended_lease_is_refused(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
         await commit(engine, put("a"))
         lease = await engine.grant_lease(30.0)
         await lease.revoke()
@@ -620,8 +629,8 @@ async def test_a_write_on_an_ended_lease_is_refused(kind: EngineKind, opened: Op
 
 
 @EveryKind
-async def test_a_lease_without_records_ends_without_a_batch(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_a_lease_without_records_ends_without_a_batch(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
         index = await commit(engine, put("a"))
         lease = await engine.grant_lease(30.0)
         await lease.revoke()
@@ -632,9 +641,9 @@ async def test_a_lease_without_records_ends_without_a_batch(kind: EngineKind, op
 
 @EveryKind
 async def test_a_lease_is_renewed_while_its_engine_is_open_and_returns_until_when_it_is_valid(
-    kind: EngineKind, opened: Opening
+    kind: EngineKind, open_log: OpenLog
 ) -> None:
-    async with opened(kind) as (_, engine):
+    async with open_log(kind) as (_, engine):
         lease = await engine.grant_lease(kind.ttl_s)
         await commit(engine, put("a"), lease=lease.id)
         granted_until_s = lease.get_valid_until_s()
@@ -646,9 +655,9 @@ async def test_a_lease_is_renewed_while_its_engine_is_open_and_returns_until_whe
 
 @NeedsManyEngines
 async def test_a_lease_of_a_closed_engine_expires_after_its_ttl_and_followers_get_the_batch(
-    kind: EngineKind, opened: Opening
+    kind: EngineKind, open_log: OpenLog
 ) -> None:
-    async with opened(kind) as (log, engine):
+    async with open_log(kind) as (log, engine):
         holder = await log.open_engine()
         lease = await holder.grant_lease(kind.ttl_s)
         index = await commit(holder, put("m1", table="members"), lease=lease.id)
@@ -659,23 +668,23 @@ async def test_a_lease_of_a_closed_engine_expires_after_its_ttl_and_followers_ge
         batch = await anext(feed)
         assert (LEASE_ENDED_KIND, [drop("m1", table="members")]) == (batch.kind, list(batch.changes))
         assert await records(engine) == {}
-        # Only after the lease ran out may anything vanish: this is what a leader's margin rests on.
+        # Records may disappear only after the lease has expired. A leader's margin relies on this.
         assert (engine.get_last_contact_s() or 0.0) >= valid_until_s
 
 
-# --- replaced as a whole ---
+# --- restores ---
 
 
-async def in_slices(rows: Sequence[StoredRecord], *, of: int = 7) -> AsyncIterator[Sequence[StoredRecord]]:
-    for start in range(0, len(rows), of):
-        yield rows[start : start + of]
+async def in_slices(rows: Sequence[StoredRecord], *, slice_rows: int = 7) -> AsyncIterator[Sequence[StoredRecord]]:
+    for start in range(0, len(rows), slice_rows):
+        yield rows[start : start + slice_rows]
 
 
 @EveryKind
 async def test_a_restore_replaces_everything_and_every_index_after_it_exceeds_every_one_before(
-    kind: EngineKind, opened: Opening
+    kind: EngineKind, open_log: OpenLog
 ) -> None:
-    async with opened(kind) as (log, engine):
+    async with open_log(kind) as (log, engine):
         await commit(engine, put("old"), put("same", b"old"), put("e", table="evaluations"))
         old_index = await commit(engine, drop("e", table="evaluations"))
         _, before = await load(engine)
@@ -695,17 +704,19 @@ async def test_a_restore_replaces_everything_and_every_index_after_it_exceeds_ev
         }
         assert position.index >= index
         assert position.epoch > max(before.epoch, 3)
-        assert (restored, position.last_changes, position.epoch) == await what_reopens(log)
+        assert (restored, position.last_changes, position.epoch) == await reopen_and_load(log)
 
 
-async def what_reopens(log: FreshLog) -> tuple[dict[Place, tuple[int, bytes]], dict[str, int], int]:
+async def reopen_and_load(log: FreshLog) -> tuple[dict[RecordKey, tuple[int, bytes]], dict[str, int], int]:
     rows, position = await load(await log.reopen())
     return rows, position.last_changes, position.epoch
 
 
 @EveryKind
-async def test_a_restored_log_accepts_writes_on_its_versions_and_feeds_them(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_a_restored_log_accepts_writes_on_its_versions_and_feeds_them(
+    kind: EngineKind, open_log: OpenLog
+) -> None:
+    async with open_log(kind) as (_, engine):
         old = await commit(engine, put("a"))
         index = await engine.restore(in_slices([StoredRecord("jobs", "a", 1, b"1")]), LogPosition(1, {"jobs": 1}))
         rows, position = await load(engine)
@@ -719,12 +730,12 @@ async def test_a_restored_log_accepts_writes_on_its_versions_and_feeds_them(kind
 
 
 @EveryKind
-async def test_a_restore_makes_every_follower_behind(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (log, engine):
+async def test_a_restore_makes_every_follower_behind(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (log, engine):
         other_engine = await log.open_engine() if kind.allows_many_engines else engine
         index = await commit(engine, put("a"))
         following = asyncio.ensure_future(anext(other_engine.follow(index)))
-        await other_engine.barrier()  # Meanwhile the follower has begun to wait.
+        await other_engine.barrier()  # Lets the follower begin to wait.
         await engine.restore(in_slices([StoredRecord("jobs", "a", 1, b"1")]), LogPosition(1, {"jobs": 1}))
 
         with pytest.raises(FollowerBehind):
@@ -737,9 +748,9 @@ async def test_a_restore_makes_every_follower_behind(kind: EngineKind, opened: O
 
 @EveryKind
 async def test_every_load_of_a_restored_log_returns_the_same_first_index_of_its_epoch(
-    kind: EngineKind, opened: Opening
+    kind: EngineKind, open_log: OpenLog
 ) -> None:
-    async with opened(kind) as (log, engine):
+    async with open_log(kind) as (log, engine):
         first_index = await commit(engine, put("a"))
         _, before = await load(engine)
         index = await engine.restore(in_slices([StoredRecord("jobs", "a", 1, b"1")]), LogPosition(1, {"jobs": 1}))
@@ -754,8 +765,8 @@ async def test_every_load_of_a_restored_log_returns_the_same_first_index_of_its_
 
 
 @EveryKind
-async def test_a_restore_ends_all_leases(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_a_restore_ends_all_leases(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
         lease = await engine.grant_lease(30.0)
         await commit(engine, put("leader", table="leader"), lease=lease.id)
         await engine.restore(in_slices([StoredRecord("jobs", "a", 1, b"1")]), LogPosition(1, {"jobs": 1}))
@@ -765,8 +776,8 @@ async def test_a_restore_ends_all_leases(kind: EngineKind, opened: Opening) -> N
 
 
 @EveryKind
-async def test_an_empty_log_can_be_restored(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_an_empty_log_can_be_restored(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
         index = await engine.restore(in_slices([StoredRecord("jobs", "a", 40, b"1")]), LogPosition(50, {"jobs": 40}))
 
         assert index > 50
@@ -776,13 +787,13 @@ async def test_an_empty_log_can_be_restored(kind: EngineKind, opened: Opening) -
 
 @EveryKind
 async def test_a_restore_whose_records_fail_leaves_the_old_state_or_reports_the_interruption(
-    kind: EngineKind, opened: Opening
+    kind: EngineKind, open_log: OpenLog
 ) -> None:
     async def failing() -> AsyncIterator[Sequence[StoredRecord]]:
         yield [StoredRecord("jobs", "a", 1, b"new")]
         raise ValueError("the file is damaged")
 
-    async with opened(kind) as (_, engine):
+    async with open_log(kind) as (_, engine):
         await commit(engine, put("a", b"old"))
         with pytest.raises(ValueError, match="damaged"):
             await engine.restore(failing(), LogPosition(1, {"jobs": 1}))
@@ -799,8 +810,8 @@ async def test_a_restore_whose_records_fail_leaves_the_old_state_or_reports_the_
 
 
 @EveryKind
-async def test_an_open_engine_returns_the_time_of_the_last_contact(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_an_open_engine_returns_the_time_of_the_last_contact(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
         await commit(engine, put("a"))
         first_s = engine.get_last_contact_s()
         await engine.barrier()
@@ -812,8 +823,8 @@ async def test_an_open_engine_returns_the_time_of_the_last_contact(kind: EngineK
 
 
 @EveryKind
-async def test_a_healthy_log_is_writable_and_reports_its_size(kind: EngineKind, opened: Opening) -> None:
-    async with opened(kind) as (_, engine):
+async def test_a_healthy_log_is_writable_and_reports_its_size(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
         await commit(engine, put("a", bytes(10_000)))
         health = await engine.read_health()
 

@@ -1,7 +1,7 @@
-"""Every engine against a plain dict, step by step, as Hypothesis invents the steps.
+"""Every engine is compared with a plain dict, step by step. Hypothesis generates the steps.
 
-The same machine runs on the memory engine and on a real etcd: so the memory engine's play of etcd is checked against
-etcd itself.
+The same steps run on the memory engine and on a real etcd. So the test also shows that the memory engine simulates etcd
+correctly.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from tests.cluster.engines.contract import EngineKind, FreshLog, Place, a_write, follow_to, in_order, kinds, load
+from tests.cluster.engines.contract import EngineKind, FreshLog, RecordKey, a_write, follow_to, in_order, kinds, load
 from wharf.cluster.engines.port import (
     LEASE_ENDED_KIND,
     Batch,
@@ -34,28 +34,28 @@ from wharf.contract.model.log import Condition
 T = TypeVar("T")
 
 WITHIN_S = 60.0
-PLACES = [(table, key) for table in ("jobs", "nodes") for key in ("a", "b", "c")]
+ROW_KEYS = [(table, key) for table in ("jobs", "nodes") for key in ("a", "b", "c")]
 
-row_keys = st.sampled_from(PLACES)
+row_keys = st.sampled_from(ROW_KEYS)
 data = st.one_of(st.none(), st.binary(max_size=4))
 ages = st.integers(0, 6)
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """`rows` and `history` are the model: what a dict and a list say the log must hold."""
+    """A log and its model: `rows` and `history` are the records and batches that the log must have."""
 
     kind: EngineKind
 
     def __init__(self) -> None:
         super().__init__()
-        self.rows: dict[Place, tuple[int, bytes]] = {}
+        self.rows: dict[RecordKey, tuple[int, bytes]] = {}
         self.last_changes: dict[str, int] = {}
         self.history: list[Batch] = []
-        self.leases: list[tuple[Lease, dict[Place, None]]] = []
+        self.leases: list[tuple[Lease, dict[RecordKey, None]]] = []
         self.ended: list[int] = []
-        self.top = 0  # The greatest index told so far.
+        self.top = 0  # The largest index that an engine has returned.
         self.epoch = 0
-        self.reaches_back_to = 1
+        self.first_followable_index = 1
         self.runner = asyncio.Runner()
         self.stack = AsyncExitStack()
         self.run(self.open())
@@ -70,7 +70,7 @@ class EngineMachine(RuleBasedStateMachine):
         if self.kind.allows_many_engines:
             self.engines.append(await self.log.open_engine())
         self.feed = self.engines[-1].follow(0)
-        self.fed = 0  # How many batches of the history the feed has given.
+        self.received_count = 0  # How many batches of the history the feed has returned.
 
     def teardown(self) -> None:
         try:
@@ -83,6 +83,7 @@ class EngineMachine(RuleBasedStateMachine):
     # --- the model ---
 
     def apply(self, batch: Batch) -> None:
+        """Apply a batch to the model."""
         assert batch.index > self.top, "indexes grow"
         self.top = batch.index
         self.history.append(batch)
@@ -96,7 +97,7 @@ class EngineMachine(RuleBasedStateMachine):
             else:
                 self.rows[row_key] = (batch.index, change.data)
 
-    def version_of(self, row_key: Place) -> int:
+    def get_version(self, row_key: RecordKey) -> int:
         return self.rows[row_key][0] if row_key in self.rows else 0
 
     # --- writes ---
@@ -108,18 +109,22 @@ class EngineMachine(RuleBasedStateMachine):
         lease=st.one_of(st.none(), st.integers(0, 2)),
     )
     def commit(
-        self, engine_number: int, changes: dict[Place, bytes | None], conditions: dict[Place, int], lease: int | None
+        self,
+        engine_number: int,
+        changes: dict[RecordKey, bytes | None],
+        conditions: dict[RecordKey, int],
+        lease: int | None,
     ) -> None:
-        """`conditions` tell how many batches ago the version was read; 0 is now."""
-        versions = {row_key: self.version_then(row_key, age) for row_key, age in conditions.items()}
-        changed_keys = [row_key for row_key, version in versions.items() if version != self.version_of(row_key)]
+        """Commit a write. `conditions` are ages: how many batches ago the version of a record was read; 0 is now."""
+        versions = {row_key: self.get_past_version(row_key, age) for row_key, age in conditions.items()}
+        changed_keys = [row_key for row_key, version in versions.items() if version != self.get_version(row_key)]
         held = self.leases[lease] if lease is not None and lease < len(self.leases) else None
         write = a_write(
             *(EncodedChange(table, key, value) for (table, key), value in changes.items()),
             conditions=[Condition(table, key, version) for (table, key), version in versions.items()],
             lease=held[0].id if held is not None else 0,
         )
-        # A lease is used at the engine that granted it.
+        # A lease can only be used through the engine that granted it.
         outcome = self.run(self.engines[0 if held else engine_number % len(self.engines)].commit(write))
 
         if changed_keys:
@@ -131,14 +136,14 @@ class EngineMachine(RuleBasedStateMachine):
         if held is not None:
             held[1].update((row_key, None) for row_key, value in changes.items() if value is not None)
 
-    def version_then(self, row_key: Place, age: int) -> int:
+    def get_past_version(self, row_key: RecordKey, age: int) -> int:
         if age == 0:
-            return self.version_of(row_key)
+            return self.get_version(row_key)
         return self.history[-age].index if age <= len(self.history) else 0
 
     @rule(changes=st.dictionaries(row_keys, data, min_size=1, max_size=2))
     @precondition(lambda self: self.ended)
-    def write_on_an_ended_lease(self, changes: dict[Place, bytes | None]) -> None:
+    def write_on_an_ended_lease(self, changes: dict[RecordKey, bytes | None]) -> None:
         write = a_write(
             *(EncodedChange(table, key, value or b"") for (table, key), value in changes.items()), lease=self.ended[-1]
         )
@@ -187,7 +192,7 @@ class EngineMachine(RuleBasedStateMachine):
     def follow_from_anywhere(self, number: int) -> None:
         batch = self.history[number % len(self.history)]
         expected = [after.index for after in self.history if after.index > batch.index]
-        if expected and batch.index + 1 >= self.reaches_back_to:
+        if expected and batch.index + 1 >= self.first_followable_index:
             batches = self.run(follow_to(self.engines[0], after=batch.index, index=self.history[-1].index))
             assert expected == [after.index for after in batches]
 
@@ -196,7 +201,7 @@ class EngineMachine(RuleBasedStateMachine):
     def find(self, number: int, back: int) -> None:
         position = number % len(self.history)
         batch, since = self.history[position], self.history[max(position - back, 0)].index
-        if not batch.id or since < self.reaches_back_to:
+        if not batch.id or since < self.first_followable_index:
             return
         assert self.run(self.engines[0].find_write(batch.id, since=since)) == batch.index
         assert self.run(self.engines[0].find_write("never", since=since)) is None
@@ -206,7 +211,7 @@ class EngineMachine(RuleBasedStateMachine):
         written = max((batch.index for batch in self.history if batch.id), default=0)
         assert self.run(self.engines[engine_number % len(self.engines)].barrier()) >= written
 
-    # --- what happens to a log ---
+    # --- compaction, restarts, restores ---
 
     @rule(number=st.integers(0, 20))
     @precondition(lambda self: self.history)
@@ -214,7 +219,7 @@ class EngineMachine(RuleBasedStateMachine):
         before = self.history[number % len(self.history)].index
         self.run(self.check_feed())
         self.run(self.engines[0].compact(before))
-        self.reaches_back_to = max(self.reaches_back_to, before)
+        self.first_followable_index = max(self.first_followable_index, before)
 
     @rule()
     def reopen_an_engine(self) -> None:
@@ -226,7 +231,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(retained=st.sets(row_keys), index=st.integers(0, 50))
     @precondition(lambda self: self.history)
-    def restore(self, retained: set[Place], index: int) -> None:
+    def restore(self, retained: set[RecordKey], index: int) -> None:
         async def slices() -> AsyncIterator[Sequence[StoredRecord]]:
             yield [StoredRecord(table, key, 1, b"restored") for table, key in sorted(retained)]
 
@@ -245,8 +250,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.ended += [lease.id for lease, _ in self.leases]
         self.leases, self.history = [], []
         self.top = max(restored_index, position.index)
-        self.reaches_back_to = restored_index + 1
-        self.feed, self.fed = self.engines[-1].follow(self.top), 0
+        self.first_followable_index = restored_index + 1
+        self.feed, self.received_count = self.engines[-1].follow(self.top), 0
 
     # --- checks ---
 
@@ -259,8 +264,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.top = max(self.top, position.index)
 
     async def check_feed(self) -> None:
-        """The feed gives what the history has and it has not given yet."""
-        for expected in self.history[self.fed :]:
+        """Check that the feed returns the rest of the history."""
+        for expected in self.history[self.received_count :]:
             batch = await self.next_batch()
             assert (expected.index, expected.id, expected.kind, expected.cause) == (
                 batch.index,
@@ -272,7 +277,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     async def next_batch(self) -> Batch:
         batch = await anext(self.feed)
-        self.fed += 1
+        self.received_count += 1
         return batch
 
     async def expect_behind(self) -> None:

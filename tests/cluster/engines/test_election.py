@@ -1,4 +1,4 @@
-"""The election on the memory engine, in virtual time: partitions, paused holders, two who want the same."""
+"""The election on the memory engine, in virtual time: partitions, paused leaders, and two processes with one member id."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -37,7 +37,7 @@ MARGIN_S = 2.0
 
 
 class FollowedView:
-    """What a replica knows of the leader's record and of its member's: it follows the log of its engine."""
+    """The leader's record and the record of one member, as a replica follows them in the log."""
 
     def __init__(self, engine: MemoryEngine, member_id: str, own: bytes) -> None:
         self._engine = engine
@@ -45,7 +45,7 @@ class FollowedView:
         self._own = own
         self._version = 0
         self._member_id = member_id
-        self._heir = b""
+        self._successor = b""
         self._member: tuple[int, bytes | None] = (0, None)
         self._changed = asyncio.Event()
 
@@ -58,7 +58,7 @@ class FollowedView:
             await self._changed.wait()
 
     def is_successor(self) -> bool:
-        return self._heir == self._member_id.encode()
+        return self._successor == self._member_id.encode()
 
     def get_member_version(self) -> int:
         return self._member[0]
@@ -73,6 +73,7 @@ class FollowedView:
         return "" if record is None or record == self._own else record.decode()
 
     async def follow(self) -> None:
+        """Follow the log, also across restores and disconnections."""
         index = 0
         while True:
             try:
@@ -81,7 +82,7 @@ class FollowedView:
                     for change in batch.changes:
                         if (change.table, change.key) == (LEADER_TABLE, LEADER_KEY):
                             self._version = 0 if change.data is None else index
-                            self._heir = (change.data or b"").partition(b" offers ")[2]
+                            self._successor = (change.data or b"").partition(b" offers ")[2]
                         elif (change.table, change.key) == self._member_key:
                             self._member = (0 if change.data is None else index, change.data)
                     self._changed.set()
@@ -91,17 +92,17 @@ class FollowedView:
                 await asyncio.sleep(0.1)
 
     async def _load(self) -> int:
-        """The log was replaced beneath us."""
+        """Load the records again after the log was restored. Return the index of the load."""
         rows, position = await load(self._engine)
         self._version, leader = rows.get((LEADER_TABLE, LEADER_KEY), (0, b""))
-        self._heir = leader.partition(b" offers ")[2]
+        self._successor = leader.partition(b" offers ")[2]
         self._member = rows.get(self._member_key, (0, None))
         self._changed.set()
         return position.index
 
 
 class Member:
-    """One server as far as elections go."""
+    """A server that takes part in elections."""
 
     def __init__(
         self, name: str, log: MemoryLog, world: SimulatedWorld, *, single_server: bool = False, address: str = ""
@@ -122,8 +123,8 @@ class Member:
     def build_leader_record(self, *, successor: str = "") -> bytes:
         return f"{self.member_id} offers {successor}".encode() if successor else self.member_id.encode()
 
-    async def live(self) -> None:
-        """Stand, lead, lose, stand again."""
+    async def run_campaigns(self) -> None:
+        """Campaign, lead until the term is lost, and repeat."""
         while True:
             self.term = await self.election.campaign()
             self.terms.append(self.term)
@@ -141,8 +142,8 @@ class Member:
         return isinstance(outcome, Committed)
 
 
-class Stage:
-    """A founded log, some members that live, and the virtual clock."""
+class ElectionSetup:
+    """A log in memory, its members and the virtual clock."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self.loop = loop
@@ -150,27 +151,27 @@ class Stage:
         self.log = MemoryLog(self.world)
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def member(self, name: str, *, single_server: bool = False, address: str = "") -> Member:
+    async def add_member(self, name: str, *, single_server: bool = False, address: str = "") -> Member:
         world = SimulatedWorld(1, self.loop.time, member=name + address)
         member = Member(name, self.log, world, single_server=single_server, address=address)
         await member.engine.open()
         self._tasks.append(world.start_task(member.view.follow(), name=f"replica of {name}"))
         return member
 
-    async def founded(self, *names: str) -> list[Member]:
-        members = [await self.member(name) for name in names]
+    async def bootstrap(self, *names: str) -> list[Member]:
+        members = [await self.add_member(name) for name in names]
         await commit(members[0].engine, put("founded"))
         return members
 
-    def live(self, member: Member) -> None:
-        self._tasks.append(member.world.start_task(member.live(), name=f"life of {member.member_id}"))
+    def start_member(self, member: Member) -> None:
+        self._tasks.append(member.world.start_task(member.run_campaigns(), name=f"campaigns of {member.member_id}"))
         self._tasks.append(member.world.start_task(member.election.maintain_membership(), name="membership"))
 
-    async def until(self, state: Callable[[], bool], *, within_s: float = 60.0) -> float:
-        """Wait for a state and tell when it came."""
+    async def wait_until(self, state: Callable[[], bool], *, within_s: float = 60.0) -> float:
+        """Wait until `state` is true. Return the virtual time."""
         deadline = self.loop.time() + within_s
         while not state():
-            assert self.loop.time() < deadline, "the state did not come in time"
+            assert self.loop.time() < deadline, "the state was not reached in time"
             await asyncio.sleep(0.05)
         return self.loop.time()
 
@@ -182,20 +183,20 @@ class Stage:
             await member.engine.close()
 
 
-def play(scenario: Callable[[Stage], Coroutine[Any, Any, None]], *, seed: int = 1) -> None:
+def run_scenario(scenario: Callable[[ElectionSetup], Coroutine[Any, Any, None]], *, seed: int = 1) -> None:
     loop = SimulatedLoop(seed)
     asyncio.set_event_loop(None)
     try:
-        loop.run_until_complete(scenario(Stage(loop)))
+        loop.run_until_complete(scenario(ElectionSetup(loop)))
     finally:
         loop.close()
 
 
 def test_a_member_alone_is_elected_and_stays_leader() -> None:
-    async def scenario(stage: Stage) -> None:
-        (first_member,) = await stage.founded("one")
-        stage.live(first_member)
-        await stage.until(first_member.leads)
+    async def scenario(setup: ElectionSetup) -> None:
+        (first_member,) = await setup.bootstrap("one")
+        setup.start_member(first_member)
+        await setup.wait_until(first_member.leads)
         await asyncio.sleep(20 * TTL_S)
 
         assert first_member.leads()
@@ -205,186 +206,187 @@ def test_a_member_alone_is_elected_and_stays_leader() -> None:
             ("leader", "leader"): b"one",
             ("members", "one"): b"member one",
         }
-        await stage.close(first_member)
+        await setup.close(first_member)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_of_two_candidates_one_leads_and_the_other_waits() -> None:
-    async def scenario(stage: Stage) -> None:
-        members = await stage.founded("one", "two")
+def test_one_of_two_candidates_leads_and_the_other_waits() -> None:
+    async def scenario(setup: ElectionSetup) -> None:
+        members = await setup.bootstrap("one", "two")
         for member in members:
-            stage.live(member)
-        await stage.until(lambda: any(member.leads() for member in members))
+            setup.start_member(member)
+        await setup.wait_until(lambda: any(member.leads() for member in members))
         await asyncio.sleep(5 * TTL_S)
 
         assert sum(member.leads() for member in members) == 1
         assert sum(len(member.terms) for member in members) == 1
-        await stage.close(*members)
+        await setup.close(*members)
 
     for seed in range(10):
-        play(scenario, seed=seed)
+        run_scenario(scenario, seed=seed)
 
 
 def test_when_the_leader_resigns_another_takes_over_at_once() -> None:
-    async def scenario(stage: Stage) -> None:
-        first_member, second_member = await stage.founded("one", "two")
-        stage.live(first_member)
-        await stage.until(first_member.leads)
-        stage.live(second_member)
+    async def scenario(setup: ElectionSetup) -> None:
+        first_member, second_member = await setup.bootstrap("one", "two")
+        setup.start_member(first_member)
+        await setup.wait_until(first_member.leads)
+        setup.start_member(second_member)
         await asyncio.sleep(1.0)
-        resigned_s = stage.loop.time()
+        resigned_s = setup.loop.time()
         assert first_member.term is not None
         await first_member.term.resign()
 
-        assert await stage.until(lambda: first_member.leads() or second_member.leads()) - resigned_s < 1.0
+        assert await setup.wait_until(lambda: first_member.leads() or second_member.leads()) - resigned_s < 1.0
         assert second_member.leads() or len(first_member.terms) == 2
-        await stage.close(first_member, second_member)
+        await setup.close(first_member, second_member)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_leader_that_transfers_leadership_is_followed_by_its_successor() -> None:
-    async def scenario(stage: Stage) -> None:
-        first_member, second_member, third_member = await stage.founded("one", "two", "three")
-        stage.live(first_member)
-        await stage.until(first_member.leads)
-        stage.live(second_member)
-        stage.live(third_member)
+    async def scenario(setup: ElectionSetup) -> None:
+        first_member, second_member, third_member = await setup.bootstrap("one", "two", "three")
+        setup.start_member(first_member)
+        await setup.wait_until(first_member.leads)
+        setup.start_member(second_member)
+        setup.start_member(third_member)
         await asyncio.sleep(1.0)
         term = first_member.term
         assert term is not None
-        began_s = stage.loop.time()
+        began_s = setup.loop.time()
 
         assert await term.transfer("three")
 
         assert (
-            await stage.until(lambda: first_member.leads() or second_member.leads() or third_member.leads()) - began_s
+            await setup.wait_until(lambda: first_member.leads() or second_member.leads() or third_member.leads())
+            - began_s
             < 0.5
         )
         assert third_member.leads()
         assert term.get_end_reason() == "the leadership was handed over to three"
         assert not await first_member.write_as_leader(term)
-        # Who handed over goes on as a member, and leads again when its turn comes.
+        # The previous leader stays a member, and does not take the leadership back.
         await asyncio.sleep(3 * TTL_S)
         assert ("members", "one") in await records(first_member.engine)
         assert third_member.leads()
-        await stage.close(first_member, second_member, third_member)
+        await setup.close(first_member, second_member, third_member)
 
     for seed in range(5):
-        play(scenario, seed=seed)
+        run_scenario(scenario, seed=seed)
 
 
 def test_if_the_successor_is_gone_another_member_leads_soon() -> None:
-    async def scenario(stage: Stage) -> None:
-        first_member, second_member = await stage.founded("one", "two")
-        stage.live(first_member)
-        await stage.until(first_member.leads)
-        stage.live(second_member)
+    async def scenario(setup: ElectionSetup) -> None:
+        first_member, second_member = await setup.bootstrap("one", "two")
+        setup.start_member(first_member)
+        await setup.wait_until(first_member.leads)
+        setup.start_member(second_member)
         await asyncio.sleep(1.0)
-        began_s = stage.loop.time()
+        began_s = setup.loop.time()
         assert first_member.term is not None
 
         assert await first_member.term.transfer("nobody")
         assert not first_member.leads()
 
-        taken_s = await stage.until(lambda: first_member.leads() or second_member.leads())
-        assert SUCCESSOR_TIMEOUT_S - 0.1 <= taken_s - began_s < SUCCESSOR_TIMEOUT_S + 1.0
-        await stage.close(first_member, second_member)
+        elected_s = await setup.wait_until(lambda: first_member.leads() or second_member.leads())
+        assert SUCCESSOR_TIMEOUT_S - 0.1 <= elected_s - began_s < SUCCESSOR_TIMEOUT_S + 1.0
+        await setup.close(first_member, second_member)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_if_leader_and_successor_die_after_the_offer_the_lease_expires_and_another_leads() -> None:
-    async def scenario(stage: Stage) -> None:
-        first_member, second_member = await stage.founded("one", "two")
-        stage.live(first_member)
-        await stage.until(first_member.leads)
-        stage.live(second_member)
+    async def scenario(setup: ElectionSetup) -> None:
+        first_member, second_member = await setup.bootstrap("one", "two")
+        setup.start_member(first_member)
+        await setup.wait_until(first_member.leads)
+        setup.start_member(second_member)
         await asyncio.sleep(1.0)
         assert first_member.term is not None
         assert await first_member.term.transfer("nobody")
         first_member.faults.disconnect()
 
-        await stage.until(second_member.leads, within_s=2 * TTL_S)
+        await setup.wait_until(second_member.leads, within_s=2 * TTL_S)
         assert not first_member.leads()
         first_member.faults.reconnect()
         await asyncio.sleep(2 * TTL_S)
         assert (first_member.leads(), second_member.leads()) == (False, True)
-        await stage.close(first_member, second_member)
+        await setup.close(first_member, second_member)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_an_ended_term_cannot_transfer_leadership() -> None:
-    async def scenario(stage: Stage) -> None:
-        first_member, second_member = await stage.founded("one", "two")
-        stage.live(first_member)
-        await stage.until(first_member.leads)
-        stage.live(second_member)
+    async def scenario(setup: ElectionSetup) -> None:
+        first_member, second_member = await setup.bootstrap("one", "two")
+        setup.start_member(first_member)
+        await setup.wait_until(first_member.leads)
+        setup.start_member(second_member)
         await asyncio.sleep(1.0)
         term = first_member.term
         assert term is not None
         assert await term.transfer("two")
-        await stage.until(second_member.leads)
+        await setup.wait_until(second_member.leads)
 
         assert not await term.transfer("one")
 
         await asyncio.sleep(1.0)
         assert second_member.leads()
-        await stage.close(first_member, second_member)
+        await setup.close(first_member, second_member)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("other_names", [(), ("two",)])
 def test_a_restored_leader_record_is_not_renewed_by_its_member(
     other_names: tuple[str, ...],
 ) -> None:
-    async def scenario(stage: Stage) -> None:
-        first_member, *followers = await stage.founded("one", *other_names)
+    async def scenario(setup: ElectionSetup) -> None:
+        first_member, *followers = await setup.bootstrap("one", *other_names)
         term = await first_member.election.campaign()
         for follower in followers:
-            stage.live(follower)
+            setup.start_member(follower)
         await asyncio.sleep(1.0)
 
-        stage.log.restore_copy(stage.log.make_copy())
+        setup.log.restore_copy(setup.log.make_copy())
 
-        # The one whose term it was does not wait for its end, as a leader does that notices by itself.
-        await stage.until(lambda: not term.is_held())
-        stage.live(first_member)
-        await stage.until(lambda: any(member.leads() for member in (first_member, *followers)), within_s=2 * TTL_S)
-        await stage.close(first_member, *followers)
+        # The previous leader campaigns at once, and does not wait until its old lease expires.
+        await setup.wait_until(lambda: not term.is_held())
+        setup.start_member(first_member)
+        await setup.wait_until(lambda: any(member.leads() for member in (first_member, *followers)), within_s=2 * TTL_S)
+        await setup.close(first_member, *followers)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_leader_cut_off_stops_by_its_margin_before_another_is_elected() -> None:
-    async def scenario(stage: Stage) -> None:
-        first_member, second_member = await stage.founded("one", "two")
-        stage.live(first_member)
-        await stage.until(first_member.leads)
-        stage.live(second_member)
+    async def scenario(setup: ElectionSetup) -> None:
+        first_member, second_member = await setup.bootstrap("one", "two")
+        setup.start_member(first_member)
+        await setup.wait_until(first_member.leads)
+        setup.start_member(second_member)
         await asyncio.sleep(1.0)
         first_member.faults.disconnect()
 
-        stopped_s = await stage.until(lambda: not first_member.leads())
-        elected_s = await stage.until(second_member.leads)
+        stopped_s = await setup.wait_until(lambda: not first_member.leads())
+        elected_s = await setup.wait_until(second_member.leads)
         assert elected_s - stopped_s >= MARGIN_S - 0.2
         first_member.faults.reconnect()
         await asyncio.sleep(5 * TTL_S)
         assert (first_member.leads(), second_member.leads()) == (False, True)
-        await stage.close(first_member, second_member)
+        await setup.close(first_member, second_member)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_short_disconnection_does_not_end_the_term() -> None:
-    async def scenario(stage: Stage) -> None:
-        first_member, second_member = await stage.founded("one", "two")
-        stage.live(first_member)
-        await stage.until(first_member.leads)
-        stage.live(second_member)
+    async def scenario(setup: ElectionSetup) -> None:
+        first_member, second_member = await setup.bootstrap("one", "two")
+        setup.start_member(first_member)
+        await setup.wait_until(first_member.leads)
+        setup.start_member(second_member)
         for _ in range(10):
             first_member.faults.disconnect()
             await asyncio.sleep(2.0)
@@ -393,22 +395,22 @@ def test_a_short_disconnection_does_not_end_the_term() -> None:
 
         assert (len(first_member.terms), len(second_member.terms)) == (1, 0)
         assert first_member.leads()
-        await stage.close(first_member, second_member)
+        await setup.close(first_member, second_member)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_paused_leader_cannot_write_after_it_resumes() -> None:
-    async def scenario(stage: Stage) -> None:
-        first_member, second_member = await stage.founded("one", "two")
-        stage.live(first_member)
-        await stage.until(first_member.leads)
+    async def scenario(setup: ElectionSetup) -> None:
+        first_member, second_member = await setup.bootstrap("one", "two")
+        setup.start_member(first_member)
+        await setup.wait_until(first_member.leads)
         paused = first_member.term
         assert paused is not None
-        stage.live(second_member)
-        # Nothing of a paused process gets through: neither its renewals nor what it hears of others.
-        first_member.faults.choose_fault = paused_for(3 * TTL_S)
-        await stage.until(second_member.leads)
+        setup.start_member(second_member)
+        # A paused process sends and receives nothing: no renewals, and no changes of the log.
+        first_member.faults.choose_fault = delay_requests(3 * TTL_S)
+        await setup.wait_until(second_member.leads)
         first_member.faults.choose_fault = lambda _: None
 
         assert not paused.is_held()
@@ -417,85 +419,85 @@ def test_a_paused_leader_cannot_write_after_it_resumes() -> None:
             await first_member.write_as_leader(paused),
             await second_member.write_as_leader(second_member.term),
         ] == [False, True]
-        await stage.close(first_member, second_member)
+        await setup.close(first_member, second_member)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def paused_for(delay_s: float) -> Callable[[EngineOperation], Fault | None]:
+def delay_requests(delay_s: float) -> Callable[[EngineOperation], Fault | None]:
     return lambda _operation: DelayFault(request_s=delay_s)
 
 
 @pytest.mark.parametrize("fault", [LoseReplyFault(), LoseRequestFault()], ids=lambda fault: type(fault).__name__)
 def test_a_candidate_whose_reply_is_lost_finds_out_whether_it_leads(fault: Fault) -> None:
-    async def scenario(stage: Stage) -> None:
-        first_member, second_member = await stage.founded("one", "two")
+    async def scenario(setup: ElectionSetup) -> None:
+        first_member, second_member = await setup.bootstrap("one", "two")
         faults = [fault] * 2
         first_member.faults.choose_fault = lambda operation: (
             faults.pop() if operation is EngineOperation.COMMIT and faults else None
         )
-        stage.live(first_member)
-        await stage.until(first_member.leads)
+        setup.start_member(first_member)
+        await setup.wait_until(first_member.leads)
 
         assert first_member.term is not None
         assert first_member.view.get_leader_version() == first_member.term.version
         assert await first_member.write_as_leader(first_member.term)
         assert first_member.faults.counts == {"lose-reply" if isinstance(fault, LoseReplyFault) else "lose-request": 2}
-        await stage.close(first_member, second_member)
+        await setup.close(first_member, second_member)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_restarted_single_server_leads_at_once() -> None:
-    async def scenario(stage: Stage) -> None:
-        before = await stage.member("one", single_server=True)
+    async def scenario(setup: ElectionSetup) -> None:
+        before = await setup.add_member("one", single_server=True)
         await commit(before.engine, put("founded"))
-        stage.live(before)
-        await stage.until(before.leads)
+        setup.start_member(before)
+        await setup.wait_until(before.leads)
         old_term = before.term
         assert old_term is not None
         before.engine.crash()
-        after = await stage.member("one", single_server=True)
-        started_s = stage.loop.time()
-        stage.live(after)
+        after = await setup.add_member("one", single_server=True)
+        started_s = setup.loop.time()
+        setup.start_member(after)
 
-        assert await stage.until(after.leads) - started_s < 1.0
+        assert await setup.wait_until(after.leads) - started_s < 1.0
         assert not await after.write_as_leader(old_term)
-        await stage.close(before, after)
+        await setup.close(before, after)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_new_leader_has_seen_all_writes_of_the_previous_leader() -> None:
-    async def scenario(stage: Stage) -> None:
-        first_member, second_member = await stage.founded("one", "two")
-        stage.live(first_member)
-        await stage.until(first_member.leads)
-        # Its replica hears of everything five seconds late.
+    async def scenario(setup: ElectionSetup) -> None:
+        first_member, second_member = await setup.bootstrap("one", "two")
+        setup.start_member(first_member)
+        await setup.wait_until(first_member.leads)
+        # Its replica receives every change five seconds late.
         second_member.faults.choose_fault = lambda operation: (
             DelayFault(request_s=5.0) if operation is EngineOperation.FEED else None
         )
-        stage.live(second_member)
+        setup.start_member(second_member)
         await asyncio.sleep(TTL_S)
         first_member.faults.disconnect()
-        await stage.until(second_member.leads, within_s=120.0)
+        await setup.wait_until(second_member.leads, within_s=120.0)
 
         assert second_member.term is not None
         assert second_member.view.get_leader_version() == second_member.term.version
-        await stage.close(first_member, second_member)
+        await setup.close(first_member, second_member)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 # --- one id, one process ---
 
 
 def test_a_copy_of_a_living_servers_folder_does_not_join_and_leaves_its_record_alone() -> None:
-    async def scenario(stage: Stage) -> None:
-        (first_member,) = await stage.founded("one")
-        stage.live(first_member)
-        await stage.until(first_member.leads)
-        copy = await stage.member("one", address=" at b:4646")
+    async def scenario(setup: ElectionSetup) -> None:
+        (first_member,) = await setup.bootstrap("one")
+        setup.start_member(first_member)
+        await setup.wait_until(first_member.leads)
+        copy = await setup.add_member("one", address=" at b:4646")
         await asyncio.sleep(1.0)
 
         with pytest.raises(MemberIdInUse, match=r"server-id one is in use by member one; .* remove `server-id` from"):
@@ -503,17 +505,17 @@ def test_a_copy_of_a_living_servers_folder_does_not_join_and_leaves_its_record_a
 
         assert (await records(first_member.engine))["members", "one"] == b"member one"
         assert len(first_member.terms) == 1
-        await stage.close(first_member, copy)
+        await setup.close(first_member, copy)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_copy_without_contact_to_the_log_does_not_report_its_id_as_in_use() -> None:
-    async def scenario(stage: Stage) -> None:
-        (first_member,) = await stage.founded("one")
-        stage.live(first_member)
-        await stage.until(first_member.leads)
-        moved = await stage.member("one", address=" at b:4646")
+    async def scenario(setup: ElectionSetup) -> None:
+        (first_member,) = await setup.bootstrap("one")
+        setup.start_member(first_member)
+        await setup.wait_until(first_member.leads)
+        moved = await setup.add_member("one", address=" at b:4646")
         await asyncio.sleep(1.0)
         first_member.engine.crash()
         moved.faults.disconnect()
@@ -522,57 +524,57 @@ def test_a_copy_without_contact_to_the_log_does_not_report_its_id_as_in_use() ->
             await moved.election.join()
         moved.faults.reconnect()
 
-        stage.live(moved)
-        await stage.until(moved.leads)
-        await stage.close(first_member, moved)
+        setup.start_member(moved)
+        await setup.wait_until(moved.leads)
+        await setup.close(first_member, moved)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_server_restarted_at_the_same_address_does_not_wait() -> None:
-    async def scenario(stage: Stage) -> None:
-        old_member, other_member = await stage.founded("one", "two")
+    async def scenario(setup: ElectionSetup) -> None:
+        old_member, other_member = await setup.bootstrap("one", "two")
         await old_member.election.join()
         old_member.engine.crash()
-        after = await stage.member("one")
+        after = await setup.add_member("one")
         await asyncio.sleep(0.5)
-        began_s = stage.loop.time()
+        began_s = setup.loop.time()
 
         await after.election.join()
 
-        assert stage.loop.time() - began_s < 0.5
+        assert setup.loop.time() - began_s < 0.5
         await asyncio.sleep(2 * TTL_S)
         assert (await records(other_member.engine))["members", "one"] == b"member one"
-        await stage.close(old_member, after, other_member)
+        await setup.close(old_member, after, other_member)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_server_restarted_at_another_address_waits_until_its_old_lease_expires() -> None:
-    async def scenario(stage: Stage) -> None:
-        old_member, other_member = await stage.founded("one", "two")
+    async def scenario(setup: ElectionSetup) -> None:
+        old_member, other_member = await setup.bootstrap("one", "two")
         await old_member.election.join()
         old_member.engine.crash()
-        after = await stage.member("one", address=" at b:4646")
+        after = await setup.add_member("one", address=" at b:4646")
         await asyncio.sleep(0.5)
-        began_s = stage.loop.time()
+        began_s = setup.loop.time()
 
         await after.election.join()
 
-        assert stage.loop.time() - began_s < TTL_S + 1.0
+        assert setup.loop.time() - began_s < TTL_S + 1.0
         assert (await records(other_member.engine))["members", "one"] == b"member one at b:4646"
-        await stage.close(old_member, after, other_member)
+        await setup.close(old_member, after, other_member)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("is_leader", [True, False])
 def test_a_member_whose_record_vanishes_writes_it_again(is_leader: bool) -> None:
-    async def scenario(stage: Stage) -> None:
-        first_member, second_member = await stage.founded("one", "two")
-        stage.live(first_member)
-        await stage.until(first_member.leads)
-        stage.live(second_member)
+    async def scenario(setup: ElectionSetup) -> None:
+        first_member, second_member = await setup.bootstrap("one", "two")
+        setup.start_member(first_member)
+        await setup.wait_until(first_member.leads)
+        setup.start_member(second_member)
         await asyncio.sleep(1.0)
         member = first_member if is_leader else second_member
         row_key = (MEMBERS_TABLE, member.member_id)
@@ -583,41 +585,41 @@ def test_a_member_whose_record_vanishes_writes_it_again(is_leader: bool) -> None
 
         assert (await records(first_member.engine))[row_key] == member.build_member_record()
         assert (len(first_member.terms), len(second_member.terms)) == (1, 0)
-        # It hangs on the lease as before.
+        # The record is bound to the lease as before.
         member.engine.crash()
         await asyncio.sleep(2 * TTL_S)
         assert row_key not in await records((second_member if is_leader else first_member).engine)
-        await stage.close(first_member, second_member)
+        await setup.close(first_member, second_member)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 @given(seed=st.integers(0, 2**32), cuts=st.lists(st.tuples(st.integers(0, 2), st.floats(0.1, 15.0)), max_size=12))
 def test_two_members_never_lead_at_once_under_any_disconnections(seed: int, cuts: list[tuple[int, float]]) -> None:
-    async def scenario(stage: Stage) -> None:
-        members = await stage.founded("one", "two", "three")
+    async def scenario(setup: ElectionSetup) -> None:
+        members = await setup.bootstrap("one", "two", "three")
         for member in members:
-            stage.live(member)
+            setup.start_member(member)
 
         async def watch() -> None:
             while True:
                 assert sum(member.leads() for member in members) <= 1
                 await asyncio.sleep(0.02)
 
-        watching = stage.world.start_task(watch(), name="watch")
+        watching = setup.world.start_task(watch(), name="watch")
         for number, for_s in cuts:
             faults = members[number].faults
-            if faults.is_disconnected(now_s=stage.loop.time()):
+            if faults.is_disconnected(now_s=setup.loop.time()):
                 faults.reconnect()
             else:
                 faults.disconnect()
             await asyncio.sleep(for_s)
         for member in members:
             member.faults.reconnect()
-        await stage.until(lambda: any(member.leads() for member in members))
+        await setup.wait_until(lambda: any(member.leads() for member in members))
         assert not watching.done()
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
-        await stage.close(*members)
+        await setup.close(*members)
 
-    play(scenario, seed=seed)
+    run_scenario(scenario, seed=seed)

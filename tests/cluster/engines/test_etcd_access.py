@@ -49,7 +49,7 @@ class Authority:
         )
 
     def issue(self, name: str) -> tuple[Path, Path]:
-        """A certificate and its key, as files."""
+        """Return the files of a new certificate and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         certificate = self._sign(subject, key.public_key(), is_authority=False)
@@ -66,7 +66,7 @@ class Authority:
 async def test_an_etcd_that_requires_certificates_accepts_only_the_configured_one(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     cert_file, key_file = authority.issue("server")
-    ours_cert, ours_key = authority.issue("wharf")
+    client_cert, client_key = authority.issue("wharf")
     options = [
         f"--cert-file={cert_file}",
         f"--key-file={key_file}",
@@ -74,7 +74,7 @@ async def test_an_etcd_that_requires_certificates_accepts_only_the_configured_on
         "--client-cert-auth",
     ]
     with running_etcd(tmp_path / "etcd", options=options) as etcd:
-        tls = EtcdTls(ca_file=authority.ca_file, cert_file=ours_cert, key_file=ours_key)
+        tls = EtcdTls(ca_file=authority.ca_file, cert_file=client_cert, key_file=client_key)
         engine = EtcdEngine(EtcdSettings(endpoints=etcd.endpoints, tls=tls), RealWorld())
         await engine.open()
         await commit(engine, put("a"))
@@ -86,19 +86,23 @@ async def test_an_etcd_that_requires_certificates_accepts_only_the_configured_on
 
         (tmp_path / "other").mkdir()
         other_authority = Authority(tmp_path / "other")
-        their_cert, their_key = other_authority.issue("wharf")
-        not_ours, not_its = "does not accept our certificate", "its certificate is not accepted"
-        for stranger, expected, message in (
-            (EtcdTls(ca_file=authority.ca_file), LogMisconfigured, not_ours),
-            (EtcdTls(ca_file=authority.ca_file, cert_file=their_cert, key_file=their_key), LogMisconfigured, not_ours),
+        untrusted_cert, untrusted_key = other_authority.issue("wharf")
+        client_rejected, server_rejected = "does not accept our certificate", "its certificate is not accepted"
+        for wrong_tls, expected, message in (
+            (EtcdTls(ca_file=authority.ca_file), LogMisconfigured, client_rejected),
             (
-                EtcdTls(ca_file=other_authority.ca_file, cert_file=ours_cert, key_file=ours_key),
+                EtcdTls(ca_file=authority.ca_file, cert_file=untrusted_cert, key_file=untrusted_key),
                 LogMisconfigured,
-                not_its,
+                client_rejected,
+            ),
+            (
+                EtcdTls(ca_file=other_authority.ca_file, cert_file=client_cert, key_file=client_key),
+                LogMisconfigured,
+                server_rejected,
             ),
             (None, LogUnavailable, "cannot be reached"),
         ):
-            settings = EtcdSettings(endpoints=etcd.endpoints, tls=stranger, dial_timeout_s=0.5, request_timeout_s=0.5)
+            settings = EtcdSettings(endpoints=etcd.endpoints, tls=wrong_tls, dial_timeout_s=0.5, request_timeout_s=0.5)
             with pytest.raises(expected, match=message):
                 await EtcdEngine(settings, RealWorld()).open()
 
@@ -110,7 +114,7 @@ async def test_a_missing_certificate_is_named() -> None:
         await EtcdEngine(EtcdSettings(endpoints=("127.0.0.1:1",), tls=tls), RealWorld()).open()
 
 
-def demand_passwords(etcd: EtcdCluster) -> None:
+def require_passwords(etcd: EtcdCluster) -> None:
     etcd.ctl("user", "add", "root:root-password")
     etcd.ctl("user", "grant-role", "root", "root")
     etcd.ctl("user", "add", "wharf:good")
@@ -123,7 +127,7 @@ def demand_passwords(etcd: EtcdCluster) -> None:
 async def test_login_to_an_etcd_with_passwords_and_renewal_of_its_token(tmp_path: Path) -> None:
     options = ["--auth-token-ttl=2"]
     with running_etcd(tmp_path / "etcd", options=options) as etcd:
-        demand_passwords(etcd)
+        require_passwords(etcd)
 
         def settings(user: str, password: str, prefix: str = "/wharf") -> EtcdSettings:
             return EtcdSettings(endpoints=etcd.endpoints, user=user, password=password, prefix=prefix)
@@ -132,7 +136,7 @@ async def test_login_to_an_etcd_with_passwords_and_renewal_of_its_token(tmp_path
         await engine.open()
         index = await commit(engine, put("a"))
         lease = await engine.grant_lease(2.0)
-        # A restart forgets all tokens, for commits, feeds and renewals alike.
+        # A restart deletes all tokens: those of commits, feeds and lease renewals.
         feed = engine.follow(index)
         etcd.kill()
         etcd.start()

@@ -1,4 +1,4 @@
-"""The election on a real etcd; its many courses are tested in virtual time (`test_election`)."""
+"""The election on a real etcd. `test_election` tests all of its cases in virtual time."""
 
 import asyncio
 
@@ -17,11 +17,13 @@ TTL_S = 2.0
 
 
 class Member:
+    """A server that takes part in elections, and the view of its replica."""
+
     def __init__(self, name: str, engine: EtcdEngine, world: RealWorld) -> None:
         self.member_id = name
         self.engine = engine
         self._version = 0
-        self._heir = b""
+        self._successor = b""
         self._member_version = 0
         self._changed = asyncio.Event()
         self.election = Election(world, engine, self, self, ttl_s=TTL_S, margin_s=TTL_S / 4)
@@ -41,7 +43,7 @@ class Member:
             await self._changed.wait()
 
     def is_successor(self) -> bool:
-        return self._heir == self.member_id.encode()
+        return self._successor == self.member_id.encode()
 
     def get_member_version(self) -> int:
         return self._member_version
@@ -59,15 +61,13 @@ class Member:
             for change in batch.changes:
                 if (change.table, change.key) == (LEADER_TABLE, LEADER_KEY):
                     self._version = 0 if change.data is None else batch.index
-                    self._heir = (change.data or b"").partition(b" offers ")[2]
+                    self._successor = (change.data or b"").partition(b" offers ")[2]
                 elif (change.table, change.key) == (MEMBERS_TABLE, self.member_id):
                     self._member_version = 0 if change.data is None else batch.index
             self._changed.set()
 
 
-async def test_the_leadership_passes_on_when_it_is_handed_over_when_its_holder_falls_silent_and_when_it_is_resigned() -> (
-    None
-):
+async def test_the_leadership_changes_after_a_transfer_a_silent_leader_and_a_resignation() -> None:
     world = RealWorld()
     settings = fresh_settings(shared_server())
     engines = [EtcdEngine(settings, world) for _ in range(2)]
@@ -86,7 +86,7 @@ async def test_the_leadership_passes_on_when_it_is_handed_over_when_its_holder_f
     assert (first.is_held(), second.is_held()) == (False, True)
 
     third_campaign = world.start_task(first_member.election.campaign(), name="campaign of one")
-    await second_member.engine.close()  # Its keepalive ends; nobody revokes its lease.
+    await second_member.engine.close()  # Its lease is neither renewed nor revoked.
     third = await third_campaign
     await wait_on_loop_until(lambda: not second.is_held(), what="the silent leader has stopped by itself")
     assert third.is_held()

@@ -33,15 +33,15 @@ def etcd(tmp_path: Path) -> Iterator[EtcdCluster]:
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
-    """Three members, for all tests here; each leaves them running."""
+def three_members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
+    """A cluster of three members, shared by the tests of this file. Each test leaves all members running."""
     with running_etcd(tmp_path_factory.mktemp("etcd"), members=3) as cluster:
         yield cluster
 
 
 @asynccontextmanager
 async def open_engines(cluster: EtcdCluster, count: int, *, prefix: str = "/wharf") -> AsyncIterator[list[EtcdEngine]]:
-    """Engines that each begin with another member."""
+    """Open engines, each with a different preferred member."""
     opened: list[EtcdEngine] = []
     try:
         for number in range(count):
@@ -59,56 +59,56 @@ async def open_engines(cluster: EtcdCluster, count: int, *, prefix: str = "/whar
 
 async def test_restarting_the_only_member_loses_and_repeats_no_write(etcd: EtcdCluster) -> None:
     async with open_engines(etcd, 3) as opened, Workload(opened[:2] * 3, opened) as workload:
-        await workload.until_written(60)
+        await workload.wait_for_writes(60)
         for _ in range(3):
             etcd.kill()
             await asyncio.to_thread(etcd.start)
-            await workload.until_written(30)
+            await workload.wait_for_writes(30)
 
-        await workload.prove()
+        await workload.stop_and_check()
         assert [follower.loads for follower in workload.followers] == [0, 0, 0]
 
 
-async def test_killing_any_of_three_members_loses_and_repeats_no_write(three: EtcdCluster) -> None:
-    async with open_engines(three, 3, prefix="/one-killed") as opened, Workload(opened * 2, opened) as workload:
-        await workload.until_written(50)
-        for victim in (three.members[0], three.leader()):
+async def test_killing_any_of_three_members_loses_and_repeats_no_write(three_members: EtcdCluster) -> None:
+    async with open_engines(three_members, 3, prefix="/one-killed") as opened, Workload(opened * 2, opened) as workload:
+        await workload.wait_for_writes(50)
+        for victim in (three_members.members[0], three_members.leader()):
             victim.kill()
-            await workload.until_written(50)
-            await asyncio.to_thread(three.start, victim)
-            await workload.until_written(50)
+            await workload.wait_for_writes(50)
+            await asyncio.to_thread(three_members.start, victim)
+            await workload.wait_for_writes(50)
 
-        await workload.prove()
+        await workload.stop_and_check()
         assert [follower.loads for follower in workload.followers] == [0, 0, 0]
 
 
-async def test_restarting_all_three_members_loses_and_repeats_no_write(three: EtcdCluster) -> None:
-    async with open_engines(three, 3, prefix="/all-killed") as opened, Workload(opened * 2, opened) as workload:
-        await workload.until_written(50)
-        three.kill()
-        await asyncio.to_thread(three.start)
-        await workload.until_written(50)
+async def test_restarting_all_three_members_loses_and_repeats_no_write(three_members: EtcdCluster) -> None:
+    async with open_engines(three_members, 3, prefix="/all-killed") as opened, Workload(opened * 2, opened) as workload:
+        await workload.wait_for_writes(50)
+        three_members.kill()
+        await asyncio.to_thread(three_members.start)
+        await workload.wait_for_writes(50)
 
-        await workload.prove()
+        await workload.stop_and_check()
 
 
-async def test_requests_move_from_a_frozen_member_to_another(three: EtcdCluster) -> None:
-    async with open_engines(three, 1, prefix="/frozen") as (engine,):
+async def test_requests_move_from_a_frozen_member_to_another(three_members: EtcdCluster) -> None:
+    async with open_engines(three_members, 1, prefix="/frozen") as (engine,):
         await commit(engine, put("a"))
-        three.members[0].pause()
+        three_members.members[0].pause()
         try:
             outcome = await engine.commit(a_write(put("b")))
-            # The request may be lost in the frozen member, and further ones until another member leads.
+            # Requests may be lost in the frozen member until another member leads.
             assert not isinstance(outcome, WriteConflict | WriteRejected)
             async with asyncio.timeout(FAILOVER_TIMEOUT_S):
                 while not isinstance(await engine.commit(a_write(put("c"))), Committed):
                     pass
             assert ("jobs", "c") in await records(engine)
         finally:
-            three.members[0].resume()
+            three_members.members[0].resume()
 
 
-async def test_an_engine_without_its_etcd_is_unavailable_in_time_and_its_last_contact_stays(
+async def test_an_engine_without_its_etcd_is_unavailable_and_keeps_its_time_of_last_contact(
     etcd: EtcdCluster,
 ) -> None:
     async with open_engines(etcd, 1) as (engine,):
@@ -132,41 +132,43 @@ async def test_opening_an_engine_without_etcd_reports_that_etcd_cannot_be_reache
         await engine.open()
 
 
-async def test_a_follower_that_was_away_while_the_log_was_compacted_loads_again_and_agrees(etcd: EtcdCluster) -> None:
-    async with open_engines(etcd, 2) as (writer, away):
+async def test_a_follower_that_was_offline_during_a_compaction_loads_again_and_has_the_same_records(
+    etcd: EtcdCluster,
+) -> None:
+    async with open_engines(etcd, 2) as (writer, offline):
         index = await commit(writer, put("a"), put("gone"))
-        await away.close()
+        await offline.close()
         await commit(writer, drop("gone"))
         await commit(writer, put("b"))
         last = await commit(writer, put("c"))
         await writer.compact(last)
-        await away.open()
+        await offline.open()
 
         with pytest.raises(FollowerBehind):
-            await anext(away.follow(index))
-        follower = Follower(away)
+            await anext(offline.follow(index))
+        follower = Follower(offline)
         follower.index = index
-        following = asyncio.ensure_future(follower.follow_on())
+        following = asyncio.ensure_future(follower.follow_until_cancelled())
         await wait_on_loop_until(lambda: follower.index >= last, what="the follower has caught up")
         following.cancel()
         assert follower.loads == 1
         assert follower.rows == (await load(writer))[0]
 
 
-async def test_keys_of_other_programs_on_the_same_etcd_do_no_harm(etcd: EtcdCluster) -> None:
+async def test_keys_of_other_programs_on_the_same_etcd_have_no_effect(etcd: EtcdCluster) -> None:
     async with (
-        open_engines(etcd, 1, prefix="/wharf") as (ours,),
-        open_engines(etcd, 1, prefix="/wharf2") as (theirs,),
-        Workload([ours] * 3, [ours]) as workload,
-        Workload([theirs] * 3, [theirs]) as other_workload,
+        open_engines(etcd, 1, prefix="/wharf") as (engine,),
+        open_engines(etcd, 1, prefix="/wharf2") as (other_engine,),
+        Workload([engine] * 3, [engine]) as workload,
+        Workload([other_engine] * 3, [other_engine]) as other_workload,
     ):
-        await workload.until_written(100)
-        await other_workload.until_written(1)
-        await theirs.compact((await load(theirs))[1].index)
-        await workload.until_written(20)
+        await workload.wait_for_writes(100)
+        await other_workload.wait_for_writes(1)
+        await other_engine.compact((await load(other_engine))[1].index)
+        await workload.wait_for_writes(20)
 
-        await workload.prove()
-        await other_workload.prove()
+        await workload.stop_and_check()
+        await other_workload.stop_and_check()
 
 
 async def test_an_etcd_restored_from_an_older_copy_begins_a_new_epoch_above_every_reported_index(
@@ -195,7 +197,7 @@ async def test_an_etcd_restored_from_an_older_copy_begins_a_new_epoch_above_ever
         assert all(version > lost_index for version, _ in rows.values())
         assert all(changed > lost_index for changed in position.last_changes.values())
         assert await first_engine.barrier() > lost_index
-        # What was decided before the restore conflicts; what is decided after it does not.
+        # A write with a version from before the restore conflicts. A write with a version from after it succeeds.
         assert isinstance(
             await first_engine.commit(a_write(put("a"), conditions=[unchanged("a", lost_index)])), WriteConflict
         )
@@ -213,7 +215,7 @@ async def test_a_row_in_etcd_keeps_its_index_over_repeated_restores_of_older_cop
             await commit(first_engine, put("a", b"lost"), put(key, b"lost"))
             await first_engine.barrier()
             etcd.restore_snapshot(snapshot)
-            await records(first_engine)  # Whoever looks finds the copy out.
+            await records(first_engine)  # Any read detects that an older copy was restored.
             indexes["jobs", key] = await commit(first_engine, put(key))
 
         assert indexes == await written(first_engine) == await written(second_engine)
@@ -226,21 +228,21 @@ async def test_a_row_in_etcd_keeps_its_index_over_repeated_restores_of_older_cop
 
 
 async def test_a_restored_etcd_is_detected_even_if_its_index_exceeds_that_of_the_engine(etcd: EtcdCluster) -> None:
-    async with open_engines(etcd, 1) as (ours,):
-        await commit(ours, put("a", b"old"))
+    async with open_engines(etcd, 1) as (engine,):
+        await commit(engine, put("a", b"old"))
         snapshot = etcd.save_snapshot()
-        lost_index = await commit(ours, put("a", b"lost"))
-        # Our engine is kept from seeing the restored log before somebody else has written much to it.
-        await ours.close()
+        lost_index = await commit(engine, put("a", b"lost"))
+        # Our engine must not read the restored log before another engine has written more batches to it.
+        await engine.close()
         etcd.restore_snapshot(snapshot)
-        async with open_engines(etcd, 1) as (stranger,):
+        async with open_engines(etcd, 1) as (other_engine,):
             for number in range(20):
-                await commit(stranger, put("a", str(number).encode()))
-        await ours.open()
+                await commit(other_engine, put("a", str(number).encode()))
+        await engine.open()
 
         with pytest.raises(FollowerBehind):
-            await anext(ours.follow(lost_index))
-        rows, position = await load(ours)
+            await anext(engine.follow(lost_index))
+        rows, position = await load(engine)
         assert rows["jobs", "a"][1] == b"19"
         assert position.epoch == 1
         assert rows["jobs", "a"][0] > lost_index
@@ -265,7 +267,7 @@ async def test_an_etcd_without_space_refuses_writes_and_serves_reads(tmp_path: P
             health = await engine.read_health()
             assert (health.writable, "NOSPACE" in health.why) == (False, True)
             assert (await engine.find_write("never", since=index)) is None
-            # An operator makes room: compact, defragment, disarm the alarm.
+            # An operator frees space: compact, defragment, disarm the alarm.
             await engine.compact(position.index)
             etcd.ctl("defrag")
             etcd.ctl("alarm", "disarm")
@@ -310,7 +312,7 @@ async def test_a_long_computation_on_the_event_loop_does_not_expire_a_lease(etcd
         world = RealWorld()
         until_s = world.monotonic_s() + 3.5
         while world.monotonic_s() < until_s:
-            pass  # The loop is held for longer than the lease.
+            pass  # Block the event loop for longer than the lease.
 
         assert lease.get_valid_until_s() > world.monotonic_s()
         assert ("jobs", "a") in await records(other_engine)

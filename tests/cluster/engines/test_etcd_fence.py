@@ -20,7 +20,7 @@ async def test_a_write_that_arrives_after_a_search_for_it_is_rejected() -> None:
     await commit(searching, put("a"))
     await sending.read_status()
     late, punctual = a_write(put("late")), a_write(put("punctual"))
-    # Without conditions nothing but the fence can stop it.
+    # Without conditions, only the fence can reject it.
     late_request = build_write_transaction(sending, late, sending.epoch, sending.generation_keys)
     punctual_request = build_write_transaction(sending, punctual, sending.epoch, sending.generation_keys)
 
@@ -50,13 +50,13 @@ async def test_engines_whose_writes_were_fenced_continue_at_once() -> None:
     await second_engine.close()
 
 
-async def test_a_write_is_found_however_many_came_after_it() -> None:
+async def test_a_write_is_found_after_any_number_of_later_writes() -> None:
     settings = fresh_settings(shared_server())
     engine = EtcdEngine(settings, RealWorld())
     await engine.open()
     first = a_write(put("first"))
     await engine.commit(first)
-    for number in range(150):  # More than are walked back one by one.
+    for number in range(150):  # More than the search reads one by one.
         await commit(engine, put("a", str(number).encode()))
 
     assert await engine.find_write(first.id, since=0) == 1

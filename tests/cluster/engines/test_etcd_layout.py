@@ -11,15 +11,15 @@ OVER = [PastEpoch(since=100, base=1_000_000), PastEpoch(since=200, base=2_000_00
 @pytest.mark.parametrize(
     ("revision", "index"),
     [
-        (99, 1_000_099),  # Before anybody kept account: as it was told ever since.
+        (99, 1_000_099),  # Written before the first recorded epoch: the index has the base of that epoch.
         (100, 1_000_100),
         (199, 1_000_199),
         (200, 2_000_200),
         (299, 2_000_299),
-        (300, 0),  # Its version tells it.
+        (300, 0),  # Its version is its index.
     ],
 )
-def test_the_index_of_a_row_is_that_of_its_own_epoch(revision: int, index: int) -> None:
+def test_the_index_of_a_row_depends_on_the_epoch_of_its_write(revision: int, index: int) -> None:
     assert index == EpochHistory(NOW, OVER).find_write_index(revision)
 
 

@@ -10,8 +10,8 @@ from wharf.cluster.engines.port import LogUnavailable
 from wharf.world import RealWorld
 
 
-class Source:
-    """Answers how many reads there were, when told to."""
+class GatedRead:
+    """A read that returns the number of reads so far, when the test opens its gate."""
 
     def __init__(self) -> None:
         self.reads = 0
@@ -28,36 +28,36 @@ class Source:
         await gate
         return number
 
-    async def until_begun(self) -> None:
+    async def wait_until_begun(self) -> None:
         await self.began.wait()
         self.began.clear()
 
-    def ask(self, count: int) -> "asyncio.Future[list[int]]":
-        return asyncio.ensure_future(gathered([self.shared.read for _ in range(count)]))
+    def start_calls(self, count: int) -> "asyncio.Future[list[int]]":
+        return asyncio.ensure_future(gather_results([self.shared.read for _ in range(count)]))
 
 
-async def gathered(asks: list[Callable[[], Awaitable[int]]]) -> list[int]:
-    return list(await asyncio.gather(*(read_call() for read_call in asks)))
+async def gather_results(calls: list[Callable[[], Awaitable[int]]]) -> list[int]:
+    return list(await asyncio.gather(*(read_call() for read_call in calls)))
 
 
 async def test_concurrent_callers_share_one_read() -> None:
-    source = Source()
-    asking = source.ask(1_000)
-    await source.until_begun()
+    source = GatedRead()
+    pending = source.start_calls(1_000)
+    await source.wait_until_begun()
     source.gates[0].set_result(None)
 
-    assert await asking == [1] * 1_000
+    assert await pending == [1] * 1_000
     assert source.reads == 1
 
 
 async def test_callers_during_a_read_share_the_next_one() -> None:
-    source = Source()
-    first = source.ask(1)
-    await source.until_begun()
-    later = [source.ask(3), source.ask(4)]
+    source = GatedRead()
+    first = source.start_calls(1)
+    await source.wait_until_begun()
+    later = [source.start_calls(3), source.start_calls(4)]
     await asyncio.sleep(0)
     source.gates[0].set_result(None)
-    await source.until_begun()
+    await source.wait_until_begun()
     source.gates[1].set_result(None)
 
     assert await first == [1]
@@ -66,9 +66,9 @@ async def test_callers_during_a_read_share_the_next_one() -> None:
 
 
 async def test_a_cancelled_caller_does_not_cancel_the_others() -> None:
-    source = Source()
-    impatient, patient = source.ask(1), source.ask(1)
-    await source.until_begun()
+    source = GatedRead()
+    impatient, patient = source.start_calls(1), source.start_calls(1)
+    await source.wait_until_begun()
     impatient.cancel()
     source.gates[0].set_result(None)
 
@@ -76,25 +76,25 @@ async def test_a_cancelled_caller_does_not_cancel_the_others() -> None:
 
 
 async def test_a_failed_read_fails_only_for_its_own_callers() -> None:
-    source = Source()
-    first = source.ask(2)
-    await source.until_begun()
-    second = source.ask(1)
+    source = GatedRead()
+    first = source.start_calls(2)
+    await source.wait_until_begun()
+    second = source.start_calls(1)
     await asyncio.sleep(0)
     source.gates[0].set_exception(LogUnavailable("away"))
     with pytest.raises(LogUnavailable, match="away"):
         await first
-    await source.until_begun()
+    await source.wait_until_begun()
     source.gates[1].set_result(None)
 
     assert await second == [2]
 
 
 async def test_stopping_fails_all_waiting_callers() -> None:
-    source = Source()
-    first = source.ask(1)
-    await source.until_begun()
-    second = source.ask(1)
+    source = GatedRead()
+    first = source.start_calls(1)
+    await source.wait_until_begun()
+    second = source.start_calls(1)
     await asyncio.sleep(0)
     await source.shared.stop()
 

@@ -1,4 +1,4 @@
-"""Snapshots: whole, checked, refused untouched when anything is wrong, and the way from one engine to another."""
+"""Snapshots: saving, checking, and restoring into another engine. A damaged snapshot is rejected and changes nothing."""
 
 import asyncio
 import os
@@ -122,11 +122,11 @@ async def test_a_snapshot_taken_during_writes_is_the_state_of_one_index(tmp_path
     async with a_file_log(tmp_path / "log") as source, a_memory_log() as target:
         await fill(source)
 
-        async def write_on() -> None:
+        async def write_pairs() -> None:
             for number in range(200):
                 await commit(source, put("left", b"%d" % number), put("right", b"%d" % number, table="nodes"))
 
-        writing = asyncio.ensure_future(write_on())
+        writing = asyncio.ensure_future(write_pairs())
         path = await save(source, tmp_path / "a.snapshot")
         await writing
         await restore_snapshot(target, path)
@@ -141,13 +141,13 @@ async def test_a_flipped_bit_anywhere_is_refused_and_the_log_is_untouched(tmp_pa
         path = await save(source, tmp_path / "a.snapshot")
     data = path.read_bytes()
     async with a_memory_log() as target:
-        await commit(target, put("mine"))
+        await commit(target, put("existing"))
         for position in range(0, len(data), max(1, len(data) // 60)):
             path.write_bytes(data[:position] + bytes([data[position] ^ 4]) + data[position + 1 :])
             with pytest.raises(SnapshotUnusable, match="nothing was changed"):
                 await restore_snapshot(target, path)
 
-        assert await records(target) == {("jobs", "mine"): b"data"}
+        assert await records(target) == {("jobs", "existing"): b"data"}
 
 
 async def test_a_truncated_or_extended_snapshot_is_rejected(tmp_path: Path) -> None:
@@ -156,8 +156,8 @@ async def test_a_truncated_or_extended_snapshot_is_rejected(tmp_path: Path) -> N
         path = await save(source, tmp_path / "a.snapshot")
     data = path.read_bytes()
     lengths = [*range(0, len(data), max(1, len(data) // 40)), len(data) - 1]
-    for changed in (*(data[:length] for length in lengths), data + b"x"):
-        path.write_bytes(changed)
+    for damaged in (*(data[:length] for length in lengths), data + b"x"):
+        path.write_bytes(damaged)
 
         with pytest.raises(SnapshotUnusable):
             inspect_snapshot(path)

@@ -1,4 +1,4 @@
-"""A disk that fails, a folder that cannot be written, a file that is damaged, a second process: clear words, nothing lost."""
+"""Faults of the SQLite store: failing disks, read-only folders, damaged files, a second process. No data is lost."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from tests.cluster.engines.contract import a_write, drop, put, unchanged
-from tests.cluster.engines.lying_disk import FailingDisk
+from tests.cluster.engines.faulty_disks import FailingDisk
 from tests.cluster.engines.store_process import StoreProcess
 from wharf.cluster.engines.port import (
     Committed,
@@ -25,7 +25,7 @@ from wharf.cluster.engines.sqlite.store import SqliteStore
 
 
 class Clock:
-    """Time that tests move."""
+    """A clock that tests set."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -60,8 +60,8 @@ def commit(store: SqliteStore, *writes: EncodedWrite) -> list[WriteOutcome]:
 
 
 def rows(store: SqliteStore) -> dict[tuple[str, str], bytes]:
-    position, dead = store.begin_load()
-    found, _ = store.reader.read_records(0, last_index=position.index, dead_lines=dead)
+    position, dead_lines = store.begin_load()
+    found, _ = store.reader.read_records(0, last_index=position.index, dead_lines=dead_lines)
     store.end_load()
     return {(table, key): data for table, key, _, data in found}
 
@@ -83,7 +83,13 @@ def test_each_write_of_a_group_is_checked_against_the_earlier_ones(store: Sqlite
         a_write(put("a", b"3"), conditions=[unchanged("a", 0)]),
     )
 
-    assert [type(o).__name__ for o in outcomes] == ["Committed", "WriteConflict", "Committed", "Committed", "Committed"]
+    assert [type(outcome).__name__ for outcome in outcomes] == [
+        "Committed",
+        "WriteConflict",
+        "Committed",
+        "Committed",
+        "Committed",
+    ]
     assert rows(store) == {("jobs", "a"): b"3"}
 
 
@@ -215,7 +221,7 @@ def test_a_commit_whose_sync_fails_is_unknown_until_the_file_is_read_again(
     assert found in ([None, None], [2, 3])
     expected = {"a", "b", "c"} if found[0] else {"a"}
     assert expected == {key for _, key in rows(store)}
-    # Opened anew it already takes writes again; conditions rest on what the file said.
+    # The store has reopened the file, so it accepts writes again. Conditions use the versions in the file.
     (outcome,) = commit(store, a_write(put("b", b"2"), conditions=[unchanged("b", 2 if found[0] else 0)]))
     assert isinstance(outcome, Committed)
 
@@ -248,7 +254,7 @@ def test_a_folder_without_write_permission_is_rejected_with_an_error(tmp_path: P
     folder = tmp_path / "log"
     folder.mkdir(mode=0o555)
     tmp_path.chmod(0o755)
-    # Root may write anywhere: ask as nobody.
+    # Root may write anywhere, so run as the user `nobody`.
     program = (
         "import os, sys, pathlib; from wharf.cluster.engines.sqlite.store import SqliteStore\n"
         "store = SqliteStore(pathlib.Path(sys.argv[1]), clock=lambda: 0.0)\n"
@@ -274,7 +280,7 @@ def damage(path: Path, *, at: float, bytes: int = 64) -> None:
     path.write_bytes(data)
 
 
-def filled(folder: Path, clock: Clock) -> Path:
+def make_filled_store(folder: Path, clock: Clock) -> Path:
     store = SqliteStore(folder, clock=clock)
     store.open()
     for batch in range(20):
@@ -284,26 +290,26 @@ def filled(folder: Path, clock: Clock) -> Path:
 
 
 def test_damage_is_reported_at_open_or_on_read_and_never_returned_as_data(tmp_path: Path, clock: Clock) -> None:
-    pristine = filled(tmp_path / "log", clock).read_bytes()
+    pristine = make_filled_store(tmp_path / "log", clock).read_bytes()
     store = SqliteStore(tmp_path / "log", clock=clock)
     store.open()
     expected = rows(store)
     store.close()
     messages: list[str] = []
-    served: list[dict[tuple[str, str], bytes]] = []
+    returned_rows: list[dict[tuple[str, str], bytes]] = []
     for percent in range(1, 100, 3):
         store.database.path.write_bytes(pristine)
         damage(store.database.path, at=percent / 100)
         try:
             store.open()
-            served.append(rows(store))
+            returned_rows.append(rows(store))
         except LogUnavailable as error:
             messages.append(str(error))
         finally:
             store.close()
 
-    # A page that nobody needs may be damaged unseen; what is served is right.
-    assert all(expected == found for found in served)
+    # Damage of an unused page may stay undetected. All returned data is correct.
+    assert all(expected == found for found in returned_rows)
     assert len(messages) > 25
     assert all("is damaged" in message and "restore the newest snapshot" in message for message in messages)
 
@@ -330,7 +336,7 @@ def test_a_database_of_another_program_is_refused(tmp_path: Path, clock: Clock) 
 
 
 def test_a_newer_database_format_is_rejected_with_an_error(tmp_path: Path, clock: Clock) -> None:
-    path = filled(tmp_path / "log", clock)
+    path = make_filled_store(tmp_path / "log", clock)
     newer = apsw.Connection(str(path))
     newer.execute("PRAGMA user_version = 2")
     newer.close()
@@ -344,7 +350,7 @@ def test_a_newer_database_format_is_rejected_with_an_error(tmp_path: Path, clock
 
 def test_a_second_process_on_the_same_folder_is_refused_by_the_name_of_the_first(tmp_path: Path, clock: Clock) -> None:
     first = StoreProcess(tmp_path / "log")
-    first.wait_until_it_listens()
+    first.wait_until_listening()
     try:
         with pytest.raises(LogUnavailable, match=f"in use by process {first.pid}: stop that process"):
             SqliteStore(tmp_path / "log", clock=clock).open()
@@ -355,7 +361,7 @@ def test_a_second_process_on_the_same_folder_is_refused_by_the_name_of_the_first
 
 
 def test_an_interrupted_restore_leaves_no_trace(tmp_path: Path, clock: Clock) -> None:
-    filled(tmp_path / "log", clock)
+    make_filled_store(tmp_path / "log", clock)
     leftover = tmp_path / "log" / "restoring.db"
     leftover.write_bytes(b"half")
     store = SqliteStore(tmp_path / "log", clock=clock)

@@ -37,7 +37,7 @@ Start = Callable[..., StoreProcess]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts a store; at the end all are ended."""
+    """A function that starts a store. All stores are killed when the test ends."""
     started: list[StoreProcess] = []
 
     def start(folder: Path, *, tail_changes: int = 100_000) -> StoreProcess:
@@ -55,8 +55,8 @@ def store(tmp_path: Path, start: Start) -> StoreProcess:
 
 
 @asynccontextmanager
-async def attached(store: StoreProcess, *, answer_within_s: float = 60.0) -> AsyncIterator[RemoteEngine]:
-    engine = RemoteEngine(WORLD, store.socket_path, open_timeout_s=60.0, request_timeout_s=answer_within_s)
+async def attached(store: StoreProcess, *, request_timeout_s: float = 60.0) -> AsyncIterator[RemoteEngine]:
+    engine = RemoteEngine(WORLD, store.socket_path, open_timeout_s=60.0, request_timeout_s=request_timeout_s)
     await engine.open()
     try:
         yield engine
@@ -64,7 +64,7 @@ async def attached(store: StoreProcess, *, answer_within_s: float = 60.0) -> Asy
         await engine.close()
 
 
-# --- its life ---
+# --- start and end ---
 
 
 async def test_a_stopped_store_ends_within_a_second_and_keeps_all_acknowledged_writes(
@@ -80,14 +80,14 @@ async def test_a_stopped_store_ends_within_a_second_and_keeps_all_acknowledged_w
                     acknowledged.append(outcome.index)
 
         writing = [asyncio.ensure_future(write_on(caller)) for caller in range(8)]
-        await wait_on_loop_until(lambda: len(acknowledged) > 100, what="writes flow")
+        await wait_on_loop_until(lambda: len(acknowledged) > 100, what="100 writes are acknowledged")
         began_s = time.monotonic()
         code, errors = await asyncio.to_thread(end, store)
         took_s = time.monotonic() - began_s
         ends = await asyncio.gather(*writing, return_exceptions=True)
 
     assert (code, errors) == (0, "")
-    assert took_s < 2.0  # A second of its own, and the time that a shared machine takes to end a process.
+    assert took_s < 2.0  # One second for the store, and one for a slow machine to end a process.
     assert {LogUnavailable} == {type(end) for end in ends}
     assert not store.socket_path.exists()
     restarted = start(store.folder)
@@ -99,7 +99,7 @@ async def test_a_stopped_store_ends_within_a_second_and_keeps_all_acknowledged_w
 async def test_a_store_ends_when_its_parent_process_ends(store: StoreProcess) -> None:
     async with attached(store) as engine:
         await commit(engine, put("a"))
-        store.leave()
+        store.close_parent_pipe()
         code, errors = await asyncio.to_thread(store.wait)
 
     assert (code, errors) == (0, "")
@@ -110,7 +110,7 @@ def end(store: StoreProcess) -> tuple[int, str]:
     return store.wait()
 
 
-# --- while it is away ---
+# --- an unavailable store ---
 
 
 async def test_an_engine_without_a_store_reports_what_is_missing(tmp_path: Path) -> None:
@@ -122,20 +122,20 @@ async def test_an_engine_without_a_store_reports_what_is_missing(tmp_path: Path)
         await engine.barrier()
 
 
-async def test_a_commit_on_its_way_when_the_store_dies_is_unknown_and_the_next_is_unavailable(
+async def test_a_commit_in_flight_when_the_store_dies_is_unknown_and_the_next_is_unavailable(
     store: StoreProcess,
 ) -> None:
     async with attached(store) as engine:
         await commit(engine, put("a"))
         store.pause()
-        on_its_way = asyncio.ensure_future(engine.commit(a_write(put("b"))))
-        asking = asyncio.ensure_future(engine.barrier())
-        await asyncio.sleep(0)  # So that both have begun.
+        in_flight = asyncio.ensure_future(engine.commit(a_write(put("b"))))
+        barrier = asyncio.ensure_future(engine.barrier())
+        await asyncio.sleep(0)  # Let both requests begin.
         store.kill()
 
-        assert isinstance(await on_its_way, WriteOutcomeUnknown)
+        assert isinstance(await in_flight, WriteOutcomeUnknown)
         with pytest.raises(LogUnavailable):
-            await asking
+            await barrier
         with pytest.raises(LogUnavailable):
             await engine.commit(a_write(put("c")))
 
@@ -143,7 +143,7 @@ async def test_a_commit_on_its_way_when_the_store_dies_is_unknown_and_the_next_i
 async def test_an_attached_engine_reports_the_restart_of_the_store_without_naming_its_socket(
     store: StoreProcess,
 ) -> None:
-    async def why_refused() -> str:
+    async def read_refusal() -> str:
         with pytest.raises(LogUnavailable) as caught:
             await engine.barrier()
         return str(caught.value)
@@ -153,16 +153,16 @@ async def test_an_attached_engine_reports_the_restart_of_the_store_without_namin
         messages: list[str] = []
         while STORE_RESTARTING_TEXT not in messages:
             async with asyncio.timeout(60.0):
-                messages.append(await why_refused())
+                messages.append(await read_refusal())
                 await asyncio.sleep(0.05)
 
     assert not any(str(store.socket_path) in text for text in messages)
 
 
-async def test_a_store_that_hangs_leaves_a_commit_unknown_and_refuses_the_rest_within_the_bound(
+async def test_a_hanging_store_leaves_a_commit_unknown_and_other_requests_fail_within_the_timeout(
     store: StoreProcess,
 ) -> None:
-    async with attached(store, answer_within_s=0.5) as engine:
+    async with attached(store, request_timeout_s=0.5) as engine:
         await commit(engine, put("a"))
         store.pause()
         async with asyncio.timeout(60.0):
@@ -180,13 +180,13 @@ async def test_a_store_that_hangs_leaves_a_commit_unknown_and_refuses_the_rest_w
 
 
 async def test_an_engine_reattaches_when_a_hung_store_continues(store: StoreProcess) -> None:
-    async with attached(store, answer_within_s=0.5) as engine:
+    async with attached(store, request_timeout_s=0.5) as engine:
         await commit(engine, put("a"))
         store.pause()
         async with asyncio.timeout(60.0):
             with pytest.raises(LogUnavailable):
                 await engine.barrier()
-        store.go_on()
+        store.resume()
         await engine.open()
 
         assert await commit(engine, put("b")) == 2
@@ -206,12 +206,12 @@ async def test_an_engine_reconnects_by_itself_and_its_feed_continues(store: Stor
         assert await records(engine) == {("jobs", "a"): b"data", ("jobs", "b"): b"data"}
 
 
-async def test_a_lease_outlives_a_new_start_of_the_store_while_its_owner_is_there(
+async def test_a_lease_outlives_a_restart_of_the_store_while_its_owner_is_connected(
     store: StoreProcess, start: Start
 ) -> None:
     async with attached(store) as engine:
         lease = await engine.grant_lease(20.0)
-        lost = await lost_lease(store)
+        was_lease_left = await leave_short_lease(store)
         await commit(engine, put("member", table="members"), lease=lease.id)
         store.kill()
         with pytest.raises(LogUnavailable):
@@ -219,7 +219,7 @@ async def test_a_lease_outlives_a_new_start_of_the_store_while_its_owner_is_ther
         start(store.folder)
         await engine.open()
         feed = engine.follow(await engine.barrier())
-        ended = await anext(feed) if lost else None
+        ended = await anext(feed) if was_lease_left else None
 
         assert ended is not None
         assert [(change.table, change.key) for change in ended.changes] == [("members", "gone")]
@@ -228,15 +228,15 @@ async def test_a_lease_outlives_a_new_start_of_the_store_while_its_owner_is_ther
         assert isinstance(await engine.commit(a_write(put("b"), lease=lease.id)), Committed)
 
 
-async def lost_lease(store: StoreProcess) -> bool:
-    """A lease whose owner goes and does not come back."""
+async def leave_short_lease(store: StoreProcess) -> bool:
+    """Let an engine grant a lease and write a record with it, and close the engine. Return True."""
     async with attached(store) as engine:
         lease = await engine.grant_lease(1.0)
         await commit(engine, put("gone", table="members"), lease=lease.id)
     return True
 
 
-# --- its socket ---
+# --- the socket ---
 
 
 async def test_only_its_owner_can_connect_to_the_socket(store: StoreProcess) -> None:
@@ -244,7 +244,7 @@ async def test_only_its_owner_can_connect_to_the_socket(store: StoreProcess) -> 
         assert stat.S_IMODE(os.stat(store.socket_path).st_mode) == 0o600
 
 
-async def test_a_data_folder_with_a_long_path_is_no_obstacle(tmp_path: Path, start: Start) -> None:
+async def test_a_data_folder_may_have_a_long_path(tmp_path: Path, start: Start) -> None:
     folder = tmp_path / ("long" * 20) / ("longer" * 20)
     folder.mkdir(parents=True)
     store = start(folder)
@@ -266,7 +266,7 @@ async def test_invalid_data_on_the_socket_closes_only_that_connection(store: Sto
 
 
 async def test_a_reconnected_engine_ignores_replies_to_earlier_requests(store: StoreProcess) -> None:
-    """So that after a barrier `find` tells for good: no request of the lost connection is still waiting to be read."""
+    """So the result of `find_write` after a barrier is final: no request of a lost connection is read later."""
     async with attached(store) as engine:
         first_reader, first = await connect(store, StoreHello(PROTOCOL_VERSION, "owner", is_main=True))
         _, second = await connect(store, StoreHello(PROTOCOL_VERSION, "owner", is_main=True))
@@ -316,7 +316,7 @@ async def read_replies(reader: asyncio.StreamReader, count: int) -> list[StoreMe
     return replies
 
 
-# --- who does not keep up ---
+# --- slow followers ---
 
 
 async def test_a_follower_that_does_not_read_uses_no_memory_and_receives_everything_later(
@@ -348,16 +348,16 @@ async def test_a_follower_behind_the_tail_gets_follower_behind(tmp_path: Path, s
         await write_megabytes(engine, 80, changes=1_000)
 
         with pytest.raises(FollowerBehind, match="reaches back"):
-            await read_on(slow)
+            await read_until_error(slow)
 
 
-async def read_on(feed: AsyncIterator[Batch]) -> None:
+async def read_until_error(feed: AsyncIterator[Batch]) -> None:
     async for _ in feed:
         pass
 
 
 async def write_megabytes(engine: RemoteEngine, megabytes: int, *, changes: int = 10) -> None:
-    """Over the same records again and again."""
+    """Overwrite the same records until this amount is written."""
     data = os.urandom(1_000_000 // changes)
     for _ in range(megabytes):
         await commit(engine, *(put(f"k{number}", data) for number in range(changes)))

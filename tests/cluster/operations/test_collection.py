@@ -153,9 +153,9 @@ def test_a_failed_allocation_is_retained_during_its_reschedule_interval() -> Non
 
     counted = collect(state, CollectionKind.EVALUATIONS)
     state.now_ns += HOUR_NS
-    forgotten = collect(state, CollectionKind.EVALUATIONS)
+    collected = collect(state, CollectionKind.EVALUATIONS)
 
-    assert (never, counted, forgotten) == (0, 0, 2)
+    assert (never, counted, collected) == (0, 0, 2)
 
 
 def test_allocations_of_a_batch_job_are_retained_until_the_job_is_dead_and_stopped() -> None:

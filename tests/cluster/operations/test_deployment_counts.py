@@ -20,6 +20,7 @@ DEADLINE_NS = 60 * SECOND_NS
 
 
 def make_state(**group: Any) -> AState:
+    """Return a state with the deployment d1 of one group with these fields."""
     state = AState()
     state.register(a_job())
     deployed = DeploymentGroup(**{"progress_deadline": DEADLINE_NS, "desired_total": 3, **group})
@@ -45,6 +46,7 @@ def get_group(state: AState) -> DeploymentGroup:
 
 
 def place_allocation(state: AState, id: str = "a1", *, canary: bool = False, **fields: Any) -> None:
+    """Store an allocation that belongs to the deployment."""
     status = AllocDeploymentStatus(canary=True) if canary else None
     allocation = an_allocation(
         state.job(),
@@ -203,13 +205,13 @@ def test_the_health_of_an_earlier_deployment_does_not_count() -> None:
 
 def test_only_the_first_placement_starts_the_progress_deadline() -> None:
     state = make_state()
-    begun_ns = state.now_ns
+    started_ns = state.now_ns
 
     place_allocation(state, "a1")
     state.now_ns += SECOND_NS
     place_allocation(state, "a2")
 
-    assert get_group(state).require_progress_by == to_datetime(begun_ns + DEADLINE_NS)
+    assert get_group(state).require_progress_by == to_datetime(started_ns + DEADLINE_NS)
 
 
 def test_each_healthy_allocation_extends_the_progress_deadline_and_never_shortens_it() -> None:
@@ -245,11 +247,11 @@ def test_all_allocations_of_one_write_are_counted() -> None:
 
 def test_allocations_of_groups_outside_the_deployment_are_not_counted() -> None:
     state = make_state()
-    stranger = an_allocation(state.job(), "a1", deployment_id="d1", task_group="gone")
+    allocation = an_allocation(state.job(), "a1", deployment_id="d1", task_group="gone")
     deployment = state.replica.get(DEPLOYMENTS, "d1")
     assert deployment is not None
 
-    assert update_deployment_counts(deployment, [(None, stranger)]) is deployment
+    assert update_deployment_counts(deployment, [(None, allocation)]) is deployment
 
 
 def report_health(state: AState, healthy: bool | None, **fields: Any) -> None:

@@ -164,7 +164,7 @@ def compute_time(state: AState, duration_ns: int) -> datetime.datetime:
     return to_datetime(state.now_ns + duration_ns)
 
 
-# -- of all of them
+# -- all changes
 
 
 @pytest.mark.parametrize("act", [fail, pause, resume, promote, unblock, lambda s: set_health(s, healthy=("a1",))])
@@ -307,7 +307,7 @@ def test_a_rollback_restores_the_scaling_policies() -> None:
     assert [(each.id, each.max) for each in state.replica.iter_all(SCALING_POLICIES)] == [(policy.id, 5)]
 
 
-def test_without_a_stable_version_the_description_says_so() -> None:
+def test_the_description_mentions_a_missing_stable_version() -> None:
     state = make_state(task_groups={"web": make_deployed_group(auto_revert=True)})
 
     written = fail(state)
@@ -569,7 +569,7 @@ def test_unblocking_a_deployment_that_does_not_wait_changes_nothing() -> None:
     assert state.replica.index == before
 
 
-# -- health by a person
+# -- health set by a user
 
 
 def make_state_with_allocations(*ids: str, **fields: Any) -> AState:

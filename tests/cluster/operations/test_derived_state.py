@@ -312,6 +312,7 @@ def test_the_desired_status_changes_no_count() -> None:
 
 
 def make_child(state: AState, **fields: Any) -> Job:
+    """Return a dispatched child of the job convert."""
     parent = state.job("convert")
     arguments = {
         "id": "convert/dispatch-1",

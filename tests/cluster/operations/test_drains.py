@@ -21,13 +21,13 @@ MINUTE_NS = 60 * SECOND_NS
 NO_DEADLINE = DrainOptions()
 
 
-def drain(state: AState, order: DrainOptions | None = NO_DEADLINE, **wish: Any) -> NodeWriteResult:
-    requested = DrainRequest(node_id="node-1", order=order, accessor_id="token:acls-disabled", **wish)
+def drain(state: AState, order: DrainOptions | None = NO_DEADLINE, **options: Any) -> NodeWriteResult:
+    requested = DrainRequest(node_id="node-1", order=order, accessor_id="token:acls-disabled", **options)
     return state.lead(drains.update_drain(state.replica, requested, state.moment, max_evaluations=MANY))
 
 
-def cancel_drain(state: AState, **wish: Any) -> NodeWriteResult:
-    return drain(state, None, **wish)
+def cancel_drain(state: AState, **options: Any) -> NodeWriteResult:
+    return drain(state, None, **options)
 
 
 def make_state() -> AState:

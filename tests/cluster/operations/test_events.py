@@ -1,4 +1,4 @@
-"""The events that commits produce, and who may subscribe to them (conventions 3.4)."""
+"""The events that commits produce, and which callers may subscribe to them (conventions 3.4)."""
 
 import ast
 from pathlib import Path
@@ -125,11 +125,11 @@ def test_every_write_kind_with_an_event_type_is_used() -> None:
 
 
 def test_every_topic_has_a_table_and_a_permission() -> None:
-    assert {telling.topic for telling in EVENT_MAPPINGS.values()} == set(EventTopic)
+    assert {mapping.topic for mapping in EVENT_MAPPINGS.values()} == set(EventTopic)
     assert set(EventTopic) <= set(TOPIC_PERMISSIONS)
 
 
-# -- choosing
+# -- topics and keys
 
 
 def test_without_a_topic_all_topics_are_subscribed() -> None:

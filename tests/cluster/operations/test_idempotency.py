@@ -1,4 +1,4 @@
-"""Idempotency keys: how long they are stored, and which request they stand for."""
+"""Idempotency keys: how long they are stored, and which request they belong to."""
 
 from msgspec.structs import replace
 
@@ -10,10 +10,10 @@ from wharf.cluster.state.tables import IDEMPOTENCY_KEYS
 from wharf.contract.model.cluster import IdempotencyKey
 from wharf.contract.model.log import WRITE_INDEX
 
-ASKED = IdempotentRequest("token", "once", "PUT", "/v1/jobs?", b"{}")
+REQUEST = IdempotentRequest("token", "once", "PUT", "/v1/jobs?", b"{}")
 
 
-def store_key(state: AState, requested: IdempotentRequest = ASKED) -> None:
+def store_key(state: AState, requested: IdempotentRequest = REQUEST) -> None:
     change, condition = idempotency.record_response(
         state.replica, requested, status=200, response=None, now_ns=state.now_ns
     )
@@ -25,7 +25,7 @@ def test_a_key_is_stored_for_a_day() -> None:
     store_key(state)
 
     def is_stored(at_ns: int) -> bool:
-        return idempotency.find_recorded_response(state.replica, ASKED, now_ns=at_ns) is not None
+        return idempotency.find_recorded_response(state.replica, REQUEST, now_ns=at_ns) is not None
 
     assert [is_stored(state.now_ns + passed_ns) for passed_ns in (0, KEY_RETENTION_NS - 1, KEY_RETENTION_NS)] == [
         True,
@@ -39,14 +39,15 @@ def test_a_key_belongs_to_one_scope() -> None:
     store_key(state)
 
     assert (
-        idempotency.find_recorded_response(state.replica, replace(ASKED, scope="another"), now_ns=state.now_ns) is None
+        idempotency.find_recorded_response(state.replica, replace(REQUEST, scope="another"), now_ns=state.now_ns)
+        is None
     )
 
 
 def test_expired_keys_are_collected_in_parts() -> None:
     state = AState()
     for number in range(3):
-        store_key(state, replace(ASKED, key=f"k{number}"))
+        store_key(state, replace(REQUEST, key=f"k{number}"))
     young = IdempotencyKey(
         scope="token", key="young", method="PUT", path="/", body_digest="", status=200,
         expires_at=state.now_ns + 2 * KEY_RETENTION_NS, create_index=WRITE_INDEX,

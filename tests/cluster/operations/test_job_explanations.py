@@ -245,12 +245,12 @@ def add_gpu(state: AState) -> AState:
 
 
 def test_a_missing_device_is_named_and_a_lower_count_is_suggested_if_it_helps() -> None:
-    none, few = (
+    without_devices, with_few = (
         explain_registered_job(make_fleet(1_000), make_gpu_job(2)),
         explain_registered_job(add_gpu(make_fleet(1_000)), make_gpu_job(2)),
     )
 
-    assert (get_web_group(none).smallest_change, get_web_group(few).smallest_change) == (
+    assert (get_web_group(without_devices).smallest_change, get_web_group(with_few).smallest_change) == (
         "no node has a healthy device acme/gpu that satisfies the request; no devices are available",
         "lower the Count of acme/gpu of web/server from 2 to 1: no node has more",
     )
@@ -346,7 +346,7 @@ def test_a_completed_sysbatch_job_desired_as_many_allocations_as_ended() -> None
     assert (result.text, get_web_group(result).wanted) == ("shop is done: 2 allocations completed", 2)
 
 
-# -- what is waited for
+# -- reasons to wait
 
 
 def test_a_job_that_was_not_evaluated_yet_has_a_queue_position() -> None:
@@ -535,7 +535,7 @@ def test_an_unknown_job_cannot_be_explained() -> None:
         explain_job(AState().replica, "default", "shop")
 
 
-# -- no job without an answer
+# -- every job has an explanation
 
 
 def test_a_job_with_an_unexplained_shortage_is_found() -> None:
@@ -605,8 +605,8 @@ def make_children(number: int, *, max_running: int) -> tuple[AState, list[str]]:
     state.register(a_batch_job("convert", parameterized_job=Parameterized(max_running=max_running)))
     created = []
     for _ in range(number):
-        asked_for = DispatchRequest(namespace="default", job_id="convert")
-        created.append(state.lead(dispatch_job(state.replica, asked_for, state.moment, SETTINGS)).job_id)
+        request = DispatchRequest(namespace="default", job_id="convert")
+        created.append(state.lead(dispatch_job(state.replica, request, state.moment, SETTINGS)).job_id)
         process_evaluations(state, created[-1])
     return state, created
 

@@ -26,7 +26,7 @@ def expect_refusal(state: AState, job: Job, **options: object) -> Refusal:
     return caught.value
 
 
-# -- a new version only where something changed
+# -- new versions
 
 
 def test_a_new_job_is_stored_as_version_0_with_a_summary_and_an_evaluation() -> None:
@@ -161,7 +161,7 @@ def test_a_system_job_runs_from_the_start_and_one_registered_as_stopped_is_dead(
     assert [state.job("agent").status, state.job("gone").status] == ["running", "dead"]
 
 
-# -- versions kept
+# -- stored versions
 
 
 def test_six_versions_and_the_newest_stable_one_are_stored() -> None:

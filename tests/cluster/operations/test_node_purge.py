@@ -50,8 +50,8 @@ def test_evaluating_a_node_evaluates_jobs_with_allocations_on_it_and_system_jobs
 
     evaluated = evaluate(state)
 
-    looked_at = {job: [each.triggered_by for each in state.open_evaluations(job)] for job in ("shop", "agent")}
-    assert looked_at == {"shop": ["node-update"], "agent": ["node-update"]}
+    triggers = {job: [each.triggered_by for each in state.open_evaluations(job)] for job in ("shop", "agent")}
+    assert triggers == {"shop": ["node-update"], "agent": ["node-update"]}
     assert state.open_evaluations("elsewhere") == state.open_evaluations("other") == []
     assert (len(evaluated.eval_ids), evaluated.is_complete) == (2, True)
 

@@ -111,13 +111,17 @@ def test_the_usage_is_the_sum_over_occupying_allocations_of_its_namespaces() -> 
         MEMBERS.build_put(Member(id="m1", create_index=WRITE_INDEX)),
         NAMESPACES.build_put(Namespace(name="team", quota="tight", create_index=WRITE_INDEX)),
     )
-    state.register(a_job("ours", namespace="team"))
-    state.register(a_job("theirs"))
-    ours, theirs = state.job("ours", "team"), state.job("theirs")
-    state.with_allocation(ours, "a1", allocated_resources=make_resources(100, 50, 3, 4))
-    state.with_allocation(ours, "a2", allocated_resources=make_resources(20, 5), client_status=ClientStatus.RUNNING)
-    state.with_allocation(ours, "a3", allocated_resources=make_resources(7, 7), client_status=ClientStatus.COMPLETE)
-    state.with_allocation(theirs, "a4", allocated_resources=make_resources(9, 9))
+    state.register(a_job("limited", namespace="team"))
+    state.register(a_job("unlimited"))
+    limited_job, other_job = state.job("limited", "team"), state.job("unlimited")
+    state.with_allocation(limited_job, "a1", allocated_resources=make_resources(100, 50, 3, 4))
+    state.with_allocation(
+        limited_job, "a2", allocated_resources=make_resources(20, 5), client_status=ClientStatus.RUNNING
+    )
+    state.with_allocation(
+        limited_job, "a3", allocated_resources=make_resources(7, 7), client_status=ClientStatus.COMPLETE
+    )
+    state.with_allocation(other_job, "a4", allocated_resources=make_resources(9, 9))
 
     usage = quotas.compute_quota_usage(state.replica, get_stored(state))
 
@@ -142,10 +146,10 @@ def test_allocations_of_a_purged_job_count_until_their_nodes_have_stopped_them()
     state = AState()
     state.with_node()
     state.put(NAMESPACES.build_put(Namespace(name="team", quota="tight", create_index=WRITE_INDEX)))
-    state.register(a_job("ours", namespace="team"))
-    state.with_allocation(state.job("ours", "team"), "a1", client_status=ClientStatus.RUNNING)
+    state.register(a_job("limited", namespace="team"))
+    state.with_allocation(state.job("limited", "team"), "a1", client_status=ClientStatus.RUNNING)
 
-    state.lead(purge.purge_job(state.replica, "team", "ours", state.moment, max_changes=100))
+    state.lead(purge.purge_job(state.replica, "team", "limited", state.moment, max_changes=100))
 
     assert sum_quota_usage(state.replica, "tight")["count"] == 1
 

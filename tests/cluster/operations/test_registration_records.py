@@ -227,7 +227,7 @@ def test_a_child_that_is_registered_again_remains_a_child() -> None:
 def test_fields_that_only_servers_set_cannot_be_submitted() -> None:
     state = AState()
 
-    state.register(a_job(parent_id="somebody", dispatched=True, dispatch_idempotency_token="t"))
+    state.register(a_job(parent_id="another-job", dispatched=True, dispatch_idempotency_token="t"))
 
     job = state.job()
     assert (job.parent_id, job.dispatched, job.dispatch_idempotency_token) == ("", False, "")

@@ -44,7 +44,7 @@ def test_new_changed_and_deleted_records_are_replicated() -> None:
     assert state.replica.get(ACL_POLICIES, "kept") is stored
 
 
-def test_what_is_the_same_writes_nothing() -> None:
+def test_unchanged_records_are_not_written() -> None:
     state = AState()
     replicate(state, ACL_POLICIES, make_policy("a"))
 

@@ -37,6 +37,7 @@ def send_report(
     services: tuple[ServiceRegistration, ...] | None = None,
     is_whole: bool = False,
 ) -> nodes.NodeWriteResult:
+    """Apply a report of the node with this number. Without a status, it has no allocation."""
     result = [AllocationReport(id="a1", client_status=status, services=services)] if status is not None else []
     return state.lead(
         reports.apply_reports(
@@ -140,7 +141,7 @@ def test_a_restarted_agent_numbers_reports_above_all_earlier_ones() -> None:
 def test_after_a_restore_report_numbers_start_above_the_stored_ones() -> None:
     state, first = make_state()
     far = first + 1_000 * reports.REPORT_NUMBERS_PER_INDEX
-    send_report(state, far, PENDING)  # As from a node that continues its earlier numbers.
+    send_report(state, far, PENDING)  # The node continues with its earlier numbers.
 
     assert register_agent(state) == far + 1
 

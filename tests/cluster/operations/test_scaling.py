@@ -251,7 +251,7 @@ def test_while_registration_is_disabled_only_management_tokens_scale() -> None:
     assert expect_refusal(state, 4, is_management=False)[0] is RefusalCode.FORBIDDEN
 
 
-# -- how groups stand
+# -- status of groups
 
 
 def test_the_status_counts_live_allocations_except_canaries() -> None:

@@ -50,7 +50,7 @@ def expect_refusal(state: AState, action: Any, *args: Any, **options: Any) -> tu
     return refusal.value.code, refusal.value.text
 
 
-# -- what is kept
+# -- stored versions
 
 
 def test_versions_are_listed_newest_first_and_the_newest_shows_the_jobs_status() -> None:
@@ -222,7 +222,7 @@ def test_marking_an_unknown_version_is_refused(number: int) -> None:
     assert result == (RefusalCode.NOT_FOUND, f'job "shop" in namespace "default" at version {number} not found')
 
 
-# -- going back
+# -- reverts
 
 
 def test_a_revert_registers_an_unstable_untagged_copy_of_the_version() -> None:

@@ -224,6 +224,7 @@ class SimulatedCluster(AState):
         return max(job_deployments, key=lambda deployment: deployment.create_index)
 
     def assert_nothing_is_over_committed(self) -> None:
+        """Assert that the allocations of each node fit on it and share no port, core or device."""
         by_node: dict[str, list[Allocation]] = {}
         for allocation in self.replica.iter_all(ALLOCATIONS):
             if allocation.is_occupying:

@@ -55,7 +55,7 @@ def test_when_capacity_is_freed_for_all_they_start_together() -> None:
     assert len(cluster.list_active()) == 11
 
 
-def test_the_metrics_say_that_the_job_is_all_or_nothing() -> None:
+def test_the_metrics_report_that_the_job_is_all_at_once() -> None:
     result = explain_job(make_cluster(nodes=2).replica, "default", "shop")
 
     assert result.text == (

@@ -1,7 +1,7 @@
 """Changes of a node's capacity and placements on it conflict, decided by the capacity versions.
 
-Each race is run both ways. Either a part of a plan is checked, something else is committed, and the part conflicts. Or
-the other change is decided, the part is committed, and the change conflicts and is decided again.
+Each race runs in both orders. In one, a part of a plan is checked, another change is committed, and the part conflicts. In
+the other, the change is decided, the part is committed, and the change conflicts and is decided again.
 """
 
 from collections.abc import Callable
@@ -103,6 +103,7 @@ def count_occupying(state: AState) -> int:
 
 
 def assert_nothing_over_committed(state: AState) -> None:
+    """Assert that the allocations of the node fit on it."""
     for node in state.replica.iter_all(NODES):
         allocations = [
             allocation
@@ -197,7 +198,7 @@ def test_a_reconnect_decided_before_a_placement_is_decided_again() -> None:
 
 
 def lose_allocations(state: AState) -> Callable[[], Decision[Any]]:
-    """Make the node's allocations lost, and return the report by which the node says that they run."""
+    """Mark the node's allocations as lost, and return a function that builds the report of the node that they run."""
     state.register(make_job("old"))
     placed = make_plan(state, "old").placements["node-1"]
     state.put_led(

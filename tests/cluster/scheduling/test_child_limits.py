@@ -76,7 +76,7 @@ def test_without_a_limit_all_children_run() -> None:
     assert len(parent.list_running()) == 5
 
 
-def test_children_that_outlived_a_purged_parent_run_beside_those_of_a_new_one() -> None:
+def test_children_of_a_purged_parent_run_beside_the_children_of_a_new_one() -> None:
     parent = ParentCluster(2)
     first, second = parent.dispatch(), parent.dispatch()
     parent.lead(purge.purge_job(parent.replica, "default", "convert", parent.moment, max_changes=40))

@@ -78,6 +78,7 @@ def test_the_first_unmet_requirement_in_nomads_order_is_reported() -> None:
     reported = []
 
     def check_node(**fields: Any) -> None:
+        """Change fields of the node, and record the first unmet requirement."""
         nonlocal node
         state = AState()
         state.with_node("n")

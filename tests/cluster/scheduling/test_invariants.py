@@ -78,6 +78,7 @@ class Driver:
         return active[self.data.draw(st.integers(0, len(active) - 1))] if active else None
 
     def take_step(self, step: str) -> None:
+        """Take a random step of this kind."""
         cluster, picked = self.cluster, self.pick_allocation()
         match step:
             case "register":

@@ -156,7 +156,7 @@ def observe_state(cluster: SimulatedCluster, original: Allocation) -> ObservedSt
         ),
     ],
 )  # fmt: skip
-def test_an_allocation_on_a_lost_node_is_replaced_as_its_policies_say(
+def test_an_allocation_on_a_lost_node_is_replaced_according_to_its_policies(
     kind: str,
     fields: dict[str, Any],
     reported: ClientStatus,

@@ -17,6 +17,7 @@ RETRY = ReschedulePolicy(unlimited=True, delay=5 * SECOND_NS, delay_function="co
 
 
 def make_version(value: int, count: int) -> Job:
+    """Return a version of the job. Its update places two canaries, and its hosts are distinct."""
     group = a_group(
         "web",
         a_task(env={"VERSION": str(value)}),

@@ -431,6 +431,7 @@ def test_a_fleet_that_follows_changes_equals_the_fleet_of_the_state(data: st.Dat
 
 
 def list_columns(fleet: Fleet) -> dict[str, object]:
+    """Return all column values of each node, by node id."""
     result: dict[str, object] = {}
     for row, node in fleet.iter_nodes():
         in_use = fleet.exclusive_resources.get(row)

@@ -52,9 +52,7 @@ from wharf.cluster.scheduling.constraints import evaluate_comparison, is_distinc
         ("no such operand", "a", "a", False),
     ],
 )
-def test_an_operand_compares_as_the_table_says(
-    operand: str, left: str | None, right: str | None, expected: bool
-) -> None:
+def test_an_operand_compares_as_in_the_table(operand: str, left: str | None, right: str | None, expected: bool) -> None:
     assert expected == evaluate_comparison(operand, left, right)
 
 

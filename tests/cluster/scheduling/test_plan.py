@@ -105,7 +105,7 @@ def test_a_node_that_can_no_longer_take_its_placements_is_dropped(break_node: Ca
 
 
 def test_each_part_fits_the_limits_with_derived_changes_and_the_evaluation_ends_last() -> None:
-    state = AState(bounds=WriteLimits(changes=16, conditions=16))
+    state = AState(limits=WriteLimits(changes=16, conditions=16))
     for number in range(4):
         state.with_node(f"node-{number}", cpu=1_000)
     state.register(make_job(60, cpu=60))
@@ -120,7 +120,7 @@ def test_each_part_fits_the_limits_with_derived_changes_and_the_evaluation_ends_
 
 
 def test_after_a_crash_between_two_parts_only_missing_allocations_are_placed() -> None:
-    state = AState(bounds=WriteLimits(changes=16, conditions=16))
+    state = AState(limits=WriteLimits(changes=16, conditions=16))
     for number in range(3):
         state.with_node(f"node-{number}")
     state.register(make_job(30))
@@ -140,7 +140,7 @@ def test_after_a_crash_between_two_parts_only_missing_allocations_are_placed() -
 
 
 def test_the_capacity_of_a_node_is_checked_again_between_two_parts() -> None:
-    state = AState(bounds=WriteLimits(changes=16, conditions=16))
+    state = AState(limits=WriteLimits(changes=16, conditions=16))
     state.with_node(cpu=1_000)
     state.register(make_job(20, cpu=50))
     first = commit_next(state, make_plan(state), max_changes=8)

@@ -22,6 +22,7 @@ def make_job(job_id: str, priority: int, cpu: int, count: int = 1, **fields: Any
 
 
 def make_cluster(*jobs: Job, nodes: int = 1, allowed: bool = True) -> SimulatedCluster:
+    """Return a cluster on which these jobs run. `allowed`: enable preemption."""
     cluster = SimulatedCluster()
     config = PreemptionConfig(service_scheduler_enabled=allowed, system_scheduler_enabled=allowed)
     cluster.put(

@@ -488,8 +488,8 @@ def test_infeasible_nodes_are_no_failure_of_a_system_job_unless_all_are() -> Non
     cluster.with_node("bare", attributes={})
     cluster.register(a_system_job("shop"))
     some = cluster.evaluate_job()
-    none = a_system_job("none", a_group("web", a_task(driver="java")))
-    cluster.register(none)
+    infeasible = a_system_job("none", a_group("web", a_task(driver="java")))
+    cluster.register(infeasible)
     nowhere = cluster.evaluate_job("none")
 
     assert some.completed_evaluation is not None

@@ -11,7 +11,7 @@ from wharf.contract.model.operator.scheduler_configuration import (
     SchedulerConfiguration,
 )
 
-GIVEN = DefaultSchedulerSettings(
+CONFIGURED = DefaultSchedulerSettings(
     scheduler_algorithm=SchedulerAlgorithm.SPREAD,
     reject_job_registration=True,
     node_limit_for_feasibility_checks=7,
@@ -20,7 +20,7 @@ GIVEN = DefaultSchedulerSettings(
 
 
 def test_settings_become_the_first_scheduler_configuration() -> None:
-    assert GIVEN.configuration() == SchedulerConfiguration(
+    assert CONFIGURED.configuration() == SchedulerConfiguration(
         scheduler_algorithm="spread",
         reject_job_registration=True,
         node_limit_for_feasibility_checks=7,
@@ -40,7 +40,7 @@ async def test_scheduling_starts_with_the_configuration_of_the_first_server_and_
         founded = await cluster.a_server(leads=False)
         stored = founded.replica.get(SCHEDULER_CONFIGURATION)
         other_bootstrap = ClusterBootstrap(
-            founded.server.follower, founded.server.writer, scheduler=GIVEN.configuration()
+            founded.server.follower, founded.server.writer, scheduler=CONFIGURED.configuration()
         )
 
         await other_bootstrap.bootstrap()
@@ -57,7 +57,7 @@ async def test_an_empty_log_is_bootstrapped_with_the_configuration() -> None:
         await server.follow()
 
         await ClusterBootstrap(
-            server.server.follower, server.server.writer, scheduler=GIVEN.configuration()
+            server.server.follower, server.server.writer, scheduler=CONFIGURED.configuration()
         ).bootstrap()
 
         stored = server.replica.get(SCHEDULER_CONFIGURATION)

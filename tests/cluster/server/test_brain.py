@@ -46,7 +46,7 @@ from wharf.contract.model.times import DecisionContext
 CAUSE = Cause(CauseKind.REQUEST, "test")
 TINY = WriteLimits(changes=16, conditions=16)
 NOTHING = MemoryLogCopy(0, 0, {}, {})
-"""What a store that was wiped has to give back."""
+"""The content of a log that was wiped."""
 
 QUICK = HeartbeatSettings(min_ttl_s=10.0, grace_s=5.0, failover_ttl_s=40.0)
 
@@ -140,7 +140,7 @@ async def test_derived_changes_are_added_after_a_log_outage() -> None:
 
 @in_virtual_time
 async def test_derived_changes_of_many_jobs_are_added_in_several_writes() -> None:
-    async with ACluster(bounds=TINY) as cluster:
+    async with ACluster(limits=TINY) as cluster:
         follower = await cluster.a_server("m2", leads=False)
         for number in range(12):
             await follower.client.jobs.register(a_batch_job(f"job-{number}"))
@@ -150,7 +150,9 @@ async def test_derived_changes_of_many_jobs_are_added_in_several_writes() -> Non
 
         server = await cluster.a_server("m1")
 
-        await until(lambda: all(job.status == "dead" for job in server.replica.iter_all(JOBS)), what="all are dead")
+        await until(
+            lambda: all(job.status == "dead" for job in server.replica.iter_all(JOBS)), what="all jobs are dead"
+        )
 
 
 # -- plans
@@ -158,7 +160,7 @@ async def test_derived_changes_of_many_jobs_are_added_in_several_writes() -> Non
 
 @in_virtual_time
 async def test_a_plan_larger_than_a_write_is_placed_in_parts() -> None:
-    async with ACluster(bounds=TINY) as cluster:
+    async with ACluster(limits=TINY) as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 3)
 
@@ -171,7 +173,7 @@ async def test_a_plan_larger_than_a_write_is_placed_in_parts() -> None:
 
 @in_virtual_time
 async def test_an_all_at_once_job_that_fits_no_write_fails_with_the_limit_and_is_not_retried_forever() -> None:
-    async with ACluster(bounds=TINY) as cluster:
+    async with ACluster(limits=TINY) as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 3)
 
@@ -186,7 +188,7 @@ async def test_an_all_at_once_job_that_fits_no_write_fails_with_the_limit_and_is
 
 @in_virtual_time
 async def test_a_leader_that_ends_between_two_parts_places_nothing_twice() -> None:
-    async with ACluster(bounds=TINY) as cluster:
+    async with ACluster(limits=TINY) as cluster:
         first = await cluster.a_server("m1")
         second = await cluster.a_server("m2", leads=False)
         await cluster.ready_nodes(second, 3)
@@ -205,19 +207,19 @@ async def test_a_leader_that_ends_between_two_parts_places_nothing_twice() -> No
 
 @in_virtual_time
 async def test_a_lost_reply_in_the_middle_of_a_plan_places_nothing_twice() -> None:
-    async with ACluster(bounds=TINY) as cluster:
+    async with ACluster(limits=TINY) as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 3)
-        struck = 0
+        call_count = 0
 
-        def now_and_then(requested: EngineOperation) -> Fault | None:
-            nonlocal struck
+        def lose_every_fourth_reply(requested: EngineOperation) -> Fault | None:
+            nonlocal call_count
             if requested is EngineOperation.COMMIT:
-                struck += 1
-                return LoseReplyFault() if struck % 4 == 0 else None
+                call_count += 1
+                return LoseReplyFault() if call_count % 4 == 0 else None
             return None
 
-        server.faults.choose_fault = now_and_then
+        server.faults.choose_fault = lose_every_fourth_reply
         await server.client.jobs.register(make_job_of_count(30))
 
         await until(lambda: count_running(server) == 30, what="thirty run", within_s=200.0)
@@ -255,14 +257,14 @@ async def test_capacity_freed_during_a_log_outage_is_used() -> None:
 
 @in_virtual_time
 async def test_many_blocked_evaluations_are_unblocked_in_several_writes() -> None:
-    async with ACluster(bounds=TINY) as cluster:
+    async with ACluster(limits=TINY) as cluster:
         server = await cluster.a_server()
         for number in range(20):
             await server.client.jobs.register(make_job_of_count(1, f"job-{number}"))
 
         await cluster.ready_nodes(server, 1)
 
-        await until(lambda: all(count_running(server, f"job-{n}") == 1 for n in range(20)), what="all run")
+        await until(lambda: all(count_running(server, f"job-{n}") == 1 for n in range(20)), what="all jobs run")
 
 
 def get_evaluation_status(server: OneServer, evaluation_id: str) -> str:
@@ -274,14 +276,14 @@ def get_evaluation_status(server: OneServer, evaluation_id: str) -> str:
 async def test_an_evaluation_that_cannot_be_processed_fails_after_three_attempts_and_blocks_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fails_at_one(
+    def fail_for_one_job(
         ground: SchedulerCache, snapshot: Replica, evaluation: Evaluation, context: DecisionContext
     ) -> Plan:
         if evaluation.job_id == "poison":
             raise ZeroDivisionError("planted")
         return plan_evaluation(ground, snapshot, evaluation, context)
 
-    monkeypatch.setattr(evaluation_processor, "plan_evaluation", fails_at_one)
+    monkeypatch.setattr(evaluation_processor, "plan_evaluation", fail_for_one_job)
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
@@ -313,16 +315,16 @@ async def test_an_evaluation_that_cannot_be_processed_fails_after_three_attempts
 async def test_an_error_in_the_leader_loop_is_logged_and_the_loop_continues(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    struck = 0
+    call_count = 0
 
-    def fails_once(*_arguments: object, **_options: object) -> object:
-        nonlocal struck
-        struck += 1
-        if struck == 1:
+    def fail_once(*_arguments: object, **_options: object) -> object:
+        nonlocal call_count
+        call_count += 1
+        if call_count == 1:
             raise ZeroDivisionError("planted")
         return None
 
-    monkeypatch.setattr(loop, "build_derived_write", fails_once)
+    monkeypatch.setattr(loop, "build_derived_write", fail_once)
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
@@ -338,17 +340,17 @@ async def test_an_error_in_the_leader_loop_is_logged_and_the_loop_continues(
 async def test_an_invalid_transition_in_the_leader_loop_is_refused_with_its_history_and_the_loop_continues(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    struck = 0
+    call_count = 0
 
-    def refuses_once(*_arguments: object, **_options: object) -> None:
-        nonlocal struck
-        struck += 1
-        if struck == 1:
+    def refuse_once(*_arguments: object, **_options: object) -> None:
+        nonlocal call_count
+        call_count += 1
+        if call_count == 1:
             advance_state(
                 ALLOCATION_STATES, ClientStatus.COMPLETE, ClientStatus.RUNNING, record_id="a1", history=["placed"]
             )
 
-    monkeypatch.setattr(loop, "build_derived_write", refuses_once)
+    monkeypatch.setattr(loop, "build_derived_write", refuse_once)
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
@@ -368,10 +370,10 @@ async def test_an_invalid_transition_in_the_leader_loop_is_refused_with_its_hist
 async def test_an_evaluation_with_an_invalid_transition_fails_with_the_history(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def loses_what_ended(*_arguments: object) -> None:
+    def advance_ended_allocation(*_arguments: object) -> None:
         advance_state(ALLOCATION_STATES, ClientStatus.COMPLETE, ClientStatus.LOST, record_id="a1", history=["placed"])
 
-    monkeypatch.setattr(evaluation_processor, "plan_evaluation", loses_what_ended)
+    monkeypatch.setattr(evaluation_processor, "plan_evaluation", advance_ended_allocation)
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await server.client.jobs.register(make_job_of_count(1))
@@ -441,7 +443,7 @@ async def test_a_replaced_leader_stops_when_it_sees_the_new_leader_record() -> N
         second = await cluster.a_server("m2", leads=False)
         await second.lead()
 
-        await until(lambda: first.election.campaigns == 2, what="it campaigns again", within_s=1.0)
+        await until(lambda: first.election.campaigns == 2, what="the brain campaigns again", within_s=1.0)
 
         assert not first.brain.is_leading
         with pytest.raises(Refusal, match="No cluster leader"):
@@ -460,12 +462,12 @@ async def test_a_leader_without_its_record_does_not_retry_writes_forever() -> No
         commits = 0
         inner = server.faults.choose_fault
 
-        def counted(requested: EngineOperation) -> Fault | None:
+        def count_commits(requested: EngineOperation) -> Fault | None:
             nonlocal commits
             commits += requested is EngineOperation.COMMIT
             return inner(requested)
 
-        server.faults.choose_fault = counted
+        server.faults.choose_fault = count_commits
 
         await server.server.writer.execute(lambda _snapshot, _context: make_empty_decision())
         await pass_time(20.0)
@@ -484,7 +486,7 @@ async def test_a_former_leader_refuses_calls_and_leads_again_when_elected() -> N
         server = await cluster.a_server()
         assert server.election.term is not None
         server.election.term.lose()
-        await until(lambda: server.election.campaigns == 2, what="it campaigns again")
+        await until(lambda: server.election.campaigns == 2, what="the brain campaigns again")
         await server.client.jobs.register(make_job_of_count(1))
         await pass_time(1.0)
         assert open_evaluations(server, pending_only=True)
@@ -504,7 +506,7 @@ async def test_a_log_that_returns_empty_is_bootstrapped_again_by_the_leader() ->
 
         server.election.allow_campaign()
 
-        await until(lambda: server.brain.is_leading, what="it leads again")
+        await until(lambda: server.brain.is_leading, what="the server leads again")
         assert server.replica.get_last_change(NAMESPACES) > result
         await cluster.ready_nodes(server, 1)
         await server.client.jobs.register(make_job_of_count(1))
@@ -540,7 +542,7 @@ async def test_after_a_restore_an_unchanged_job_keeps_its_allocations() -> None:
         await cluster.ready_nodes(server, 2)
         task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
         await server.client.jobs.register(a_system_job("shop", a_group("web", task)))
-        await until(lambda: count_running(server) == 2, what="it runs on every node")
+        await until(lambda: count_running(server) == 2, what="the job runs on every node")
         before = {each.id for each in server.replica.iter_all(ALLOCATIONS)}
         job = server.replica.get(JOBS, "default", "shop")
         assert job is not None
@@ -548,7 +550,7 @@ async def test_after_a_restore_an_unchanged_job_keeps_its_allocations() -> None:
         cluster.log.restore_copy(cluster.log.make_copy())
         server.election.allow_campaign()
         await until(lambda: server.replica.epoch == 1, what="the replica has the new epoch")
-        await until(lambda: server.brain.is_leading, what="it leads again")
+        await until(lambda: server.brain.is_leading, what="the server leads again")
         await server.client.jobs.evaluate("shop")
         await until(lambda: not open_evaluations(server), what="the job is evaluated again")
 
@@ -565,19 +567,19 @@ async def test_no_server_leads_before_the_bootstrap_which_is_retried() -> None:
         server = await cluster.a_server()
         cluster.log.restore_copy(NOTHING)
         await until(lambda: server.replica.get(NAMESPACES, "default") is None, what="the restored log has no namespace")
-        asked_for = 0
+        commit_count = 0
 
-        def all_but_the_election(requested: EngineOperation) -> Fault | None:
-            nonlocal asked_for
-            asked_for += requested is EngineOperation.COMMIT
-            return RefuseFault("full") if requested is EngineOperation.COMMIT and 1 < asked_for <= 4 else None
+        def refuse_after_the_election(requested: EngineOperation) -> Fault | None:
+            nonlocal commit_count
+            commit_count += requested is EngineOperation.COMMIT
+            return RefuseFault("full") if requested is EngineOperation.COMMIT and 1 < commit_count <= 4 else None
 
-        server.faults.choose_fault = all_but_the_election
+        server.faults.choose_fault = refuse_after_the_election
         server.election.allow_campaign()
 
-        await until(lambda: server.brain.is_leading, what="it leads", within_s=5.0)
+        await until(lambda: server.brain.is_leading, what="the server leads", within_s=5.0)
         assert server.replica.get(NAMESPACES, "default") is not None
-        assert asked_for >= 5
+        assert commit_count >= 5
 
 
 # -- nodes
@@ -593,7 +595,7 @@ async def test_a_silent_node_is_down_after_its_ttl_and_grace() -> None:
         began_s = now_s()
 
         await first.die()
-        await first.has_status("down")
+        await first.wait_for_status("down")
 
         assert 5.0 <= now_s() - began_s <= 25.1
         await until(lambda: count_running(server) == 4, what="four run again")
@@ -610,7 +612,7 @@ async def test_silent_nodes_are_logged_once_by_name(caplog: pytest.LogCaptureFix
         for node in nodes:
             await node.die()
         for node in nodes:
-            await node.has_status("down")
+            await node.wait_for_status("down")
         await pass_time(120.0)
 
         lines = [record.getMessage() for record in caplog.records if "nodes missed heartbeats" in record.getMessage()]
@@ -645,7 +647,7 @@ async def test_every_silent_node_is_down_after_a_log_outage() -> None:
         )
 
         for node in nodes:
-            await node.has_status("down", within_s=90.0)
+            await node.wait_for_status("down", within_s=90.0)
 
 
 @in_virtual_time
@@ -676,34 +678,34 @@ async def test_a_heartbeat_while_a_node_is_marked_down_makes_it_ready_at_once() 
 
 @in_virtual_time
 async def test_all_jobs_of_a_down_node_move_even_if_they_do_not_fit_in_one_write() -> None:
-    async with ACluster(bounds=TINY) as cluster:
+    async with ACluster(limits=TINY) as cluster:
         server = await cluster.a_server(heartbeats=QUICK)
         (first,) = await cluster.ready_nodes(server, 1)
         for number in range(12):
             await server.client.jobs.register(make_job_of_count(1, f"job-{number}"))
-        await until(lambda: all(count_running(server, f"job-{n}") == 1 for n in range(12)), what="all run")
+        await until(lambda: all(count_running(server, f"job-{n}") == 1 for n in range(12)), what="all jobs run")
         second = cluster.a_fake_node(server, "node-2")
-        await second.is_ready()
+        await second.wait_ready()
 
         await first.die()
-        await first.has_status("down")
+        await first.wait_for_status("down")
 
-        await until(lambda: all(count_running(server, f"job-{n}") == 1 for n in range(12)), what="all run again")
+        await until(lambda: all(count_running(server, f"job-{n}") == 1 for n in range(12)), what="all jobs run again")
         live = {a.node_id for a in server.replica.iter_all(ALLOCATIONS) if not a.is_terminal}
         assert live == {second.id}
 
 
 @in_virtual_time
 async def test_a_new_leader_processes_the_evaluations_of_the_previous_one() -> None:
-    async with ACluster(bounds=TINY) as cluster:
+    async with ACluster(limits=TINY) as cluster:
         first = await cluster.a_server("m1", heartbeats=QUICK)
         second = await cluster.a_server("m2", leads=False, heartbeats=QUICK)
         (node,) = await cluster.ready_nodes(second, 1)
         for number in range(12):
             await second.client.jobs.register(make_job_of_count(1, f"job-{number}"))
-        await until(lambda: all(count_running(second, f"job-{n}") == 1 for n in range(12)), what="all run")
+        await until(lambda: all(count_running(second, f"job-{n}") == 1 for n in range(12)), what="all jobs run")
         await node.die()
-        await node.has_status("down")
+        await node.wait_for_status("down")
         assert first.election.term is not None
         first.election.term.lose()
 
@@ -717,7 +719,7 @@ async def test_a_new_leader_processes_the_evaluations_of_the_previous_one() -> N
 
 @in_virtual_time
 async def test_system_jobs_are_placed_on_every_new_node() -> None:
-    async with ACluster(bounds=TINY) as cluster:
+    async with ACluster(limits=TINY) as cluster:
         server = await cluster.a_server()
         for number in range(6):
             task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
@@ -725,12 +727,14 @@ async def test_system_jobs_are_placed_on_every_new_node() -> None:
 
         await cluster.ready_nodes(server, 3)
 
-        await until(lambda: all(count_running(server, f"agent-{n}") == 3 for n in range(6)), what="all run everywhere")
+        await until(
+            lambda: all(count_running(server, f"agent-{n}") == 3 for n in range(6)), what="all jobs run on every node"
+        )
 
 
 @in_virtual_time
 async def test_a_report_larger_than_a_write_is_applied_in_parts() -> None:
-    async with ACluster(bounds=TINY) as cluster:
+    async with ACluster(limits=TINY) as cluster:
         server = await cluster.a_server()
         await server.brain.node_monitor.register_node(a_node(cpu=4_000))
         await server.brain.node_monitor.record_heartbeat("node-1")
@@ -752,7 +756,7 @@ async def test_a_late_repeated_report_changes_nothing() -> None:
         await server.brain.node_monitor.register_node(a_node())
         await server.brain.node_monitor.record_heartbeat("node-1")
         await server.client.jobs.register(make_job_of_count(1))
-        await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="it is placed")
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="the allocation is placed")
         (allocation,) = server.replica.iter_all(ALLOCATIONS)
 
         async def send_report(report_id: str, status: ClientStatus) -> int:
@@ -775,7 +779,7 @@ async def test_a_report_sent_twice_is_not_applied_again_after_the_next_one() -> 
         await server.brain.node_monitor.register_node(a_node())
         await server.brain.node_monitor.record_heartbeat("node-1")
         await server.client.jobs.register(make_job_of_count(1))
-        await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="it is placed")
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="the allocation is placed")
         (allocation,) = server.replica.iter_all(ALLOCATIONS)
 
         async def send_report(report_id: str, status: ClientStatus) -> None:
@@ -789,7 +793,7 @@ async def test_a_report_sent_twice_is_not_applied_again_after_the_next_one() -> 
             for report_id in ("r1", "r2", "r1"):  # In r2 its only task waits for a restart.
                 status = ClientStatus.RUNNING if report_id == "r1" else ClientStatus.PENDING
                 reports.create_task(send_report(report_id, status))
-                await pass_time(0.01)  # Each arrives before the log has answered the first.
+                await pass_time(0.01)  # The later reports arrive before the log has replied to the first.
 
         stored = server.replica.get(ALLOCATIONS, allocation.id)
         assert stored is not None
@@ -803,15 +807,15 @@ async def test_an_unknown_rpc_method_is_refused_and_an_internal_error_is_reporte
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        async def fails(_node_id: str) -> None:
+        async def fail(_node_id: str) -> None:
             raise ZeroDivisionError("planted")
 
-        monkeypatch.setattr(server.brain.node_monitor, "record_heartbeat", fails)
+        monkeypatch.setattr(server.brain.node_monitor, "record_heartbeat", fail)
 
-        unknown = await server.answers.call("sing", b"")
-        garbled = await server.answers.call("heartbeat", b"\xc1")
+        unknown = await server.rpc_dispatcher.call("sing", b"")
+        garbled = await server.rpc_dispatcher.call("heartbeat", b"\xc1")
         with caplog.at_level(logging.ERROR):
-            failed = await server.answers.call("heartbeat", b"\x81\xa7node_id\xa1a")
+            failed = await server.rpc_dispatcher.call("heartbeat", b"\x81\xa7node_id\xa1a")
 
         assert [unknown.code, garbled.code, failed.code] == [
             RefusalCode.INVALID,
@@ -822,7 +826,7 @@ async def test_an_unknown_rpc_method_is_refused_and_an_internal_error_is_reporte
 
 
 async def add_silent_nodes(server: OneServer, count: int) -> None:
-    """Add ready nodes that send only what the test sends for them."""
+    """Add ready nodes that send nothing by themselves."""
     for number in range(count):
         await server.brain.node_monitor.register_node(a_node(f"node-{number}"))
         await server.brain.node_monitor.record_heartbeat(f"node-{number}")
@@ -884,7 +888,7 @@ async def test_two_concurrent_reports_of_one_node_are_applied_in_order_of_arriva
         server = await cluster.a_server()
         await add_silent_nodes(server, 1)
         await server.client.jobs.register(make_job_of_count(1))
-        await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="it is placed")
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="the allocation is placed")
         (allocation,) = server.replica.iter_all(ALLOCATIONS)
 
         steps = (ClientStatus.RUNNING, ClientStatus.FAILED)
@@ -925,15 +929,15 @@ async def test_an_allocation_missing_from_a_full_report_is_not_revived_by_a_late
         await server.brain.node_monitor.register_node(a_node(cpu=100))
         await server.brain.node_monitor.record_heartbeat("node-1")
         await server.client.jobs.register(make_job_of_count(1, cpu=100))
-        await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="it is placed")
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="the allocation is placed")
         (first,) = server.replica.iter_all(ALLOCATIONS)
         is_running = [AllocationReport(id=first.id, client_status=ClientStatus.RUNNING)]
-        await until(lambda: get_client_status(server, first.id) == "lost", what="it is lost", within_s=60.0)
+        await until(lambda: get_client_status(server, first.id) == "lost", what="the allocation is lost", within_s=60.0)
 
         # The machine was reinstalled: the node does not know its earlier allocations.
         await server.brain.node_monitor.record_heartbeat("node-1")
         await server.brain.node_monitor.record_reports("node-1", [], is_complete=True)
-        await until(lambda: server.replica.count_records(ALLOCATIONS) == 2, what="it is placed again")
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 2, what="the replacement is placed")
         await server.brain.node_monitor.record_reports("node-1", is_running)
 
         assert get_client_status(server, first.id) == "complete"

@@ -85,7 +85,7 @@ async def test_a_node_that_is_down_for_a_day_is_collected() -> None:
         server = await cluster.a_server()
         [node] = await cluster.ready_nodes(server, 1)
         await node.die()
-        await node.has_status("down")
+        await node.wait_for_status("down")
 
         await pass_time(23 * HOUR_S)
         assert server.replica.get(NODES, node.id) is not None
@@ -95,7 +95,7 @@ async def test_a_node_that_is_down_for_a_day_is_collected() -> None:
 
 @in_virtual_time
 async def test_many_records_are_collected_in_writes_that_fit_a_small_log() -> None:
-    async with ACluster(bounds=WriteLimits(changes=56, conditions=56)) as cluster:
+    async with ACluster(limits=WriteLimits(changes=56, conditions=56)) as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
         for number in range(2):

@@ -25,7 +25,7 @@ async def test_a_deployment_of_a_first_version_completes_after_a_restore() -> No
         await server.client.jobs.register(job)
         await until(
             lambda: [each.client_status for each in server.replica.iter_all(ALLOCATIONS)] == ["running"] * 2,
-            what="it runs",
+            what="the allocation runs",
         )
 
         cluster.log.restore_copy(cluster.log.make_copy())

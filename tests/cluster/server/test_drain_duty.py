@@ -73,7 +73,7 @@ async def test_a_drain_never_has_more_than_max_parallel_unhealthy_allocations_of
         await server.client.jobs.register(make_shop_job(3))
         await until(lambda: are_healthy(server, 3), what="the job is healthy")
         second = cluster.a_fake_node(server, "node-2")
-        await second.is_ready()
+        await second.wait_ready()
         fewest = 3
 
         await start_drain(server, first)
@@ -122,11 +122,11 @@ async def test_a_forced_drain_completes_within_two_seconds() -> None:
         [first] = await cluster.ready_nodes(server, 1)
         await server.client.jobs.register(make_shop_job(3))
         await server.client.jobs.register(make_long_job())
-        await until(lambda: are_healthy(server, 3) and list_live_allocations(server, "nightly"), what="all runs")
+        await until(lambda: are_healthy(server, 3) and list_live_allocations(server, "nightly"), what="all jobs run")
         began_s = now_s()
 
         await start_drain(server, first, deadline_s=-1)
-        await until(lambda: is_drained(server, first) and not list_on_node(server, first), what="it is empty")
+        await until(lambda: is_drained(server, first) and not list_on_node(server, first), what="the node is empty")
 
         assert now_s() - began_s < 2
 
@@ -182,7 +182,7 @@ async def test_a_new_leader_continues_a_drain() -> None:
         [first] = await cluster.ready_nodes(first_server, 1)
         await first_server.client.jobs.register(make_shop_job(4, min_healthy_s=5))
         await until(lambda: are_healthy(first_server, 4), what="the job is healthy")
-        await cluster.a_fake_node(first_server, "node-2").is_ready()
+        await cluster.a_fake_node(first_server, "node-2").wait_ready()
         await start_drain(first_server, first)
         await until(lambda: len(list_on_node(first_server, first)) == 3, what="the first has left")
 

@@ -30,10 +30,10 @@ async def store_namespace(server: OneServer, text: str) -> int:
 async def test_a_canceled_log_feed_is_resumed() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
-        struck = iter([CancelWatchFault(), CancelWatchFault()])
+        faults = iter([CancelWatchFault(), CancelWatchFault()])
 
         def decide(requested: EngineOperation) -> Fault | None:
-            return next(struck, None) if requested is EngineOperation.FEED else None
+            return next(faults, None) if requested is EngineOperation.FEED else None
 
         server.faults.choose_fault = decide
 

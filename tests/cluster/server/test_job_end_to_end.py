@@ -31,7 +31,9 @@ async def test_a_stopped_job_ends_on_the_nodes_and_is_dead() -> None:
         await cluster.ready_nodes(server, 1)
         await server.client.jobs.register(a_job("web", a_group("web", a_task(driver="mock"), count=2)))
         await until_read(
-            lambda: server.client.jobs.summary("web"), lambda a: a.value.summary["web"].running == 2, what="two run"
+            lambda: server.client.jobs.summary("web"),
+            lambda a: a.value.summary["web"].running == 2,
+            what="two allocations run",
         )
 
         await server.client.jobs.deregister("web")
@@ -41,5 +43,5 @@ async def test_a_stopped_job_ends_on_the_nodes_and_is_dead() -> None:
         await until_read(
             lambda: server.client.jobs.allocations("web"),
             lambda a: [(each.desired_status, each.client_status) for each in a.value] == [("stop", "complete")] * 2,
-            what="both have ended",
+            what="both allocations have ended",
         )

@@ -16,7 +16,7 @@ from wharf.world import SimulatedWorld
 
 
 class Node:
-    """Answers requests by verb, and records which are still running."""
+    """A node that replies to requests depending on the verb, and counts open streams."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -222,35 +222,35 @@ async def test_a_caller_that_stops_waiting_leaves_nothing_behind() -> None:
 
 @in_virtual_time
 async def test_a_stream_has_input_and_output() -> None:
-    talk = await Wire().link.open_stream(NodeCall("talk"))
-    await talk.send(b"one")
-    assert b"you said one" == await anext(talk.parts)
-    await talk.send(b"two")
-    assert b"you said two" == await anext(talk.parts)
-    await talk.send(b"")
+    stream = await Wire().link.open_stream(NodeCall("talk"))
+    await stream.send(b"one")
+    assert b"you said one" == await anext(stream.parts)
+    await stream.send(b"two")
+    assert b"you said two" == await anext(stream.parts)
+    await stream.send(b"")
 
-    assert [] == [part async for part in talk.parts]
+    assert [] == [part async for part in stream.parts]
 
 
 @in_virtual_time
 async def test_a_sender_waits_for_credit() -> None:
     wire = Wire()
-    talk = await wire.link.open_stream(NodeCall("deaf"))
-    piece, sent_bytes = b"x" * channel.MAX_PART_BYTES, 0
+    stream = await wire.link.open_stream(NodeCall("deaf"))
+    part, sent_bytes = b"x" * channel.MAX_PART_BYTES, 0
 
-    async def speak() -> None:
+    async def send_without_end() -> None:
         nonlocal sent_bytes
         while True:
-            await talk.send(piece)
-            sent_bytes += len(piece)
+            await stream.send(part)
+            sent_bytes += len(part)
 
-    speaking = asyncio.get_running_loop().create_task(speak())
+    sending = asyncio.get_running_loop().create_task(send_without_end())
     await pass_time(1)
     first_bytes = sent_bytes
     wire.node.reply_event.set()
     await until(lambda: sent_bytes > first_bytes, what="more output arrives")
-    speaking.cancel()
-    await asyncio.gather(speaking, return_exceptions=True)
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
     await wire.end.close()
 
     assert channel.WINDOW_BYTES == first_bytes

@@ -22,7 +22,7 @@ async def start_allocation(server: OneServer) -> int:
     await server.brain.node_monitor.record_heartbeat("node-1")
     task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
     await server.client.jobs.register(a_job("shop", a_group("web", task, count=1)))
-    await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="it is placed")
+    await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="the allocation is placed")
     return result.reports_from
 
 
@@ -73,7 +73,7 @@ async def test_after_a_restore_a_node_continues_and_its_earlier_reports_are_outd
         cluster.log.restore_copy(copy)
         server.election.allow_campaign()
         await until(lambda: server.replica.epoch == 1, what="the replica has the new epoch")
-        await until(lambda: server.brain.is_leading, what="it leads again")
+        await until(lambda: server.brain.is_leading, what="the server leads again")
         received, _ = await server.brain.node_monitor.record_heartbeat("node-1")
         await send_report(server, received.reports_from, PENDING, is_whole=True)  # As every node must after a restore.
 
@@ -96,7 +96,7 @@ async def test_after_a_restore_no_earlier_report_is_applied() -> None:
         cluster.log.restore_copy(copy)
         server.election.allow_campaign()
         await until(lambda: server.replica.epoch == 1, what="the replica has the new epoch")
-        await until(lambda: server.brain.is_leading, what="it leads again")
+        await until(lambda: server.brain.is_leading, what="the server leads again")
         assert await is_refused(server, number, PENDING, is_whole=True)
         received, _ = await server.brain.node_monitor.record_heartbeat("node-1")
 
@@ -120,7 +120,7 @@ async def test_a_report_that_waits_while_the_log_is_restored_is_outdated() -> No
             cluster.log.restore_copy(copy)
             server.election.allow_campaign()
             await until(lambda: server.replica.epoch == 1, what="the replica has the new epoch")
-            await until(lambda: server.brain.is_leading, what="it leads again")
+            await until(lambda: server.brain.is_leading, what="the server leads again")
 
         assert await waiting
         assert list_client_statuses(server) == ["pending"]

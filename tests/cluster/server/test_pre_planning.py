@@ -70,9 +70,9 @@ def assert_nothing_over_committed(server: OneServer) -> None:
         )
 
 
-async def start_server(cluster: ACluster, *, room_for: int) -> OneServer:
+async def start_server(cluster: ACluster, *, capacity: int) -> OneServer:
     server = await cluster.a_server()
-    await server.brain.node_monitor.register_node(a_node(cpu=100 * room_for))
+    await server.brain.node_monitor.register_node(a_node(cpu=100 * capacity))
     await server.brain.node_monitor.record_reports("node-1", [], is_complete=True)
     return server
 
@@ -94,11 +94,11 @@ def fail_every_nth_commit(nth: int, fault: Fault) -> Callable[[EngineOperation],
 @in_virtual_time
 async def test_jobs_planned_during_a_commit_are_all_placed_once() -> None:
     async with ACluster() as cluster:
-        server = await start_server(cluster, room_for=JOBS * COUNT)
+        server = await start_server(cluster, capacity=JOBS * COUNT)
         server.faults.choose_fault = fail_every_nth_commit(1_000, SLOW)
 
         await add_jobs(server)
-        await until(lambda: count_placed(server) == JOBS * COUNT, what="all are placed")
+        await until(lambda: count_placed(server) == JOBS * COUNT, what="all allocations are placed")
 
         assert [list_desired_names(number) for number in range(JOBS)] == [
             list_allocation_names(server, number) for number in range(JOBS)
@@ -109,7 +109,7 @@ async def test_jobs_planned_during_a_commit_are_all_placed_once() -> None:
 @in_virtual_time
 async def test_a_plan_in_flight_takes_capacity_from_the_next_plan() -> None:
     async with ACluster() as cluster:
-        server = await start_server(cluster, room_for=10)
+        server = await start_server(cluster, capacity=10)
         server.faults.choose_fault = fail_every_nth_commit(1_000, SLOW)
 
         await add_jobs(server)
@@ -123,11 +123,11 @@ async def test_a_plan_in_flight_takes_capacity_from_the_next_plan() -> None:
 @in_virtual_time
 async def test_a_plan_based_on_a_failed_plan_is_planned_again(fault: Fault) -> None:
     async with ACluster() as cluster:
-        server = await start_server(cluster, room_for=JOBS * COUNT)
+        server = await start_server(cluster, capacity=JOBS * COUNT)
 
         await add_jobs(server)
         server.faults.choose_fault = fail_every_nth_commit(3, fault)
-        await until(lambda: count_placed(server) == JOBS * COUNT, what="all are placed", within_s=120.0)
+        await until(lambda: count_placed(server) == JOBS * COUNT, what="all allocations are placed", within_s=120.0)
 
         assert [list_desired_names(number) for number in range(JOBS)] == [
             list_allocation_names(server, number) for number in range(JOBS)

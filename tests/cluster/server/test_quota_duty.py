@@ -59,7 +59,7 @@ async def test_blocked_allocations_are_placed_when_the_quota_grows(limits: dict[
 
         await set_quota(server, **limits)
 
-        await until(lambda: count_live(server) == 3, what="all of it is placed", within_s=5)
+        await until(lambda: count_live(server) == 3, what="all allocations are placed", within_s=5)
 
 
 @in_virtual_time
@@ -73,7 +73,7 @@ async def test_blocked_allocations_are_placed_when_others_of_the_quota_end() -> 
         await pass_time(20)
         assert count_live(server) == 2
 
-        await until(lambda: count_live(server) == 3, what="all of it is placed", within_s=15)
+        await until(lambda: count_live(server) == 3, what="all allocations are placed", within_s=15)
 
 
 @in_virtual_time
@@ -85,7 +85,7 @@ async def test_blocked_allocations_are_placed_when_the_quota_is_removed_from_the
 
         await put(server, "/v1/namespace/default", {"Name": "default", "Quota": ""})
 
-        await until(lambda: count_live(server) == 3, what="all of it is placed", within_s=5)
+        await until(lambda: count_live(server) == 3, what="all allocations are placed", within_s=5)
 
 
 @in_virtual_time

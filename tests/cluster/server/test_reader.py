@@ -239,13 +239,13 @@ async def test_a_reader_is_woken_only_by_changes_of_what_it_reads() -> None:
         reads = 0
         inner = read_namespace("a")
 
-        def counted(replica: Replica) -> ReadResult:
+        def count_and_read(replica: Replica) -> ReadResult:
             nonlocal reads
             reads += 1
             found: ReadResult = inner(replica)
             return found
 
-        waiting = cluster.start(read_blocking(server, counted, index), name="waits")
+        waiting = cluster.start(read_blocking(server, count_and_read, index), name="waits")
         await pass_time(1.0)
         reads_before = reads
         await server.server.follower.wait_until_applied(await store_namespace(server, "b"))

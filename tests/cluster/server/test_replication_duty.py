@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 
 from tests.kit.callers import a_token
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.exchange import InMemory, ask
+from tests.kit.exchange import InMemoryTransport, send_raw
 from tests.kit.in_memory_relay import InMemoryRelay
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from wharf.cluster.engines.memory.log import MemoryLog
@@ -41,7 +41,7 @@ METHOD = {
 }  # fmt: skip
 
 
-class AuthenticatedExchange(InMemory):
+class AuthenticatedExchange(InMemoryTransport):
     """A transport to a server that adds a token."""
 
     def __init__(self, server: OneServer, headers: dict[str, str]) -> None:
@@ -58,22 +58,22 @@ class Regions:
     def __init__(
         self, east: OneServer, west: OneServer, transports: list[AuthenticatedExchange], first: dict[str, str]
     ) -> None:
-        self.east, self.west, self.ways = east, west, transports
+        self.east, self.west, self.transports = east, west, transports
         self.first = first["AccessorID"]
         self.root = {"x-cluster-token": first["SecretID"]}
 
-    async def east_does(self, method: str, path: str, body: Any = None) -> Any:
+    async def change_east(self, method: str, path: str, body: Any = None) -> Any:
         return await send_request(self.east, method, path, body, self.root)
 
-    async def west_has(self, table: Any, *names: str) -> None:
-        def is_so() -> bool:
+    async def wait_for_west(self, table: Any, *names: str) -> None:
+        def has_names() -> bool:
             return sorted(table.get_key(record) for record in self.west.replica.iter_all(table)) == sorted(names)
 
-        await until(is_so, what=f"west has {names} in {table.name}", within_s=120.0)
+        await until(has_names, what=f"west has {names} in {table.name}", within_s=120.0)
 
 
 async def send_request(server: OneServer, method: str, path: str, body: Any, headers: dict[str, str]) -> Any:
-    reply = await ask(
+    reply = await send_raw(
         server.api, method, path, body=b"" if body is None else json.dumps(body).encode(), headers=headers
     )
     assert reply.status == 200, reply.body
@@ -82,6 +82,7 @@ async def send_request(server: OneServer, method: str, path: str, body: Any, hea
 
 @asynccontextmanager
 async def start_two_regions() -> AsyncIterator[Regions]:
+    """Start east and west. West replicates from east and relays requests to it."""
     async with ACluster() as west_cluster, ACluster(seed=8) as east_cluster:
         east, west = await west_cluster.a_server("e1", access=True), await east_cluster.a_server("w1", access=True)
         for server, region in ((east, "east"), (west, "west")):
@@ -91,10 +92,10 @@ async def start_two_regions() -> AsyncIterator[Regions]:
         root = {"x-cluster-token": first["SecretID"]}
         transports = [AuthenticatedExchange(east, root), AuthenticatedExchange(east, root)]
         client = AsyncClient(west.world, transports, retry_policy=NO_RETRIES)
-        copying = ReplicationDuty(west.brain, west.server.access.keyring, client, region="east")
-        east_cluster.start(copying.run(), name="copies")
-        passage = InMemoryRelay(east.api)
-        west.server.relay = RequestRelay({"east": passage}.__getitem__, regions={"east": ["east"]})
+        duty = ReplicationDuty(west.brain, west.server.access.keyring, client, region="east")
+        east_cluster.start(duty.run(), name="copies")
+        relay = InMemoryRelay(east.api)
+        west.server.relay = RequestRelay({"east": relay}.__getitem__, regions={"east": ["east"]})
         yield Regions(east, west, transports, first)
 
 
@@ -110,59 +111,59 @@ def is_in_log(log: MemoryLog, secret: str) -> bool:
 @in_virtual_time
 async def test_global_records_are_replicated_and_deletions_too() -> None:
     async with start_two_regions() as regions:
-        await regions.east_does(
+        await regions.change_east(
             "PUT", "/v1/quota", {"Name": "small", "Limits": [{"Region": "east", "RegionLimit": {"CPU": 500}}]}
         )
-        await regions.east_does("PUT", "/v1/namespace", {"Name": "shop"})
-        await regions.east_does("PUT", "/v1/node/pool/fast", {"Name": "fast"})
-        await regions.east_does("PUT", "/v1/acl/policy/reads", POLICY)
-        role = await regions.east_does("PUT", "/v1/acl/role", {"Name": "readers", "Policies": [{"Name": "reads"}]})
-        await regions.east_does("PUT", "/v1/acl/auth-method", METHOD)
+        await regions.change_east("PUT", "/v1/namespace", {"Name": "shop"})
+        await regions.change_east("PUT", "/v1/node/pool/fast", {"Name": "fast"})
+        await regions.change_east("PUT", "/v1/acl/policy/reads", POLICY)
+        role = await regions.change_east("PUT", "/v1/acl/role", {"Name": "readers", "Policies": [{"Name": "reads"}]})
+        await regions.change_east("PUT", "/v1/acl/auth-method", METHOD)
         rule = {"AuthMethod": "ci", "BindType": "role", "BindName": "readers"}
-        created: dict[str, str] = await regions.east_does("PUT", "/v1/acl/binding-rule", rule)
+        created: dict[str, str] = await regions.change_east("PUT", "/v1/acl/binding-rule", rule)
 
-        await regions.west_has(QUOTAS, "small")
-        await regions.west_has(NAMESPACES, "default", "shop")
+        await regions.wait_for_west(QUOTAS, "small")
+        await regions.wait_for_west(NAMESPACES, "default", "shop")
         await until(lambda: regions.west.replica.get(NODE_POOLS, "fast") is not None, what="the pool", within_s=60.0)
-        await regions.west_has(ACL_POLICIES, "reads")
-        await regions.west_has(ACL_ROLES, role["ID"])
-        await regions.west_has(ACL_AUTH_METHODS, "ci")
-        await regions.west_has(ACL_BINDING_RULES, created["ID"])
+        await regions.wait_for_west(ACL_POLICIES, "reads")
+        await regions.wait_for_west(ACL_ROLES, role["ID"])
+        await regions.wait_for_west(ACL_AUTH_METHODS, "ci")
+        await regions.wait_for_west(ACL_BINDING_RULES, created["ID"])
         tables: list[tuple[Table[Any], str]] = [
             (ACL_POLICIES, "reads"),
             (ACL_ROLES, role["ID"]),
             (ACL_AUTH_METHODS, "ci"),
         ]
         for table, key in tables:
-            ours, theirs = regions.west.replica.get(table, key), regions.east.replica.get(table, key)
-            assert ours is not None
-            assert theirs is not None
-            assert get_content(theirs) == get_content(ours)
+            west_record, east_record = regions.west.replica.get(table, key), regions.east.replica.get(table, key)
+            assert west_record is not None
+            assert east_record is not None
+            assert get_content(east_record) == get_content(west_record)
 
-        await regions.east_does("DELETE", f"/v1/acl/binding-rule/{created['ID']}")
-        await regions.east_does("DELETE", "/v1/acl/policy/reads")
-        await regions.east_does("DELETE", "/v1/namespace/shop")
+        await regions.change_east("DELETE", f"/v1/acl/binding-rule/{created['ID']}")
+        await regions.change_east("DELETE", "/v1/acl/policy/reads")
+        await regions.change_east("DELETE", "/v1/namespace/shop")
 
-        await regions.west_has(ACL_BINDING_RULES)
-        await regions.west_has(ACL_POLICIES)
-        await regions.west_has(NAMESPACES, "default")
+        await regions.wait_for_west(ACL_BINDING_RULES)
+        await regions.wait_for_west(ACL_POLICIES)
+        await regions.wait_for_west(NAMESPACES, "default")
 
 
 @in_virtual_time
 async def test_a_global_token_is_valid_in_every_region_and_its_secret_is_in_no_log() -> None:
     async with start_two_regions() as regions:
-        await regions.east_does("PUT", "/v1/acl/policy/reads", POLICY)
+        await regions.change_east("PUT", "/v1/acl/policy/reads", POLICY)
         requested = {"Name": "both", "Type": "client", "Policies": ["reads"]}
-        both = await regions.east_does("PUT", "/v1/acl/token", {**requested, "Global": True})
-        await regions.east_does("PUT", "/v1/acl/token", {**requested, "Name": "only east"})
-        await regions.west_has(ACL_TOKENS, regions.first, both["AccessorID"])
-        await regions.west_has(ACL_POLICIES, "reads")
+        both = await regions.change_east("PUT", "/v1/acl/token", {**requested, "Global": True})
+        await regions.change_east("PUT", "/v1/acl/token", {**requested, "Name": "only east"})
+        await regions.wait_for_west(ACL_TOKENS, regions.first, both["AccessorID"])
+        await regions.wait_for_west(ACL_POLICIES, "reads")
 
-        mine = await send_request(
+        own_token = await send_request(
             regions.west, "GET", "/v1/acl/token/self", None, {"x-cluster-token": both["SecretID"]}
         )
 
-        assert (mine["SecretID"], mine["Name"]) == (both["SecretID"], "both")
+        assert (own_token["SecretID"], own_token["Name"]) == (both["SecretID"], "both")
         assert is_in_log(regions.west.engine.log, hash_secret(both["SecretID"]))
         assert not is_in_log(regions.west.engine.log, both["SecretID"])
 
@@ -186,13 +187,15 @@ async def test_an_auth_method_is_replicated_with_its_secret_which_is_in_no_log()
             return method is not None and logins.open_secrets(regions.west.replica, method).client_secret == secret
 
         for secret in ("the first secret", "the second secret"):
-            await regions.east_does("PUT", "/v1/acl/auth-method/people", make_auth_method_body(secret))
+            await regions.change_east("PUT", "/v1/acl/auth-method/people", make_auth_method_body(secret))
             await until(lambda secret=secret: has(secret), what="west has the records", within_s=120.0)  # type: ignore[misc]
 
-        ours, theirs = (server.replica.get(ACL_AUTH_METHODS, "people") for server in (regions.west, regions.east))
-        assert ours is not None
-        assert theirs is not None
-        assert (ours.hash, ours.config) == (theirs.hash, theirs.config)
+        west_record, east_record = (
+            server.replica.get(ACL_AUTH_METHODS, "people") for server in (regions.west, regions.east)
+        )
+        assert west_record is not None
+        assert east_record is not None
+        assert (west_record.hash, west_record.config) == (east_record.hash, east_record.config)
         assert not is_in_log(regions.east.engine.log, "the second secret")
         assert not is_in_log(regions.west.engine.log, "the second secret")
 
@@ -200,30 +203,30 @@ async def test_an_auth_method_is_replicated_with_its_secret_which_is_in_no_log()
 @in_virtual_time
 async def test_local_tokens_are_not_changed() -> None:
     async with start_two_regions() as regions:
-        await regions.west_has(ACL_TOKENS, regions.first)
+        await regions.wait_for_west(ACL_TOKENS, regions.first)
         local = await send_request(regions.west, "PUT", "/v1/acl/token", {"Type": "management"}, regions.root)
-        both = await regions.east_does("PUT", "/v1/acl/token", {"Type": "management", "Global": True})
-        await regions.west_has(ACL_TOKENS, regions.first, local["AccessorID"], both["AccessorID"])
+        both = await regions.change_east("PUT", "/v1/acl/token", {"Type": "management", "Global": True})
+        await regions.wait_for_west(ACL_TOKENS, regions.first, local["AccessorID"], both["AccessorID"])
 
-        await regions.east_does("DELETE", f"/v1/acl/token/{both['AccessorID']}")
+        await regions.change_east("DELETE", f"/v1/acl/token/{both['AccessorID']}")
 
-        await regions.west_has(ACL_TOKENS, regions.first, local["AccessorID"])
+        await regions.wait_for_west(ACL_TOKENS, regions.first, local["AccessorID"])
 
 
 @in_virtual_time
 async def test_an_unreachable_region_is_logged_once_and_replicated_later(caplog: pytest.LogCaptureFixture) -> None:
     async with start_two_regions() as regions:
-        await regions.east_does("PUT", "/v1/acl/policy/reads", POLICY)
-        await regions.west_has(ACL_POLICIES, "reads")
+        await regions.change_east("PUT", "/v1/acl/policy/reads", POLICY)
+        await regions.wait_for_west(ACL_POLICIES, "reads")
         caplog.set_level(logging.INFO, logger="wharf.cluster.server.duties.replication")
-        for transport in regions.ways:
+        for transport in regions.transports:
             transport.is_away = True
         await pass_time(1_000.0)  # All open queries have ended, and many new ones have failed.
-        await regions.east_does("PUT", "/v1/acl/policy/new", {**POLICY, "Name": "new"})
-        await regions.east_does("DELETE", "/v1/acl/policy/reads")
-        regions.ways[1].is_away = False
+        await regions.change_east("PUT", "/v1/acl/policy/new", {**POLICY, "Name": "new"})
+        await regions.change_east("DELETE", "/v1/acl/policy/reads")
+        regions.transports[1].is_away = False
 
-        await regions.west_has(ACL_POLICIES, "new")
+        await regions.wait_for_west(ACL_POLICIES, "new")
 
         await pass_time(200.0)
         result = [
@@ -235,22 +238,22 @@ async def test_an_unreachable_region_is_logged_once_and_replicated_later(caplog:
 @in_virtual_time
 async def test_a_replication_token_with_fewer_permissions_deletes_nothing() -> None:
     async with start_two_regions() as regions:
-        await regions.east_does("PUT", "/v1/namespace", {"Name": "shop"})
-        await regions.west_has(NAMESPACES, "default", "shop")
-        await regions.east_does("PUT", "/v1/acl/policy/reads", POLICY)
-        weak = await regions.east_does("PUT", "/v1/acl/token", {"Type": "client", "Policies": ["reads"]})
-        for transport in regions.ways:
+        await regions.change_east("PUT", "/v1/namespace", {"Name": "shop"})
+        await regions.wait_for_west(NAMESPACES, "default", "shop")
+        await regions.change_east("PUT", "/v1/acl/policy/reads", POLICY)
+        weak = await regions.change_east("PUT", "/v1/acl/token", {"Type": "client", "Policies": ["reads"]})
+        for transport in regions.transports:
             transport.token = {"x-cluster-token": weak["SecretID"]}
-        await regions.east_does("PUT", "/v1/namespace", {"Name": "other"})
+        await regions.change_east("PUT", "/v1/namespace", {"Name": "other"})
         await pass_time(700.0)
 
-        await regions.west_has(NAMESPACES, "default", "shop")
+        await regions.wait_for_west(NAMESPACES, "default", "shop")
 
 
 @in_virtual_time
 async def test_writes_of_global_records_are_forwarded_to_the_authoritative_region() -> None:
     async with start_two_regions() as regions:
-        await regions.west_has(ACL_TOKENS, regions.first)
+        await regions.wait_for_west(ACL_TOKENS, regions.first)
 
         await send_request(regions.west, "PUT", "/v1/namespace", {"Name": "shop"}, regions.root)
         await send_request(regions.west, "PUT", "/v1/node/pool/fast", {"Name": "fast"}, regions.root)
@@ -263,9 +266,9 @@ async def test_writes_of_global_records_are_forwarded_to_the_authoritative_regio
         assert regions.east.replica.get(NODE_POOLS, "fast") is not None
         assert regions.east.replica.get(ACL_TOKENS, created["AccessorID"]) is not None
         assert regions.east.replica.get(ACL_TOKENS, local["AccessorID"]) is None
-        await regions.west_has(ACL_TOKENS, regions.first, created["AccessorID"], local["AccessorID"])
+        await regions.wait_for_west(ACL_TOKENS, regions.first, created["AccessorID"], local["AccessorID"])
         await send_request(regions.west, "DELETE", f"/v1/acl/token/{created['AccessorID']}", None, regions.root)
-        await regions.west_has(ACL_TOKENS, regions.first, local["AccessorID"])
+        await regions.wait_for_west(ACL_TOKENS, regions.first, local["AccessorID"])
 
 
 @in_virtual_time
@@ -273,7 +276,7 @@ async def test_a_refusal_of_the_authoritative_region_is_returned_with_the_same_t
     async with start_two_regions() as regions:
         local = await a_token(regions.west, management=True)
 
-        reply = await ask(regions.west.api, "PUT", "/v1/namespace", body=b'{"Name": "shop"}', headers=local)
+        reply = await send_raw(regions.west.api, "PUT", "/v1/namespace", body=b'{"Name": "shop"}', headers=local)
 
         assert (reply.status, reply.body) == (403, b"Permission denied")
         assert regions.west.replica.get(NAMESPACES, "shop") is None

@@ -22,37 +22,38 @@ WITHIN_S = 60.0
 def run_with_real_time(test: Callable[[Path], Coroutine[Any, Any, None]]) -> Callable[[Path], None]:
     @wraps(test)
     def run(tmp_path: Path) -> None:
-        async def bounded() -> None:
+        async def run_with_timeout() -> None:
             async with asyncio.timeout(WITHIN_S):
                 await test(tmp_path)
 
-        asyncio.run(bounded())
+        asyncio.run(run_with_timeout())
 
     return run
 
 
 class HangingBrain:
-    """Answers `quick` at once and every other method once it is released."""
+    """A brain that replies to `quick` at once, and to every other method when the test sets `released`."""
 
     def __init__(self) -> None:
         self.call_count = 0
-        self.goes_on = asyncio.Event()
+        self.released = asyncio.Event()
 
     async def call(self, name: str, body: bytes) -> RpcReply:
         self.call_count += 1
         if name != "quick":
-            await self.goes_on.wait()
+            await self.released.wait()
         return RpcReply(body)
 
 
 @asynccontextmanager
 async def connect_to_brain(
-    folder: Path, brain: HangingBrain, *, answer_within_s: float
+    folder: Path, brain: HangingBrain, *, reply_timeout_s: float
 ) -> AsyncIterator[BrainSocketClient]:
+    """Serve the brain on a Unix socket, and yield a client that is connected to it."""
     path = folder / "brain.sock"
     socket_server = BrainSocketServer(WORLD, path, brain)
     await socket_server.open()
-    link = BrainSocketClient(WORLD, path, reply_timeout_s=answer_within_s)
+    link = BrainSocketClient(WORLD, path, reply_timeout_s=reply_timeout_s)
     try:
         yield link
     finally:
@@ -68,7 +69,7 @@ async def expect_refusal(link: BrainSocketClient, name: str) -> Refusal:
 
 @run_with_real_time
 async def test_the_outcome_of_a_call_without_a_reply_is_unknown_after_the_timeout(tmp_path: Path) -> None:
-    async with connect_to_brain(tmp_path, HangingBrain(), answer_within_s=0.05) as link:
+    async with connect_to_brain(tmp_path, HangingBrain(), reply_timeout_s=0.05) as link:
         refusal = await expect_refusal(link, "slow")
 
         assert refusal.code is RefusalCode.OUTCOME_UNKNOWN
@@ -80,7 +81,7 @@ async def test_the_outcome_of_a_call_without_a_reply_is_unknown_after_the_timeou
 
 @run_with_real_time
 async def test_a_brain_answers_new_calls_after_it_hung(tmp_path: Path) -> None:
-    async with connect_to_brain(tmp_path, HangingBrain(), answer_within_s=0.5) as link:
+    async with connect_to_brain(tmp_path, HangingBrain(), reply_timeout_s=0.5) as link:
         await expect_refusal(link, "slow")
 
         assert await link.call("quick", b"yes") == RpcReply(b"yes")
@@ -89,7 +90,7 @@ async def test_a_brain_answers_new_calls_after_it_hung(tmp_path: Path) -> None:
 @run_with_real_time
 async def test_one_slow_call_does_not_end_the_other_calls(tmp_path: Path) -> None:
     brain = HangingBrain()
-    async with connect_to_brain(tmp_path, brain, answer_within_s=0.8) as link:
+    async with connect_to_brain(tmp_path, brain, reply_timeout_s=0.8) as link:
         slow = asyncio.ensure_future(expect_refusal(link, "slow"))
         await wait_on_loop_until(lambda: brain.call_count == 1, what="the call has arrived")
         assert await link.call("quick", b"yes") == RpcReply(b"yes")
@@ -97,7 +98,7 @@ async def test_one_slow_call_does_not_end_the_other_calls(tmp_path: Path) -> Non
         await asyncio.wait([slow], timeout=0.4)
         later = asyncio.ensure_future(link.call("slower", b"in time"))
         assert (await slow).code is RefusalCode.OUTCOME_UNKNOWN
-        brain.goes_on.set()
+        brain.released.set()
 
         assert await later == RpcReply(b"in time")
 

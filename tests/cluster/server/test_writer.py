@@ -194,7 +194,7 @@ def test_a_write_that_was_surely_not_committed_is_reported_as_such(cut: bool) ->
 
 @in_virtual_time
 async def test_a_write_that_is_too_large_for_a_batch_is_refused() -> None:
-    async with ACluster(bounds=WriteLimits(changes=16, conditions=16)) as cluster:
+    async with ACluster(limits=WriteLimits(changes=16, conditions=16)) as cluster:
         server = await cluster.a_server(leads=False)
         changes = [NAMESPACES.build_put(Namespace(name=f"n{number}", create_index=WRITE_INDEX)) for number in range(17)]
 
@@ -252,14 +252,14 @@ async def test_concurrent_writers_lose_no_write() -> None:
         assert get_weight(servers[0]) == 16
 
 
-# -- steps that no table of states has
+# -- invalid state transitions
 
 
 @in_virtual_time
 async def test_an_invalid_transition_is_a_conflict_for_the_caller_and_one_log_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def bring_back(_snapshot: Replica, _context: DecisionContext) -> Decision[int]:
+    def restart_complete_allocation(_snapshot: Replica, _context: DecisionContext) -> Decision[int]:
         advance_state(
             ALLOCATION_STATES, ClientStatus.COMPLETE, ClientStatus.RUNNING, record_id="a1", history=["placed", "ended"]
         )
@@ -269,7 +269,7 @@ async def test_an_invalid_transition_is_a_conflict_for_the_caller_and_one_log_li
         server = await cluster.a_server(leads=False)
 
         with pytest.raises(Refusal) as caught:
-            await server.server.writer.execute(bring_back)
+            await server.server.writer.execute(restart_complete_allocation)
 
         sentence = (
             "allocation a1 cannot go from complete to running; allowed from complete: none; history: placed; ended"

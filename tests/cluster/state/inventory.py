@@ -1,6 +1,6 @@
 """Small tables that use every feature of a declaration, and helpers to write and read them.
 
-The model of the tests is as plain as can be: for each table a dict from key to record, as builtins.
+The model that tests compare with is a dict of records by key for each table. Records are plain dicts.
 """
 
 import copy
@@ -17,16 +17,16 @@ from wharf.contract.model.record import Record, SparseRecord
 
 
 class Contents(Record):
-    """What recurs in many parcels and is decoded once."""
+    """The contents of a parcel: a shared field. Equal values of several parcels are decoded once."""
 
-    what: str = ""
+    goods: str = ""
     pieces: int = 0
 
 
 class Stop(Record):
-    """A stop of a parcel: written often and rarely read."""
+    """A stop of a parcel: a packed field, decoded only when it is read."""
 
-    place: str = ""
+    yard: str = ""
     day: int = 0
 
 
@@ -39,12 +39,14 @@ else:
 
 
 class Seal(Record):
+    """A seal of a crate, with a write index of its own."""
+
     number: int = 0
     sealed_index: int = 0
 
 
 class Crate(Record):
-    """Kept in order of key; its key has two parts."""
+    """A record of a table in the order of its keys. The key has two parts."""
 
     yard: str
     name: str
@@ -60,7 +62,7 @@ class Crate(Record):
 
 
 class Parcel(SparseRecord):
-    """Kept in order of creation."""
+    """A record of a table in the order of creation."""
 
     id: str
     yard: str = ""
@@ -116,7 +118,7 @@ Plain = dict[str, Any]
 Model = dict[str, dict[str, Plain]]
 
 
-# -- words for tests that need a batch or two ----------------------------------------------------------------------
+# -- records and batches for tests without generated data ----------------------------------------------------------------------
 
 
 def make_replica() -> Replica:
@@ -136,11 +138,11 @@ def make_write(*changes: PutRecord | DeleteRecord, conditions: Sequence[Any] = (
 
 
 def make_batch(index: int, *changes: PutRecord | DeleteRecord) -> Batch:
-    logged = _ENCODES.encode_write(make_write(*changes), write_id=f"write-{index}")
+    logged = _ENCODER.encode_write(make_write(*changes), write_id=f"write-{index}")
     return Batch(index, logged.id, logged.kind, logged.cause, logged.changes)
 
 
-_ENCODES = Replica(TABLES)  # Used only to encode writes.
+_ENCODER = Replica(TABLES)  # Used only to encode writes.
 
 
 def make_stored_record(table: Table[Any], version: int, record: msgspec.Struct) -> StoredRecord:
@@ -148,7 +150,7 @@ def make_stored_record(table: Table[Any], version: int, record: msgspec.Struct) 
 
 
 def plain(record: msgspec.Struct | None) -> Plain | None:
-    """Everything that is in a record, as builtins, under its attributes' names."""
+    """Return a record as a dict of its attributes, with builtins only."""
     if record is None:
         return None
     return {name: _plain(getattr(record, name)) for name in record.__struct_fields__}
@@ -191,9 +193,9 @@ parcels = st.builds(
     id=names,
     yard=yards,
     owner=owners,
-    contents=st.none() | st.builds(Contents, what=st.sampled_from(["tea", "salt"]), pieces=st.integers(0, 1)),
+    contents=st.none() | st.builds(Contents, goods=st.sampled_from(["tea", "salt"]), pieces=st.integers(0, 1)),
     stops=st.none()
-    | st.dictionaries(st.sampled_from(["first", "last"]), st.builds(Stop, place=yards, day=st.integers(0, 2))),
+    | st.dictionaries(st.sampled_from(["first", "last"]), st.builds(Stop, yard=yards, day=st.integers(0, 2))),
     create_index=indexes,
 )
 notices = st.builds(Notice, text=owners, create_index=indexes)
@@ -211,12 +213,12 @@ batches_of_changes = st.lists(puts | drops, min_size=1, max_size=6, unique_by=la
 # -- the model -----------------------------------------------------------------------------------------------------
 
 
-def an_empty_model() -> Model:
+def make_empty_model() -> Model:
     return {table.name: {} for table in TABLES}
 
 
-def take_in(model: Model, index: int, changes: Sequence[PutRecord | DeleteRecord]) -> Model:
-    """The model after these changes at this index."""
+def apply_changes(model: Model, index: int, changes: Sequence[PutRecord | DeleteRecord]) -> Model:
+    """Return the model after these changes at this index."""
     after = copy.deepcopy(model)
     for change in changes:
         after[change.table].pop(change.key, None)
@@ -228,7 +230,7 @@ def take_in(model: Model, index: int, changes: Sequence[PutRecord | DeleteRecord
 
 
 def _with_index(value: Any, index: int) -> Any:
-    """No number in these records is below 0 but the marker."""
+    """Return the value with the index in place of each `WRITE_INDEX`. No other number in these records is equal to it."""
     match value:
         case dict():
             return {name: _with_index(part, index) for name, part in value.items()}
@@ -240,8 +242,8 @@ def _with_index(value: Any, index: int) -> Any:
             return value
 
 
-def index_value(index: Index[Any], record: Plain) -> Any:
-    """The value of an index, worked out from the declaration; None: the record is left out."""
+def compute_index_value(index: Index[Any], record: Plain) -> Any:
+    """Return the value of a record in an index, from its declaration; None: the record is not in the index."""
     if index is CRATES_BY_SIZE:
         return ("big", record["weight"]) if record["weight"] > 1 else None
     values = tuple(record[attribute] for attribute in index.attributes)

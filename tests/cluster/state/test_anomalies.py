@@ -1,4 +1,4 @@
-"""The known anomalies of databases by name, none of which may occur here.
+"""The known anomalies of databases: each test shows that one of them cannot occur.
 
 Decisions are committed to a log in memory, as a server commits them, and come back to the replica through it.
 """
@@ -99,7 +99,7 @@ def test_fuzzy_read_a_record_that_was_read_never_changes(cluster: Cluster) -> No
     read = cluster.replica.get(CRATES, "north", "a")
     cluster.commit(CRATES.build_put(make_crate("a", owner="eve")))
 
-    assert read is cluster.replica.get(CRATES, "north", "a"), "nothing changes until the batch is taken in"
+    assert read is cluster.replica.get(CRATES, "north", "a"), "nothing changes until the batch is applied"
     cluster.follow()
     assert read is not None
     assert (read.owner, read.modify_index) == ("ann", 1)
@@ -112,7 +112,7 @@ def test_phantom_read_a_list_that_was_read_neither_grows_nor_shrinks(cluster: Cl
     cluster.commit(CRATES.build_put(make_crate("c", owner="ann", colour="red")))
     cluster.commit(CRATES.build_delete("north", "a"))
     assert red == cluster.replica.list_by_index(CRATES_BY_COLOUR, "red"), (
-        "the same question has the same answer until then"
+        "the same read returns the same result until then"
     )
     cluster.follow()
 
@@ -122,19 +122,19 @@ def test_phantom_read_a_list_that_was_read_neither_grows_nor_shrinks(cluster: Cl
 
 
 def test_lost_update_of_two_writers_that_read_the_same_version_one_conflicts(cluster: Cluster) -> None:
-    def heavier() -> tuple[PutRecord, tuple[Condition, ...]]:
+    def make_heavier() -> tuple[PutRecord, tuple[Condition, ...]]:
         crate = cluster.replica.get(CRATES, "north", "a")
         assert crate is not None
         change = CRATES.build_put(make_crate("a", weight=crate.weight + 1, create_index=crate.create_index))
         return change, (cluster.replica.build_record_condition(CRATES, crate),)
 
-    (first, first_seen), (second, second_seen) = heavier(), heavier()
-    assert Committed(2) == cluster.commit(first, conditions=first_seen)
-    assert WriteConflict([("crates", "north\0a")]) == cluster.commit(second, conditions=second_seen)
+    (first, first_conditions), (second, second_conditions) = make_heavier(), make_heavier()
+    assert Committed(2) == cluster.commit(first, conditions=first_conditions)
+    assert WriteConflict([("crates", "north\0a")]) == cluster.commit(second, conditions=second_conditions)
 
     cluster.follow()
-    repeated, again_seen = heavier()
-    assert Committed(3) == cluster.commit(repeated, conditions=again_seen)
+    repeated, repeated_conditions = make_heavier()
+    assert Committed(3) == cluster.commit(repeated, conditions=repeated_conditions)
     cluster.follow()
     crate = cluster.replica.get(CRATES, "north", "a")
     assert crate is not None
@@ -142,13 +142,13 @@ def test_lost_update_of_two_writers_that_read_the_same_version_one_conflicts(clu
 
 
 def test_lost_update_of_two_writers_that_saw_no_record_only_one_creates_it(cluster: Cluster) -> None:
-    unseen = cluster.replica.build_key_condition(CRATES, "south", "new")
+    missing_condition = cluster.replica.build_key_condition(CRATES, "south", "new")
 
     assert Committed(2) == cluster.commit(
-        CRATES.build_put(make_crate("new", yard="south", owner="ann")), conditions=(unseen,)
+        CRATES.build_put(make_crate("new", yard="south", owner="ann")), conditions=(missing_condition,)
     )
     assert WriteConflict([("crates", "south\0new")]) == cluster.commit(
-        CRATES.build_put(make_crate("new", yard="south", owner="bob")), conditions=(unseen,)
+        CRATES.build_put(make_crate("new", yard="south", owner="bob")), conditions=(missing_condition,)
     )
 
 
@@ -164,26 +164,26 @@ def test_lost_update_a_deleted_record_is_not_written_back(cluster: Cluster) -> N
 def test_write_skew_a_write_that_depends_on_two_records_conflicts_if_either_changes(cluster: Cluster) -> None:
     """One of two crates must keep an owner. Each decision is right alone; both together would leave none."""
 
-    def give_up(name: str) -> tuple[PutRecord, tuple[Condition, ...]]:
+    def remove_owner(name: str) -> tuple[PutRecord, tuple[Condition, ...]]:
         crates = list(cluster.replica.iter_all(CRATES))
-        assert all(crate.owner for crate in crates), "or it would not be decided so"
+        assert all(crate.owner for crate in crates), "each decision sees both owners"
         return CRATES.build_put(make_crate(name, owner="")), tuple(
             cluster.replica.build_record_condition(CRATES, crate) for crate in crates
         )
 
-    (first, first_seen), (second, second_seen) = give_up("a"), give_up("b")
-    assert Committed(2) == cluster.commit(first, conditions=first_seen)
-    assert WriteConflict([("crates", "north\0a")]) == cluster.commit(second, conditions=second_seen)
+    (first, first_conditions), (second, second_conditions) = remove_owner("a"), remove_owner("b")
+    assert Committed(2) == cluster.commit(first, conditions=first_conditions)
+    assert WriteConflict([("crates", "north\0a")]) == cluster.commit(second, conditions=second_conditions)
 
 
 def test_write_skew_over_a_set_is_prevented_by_a_record_for_the_whole_set(cluster: Cluster) -> None:
     """No condition can name a record that does not exist yet. So every writer that adds to a set writes the set's record."""
 
-    def add_the_last_allowed(name: str) -> tuple[list[PutRecord], tuple[Condition, ...]]:
-        assert cluster.replica.count_records(CRATES) == 2, "there is room for one more"
+    def add_last_crate(name: str) -> tuple[list[PutRecord], tuple[Condition, ...]]:
+        assert cluster.replica.count_records(CRATES) == 2, "one more crate is allowed"
         changes: list[Any] = [CRATES.build_put(make_crate(name)), NOTICE.build_put(Notice())]
         return changes, (cluster.replica.build_key_condition(NOTICE),)
 
-    (first, first_seen), (second, second_seen) = add_the_last_allowed("c"), add_the_last_allowed("d")
-    assert Committed(2) == cluster.commit(*first, conditions=first_seen)
-    assert WriteConflict([("notice", "notice")]) == cluster.commit(*second, conditions=second_seen)
+    (first, first_conditions), (second, second_conditions) = add_last_crate("c"), add_last_crate("d")
+    assert Committed(2) == cluster.commit(*first, conditions=first_conditions)
+    assert WriteConflict([("notice", "notice")]) == cluster.commit(*second, conditions=second_conditions)

@@ -68,7 +68,7 @@ DAMAGED = {
     "another record": encode_record(NOTICE, Notice(text="?")),
     "a record of another key": encode_record(PARCELS, make_parcel("r")),
     "bad text": encode_record(PARCELS, make_parcel("q")).replace(b"\xa1q", b"\xa1\xff"),
-    "a shared value that is none": b"\x82\xa2ID\xa1q\xa8Contents\x01",
+    "an invalid shared value": b"\x82\xa2ID\xa1q\xa8Contents\x01",
     "nesting without end": b"\x82\xa2ID\xa1q\xa8Contents" + b"\x91" * 100_000,
     "a format that never was": b"\x00" + encode_record(PARCELS, make_parcel("q")),
 }
@@ -297,7 +297,7 @@ def test_a_placeholder_becomes_the_original_write_index_after_a_restore_raised_t
 
 def test_equal_parts_of_many_records_are_one_object_even_after_a_load() -> None:
     replica = make_replica()
-    tea = Contents(what="tea", pieces=3)
+    tea = Contents(goods="tea", pieces=3)
     replica.apply_batch(
         make_batch(1, *(PARCELS.build_put(make_parcel(key, yard="north east", contents=tea)) for key in "ab"))
     )

@@ -1,6 +1,6 @@
-"""In no interleaving of subscribing, reading and applying does a waiting reader miss a change.
+"""A waiting reader never misses a change, whatever the order of subscribing, reading and applying.
 
-Each party is a generator that pauses wherever another could go on; every order of their steps is tried.
+Each party is a generator that yields where another one could run. Every order of their steps is tried.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -22,17 +22,17 @@ from wharf.cluster.state.watches import watch_index, watch_key, watch_prefix, wa
 from wharf.contract.model.log import LogPosition
 
 Party = Generator[Callable[[], bool], None, None]
-"""A generator that yields between its steps whether the next one can run."""
+"""A generator. Between its steps it yields a function that returns whether the next step can run."""
 
-WANTED = 3
-"""The version that a reader waits for: that of the last write."""
+LAST_VERSION = 3
+"""The version that a reader waits for: the version of the last write."""
 
 
 def always() -> bool:
     return True
 
 
-def query_and_wait(replica: Replica, watched: WatchTarget, seen: list[int]) -> Party:
+def query_and_wait(replica: Replica, watched: WatchTarget, versions: list[int]) -> Party:
     """A blocking query: subscribe, read, wait, read again."""
     subscription = replica.watches.subscribe([watched], lambda: None)
     yield always
@@ -40,35 +40,35 @@ def query_and_wait(replica: Replica, watched: WatchTarget, seen: list[int]) -> P
         subscription.rearm()
         yield always
         crate = replica.get(CRATES, "north", "a")
-        if crate is not None and crate.modify_index >= WANTED:
+        if crate is not None and crate.modify_index >= LAST_VERSION:
             break
         yield lambda: subscription.has_fired
     subscription.close()
-    seen.append(crate.modify_index)
+    versions.append(crate.modify_index)
 
 
-def query_then_subscribe(replica: Replica, watched: WatchTarget, seen: list[int]) -> Party:
+def query_then_subscribe(replica: Replica, watched: WatchTarget, versions: list[int]) -> Party:
     crate = replica.get(CRATES, "north", "a")
     yield always
-    if crate is None or crate.modify_index < WANTED:
+    if crate is None or crate.modify_index < LAST_VERSION:
         subscription = replica.watches.subscribe([watched], lambda: None)
         yield lambda: subscription.has_fired
         crate = replica.get(CRATES, "north", "a")
     assert crate is not None
-    seen.append(crate.modify_index)
+    versions.append(crate.modify_index)
 
 
-def query_then_rearm(replica: Replica, watched: WatchTarget, seen: list[int]) -> Party:
+def query_then_rearm(replica: Replica, watched: WatchTarget, versions: list[int]) -> Party:
     subscription = replica.watches.subscribe([watched], lambda: None)
     yield always
     while True:
         crate = replica.get(CRATES, "north", "a")
-        if crate is not None and crate.modify_index >= WANTED:
+        if crate is not None and crate.modify_index >= LAST_VERSION:
             break
         yield always
         subscription.rearm()
         yield lambda: subscription.has_fired
-    seen.append(crate.modify_index)
+    versions.append(crate.modify_index)
 
 
 def apply_batches(replica: Replica) -> Party:
@@ -79,7 +79,7 @@ def apply_batches(replica: Replica) -> Party:
 
 def apply_last_batch(replica: Replica) -> Party:
     yield always
-    replica.apply_batch(make_batch(WANTED, CRATES.build_put(make_crate_for_index(WANTED))))
+    replica.apply_batch(make_batch(LAST_VERSION, CRATES.build_put(make_crate_for_index(LAST_VERSION))))
 
 
 def load_then_apply(replica: Replica) -> Party:
@@ -109,28 +109,28 @@ def make_replica_with_crate() -> Replica:
 
 
 def run_every_interleaving(make: Callable[[], list[Party]]) -> Iterator[list[int]]:
-    """Run the parties in every order of their steps; yields those that can never go on, for each order.
+    """Run the parties in every order of their steps. Yield for each order the parties that can never continue.
 
-    Generators cannot be copied, so each order is played from the beginning. `choices` is the order: which of the
-    parties that could go on did so, at each step.
+    Generators cannot be copied, so each order runs from the beginning. `choices` is the order: for each step, which of
+    the parties that could run did so.
     """
     choices: list[int] = []
     while True:
         parties = make()
         ready: dict[int, Callable[[], bool]] = dict.fromkeys(range(len(parties)), always)
-        widths: list[int] = []
-        while able := [number for number, may_go_on in ready.items() if may_go_on()]:
-            step = len(widths)
+        runnable_counts: list[int] = []
+        while runnable := [number for number, can_run in ready.items() if can_run()]:
+            step = len(runnable_counts)
             if step == len(choices):
                 choices.append(0)
-            widths.append(len(able))
-            party = able[choices[step]]
+            runnable_counts.append(len(runnable))
+            party = runnable[choices[step]]
             try:
                 ready[party] = next(parties[party])
             except StopIteration:
                 del ready[party]
         yield list(ready)
-        while choices and choices[-1] + 1 == widths[len(choices) - 1]:
+        while choices and choices[-1] + 1 == runnable_counts[len(choices) - 1]:
             choices.pop()
         if not choices:
             return
@@ -151,30 +151,33 @@ WATCHED = {
 def test_a_reader_that_subscribes_before_it_reads_always_sees_the_last_write(
     watched: WatchTarget, writer: Callable[[Replica], Party]
 ) -> None:
-    seen: list[int] = []
+    versions: list[int] = []
 
     def make() -> list[Party]:
         replica = make_replica_with_crate()
-        return [query_and_wait(replica, watched, seen), writer(replica)]
+        return [query_and_wait(replica, watched, versions), writer(replica)]
 
     orders = list(run_every_interleaving(make))
 
     assert [[]] * len(orders) == orders
-    assert [WANTED] * len(orders) == seen
+    assert [LAST_VERSION] * len(orders) == versions
 
 
 def test_two_readers_are_both_woken() -> None:
-    seen: list[int] = []
+    versions: list[int] = []
 
     def make() -> list[Party]:
         replica = make_replica_with_crate()
-        readers = [query_and_wait(replica, WATCHED["key"], seen), query_and_wait(replica, WATCHED["prefix"], seen)]
+        readers = [
+            query_and_wait(replica, WATCHED["key"], versions),
+            query_and_wait(replica, WATCHED["prefix"], versions),
+        ]
         return [*readers, apply_last_batch(replica)]
 
     orders = list(run_every_interleaving(make))
 
     assert [[]] * len(orders) == orders
-    assert [WANTED] * 2 * len(orders) == seen
+    assert [LAST_VERSION] * 2 * len(orders) == versions
 
 
 @pytest.mark.parametrize("reader", [query_then_subscribe, query_then_rearm])
@@ -200,5 +203,5 @@ def test_every_order_of_the_steps_is_tried_once() -> None:
             orders[-1] += name
             yield always
 
-    assert list(run_every_interleaving(make)) == [[]] * 20  # Three steps each: the third finds the end.
+    assert list(run_every_interleaving(make)) == [[]] * 20  # Three steps each: the third one ends the generator.
     assert {"aabb", "abab", "abba", "baab", "baba", "bbaa"} == set(orders)

@@ -9,7 +9,7 @@ from wharf.cluster.state.codec import DamagedRecord, RecordDecoder, encode_recor
 from wharf.cluster.state.packed_map import PackedMap, encode_packed_as_dict, encode_packed_as_raw
 from wharf.contract.model.log import Batch, Cause, CauseKind, EncodedChange
 
-STOPS = {"first": Stop(place="north", day=1), "last": Stop(place="south", day=2)}
+STOPS = {"first": Stop(yard="north", day=1), "last": Stop(yard="south", day=2)}
 
 
 def make_stored_parcel(replica: Replica) -> Parcel:
@@ -23,7 +23,7 @@ def test_a_packed_map_reads_like_the_stored_map() -> None:
     stops = make_stored_parcel(make_replica()).stops
 
     assert isinstance(stops, PackedMap)
-    assert stops["last"] == Stop(place="south", day=2)
+    assert stops["last"] == Stop(yard="south", day=2)
     assert stops.get("never") is None
     assert "first" in stops
     assert list(stops) == ["first", "last"]

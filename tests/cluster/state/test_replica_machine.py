@@ -12,15 +12,15 @@ from tests.cluster.state.inventory import (
     PARCELS,
     TABLES,
     Plain,
-    an_empty_model,
+    apply_changes,
     as_arguments,
     batches_of_changes,
-    index_value,
+    compute_index_value,
     make_batch,
+    make_empty_model,
     make_replica,
     names,
     plain,
-    take_in,
     yards,
 )
 from wharf.cluster.state import Index, ReplicaLoad, Table
@@ -36,17 +36,17 @@ def sort_by_creation(records: dict[str, Plain], *, reverse: bool) -> list[str]:
 
 
 class ReplicaMachine(RuleBasedStateMachine):
-    """Every read of the replica returns what the model has."""
+    """A replica and its model. Every read of the replica must return what the model has."""
 
     def __init__(self) -> None:
         super().__init__()
         self.replica = make_replica()
-        self.model = an_empty_model()
+        self.model = make_empty_model()
         self.rows: dict[tuple[str, str], StoredRecord] = {}
         self.last_changes: dict[str, int] = {table.name: 1 for table in TABLES}
 
     @initialize(changes=batches_of_changes)
-    def found(self, changes: list[Any]) -> None:
+    def write_first_batch(self, changes: list[Any]) -> None:
         self._write(1, changes)
 
     @rule(changes=batches_of_changes, gap=st.integers(1, 3))
@@ -56,7 +56,7 @@ class ReplicaMachine(RuleBasedStateMachine):
     def _write(self, index: int, changes: list[Any]) -> None:
         batch = make_batch(index, *changes)
         self.replica.apply_batch(batch)
-        self.model = take_in(self.model, index, changes)
+        self.model = apply_changes(self.model, index, changes)
         for change in batch.changes:
             self.last_changes[change.table] = index
             self.rows.pop((change.table, change.key), None)
@@ -146,23 +146,23 @@ class ReplicaMachine(RuleBasedStateMachine):
     def check_index_reads(self) -> None:
         for index in INDEXES:
             records = self.model[index.table]
-            found: dict[Any, list[str]] = {}
+            keys_by_value: dict[Any, list[str]] = {}
             for key in sorted(records):
-                value = index_value(index, records[key])
+                value = compute_index_value(index, records[key])
                 if value is not None:
-                    found.setdefault(value, []).append(key)
+                    keys_by_value.setdefault(value, []).append(key)
 
-            assert sorted(map(repr, found)) == sorted(map(repr, self.replica.iter_index_values(index)))
-            for value, keys in found.items():
+            assert sorted(map(repr, keys_by_value)) == sorted(map(repr, self.replica.iter_index_values(index)))
+            for value, keys in keys_by_value.items():
                 self._check_index_value(index, as_arguments(value), [records[key] for key in keys])
-            self._check_index_value(index, as_arguments("nobody has this"), [])
+            self._check_index_value(index, as_arguments("an unused value"), [])
 
     def _check_index_value(self, index: Index[Any], value: tuple[Any, ...], expected: list[Plain]) -> None:
         assert len(expected) == self.replica.count_by_index(index, *value)
         assert expected == list(map(plain, self.replica.list_by_index_sorted(index, *value)))
         assert expected[::-1] == list(map(plain, self.replica.list_by_index_sorted(index, *value, reverse=True)))
         assert sorted(map(repr, expected)) == sorted(
-            repr(plain(found)) for found in self.replica.list_by_index(index, *value)
+            repr(plain(record)) for record in self.replica.list_by_index(index, *value)
         )
 
     @invariant()

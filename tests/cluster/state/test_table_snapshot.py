@@ -14,7 +14,7 @@ from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import WRITE_INDEX
 
 NUMBERS = st.integers(min_value=0, max_value=25)
-WRITES = st.lists(st.tuples(st.sampled_from(("put", "drop", "anew")), NUMBERS), max_size=6)
+WRITES = st.lists(st.tuples(st.sampled_from(("put", "drop", "recreate")), NUMBERS), max_size=6)
 
 
 def job(number: int) -> Job:
@@ -31,36 +31,36 @@ def evaluation(number: int) -> Evaluation:
 
 
 def write(state: AState, action: str, number: int) -> None:
-    """To both tables."""
+    """Write a record of this number to both tables. `recreate` deletes it before."""
     for table, record in ((JOBS, job(number)), (EVALUATIONS, evaluation(number))):
         any_table: Any = table
         key = table.get_key(record).split("\0")
         stored = state.replica.get(any_table, *key)
         if action != "put" and stored is not None:
             state.put(any_table.build_delete(*key))
-        if action == "anew" or (action == "put" and stored is None):
+        if action == "recreate" or (action == "put" and stored is None):
             state.put(any_table.build_put(record))
         elif action == "put":
-            state.put(any_table.build_put(stored))  # Another version of it.
+            state.put(any_table.build_put(stored))  # Another version of the same record.
 
 
 @given(
-    begun_with=st.lists(NUMBERS, max_size=25, unique=True),
+    initial=st.lists(NUMBERS, max_size=25, unique=True),
     between=st.lists(WRITES, max_size=8),
     count=st.integers(min_value=1, max_value=7),
-    way=st.sampled_from(("jobs", "jobs of default", "evaluations", "evaluations by id", "evaluations 1e")),
+    order=st.sampled_from(("jobs", "jobs of default", "evaluations", "evaluations by id", "evaluations 1e")),
     reverse=st.booleans(),
     from_middle=st.booleans(),
 )
 def test_all_slices_together_are_the_table_at_the_start_in_its_order(
-    begun_with: list[int], between: list[list[tuple[str, int]]], count: int, way: str, reverse: bool, from_middle: bool
+    initial: list[int], between: list[list[tuple[str, int]]], count: int, order: str, reverse: bool, from_middle: bool
 ) -> None:
     state = AState()
-    for number in begun_with:
+    for number in initial:
         write(state, "put", number)
-    table: Any = JOBS if way.startswith("jobs") else EVALUATIONS
-    by_creation = way == "evaluations"
-    prefix = {"jobs of default": "default\0", "evaluations 1e": "1e"}.get(way, "")
+    table: Any = JOBS if order.startswith("jobs") else EVALUATIONS
+    by_creation = order == "evaluations"
+    prefix = {"jobs of default": "default\0", "evaluations 1e": "1e"}.get(order, "")
 
     def sort_key(record: Any) -> tuple[int, str]:
         return (record.create_index if by_creation else 0, table.get_key(record))
@@ -72,10 +72,10 @@ def test_all_slices_together_are_the_table_at_the_start_in_its_order(
         start = sort_key(expected[len(expected) // 2])
         expected = expected[len(expected) // 2 :]
 
-    still = TableSnapshot(state.replica, table, by_creation=by_creation, prefix=prefix, start=start, reverse=reverse)
+    snapshot = TableSnapshot(state.replica, table, by_creation=by_creation, prefix=prefix, start=start, reverse=reverse)
     loaded: list[Any] = []
     steps = iter(between)
-    while records := still.read_next(count):
+    while records := snapshot.read_next(count):
         loaded += records
         for action, number in next(steps, []):
             write(state, action, number)
@@ -89,15 +89,15 @@ def test_a_load_does_not_change_an_open_snapshot() -> None:
     for number in range(6):
         write(state, "put", number)
     before = list(state.replica.iter_by_key(JOBS))
-    still = TableSnapshot(state.replica, JOBS)
-    first = still.read_next(2)
+    snapshot = TableSnapshot(state.replica, JOBS)
+    first = snapshot.read_next(2)
 
     state.replica.load_state(state.log.list_records(), state.log.get_position())
     write(state, "drop", 5)
     write(state, "put", 9)
 
     remaining: list[Job] = []
-    while records := still.read_next(2):
+    while records := snapshot.read_next(2):
         remaining += records
     assert [*first, *remaining] == before
 
@@ -105,9 +105,9 @@ def test_a_load_does_not_change_an_open_snapshot() -> None:
 def test_a_snapshot_that_is_closed_early_removes_its_observer() -> None:
     state = AState()
     write(state, "put", 1)
-    still = TableSnapshot(state.replica, JOBS)
+    snapshot = TableSnapshot(state.replica, JOBS)
 
-    still.close()
-    still.close()
+    snapshot.close()
+    snapshot.close()
 
     assert state.replica.watches.table_watches == {}

@@ -18,13 +18,13 @@ from tests.cluster.state.inventory import (
     TABLES,
     Model,
     Plain,
-    an_empty_model,
+    apply_changes,
     batches_of_changes,
-    index_value,
+    compute_index_value,
     make_batch,
+    make_empty_model,
     make_replica,
     names,
-    take_in,
     yards,
 )
 from wharf.cluster.state import Index, Subscription, Table, WatchTarget
@@ -32,25 +32,25 @@ from wharf.cluster.state.watches import watch_index, watch_key, watch_prefix, wa
 from wharf.contract.model.log import Batch, EncodedChange, LogPosition, StoredRecord
 
 colours = st.sampled_from(["red", "blue"])
-people = st.sampled_from(["ann", "bob"])
+watched_owners = st.sampled_from(["ann", "bob"])
 filled_yards = yards.filter(bool)
-watched_things = st.one_of(
+watch_targets = st.one_of(
     st.sampled_from(TABLES).map(watch_table),
     st.builds(watch_key, st.just(CRATES), yards, names),
     st.builds(watch_key, st.just(PARCELS), names),
     st.just(watch_key(NOTICE)),
     st.builds(watch_prefix, st.just(CRATES), yards | yards.map(lambda yard: yard + "\0")),
     st.builds(watch_prefix, st.just(PARCELS), names),
-    st.builds(watch_index, st.just(CRATES_OF_OWNER), yards, people),
+    st.builds(watch_index, st.just(CRATES_OF_OWNER), yards, watched_owners),
     st.builds(watch_index, st.just(CRATES_BY_COLOUR), colours),
     st.builds(watch_index, st.just(CRATES_BY_SIZE), st.just("big"), st.integers(2, 3)),
-    st.builds(watch_index, st.just(PARCELS_OF_OWNER), yards, people),
+    st.builds(watch_index, st.just(PARCELS_OF_OWNER), yards, watched_owners),
     st.builds(watch_index, st.just(PARCELS_IN_YARD), filled_yards),
 )
 
 
 class Waiter:
-    """A subscription, and what the model expects of it."""
+    """A subscription, and whether the model expects the next change to wake it."""
 
     def __init__(self, name: int, watched: list[WatchTarget]) -> None:
         self.name = name
@@ -78,35 +78,37 @@ def is_target_touched(
 
 
 def _value(index: Index[Any], record: Plain | None) -> Any:
-    return None if record is None else index_value(index, record)
+    return None if record is None else compute_index_value(index, record)
 
 
 class WatchesMachine(RuleBasedStateMachine):
+    """A replica with subscriptions, and a model that knows which of them each batch must wake."""
+
     waiters = Bundle("waiters")
 
     def __init__(self) -> None:
         super().__init__()
         self.replica = make_replica()
-        self.model: Model = an_empty_model()
+        self.model: Model = make_empty_model()
         self.rows: dict[tuple[str, str], StoredRecord] = {}
         self.last_changes = {table.name: 1 for table in TABLES}
         self.log_index = 0
         self.missed: list[Batch] = []
-        self.log_model: Model = an_empty_model()
+        self.log_model: Model = make_empty_model()
         self.alive: list[Waiter] = []
         self.woken: list[int] = []
-        self.names_given = 0
+        self.subscribed_count = 0
 
-    @initialize(changes=batches_of_changes, watched=st.lists(watched_things, max_size=3))
-    def found(self, changes: list[Any], watched: list[WatchTarget]) -> None:
+    @initialize(changes=batches_of_changes, watched=st.lists(watch_targets, max_size=3))
+    def write_first_batch(self, changes: list[Any], watched: list[WatchTarget]) -> None:
         self.subscribe(watched)
         self._log(changes)
         self._follow()
 
-    @rule(target=waiters, watched=st.lists(watched_things, max_size=4))
+    @rule(target=waiters, watched=st.lists(watch_targets, max_size=4))
     def subscribe(self, watched: list[WatchTarget]) -> Waiter:
-        self.names_given += 1
-        waiter = Waiter(self.names_given, watched)
+        self.subscribed_count += 1
+        waiter = Waiter(self.subscribed_count, watched)
         waiter.subscription = self.replica.watches.subscribe(watched, lambda: self.woken.append(waiter.name))
         self.alive.append(waiter)
         return waiter
@@ -139,10 +141,10 @@ class WatchesMachine(RuleBasedStateMachine):
         expected: list[int] = []
         for waiter in self.alive:
             if is_new_epoch:
-                is_concerned = bool(waiter.watched)
+                is_woken = bool(waiter.watched)
             else:
-                is_concerned = any(self._differs(watched, old, new) for watched in waiter.watched)
-            if is_concerned:
+                is_woken = any(self._differs(watched, old, new) for watched in waiter.watched)
+            if is_woken:
                 self._expect(waiter, expected)
         epoch = self.replica.epoch + is_new_epoch
         self.replica.load_state(list(self.rows.values()), LogPosition(self.log_index, dict(self.last_changes), epoch))
@@ -164,7 +166,7 @@ class WatchesMachine(RuleBasedStateMachine):
     def _log(self, changes: list[Any]) -> None:
         self.log_index += 1
         batch = make_batch(self.log_index, *changes)
-        self.log_model = take_in(self.log_model, self.log_index, changes)
+        self.log_model = apply_changes(self.log_model, self.log_index, changes)
         self.missed.append(batch)
         for change in batch.changes:
             self.last_changes[change.table] = self.log_index
@@ -184,7 +186,7 @@ class WatchesMachine(RuleBasedStateMachine):
                 else self.replica.tables[change.table].build_delete(*_parts(change.table, change.key))
                 for change in batch.changes
             ]
-            self.model = take_in(before, batch.index, changes)
+            self.model = apply_changes(before, batch.index, changes)
             expected: list[int] = []
             for waiter in self.alive:
                 if any(self._is_touched(watched, before, batch) for watched in waiter.watched):
@@ -222,7 +224,7 @@ class WatchesMachine(RuleBasedStateMachine):
         self.woken.clear()
 
     @invariant()
-    def check_nobody_is_woken_between_batches(self) -> None:
+    def check_no_subscription_is_woken_between_batches(self) -> None:
         assert self.woken == []
 
     @invariant()

@@ -8,7 +8,7 @@ import pytest
 from tests.builders import a_job
 from tests.contract.client.steps import not_reached
 from tests.kit.cluster import ACluster
-from tests.kit.exchange import OpenedInMemory
+from tests.kit.exchange import InMemoryStream
 from tests.kit.virtual_time import in_virtual_time
 from wharf.contract.client import AsyncClient, RetryPolicy, SyncClient, Unreachable
 from wharf.contract.client.transport import ClientReply, ClientRequest, SyncStreamedReply
@@ -57,10 +57,10 @@ def test_closing_a_client_ends_the_pause_before_a_retry() -> None:
 async def test_closing_an_event_stream_ends_its_subscription() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        opened: list[OpenedInMemory] = []
+        opened: list[InMemoryStream] = []
         open_stream = server.exchange.open
 
-        async def open_and_record(request: ClientRequest) -> OpenedInMemory:
+        async def open_and_record(request: ClientRequest) -> InMemoryStream:
             opened.append(await open_stream(request))
             return opened[-1]
 

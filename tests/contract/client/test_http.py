@@ -21,6 +21,8 @@ async def send(address: str, path: str = "/v1/jobs", timeout_s: float = 5.0) -> 
 
 
 async def with_server(handle: Handler, timeout_s: float = 5.0, path: str = "/v1/jobs") -> object:
+    """Send a request to a server with this handler, and return the reply."""
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await handle(reader, writer)

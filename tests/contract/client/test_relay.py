@@ -14,6 +14,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 async def with_server(serve: Serve, use: Callable[[HttpRelay], Awaitable[None]]) -> None:
+    """Call `use` with a relay to a server with this handler."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     relay = HttpRelay(f"http://127.0.0.1:{port}")
@@ -141,7 +142,7 @@ def test_a_reader_that_does_not_read_stops_the_sender() -> None:
                     is_full.set()
                     await writer.drain()
         except OSError:
-            pass  # The reader has gone.
+            pass  # The reader has closed the connection.
         finally:
             writer.close()
 

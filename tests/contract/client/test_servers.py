@@ -6,7 +6,7 @@ import pytest
 
 from tests.builders import a_job
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.exchange import OpenedInMemory
+from tests.kit.exchange import InMemoryStream
 from tests.kit.virtual_time import in_virtual_time
 from wharf.contract.client import AsyncClient, Unreachable
 from wharf.contract.client.errors import Conflict, Forbidden, NotFound
@@ -81,10 +81,10 @@ async def test_events_continue_after_a_break_without_gap_or_repetition() -> None
     async with ACluster() as cluster:
         server = await cluster.a_server()
         client = a_client(server)
-        opened: list[OpenedInMemory] = []
+        opened: list[InMemoryStream] = []
         open_stream = server.exchange.open
 
-        async def open_and_record(request: ClientRequest) -> OpenedInMemory:
+        async def open_and_record(request: ClientRequest) -> InMemoryStream:
             opened.append(await open_stream(request))
             return opened[-1]
 
@@ -97,7 +97,7 @@ async def test_events_continue_after_a_break_without_gap_or_repetition() -> None
             if len(received) == 4:
                 break
             if len(opened) == 1:
-                opened[0].break_off()
+                opened[0].break_connection()
                 for number in range(1, 4):
                     await server.client.jobs.register(a_job(f"job-{number}"))
 

@@ -92,6 +92,7 @@ def build_arguments(describe: Any) -> dict[str, Any]:
 
 
 def build_example(value_type: Any) -> Any:
+    """Return a minimal value of a type."""
     if isinstance(value_type, type) and issubclass(value_type, msgspec.Struct):
         required = {field.encode_name: "x" for field in msgspec.structs.fields(value_type) if field.required}
         return msgspec.convert(required, value_type)

@@ -84,6 +84,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings_for(folder: Path, address: str, *, server_name: str = "", skip_verify: bool = False) -> ClientSettings:
+    """Return client settings with the certificates of the folder."""
     (authority, _), (cert, key) = get_files(folder, AUTHORITY_FILES_NAME), get_files(folder, "client")
     return ClientSettings(
         addresses=(address,),

@@ -23,8 +23,8 @@ Struct = TypeVar("Struct", bound=msgspec.Struct)
 MAX_OPTIONAL_FIELDS: Final = 5
 MAX_MEMBERS: Final = 2
 
-# Fields that are decoded apart hold the bytes of these.
-DECODED_APART: Final[Mapping[tuple[type[msgspec.Struct], str], Any]] = {
+# Fields that are decoded separately. They contain encoded values of these types.
+SEPARATELY_DECODED_FIELDS: Final[Mapping[tuple[type[msgspec.Struct], str], Any]] = {
     (Allocation, "allocated_resources"): AllocatedResources,
     (Allocation, "metrics"): AllocMetric,
     (Allocation, "task_states"): dict[str, TaskState],
@@ -68,7 +68,7 @@ def _build_record_strategy(record: type[Struct]) -> st.SearchStrategy[Struct]:
 
 def _build_field_strategy(record: type[msgspec.Struct], field: msgspec.inspect.Field) -> st.SearchStrategy[Any]:
     """Return a strategy for the values of a field, with the real type of fields that are decoded separately."""
-    decoded_type = DECODED_APART.get((record, field.name))
+    decoded_type = SEPARATELY_DECODED_FIELDS.get((record, field.name))
     return _build_value_strategy(msgspec.inspect.type_info(decoded_type) if decoded_type is not None else field.type)
 
 

@@ -83,12 +83,12 @@ def test_default_policies_depend_on_the_job_type(
 @pytest.mark.parametrize("job_type", ["service", "batch", "system", "sysbatch"])
 def test_a_job_built_in_code_gets_the_same_policies_as_a_decoded_one(job_type: str) -> None:
     read = submitted(Type=job_type, TaskGroups=one_group())
-    made = canonicalize_job(
+    built = canonicalize_job(
         a_job("shop", a_group("web", a_task("t", driver="d", config=None)), type=job_type), JobSettings()
     )
     tasks = first_group(read).tasks
 
-    assert msgspec.structs.replace(first_group(made), tasks=tasks) == first_group(read)
+    assert msgspec.structs.replace(first_group(built), tasks=tasks) == first_group(read)
 
 
 @pytest.mark.parametrize(
@@ -194,9 +194,9 @@ def test_a_task_inherits_missing_restart_fields_from_its_group() -> None:
     ],
 )
 def test_count_and_scaling_minimum_default_to_each_other(group: dict[str, Any], count: int, low: int | None) -> None:
-    made = first_group(submitted(TaskGroups=one_group(**group)))
+    canonical = first_group(submitted(TaskGroups=one_group(**group)))
 
-    assert (count, low) == (made.count, None if made.scaling is None else made.scaling.min)
+    assert (count, low) == (canonical.count, None if canonical.scaling is None else canonical.scaling.min)
 
 
 def test_a_scaling_policy_gets_its_group_as_target() -> None:
@@ -314,9 +314,16 @@ def test_templates_get_their_defaults(template: Template, expected: tuple[object
         first_group(canonicalize_job(a_job("shop", a_group("web", a_task(templates=(template,)))), JobSettings())).tasks
         or ()
     )[0]
-    made = (task.templates or ())[0]
+    canonical = (task.templates or ())[0]
 
-    assert expected == (made.change_mode, made.change_signal, made.perms, made.left_delim, made.right_delim, made.splay)
+    assert expected == (
+        canonical.change_mode,
+        canonical.change_signal,
+        canonical.perms,
+        canonical.left_delim,
+        canonical.right_delim,
+        canonical.splay,
+    )
 
 
 @pytest.mark.parametrize(
@@ -388,8 +395,8 @@ def test_a_canonical_job_is_returned_unchanged_without_copying_its_tasks() -> No
 
 @settings(max_examples=150, deadline=None)
 @given(jobs)
-def test_the_canonical_form_of_a_canonical_job_is_itself(given_job: dict[str, Any]) -> None:
-    once = add_implied_constraints(canonicalize_job(convert_object(Job, given_job).value, JobSettings()))
+def test_the_canonical_form_of_a_canonical_job_is_itself(submitted_job: dict[str, Any]) -> None:
+    once = add_implied_constraints(canonicalize_job(convert_object(Job, submitted_job).value, JobSettings()))
 
     assert add_implied_constraints(canonicalize_job(once, JobSettings())) == once
 
@@ -405,8 +412,8 @@ def test_an_update_block_of_zeros_is_not_treated_as_missing() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(jobs)
-def test_resubmitting_a_stored_job_does_not_change_it(given_job: dict[str, Any]) -> None:
-    stored = add_implied_constraints(canonicalize_job(convert_object(Job, given_job).value, JobSettings()))
+def test_resubmitting_a_stored_job_does_not_change_it(submitted_job: dict[str, Any]) -> None:
+    stored = add_implied_constraints(canonicalize_job(convert_object(Job, submitted_job).value, JobSettings()))
     shown = msgspec.json.decode(msgspec.json.encode(stored))
 
     assert add_implied_constraints(canonicalize_job(convert_object(Job, shown).value, JobSettings())) == stored
@@ -414,8 +421,8 @@ def test_resubmitting_a_stored_job_does_not_change_it(given_job: dict[str, Any])
 
 @settings(max_examples=100, deadline=None)
 @given(jobs)
-def test_every_decodable_job_can_be_validated(given_job: dict[str, Any]) -> None:
-    findings = validate_job(canonicalize_job(convert_object(Job, given_job).value, JobSettings()), JobSettings())
+def test_every_decodable_job_can_be_validated(submitted_job: dict[str, Any]) -> None:
+    findings = validate_job(canonicalize_job(convert_object(Job, submitted_job).value, JobSettings()), JobSettings())
 
     assert findings.is_valid == (findings.text == "")
 

@@ -121,7 +121,7 @@ def test_a_local_time_repeated_in_autumn_occurs_twice() -> None:
 
 
 def test_a_repeated_time_is_found_from_within_the_first_of_both_hours() -> None:
-    # Seen from 02:40 the local time 02:10 has gone by; it comes again, though the expression means no other day soon.
+    # At 02:40 local time, 02:10 has passed. It occurs again an hour later, because the clock is set back to 02:00.
     assert next(upcoming("10 2 25 10 *", "2026-10-25 00:40:00", BERLIN)) == "2026-10-25 01:10:00"
 
 
@@ -183,7 +183,7 @@ def a_field(low: int, high: int) -> st.SearchStrategy[str]:
 
 
 EXPRESSIONS = st.tuples(a_field(0, 59), a_field(0, 23), a_field(1, 31), a_field(1, 12), a_field(0, 6)).map(" ".join)
-# Around both changes of the clock of 2026, and on plain days.
+# The days of both clock changes of 2026, the days before them, and another day.
 STARTS = st.sampled_from(["2026-03-28", "2026-03-29", "2026-06-10", "2026-10-24", "2026-10-25"])
 
 

@@ -304,7 +304,7 @@ def test_fields_that_the_server_sets_are_never_compared(field: dict[str, Any]) -
 def test_a_job_does_not_differ_from_itself(job: Job) -> None:
     found = compare_jobs(job, job)
 
-    assert types_in(found) <= {DiffType.NONE}
+    assert collect_types(found) <= {DiffType.NONE}
     assert (found.fields, found.objects) == (None, None)
 
 
@@ -312,35 +312,35 @@ def test_a_job_does_not_differ_from_itself(job: Job) -> None:
 def test_swapping_the_jobs_reverses_the_diff(old: Job, new: Job) -> None:
     new = msgspec.structs.replace(new, id=old.id)
 
-    assert mirrored(compare_jobs(old, new)) == compare_jobs(new, old)
+    assert reverse_diff(compare_jobs(old, new)) == compare_jobs(new, old)
 
 
 @given(records(Job))
 def test_a_new_job_adds_what_its_deletion_deletes(job: Job) -> None:
-    assert mirrored(compare_jobs(None, job)) == compare_jobs(job, None)
-    assert types_in(compare_jobs(None, job)) == {DiffType.ADDED}
+    assert reverse_diff(compare_jobs(None, job)) == compare_jobs(job, None)
+    assert collect_types(compare_jobs(None, job)) == {DiffType.ADDED}
 
 
-def types_in(part: Any) -> set[DiffType]:
-    """All types in a diff, at every depth."""
+def collect_types(part: Any) -> set[DiffType]:
+    """Return the types of all parts of a diff, at every depth."""
     found = {part.type}
     for name in ("fields", "objects", "task_groups", "tasks"):
         for inner in getattr(part, name, None) or ():
-            found |= types_in(inner)
+            found |= collect_types(inner)
     return found
 
 
 MIRRORED_TYPES = {DiffType.ADDED: DiffType.DELETED, DiffType.DELETED: DiffType.ADDED}
 
 
-def mirrored(part: Any) -> Any:
-    """The diff as seen from the other side."""
+def reverse_diff(part: Any) -> Any:
+    """Return the diff with the old and new values swapped."""
     swapped: dict[str, Any] = {"type": MIRRORED_TYPES.get(part.type, part.type)}
     if isinstance(part, FieldDiff):
         swapped |= {"old": part.new, "new": part.old}
     for name in ("fields", "objects", "task_groups", "tasks"):
         if inner := getattr(part, name, None):
-            swapped[name] = tuple(mirrored(item) for item in inner)
+            swapped[name] = tuple(reverse_diff(item) for item in inner)
     return msgspec.structs.replace(part, **swapped)
 
 

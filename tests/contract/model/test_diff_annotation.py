@@ -70,7 +70,7 @@ def test_a_changed_task_is_annotated_with_the_kind_of_update(change: dict[str, A
     assert list_task_annotations(annotate(a_job(), a_job(**change))) == (forces,)
 
 
-def test_tasks_of_a_new_group_are_created_and_those_of_a_removed_one_destroyed() -> None:
+def test_tasks_of_a_new_group_are_created_and_tasks_of_a_removed_group_destroyed() -> None:
     assert list_task_annotations(annotate(None, a_job())) == ("forces create",)
     assert list_task_annotations(annotate(a_job(), None)) == ("forces destroy",)
 

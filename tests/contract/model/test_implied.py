@@ -50,10 +50,10 @@ def test_nodes_must_support_the_features_that_a_group_uses(group: TaskGroup, exp
 
 
 def test_a_constraint_on_the_same_attribute_is_not_repeated() -> None:
-    mine = Constraint(l_target="${attr.os.signals}", operand="is_set")
-    job = a_job("shop", a_group("g", a_task(kill_signal="SIGINT"), constraints=(mine,)))
+    own_constraint = Constraint(l_target="${attr.os.signals}", operand="is_set")
+    job = a_job("shop", a_group("g", a_task(kill_signal="SIGINT"), constraints=(own_constraint,)))
 
-    assert admitted(job).groups[0].constraints == (mine,)
+    assert admitted(job).groups[0].constraints == (own_constraint,)
 
 
 def test_adding_implied_constraints_twice_changes_nothing() -> None:

@@ -29,7 +29,7 @@ from wharf.contract.model.scaling import ScalingPolicy
 
 
 def a_full_job() -> Job:
-    """A job that uses every record of a specification."""
+    """Return a job that uses every record of a specification."""
     constraint = Constraint(l_target="${attr.cpu.arch}", operand="=", r_target="arm64")
     affinity = Affinity(l_target="${node.class}", operand="=", r_target="big", weight=-20)
     service = a_service(
@@ -139,7 +139,7 @@ ODD_NAMES = [
 ]
 
 
-def test_wire_names_are_those_of_the_reference() -> None:
+def test_wire_names_equal_the_names_in_the_reference() -> None:
     jobs = [a_full_job(), a_periodic_job(), a_parameterized_job()]
     shown = {name for job in jobs for name in names_in(msgspec.json.decode(msgspec.json.encode(admitted(job))))}
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wharf.contract.model
-from tests.contract.model.strategies import DECODED_APART, records
+from tests.contract.model.strategies import SEPARATELY_DECODED_FIELDS, records
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.record import Record, SparseRecord, to_wire_name
 
@@ -35,12 +35,14 @@ each_record = pytest.mark.parametrize("record", EVERY_RECORD, ids=lambda record:
 
 def decode_remaining_parts(decoded: msgspec.Struct, *, packed: bool) -> msgspec.Struct:
     """Decode the parts of a record that are decoded separately."""
-    parts = {name: getattr(decoded, name) for (record, name) in DECODED_APART if isinstance(decoded, record)}
+    parts = {
+        name: getattr(decoded, name) for (record, name) in SEPARATELY_DECODED_FIELDS if isinstance(decoded, record)
+    }
     codec = msgspec.msgpack if packed else msgspec.json
     return msgspec.structs.replace(
         decoded,
         **{
-            name: codec.decode(part, type=DECODED_APART[type(decoded), name])
+            name: codec.decode(part, type=SEPARATELY_DECODED_FIELDS[type(decoded), name])
             for name, part in parts.items()
             if part is not None
         },
@@ -50,11 +52,15 @@ def decode_remaining_parts(decoded: msgspec.Struct, *, packed: bool) -> msgspec.
 @each_record
 @given(data=st.data())
 def test_a_record_is_the_same_after_json_and_after_msgpack(record: type[msgspec.Struct], data: st.DataObject) -> None:
-    made = data.draw(records(record))
+    original = data.draw(records(record))
 
-    assert decode_remaining_parts(msgspec.json.decode(msgspec.json.encode(made), type=record), packed=False) == made
     assert (
-        decode_remaining_parts(msgspec.msgpack.decode(msgspec.msgpack.encode(made), type=record), packed=True) == made
+        decode_remaining_parts(msgspec.json.decode(msgspec.json.encode(original), type=record), packed=False)
+        == original
+    )
+    assert (
+        decode_remaining_parts(msgspec.msgpack.decode(msgspec.msgpack.encode(original), type=record), packed=True)
+        == original
     )
 
 

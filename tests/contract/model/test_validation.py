@@ -53,7 +53,6 @@ MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 GROUP = "TaskGroups[0]"
 TASK = f"{GROUP}.Tasks[0]"
-# What these rules ask for that most jobs leave to defaults.
 ARCH = "${attr.cpu.arch}"
 
 

@@ -30,7 +30,7 @@ VERSION, SEMVER = VersionDialect.VERSION, VersionDialect.SEMVER
         ("~> 1.2.3", "1.3.0", VERSION, False),
         ("~> 1.2", "1.9", VERSION, True),
         ("~> 1.2", "2.0", VERSION, False),
-        # A pre-release only where the constraint names one of the same release.
+        # A pre-release matches only if the constraint names a pre-release of the same release.
         (">= 1.0", "1.1-beta", VERSION, False),
         (">= 1.1-alpha", "1.1-beta", VERSION, True),
         (">= 1.1-beta", "1.1-alpha", VERSION, False),
@@ -39,7 +39,7 @@ VERSION, SEMVER = VersionDialect.VERSION, VersionDialect.SEMVER
         ("= 1.1-beta", "1.1-beta", VERSION, True),
         (">= 1", "1.2rc1", VERSION, False),
         (">= 1.2rc1", "1.2rc2", VERSION, True),
-        # Semantic versions order pre-releases as any other.
+        # Semantic version constraints treat pre-releases like other versions.
         (">= 1.0", "1.1-beta", SEMVER, True),
         ("< 1.0.0", "1.0.0-rc.1", SEMVER, True),
         ("< 1.0.0-rc.2", "1.0.0-rc.11", SEMVER, False),
@@ -47,7 +47,7 @@ VERSION, SEMVER = VersionDialect.VERSION, VersionDialect.SEMVER
         ("> 1.0.0-alpha", "1.0.0-alpha.1", SEMVER, True),
         (">= 5.4", "5.15.0-91-generic", SEMVER, True),
         (">= 1.0", "1.2rc1", SEMVER, False),
-        # What is no version satisfies nothing, not even a difference.
+        # An invalid version satisfies no constraint, not even `!=`.
         ("!= 1.0", "latest", VERSION, False),
         (">= 0", "", SEMVER, False),
     ],

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.builders import a_group, a_job, a_task, some_resources
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.exchange import InMemory
+from tests.kit.exchange import InMemoryTransport
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from wharf.cluster.state.tables import ALLOCATIONS, NODES
 from wharf.contract.client import AsyncClient, ClientReply, ClientRequest, Unreachable
@@ -14,7 +14,7 @@ from wharf.node.credentials import NodeCredentials
 from wharf.node.fake_node import FakeMachine, FakeNode
 
 
-class LaggingServer(InMemory):
+class LaggingServer(InMemoryTransport):
     """A server that sends the old replies about assignments in `old_replies`, except to reads that require new ones."""
 
     refuses_assignments = False
@@ -30,7 +30,7 @@ class LaggingServer(InMemory):
         return await super().send(request)
 
 
-class DelayingServer(InMemory):
+class DelayingServer(InMemoryTransport):
     """A server that sends assignments once `may_send` is set, and drops other requests while `is_silent`."""
 
     is_silent = False
@@ -58,7 +58,7 @@ async def test_an_assignment_from_a_lagging_server_is_ignored_after_a_full_repor
         server = await cluster.a_server()
         world = cluster.world("node-1")
         identity = NodeCredentials(world.new_id(), world.new_secret())
-        exchange, observed = LaggingServer(server.api), InMemory(server.api)
+        exchange, observed = LaggingServer(server.api), InMemoryTransport(server.api)
         node = FakeNode(world, AsyncClient(world, [exchange]), FakeMachine(name="node-1"), identity=identity)
         cluster.start(node.run(), name="node-1")
         await until(

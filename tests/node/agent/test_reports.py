@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tests.builders import a_batch_job, a_group, a_task, some_resources
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.exchange import InMemory
+from tests.kit.exchange import InMemoryTransport
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from wharf.cluster.state.tables import ALLOCATIONS
 from wharf.contract.client import NO_RETRIES, AsyncClient, ClientRequest
@@ -37,7 +37,7 @@ async def test_an_end_is_reported_once_it_is_stored_and_any_other_change_at_once
         server = await cluster.a_server()
         world = cluster.world("node-1")
         identity = NodeCredentials(world.new_id(), world.new_secret())
-        client = AsyncClient(world, [InMemory(server.api)])
+        client = AsyncClient(world, [InMemoryTransport(server.api)])
         node = SlowDiskNode(world, client, FakeMachine(name="node-1"), identity=identity)
         cluster.start(node.run(), name="node-1")
         task = a_task("work", driver="mock", config={"run_for": "1s"}, resources=some_resources(cpu=10, memory_mb=10))
@@ -58,7 +58,7 @@ async def test_reports_of_an_agent_without_journal_are_accepted_and_late_ones_of
         server = await cluster.a_server("m2", leads=False)
         world = cluster.world("node-1")
         identity = NodeCredentials(world.new_id(), world.new_secret())
-        exchange = InMemory(server.api)
+        exchange = InMemoryTransport(server.api)
         machine = FakeMachine(name="node-1")
 
         def create_node() -> FakeNode:

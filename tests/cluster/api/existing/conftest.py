@@ -1,4 +1,4 @@
-"""These tests need a client that `make clients` installs in a folder of its own. Without it they are not collected."""
+"""These tests need a client that `make clients` installs in a separate folder. Without it they are not collected."""
 
 import os
 

@@ -25,9 +25,9 @@ def a_job(name, count=1, script="echo hello; sleep 600", **more):
     group = {"Name": "g", "Count": count, "Tasks": [task]}
     return {"Job": {"ID": name, "Name": name, "Datacenters": ["dc1"], "TaskGroups": [group], **more}}
 
-def until(ask):
+def until(read):
     deadline = time.monotonic() + 60
-    while not (found := ask()):
+    while not (found := read()):
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.05)
     return found
@@ -36,7 +36,7 @@ def running(name, count=1):
     here = lambda: [one for one in client.job.get_allocations(name) if one["ClientStatus"] == "running"]
     return until(lambda: len(here()) == count and here())
 
-def tell(value):
+def report(value):
     print(json.dumps(value))
 """
 
@@ -71,7 +71,7 @@ running("web", 2)
 versions = [one["Version"] for one in client.job.get_versions("web")["Versions"]]
 client.job.deregister_job("web")
 until(lambda: client.job["web"]["Status"] == "dead")
-tell([plan["Annotations"]["DesiredTGUpdates"]["g"]["Place"], versions, "web" in client.jobs, "nobody" in client.jobs])
+report([plan["Annotations"]["DesiredTGUpdates"]["g"]["Place"], versions, "web" in client.jobs, "nobody" in client.jobs])
 """,
     )
 
@@ -87,7 +87,7 @@ def error_of(act):
         act()
     except nomad.api.exceptions.BaseNomadException as error:
         return [type(error).__name__, error.nomad_resp.status_code, error.nomad_resp.text]
-tell([
+report([
     error_of(lambda: client.job.get_job("nobody")),
     error_of(lambda: client.jobs.register_job({"Job": {"ID": "bad id", "TaskGroups": []}})),
     error_of(lambda: client.acl.generate_bootstrap()),
@@ -109,7 +109,7 @@ client.job.register_job("files", a_job("files"))
 (one,) = running("files")
 until(lambda: client.client.cat.read_file(one["ID"], "alloc/logs/t.stdout.0"))
 node = client.nodes.get_nodes()[0]["ID"]
-tell([
+report([
     client.client.cat.read_file(one["ID"], "alloc/logs/t.stdout.0"),
     client.client.read_at.read_file_offset(one["ID"], 1, 3, "alloc/logs/t.stdout.0"),
     client.client.stream_logs.stream(one["ID"], "t", "stdout", plain=True),
@@ -133,7 +133,7 @@ client.node.drain_node_with_spec(node, drain_spec={"Deadline": 1_000_000_000})
 until(lambda: client.node[node]["LastDrain"]["Status"] == "complete")
 drained = client.node[node]["SchedulingEligibility"]
 client.node.eligible_node(node, eligible=True)
-tell([drained, client.node[node]["SchedulingEligibility"]])
+report([drained, client.node[node]["SchedulingEligibility"]])
 """,
     )
 
@@ -147,7 +147,7 @@ def test_deployments_evaluations_and_allocations_refer_to_each_other(agent: Runn
 answer = client.job.register_job("rollout", a_job("rollout"))
 (one,) = running("rollout")
 deployment = client.job.get_deployment("rollout")
-tell([
+report([
     client.evaluation.get_evaluation(answer["EvalID"])["JobID"],
     [each["ID"] for each in client.deployment.get_deployment_allocations(deployment["ID"])] == [one["ID"]],
     client.allocation.get_allocation(one["ID"])["Job"]["ID"],
@@ -172,7 +172,7 @@ client.job.periodic_job("nightly")
 def done(parent):
     children = [one["ID"] for one in client.jobs.get_jobs(prefix=parent + "/")]
     return children and all(client.job[one]["Status"] == "dead" for one in children) and children
-tell([done_child == [child] for done_child in [until(lambda: done("each"))]] + [len(until(lambda: done("nightly")))])
+report([done_child == [child] for done_child in [until(lambda: done("each"))]] + [len(until(lambda: done("nightly")))])
 """,
     )
 
@@ -190,7 +190,7 @@ stream.start()
 first = events.get(timeout=30)
 stop.set()
 client.job.register_job("sought", a_job("sought"))
-tell([
+report([
     client.variable.get_variable("app/settings")["Items"],
     [one["Path"] for one in client.variables.get_variables()],
     sorted(one["Name"] for one in client.namespaces.get_namespaces()),

@@ -1,7 +1,7 @@
-"""Rounds of a real store process under load that is killed, and what must hold of its log after each.
+"""Rounds in which a real store process is killed under load, and the check of its log after each round.
 
-Every caller writes a counter and a line of its own in one batch, on the condition that the counter is as it left it. So a
-lost write, half a write and a write done twice each show.
+Each batch of a caller writes the caller's counter and one of its lines, on the condition that the counter is unchanged. So
+the check detects lost, partial and repeated writes.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from wharf.world import RealWorld
 
 CALLERS = 6
 LINE_BYTES = 3_000  # So that commits take several pages and frames.
-LINES = 50  # Each caller writes its lines over again.
+LINES = 50  # Each caller overwrites its oldest line after this number.
 
 
 @dataclass
@@ -37,20 +37,21 @@ class Caller:
     version: int = 0
     acknowledged: dict[str, int] = field(default_factory=dict)
     """The index of every write that was acknowledged, or found later."""
-    never: set[str] = field(default_factory=set)
+    not_committed: set[str] = field(default_factory=set)
     """Writes that were not sent, or that `find` did not find."""
-    open_question: EncodedWrite | None = None
+    unresolved_write: EncodedWrite | None = None
 
     def next_write(self) -> EncodedWrite:
+        """Return the next write of the counter and one line, on the condition that the counter is unchanged."""
         number = self.count + 1
         return EncodedWrite(
-            f"{self.name}-{number}-{len(self.never)}",
+            f"{self.name}-{number}-{len(self.not_committed)}",
             "test",
             Cause(CauseKind.REQUEST, self.name),
             (Condition("counters", self.name, self.version),),
             (
                 EncodedChange("counters", self.name, b"%d" % number),
-                EncodedChange("lines", f"{self.name}\0{number % LINES}", line_of(number)),
+                EncodedChange("lines", f"{self.name}\0{number % LINES}", make_line(number)),
             ),
         )
 
@@ -59,57 +60,58 @@ class Caller:
         self.count += 1
         self.version = index
 
-    async def write_on(self, engine: RemoteEngine) -> None:
+    async def write_until_unavailable(self, engine: RemoteEngine) -> None:
         """Write until the store is unavailable."""
         while True:
             write = self.next_write()
             try:
                 outcome = await engine.commit(write)
             except LogUnavailable:
-                self.never.add(write.id)
+                self.not_committed.add(write.id)
                 return
             if isinstance(outcome, WriteOutcomeUnknown):
-                self.open_question = write
+                self.unresolved_write = write
                 return
             assert isinstance(outcome, Committed), outcome
             self.record_acknowledged(write, outcome.index)
 
-    async def settle(self, engine: RemoteEngine) -> None:
+    async def resolve_unknown_write(self, engine: RemoteEngine) -> None:
         """Search for the write whose reply was lost."""
-        if self.open_question is None:
+        if self.unresolved_write is None:
             return
-        write, self.open_question = self.open_question, None
+        write, self.unresolved_write = self.unresolved_write, None
         await engine.barrier()
         index = await engine.find_write(write.id, since=self.version)
         if index is None:
-            self.never.add(write.id)
+            self.not_committed.add(write.id)
         else:
             self.record_acknowledged(write, index)
 
 
 @dataclass
 class Tally:
-    """Counts of the situations that a run met, so that tests can assert that they occurred."""
+    """How often each situation occurred, so that tests can assert that it did."""
 
     acknowledged: int = 0
-    unknown_that_happened: int = 0
-    unknown_that_did_not: int = 0
+    unknown_committed: int = 0
+    unknown_not_committed: int = 0
 
 
 async def run_rounds(folder: Path, *, rounds: int, seed: int) -> Tally:
+    """Run this number of rounds on one log. Return how often each situation occurred."""
     random = Random(seed)
     callers = [Caller(f"caller{number}") for number in range(CALLERS)]
     tally = Tally()
-    checked_to = 0
+    checked_index = 0
     for _ in range(rounds):
         store = StoreProcess(folder)
         engines = [RemoteEngine(RealWorld(), store.socket_path, open_timeout_s=20.0) for _ in range(2)]
         try:
             for engine in engines:
                 await engine.open()
-            await settle_all(callers, engines[0], tally)
-            checked_to = await check(callers, engines[0], after=checked_to)
-            await load_until_killed(callers, engines, store, after_s=random.uniform(0.005, 0.12))
+            await resolve_all(callers, engines[0], tally)
+            checked_index = await check(callers, engines[0], after=checked_index)
+            await write_until_killed(callers, engines, store, after_s=random.uniform(0.005, 0.12))
         finally:
             for engine in engines:
                 await engine.close()
@@ -118,8 +120,8 @@ async def run_rounds(folder: Path, *, rounds: int, seed: int) -> Tally:
     engine = RemoteEngine(RealWorld(), store.socket_path, open_timeout_s=20.0)
     try:
         await engine.open()
-        await settle_all(callers, engine, tally)
-        await check(callers, engine, after=checked_to)
+        await resolve_all(callers, engine, tally)
+        await check(callers, engine, after=checked_index)
     finally:
         await engine.close()
         store.end()
@@ -127,29 +129,29 @@ async def run_rounds(folder: Path, *, rounds: int, seed: int) -> Tally:
     return tally
 
 
-async def load_until_killed(
+async def write_until_killed(
     callers: list[Caller], engines: list[RemoteEngine], store: StoreProcess, *, after_s: float
 ) -> None:
-    work = [caller.write_on(engines[number % len(engines)]) for number, caller in enumerate(callers)]
-    loading = asyncio.ensure_future(asyncio.gather(*work))
+    writers = [caller.write_until_unavailable(engines[number % len(engines)]) for number, caller in enumerate(callers)]
+    writing = asyncio.ensure_future(asyncio.gather(*writers))
     asyncio.get_running_loop().call_later(after_s, store.signal_kill)
-    await loading
+    await writing
 
 
-async def settle_all(callers: list[Caller], engine: RemoteEngine, tally: Tally) -> None:
+async def resolve_all(callers: list[Caller], engine: RemoteEngine, tally: Tally) -> None:
     for caller in callers:
-        was_open, before = caller.open_question is not None, caller.count
-        await caller.settle(engine)
-        tally.unknown_that_happened += was_open and caller.count > before
-        tally.unknown_that_did_not += was_open and caller.count == before
+        was_unresolved, before = caller.unresolved_write is not None, caller.count
+        await caller.resolve_unknown_write(engine)
+        tally.unknown_committed += was_unresolved and caller.count > before
+        tally.unknown_not_committed += was_unresolved and caller.count == before
 
 
 async def check(callers: list[Caller], engine: RemoteEngine, *, after: int) -> int:
-    """Check that the log contains exactly the acknowledged writes, each once and complete. Returns the last checked index."""
+    """Check that the log contains exactly the acknowledged writes, each once and complete. Return the last checked index."""
     rows, position = await load(engine)
     expected = {("counters", caller.name): b"%d" % caller.count for caller in callers if caller.count}
     expected |= {
-        ("lines", f"{caller.name}\0{number % LINES}"): line_of(number)
+        ("lines", f"{caller.name}\0{number % LINES}"): make_line(number)
         for caller in callers
         for number in range(max(1, caller.count + 1 - LINES), caller.count + 1)
     }
@@ -166,5 +168,5 @@ async def check(callers: list[Caller], engine: RemoteEngine, *, after: int) -> i
     return position.index
 
 
-def line_of(number: int) -> bytes:
+def make_line(number: int) -> bytes:
     return (b"%09d" % number) * (LINE_BYTES // 9)
