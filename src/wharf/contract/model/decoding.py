@@ -120,7 +120,7 @@ def convert_object(record_type: type[T], submitted: object) -> DecodedInput[T]:
     `submitted` is not modified.
     """
     progress = _Progress(MAX_TOTAL_ITEMS_BY_BODY.get(getattr(record_type, "__name__", ""), MAX_TOTAL_ITEMS))
-    normalizer = _find_normalizer(record_type)
+    normalizer = _find_normalizer(record_type, _DEFAULT_LIMITS)
     normalized = normalizer(submitted, [], progress) if normalizer is not None else submitted
     try:
         value = msgspec.convert(normalized, record_type, str_keys=True)
@@ -291,7 +291,7 @@ def _find_field_normalizer(field: str, value_type: object) -> Normalizer | None:
     return normalizer
 
 
-def _find_normalizer(value_type: object, limits: FieldLimits = _DEFAULT_LIMITS) -> Normalizer | None:
+def _find_normalizer(value_type: object, limits: FieldLimits) -> Normalizer | None:
     """Return the function that normalizes values of this type, or `None` for scalar values.
 
     Normalizing corrects field names, drops nulls and unknown fields, and checks limits. `limits` apply to a list, a map
@@ -306,7 +306,7 @@ def _find_normalizer(value_type: object, limits: FieldLimits = _DEFAULT_LIMITS) 
     if inner is None:
         return None
     container, element = inner
-    normalizer = _find_normalizer(element)
+    normalizer = _find_normalizer(element, _DEFAULT_LIMITS)
     if container is dict:
         return _make_map_normalizer(normalizer, "" if element is str else None, limits)
     return _make_list_normalizer(normalizer, limits)
