@@ -16,6 +16,7 @@ from wharf.limits.decisions.headers import EXPOSED_HEADERS, HeaderPair, filter_r
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply
 from wharf.limits.decisions.service import MAX_BODY_BYTES, DecisionService
 from wharf.limits.rate_limiter import RateLimiter
+from wharf.world.tasks import cancel_tasks
 
 T = TypeVar("T")
 Environ = MutableMapping[str, Any]  # The keys and their types are those of the WSGI specification.
@@ -167,10 +168,7 @@ class LimitsMiddleware:
 
 async def _cancel_tasks() -> None:
     """Cancel all other tasks of this event loop, and wait until they have ended."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    await cancel_tasks(*(task for task in asyncio.all_tasks() if task is not asyncio.current_task()))
 
 
 class _WsgiCall:

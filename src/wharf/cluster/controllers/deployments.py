@@ -17,7 +17,7 @@ from wharf.cluster.scheduling.reconcile.rescheduling import can_ever_retry
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, DEPLOYMENTS, EVALUATIONS_OF_JOB, JOB_VERSIONS
 from wharf.contract.model.allocations.allocation import Allocation
-from wharf.contract.model.deployments import Deployment, DeploymentGroup, DeploymentStatus
+from wharf.contract.model.deployments import Deployment, DeploymentStatus
 from wharf.contract.model.evaluations import EvaluationStatus
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.times import DecisionContext, to_ns
@@ -92,7 +92,7 @@ def next_deadline_ns(deployment: Deployment) -> int | None:
     deadlines = [
         to_ns(group.require_progress_by)
         for group in (deployment.task_groups or {}).values()
-        if group.require_progress_by is not None and not _is_done(group)
+        if group.require_progress_by is not None and not group.is_rolled_out
     ]
     return min(deadlines, default=NO_DEADLINE)
 
@@ -121,13 +121,6 @@ def _cannot_retry(allocation: Allocation, deployment: Deployment, job: Job) -> b
     if state is None or group is None:
         return False
     return state.progress_deadline == 0 or not can_ever_retry(allocation, group)
-
-
-def _is_done(group: DeploymentGroup) -> bool:
-    """Return whether the group has at least as many healthy allocations as desired, and no canaries that await
-    promotion.
-    """
-    return group.healthy_allocs >= group.desired_total and not group.is_awaiting_promotion
 
 
 def _has_implausible_deadline(deployment: Deployment, now_ns: int) -> bool:

@@ -51,6 +51,11 @@ class DeploymentGroup(Record):
         """Whether the group has canaries that were not promoted yet."""
         return self.desired_canaries > 0 and not self.promoted
 
+    @property
+    def is_rolled_out(self) -> bool:
+        """Whether the group has as many healthy allocations as desired and no canaries that await promotion."""
+        return self.healthy_allocs >= self.desired_total and not self.is_awaiting_promotion
+
 
 class Deployment(Record):
     """The rollout of one version of a job."""

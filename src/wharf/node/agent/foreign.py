@@ -15,14 +15,13 @@ from typing import Final, NamedTuple, Protocol
 
 from wharf.contract.model.nodes.node import NodeEventSubsystem
 from wharf.node.agent.servers.node_events import NodeEventQueue
-from wharf.node.processes import Process, find_process, kill_process, list_cgroups, list_pids, read_environment
+from wharf.node.processes import PROC, Process, find_process, kill_process, list_cgroups, list_pids, read_environment
 from wharf.node.supervisor.process_tracker import RUN_MARK_VARIABLE
 from wharf.node.supervisor.run import SHIM_PATH
 from wharf.node.supervisor.task_supervisor import LOCK_FILE
 
 log = logging.getLogger(__name__)
 
-PROC: Final = Path("/proc")
 SCAN_INTERVAL_S: Final = 60.0
 CONFIRMATION_DELAY_S: Final = 2.0
 """Delay before the second scan. Only what two scans find counts: a folder can be deleted shortly before its processes end."""
@@ -212,10 +211,7 @@ def _read_owner(pid: int, run: str) -> str:
 
 def _has_deleted_folder(pid: int) -> bool:
     """Return whether the working folder of a shim, which is the folder of its run, was deleted."""
-    try:
-        return os.readlink(PROC / str(pid) / "cwd").endswith(DELETED_SUFFIX)
-    except OSError:
-        return False
+    return _read_link(PROC / str(pid) / "cwd").endswith(DELETED_SUFFIX)
 
 
 def _has_deleted_lock(pid: int) -> bool:

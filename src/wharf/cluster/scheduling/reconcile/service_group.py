@@ -218,10 +218,8 @@ def _is_complete(state: GroupState) -> bool:
     stopped_ids = {stop.allocation.id for stop in outcome.stops}
     if any(_is_unhealthy(allocation) and allocation.id not in stopped_ids for allocation in state.awaiting_watcher):
         return False
-    if rollout.desired_canaries and not rollout.promoted:
-        return False
-    # Not as many as the canaries: after the promotion, canaries beyond the count are stopped, also if they failed.
-    return rollout.healthy_allocs >= rollout.desired_total
+    # As many healthy allocations as canaries are not needed: after the promotion, those beyond the count are stopped.
+    return rollout.is_rolled_out
 
 
 def _is_unhealthy(allocation: Allocation) -> bool:

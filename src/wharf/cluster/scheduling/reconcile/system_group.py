@@ -388,7 +388,7 @@ class _SystemGroupReconciler:
                 allocation.deployment_id == deployment_id and not allocation.is_terminal for allocation in allocations
             )
             group_state = replace(group_state, desired_total=deployed_count + total)
-        outcome.is_complete = is_idle and (group_state is None or _is_rolled_out(group_state))
+        outcome.is_complete = is_idle and (group_state is None or group_state.is_rolled_out)
         if self._input.is_batch or update is None or update.max_parallel <= 0:
             return
         if group_state is not None:
@@ -454,8 +454,3 @@ def _find_down_slots(deployment: Deployment | None, allocations: Iterable[Alloca
         else:
             down.pop(slot, None)
     return down
-
-
-def _is_rolled_out(group: DeploymentGroup) -> bool:
-    """Return whether the group has as many healthy allocations as desired and no canaries that await promotion."""
-    return group.healthy_allocs >= group.desired_total and not group.is_awaiting_promotion
