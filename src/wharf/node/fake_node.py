@@ -8,6 +8,7 @@ receives anything, beginning `go_silent_after` (default 1 s) after the start of 
 """
 
 import asyncio
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final
 
 import msgspec
@@ -68,18 +69,30 @@ class _FakeAllocation(msgspec.Struct):
 
 
 class _SilenceableTransport:
-    """A transport of the API client that delays requests and replies while the fake node is silent."""
+    """A transport of the API client that delays requests and replies while the fake node is silent.
 
-    def __init__(self, transport: Transport, can_communicate: asyncio.Event) -> None:
+    Each request uses one of the `request_slots` that the fake nodes of a process share; blocking queries use none.
+    """
+
+    def __init__(
+        self, transport: Transport, can_communicate: asyncio.Event, request_slots: asyncio.Semaphore | None
+    ) -> None:
         self._transport = transport
         self._can_communicate = can_communicate
+        self._request_slots = request_slots
 
     async def send(self, request: ClientRequest) -> ClientReply:
         """Send a request and return the reply. Both wait until the node may communicate."""
         await self._can_communicate.wait()
-        reply = await self._transport.send(request)
+        async with self._get_slot(request):
+            reply = await self._transport.send(request)
         await self._can_communicate.wait()
         return reply
+
+    def _get_slot(self, request: ClientRequest) -> AbstractAsyncContextManager[None]:
+        """Return the slots if the request needs one. A blocking query takes no time of a server while it waits."""
+        is_blocking = any(name == "index" for name, _ in request.query)
+        return nullcontext() if self._request_slots is None or is_blocking else self._request_slots
 
     async def open(self, request: ClientRequest) -> StreamedReply:
         """Wait until the node may communicate, then open a stream."""
@@ -94,9 +107,18 @@ class FakeNode:
     """A node that runs nothing, but registers and reports simulated allocations like a real node."""
 
     def __init__(
-        self, world: World, client: AsyncClient, machine: FakeMachine, *, identity: NodeCredentials | None = None
+        self,
+        world: World,
+        client: AsyncClient,
+        machine: FakeMachine,
+        *,
+        identity: NodeCredentials | None = None,
+        request_slots: asyncio.Semaphore | None = None,
     ) -> None:
-        """Create a fake node; without `identity` it gets a new id and a new secret."""
+        """Create a fake node; without `identity` it gets a new id and a new secret.
+
+        `request_slots` limits how many requests the nodes that share it send at the same time; `None` means no limit.
+        """
         identity = identity or NodeCredentials(world.new_id(), world.new_secret())
         self.id = identity.id
         self._world = world
@@ -107,11 +129,16 @@ class FakeNode:
         self._silence_timers: list[asyncio.TimerHandle] = []
         """The timers that begin and end the silence."""
         silenceable_client = client.with_transports(
-            lambda transport: _SilenceableTransport(transport, self._can_communicate)
+            lambda transport: _SilenceableTransport(transport, self._can_communicate, request_slots)
         )
         self._session = ServerSession(
             world, silenceable_client, identity, self, self._build_node_async, log_name=machine.name
         )
+
+    @property
+    def is_registered(self) -> asyncio.Event:
+        """Set once a server has accepted the node's registration and first heartbeat."""
+        return self._session.is_registered
 
     async def run(self) -> None:
         """Run the node until canceled."""

@@ -1,5 +1,6 @@
 """Heartbeat deadlines of nodes (scheduling.md 9.1)."""
 
+import heapq
 from random import Random
 
 import pytest
@@ -74,3 +75,19 @@ def test_is_expected_reports_whether_a_heartbeat_is_awaited() -> None:
     heartbeats.record_heartbeat("a", 0.0)
 
     assert (heartbeats.is_expected("a"), heartbeats.is_expected("b")) == (True, False)
+
+
+@pytest.mark.parametrize("nodes", [1_000, 5_000, 20_000])
+def test_the_rate_of_heartbeats_has_a_ceiling_whatever_the_size_of_the_fleet(nodes: int) -> None:
+    heartbeats = make_heartbeats()
+    due_s = [(heartbeats.record_heartbeat(f"node-{number}", 0.0), f"node-{number}") for number in range(nodes)]
+    settle_s = 2 * nodes / SETTINGS.max_per_second  # By then, every node has a TTL for the whole fleet.
+    measured_s = 2 * settle_s
+    heapq.heapify(due_s)
+    sent = 0
+    while due_s[0][0] < settle_s + measured_s:
+        now_s, node_id = due_s[0]
+        sent += now_s >= settle_s
+        heapq.heapreplace(due_s, (now_s + heartbeats.record_heartbeat(node_id, now_s), node_id))
+
+    assert sent / measured_s <= SETTINGS.max_per_second

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,8 @@ from wharf.contract.client.http_transport import HttpTransport
 from wharf.contract.client.relay.dialers import Dialer, ServerDialer
 from wharf.contract.client.relay.websockets import SocketRelay, WebSocketRelay
 from wharf.node.agent.node_agent import NodeAgent
-from wharf.node.fake_node import FakeMachine, FakeNode
+from wharf.node.fake_fleet import FakeFleet
+from wharf.node.fake_node import FakeMachine
 from wharf.node.settings import NodeLocation
 from wharf.world import World
 
@@ -46,32 +47,38 @@ async def run(context: ProcessContext) -> None:
     ]
     sockets = [WebSocketRelay(address, tls=tls if address.startswith("https") else None) for address in addresses]
     dialers = [ServerDialer(address, tls=tls) for address in addresses]
-    transports = [
-        HttpTransport(
-            address,
-            # With access control, a new node registers with this token. Later it uses its own secret.
-            token=settings.client.intro_token.reveal() or context.order.own_node_secret,
-            tls=tls,
-        )
-        for address in addresses
-    ]
-    client = AsyncClient(context.world, transports, retry_policy=NO_RETRIES)  # The node agent retries by itself.
+
+    def create_client() -> AsyncClient:
+        """Return a client with connections of its own."""
+        transports = [
+            HttpTransport(
+                address,
+                # With access control, a new node registers with this token. Later it uses its own secret.
+                token=settings.client.intro_token.reveal() or context.order.own_node_secret,
+                tls=tls,
+            )
+            for address in addresses
+        ]
+        return AsyncClient(context.world, transports, retry_policy=NO_RETRIES)  # The node agent retries by itself.
+
+    client = create_client()
     data_folder = Path(context.order.data_folder)
     try:
         node = _build_node_agent(context, client, data_folder, sockets, dialers)
     except OSError as error:
         raise StartupError(f"the node's folder {error.filename} cannot be used: {error.strerror}") from error
     details = {"drivers": ", ".join(await node.list_working_drivers())}
-    fakes = _build_fake_nodes(context.world, client, settings, data_folder)
-    if fakes:
+    fleet = _build_fake_fleet(context.world, create_client, settings, data_folder)
+    if fleet is not None:
         log.warning(
             "fake nodes are running: they report allocations as running and start no tasks",
-            extra={"nodes": str(len(fakes))},
+            extra={"nodes": str(fleet.size)},
         )
-        details["fake"] = str(len(fakes))
+        details["fake"] = str(fleet.size)
     is_ready = asyncio.Event()
     running = [context.world.start_task(node.run(is_ready.set), name="node")]
-    running += [context.world.start_task(fake.run(), name=f"node {fake.id}") for fake in fakes]
+    if fleet is not None:
+        running.append(context.world.start_task(fleet.run(), name="fake nodes"))
     await is_ready.wait()
     if (
         not settings.client.servers
@@ -93,6 +100,8 @@ async def run(context: ProcessContext) -> None:
             )
     await context.wait_for_first([stopping, *running])
     await client.close()
+    if fleet is not None:
+        await fleet.close()
 
 
 def _build_node_agent(
@@ -125,22 +134,20 @@ def _find_http_address(context: ProcessContext) -> str:
     return settings.advertise.http or context.order.address.partition("://")[2]
 
 
-def _build_fake_nodes(world: World, client: AsyncClient, settings: AgentSettings, data_folder: Path) -> list[FakeNode]:
-    """Return the fake nodes of this agent, as many as `client.fake_nodes` requests."""
+def _build_fake_fleet(
+    world: World, create_client: Callable[[], AsyncClient], settings: AgentSettings, data_folder: Path
+) -> FakeFleet | None:
+    """Return the fake nodes of this agent, as many as `client.fake_nodes` requests; `None` without any."""
     count = settings.client.fake_nodes
     if not count:
-        return []
+        return None
     identities = load_or_create_fake_node_identities(world, data_folder / FAKE_NODE_IDENTITIES_FILE, count)
-    return [
-        FakeNode(
-            world,
-            client,
-            FakeMachine(
-                name=f"{get_agent_name(settings)}-{number}",
-                datacenter=settings.datacenter,
-                node_class=settings.client.node_class,
-            ),
-            identity=identity,
+    machines = [
+        FakeMachine(
+            name=f"{get_agent_name(settings)}-{number}",
+            datacenter=settings.datacenter,
+            node_class=settings.client.node_class,
         )
-        for number, identity in enumerate(identities, 1)
+        for number in range(1, count + 1)
     ]
+    return FakeFleet(world, create_client, list(zip(machines, identities, strict=True)))

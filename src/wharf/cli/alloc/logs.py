@@ -15,6 +15,7 @@ from wharf.cli.common.server_commands import QuietServerCommand, Session
 if TYPE_CHECKING:
     from wharf.contract.client import AsyncClient
     from wharf.contract.model.allocations.allocation import AllocationStub
+    from wharf.world.backoff import Backoff
 
 DEFAULT_TAIL_LINES: Final = 10
 ESTIMATED_LINE_BYTES: Final = 1024
@@ -23,8 +24,10 @@ READ_GROWTH_FACTOR: Final = 16
 """How much more of the end of a log is read if the first read had too few lines."""
 MAX_TAIL_BYTES: Final = 64 << 20
 """Limit of the end of a log that is read to find its last lines; protects memory."""
-RETRY_DELAY_S: Final = 1.0
-"""Delay before a broken log stream is opened again."""
+MIN_RETRY_DELAY_S: Final = 1.0
+"""The longest delay before a broken log stream is opened again; it doubles with each further failure."""
+MAX_RETRY_DELAY_S: Final = 5.0
+"""The longest delay before a broken log stream is opened again. A user waits for the lines."""
 LOG_INTERRUPTED_TEXT: Final = "the log stream was interrupted; continuing with new lines"
 RETAINED_LOG_TEXT: Final = (
     "the node of {name} no longer has these files, or does not reply ({reason}); "
@@ -94,9 +97,10 @@ async def _follow_log(
 ) -> None:
     """Print a log until its task ends. An interrupted stream is opened again at the end of the log."""
     from wharf.contract.client import Unreachable, connect_async
-    from wharf.contract.client.errors import NotFound
+    from wharf.contract.client.errors import NotFound, get_requested_delay_s
 
     is_interrupted, has_begun = False, False
+    backoff = create_log_backoff(session)
     async with connect_async(session.settings, world=session.world) as client:
         while True:
             origin, offset = get_read_position(last_bytes)
@@ -111,6 +115,7 @@ async def _follow_log(
                     namespace=allocation.namespace,
                 ):
                     is_interrupted, has_begun = False, True
+                    backoff.reset()
                     sys.stdout.buffer.write(chunk)
                     sys.stdout.buffer.flush()
                 return
@@ -122,7 +127,14 @@ async def _follow_log(
                 if await is_finished(client, allocation):
                     return
                 is_interrupted, last_bytes = True, 0
-                await asyncio.sleep(RETRY_DELAY_S)
+                await asyncio.sleep(backoff.next_delay_s(get_requested_delay_s(error)))
+
+
+def create_log_backoff(session: Session) -> "Backoff":
+    """Return the delays before a broken log stream is opened again."""
+    from wharf.world.backoff import Backoff
+
+    return Backoff(session.world.random, min_s=MIN_RETRY_DELAY_S, max_s=MAX_RETRY_DELAY_S)
 
 
 async def is_finished(client: "AsyncClient", allocation: "AllocationStub") -> bool:

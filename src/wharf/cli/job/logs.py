@@ -13,8 +13,8 @@ from wharf.cli.alloc.logs import (
     LOG_INTERRUPTED_TEXT,
     READ_GROWTH_FACTOR,
     RETAINED_LOG_TEXT,
-    RETRY_DELAY_S,
     check_pattern,
+    create_log_backoff,
     get_read_position,
     has_last_lines,
     is_finished,
@@ -216,6 +216,7 @@ class LogSource:
         self._task = task
         self._stream = stream
         self._filter = filter
+        self._backoff = create_log_backoff(session)
         self._lines = filter.lines
         """With how many of the last lines to begin; 0 after an interruption, None for the whole log."""
         label = (
@@ -243,7 +244,7 @@ class LogSource:
                     raise
                 click.echo(f"{self._prefix}{LOG_INTERRUPTED_TEXT}: {error}", err=True)
                 self._lines = 0  # After the interruption, continue with new lines only.
-            await asyncio.sleep(RETRY_DELAY_S)
+            await asyncio.sleep(self._backoff.next_delay_s())
 
     async def _was_written_since(self) -> bool:
         """Return whether one of the log's files was written to after the time of `--since`."""
@@ -272,6 +273,7 @@ class LogSource:
             offset=offset,
             namespace=self._allocation.namespace,
         ):
+            self._backoff.reset()
             *lines, rest = (rest + chunk).split(b"\n")
             self._print(lines)
         if rest:

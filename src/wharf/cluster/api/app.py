@@ -17,6 +17,7 @@ from wharf.cluster.api.access_control import (
     has_conflicting_tokens,
 )
 from wharf.cluster.api.actions import WRITE_KINDS, ActionExecutor
+from wharf.cluster.api.admission import AdmissionController, Overloaded
 from wharf.cluster.api.asgi import Receive, Scope, Send
 from wharf.cluster.api.audit import AuditPort, AuditRecord
 from wharf.cluster.api.connection import HttpConnection, take_connection
@@ -81,8 +82,11 @@ class Api:
         extra_headers: Mapping[str, str] | None = None,
         is_nomad_compatible: bool = False,
         authenticator: CallerAuthenticator | None = None,
+        admission: AdmissionController | None = None,
     ) -> None:
         """Create the application. Without an `authenticator` access control is off.
+
+        Without an `admission`, the default limits of requests in flight apply.
 
         `extra_headers` are added to every reply; for `is_nomad_compatible` see `ReplySender`.
         """
@@ -91,6 +95,7 @@ class Api:
         self._audit = audit
         self._router = Router(ENDPOINTS)
         authenticator = authenticator or CallerAuthenticator(server.world)
+        self._admission = admission or AdmissionController(server)
         self._authorizer = RequestAuthorizer(server, authenticator)
         self.actions = ActionExecutor(server)
         self.reads = ReadExecutor(server, authenticator, is_nomad_compatible=is_nomad_compatible)
@@ -202,15 +207,25 @@ class Api:
                 request = await self._read_parameters_and_body(scope, receive, request)
             if request.endpoint.unsupported_reason:
                 raise Refusal(RefusalCode.NOT_IMPLEMENTED, request.endpoint.unsupported_reason)
-            if request.endpoint.kind is EndpointKind.READ:
-                target = target or self._parse_target(scope, request)
-                reply = await self.reads.execute(request, target, receive, connection)
-            else:
-                request.require_region(self._server.identity.region)
-                request = await self._authorizer.add_caller(request)
-                # A separate step, so that the audit record of a refused request names its caller.
-                self._authorizer.check(request)
-                reply = await self.actions.execute(scope, request)
+            gate = self._admission.enter(request)
+            try:
+                if request.endpoint.kind is EndpointKind.READ:
+                    target = target or self._parse_target(scope, request)
+                    reply = await self.reads.execute(request, target, receive, connection)
+                else:
+                    request.require_region(self._server.identity.region)
+                    request = await self._authorizer.add_caller(request)
+                    # A separate step, so that the audit record of a refused request names its caller.
+                    self._authorizer.check(request)
+                    reply = await self.actions.execute(scope, request)
+            finally:
+                if gate is not None:
+                    gate.leave()
+        except Overloaded as refusal:
+            reply = build_refusal_reply(refusal, (b"retry-after", b"%d" % refusal.retry_after_s))
+            series = get_request_series(request.endpoint, reply.status, is_blocking=False)
+            self._server.meter.record_request(series, began_s=began_s)
+            return reply  # Not audited: nothing was executed, and a flood would fill the disk.
         except Refusal as refusal:
             error = format_error_text(refusal.text, (*request.path_values.values(), *request.query.values()))
             reply = build_refusal_reply(Refusal(refusal.code, error, refusal.reason))

@@ -97,6 +97,11 @@ TRANSIENT_ERRORS: Final = (NoLeader, ServerUnavailable, RateLimited, OutcomeUnkn
 """Errors for which a retry may succeed."""
 
 
+def get_requested_delay_s(error: Exception | None) -> float | None:
+    """Return the pause that the server which sent this error requests before the next attempt; `None` if it does not."""
+    return error.retry_after_s if isinstance(error, RequestRefused) else None
+
+
 def build_error(reply: ClientReply) -> RequestRefused:
     """Return the error for a reply with an error status. The refusal code in its header selects the error type."""
     text = reply.body.decode("utf-8", "replace") or f"status {reply.status} with an empty body"

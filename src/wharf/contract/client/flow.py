@@ -17,10 +17,18 @@ from wharf.contract.client.calls import (
     has_idempotency_key,
     is_repeatable,
 )
-from wharf.contract.client.errors import TRANSIENT_ERRORS, RequestRefused, UnexpectedReply, build_error
+from wharf.contract.client.errors import (
+    TRANSIENT_ERRORS,
+    RequestRefused,
+    UnexpectedReply,
+    build_error,
+    get_requested_delay_s,
+)
 from wharf.contract.client.transport import REQUEST_TIMEOUT_S, ClientReply, ClientRequest, StreamHead, Unreachable
+from wharf.contract.model.refusal import RefusalReason
 from wharf.contract.wire.endpoint_table import Endpoint, EndpointKind
 from wharf.world import World
+from wharf.world.backoff import draw_delay_s
 
 T = TypeVar("T")
 
@@ -96,13 +104,14 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     initial_pause_s: float = 0.1
     max_pause_s: float = 5.0
 
-    def draw_pause_s(self, attempt: int, world: World) -> float:
+    def draw_pause_s(self, attempt: int, world: World, requested_s: float | None = None) -> float:
         """Return a random pause in seconds after failed attempt number `attempt`, counted from 1.
 
-        It is random so that clients that failed together do not retry together.
+        It is not shorter than the server requested (`Retry-After`).
         """
-        longest_s = min(self.max_pause_s, self.initial_pause_s * 2.0 ** min(attempt - 1, 16))
-        return world.random.uniform(longest_s / 2, longest_s)
+        return draw_delay_s(
+            world.random, attempt, min_s=self.initial_pause_s, max_s=self.max_pause_s, requested_s=requested_s
+        )
 
 
 NO_RETRIES: Final = RetryPolicy(max_attempts=1)
@@ -134,8 +143,8 @@ class ClientState:
 
         It is random, but not shorter than the server that sent `error` requested.
         """
-        requested_s = error.retry_after_s if isinstance(error, RequestRefused) else None
-        return max(requested_s or 0.0, self.retry_policy.draw_pause_s(attempt, self.world))
+        requested_s = get_requested_delay_s(error)
+        return self.retry_policy.draw_pause_s(attempt, self.world, requested_s)
 
     def switch_server(self, failed_server: int) -> None:
         """Make the server after `failed_server` the current one, unless another call has already switched."""
@@ -214,18 +223,19 @@ def send_with_retries(
     attempt, unsent_count = 1, 0
     while True:
         server = state.current_server
-        pause_s: float | None = None
         try:
             reply = yield SendRequest(request, server)
             assert isinstance(reply, ClientReply)
             if reply.status < 300 or reply.status in success_statuses:
                 return reply
-            error: RequestRefused | Unreachable = build_error(reply)
+            refused = build_error(reply)
+            error: RequestRefused | Unreachable = refused
             if reply.status in FAILOVER_STATUSES:
                 state.switch_server(server)
-            if not isinstance(error, TRANSIENT_ERRORS) or not is_repeatable:
+            # A server that is overloaded refuses requests before it executes them, so every one may be repeated.
+            may_repeat = is_repeatable or refused.reason is RefusalReason.OVERLOADED
+            if not isinstance(error, TRANSIENT_ERRORS) or not may_repeat:
                 raise error
-            pause_s = error.retry_after_s if isinstance(error, RequestRefused) else None
         except Unreachable as unreachable:
             state.switch_server(server)
             error = unreachable
@@ -236,7 +246,7 @@ def send_with_retries(
                 unsent_count += 1
                 if unsent_count % state.server_count:
                     continue
-        pause_s = pause_s if pause_s is not None else retries.draw_pause_s(attempt, world)
+        pause_s = state.draw_pause_s(attempt, error)
         attempt += 1
         if attempt > retries.max_attempts or world.monotonic_s() + pause_s >= deadline_s:
             raise error

@@ -169,7 +169,7 @@ class NodeAgent:
             on_change=self._on_allocation_changed,
             on_port_taken=self._fingerprint.mark_port_taken,
             max_kill_timeout_s=self._settings.max_kill_timeout.seconds,
-            downloader=MigrationDownloader(self._client, self._identity, self._folders),
+            downloader=MigrationDownloader(self._world, self._client, self._identity, self._folders),
         )
         self._task_hooks.attach_manager(self._manager)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from wharf.contract.client import AsyncClient, Unreachable
+from wharf.contract.client.errors import get_requested_delay_s
 from wharf.contract.model.refusal import Refusal
 from wharf.contract.wire.nodes.messages import DrainSpec
 from wharf.node.agent.allocations.allocation import ManagedAllocation
@@ -13,13 +14,16 @@ from wharf.node.agent.allocations.manager import AllocationManager
 from wharf.node.credentials import NodeCredentials
 from wharf.node.settings import DrainOnShutdownSettings
 from wharf.world import World
+from wharf.world.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
 FORCE_DEADLINE_NS: Final = -1
 """The drain deadline that means: stop all allocations at once."""
-RETRY_DELAY_S: Final = 1.0
-"""Seconds before the next attempt to reach a server."""
+MIN_RETRY_DELAY_S: Final = 1.0
+"""The longest delay after a first failed request; it doubles with each further failure."""
+MAX_RETRY_DELAY_S: Final = 10.0
+"""The longest delay before a request is repeated. Limits the load of servers that are overloaded."""
 
 
 class ShutdownDrain:
@@ -87,6 +91,7 @@ class ShutdownDrain:
     async def _send_drain(self, spec: DrainSpec | None) -> None:
         """Send the drain, or `None` to cancel it; repeat until a server has accepted it."""
         last_error = ""
+        backoff = Backoff(self._world.random, min_s=MIN_RETRY_DELAY_S, max_s=MAX_RETRY_DELAY_S)
         while True:
             try:
                 await self._client.node_agents.leave(self._identity.id, self._identity.secret_id, spec)
@@ -95,4 +100,4 @@ class ShutdownDrain:
                 if last_error != str(error):
                     last_error = str(error)
                     log.warning("failed to send the drain state of the node error=%s", error)
-            await asyncio.sleep(RETRY_DELAY_S)
+                await asyncio.sleep(backoff.next_delay_s(get_requested_delay_s(error)))

@@ -13,6 +13,7 @@ from wharf.contract.client.transport import Unreachable
 from wharf.node.channel.endpoint import ChannelEndpoint, RequestHandler
 from wharf.node.credentials import NodeCredentials
 from wharf.world import World
+from wharf.world.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -45,21 +46,19 @@ class ChannelConnection:
 
     async def run(self) -> None:
         """Connect to a server, handle its requests, and reconnect with growing delays. Runs until canceled."""
-        retry_delay_s = MIN_RETRY_DELAY_S
+        backoff = Backoff(self._world.random, min_s=MIN_RETRY_DELAY_S, max_s=MAX_RETRY_DELAY_S)
         while True:
             try:
                 async with self._next_server().open_socket(self._handshake) as socket:
                     log.info("node channel is open")
-                    retry_delay_s = MIN_RETRY_DELAY_S
+                    backoff.reset()
                     self.is_open.set()
                     await self._handle_messages(socket)
             except (Unreachable, HandshakeRefused) as error:
                 log.info("failed to open node channel error=%s", error)
             finally:
                 self.is_open.clear()
-            # A random delay, because many nodes reconnect to a server that comes back.
-            await asyncio.sleep(retry_delay_s * self._world.random.uniform(0.5, 1.0))
-            retry_delay_s = min(retry_delay_s * 2, MAX_RETRY_DELAY_S)
+            await asyncio.sleep(backoff.next_delay_s())
 
     async def _handle_messages(self, socket: WebSocket) -> None:
         """Handle the messages of one connection until it is closed; an undecodable message closes it."""

@@ -11,19 +11,24 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from wharf.contract.client import AsyncClient, Unreachable
+from wharf.contract.client.errors import get_requested_delay_s
 from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
 from wharf.contract.wire.nodes import messages
 from wharf.node.artifacts.archives import UnpackBudget
 from wharf.node.credentials import NodeCredentials
 from wharf.node.migration import InvalidMigrationArchive, TruncatedArchive, unpack_folders
 from wharf.node.tasks.folders import AllocationFolders
+from wharf.world import World
+from wharf.world.backoff import Backoff, draw_delay_s
 
 log = logging.getLogger(__name__)
 
 PREDECESSOR_POLL_S: Final = 60.0
 """How long a server may hold a request until the predecessor changes."""
-RETRY_DELAY_S: Final = 1.0
-"""Seconds before the second attempt; the delay doubles with each attempt."""
+MIN_RETRY_DELAY_S: Final = 1.0
+"""The longest delay after a first failed attempt; it doubles with each further one."""
+MAX_RETRY_DELAY_S: Final = 32.0
+"""The longest delay between two attempts. Limits the load of servers and nodes that are overloaded."""
 MAX_DOWNLOAD_ATTEMPTS: Final = 7
 """Attempts, over about a minute, in which a server or the other node may come back."""
 MAX_DOWNLOAD_S: Final = 3_600.0
@@ -44,7 +49,10 @@ class MigrationError(Exception):
 class MigrationDownloader:
     """Downloads the data of a replaced allocation (the predecessor) from another node."""
 
-    def __init__(self, client: AsyncClient, identity: NodeCredentials, folders: AllocationFolders) -> None:
+    def __init__(
+        self, world: World, client: AsyncClient, identity: NodeCredentials, folders: AllocationFolders
+    ) -> None:
+        self._world = world
         self._client = client
         self._identity = identity
         self._folders = folders
@@ -79,6 +87,7 @@ class MigrationDownloader:
         Failed requests are repeated.
         """
         index = 0
+        backoff = Backoff(self._world.random, min_s=MIN_RETRY_DELAY_S, max_s=MAX_RETRY_DELAY_S)
         while True:
             try:
                 response = await self._client.node_agents.read_predecessor(
@@ -87,15 +96,18 @@ class MigrationDownloader:
                 if response.value.is_finished_or_unknown:
                     return response.value
                 index = response.index
+                backoff.reset()
                 continue
             except Unreachable as error:
+                delay_s = backoff.next_delay_s()
                 log.info("failed to read the state of a predecessor error=%s", error)
             except Refusal as refusal:
                 index = 0
                 if refusal.code is RefusalCode.NOT_FOUND:
                     return None
+                delay_s = backoff.next_delay_s(get_requested_delay_s(refusal))
                 log.info("failed to read the state of a predecessor error=%s", refusal)
-            await asyncio.sleep(RETRY_DELAY_S)
+            await asyncio.sleep(delay_s)
 
     async def _download_with_retries(
         self, assignment: messages.Assignment, predecessor: messages.PredecessorView, size_mb: int
@@ -119,7 +131,16 @@ class MigrationDownloader:
             except (Refusal, Unreachable, TruncatedArchive) as error:
                 if attempt == MAX_DOWNLOAD_ATTEMPTS - 1 or not is_transient(error):
                     raise MigrationError(f"download from node {predecessor.node_id} failed: {error}") from error
-            await asyncio.sleep(RETRY_DELAY_S * 2**attempt)
+                requested_s = get_requested_delay_s(error)
+            await asyncio.sleep(
+                draw_delay_s(
+                    self._world.random,
+                    attempt + 1,
+                    min_s=MIN_RETRY_DELAY_S,
+                    max_s=MAX_RETRY_DELAY_S,
+                    requested_s=requested_s,
+                )
+            )
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _download_archive(self, predecessor: messages.PredecessorView, archive: Path, *, max_bytes: int) -> int:

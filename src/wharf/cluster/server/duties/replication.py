@@ -33,7 +33,7 @@ from wharf.cluster.state.tables import (
 )
 from wharf.contract.client.async_client import AsyncClient
 from wharf.contract.client.calls import Response
-from wharf.contract.client.errors import NotFound
+from wharf.contract.client.errors import NotFound, get_requested_delay_s
 from wharf.contract.client.transport import Unreachable
 from wharf.contract.model.acl.auth_methods import REDACTED_TEXT, AuthMethod, AuthMethodConfig
 from wharf.contract.model.acl.policies import Policy
@@ -43,6 +43,7 @@ from wharf.contract.model.secrets import SealedData, hash_secret
 from wharf.contract.wire import acl as acl_wire
 from wharf.contract.wire import times
 from wharf.contract.wire.times import parse_duration_ns
+from wharf.world.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +104,8 @@ class ReplicationDuty:
 
     async def _follow_table(self, replicated: ReplicatedTable, source: ReplicationSource) -> None:
         """Copy a table at once, then each time it changes in the authoritative region. Failures are retried."""
-        index, retry_delay_s = 0, MIN_RETRY_DELAY_S
+        index = 0
+        backoff = Backoff(self._brain.world.random, min_s=MIN_RETRY_DELAY_S, max_s=MAX_RETRY_DELAY_S)
         while self._brain.is_leading:
             try:
                 reply = await (
@@ -114,12 +116,12 @@ class ReplicationDuty:
                 self._on_failure(replicated, error)
                 # Not everything was written: query again without waiting for another change.
                 index = 0
-                await asyncio.sleep(retry_delay_s)
-                retry_delay_s = min(2 * retry_delay_s, MAX_RETRY_DELAY_S)
+                await asyncio.sleep(backoff.next_delay_s(get_requested_delay_s(error)))
                 continue
             self._on_success(replicated)
             # A lower index than before means that the log of that region was replaced.
-            index, retry_delay_s = (reply.index if reply.index >= index else 0), MIN_RETRY_DELAY_S
+            index = reply.index if reply.index >= index else 0
+            backoff.reset()
 
     # -- comparison ------------------------------------------------------------------------------------------------
 

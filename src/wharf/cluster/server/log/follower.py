@@ -13,6 +13,7 @@ from wharf.cluster.state.replica import AdoptableRecords, AppliedChange
 from wharf.cluster.state.tables import CLUSTER_FORMAT
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.world import World
+from wharf.world.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class Follower:
         self._write_indexes: OrderedDict[str, int] = OrderedDict()
         self._adoptable: dict[str, AdoptableRecords] = {}
         self._waiters: dict[int, dict[asyncio.Future[None], None]] = {}
-        self._retry_delay_s = MIN_RETRY_DELAY_S
+        self._backoff = Backoff(world.random, min_s=MIN_RETRY_DELAY_S, max_s=MAX_RETRY_DELAY_S)
         self._failure: Exception | None = None
         self._outage_reason = ""
         """Why the log was unavailable at the last attempt; empty if it was available."""
@@ -103,12 +104,8 @@ class Follower:
                 await self._pause()
 
     async def _pause(self) -> None:
-        """Wait before the next attempt, for a random part of the retry delay, and double the delay up to its maximum.
-
-        The delay is reset when a batch arrives.
-        """
-        await asyncio.sleep(self._retry_delay_s * (0.5 + self._world.random.random() / 2))
-        self._retry_delay_s = min(2 * self._retry_delay_s, MAX_RETRY_DELAY_S)
+        """Wait before the next attempt. The delay grows, and is reset when a batch arrives."""
+        await asyncio.sleep(self._backoff.next_delay_s())
 
     async def _load(self) -> None:
         """Load the whole state from the log into the replica. Other tasks run in between.
@@ -160,7 +157,7 @@ class Follower:
         """
         if self.replica.get_last_change(CLUSTER_FORMAT) == batch.index:
             reject_newer_format(self.replica)
-        self._retry_delay_s = MIN_RETRY_DELAY_S
+        self._backoff.reset()
         self._write_indexes[batch.id] = batch.index
         if len(self._write_indexes) > MAX_CACHED_WRITES:
             self._write_indexes.popitem(last=False)

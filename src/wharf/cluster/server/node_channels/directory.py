@@ -17,11 +17,14 @@ from wharf.cluster.state import watches as watch
 from wharf.cluster.state.tables import LEADER
 from wharf.contract.model.refusal import Refusal
 from wharf.world import World
+from wharf.world.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
-RETRY_DELAY_S: Final = 1.0
-"""How long to wait before a failed report is sent again."""
+MIN_RETRY_DELAY_S: Final = 1.0
+"""The longest delay after a first failed report; it doubles with each further failure."""
+MAX_RETRY_DELAY_S: Final = 4.0
+"""The longest delay before a report is sent again. Until then, calls for this process's nodes may fail."""
 
 
 class ProcessAddress(msgspec.Struct, frozen=True):
@@ -124,6 +127,7 @@ class HeldNodesReporter:
         Failed reports are repeated.
         """
         reported_leader: object = None
+        backoff = Backoff(self._world.random, min_s=MIN_RETRY_DELAY_S, max_s=MAX_RETRY_DELAY_S)
         subscription = self._replica.watches.subscribe([watch.watch_key(LEADER)], self._changed.set)
         try:
             while True:
@@ -135,8 +139,9 @@ class HeldNodesReporter:
                     await self._changed.wait()
                 elif await self._report(is_whole=current_leader != reported_leader):
                     reported_leader = current_leader
+                    backoff.reset()
                 else:
-                    await asyncio.sleep(RETRY_DELAY_S)
+                    await asyncio.sleep(backoff.next_delay_s())
         finally:
             subscription.close()
 

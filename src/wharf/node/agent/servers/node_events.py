@@ -6,15 +6,19 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from wharf.contract.client import Unreachable
+from wharf.contract.client.errors import get_requested_delay_s
 from wharf.contract.model.nodes.node import MAX_NODE_EVENTS, NodeEvent, NodeEventSubsystem
 from wharf.contract.model.refusal import Refusal
 from wharf.contract.model.times import to_datetime
 from wharf.world import World
+from wharf.world.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
-RETRY_DELAY_S: Final = 1.0
-"""Seconds before the next attempt to reach a server."""
+MIN_RETRY_DELAY_S: Final = 1.0
+"""The longest delay after a first failed attempt to send events; it doubles with each further failure."""
+MAX_RETRY_DELAY_S: Final = 15.0
+"""The longest delay before events are sent again. Limits the load of servers that are overloaded."""
 
 
 class NodeEventQueue:
@@ -51,8 +55,9 @@ class NodeEventQueue:
     async def send_events(self, register_again: Callable[[], Awaitable[None]]) -> None:
         """Call `register_again`, which sends the node with its events, after each change. Runs until canceled.
 
-        A failed call is repeated after `RETRY_DELAY_S`. Events are removed from the queue once they are sent.
+        A failed call is repeated after a growing delay. Events are removed from the queue once they are sent.
         """
+        backoff = Backoff(self._world.random, min_s=MIN_RETRY_DELAY_S, max_s=MAX_RETRY_DELAY_S)
         while True:
             await self._has_changed.wait()
             self._has_changed.clear()
@@ -62,6 +67,7 @@ class NodeEventQueue:
             except (Refusal, Unreachable) as error:
                 log.warning("failed to send node events error=%s", error)
                 self._has_changed.set()
-                await asyncio.sleep(RETRY_DELAY_S)
+                await asyncio.sleep(backoff.next_delay_s(get_requested_delay_s(error)))
             else:
+                backoff.reset()
                 self._events = tuple(event for event in self._events if event not in sent)

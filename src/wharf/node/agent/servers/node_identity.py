@@ -13,17 +13,21 @@ from typing import Any, Final
 import msgspec
 
 from wharf.contract.client import AsyncClient, Unreachable
+from wharf.contract.client.errors import get_requested_delay_s
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.wire.nodes import channel
 from wharf.contract.wire.nodes.messages import SignedIdentity
 from wharf.node.channel.endpoint import JSON_CONTENT_TYPE, ChannelReply, VerbHandler
 from wharf.node.credentials import NodeCredentials
 from wharf.world import World
+from wharf.world.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
-RETRY_DELAY_S: Final = 5.0
-"""Seconds before the next attempt to get an identity."""
+MIN_RETRY_DELAY_S: Final = 5.0
+"""The longest delay after a first failed attempt to get an identity; it doubles with each further failure."""
+MAX_RETRY_DELAY_S: Final = 60.0
+"""The longest delay between two attempts to get an identity. Limits the load of servers that are overloaded."""
 TIME_CLAIMS: Final = ("iat", "nbf", "exp")
 """Claims that are times in seconds."""
 SHOWN_CLAIMS: Final = (
@@ -50,9 +54,10 @@ class SignedNodeIdentity:
     async def keep_renewed(self) -> None:
         """Request an identity, and a new one each time when half of its lifetime has ended. Runs until canceled.
 
-        A failed request is repeated after `RETRY_DELAY_S`.
+        A failed request is repeated after a growing delay.
         """
         last_error = ""
+        backoff = Backoff(self._world.random, min_s=MIN_RETRY_DELAY_S, max_s=MAX_RETRY_DELAY_S)
         while True:
             signed = self._signed
             if signed is not None:
@@ -62,11 +67,12 @@ class SignedNodeIdentity:
                     continue  # A request renewed it meanwhile.
             try:
                 await self.renew_identity()
+                backoff.reset()
             except (Refusal, Unreachable) as error:
                 if last_error != str(error):
                     last_error = str(error)
                     log.info("failed to renew the node's identity error=%s", error)
-                await asyncio.sleep(RETRY_DELAY_S)
+                await asyncio.sleep(backoff.next_delay_s(get_requested_delay_s(error)))
 
     async def renew_identity(self) -> None:
         """Have a server sign a new identity and store it. Raises `Refusal` and `Unreachable`.

@@ -12,17 +12,26 @@ from typing import Final
 from msgspec.structs import replace
 
 from wharf.contract.client import AsyncClient, Unreachable
+from wharf.contract.client.errors import get_requested_delay_s
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.model.times import SECOND
 from wharf.node.agent.servers.reports import AssignmentHandler, ReportQueue
 from wharf.node.credentials import NodeCredentials
 from wharf.world import World
+from wharf.world.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
-RETRY_DELAY_S: Final = 1.0
-"""Seconds before the next attempt after a failed request."""
+MIN_RETRY_DELAY_S: Final = 0.5
+"""The longest delay after a first failed request; it doubles with each further failure."""
+MAX_RETRY_DELAY_S: Final = 10.0
+"""The longest delay before a registration or fetch is repeated. Limits the load of servers that are overloaded."""
+MAX_URGENT_RETRY_DELAY_S: Final = 3.0
+"""The longest delay before a heartbeat or report is repeated. Servers grant 10 s beyond the TTL, so several heartbeats must
+fit; and they place allocations on resources that they consider free until a report says otherwise."""
+LAGGING_SERVER_DELAY_S: Final = 1.0
+"""Seconds before assignments are requested again from a server that lags behind the ones applied."""
 ASSIGNMENT_POLL_S: Final = 60.0
 """How long a server may hold a request for assignments until something changes."""
 HEARTBEAT_TIMEOUT_S: Final = 10.0
@@ -64,9 +73,9 @@ class ServerSession:
 
     async def run(self) -> None:
         """Register, then send heartbeats and reports and follow assignments until canceled."""
-        await self._register()
+        ttl_s = await self._register()
         parts = (
-            (self._run_heartbeats(), "heartbeat"),
+            (self._run_heartbeats(ttl_s), "heartbeat"),
             (self._follow_assignments(), "assignments"),
             (self._send_reports(), "reports"),
         )
@@ -96,24 +105,28 @@ class ServerSession:
         reply = await self._client.node_agents.register(node, self._identity.secret_id)
         self._reports.start_numbering(reply.reports_from)
 
-    async def _register(self) -> None:
+    async def _register(self) -> float:
         """Register and send a first heartbeat; repeat until a server accepts both.
 
-        Each failure is passed to the handler as server silence.
+        Return the seconds until the next heartbeat is due. Each failure is passed to the handler as server silence.
         """
-        last_error = ""
+        last_error, backoff = "", self._create_backoff()
         while True:
             try:
                 await self._send_registration()
-                await self._send_heartbeat()
+                ttl_s = await self._send_heartbeat()
                 self.is_registered.set()
-                return
+                return ttl_s
             except (Refusal, Unreachable) as error:
-                if last_error != str(error):  # Tried once a second; only a new reason is logged.
+                if last_error != str(error):  # Only a new reason is logged.
                     last_error = str(error)
                     log.warning("node registration failed node=%s error=%s", self._log_name, error)
                 self._handler.on_server_silence(self._last_reply_s)
-            await asyncio.sleep(RETRY_DELAY_S)
+                await asyncio.sleep(backoff.next_delay_s(get_requested_delay_s(error)))
+
+    def _create_backoff(self, max_s: float = MAX_RETRY_DELAY_S) -> Backoff:
+        """Return the delays of one kind of request."""
+        return Backoff(self._world.random, min_s=MIN_RETRY_DELAY_S, max_s=max_s)
 
     async def _send_heartbeat(self) -> float:
         """Send a heartbeat. Return the seconds until the next one is due. Raises `Refusal` and `Unreachable`.
@@ -134,27 +147,32 @@ class ServerSession:
             self._has_changes.set()
         return reply.heartbeat_ttl / SECOND
 
-    async def _run_heartbeats(self) -> None:
-        """Send heartbeats until canceled; register again if servers do not know the node.
+    async def _run_heartbeats(self, first_wait_s: float) -> None:
+        """Send heartbeats until canceled, the first after `first_wait_s`; register again if servers do not know the node.
 
         Each failure is passed to the handler as server silence.
         """
-        wait_s = RETRY_DELAY_S
+        wait_s, last_error, backoff = first_wait_s, "", self._create_backoff(MAX_URGENT_RETRY_DELAY_S)
         while True:
             await asyncio.sleep(wait_s)
             try:
                 wait_s = await self._send_heartbeat()
+                last_error = ""
+                backoff.reset()
             except (Refusal, Unreachable) as error:
-                log.warning("heartbeat failed node=%s error=%s", self._log_name, error)
+                if last_error != str(error):  # Only a new reason is logged.
+                    last_error = str(error)
+                    log.warning("heartbeat failed node=%s error=%s", self._log_name, error)
                 self._handler.on_server_silence(self._last_reply_s)
-                wait_s = RETRY_DELAY_S
+                wait_s = backoff.next_delay_s(get_requested_delay_s(error))
                 if isinstance(error, Refusal) and error.code is RefusalCode.NOT_FOUND:
                     # The servers have another state than before, for example from a snapshot; read it from the start.
                     self._index = 0
-                    await self._register()
+                    wait_s = await self._register()
 
     async def _follow_assignments(self) -> None:
         """Wait for changes of the node's assignments and apply them, until canceled."""
+        backoff = self._create_backoff()
         while True:
             requested_index, report_count = self._index, self._reports.full_report_count
             try:
@@ -168,6 +186,7 @@ class ServerSession:
                     wait_s=ASSIGNMENT_POLL_S,
                     stale=is_newer,
                 )
+                delay_s = LAGGING_SERVER_DELAY_S
                 if report_count != self._reports.full_report_count:
                     continue
                 # Older assignments than the applied ones come from a server that lags and are ignored. The index only
@@ -175,10 +194,12 @@ class ServerSession:
                 if response.index >= self._index and await self._apply_desired(response.value, report_count):
                     self._report_count_at_fetch = report_count
                     self._index = max(1, response.index) if self._index == requested_index else 0
+                    backoff.reset()
                     continue
             except (Refusal, Unreachable) as error:
                 log.warning("failed to fetch assignments node=%s error=%s", self._log_name, error)
-            await asyncio.sleep(RETRY_DELAY_S)
+                delay_s = backoff.next_delay_s(get_requested_delay_s(error))
+            await asyncio.sleep(delay_s)
 
     async def _apply_desired(self, desired: Mapping[str, int], report_count: int) -> bool:
         """Make the node's allocations match `desired`, which maps allocation ids to modify indexes.
@@ -208,6 +229,7 @@ class ServerSession:
 
         A report that contains an end waits until the end is on the node's disk.
         """
+        backoff = self._create_backoff(MAX_URGENT_RETRY_DELAY_S)
         while True:
             await self._has_changes.wait()
             self._has_changes.clear()
@@ -220,13 +242,14 @@ class ServerSession:
                         self._identity.id, self._identity.secret_id, report
                     )
                     self._reports.on_accepted(should_send_full_report=reply.must_report)
+                    backoff.reset()
                 if not self._has_changes.is_set():
                     self.has_reported_all.set()
             except (Refusal, Unreachable) as error:
                 log.warning("report of allocations failed node=%s error=%s", self._log_name, error)
                 if isinstance(error, Refusal) and error.code in (RefusalCode.INVALID, RefusalCode.TOO_LARGE):
                     self._reports.on_rejected(is_too_large=error.code is RefusalCode.TOO_LARGE)
-                await asyncio.sleep(RETRY_DELAY_S)
+                await asyncio.sleep(backoff.next_delay_s(get_requested_delay_s(error)))
                 if isinstance(error, Refusal) and error.code is RefusalCode.INVALID:
                     # If this fails, the next report is rejected too, and it is tried again.
                     with contextlib.suppress(Refusal, Unreachable):

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 import msgspec
 
 from wharf.contract.client import Unreachable
+from wharf.contract.client.errors import get_requested_delay_s
 from wharf.contract.model.allocations.task_states import TaskEventType
 from wharf.contract.model.jobs.groups import Task
 from wharf.contract.model.jobs.identities import DEFAULT_IDENTITY_NAME, WorkloadIdentity
@@ -23,6 +24,7 @@ from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError
 from wharf.node.tasks.context import TaskContext, TaskSetupError, map_task_folders
 from wharf.node.tasks.preparation import TaskControl
 from wharf.world import World
+from wharf.world.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -225,14 +227,15 @@ class TaskIdentities:
 
         A longer wait is added to the task's history. Raises `TaskSetupError` if servers refuse permanently.
         """
-        retry_delay_s, waited_s, has_recorded = MIN_RETRY_DELAY_S, 0.0, False
+        backoff = Backoff(self._world.random, min_s=MIN_RETRY_DELAY_S, max_s=MAX_RETRY_DELAY_S)
+        waited_s, has_recorded = 0.0, False
         while True:
             try:
                 return await self._sign(names)
             except Unreachable as error:
-                reason = str(error)
+                reason, retry_delay_s = str(error), backoff.next_delay_s()
             except Refusal as refusal:
-                reason = refusal.text
+                reason, retry_delay_s = refusal.text, backoff.next_delay_s(get_requested_delay_s(refusal))
                 if refusal.code in PERMANENT_CODES:
                     raise _build_setup_error(reason) from refusal
             log.info("failed to get identities signed task=%s reason=%s", self._context.task.name, reason)
@@ -241,7 +244,6 @@ class TaskIdentities:
                 record_event(TaskEventType.HOOK_MESSAGE, f"waiting for its identity to be signed: {reason}")
             await asyncio.sleep(retry_delay_s)
             waited_s += retry_delay_s
-            retry_delay_s = min(retry_delay_s * 2, MAX_RETRY_DELAY_S)
 
     def _store_signed(self, signed: SignedIdentity) -> None:
         """Store a token and its validity in memory; it replaces the identity's earlier token."""

@@ -8,13 +8,17 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from wharf.contract.client import AsyncClient, Unreachable
+from wharf.contract.client.errors import get_requested_delay_s
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.world import World
+from wharf.world.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
-RETRY_DELAY_S: Final = 1.0
-"""Seconds before the next attempt after a failed query."""
+MIN_RETRY_DELAY_S: Final = 1.0
+"""The longest delay after a first failed query; it doubles with each further failure."""
+MAX_RETRY_DELAY_S: Final = 15.0
+"""The longest delay before a query is repeated. Limits the load of servers that are overloaded."""
 POLL_S: Final = 60.0
 """How long a server may hold a query until its result changes."""
 
@@ -79,6 +83,7 @@ class ClusterQueries:
     async def _follow(self, key: QueryKey) -> None:
         """Keep the result of one query up to date with blocking reads. Runs until canceled."""
         index = 0
+        backoff = Backoff(self._world.random, min_s=MIN_RETRY_DELAY_S, max_s=MAX_RETRY_DELAY_S)
         read_function = {
             "variable": self._read_variable,
             "variables": self._list_variables,
@@ -89,16 +94,19 @@ class ClusterQueries:
             try:
                 result, index = await read_function(key.name, index)
                 self._store_result(key, result)
+                backoff.reset()
                 continue
             except Unreachable as error:
+                delay_s = backoff.next_delay_s()
                 log.info("query of a template failed error=%s", error)
             except Refusal as refusal:
                 index = 0
+                delay_s = backoff.next_delay_s(get_requested_delay_s(refusal))
                 if refusal.code in (RefusalCode.FORBIDDEN, RefusalCode.NOT_FOUND, RefusalCode.INVALID):
                     self._store_result(
                         key, QueryResult(None, "" if refusal.code is RefusalCode.NOT_FOUND else refusal.text)
                     )
-            await asyncio.sleep(RETRY_DELAY_S)
+            await asyncio.sleep(delay_s)
 
     def _store_result(self, key: QueryKey, result: QueryResult) -> None:
         """Store a result, and call `on_change` if it differs from an earlier one."""

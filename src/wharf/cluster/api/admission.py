@@ -1,0 +1,185 @@
+"""Admission of requests: limits how many are in flight, by class of caller, so that each is answered in time.
+
+A request beyond the limit of its class is refused with 503 and `Retry-After` before it is decoded, authenticated or
+executed. Each class has a limit of its own, so a flood of registrations cannot delay a heartbeat. How often a caller may
+send requests does not belong here: that is rate limiting.
+"""
+
+import enum
+import logging
+import math
+from collections.abc import Mapping
+from hmac import compare_digest
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from wharf.cluster.api.requests.request import Request
+from wharf.cluster.server.rpc.http import SECRET_HEADER
+from wharf.cluster.server.server import Server
+from wharf.cluster.state.tables import NODES
+from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
+from wharf.contract.model.secrets import hash_secret
+from wharf.contract.wire.endpoint_table import Endpoint, EndpointKind
+
+log = logging.getLogger(__name__)
+
+LOG_INTERVAL_S: Final = 60.0
+"""A class of requests that is refused is logged once in this time. Protects the log in a flood."""
+
+
+class RequestClass(enum.Enum):
+    """A class of requests that has a limit of its own. The values appear in messages."""
+
+    HEARTBEAT = "heartbeats of registered nodes"
+    SERVER = "requests of other servers"
+    NODE = "requests of registered nodes"
+    NEW_NODE = "node registrations"
+    READ = "reads"
+    WRITE = "writes"
+    LOCAL = "requests about agents and tasks"
+    HEALTH = "health checks"
+
+
+class AdmissionLimit(msgspec.Struct, frozen=True):
+    """The limit of one class in one api process, and how soon refused callers may return."""
+
+    max_in_flight: int
+    """How many requests of the class may wait for their reply. Protects memory, and the time in which they are answered."""
+    returns_per_s: float
+    """The rate at which refused callers are asked to return: `Retry-After` grows with the number of refused ones."""
+    max_retry_after_s: int
+    """The longest `Retry-After`."""
+
+
+DEFAULT_LIMITS: Final[Mapping[RequestClass, AdmissionLimit]] = MappingProxyType({
+    # The leader answers over 1,000 heartbeats a second. Nodes wait 10 s for a reply, and have 10 s of grace.
+    RequestClass.HEARTBEAT: AdmissionLimit(4_096, returns_per_s=1_000.0, max_retry_after_s=3),
+    # The other server has admitted them, so this limit is reached only if several servers are full.
+    RequestClass.SERVER: AdmissionLimit(8_192, returns_per_s=1_000.0, max_retry_after_s=3),
+    RequestClass.NODE: AdmissionLimit(512, returns_per_s=200.0, max_retry_after_s=15),
+    # Each is a write with a commit; a hundred take about a second. No work depends on a node that is not registered.
+    RequestClass.NEW_NODE: AdmissionLimit(128, returns_per_s=100.0, max_retry_after_s=30),
+    RequestClass.READ: AdmissionLimit(1_024, returns_per_s=200.0, max_retry_after_s=15),
+    RequestClass.WRITE: AdmissionLimit(512, returns_per_s=200.0, max_retry_after_s=15),
+    # They may wait for a node or a peer that does not reply, so they must not use up the slots of reads and writes.
+    RequestClass.LOCAL: AdmissionLimit(512, returns_per_s=100.0, max_retry_after_s=15),
+    RequestClass.HEALTH: AdmissionLimit(64, returns_per_s=50.0, max_retry_after_s=3),
+})  # fmt: skip
+"""The limits of each api process. Blocking queries, streams and websockets count only until they begin to wait."""
+
+HEARTBEAT_ENDPOINT: Final = "node.heartbeat"
+NODE_ENDPOINTS: Final = frozenset((
+    HEARTBEAT_ENDPOINT, "node.desired", "node.fetch", "node.former", "node.identities", "node.leave",
+    "node.own_identity", "node.report",
+))  # fmt: skip
+"""Endpoints that node agents call with their secret."""
+CLASS_BY_ENDPOINT: Final = MappingProxyType(
+    {"node.register": RequestClass.NEW_NODE, "agent.health": RequestClass.HEALTH}
+)
+"""Endpoints whose class does not follow from their kind."""
+SERVER_ENDPOINT: Final = "server.ask"
+
+
+class Overloaded(Refusal):
+    """The refusal of a request because too many of its class are in flight. Nothing of it was executed."""
+
+    def __init__(self, request_class: RequestClass, max_in_flight: int, retry_after_s: int) -> None:
+        text = (
+            f"the server is overloaded: {max_in_flight} {request_class.value} are in progress; "
+            f"send the request again after {retry_after_s} s"
+        )
+        super().__init__(RefusalCode.UNAVAILABLE, text, RefusalReason.OVERLOADED)
+        self.retry_after_s = retry_after_s
+
+
+class AdmissionGate:
+    """Counts the requests of one class that are in flight, and refuses more than its limit."""
+
+    __slots__ = ("_class", "_limit", "_logged_at_s", "_refused", "_refused_at_s", "in_flight")
+
+    def __init__(self, request_class: RequestClass, limit: AdmissionLimit) -> None:
+        self.in_flight = 0
+        self._class = request_class
+        self._limit = limit
+        self._refused = 0.0
+        """Refused callers that have not been asked to return yet, at `_refused_at_s`."""
+        self._refused_at_s = 0.0
+        self._logged_at_s = -math.inf
+
+    def enter(self, now_s: float) -> None:
+        """Count a request until `leave`. Raises `Overloaded` if the class is full; the request then does not count."""
+        if self.in_flight < self._limit.max_in_flight:
+            self.in_flight += 1
+            return
+        retry_after_s = self._draw_return(now_s)
+        if now_s - self._logged_at_s >= LOG_INTERVAL_S:
+            self._logged_at_s = now_s
+            log.warning("server overloaded, refusing requests class=%s in_flight=%d", self._class.value, self.in_flight)
+        raise Overloaded(self._class, self._limit.max_in_flight, retry_after_s)
+
+    def leave(self) -> None:
+        """Stop counting a request that has its reply."""
+        self.in_flight -= 1
+
+    def _draw_return(self, now_s: float) -> int:
+        """Count a refused caller and return after how many seconds it may return.
+
+        Refused callers form an imaginary queue that shrinks by `returns_per_s`, so that they do not return all at once.
+        """
+        limit = self._limit
+        elapsed_s = now_s - self._refused_at_s
+        self._refused_at_s = now_s
+        self._refused = max(0.0, self._refused - elapsed_s * limit.returns_per_s) + 1
+        return max(1, min(limit.max_retry_after_s, math.ceil(self._refused / limit.returns_per_s)))
+
+
+class AdmissionController:
+    """The gates of one api process: assigns each request to a class and counts it while it is in flight."""
+
+    def __init__(self, server: Server, limits: Mapping[RequestClass, AdmissionLimit] = DEFAULT_LIMITS) -> None:
+        self._server = server
+        self._server_secret = server.identity.door_secret.encode()
+        self._gates = {request_class: AdmissionGate(request_class, limits[request_class]) for request_class in limits}
+        self._gate_by_endpoint: dict[str, AdmissionGate] = {}
+
+    def enter(self, request: Request) -> AdmissionGate | None:
+        """Count the request until `leave` of the returned gate. Raises `Overloaded` if too many are in flight.
+
+        Return `None` for requests that wait by design, and for uploads, which last as long as the caller takes.
+        """
+        endpoint = request.endpoint
+        if endpoint.has_streamed_body or (
+            endpoint.kind is EndpointKind.READ
+            and endpoint.can_block
+            and request.query.get("index", "0") not in ("", "0")
+        ):
+            return None
+        gate = self._gate_by_endpoint.get(endpoint.name) or self._find_gate(endpoint, request)
+        gate.enter(self._server.meter.now_s())
+        return gate
+
+    def _find_gate(self, endpoint: Endpoint, request: Request) -> AdmissionGate:
+        """Return the gate of the request. Gates that depend on the endpoint alone are stored for the next request."""
+        name = endpoint.name
+        if name in NODE_ENDPOINTS:
+            return self._gates[self._classify_node_request(name, request)]
+        if name == SERVER_ENDPOINT:
+            presented = request.headers.get(SECRET_HEADER.encode(), b"")
+            is_server = bool(self._server_secret) and compare_digest(presented, self._server_secret)
+            return self._gates[RequestClass.SERVER if is_server else RequestClass.LOCAL]
+        request_class = CLASS_BY_ENDPOINT.get(name)
+        if request_class is None:
+            is_local = endpoint.kind is EndpointKind.LOCAL
+            is_read = endpoint.kind is EndpointKind.READ
+            request_class = RequestClass.LOCAL if is_local else RequestClass.READ if is_read else RequestClass.WRITE
+        return self._gate_by_endpoint.setdefault(name, self._gates[request_class])
+
+    def _classify_node_request(self, endpoint_name: str, request: Request) -> RequestClass:
+        """Return the class of a request of a node agent. Without the secret of a registered node it is a newcomer's."""
+        node = self._server.replica.get(NODES, request.get_path_value("node_id"))
+        secret = request.headers.get(b"x-cluster-node-secret", b"").decode("latin-1")
+        if node is None or hash_secret(secret) != node.secret_digest:
+            return RequestClass.NEW_NODE
+        return RequestClass.HEARTBEAT if endpoint_name == HEARTBEAT_ENDPOINT else RequestClass.NODE
