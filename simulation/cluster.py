@@ -148,7 +148,7 @@ class ServerProcess:
         network = self.cluster.network
         own = SimulatedRpcTransport(network, process, make_brain_address(self.member.address))
         peers = HttpPeerTransports(
-            lambda address: SimulatedTransport(network, process, lambda: address, can_repeat=False)
+            process.world, lambda address: SimulatedTransport(network, process, lambda: address, can_repeat=False)
         )
         server.brain_transport = own
         server.leader = LeaderClient(server.replica, self.member.identity.member_id, own, peers)

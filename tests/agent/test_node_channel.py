@@ -15,6 +15,7 @@ from wharf.node.channel.connection import ChannelConnection
 from wharf.node.channel.endpoint import ChannelReply, RequestDispatcher
 from wharf.node.credentials import NodeCredentials
 from wharf.world import RealWorld
+from wharf.world.failover import FailoverAddresses
 
 NODE = "8a6f0c44-0000-4000-8000-000000000001"
 SECRET = "11111111-2222-4333-8444-555555555555"
@@ -30,7 +31,11 @@ async def request_often(address: str) -> list[tuple[int, str]]:
     async with httpx2.AsyncClient(base_url=address) as http, asyncio.timeout(60):
         (await http.put(f"/v1/node/{NODE}/register", content=body)).raise_for_status()
         connection = ChannelConnection(
-            world, RequestDispatcher({"stats": stats}), NodeCredentials(NODE, SECRET), lambda: WebSocketRelay(address)
+            world,
+            RequestDispatcher({"stats": stats}),
+            NodeCredentials(NODE, SECRET),
+            [WebSocketRelay(address)],
+            FailoverAddresses(world, 1),
         )
         connection_task = world.start_task(connection.run(), name="connection")
         await connection.is_open.wait()

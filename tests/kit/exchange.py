@@ -51,7 +51,7 @@ class InMemoryStream:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.disconnected = asyncio.Event()
-        self._within_s = request.timeout_s
+        self._within_s = request.timeout_s  # For the head, then for each chunk.
         self._request = request
         self._messages: asyncio.Queue[Any] = asyncio.Queue()
         self._is_read = False
@@ -81,6 +81,7 @@ class InMemoryStream:
     async def read_start(self) -> None:
         message = await self._message()
         assert message is not None, "the application ended without a reply"
+        self._within_s = self._request.chunk_timeout_s or self._within_s
         self.status = message["status"]
         self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
 

@@ -15,10 +15,14 @@ App = Callable[..., Any]
 
 
 class InMemoryRelay:
-    """A relay to one application, or to an unreachable server if `app` is None. `open_count` counts the requests in flight."""
+    """A relay to one application, or to an unreachable server if `app` is None. `open_count` counts the requests in flight.
+
+    `is_frozen`: the server accepts requests and never answers.
+    """
 
     def __init__(self, app: App | None) -> None:
         self.app = app
+        self.is_frozen = False
         self.open_count = 0
         self.sent: list[RelayRequest] = []
 
@@ -28,6 +32,8 @@ class InMemoryRelay:
         if self.app is None:
             raise Unreachable("no server at this address", is_sent=False)
         self.sent.append(outgoing)
+        if self.is_frozen:
+            await asyncio.Event().wait()
         call = _Call(outgoing)
         running = asyncio.get_running_loop().create_task(call.run(self.app), name="relayed request")
         self.open_count += 1

@@ -13,10 +13,11 @@ App = Callable[..., Any]
 
 
 class InMemorySockets:
-    """Websockets to one application, or to an unreachable server if `app` is None."""
+    """Websockets to one application, or to an unreachable server if `app` is None. `is_frozen`: handshakes hang."""
 
     def __init__(self, app: App | None) -> None:
         self.app = app
+        self.is_frozen = False
         self.open: list[_InMemoryWebSocket] = []
 
     @asynccontextmanager
@@ -26,6 +27,8 @@ class InMemorySockets:
         """Open a websocket at the application. Raises `HandshakeRefused` if it rejects the handshake."""
         if self.app is None:
             raise Unreachable("no server at this address", is_sent=False)
+        if self.is_frozen:
+            await asyncio.Event().wait()
         websocket = _InMemoryWebSocket(self.app, outgoing, subprotocols)
         await websocket.shake_hands()
         self.open.append(websocket)
@@ -82,6 +85,9 @@ class _InMemoryWebSocket:
 
     async def close(self, code: int) -> None:
         self._caller_messages.put_nowait({"type": "websocket.disconnect", "code": code})
+
+    def abort(self) -> None:
+        self.cut()
 
     def cut(self) -> None:
         """Break the connection without a close message from either end."""

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.exchange import InMemory
+from tests.kit.exchange import InMemoryTransport
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
 from wharf.cluster.state.tables import NODES
 from wharf.contract.client import NO_RETRIES, AsyncClient, ClientReply, ClientRequest
@@ -18,7 +18,7 @@ from wharf.node.fake_node import FakeMachine
 REQUEST_S = 0.5
 
 
-class SlowExchange(InMemory):
+class SlowExchange(InMemoryTransport):
     """A transport whose requests take `REQUEST_S`. Records when each began, and how many were open at the same time."""
 
     def __init__(self, server: OneServer, open_requests: Counter[str]) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.builders import a_job
 from tests.kit.cluster import ACluster, ANode, OneServer
-from tests.kit.exchange import InMemory, ask
+from tests.kit.exchange import InMemoryTransport, send_raw
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.cluster.api.admission import (
     DEFAULT_LIMITS,
@@ -40,7 +40,9 @@ def limit_to(server: OneServer, *nodes: ANode, **limits: int) -> None:
 async def send_writes(server: OneServer, count: int) -> list[ClientReply]:
     """Create namespaces concurrently, and return the replies in the order of the requests."""
     bodies = [b'{"Name":"n%d"}' % number for number in range(count)]
-    return await asyncio.gather(*(ask(server.api, "PUT", f"/v1/namespace/n{i}", body=b) for i, b in enumerate(bodies)))
+    return await asyncio.gather(
+        *(send_raw(server.api, "PUT", f"/v1/namespace/n{i}", body=b) for i, b in enumerate(bodies))
+    )
 
 
 @in_virtual_time
@@ -68,8 +70,8 @@ async def test_a_finished_request_makes_room_for_the_next_one_also_if_it_failed(
         server = await cluster.a_server()
         limit_to(server, WRITE=1, READ=1)
 
-        statuses = [(await ask(server.api, "PUT", "/v1/namespace/a", body=b"[")).status for _ in range(3)]
-        statuses += [(await ask(server.api, "GET", "/v1/job/missing")).status for _ in range(3)]
+        statuses = [(await send_raw(server.api, "PUT", "/v1/namespace/a", body=b"[")).status for _ in range(3)]
+        statuses += [(await send_raw(server.api, "GET", "/v1/job/missing")).status for _ in range(3)]
 
         assert statuses == [400, 400, 400, 404, 404, 404]
 
@@ -80,9 +82,9 @@ async def test_a_full_class_refuses_no_request_of_another_class() -> None:
         server = await cluster.a_server()
         limit_to(server, WRITE=0, LOCAL=0, NEW_NODE=0)
 
-        assert (await ask(server.api, "GET", "/v1/jobs")).status == 200
-        assert (await ask(server.api, "GET", "/v1/agent/health")).status == 200
-        assert (await ask(server.api, "GET", "/v1/agent/self")).status == 503
+        assert (await send_raw(server.api, "GET", "/v1/jobs")).status == 200
+        assert (await send_raw(server.api, "GET", "/v1/agent/health")).status == 200
+        assert (await send_raw(server.api, "GET", "/v1/agent/self")).status == 503
 
 
 @in_virtual_time
@@ -105,8 +107,8 @@ async def test_a_heartbeat_with_a_wrong_secret_uses_no_slot_of_registered_nodes(
         limit_to(server, NEW_NODE=0)
 
         wrong = {"x-cluster-node-secret": "wrong"}
-        known = await ask(server.api, "PUT", f"/v1/node/{node.id}/heartbeat", headers=wrong)
-        unknown = await ask(server.api, "PUT", "/v1/node/0000/heartbeat", headers=wrong)
+        known = await send_raw(server.api, "PUT", f"/v1/node/{node.id}/heartbeat", headers=wrong)
+        unknown = await send_raw(server.api, "PUT", "/v1/node/0000/heartbeat", headers=wrong)
 
         assert [known.status, unknown.status] == [503, 503]
 
@@ -118,10 +120,10 @@ async def test_blocking_queries_do_not_count() -> None:
         await server.client.jobs.register(a_job("web"))
         limit_to(server, READ=1)
         query = f"index={server.replica.index}&wait=20s"
-        waiting = [asyncio.ensure_future(ask(server.api, "GET", "/v1/jobs", query=query)) for _ in range(50)]
+        waiting = [asyncio.ensure_future(send_raw(server.api, "GET", "/v1/jobs", query=query)) for _ in range(50)]
         await pass_time(1.0)
 
-        assert (await ask(server.api, "GET", "/v1/jobs")).status == 200
+        assert (await send_raw(server.api, "GET", "/v1/jobs")).status == 200
         assert {reply.status for reply in await asyncio.gather(*waiting)} == {200}
 
 
@@ -130,7 +132,7 @@ async def test_a_client_repeats_a_refused_write_until_it_is_admitted() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         limit_to(server, WRITE=1)
-        client = AsyncClient(server.world, [InMemory(server.api)], retry_policy=RetryPolicy(max_attempts=10))
+        client = AsyncClient(server.world, [InMemoryTransport(server.api)], retry_policy=RetryPolicy(max_attempts=10))
 
         await asyncio.gather(*(client.jobs.register(a_job(f"job-{number}")) for number in range(4)))
 

@@ -266,7 +266,7 @@ async def test_a_request_that_names_another_server_is_relayed_once() -> None:
         second.server.agent = FakeAgentInterface(DEBUG_AGENT_INFO)
         first.server.agent = NoAgentInterface(DEBUG_AGENT_INFO)
         to_second = InMemoryRelay(second.api)
-        first.server.relay = RequestRelay({"m2:4646": to_second}.__getitem__)
+        first.server.relay = RequestRelay(first.world, {"m2:4646": to_second}.__getitem__)
 
         remote = await fetch(first.api, "GET", "/v1/agent/pprof/goroutine?server_id=m2")
         missing = await fetch(first.api, "GET", "/v1/agent/pprof/goroutine?server_id=nobody")
@@ -286,7 +286,7 @@ async def test_a_server_that_does_not_answer_is_503() -> None:
         first = await cluster.a_server("m1")
         await with_member(first, "m2")
         first.server.agent = NoAgentInterface(DEBUG_AGENT_INFO)
-        first.server.relay = RequestRelay({"m2:4646": InMemoryRelay(None)}.__getitem__)
+        first.server.relay = RequestRelay(first.world, {"m2:4646": InMemoryRelay(None)}.__getitem__)
 
         reply = await fetch(first.api, "GET", "/v1/agent/host?server_id=m2")
 

@@ -49,8 +49,10 @@ class TwoRegions:
         self.to_east = InMemoryRelay(self.east_relay)
         transports: dict[str, Relay] = {"silent": self.silent, "west": self.to_west, "east": self.to_east}
         transport_to: Callable[[str], Relay] = transports.__getitem__
-        east.server.relay = RequestRelay(transport_to, regions={"west": ["silent", "west"], "north": ["silent"]})
-        west.server.relay = RequestRelay(transport_to, regions={"east": ["east"]})
+        east.server.relay = RequestRelay(
+            east.world, transport_to, regions={"west": ["silent", "west"], "north": ["silent"]}
+        )
+        west.server.relay = RequestRelay(west.world, transport_to, regions={"east": ["east"]})
 
 
 async def two_regions(west_cluster: ACluster, east_cluster: ACluster) -> TwoRegions:
@@ -102,6 +104,35 @@ async def test_an_unreachable_region_is_503_with_the_addresses_tried() -> None:
         reply = await fetch((await two_regions(item, second)).east_relay, "GET", "/v1/jobs?region=north")
 
         assert (reply.status, reply.body) == (503, b"no server of region north replies: no server at this address")
+
+
+@in_virtual_time
+async def test_a_read_leaves_a_frozen_server_of_the_region_within_three_seconds_and_later_reads_avoid_it() -> None:
+    async with ACluster() as item, ACluster(seed=8) as second:
+        regions = await two_regions(item, second)
+        regions.silent.app, regions.silent.is_frozen = regions.west_relay, True
+        began_s = now_s()
+
+        first_reply = await fetch(regions.east_relay, "GET", "/v1/jobs?region=west")
+        switched_s = now_s()
+        await fetch(regions.east_relay, "GET", "/v1/jobs?region=west")
+
+        assert (first_reply.status, first_reply.body) == (200, b"[]")
+        assert switched_s - began_s < 3
+        assert now_s() - switched_s < 0.1
+
+
+@in_virtual_time
+async def test_a_write_at_a_frozen_server_of_the_region_is_not_sent_to_another_one() -> None:
+    async with ACluster() as item, ACluster(seed=8) as second:
+        regions = await two_regions(item, second)
+        regions.silent.app, regions.silent.is_frozen = regions.west_relay, True
+
+        reply = await fetch(regions.east_relay, "PUT", "/v1/jobs?region=west", JOB)
+
+        assert reply.status == 504
+        assert b"check the current state before you retry" in reply.body
+        assert regions.to_west.sent == []
 
 
 @in_virtual_time
@@ -215,7 +246,9 @@ async def test_a_request_makes_at_most_one_hop_between_regions() -> None:
         regions = await two_regions(item, second)
         # The server at west's address believes that it belongs to another region, and that west is at east's address.
         regions.west.server.identity = msgspec.structs.replace(regions.west.server.identity, region="elsewhere")
-        regions.west.server.relay = RequestRelay({"east": regions.to_east}.__getitem__, regions={"west": ["east"]})
+        regions.west.server.relay = RequestRelay(
+            regions.west.world, {"east": regions.to_east}.__getitem__, regions={"west": ["east"]}
+        )
 
         reply = await fetch(regions.east_relay, "GET", "/v1/jobs?region=west")
 

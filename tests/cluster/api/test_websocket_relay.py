@@ -105,7 +105,7 @@ def build_relay(*addresses: str) -> RegionRelay:
     engine = MemoryEngine(WORLD, MemoryLog(WORLD))
     server = Server(WORLD, engine, ServerIdentity("e1", "e1", region="east"))
     server.relay = RequestRelay(
-        lambda _address: InMemoryRelay(None), regions={"west": list(addresses)}, sockets_to=WebSocketRelay
+        WORLD, lambda _address: InMemoryRelay(None), regions={"west": list(addresses)}, sockets_to=WebSocketRelay
     )
     return RegionRelay(reject_local_request, server)
 
@@ -202,7 +202,7 @@ async def test_an_unreachable_region_is_503_and_a_second_hop_is_refused() -> Non
 @on_a_real_loop
 async def test_a_websocket_makes_one_hop_between_members_of_a_region() -> None:
     async with west() as (_, address):
-        passing = RequestRelay(lambda _address: InMemoryRelay(None), sockets_to=WebSocketRelay)
+        passing = RequestRelay(WORLD, lambda _address: InMemoryRelay(None), sockets_to=WebSocketRelay)
         outgoing = _outgoing()
 
         async with passing.open_socket_to_member(address, outgoing, subprotocols=["frames"]) as socket:

@@ -3,12 +3,14 @@
 import asyncio
 import signal
 import sys
+import time
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.cluster.engines.contract import a_write, commit, drop, load, put, records, unchanged, written
 from tests.cluster.engines.etcd_server import EtcdCluster, running_etcd
@@ -106,6 +108,35 @@ async def test_requests_move_from_a_frozen_member_to_another(three_members: Etcd
             assert ("jobs", "c") in await records(engine)
         finally:
             three_members.members[0].resume()
+
+
+async def test_reads_and_the_feed_leave_a_frozen_member_within_three_seconds(three_members: EtcdCluster) -> None:
+    leader = three_members.leader()
+    frozen, other = [member for member in three_members.members if member is not leader]
+    settings = EtcdSettings(endpoints=(frozen.endpoint, other.endpoint, leader.endpoint), prefix="/frozen-follower")
+    reader, writer = (
+        EtcdEngine(settings, RealWorld()),
+        EtcdEngine(replace(settings, endpoints=(leader.endpoint,)), RealWorld()),
+    )
+    await reader.open()
+    await writer.open()
+    try:
+        index = await commit(writer, put("a"))
+        feed = reader.follow(0)
+        assert (await anext(feed)).index == index
+        frozen.pause()
+        start_s = time.monotonic()
+        await reader.barrier()
+        assert time.monotonic() - start_s < 3.0
+
+        index = await commit(writer, put("b"))
+
+        assert (await anext(feed)).index == index
+        assert time.monotonic() - start_s < 4.0
+    finally:
+        frozen.resume()
+        await reader.close()
+        await writer.close()
 
 
 async def test_an_engine_without_its_etcd_is_unavailable_and_keeps_its_time_of_last_contact(

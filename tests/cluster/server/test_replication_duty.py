@@ -95,7 +95,7 @@ async def start_two_regions() -> AsyncIterator[Regions]:
         duty = ReplicationDuty(west.brain, west.server.access.keyring, client, region="east")
         east_cluster.start(duty.run(), name="copies")
         relay = InMemoryRelay(east.api)
-        west.server.relay = RequestRelay({"east": relay}.__getitem__, regions={"east": ["east"]})
+        west.server.relay = RequestRelay(west.world, {"east": relay}.__getitem__, regions={"east": ["east"]})
         yield Regions(east, west, transports, first)
 
 

@@ -10,6 +10,7 @@ from wharf.cluster.server.rpc.method import RpcReply
 from wharf.contract.client.transport import ClientReply, ClientRequest, StreamedReply, Unreachable
 from wharf.contract.model.cluster import Member
 from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
+from wharf.world import RealWorld
 
 
 class FixedTransport:
@@ -31,7 +32,7 @@ class FixedTransport:
 
 
 def call_member(end: ClientReply | Unreachable) -> RpcReply:
-    peers = HttpPeerTransports(lambda _address: FixedTransport(end))
+    peers = HttpPeerTransports(RealWorld(), lambda _address: FixedTransport(end))
     return asyncio.run(peers.transport_to(Member(id="m1", name="first", address="first:4646")).call("report", b""))
 
 

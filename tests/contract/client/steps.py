@@ -57,6 +57,7 @@ class ScriptedFlow:
         self.replies = list(replies)
         self.requests: list[ClientRequest] = []
         self.servers: list[int] = []
+        self.watched_silence: list[bool] = []
         self.pauses_s: list[float] = []
         self.values: list[Any] = []
         world = SimulatedWorld(7, lambda: self.now_s)
@@ -69,7 +70,8 @@ class ScriptedFlow:
         run = FlowRun(start_flow(self.state, ENDPOINT_BY_NAME[endpoint_name], spec))
         while (step := run.step) is not None:
             match step:
-                case SendRequest(request, server):
+                case SendRequest(request, server, should_watch_silence):
+                    self.watched_silence.append(should_watch_silence)
                     self.requests.append(request)
                     self.servers.append(server)
                     reply = self.replies.pop(0)

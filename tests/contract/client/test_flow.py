@@ -351,6 +351,52 @@ def test_send_once_returns_any_reply_unchanged() -> None:
     assert (reply.status, reply.body, flow.servers) == (404, b"job not found", [0, 1])
 
 
+def test_each_server_gets_a_part_of_the_time_of_a_call_and_the_last_one_the_rest() -> None:
+    flow = ScriptedFlow(no_reply(), no_reply(), ok_reply(), servers=3, retries=NO_RETRIES)
+
+    flow.play(perform_call, JOBS, list_spec(timeout_s=10.0))
+
+    assert flow.servers == [0, 1, 2]
+    assert [request.timeout_s for request in flow.requests] == [2.5, 2.5, 10.0]  # Replies are lost at once here.
+    assert flow.pauses_s == []
+
+
+def test_a_missed_reply_moves_all_later_calls_to_another_server() -> None:
+    flow = ScriptedFlow(no_reply(), ok_reply(), ok_reply(), servers=2, retries=NO_RETRIES)
+
+    for _ in range(2):
+        flow.play(perform_call, JOBS, list_spec())
+
+    assert flow.servers == [0, 1, 1]
+
+
+def test_a_write_that_cannot_be_repeated_gets_the_whole_time_for_its_reply_and_a_part_for_its_connection() -> None:
+    flow = ScriptedFlow(ok_reply(b"{}"), servers=2, retries=NO_RETRIES)
+
+    flow.play(perform_call, "job.deregister", write_spec())
+
+    assert (flow.requests[0].timeout_s, flow.requests[0].connect_timeout_s) == (30.0, 2.5)
+
+
+def test_a_blocking_query_keeps_its_timeout_and_ends_when_its_server_is_silent() -> None:
+    flow = ScriptedFlow(ok_reply(x_cluster_index="9"), servers=2)
+
+    flow.play(perform_call, JOBS, list_spec(index=7, wait_s=60.0))
+
+    (request,) = flow.requests
+    assert (request.timeout_s, request.connect_timeout_s, request.is_long_running) == (93.75, 2.5, True)
+    assert flow.watched_silence == [True]
+
+
+def test_a_call_ends_when_all_servers_are_silent() -> None:
+    flow = ScriptedFlow(no_reply(), no_reply(), servers=2, retries=NO_RETRIES)
+
+    with pytest.raises(Unreachable, match="no reply came"):
+        flow.play(perform_call, JOBS, list_spec())
+
+    assert flow.servers == [0, 1]
+
+
 # -- following ---------------------------------------------------------------------------------------------------------
 
 

@@ -7,10 +7,10 @@ import pytest
 from tests.builders import a_job
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import InMemoryStream
-from tests.kit.virtual_time import in_virtual_time
+from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
 from wharf.contract.client import AsyncClient, Unreachable
 from wharf.contract.client.errors import Conflict, Forbidden, NotFound
-from wharf.contract.client.transport import ClientRequest
+from wharf.contract.client.transport import ClientReply, ClientRequest
 from wharf.contract.wire.variables import VariableView
 
 
@@ -74,6 +74,31 @@ async def test_following_fails_over_to_another_server() -> None:
                 await second.client.jobs.register(a_job("web", priority=60))
 
         assert received == [50, 60]
+
+
+@in_virtual_time
+async def test_a_blocking_query_leaves_a_server_that_does_not_reply_to_another_call() -> None:
+    async with ACluster() as cluster:
+        first, second = await cluster.a_server("m1"), await cluster.a_server("m2", leads=False)
+        client = a_client(first, second)
+        index = (await client.jobs.list()).index
+        query = cluster.start(client.jobs.list(index=index, wait_s=300.0, stale=True), name="blocking query")
+        await until(lambda: len(first.exchange.sent) == 2, what="the query waits at the first server")
+        send = first.exchange.send
+
+        async def never_reply(request: ClientRequest) -> ClientReply:
+            await pass_time(request.timeout_s)
+            raise Unreachable("no reply in time", is_sent=True)
+
+        first.exchange.send = never_reply  # type: ignore[method-assign]  # so that the server is frozen
+        began_s = now_s()
+        await client.nodes.list(stale=True)
+        assert now_s() - began_s < 3
+        await until(lambda: len(second.exchange.sent) == 2, what="the query waits at the second server", within_s=1.0)
+        first.exchange.send = send  # type: ignore[method-assign]
+        await second.client.jobs.register(a_job("web"))
+
+        assert [job.id for job in (await query).value] == ["web"]
 
 
 @in_virtual_time

@@ -5,7 +5,7 @@ import socket
 import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -108,6 +108,28 @@ def test_a_unix_socket_can_be_an_address(tmp_path: Path) -> None:
     assert [head.split("\r\n")[0] for head in heads] == ["GET /v1/status/leader HTTP/1.1"] * 2
     assert ["x-cluster-token: secret" in head.lower() for head in heads] == [True, True]
     assert ["authorization: Basic bWU6bWluZQ==" in head for head in heads] == [True, True]
+
+
+@contextmanager
+def drop_connections() -> Iterator[str]:
+    """Yield an address at which the kernel drops every connection attempt, because the queue of the listener is full."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as stack:
+        for _ in range(3):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_an_address_whose_network_drops_all_packets_is_left_within_three_seconds(tmp_path: Path) -> None:
+    async def run_clients(dropping: str) -> tuple[str, str]:
+        async with serve_unix_socket(tmp_path / "api.sock"):
+            settings = ClientSettings(addresses=(dropping, f"unix://{tmp_path}/api.sock"))
+            async with asyncio.timeout(6):  # Two clients, one after the other.
+                return await read_leaders(settings)
+
+    with drop_connections() as dropping:
+        assert asyncio.run(run_clients(dropping)) == ("leader", "leader")
 
 
 def test_a_server_is_verified_by_its_server_name_and_accepts_the_client_certificate(certificates: Path) -> None:

@@ -15,13 +15,13 @@ from tests.kit.cluster import ACluster, OneServer
 from tests.kit.requests import get
 from tests.kit.sockets import InMemorySockets
 from tests.kit.virtual_time import in_virtual_time, now_s, until
-from wharf.contract.client.relay.websockets import SocketRelay
 from wharf.contract.model.refusal import invalid_request
 from wharf.node.channel.connection import ChannelConnection
 from wharf.node.channel.endpoint import RequestDispatcher
 from wharf.node.channel.files import FileHandlers
 from wharf.node.credentials import NodeCredentials
 from wharf.node.tasks.folders import AllocationFolders
+from wharf.world.failover import FailoverAddresses
 
 
 def is_over(_allocation: str, task: str) -> bool:
@@ -38,16 +38,11 @@ class ChannelNode:
         task_folders = folders.create_task_folders(RUNS, "server")
         (task_folders.local / "notes").write_text("0123456789")
         (task_folders.logs / "server.stdout.0").write_text("output\n")
-        self._servers = list(servers)
         dispatcher = RequestDispatcher(FileHandlers(folders, is_over, lambda *_: False).handlers())
-        self.connection = ChannelConnection(
-            cluster.world("node"), dispatcher, NodeCredentials(NODE, secret), self._next
-        )
+        world = cluster.world("node")
+        self.addresses = FailoverAddresses(world, len(servers))
+        self.connection = ChannelConnection(world, dispatcher, NodeCredentials(NODE, secret), servers, self.addresses)
         cluster.start(self.connection.run(), name="node channel")
-
-    def _next(self) -> SocketRelay:
-        self._servers.append(self._servers.pop(0))
-        return self._servers[-1]
 
     async def wait_open(self) -> None:
         await until(self.connection.is_open.is_set, what="the node's channel is open")
@@ -127,6 +122,36 @@ async def test_a_node_connects_to_the_next_server_when_one_does_not_reply(tmp_pa
         await node.wait_open()
 
         assert now_s() < 5
+
+
+@with_folder
+async def test_a_node_leaves_a_server_that_never_answers_the_handshake_within_three_seconds(tmp_path: Path) -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster)
+        frozen = InMemorySockets(server.api)
+        frozen.is_frozen = True
+        node = ChannelNode(cluster, tmp_path, frozen, InMemorySockets(server.api))
+
+        await node.wait_open()
+
+        assert now_s() < 3
+        assert node.addresses.current == 1
+
+
+@with_folder
+async def test_the_channel_leaves_a_server_as_soon_as_another_call_misses_its_reply(tmp_path: Path) -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster)
+        first, second = InMemorySockets(server.api), InMemorySockets(server.api)
+        node = ChannelNode(cluster, tmp_path, first, second)
+        await node.wait_open()
+        assert len(first.open) == 1
+
+        node.addresses.on_silence(node.addresses.start_call(10.0).next_attempt())
+        await until(lambda: len(second.open) == 1, what="the channel is open at the other server")
+
+        assert now_s() < 1
+        assert len(first.open) == 0
 
 
 @with_folder

@@ -46,10 +46,11 @@ async def run(context: ProcessContext) -> None:
     brain_client = BrainSocketClient(context.world, get_brain_socket(context))
     tls = build_client_tls_context(settings.tls)
     scheme = "https" if tls is not None else "http"
-    peer_transports = HttpPeerTransports(lambda address: _build_transport(f"{scheme}://{address}", tls))
+    peer_transports = HttpPeerTransports(context.world, lambda address: _build_transport(f"{scheme}://{address}", tls))
     server.brain_transport = brain_client
     server.leader = LeaderClient(server.replica, server.identity.member_id, brain_client, peer_transports)
     server.relay = RequestRelay(
+        context.world,
         lambda address: _build_relay(address if "://" in address else f"{scheme}://{address}", tls),
         regions={name: region.servers for name, region in settings.regions.items() if name != settings.region},
         sockets_to=lambda address: WebSocketRelay(

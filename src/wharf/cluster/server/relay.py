@@ -4,16 +4,20 @@ A request makes at most one hop between regions and one within a region. A heade
 servers that name each other in their configuration cannot forward a request in a loop.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Final, TypeVar
 
 import msgspec
 
+from wharf.contract.client.liveness import PROBE_PATH, end_if_silent
 from wharf.contract.client.relay.port import Relay, RelayReply, RelayRequest
 from wharf.contract.client.relay.websockets import SocketRelay, WebSocket
 from wharf.contract.client.transport import Unreachable
 from wharf.contract.model.refusal import Refusal, RefusalCode, not_found
+from wharf.world import World
+from wharf.world.failover import FailoverAddresses
 
 T = TypeVar("T")
 
@@ -22,6 +26,8 @@ REGION_HOP: Final = b"region"
 MEMBER_HOP: Final = b"member"
 PROCESS_HOP: Final = b"process"
 SAFE_METHODS: Final = frozenset(("GET", "HEAD"))
+MAX_REPLY_WAIT_S: Final = 900.0
+"""Seconds for the head of a forwarded reply. Longer than any blocking query; probes find a frozen server much earlier."""
 
 
 class RelayedReply:
@@ -30,7 +36,14 @@ class RelayedReply:
     It must always be closed, even if it is not read to its end.
     """
 
-    def __init__(self, incoming: RelayReply, exit_stack: AsyncExitStack) -> None:
+    def __init__(
+        self,
+        incoming: RelayReply,
+        exit_stack: AsyncExitStack,
+        end_if_silent: Callable[[], AbstractAsyncContextManager[None]],
+    ) -> None:
+        """`end_if_silent`: a context manager that raises `Unreachable` when the server is silent."""
+        self._end_if_silent = end_if_silent
         self.status = incoming.status
         self.headers = incoming.headers
         self._parts = incoming.parts
@@ -40,26 +53,36 @@ class RelayedReply:
         return self
 
     async def __anext__(self) -> bytes:
-        return await anext(self._parts)
+        async with self._end_if_silent():
+            return await anext(self._parts)
 
     async def aclose(self) -> None:
         await self._exit_stack.aclose()
 
 
 class RequestRelay:
-    """Forwards requests and websockets to other servers. `regions`: the server addresses of each other region."""
+    """Forwards requests and websockets to other servers. `regions`: the server addresses of each other region.
+
+    A server that answers neither a forwarded request nor a probe within 3 s counts as unreachable.
+    """
 
     def __init__(
         self,
+        world: World,
         transport_to: Callable[[str], Relay],
         *,
         regions: Mapping[str, Sequence[str]] | None = None,
         sockets_to: Callable[[str], SocketRelay] | None = None,
     ) -> None:
         """`sockets_to`: opens websockets to an address; without it, websockets are refused."""
+        self._world = world
         self._transport_to = transport_to
         self._sockets_to = sockets_to
-        self._regions = {name: list(addresses) for name, addresses in (regions or {}).items()}
+        self._regions = {name: tuple(addresses) for name, addresses in (regions or {}).items()}
+        self._servers = {
+            name: FailoverAddresses(world, len(addresses)) for name, addresses in self._regions.items() if addresses
+        }
+        """By region, which of its servers failed."""
         self._relays: dict[str, Relay] = {}
 
     @property
@@ -88,20 +111,23 @@ class RequestRelay:
         return await self._try_addresses(region, open_reply)
 
     async def _try_addresses(self, region: str, open_at: Callable[[str], Awaitable[T]]) -> T:
-        """Return the result of `open_at` for the first address of the region that answers.
+        """Return the result of `open_at` for the first address of the region that answers, the last good one first.
 
         Raises `Refusal` with UNAVAILABLE if no address answers.
         """
-        addresses = self._regions[region]
         failures: list[str] = []
-        for address in list(addresses):
+        servers = self._servers.get(region)
+        budget = servers.start_call(MAX_REPLY_WAIT_S) if servers is not None else None
+        while servers is not None and budget is not None and (budget.has_untried or not failures):
+            attempt = budget.next_attempt()
             try:
-                return await open_at(address)
+                result = await open_at(self._regions[region][attempt.position])
             except Unreachable as error:
                 failures.append(str(error))
-                # Try this address last from now on: otherwise every request waits for its timeout.
-                addresses.remove(address)
-                addresses.append(address)
+                servers.on_silence(attempt)
+            else:
+                servers.on_reply(attempt.position)
+                return result
         raise Refusal(
             RefusalCode.UNAVAILABLE,
             f"no server of region {region} replies: {'; '.join(failures) or 'no address is configured'}",
@@ -132,10 +158,13 @@ class RequestRelay:
             raise build_no_region_path()
         outgoing = add_hop(outgoing, REGION_HOP, loop_error=build_no_region_path())
         async with AsyncExitStack() as exit_stack:
-            yield await self._try_addresses(
-                region,
-                lambda address: exit_stack.enter_async_context(self._open_socket(address, outgoing, subprotocols)),
-            )
+
+            async def open_socket(address: str) -> WebSocket:
+                # A slow handshake must not be repeated, because it may start a command; only a frozen server is left.
+                async with self._end_if_silent(address, outgoing):
+                    return await exit_stack.enter_async_context(self._open_socket(address, outgoing, subprotocols))
+
+            yield await self._try_addresses(region, open_socket)
 
     @asynccontextmanager
     async def open_socket_to_member(
@@ -148,7 +177,8 @@ class RequestRelay:
         outgoing = add_hop(outgoing, hop, loop_error=_build_loop_refusal())
         async with AsyncExitStack() as exit_stack:
             try:
-                socket = await exit_stack.enter_async_context(self._open_socket(address, outgoing, subprotocols))
+                async with self._end_if_silent(address, outgoing):
+                    socket = await exit_stack.enter_async_context(self._open_socket(address, outgoing, subprotocols))
             except Unreachable as error:
                 raise Refusal(RefusalCode.UNAVAILABLE, str(error)) from error
             yield socket
@@ -162,12 +192,40 @@ class RequestRelay:
         return self._sockets_to(address).open_socket(outgoing, subprotocols=subprotocols)
 
     async def _open_reply(self, address: str, outgoing: RelayRequest) -> RelayedReply:
-        """Send the request to the address and return the reply once its headers have arrived. Raises `Unreachable`."""
+        """Send the request to the address and return the reply once its headers have arrived.
+
+        Raises `Unreachable`, also when the server answers neither the request nor a probe.
+        """
+        stack = AsyncExitStack()
+        try:
+            async with asyncio.timeout(MAX_REPLY_WAIT_S), self._end_if_silent(address, outgoing):
+                incoming = await stack.enter_async_context(self._relay_to(address).open(outgoing))
+        except BaseException as error:
+            await stack.aclose()  # The reply may have begun when the wait for it ended.
+            if not isinstance(error, TimeoutError):
+                raise
+            raise Unreachable(f"no reply from {address} within {MAX_REPLY_WAIT_S:g} s", is_sent=True) from error
+        return RelayedReply(incoming, stack, lambda: self._end_if_silent(address, outgoing))
+
+    def _end_if_silent(self, address: str, outgoing: RelayRequest) -> AbstractAsyncContextManager[None]:
+        """Return a context manager that raises `Unreachable` when the address does not answer a probe.
+
+        Probes have the hop header of the forwarded request.
+        """
+        hops = [(name, value) for name, value in outgoing.headers if name == HOPS_HEADER]
+
+        async def send_probe() -> None:
+            async with self._relay_to(address).open(RelayRequest("GET", PROBE_PATH.encode(), hops)):
+                pass  # Any reply shows that the server is alive.
+
+        return end_if_silent(self._world, send_probe, address)
+
+    def _relay_to(self, address: str) -> Relay:
+        """Return the relay to the address, whose connections stay open. Raises `Unreachable` for an invalid address."""
         relay = self._relays.get(address)
         if relay is None:
             relay = self._relays[address] = self._transport_to(address)
-        stack = AsyncExitStack()
-        return RelayedReply(await stack.enter_async_context(relay.open(outgoing)), stack)
+        return relay
 
     async def close(self) -> None:
         """Close all connections."""

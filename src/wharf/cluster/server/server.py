@@ -79,7 +79,7 @@ class Server:
         self.search_limits = SearchLimits()
         """Limits of searches; set by the wiring from the configuration."""
         self.meter = RequestMeter(world)
-        self.relay = RequestRelay(_refuse_relay)
+        self.relay = RequestRelay(world, _refuse_relay)
         """Forwards whole requests to other regions and members. Set by the wiring if there are any."""
         self.agent: AgentInterface = NoAgentInterface()
         """The agent that runs this server. Set by the wiring if there is one."""

@@ -11,6 +11,7 @@ from wharf.contract.client.flow_runners import AsyncFlowRunner
 from wharf.contract.client.nouns import ClientMethods
 from wharf.contract.client.transport import ClientReply, ClientRequest, StreamedReply, Transport
 from wharf.world import World
+from wharf.world.failover import FailoverAddresses
 
 TOKEN_HEADER: Final = "x-cluster-token"
 FORBIDDEN_STATUS: Final = 403
@@ -26,8 +27,10 @@ class AsyncClient(AsyncFlowRunner, ClientMethods[AsyncFlowRunner]):
         *,
         defaults: ClientDefaults | None = None,
         retry_policy: RetryPolicy | None = None,
+        servers: FailoverAddresses | None = None,
     ) -> None:
-        AsyncFlowRunner.__init__(self, world, transports, defaults=defaults, retry_policy=retry_policy)
+        """`servers`: which servers failed, if other clients or connections use the same ones."""
+        AsyncFlowRunner.__init__(self, world, transports, defaults=defaults, retry_policy=retry_policy, servers=servers)
         ClientMethods.__init__(self, self)
 
     async def __aenter__(self) -> Self:
@@ -51,7 +54,13 @@ class AsyncClient(AsyncFlowRunner, ClientMethods[AsyncFlowRunner]):
         It need not be closed if the new transports share the connections of this client.
         """
         state, transports = self._state, [wrap(transport) for transport in self._transports]
-        return AsyncClient(state.world, transports, defaults=state.defaults, retry_policy=state.retry_policy)
+        return AsyncClient(
+            state.world,
+            transports,
+            defaults=state.defaults,
+            retry_policy=state.retry_policy,
+            servers=state.servers,
+        )
 
 
 class TokenSource(Protocol):

@@ -22,6 +22,8 @@ class CallOptions(TypedDict, total=False):
 
     namespace: str  # Lists also accept `*` for all namespaces.
     region: str  # The region to which servers forward the request.
+    timeout_s: float
+    """Seconds for the call in all its attempts, divided among the servers. Blocking queries and streams have their own."""
 
 
 class WriteOptions(CallOptions, total=False):

@@ -3,14 +3,15 @@
 import asyncio
 import base64
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final, Literal, NamedTuple
 from urllib.parse import quote, urlencode
 
 import msgspec
 
-from wharf.contract.client.connection import build_headers, build_tls_context
+from wharf.contract.client.connection import build_headers, build_tls_context, connect_async
 from wharf.contract.client.errors import RequestRefused, build_error
+from wharf.contract.client.flow import NO_RETRIES
 from wharf.contract.client.relay.port import RelayRequest
 from wharf.contract.client.relay.websockets import (
     CLOSE_POLICY_VIOLATION,
@@ -95,6 +96,20 @@ class RunningCommand:
         await self._socket.send(HEARTBEAT_MESSAGE)
 
 
+async def _build_live_relays(settings: ClientSettings) -> list[SocketRelay]:
+    """Return a websocket relay for each server of the settings, beginning with one that replies.
+
+    A frozen server is found by a request that may be repeated, because a repeated handshake could run the command twice.
+    """
+    relays = _build_relays(settings)
+    if len(relays) < 2:
+        return relays
+    async with connect_async(settings, retry_policy=NO_RETRIES) as client:
+        with suppress(RequestRefused, Unreachable):
+            await client.status.leader()
+        return [relays[position] for position in client.servers.list_order()]
+
+
 def _build_relays(settings: ClientSettings) -> list[SocketRelay]:
     """Return a websocket relay for each server of the settings."""
     return [
@@ -168,7 +183,7 @@ async def _open_websocket(
     headers = [(name.encode(), value.encode()) for name, value in build_headers(settings).items()]
     outgoing = RelayRequest("GET", target.encode(), headers)
     last_error: Unreachable | None = None
-    for relay in relays or _build_relays(settings):
+    for relay in relays or await _build_live_relays(settings):
         opening = relay.open_socket(outgoing)
         try:
             socket = await opening.__aenter__()

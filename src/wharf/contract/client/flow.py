@@ -29,6 +29,7 @@ from wharf.contract.model.refusal import RefusalReason
 from wharf.contract.wire.endpoint_table import Endpoint, EndpointKind
 from wharf.world import World
 from wharf.world.backoff import draw_delay_s
+from wharf.world.failover import Attempt, FailoverAddresses
 
 T = TypeVar("T")
 
@@ -52,6 +53,8 @@ class SendRequest(msgspec.Struct, frozen=True):
 
     request: ClientRequest
     server: int  # Position of the server in the client's list.
+    should_watch_silence: bool = False
+    """Whether the step fails as soon as another call finds that the server is silent."""
 
 
 class PauseFlow(msgspec.Struct, frozen=True):
@@ -126,17 +129,22 @@ class ClientDefaults(msgspec.Struct, frozen=True):
 
 
 class ClientState:
-    """The state that all calls of one client share: the current server, the defaults and the retry policy."""
+    """The state that all calls of one client share: the servers, the defaults and the retry policy."""
 
     def __init__(
-        self, world: World, *, server_count: int, defaults: ClientDefaults | None, retry_policy: RetryPolicy | None
+        self,
+        world: World,
+        *,
+        server_count: int,
+        defaults: ClientDefaults | None,
+        retry_policy: RetryPolicy | None,
+        servers: FailoverAddresses | None = None,
     ) -> None:
-        assert server_count > 0, "a client needs a server"
+        """`servers`: which servers failed, shared with other clients of the same servers."""
         self.world = world
         self.defaults = defaults or ClientDefaults()
         self.retry_policy = retry_policy or RetryPolicy()
-        self.server_count = server_count
-        self.current_server = 0  # Position in the client's list of servers.
+        self.servers = servers or FailoverAddresses(world, server_count)
 
     def draw_pause_s(self, attempt: int, error: Exception | None = None) -> float:
         """Return the pause in seconds after failed attempt number `attempt`, counted from 1.
@@ -145,11 +153,6 @@ class ClientState:
         """
         requested_s = get_requested_delay_s(error)
         return self.retry_policy.draw_pause_s(attempt, self.world, requested_s)
-
-    def switch_server(self, failed_server: int) -> None:
-        """Make the server after `failed_server` the current one, unless another call has already switched."""
-        if self.current_server == failed_server:
-            self.current_server = (failed_server + 1) % self.server_count
 
 
 class FlowRun(Generic[T]):
@@ -214,43 +217,58 @@ def send_with_retries(
 ) -> Flow[ClientReply]:
     """Send a request until it succeeds, and return the reply. Raises the last error if all attempts fail.
 
-    Switches to another server if one is unreachable or has no leader. `is_repeatable`: whether the request may be sent
-    again after a server may have received it. `success_statuses`: HTTP statuses of 300 or above that are not errors.
-    This is a flow: a generator that yields steps, such as `SendRequest`, which a runner performs.
+    Uses another server if one does not reply in its part of the time, or has no leader. Only failures of all servers
+    count as an attempt of the retry policy. `is_repeatable`: whether the request may be sent again after a server may
+    have received it. `success_statuses`: HTTP statuses of 300 or above that are not errors. This is a flow: a generator
+    that yields steps, such as `SendRequest`, which a runner performs.
     """
-    retries, world = state.retry_policy, state.world
-    deadline_s = world.monotonic_s() + request.timeout_s
-    attempt, unsent_count = 1, 0
+    retries, servers = state.retry_policy, state.servers
+    budget = servers.start_call(request.timeout_s)
+    failed_attempts = 0
     while True:
-        server = state.current_server
+        attempt = budget.next_attempt()
         try:
-            reply = yield SendRequest(request, server)
+            reply = yield _build_send(request, attempt, budget.remaining_s, is_repeatable=is_repeatable)
             assert isinstance(reply, ClientReply)
+            servers.on_reply(attempt.position)
             if reply.status < 300 or reply.status in success_statuses:
                 return reply
             refused = build_error(reply)
             error: RequestRefused | Unreachable = refused
             if reply.status in FAILOVER_STATUSES:
-                state.switch_server(server)
+                servers.on_failure(attempt.position)
             # A server that is overloaded refuses requests before it executes them, so every one may be repeated.
             may_repeat = is_repeatable or refused.reason is RefusalReason.OVERLOADED
             if not isinstance(error, TRANSIENT_ERRORS) or not may_repeat:
                 raise error
         except Unreachable as unreachable:
-            state.switch_server(server)
+            servers.on_silence(attempt)
             error = unreachable
             if error.is_sent and not is_repeatable:
                 raise
-            if not error.is_sent:
-                # No server received the request: try the next one at once, until all have been tried.
-                unsent_count += 1
-                if unsent_count % state.server_count:
-                    continue
-        pause_s = state.draw_pause_s(attempt, error)
-        attempt += 1
-        if attempt > retries.max_attempts or world.monotonic_s() + pause_s >= deadline_s:
+            if budget.has_untried:
+                continue  # No pause: the next server may be well.
+        failed_attempts += 1
+        pause_s = state.draw_pause_s(failed_attempts, error)
+        if failed_attempts >= retries.max_attempts or pause_s >= budget.remaining_s:
             raise error
         yield PauseFlow(pause_s)
+
+
+def _build_send(request: ClientRequest, attempt: Attempt, remaining_s: float, *, is_repeatable: bool) -> SendRequest:
+    """Return the step for one attempt. Its server gets a part of the time to accept the connection and to reply.
+
+    The server gets all the `remaining_s` for the reply if no other server may receive the request after it. A
+    long-running request keeps its timeout, because silence is normal for it. If such a request may be repeated, the
+    step ends once another call finds that the server is silent.
+    """
+    timeout_s = attempt.timeout_s if is_repeatable else max(attempt.timeout_s, remaining_s)
+    limited = msgspec.structs.replace(
+        request,
+        timeout_s=request.timeout_s if request.is_long_running else timeout_s,
+        connect_timeout_s=min(request.connect_timeout_s, attempt.timeout_s),
+    )
+    return SendRequest(limited, attempt.position, should_watch_silence=request.is_long_running and is_repeatable)
 
 
 def send_once(state: ClientState, request: ClientRequest) -> Flow[ClientReply]:
@@ -259,25 +277,18 @@ def send_once(state: ClientState, request: ClientRequest) -> Flow[ClientReply]:
     Tries the other servers only while no server has received the request. Raises `Unreachable`. This is a flow: a
     generator that yields steps, such as `SendRequest`, which a runner performs.
     """
-    for _ in range(state.server_count - 1):
-        server = state.current_server
+    budget = state.servers.start_call(request.timeout_s)
+    while True:
+        attempt = budget.next_attempt()
         try:
-            return (yield from _send_to(server, request))
+            reply = yield _build_send(request, attempt, budget.remaining_s, is_repeatable=False)
+            assert isinstance(reply, ClientReply)
+            state.servers.on_reply(attempt.position)
+            return reply
         except Unreachable as error:
-            state.switch_server(server)
-            if error.is_sent:
+            state.servers.on_silence(attempt)
+            if error.is_sent or not budget.has_untried:
                 raise
-    return (yield from _send_to(state.current_server, request))
-
-
-def _send_to(server: int, request: ClientRequest) -> Flow[ClientReply]:
-    """Send a request to the server at this position in the client's list, and return the reply.
-
-    This is a flow: a generator that yields steps, such as `SendRequest`, which a runner performs.
-    """
-    reply = yield SendRequest(request, server)
-    assert isinstance(reply, ClientReply)
-    return reply
 
 
 def _can_repeat(endpoint: Endpoint, request: ClientRequest) -> bool:
@@ -299,9 +310,9 @@ def build_request(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> 
         value = options.get(name, default)
         if value:
             query.append((name, str(value)))
-    timeout_s = STREAMED_BODY_TIMEOUT_S if endpoint.has_streamed_body else REQUEST_TIMEOUT_S
+    timeout_s = STREAMED_BODY_TIMEOUT_S if endpoint.has_streamed_body else options.get("timeout_s", REQUEST_TIMEOUT_S)
     if endpoint.kind is EndpointKind.READ:
-        timeout_s = _add_read_options(endpoint, spec, defaults, query)
+        timeout_s = _add_read_options(endpoint, spec, defaults, query, timeout_s=timeout_s)
     headers = dict(spec.headers)
     body = b""
     if spec.body is not None:
@@ -312,16 +323,32 @@ def build_request(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> 
         if key:
             headers["idempotency-key"] = key
     return ClientRequest(
-        endpoint.method, build_path(endpoint, spec.path_values), tuple(query), headers, body, timeout_s
+        endpoint.method,
+        build_path(endpoint, spec.path_values),
+        tuple(query),
+        headers,
+        body,
+        timeout_s,
+        is_long_running=endpoint.has_streamed_body or _is_blocking(endpoint, spec),
     )
 
 
+def _is_blocking(endpoint: Endpoint, spec: RequestSpec) -> bool:
+    """Return whether the request is a blocking query: the server replies when the result has changed."""
+    return endpoint.kind is EndpointKind.READ and endpoint.can_block and bool(spec.options.get("index", 0))
+
+
 def _add_read_options(
-    endpoint: Endpoint, spec: RequestSpec, defaults: ClientDefaults, query: list[tuple[str, str]]
+    endpoint: Endpoint,
+    spec: RequestSpec,
+    defaults: ClientDefaults,
+    query: list[tuple[str, str]],
+    *,
+    timeout_s: float,
 ) -> float:
     """Add the options of a read to `query`, a list of (name, text), and return the timeout in seconds for the reply.
 
-    If the read waits for a change (`index`), the timeout is the wait time with a margin.
+    `timeout_s` is the timeout of a read that does not wait. If the read waits for a change (`index`), the timeout is the wait time with a margin.
     """
     options = spec.options
     text_by_name = {
@@ -336,10 +363,9 @@ def _add_read_options(
         query.append(("reverse", "true"))
     if options.get("stale", defaults.stale):
         query.append(("stale", ""))
-    index = options.get("index", 0)
-    if not index or not endpoint.can_block:
-        return REQUEST_TIMEOUT_S
-    query.append(("index", str(index)))
+    if not _is_blocking(endpoint, spec):
+        return timeout_s
+    query.append(("index", str(options["index"])))
     wait_s = options.get("wait_s")
     if wait_s is not None:
         query.append(

@@ -37,6 +37,7 @@ from wharf.contract.client.transport import (
 )
 from wharf.contract.wire.endpoint_table import Endpoint
 from wharf.world import World
+from wharf.world.failover import FailoverAddresses
 
 T = TypeVar("T")
 
@@ -53,9 +54,18 @@ class AsyncFlowRunner:
         *,
         defaults: ClientDefaults | None = None,
         retry_policy: RetryPolicy | None = None,
+        servers: FailoverAddresses | None = None,
     ) -> None:
+        """`servers`: which servers failed, if other clients or connections use the same ones."""
         self._transports = tuple(transports)
-        self._state = ClientState(world, server_count=len(transports), defaults=defaults, retry_policy=retry_policy)
+        self._state = ClientState(
+            world, server_count=len(transports), defaults=defaults, retry_policy=retry_policy, servers=servers
+        )
+
+    @property
+    def servers(self) -> FailoverAddresses:
+        """The servers of this client: which one is used first, and which ones failed."""
+        return self._state.servers
 
     async def close(self) -> None:
         """Close the connections to all servers."""
@@ -123,6 +133,8 @@ class AsyncFlowRunner:
     async def _perform_step(self, step: Step) -> StepResult:
         """Perform one step of a flow and return its result: a reply, the head of a streamed reply, a chunk, or None."""
         match step:
+            case SendRequest(request, server, True):
+                return await self._send_until_silent(request, server)
             case SendRequest(request, server):
                 return await self._transports[server].send(request)
             case OpenStream(request, server):
@@ -135,6 +147,17 @@ class AsyncFlowRunner:
             case PauseFlow(seconds):
                 await asyncio.sleep(seconds)
         return None
+
+    async def _send_until_silent(self, request: ClientRequest, server: int) -> ClientReply:
+        """Send a request to a server, and wait for the reply until another call finds that the server is silent.
+
+        Raises `Unreachable`.
+        """
+        try:
+            async with self._state.servers.end_on_silence(server):
+                return await self._transports[server].send(request)
+        except TimeoutError:
+            raise Unreachable("the server does not reply to other requests either", is_sent=True) from None
 
 
 class SyncFlowRunner:

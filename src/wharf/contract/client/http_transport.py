@@ -9,7 +9,6 @@ from typing import Any, Final
 import httpx2
 
 from wharf.contract.client.transport import (
-    CONNECT_TIMEOUT_S,
     UNIX_SCHEME,
     ClientReply,
     ClientRequest,
@@ -60,7 +59,7 @@ class _HttpConfig:
 
         Raises `Unreachable` if the request is invalid.
         """
-        timeout = httpx2.Timeout(request.timeout_s, connect=min(CONNECT_TIMEOUT_S, request.timeout_s))
+        timeout = httpx2.Timeout(request.timeout_s, connect=min(request.connect_timeout_s, request.timeout_s))
         with self.translate_errors():
             built: httpx2.Request = client.build_request(
                 request.method,
@@ -142,7 +141,9 @@ class HttpTransport:
         """Send a request and return its reply once the head was received. Raises `Unreachable`."""
         built = self._config.build_request(self._http, request)
         with self._config.translate_errors():
-            return HttpStreamedReply(self._config, await self._http.send(built, stream=True))
+            reply = await self._http.send(built, stream=True)
+        _limit_chunks(built, request)
+        return HttpStreamedReply(self._config, reply)
 
     async def close(self) -> None:
         """Close the connections to the server."""
@@ -205,7 +206,9 @@ class SyncHttpTransport:
         """Send a request and return its reply once the head was received. Raises `Unreachable`."""
         built = self._config.build_request(self._http, request)
         with self._config.translate_errors():
-            return SyncHttpStreamedReply(self._config, self._http.send(built, stream=True))
+            reply = self._http.send(built, stream=True)
+        _limit_chunks(built, request)
+        return SyncHttpStreamedReply(self._config, reply)
 
     def close(self) -> None:
         """Close the connections to the server."""
@@ -229,6 +232,15 @@ class SyncHttpStreamedReply:
 
     def close(self) -> None:
         self._reply.close()
+
+
+def _limit_chunks(built: httpx2.Request, request: ClientRequest) -> None:
+    """Set the time limit for each chunk of a streamed reply, whose head was received within another limit.
+
+    The HTTP library reads the limit from the extensions of the request before each chunk.
+    """
+    if request.chunk_timeout_s is not None:
+        built.extensions["timeout"]["read"] = request.chunk_timeout_s
 
 
 def _get_headers(reply: httpx2.Response) -> dict[str, str]:

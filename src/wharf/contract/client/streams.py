@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from wharf.contract.client.calls import RequestSpec
+from wharf.contract.client.calls import RequestSpec, is_repeatable
 from wharf.contract.client.errors import TRANSIENT_ERRORS, UnexpectedReply, build_error
 from wharf.contract.client.flow import (
     FAILOVER_STATUSES,
@@ -21,10 +21,11 @@ from wharf.contract.client.flow import (
     build_request,
     decode_json,
 )
-from wharf.contract.client.transport import ClientReply, Unreachable
+from wharf.contract.client.transport import ClientReply, ClientRequest, Unreachable
 from wharf.contract.wire.agents import MonitorFrame
 from wharf.contract.wire.endpoint_table import Endpoint
 from wharf.contract.wire.events import EventLine
+from wharf.world.failover import Attempt
 
 MAX_SILENCE_S: Final = 75.0
 """Servers send a heartbeat on a stream at least every 30 s; after this silence the stream counts as broken."""
@@ -64,13 +65,12 @@ def _read_until_end(state: ClientState, endpoint: Endpoint, spec: RequestSpec, d
     cases if another one may help. This is a flow: a generator that yields steps, such as `SendRequest`, which a runner
     performs.
     """
-    request = msgspec.structs.replace(build_request(state, endpoint, spec), timeout_s=MAX_SILENCE_S)
-    server = state.current_server
+    request = msgspec.structs.replace(build_request(state, endpoint, spec), chunk_timeout_s=MAX_SILENCE_S)
+    streamed_reply, attempt = yield from _open_stream(state, request, is_repeatable=is_repeatable(endpoint))
     try:
-        streamed_reply: Any = yield OpenStream(request, server)  # The streamed reply of the runner's transport.
         if streamed_reply.status >= 300:
             if streamed_reply.status in FAILOVER_STATUSES:
-                state.switch_server(server)
+                state.servers.on_failure(attempt.position)
             raise build_error(
                 ClientReply(streamed_reply.status, streamed_reply.headers, (yield from _read_body(streamed_reply)))
             )
@@ -83,8 +83,33 @@ def _read_until_end(state: ClientState, endpoint: Endpoint, spec: RequestSpec, d
         yield CloseStream(streamed_reply)
         return has_value
     except Unreachable:
-        state.switch_server(server)
+        state.servers.on_silence(attempt)
         raise
+
+
+def _open_stream(state: ClientState, request: ClientRequest, *, is_repeatable: bool) -> Flow[tuple[Any, Attempt]]:
+    """Open a streamed reply at the first server that sends its head in its part of the time.
+
+    Returns the streamed reply of the runner's transport, and the attempt. Raises `Unreachable`. This is a flow: a
+    generator that yields steps, such as `OpenStream`, which a runner performs.
+    """
+    budget = state.servers.start_call(request.timeout_s)
+    while True:
+        attempt = budget.next_attempt()
+        limited = msgspec.structs.replace(
+            request,
+            timeout_s=attempt.timeout_s if is_repeatable else budget.remaining_s,
+            connect_timeout_s=attempt.timeout_s,
+        )
+        try:
+            streamed_reply: Any = yield OpenStream(limited, attempt.position)
+        except Unreachable as error:
+            state.servers.on_silence(attempt)
+            if not budget.has_untried or (error.is_sent and not is_repeatable):
+                raise
+        else:
+            state.servers.on_reply(attempt.position)
+            return streamed_reply, attempt
 
 
 def _read_body(streamed_reply: Any) -> Flow[bytes]:

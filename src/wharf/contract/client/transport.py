@@ -7,7 +7,9 @@ from typing import Final, Protocol
 import msgspec
 
 REQUEST_TIMEOUT_S: Final = 30.0
+"""Seconds for a call, in all its attempts. Protects callers from servers that never reply."""
 CONNECT_TIMEOUT_S: Final = 10.0
+"""Seconds for a connection, if no other server can be tried. Protects callers from networks that drop all packets."""
 UNIX_SCHEME: Final = "unix://"
 """Prefix of an address that is the path of a Unix socket."""
 
@@ -42,7 +44,11 @@ class ClientRequest(msgspec.Struct, frozen=True):
     query: tuple[tuple[str, str], ...] = ()  # Names and values, not encoded.
     headers: Mapping[str, str] = {}
     body: bytes = b""
-    timeout_s: float = REQUEST_TIMEOUT_S  # Limits the wait for the reply, or for each chunk of a streamed one.
+    timeout_s: float = REQUEST_TIMEOUT_S  # Limits the wait for the reply, or for the head of a streamed one.
+    connect_timeout_s: float = CONNECT_TIMEOUT_S
+    chunk_timeout_s: float | None = None  # Limits the wait for each chunk of a streamed reply; None: `timeout_s`.
+    is_long_running: bool = False
+    """Whether the server may wait or work for the whole timeout before it replies, as for a blocking query."""
 
 
 class ClientReply(msgspec.Struct, frozen=True):

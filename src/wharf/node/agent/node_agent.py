@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from itertools import cycle
 from typing import Any, Final
 
 from wharf.contract.client import AsyncClient
@@ -75,7 +74,7 @@ class NodeAgent:
         servers: Sequence[SocketRelay],
         server_endpoints: Sequence[Dialer] = (),
     ) -> None:
-        """`servers` carry the node channel, used in turn; `server_endpoints` are for API requests of tasks."""
+        """`servers` carry the node channel, `server_endpoints` API requests of tasks; both in the client's order."""
         self._world = world
         self._client = client
         self._settings = settings
@@ -206,7 +205,7 @@ class NodeAgent:
         )
         self._stats_handlers = self._build_stats_handlers()
         self.channel_connection = ChannelConnection(
-            self._world, self._build_dispatcher(), self._identity, cycle(servers).__next__
+            self._world, self._build_dispatcher(), self._identity, servers, self._client.servers
         )
 
     def _build_stats_handlers(self) -> StatsHandlers:

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 import msgspec
@@ -14,6 +15,7 @@ from wharf.node.channel.endpoint import ChannelEndpoint, RequestHandler
 from wharf.node.credentials import NodeCredentials
 from wharf.world import World
 from wharf.world.backoff import Backoff
+from wharf.world.failover import CallBudget, FailoverAddresses
 
 log = logging.getLogger(__name__)
 
@@ -22,12 +24,15 @@ SECRET_HEADER: Final = b"x-cluster-node-secret"
 # Short delays: after a network failure, a node must be reachable again within five seconds.
 MIN_RETRY_DELAY_S: Final = 0.25
 MAX_RETRY_DELAY_S: Final = 3.0
+OPEN_TIMEOUT_S: Final = 10.0
+"""Seconds for opening the channel, divided among the servers. Protects the node from servers that never reply."""
 
 
 class ChannelConnection:
     """The node's websocket to one of the servers, opened again whenever it is closed.
 
-    `next_server` returns a relay to another server each time it is called.
+    `servers` are relays to the servers, in the order of `addresses`, which the node's other connections share: as soon as
+    a heartbeat misses its reply, the channel leaves the silent server too.
     """
 
     def __init__(
@@ -35,11 +40,13 @@ class ChannelConnection:
         world: World,
         request_handler: RequestHandler,
         identity: NodeCredentials,
-        next_server: Callable[[], SocketRelay],
+        servers: Sequence[SocketRelay],
+        addresses: FailoverAddresses,
     ) -> None:
         self._world = world
         self._request_handler = request_handler
-        self._next_server = next_server
+        self._servers = servers
+        self._addresses = addresses
         target = f"/v1/node/{identity.id}/channel"
         self._handshake = RelayRequest("GET", target.encode(), [(SECRET_HEADER, identity.secret_id.encode())])
         self.is_open = asyncio.Event()
@@ -47,18 +54,53 @@ class ChannelConnection:
     async def run(self) -> None:
         """Connect to a server, handle its requests, and reconnect with growing delays. Runs until canceled."""
         backoff = Backoff(self._world.random, min_s=MIN_RETRY_DELAY_S, max_s=MAX_RETRY_DELAY_S)
+        budget = self._addresses.start_call(OPEN_TIMEOUT_S)
         while True:
+            if not budget.has_untried:
+                budget = self._addresses.start_call(OPEN_TIMEOUT_S)
             try:
-                async with self._next_server().open_socket(self._handshake) as socket:
+                async with self._open_socket(budget) as (socket, position):
                     log.info("node channel is open")
                     backoff.reset()
+                    budget = self._addresses.start_call(OPEN_TIMEOUT_S)
                     self.is_open.set()
-                    await self._handle_messages(socket)
+                    await self._handle_until_silent(socket, position)
             except (Unreachable, HandshakeRefused) as error:
                 log.info("failed to open node channel error=%s", error)
             finally:
                 self.is_open.clear()
             await asyncio.sleep(backoff.next_delay_s())
+
+    @asynccontextmanager
+    async def _open_socket(self, budget: CallBudget) -> AsyncIterator[tuple[WebSocket, int]]:
+        """Open a websocket to the next server of the budget; as a context manager, yield it with the server's position.
+
+        Raises `Unreachable` if the server does not reply in its part of the time, and `HandshakeRefused`.
+        """
+        attempt = budget.next_attempt()
+        opening = self._servers[attempt.position].open_socket(self._handshake)
+        try:
+            async with asyncio.timeout(attempt.timeout_s):
+                socket = await opening.__aenter__()
+        except (TimeoutError, Unreachable) as error:
+            self._addresses.on_silence(attempt)
+            if isinstance(error, Unreachable):
+                raise
+            raise Unreachable(f"no handshake within {attempt.timeout_s:g} s", is_sent=True) from error
+        self._addresses.on_reply(attempt.position)
+        try:
+            yield socket, attempt.position
+        finally:
+            await opening.__aexit__(None, None, None)
+
+    async def _handle_until_silent(self, socket: WebSocket, position: int) -> None:
+        """Handle the messages of one connection until it is closed, or until its server turns out to be silent."""
+        try:
+            async with self._addresses.end_on_silence(position):
+                await self._handle_messages(socket)
+        except TimeoutError:
+            log.info("closing node channel: its server does not reply to other requests")
+            socket.abort()
 
     async def _handle_messages(self, socket: WebSocket) -> None:
         """Handle the messages of one connection until it is closed; an undecodable message closes it."""

@@ -6,6 +6,7 @@ nothing; `LogUnavailable`, the request was certainly not executed; `ReplyLost`, 
 
 import asyncio
 import enum
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ from wharf.cluster.engines.etcd.settings import EtcdSettings
 from wharf.cluster.engines.etcd.tls_check import find_tls_problem
 from wharf.cluster.engines.port import LogMisconfigured, LogUnavailable
 from wharf.world import World
+from wharf.world.failover import FailoverAddresses
 
 
 class EtcdRefusalReason(enum.StrEnum):
@@ -134,7 +136,8 @@ def load_credentials(settings: EtcdSettings) -> ProtobufMessage | None:
 class EtcdChannel:
     """The connection to one etcd member, with the calls that this package uses."""
 
-    def __init__(self, endpoint: str, credentials: ProtobufMessage | None) -> None:
+    def __init__(self, endpoint: str, credentials: ProtobufMessage | None, *, position: int = 0) -> None:
+        self.position = position  # Among the configured endpoints.
         self.endpoint = endpoint
         self.channel = (
             grpc.aio.secure_channel(endpoint, credentials, options=CHANNEL_OPTIONS)
@@ -165,7 +168,7 @@ class EtcdClient:
         self._settings = settings
         self._world = world
         self._channels: list[EtcdChannel] = []
-        self._current = 0
+        self._members = FailoverAddresses(world, len(settings.endpoints))
         self._metadata: tuple[tuple[str, str], ...] = (REQUIRE_LEADER_METADATA,)
         self._has_token = False
         self._watches: dict[int, EtcdWatch] = {}
@@ -174,7 +177,10 @@ class EtcdClient:
 
     def open(self) -> None:
         credentials = load_credentials(self._settings)
-        self._channels = [EtcdChannel(endpoint, credentials) for endpoint in self._settings.endpoints]
+        self._channels = [
+            EtcdChannel(endpoint, credentials, position=position)
+            for position, endpoint in enumerate(self._settings.endpoints)
+        ]
         self._has_token = False
         self._closing = asyncio.get_running_loop().create_future()
         self.is_closed = False
@@ -197,12 +203,12 @@ class EtcdClient:
         for _ in range(len(self._channels)):
             if self.is_closed:
                 break
-            channel = self._channels[self._current % len(self._channels)]
+            channel = self._channels[self._members.current]
             if channel.is_ready() or await self._dial(channel):
                 if self._settings.user and not self._has_token:
                     await self._authenticate(channel)
                 return channel
-            self._prefer_next_member(channel)
+            self._members.on_failure(channel.position)
         if self.is_closed:
             raise LogUnavailable(f"the connection to {self._settings.describe()} is closed")
         if self._settings.tls is not None:
@@ -228,11 +234,6 @@ class EtcdClient:
                 return False
             state = channel.channel.get_state(try_to_connect=True)
         return True
-
-    def _prefer_next_member(self, channel: EtcdChannel) -> None:
-        """Use another member from now on, unless another call has switched already."""
-        if self._channels and self._channels[self._current % len(self._channels)] is channel:
-            self._current += 1
 
     async def _authenticate(self, channel: EtcdChannel) -> None:
         """Log in and store the token. Raises `LogMisconfigured` if etcd rejects the login."""
@@ -263,25 +264,31 @@ class EtcdClient:
             raise LogUnavailable(str(error)) from error
 
     async def _call(self, method: str, request: ProtobufMessage, *, is_repeatable: bool) -> ProtobufMessage:
-        """Send a request until it has a result or the request timeout has passed."""
-        deadline = self._world.monotonic_s() + self._settings.request_timeout_s
+        """Send a request until it has a result or the request timeout has passed.
+
+        If it is repeatable, each member gets a part of the time, because a frozen member never replies.
+        """
+        budget = self._members.start_call(self._settings.request_timeout_s)
         while True:
             channel = await self.get_connected_channel()
-            remaining_s = deadline - self._world.monotonic_s()
-            # Leave time for another member if this one hangs.
-            attempt_s = remaining_s / 2 if is_repeatable and len(self._channels) > 1 else remaining_s
+            attempt = budget.next_attempt(channel.position)
+            attempt_s = attempt.timeout_s if is_repeatable else budget.remaining_s
             try:
-                return await getattr(channel, method)(request, timeout=max(attempt_s, 0.01), metadata=self._metadata)
+                reply = await getattr(channel, method)(request, timeout=max(attempt_s, 0.01), metadata=self._metadata)
+                self._members.on_reply(channel.position)
+                return reply
             except grpc.aio.AioRpcError as error:
                 failure = self._translate_error(error)
                 if isinstance(failure, EtcdRefusal):
                     raise failure from error
                 if self._has_token and any(text in (error.details() or "") for text in STALE_TOKEN_TEXTS):
                     self._has_token = False
+                elif error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    self._members.on_silence(attempt)
                 else:
-                    self._prefer_next_member(channel)
+                    self._members.on_failure(channel.position)
                 may_repeat = is_repeatable or isinstance(failure, LogUnavailable)
-                if not may_repeat or self._world.monotonic_s() + _RETRY_DELAY_S >= deadline:
+                if not may_repeat or budget.remaining_s <= _RETRY_DELAY_S:
                     raise failure from error
             except grpc.aio.UsageError as error:
                 # The channel was closed during the call, before or after the request was sent.
@@ -318,6 +325,7 @@ class EtcdClient:
         channel = await self.get_connected_channel()
         assert self._closing is not None, "a connected client was opened"
         watch = EtcdWatch(self, channel, channel.watch(metadata=self._metadata))
+        watch.exit_stack.enter_context(self._members.watch_silence(channel.position, watch.abandon))
         self._watches[id(watch)] = watch
         opening = self._world.start_task(watch.start(request), name="opening of a watch on etcd")
         try:
@@ -340,7 +348,7 @@ class EtcdClient:
         details = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
         if any(text in (details or "") for text in STALE_TOKEN_TEXTS):
             self._has_token = False
-        self._prefer_next_member(channel)
+        self._members.on_failure(channel.position)
         return f"the watch on {self._settings.describe()} ended: {details}"
 
     def raise_if_closed(self) -> None:
@@ -358,6 +366,9 @@ class EtcdWatch:
         self._client = client
         self._channel = channel
         self._stream = stream
+        self._is_abandoned = False
+        self.exit_stack = ExitStack()
+        """Ends the subscription to the silence of the member."""
 
     async def start(self, request: ProtobufMessage) -> None:
         """Send the request that creates the watch."""
@@ -377,6 +388,9 @@ class EtcdWatch:
             raise WatchBroken(self._client.on_watch_broken(self._channel, error)) from error
         except asyncio.CancelledError:
             self._client.raise_if_closed()
+            task = asyncio.current_task()
+            if self._is_abandoned and (task is None or not task.cancelling()):
+                raise WatchBroken(f"the watch ended, because {self._channel.endpoint} does not reply") from None
             raise
         if response is grpc.aio.EOF:
             raise WatchBroken(self._client.on_watch_broken(self._channel, "the member ended the stream"))
@@ -387,6 +401,12 @@ class EtcdWatch:
             raise WatchBroken(self._client.on_watch_broken(self._channel, response.cancel_reason))
         return response
 
+    def abandon(self) -> None:
+        """End the watch, because its member does not reply to other requests. Its reader gets `WatchBroken`."""
+        self._is_abandoned = True
+        self._stream.cancel()
+
     def stop(self) -> None:
+        self.exit_stack.close()
         self._client.remove_watch(self)
         self._stream.cancel()

@@ -58,8 +58,8 @@ class FindNodeReply(msgspec.Struct, frozen=True):
     place: ProcessAddress | None
 
 
-REPORT_HELD_NODES: Final = RpcMethod("holding-nodes", HeldNodesReport, EmptyMessage)
-FIND_NODE: Final = RpcMethod("where-is-node", FindNodeRequest, FindNodeReply)
+REPORT_HELD_NODES: Final = RpcMethod("holding-nodes", HeldNodesReport, EmptyMessage, is_repeatable=True)
+FIND_NODE: Final = RpcMethod("where-is-node", FindNodeRequest, FindNodeReply, is_repeatable=True)
 
 
 class NodeDirectory:

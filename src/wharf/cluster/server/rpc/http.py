@@ -10,15 +10,17 @@ from typing import Final
 import msgspec
 
 from wharf.cluster.server.rpc.method import RpcReply, RpcTransport
+from wharf.contract.client.liveness import PROBE_PATH, PROBE_TIMEOUT_S, end_if_silent
 from wharf.contract.client.transport import ClientReply, ClientRequest, Transport, Unreachable
 from wharf.contract.model.cluster import Member
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.wire.errors import CODE_HEADER, build_refusal
+from wharf.world import World
 
 RPC_PATH: Final = "/v1/server/ask/"
 SECRET_HEADER: Final = "x-cluster-door-secret"
-REPLY_TIMEOUT_S: Final = 30.0
-"""How long to wait for the reply of another member."""
+REPLY_TIMEOUT_S: Final = 20.0
+"""Seconds for the reply of another member. Shorter than a client's timeout, so that the client gets the reason."""
 UNEXECUTED_CODES: Final = frozenset({RefusalCode.TOO_LARGE, RefusalCode.UNAVAILABLE, RefusalCode.NO_LEADER})
 """Refusals which prove that the call was not executed."""
 
@@ -28,7 +30,8 @@ _decode_reply = msgspec.msgpack.Decoder(RpcReply).decode
 class HttpPeerTransports:
     """Carries RPC calls to other members over HTTP. One transport for each address is kept open."""
 
-    def __init__(self, open_transport: Callable[[str], Transport]) -> None:
+    def __init__(self, world: World, open_transport: Callable[[str], Transport]) -> None:
+        self._world = world
         self._open_transport = open_transport
         self._transports: dict[str, Transport] = {}
 
@@ -37,7 +40,7 @@ class HttpPeerTransports:
         transport = self._transports.get(member.address)
         if transport is None:
             transport = self._transports[member.address] = self._open_transport(member.address)
-        return _HttpTransport(transport, member)
+        return _HttpTransport(self._world, transport, member)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -48,7 +51,8 @@ class HttpPeerTransports:
 class _HttpTransport:
     """Carries RPC calls to the brain of one member over HTTP."""
 
-    def __init__(self, transport: Transport, member: Member) -> None:
+    def __init__(self, world: World, transport: Transport, member: Member) -> None:
+        self._world = world
         self._transport = transport
         self._member = member
 
@@ -60,7 +64,8 @@ class _HttpTransport:
         headers = {SECRET_HEADER: self._member.door_secret, "content-type": "application/msgpack"}
         try:
             request = ClientRequest("PUT", RPC_PATH + name, headers=headers, body=body, timeout_s=REPLY_TIMEOUT_S)
-            reply = await self._transport.send(request)
+            async with end_if_silent(self._world, self._send_probe, self._member.address):
+                reply = await self._transport.send(request)
         except Unreachable as error:
             code = RefusalCode.OUTCOME_UNKNOWN if error.is_sent else RefusalCode.UNAVAILABLE
             raise Refusal(code, f"the leader, {self._member.name}, did not reply: {error}") from error
@@ -72,6 +77,10 @@ class _HttpTransport:
             # The call may have been executed.
             text = f"the leader, {self._member.name}, sent an undecodable reply: {error}"
             raise Refusal(RefusalCode.OUTCOME_UNKNOWN, text) from error
+
+    async def _send_probe(self) -> None:
+        """Send a request that needs no work. Raises `Unreachable` if the member does not reply."""
+        await self._transport.send(ClientRequest("GET", PROBE_PATH, timeout_s=PROBE_TIMEOUT_S))
 
     def _build_refusal(self, reply: ClientReply) -> Refusal:
         """Return the refusal for a reply whose status is not 200.

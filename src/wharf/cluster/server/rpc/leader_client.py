@@ -1,6 +1,9 @@
 """The client of RPC: calls the leader's brain, wherever it runs."""
 
-from typing import TypeVar
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -8,10 +11,20 @@ from wharf.cluster.server.log.preview import forbid_in_preview
 from wharf.cluster.server.rpc.method import PeerTransports, RpcMethod, RpcTransport
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import LEADER, MEMBERS
+from wharf.cluster.state.watches import watch_key
 from wharf.contract.model.refusal import Refusal, RefusalCode, no_leader
 
 RequestT = TypeVar("RequestT")
 ReplyT = TypeVar("ReplyT")
+
+LEADER_CHANGE_GRACE_S: Final = 1.0
+"""Seconds in which a former leader may still reply to a call.
+
+A leader that transferred its leadership replies at once. A frozen one never does, and would hold the caller until the
+reply timeout.
+"""
+MAX_LEADERS_PER_CALL: Final = 3
+"""How many leaders one repeatable call may try. Protects callers while servers lead in turn."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -28,9 +41,25 @@ class LeaderClient:
         self._peers = peers
 
     async def call(self, method: RpcMethod[RequestT, ReplyT], request: RequestT) -> ReplyT:
-        """Call a method of the leader's brain and return its reply. Raises `Refusal`."""
+        """Call a method of the leader's brain and return its reply. Raises `Refusal`.
+
+        If another server becomes the leader before the reply, a repeatable method is called there. The outcome of other
+        methods is then unknown.
+        """
         forbid_in_preview()
-        reply = await self._leader_transport().call(method.name, _encode(request))
+        body = _encode(request)
+        for _ in range(MAX_LEADERS_PER_CALL):
+            transport = self._leader_transport()
+            try:
+                async with self._end_on_leader_change():
+                    reply = await transport.call(method.name, body)
+                break
+            except TimeoutError:
+                if not method.is_repeatable:
+                    text = "another server became the leader before the reply; check the current state before you retry"
+                    raise Refusal(RefusalCode.OUTCOME_UNKNOWN, text) from None
+        else:
+            raise no_leader()
         if reply.code is not None:
             raise Refusal(reply.code, reply.text, reply.reason)
         return method.decode_reply(reply.body)
@@ -47,6 +76,32 @@ class LeaderClient:
         if reply.code is not None:
             raise Refusal(reply.code, reply.text, reply.reason)
         return method.decode_reply(reply.body)
+
+    @asynccontextmanager
+    async def _end_on_leader_change(self) -> AsyncIterator[None]:
+        """Return a context manager that raises `TimeoutError` some time after another member became the leader."""
+        loop, former_id = asyncio.get_running_loop(), self._get_leader_id()
+        limit = asyncio.timeout(None)
+
+        def check_leader() -> None:
+            subscription.rearm()
+            if not subscription.is_closed and limit.when() is None and self._get_leader_id() not in ("", former_id):
+                limit.reschedule(loop.time() + LEADER_CHANGE_GRACE_S)
+
+        def on_change() -> None:
+            loop.call_soon(check_leader)  # The batch is still being applied.
+
+        subscription = self._replica.watches.subscribe([watch_key(LEADER)], on_change)
+        try:
+            async with limit:
+                yield
+        finally:
+            subscription.close()
+
+    def _get_leader_id(self) -> str:
+        """Return the id of the leading member, or an empty text if there is none."""
+        leader = self._replica.get(LEADER)
+        return leader.member_id if leader is not None else ""
 
     def _leader_transport(self) -> RpcTransport:
         """Return the transport to the leader's brain. Raises `Refusal` if no leader is known."""

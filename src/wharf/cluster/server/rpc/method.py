@@ -15,11 +15,15 @@ ReplyT = TypeVar("ReplyT")
 class RpcMethod(Generic[RequestT, ReplyT]):
     """An RPC method: its name and the types of its messages.
 
-    The name is part of the protocol between servers of different versions.
+    The name is part of the protocol between servers of different versions. `is_repeatable`: whether a second call has no
+    further effect, so that a new leader may be called after an old one did not reply.
     """
 
-    def __init__(self, name: str, request_type: type[RequestT], reply_type: type[ReplyT]) -> None:
+    def __init__(
+        self, name: str, request_type: type[RequestT], reply_type: type[ReplyT], *, is_repeatable: bool = False
+    ) -> None:
         self.name = name
+        self.is_repeatable = is_repeatable
         self.decode_request = msgspec.msgpack.Decoder(request_type).decode
         self.decode_reply = msgspec.msgpack.Decoder(reply_type).decode
 

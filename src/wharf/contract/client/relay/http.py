@@ -8,7 +8,8 @@ import httpx2
 
 from wharf.contract.client.http_transport import UNSENT_ERRORS
 from wharf.contract.client.relay.port import RelayReply, RelayRequest, remove_hop_by_hop_headers
-from wharf.contract.client.transport import CONNECT_TIMEOUT_S, UNIX_SCHEME, Unreachable
+from wharf.contract.client.transport import UNIX_SCHEME, Unreachable
+from wharf.world.failover import MAX_PART_S
 
 
 class HttpRelay:
@@ -22,7 +23,7 @@ class HttpRelay:
             self._base = httpx2.URL("http://localhost" if path else address)
             self._http = httpx2.AsyncClient(
                 limits=limits,
-                timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S),
+                timeout=httpx2.Timeout(None, connect=MAX_PART_S),
                 trust_env=False,
                 verify=verify,
                 transport=httpx2.AsyncHTTPTransport(uds=path, limits=limits) if path else None,

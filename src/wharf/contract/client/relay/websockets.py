@@ -51,6 +51,10 @@ class WebSocket(Protocol):
 
     async def close(self, code: int) -> None: ...
 
+    def abort(self) -> None:
+        """Drop the connection without a closing handshake, which a silent server would not answer."""
+        ...
+
 
 class SocketRelay(Protocol):
     """Opens websockets to one server, to forward their messages."""
@@ -157,3 +161,6 @@ class _ClientWebSocket:
 
     async def close(self, code: int) -> None:
         await self._connection.close(to_sendable_close_code(code))
+
+    def abort(self) -> None:
+        self._connection.transport.abort()

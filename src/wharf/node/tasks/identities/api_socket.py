@@ -16,8 +16,10 @@ from typing import Final
 
 from wharf.contract.client import Unreachable
 from wharf.contract.client.relay.dialers import ByteStream, Dialer
+from wharf.contract.client.transport import CONNECT_TIMEOUT_S
 from wharf.node.tasks.identities.tokens import API_SOCKET_FILE
 from wharf.world import World
+from wharf.world.failover import FailoverAddresses
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +47,11 @@ NO_SERVER_RESPONSE: Final = (b"502 Bad Gateway", b"no server can be reached")
 class ApiSocket:
     """The API socket of one task. Close it when the task has ended."""
 
-    def __init__(self, world: World, servers: Sequence[Dialer]) -> None:
+    def __init__(self, world: World, servers: Sequence[Dialer], addresses: FailoverAddresses) -> None:
+        """`servers` are in the order of `addresses`, which the node's other connections share."""
         self._world = world
-        self._servers = list(servers)
+        self._servers = servers
+        self._addresses = addresses
         self._listener: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -107,7 +111,7 @@ class ApiSocket:
             await _refuse(writer, *NO_TOKEN_RESPONSE)
             return
         try:
-            server_reader, server_writer = await self._connect()
+            (server_reader, server_writer), position = await self._connect()
         except Unreachable:
             await _refuse(writer, *NO_SERVER_RESPONSE)
             return
@@ -116,23 +120,29 @@ class ApiSocket:
             head = b"\r\n".join([first, *forwarded_lines, b"Connection: close", b"", b""])
         try:
             server_writer.write(head)
-            await self._copy_both_ways(reader, server_writer, server_reader, writer)
+            # A silent server never ends its reply, so end the connection: the task may send its request again.
+            async with self._addresses.end_on_silence(position):
+                await self._copy_both_ways(reader, server_writer, server_reader, writer)
         finally:
             server_writer.close()
 
-    async def _connect(self) -> ByteStream:
-        """Connect to the first server that can be reached. Raises `Unreachable` if none can.
+    async def _connect(self) -> tuple[ByteStream, int]:
+        """Connect to the first server that accepts in its part of the time. Return the streams and its position.
 
-        Servers that could not be reached are tried last from now on.
+        Raises `Unreachable` if no server accepts.
         """
-        failure = Unreachable("this node knows no server", is_sent=False)
-        for _ in range(len(self._servers)):
+        if not self._servers:
+            raise Unreachable("this node knows no server", is_sent=False)
+        budget = self._addresses.start_call(CONNECT_TIMEOUT_S)
+        while True:
+            attempt = budget.next_attempt()
             try:
-                return await self._servers[0].open()
-            except Unreachable as error:
-                failure = error
-                self._servers.append(self._servers.pop(0))
-        raise failure
+                async with asyncio.timeout(attempt.timeout_s):
+                    return await self._servers[attempt.position].open(), attempt.position
+            except (TimeoutError, Unreachable) as error:
+                self._addresses.on_silence(attempt)
+                if not budget.has_untried:
+                    raise Unreachable("no server accepts a connection", is_sent=False) from error
 
     async def _copy_both_ways(
         self, reader: asyncio.StreamReader, server_writer: asyncio.StreamWriter, server_reader: asyncio.StreamReader,

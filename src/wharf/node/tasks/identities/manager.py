@@ -137,5 +137,7 @@ class TaskIdentityManager:
         key = (context.allocation_id, context.task.name)
         if key not in self._identified_tasks:
             identities = TaskIdentities(self._world, self._signer, context)
-            self._identified_tasks[key] = _IdentifiedTask(identities, ApiSocket(self._world, self._server_endpoints))
+            self._identified_tasks[key] = _IdentifiedTask(
+                identities, ApiSocket(self._world, self._server_endpoints, self._client.servers)
+            )
         return self._identified_tasks[key]

@@ -75,9 +75,11 @@ class WorkerReply(msgspec.Struct, frozen=True):
     reason: RefusalReason = RefusalReason.UNSPECIFIED
 
 
-DRY_RUN_JOB: Final = RpcMethod("try-job", DryRunJobRequest, DryRun)
-EXPLAIN_JOB: Final = RpcMethod("explain-job", ExplainJobRequest, JobExplanation)
-EXPLAIN_EVALUATION: Final = RpcMethod("explain-evaluation", ExplainEvaluationRequest, EvaluationExplanation)
+DRY_RUN_JOB: Final = RpcMethod("try-job", DryRunJobRequest, DryRun, is_repeatable=True)
+EXPLAIN_JOB: Final = RpcMethod("explain-job", ExplainJobRequest, JobExplanation, is_repeatable=True)
+EXPLAIN_EVALUATION: Final = RpcMethod(
+    "explain-evaluation", ExplainEvaluationRequest, EvaluationExplanation, is_repeatable=True
+)
 REBALANCE: Final = RpcMethod("rebalance", RebalanceRequest, Rebalancing)
 
 _encode = msgspec.msgpack.Encoder().encode

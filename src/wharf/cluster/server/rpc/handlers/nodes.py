@@ -62,9 +62,9 @@ class NodeRequest(msgspec.Struct, frozen=True):
     cause: str = ""
 
 
-REGISTER_NODE: Final = RpcMethod("register-node", Node, NodeLease)
-RECORD_HEARTBEAT: Final = RpcMethod("heartbeat", HeartbeatRequest, NodeLease)
-RECORD_NODE_REPORT: Final = RpcMethod("report", RecordNodeReportRequest, NodeWriteResult)
+REGISTER_NODE: Final = RpcMethod("register-node", Node, NodeLease, is_repeatable=True)
+RECORD_HEARTBEAT: Final = RpcMethod("heartbeat", HeartbeatRequest, NodeLease, is_repeatable=True)
+RECORD_NODE_REPORT: Final = RpcMethod("report", RecordNodeReportRequest, NodeWriteResult, is_repeatable=True)
 SET_ELIGIBILITY: Final = RpcMethod("set-eligibility", SetEligibilityRequest, NodeWriteResult)
 DRAIN_NODE: Final = RpcMethod("drain-node", DrainRequest, NodeWriteResult)
 EVALUATE_NODE: Final = RpcMethod("evaluate-node", NodeRequest, NodeWriteResult)

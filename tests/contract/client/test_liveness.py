@@ -1,0 +1,83 @@
+"""Probes of a server while its reply is awaited: a frozen server is left, a slow one is waited for."""
+
+import asyncio
+
+import pytest
+
+from tests.kit.virtual_time import in_virtual_time, now_s, pass_time
+from wharf.contract.client import Unreachable
+from wharf.contract.client.liveness import end_if_silent
+from wharf.world import SimulatedWorld
+
+
+class ProbedServer:
+    """A server that answers probes until `frozen_from_s`."""
+
+    def __init__(self, frozen_from_s: float) -> None:
+        self.frozen_from_s = frozen_from_s
+        self.probe_count = 0
+
+    async def answer(self) -> None:
+        self.probe_count += 1
+        if now_s() >= self.frozen_from_s:
+            await asyncio.Event().wait()
+
+
+def make_world() -> SimulatedWorld:
+    return SimulatedWorld(1, asyncio.get_running_loop().time)
+
+
+@in_virtual_time
+async def test_a_request_at_a_frozen_server_ends_within_three_seconds() -> None:
+    server = ProbedServer(frozen_from_s=0.0)
+
+    with pytest.raises(Unreachable, match=r"10\.0\.0\.1 does not reply, not even to a probe") as caught:
+        async with end_if_silent(make_world(), server.answer, "10.0.0.1"):
+            await asyncio.Event().wait()
+
+    assert caught.value.is_sent
+    assert now_s() < 3
+
+
+@in_virtual_time
+async def test_a_slow_reply_of_a_server_that_answers_probes_is_waited_for() -> None:
+    server = ProbedServer(frozen_from_s=1000.0)
+
+    async with end_if_silent(make_world(), server.answer, "10.0.0.1"):
+        await pass_time(60)
+
+    assert now_s() == 60
+    assert server.probe_count == 12
+
+
+@in_virtual_time
+async def test_a_server_that_freezes_during_a_long_request_is_left_within_ten_seconds() -> None:
+    server = ProbedServer(frozen_from_s=60.0)
+
+    with pytest.raises(Unreachable):
+        async with end_if_silent(make_world(), server.answer, "10.0.0.1"):
+            await asyncio.Event().wait()
+
+    assert 60 < now_s() < 70
+
+
+@in_virtual_time
+async def test_a_quick_reply_costs_no_probe() -> None:
+    server = ProbedServer(frozen_from_s=0.0)
+
+    async with end_if_silent(make_world(), server.answer, "10.0.0.1"):
+        await pass_time(0.3)
+    await pass_time(10)
+
+    assert server.probe_count == 0
+
+
+@in_virtual_time
+async def test_a_timeout_inside_the_block_stays_a_timeout() -> None:
+    async def wait_one_second() -> None:
+        async with end_if_silent(make_world(), ProbedServer(frozen_from_s=1000.0).answer, "10.0.0.1"):
+            async with asyncio.timeout(1):
+                await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError):
+        await wait_one_second()
