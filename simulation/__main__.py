@@ -127,7 +127,7 @@ def _print_summary(results: Sequence[SeedResult], coverage: Coverage) -> int:
     for (machine, source, target), count in sorted(coverage.transitions.items(), key=str):
         print(f"  {count:8} {machine}: {source or 'new'} -> {target}")
     for step in coverage.pending_steps:
-        print(f"  not implemented yet: {step}")
+        print(f"  did not happen: {step}")
     gaps = [
         *(f"this fault never happened: {fault}" for fault in coverage.missing_faults),
         *(f"this state transition never happened: {step}" for step in coverage.missing_steps),

@@ -9,7 +9,7 @@ from contextvars import Context
 from random import Random
 from typing import Final
 
-from simulation.cluster import Cluster, NodeHost, ServerProcess
+from simulation.cluster import Cluster, NodeHost, ServerProcess, SimulatedServer
 from simulation.fault_source import HIGH_FAULT_RATE, NETWORK_FAULTS, NO_FAULTS, NORMAL_FAULT_RATE
 from simulation.machine import TASK_FAULTS, SimulatedMachine
 from simulation.process import Process, current_process
@@ -36,6 +36,7 @@ PAUSED_AT_COMMIT: Final = "server process paused at a commit"
 SERVER_KILLED: Final = "server process killed"
 SERVER_RESTARTED: Final = "server process restarted"
 SERVER_PAUSED: Final = "server process paused"
+SERVER_FROZEN: Final = "server frozen"
 CUT_FROM_LOG: Final = "server disconnected from the log"
 SERVERS_PARTITIONED: Final = "servers partitioned"
 NODE_KILLED: Final = "node killed"
@@ -55,7 +56,7 @@ FAULT_RATE_RAISED: Final = "fault rate raised"
 
 ALL_FAULTS: Final = (
     *NETWORK_FAULTS, *TASK_FAULTS, LOG_SLOW, LOG_REQUEST_LOST, LOG_REPLY_LOST, LOG_REFUSES, FEED_DELAYED, FEED_CANCELLED,
-    DIED_BEFORE_COMMIT, DIED_AFTER_COMMIT, PAUSED_AT_COMMIT, SERVER_KILLED, SERVER_RESTARTED, SERVER_PAUSED, CUT_FROM_LOG,
+    DIED_BEFORE_COMMIT, DIED_AFTER_COMMIT, PAUSED_AT_COMMIT, SERVER_KILLED, SERVER_RESTARTED, SERVER_PAUSED, SERVER_FROZEN, CUT_FROM_LOG,
     SERVERS_PARTITIONED, NODE_KILLED, POWER_LOST, SUPERVISOR_KILLED, SHIM_KILLED, DISK_FULL, NODE_RETURNED, NODE_PAUSED, NODE_CUT_OFF, CLOCK_STEPPED, COMPACTED, FOREIGN_KEYS_WRITTEN,
     LEASE_EXPIRED, LOG_RESTORED, FAULT_RATE_RAISED,
 )  # fmt: skip
@@ -88,6 +89,7 @@ class Chaos:
             (4, self._kill_node), (3, self._pause_node), (3, self._disconnect_node), (2, self._step_clock),
             (2, self._compact), (2, self._write_foreign_keys), (2, self._raise_fault_rate), (1, self._restore_log),
             (2, self._cut_power), (2, self._kill_supervisor), (1, self._kill_shim), (1, self._fill_disk),
+            (3, self._freeze_server),
         )  # fmt: skip
         cluster.choose_faults_for = self._make_fault_chooser
         cluster.log.after_commit = self._after_commit
@@ -252,6 +254,32 @@ class Chaos:
         if (server := self._choose_server()) is not None:
             self._record_fault(SERVER_PAUSED, server.name)
             self._pause(server, (0.5, 20.0))
+
+    def _freeze_server(self) -> None:
+        """Freeze all processes of a server for a while, as a hanging machine does: its connections stay open."""
+        candidates = [
+            member
+            for member in self._cluster.members
+            if all(
+                each.is_alive and each.process is not None and not each.process.is_paused for each in member.processes
+            )
+        ]
+        if candidates:
+            member = self._random.choice(candidates)
+            self._record_fault(SERVER_FROZEN, member.name)
+            self.freeze(member, (1.0, 30.0))
+
+    def freeze(self, member: SimulatedServer, delay_range_s: tuple[float, float]) -> None:
+        """Pause all processes of a server, and resume them together after a random delay."""
+        for server in member.processes:
+            assert server.process is not None, "only a running server freezes"
+            self._cluster.loop.pause(server.process)
+
+        def thaw() -> None:
+            for server in member.processes:
+                self._resume(server)
+
+        self._repair_later(delay_range_s, thaw)
 
     def _disconnect_from_log(self) -> None:
         """Disconnect a server process from the log for a while."""

@@ -6,6 +6,7 @@ connected as the agent connects them.
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -181,6 +182,7 @@ class NodeHost:
     def __init__(self, cluster: "Cluster", number: int) -> None:
         self.cluster = cluster
         self.name = f"node-{number}"
+        self.knows_all_servers = number % 2 == 0
         self.start_count = 0
         self.process: Process | None = None
         self.node: FakeNode | CoreNode | None = None
@@ -210,8 +212,11 @@ class NodeHost:
         world.random = Random(f"{cluster.seed}/{self.name}#{self.start_count}")
         process = Process(f"{self.name}#{self.start_count}", self.name, world)
         self.process = process
-        transport = SimulatedTransport(cluster.network, process, cluster.make_server_chooser(self.name))
-        client = AsyncClient(world, [transport], retry_policy=NO_RETRIES)
+        transports = [
+            SimulatedTransport(cluster.network, process, choose_address)
+            for choose_address in cluster.make_address_choosers(self)
+        ]
+        client = AsyncClient(world, transports, retry_policy=NO_RETRIES)
         if self.machine is None:
             node: FakeNode | CoreNode = FakeNode(world, client, self.node_profile, identity=identity)
         else:
@@ -280,6 +285,18 @@ class Cluster:
             return current.address
 
         return choose
+
+    def make_address_choosers(self, node: "NodeHost") -> list[Callable[[], str]]:
+        """Return a function for each server address that the node is configured with.
+
+        Half of the nodes know all servers and leave one that does not reply. The others know one address, behind which
+        the server changes now and then, as behind a load balancer.
+        """
+        if not node.knows_all_servers:
+            return [self.make_server_chooser(node.name)]
+        members = list(self.members)
+        Random(f"{self.seed}/servers/{node.name}#{node.start_count}").shuffle(members)
+        return [partial(getattr, member, "address") for member in members]
 
     def start(self) -> None:
         for process in self.server_processes:

@@ -75,6 +75,11 @@ CHECKS = (
         build_module_command("tools.log_lines"),
         "edit docs/logs.toml, then run python -m tools.log_lines --write",
     ),
+    Check(
+        "pages",
+        build_module_command("tools.documented_tests"),
+        "name a test that exists, as `git grep test_` shows it",
+    ),
     Check("requirements", build_module_command("tools.requirements"), "make the files agree, then run `make lock`"),
     Check(
         "changes", build_module_command("tools.changelog"), "changelog.d/README.md describes the format of a fragment"

@@ -1,13 +1,18 @@
-"""Servers that are frozen by SIGSTOP: they accept connections and never answer. Nodes and callers use another server."""
+"""Servers that are frozen by SIGSTOP: they accept connections and never answer. Nodes and callers use another server.
+
+`test_dropped_network` runs these tests with servers whose packets are dropped instead.
+"""
 
 import os
 import signal
+import subprocess
 import time
 import urllib.error
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -16,13 +21,16 @@ from tests.agent.test_processes import A_JOB
 from tests.cluster.engines.etcd_server import running_etcd
 from tests.waiting import wait_until
 from wharf.contract.client import NO_RETRIES, ClientSettings, connect
-from wharf.contract.client.errors import OutcomeUnknown
+from wharf.contract.client.errors import NotFound, OutcomeUnknown
 from wharf.contract.model.namespaces import Namespace
 
 pytestmark = pytest.mark.needs_program("etcd")
 
+DROP_VARIABLE: Final = "WHARF_TEST_DROPS_PACKETS"
+"""If it is set, `iptables` drops the packets of a server. The tests must be in a network namespace of their own."""
 HEARTBEAT_TTL_S: Final = 1
 """The node sends a heartbeat every one to two seconds, and is down 4 s later."""
+UNKNOWN_NODE_ID: Final = "00000000-0000-4000-8000-000000000000"
 MAX_SWITCH_S: Final = 3.0
 """How long a node may need for another server after its heartbeat missed the reply."""
 
@@ -31,6 +39,34 @@ MAX_SWITCH_S: Final = 3.0
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with running_etcd(tmp_path_factory.mktemp("etcd")) as cluster:
         yield cluster.members[0].endpoint
+
+
+class TwoServers(NamedTuple):
+    """Two servers of one cluster."""
+
+    leader: RunningAgent
+    follower: RunningAgent
+
+
+@pytest.fixture(scope="module")
+def running_servers(tmp_path_factory: pytest.TempPathFactory, endpoint: str) -> Iterator[TwoServers]:
+    with running_two_servers(tmp_path_factory.mktemp("shared"), endpoint) as servers:
+        yield servers
+
+
+@pytest.fixture
+def servers(running_servers: TwoServers) -> Iterator[TwoServers]:
+    """The servers that most tests of this file share. A test freezes one for less than the lease of the leader, 9 s."""
+    yield running_servers
+    for server in running_servers:
+        thaw(server)
+        wait_until(lambda server=server: server.get("/v1/namespaces"), what="the server answers")  # type: ignore[misc]
+
+
+@contextmanager
+def running_two_servers(folder: Path, endpoint: str) -> Iterator[TwoServers]:
+    with running_server(folder, "leader", endpoint) as leader, running_server(folder, "follower", endpoint) as follower:
+        yield TwoServers(leader, follower)
 
 
 @contextmanager
@@ -48,8 +84,7 @@ def running_server(folder: Path, name: str, endpoint: str) -> Iterator[RunningAg
         try:
             yield agent
         finally:
-            for pid in [*agent.children(), agent.process.pid]:
-                os.kill(pid, signal.SIGCONT)
+            thaw(agent)
 
 
 @contextmanager
@@ -64,8 +99,27 @@ def running_node(folder: Path, *servers: RunningAgent) -> Iterator[RunningAgent]
 
 
 def freeze(server: RunningAgent) -> None:
+    """Silence a server without closing its connections."""
+    if DROP_VARIABLE in os.environ:
+        change_firewall(server, "--append", is_required=True)
+        return
     for pid in [server.process.pid, *server.children()]:
         os.kill(pid, signal.SIGSTOP)
+
+
+def thaw(server: RunningAgent) -> None:
+    if DROP_VARIABLE in os.environ:
+        change_firewall(server, "--delete", is_required=False)
+        return
+    for pid in [*server.children(), server.process.pid]:
+        os.kill(pid, signal.SIGCONT)
+
+
+def change_firewall(server: RunningAgent, action: str, *, is_required: bool) -> None:
+    """Change the rules that drop all packets from and to the port of a server."""
+    for side in ("--sport", "--dport"):
+        rule = ["INPUT", "--protocol", "tcp", side, str(urlsplit(server.address).port), "--jump", "DROP"]
+        subprocess.run(["iptables", "--wait", action, *rule], check=is_required, capture_output=not is_required)
 
 
 def get_nodes(server: RunningAgent) -> list[dict[str, Any]]:
@@ -103,13 +157,10 @@ def run_job(server: RunningAgent, job_id: str, within_s: float) -> None:
 
 
 def test_a_node_leaves_a_frozen_server_within_three_seconds_of_a_missed_heartbeat(
-    tmp_path: Path, endpoint: str
+    tmp_path: Path, servers: TwoServers
 ) -> None:
-    with (
-        running_server(tmp_path, "leader", endpoint) as leader,
-        running_server(tmp_path, "follower", endpoint) as follower,
-        running_node(tmp_path, follower, leader),
-    ):
+    leader, follower = servers
+    with running_node(tmp_path, follower, leader):
         run_job(leader, "before", within_s=30.0)
         freeze(follower)
         began_s = time.monotonic()
@@ -126,11 +177,7 @@ def test_a_node_leaves_a_frozen_server_within_three_seconds_of_a_missed_heartbea
 
 @pytest.mark.faults
 def test_a_node_and_its_jobs_survive_a_frozen_leader(tmp_path: Path, endpoint: str) -> None:
-    with (
-        running_server(tmp_path, "leader", endpoint) as leader,
-        running_server(tmp_path, "follower", endpoint) as follower,
-        running_node(tmp_path, leader, follower),
-    ):
+    with running_two_servers(tmp_path, endpoint) as (leader, follower), running_node(tmp_path, leader, follower):
         run_job(follower, "before", within_s=30.0)
         freeze(leader)
         wait_until(lambda: "elected leader" in follower.err, what="the follower leads", within_s=30.0)
@@ -142,32 +189,24 @@ def test_a_node_and_its_jobs_survive_a_frozen_leader(tmp_path: Path, endpoint: s
         assert_node_was_never_down(follower)
 
 
-def test_a_request_that_is_forwarded_to_a_frozen_leader_is_answered_within_three_seconds(
-    tmp_path: Path, endpoint: str
-) -> None:
-    with (
-        running_server(tmp_path, "leader", endpoint) as leader,
-        running_server(tmp_path, "follower", endpoint) as follower,
-        running_node(tmp_path, follower),
-        connect(ClientSettings(addresses=(follower.address,)), retry_policy=NO_RETRIES) as client,
-    ):
-        (known,) = get_nodes(follower)
+def test_a_request_that_is_forwarded_to_a_frozen_leader_is_answered_within_three_seconds(servers: TwoServers) -> None:
+    leader, follower = servers
+    with connect(ClientSettings(addresses=(follower.address,)), retry_policy=NO_RETRIES) as client:
+        with pytest.raises(NotFound, match="node not found"):
+            client.nodes.set_eligibility(UNKNOWN_NODE_ID, eligible=False)
         freeze(leader)
         began_s = time.monotonic()
 
         with pytest.raises(OutcomeUnknown, match="does not reply, not even to a probe"):
-            client.nodes.set_eligibility(known["ID"], eligible=False)
+            client.nodes.set_eligibility(UNKNOWN_NODE_ID, eligible=False)
 
         assert time.monotonic() - began_s < MAX_SWITCH_S
 
 
-def test_a_caller_with_two_addresses_is_answered_within_three_seconds(tmp_path: Path, endpoint: str) -> None:
-    with (
-        running_server(tmp_path, "leader", endpoint) as leader,
-        running_server(tmp_path, "follower", endpoint) as follower,
-        connect(ClientSettings(addresses=(follower.address, leader.address))) as client,
-    ):
-        assert client.jobs.list().value == []
+def test_a_caller_with_two_addresses_is_answered_within_three_seconds(servers: TwoServers) -> None:
+    leader, follower = servers
+    with connect(ClientSettings(addresses=(follower.address, leader.address))) as client:
+        assert [namespace.name for namespace in client.namespaces.list().value] == ["default"]
         freeze(follower)
         began_s = time.monotonic()
 

@@ -1,20 +1,15 @@
-"""Every test that docs/faults.md names exists."""
+"""Every test that docs/faults.md names exists. `make check` checks all pages."""
 
 import re
-from pathlib import Path
 
-TESTS = Path(__file__).parents[1]
-PAGE = TESTS.parent / "docs" / "faults.md"
+from tools.documented_tests import check_page, find_defined_tests, read_tests
+from tools.findings import ROOT
+
+PAGE = ROOT / "docs" / "faults.md"
 
 
 def test_every_test_that_the_page_names_exists() -> None:
-    named = set(re.findall(r"`(test_\w+)`", PAGE.read_text()))
-    existing = {
-        name
-        for folder in ("node", "faults")
-        for file in (TESTS / folder).rglob("test_*.py")
-        for name in re.findall(r"^(?:async )?def (test_\w+)", file.read_text(), re.MULTILINE)
-    }
+    text, sources = PAGE.read_text(), read_tests()
 
-    assert len(named) > 25
-    assert set() == named - existing
+    assert len(set(re.findall(r"`(test_\w+)`", text))) > 25
+    assert list(check_page("docs/faults.md", text, find_defined_tests(sources), sources)) == []

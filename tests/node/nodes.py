@@ -70,6 +70,8 @@ class NodeProcess:
         self.query("/v1/client/stats")
 
     def _is_ready(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, f"the node agent has ended:\n{self.read_log()}"
         nodes: Any = self.server.get("/v1/nodes")
         return any((node["ID"], node["Status"]) == (read_own_node_id(self.folder / "node"), "ready") for node in nodes)
 

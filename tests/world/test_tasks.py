@@ -6,7 +6,7 @@ import contextlib
 import pytest
 
 from tests.kit.virtual_time import in_virtual_time
-from wharf.world import RealWorld, tasks
+from wharf.world import RealWorld, SimulatedWorld, tasks
 from wharf.world.tasks import wait_for_event
 
 
@@ -71,3 +71,19 @@ def test_cancelling_tasks_that_have_ended_returns_at_once() -> None:
         return task.done()
 
     assert asyncio.run(run())
+
+
+def test_closing_a_coroutine_that_waits_for_tasks_only_cancels_them() -> None:
+    loop = asyncio.new_event_loop()
+    world = SimulatedWorld(1, loop.time)
+    waiting = tasks.run_until_first(world, first=asyncio.Event().wait(), second=asyncio.Event().wait())
+    waiter = loop.create_task(waiting)
+    loop.run_until_complete(asyncio.sleep(0))
+    started = asyncio.all_tasks(loop) - {waiter}
+
+    waiting.close()
+
+    assert [each.cancelling() for each in started] == [1, 1]
+    waiter.cancel()
+    loop.run_until_complete(asyncio.gather(waiter, *started, return_exceptions=True))
+    loop.close()

@@ -1,7 +1,8 @@
 """Running several coroutines until the first of them ends, cancelling tasks, and waiting for an event with a timeout."""
 
 import asyncio
-from collections.abc import Coroutine
+import sys
+from collections.abc import Coroutine, Iterable
 from typing import Any, Final
 
 from wharf.world import World
@@ -20,9 +21,9 @@ async def run_until_first(world: World, **coroutines: Coroutine[Any, Any, Any]) 
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        _request_cancellation(tasks)
+        if not _is_caller_closing():
+            await asyncio.gather(*tasks, return_exceptions=True)
     return tasks
 
 
@@ -31,16 +32,31 @@ async def cancel_tasks(*tasks: asyncio.Task[Any]) -> None:
 
     A library may swallow a cancellation, for example if it arrives during a timeout of its own. A task that goes on is
     therefore cancelled again, so that it cannot block the shutdown.
+
+    If the caller's coroutine is closed, because its event loop has ended, the tasks are only cancelled.
     """
     remaining = [task for task in tasks if not task.done()]
+    if _is_caller_closing():
+        _request_cancellation(remaining)
+        return
     while remaining:
-        for task in remaining:
-            task.cancel()
+        _request_cancellation(remaining)
         _, unfinished = await asyncio.wait(remaining, timeout=CANCEL_INTERVAL_S)
         remaining = [task for task in remaining if task in unfinished]
     for task in tasks:
         if not task.cancelled():
             task.exception()  # Read it, so that asyncio does not log it.
+
+
+def _is_caller_closing() -> bool:
+    """Return whether a coroutine that is being closed calls this while it cleans up. It may not wait for anything."""
+    return isinstance(sys.exception(), GeneratorExit)
+
+
+def _request_cancellation(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel the tasks without waiting for them."""
+    for task in tasks:
+        task.cancel()
 
 
 async def wait_for_event(event: asyncio.Event, timeout_s: float | None) -> bool:

@@ -199,6 +199,15 @@ def test_if_no_node_is_eligible_the_remedy_is_to_make_one_eligible() -> None:
     )
 
 
+def test_a_returned_node_that_has_not_reported_its_allocations_is_named() -> None:
+    state = make_fleet(1_000, last_missed_heartbeat_index=5)
+    state.put(NODES.build_put(replace(state.node(), status=NodeStatus.INITIALIZING)))
+    result = explain_registered_job(state, make_sized_job())
+
+    assert get_exclusions(result) == {"node has returned but not reported its allocations yet": (1, ("node-1",))}
+    assert get_web_group(result).smallest_change == "wait until node-1 has reported its allocations"
+
+
 def test_if_no_node_exists_the_remedy_is_to_add_one() -> None:
     assert (
         get_web_group(explain_registered_job(AState(), make_sized_job())).smallest_change

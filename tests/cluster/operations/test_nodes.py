@@ -346,6 +346,31 @@ def test_a_returning_node_with_allocations_must_report_before_it_is_ready() -> N
     assert get_capacity_version(state) == result.index
 
 
+def test_a_purged_node_that_registers_again_must_report_before_it_is_ready() -> None:
+    state, allocation = make_state()
+    state.lead(registration.purge_node(state.replica, "node-1", state.moment, max_evaluations=MANY))
+    state.put_led(
+        ALLOCATIONS.build_put(replace(allocation, client_status=ClientStatus.LOST, desired_status=DesiredStatus.STOP))
+    )
+
+    registered = register(state, a_node())
+    result = send_heartbeat(state)
+    assert (state.node().status, registered.must_report, result.must_report) == ("initializing", True, True)
+
+    report(state, report_running(), is_whole=True)
+    assert state.node().status == "ready"
+
+
+def test_a_purged_node_whose_allocations_have_ended_is_ready_at_its_first_heartbeat() -> None:
+    state, _ = make_state(client_status=ClientStatus.COMPLETE)
+    state.lead(registration.purge_node(state.replica, "node-1", state.moment, max_evaluations=MANY))
+
+    registered = register(state, a_node())
+    result = send_heartbeat(state)
+
+    assert (state.node().status, registered.must_report, result.must_report) == ("ready", False, False)
+
+
 def test_a_full_report_without_allocations_makes_a_returning_node_ready() -> None:
     state, _ = make_state()
     miss_heartbeat(state)

@@ -4,7 +4,7 @@ Each race runs in both orders. In one, a part of a plan is checked, another chan
 the other, the change is decided, the part is committed, and the change conflicts and is decided again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -23,7 +23,7 @@ from wharf.cluster.scheduling.plans.check import check_plan
 from wharf.cluster.scheduling.plans.plan import Plan
 from wharf.cluster.scheduling.resources.usage import Usage, get_allocation_usage, get_node_capacity
 from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, NODE_PLACEMENTS, NODES
-from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import Write
 from wharf.contract.model.nodes.resources import NodeCpu, NodeDisk, NodeMemory, NodeResources
@@ -195,6 +195,35 @@ def test_a_reconnect_decided_before_a_placement_is_decided_again() -> None:
     outcome = state.try_commit(node_write)
 
     assert CLUSTER_CHANGED in list_conflicting_keys(outcome)
+
+
+@pytest.mark.parametrize("first", ["the node returns", "the plan is checked"])
+def test_a_plan_that_was_made_while_a_node_was_down_takes_nothing_from_the_node_after_its_return(first: str) -> None:
+    state = make_state()
+    state.commit(make_part(state, make_plan(state)))
+    allocations = list(state.replica.list_by_index(ALLOCATIONS_ON_NODE, "node-1"))
+    state.lead(report_running(state, allocations))
+    state.lead(miss_heartbeat(state))
+    plan = make_plan(state)
+    part = make_part(state, plan) if first == "the plan is checked" else None
+
+    state.lead(status.mark_node_reachable(state.replica, "node-1", state.moment, max_evaluations=MAX_CHANGES))
+    state.lead(report_running(state, allocations, is_complete=True))
+    if part is not None:
+        assert NODE_CHANGED in list_conflicting_keys(state.try_commit(part))
+    state.commit(make_part(state, plan))
+
+    stored = [state.allocation(allocation.id) for allocation in allocations]
+    assert [(each.client_status, each.desired_status) for each in stored] == [("running", "stop")] * 2
+    assert count_occupying(state) == 2
+
+
+def report_running(state: AState, allocations: Iterable[Allocation], *, is_complete: bool = False) -> Decision[Any]:
+    """Build the report of the node that it runs these allocations."""
+    reported = [AllocationReport(id=allocation.id, client_status=ClientStatus.RUNNING) for allocation in allocations]
+    return reports.apply_reports(
+        state.replica, "node-1", reported, state.moment, is_complete=is_complete, max_evaluations=MAX_CHANGES
+    )
 
 
 def lose_allocations(state: AState) -> Callable[[], Decision[Any]]:

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from tests.builders import a_group, a_job, a_task
 from tests.cluster.scheduling.simulated_cluster import SimulatedCluster
 from tests.kit.state import SECOND_NS
-from wharf.cluster.state.tables import ALLOCATIONS
-from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredTransition
+from wharf.cluster.state.tables import ALLOCATIONS, JOBS
+from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus, DesiredTransition
 from wharf.contract.model.evaluations import EvaluationTrigger
 from wharf.contract.model.jobs.group_policies import DisconnectPolicy, ReschedulePolicy, UpdatePolicy
 from wharf.contract.model.jobs.groups import TaskGroup
@@ -18,6 +18,8 @@ STRATEGIES = ("best_score", "keep_original", "keep_replacement", "longest_runnin
 
 
 GROUP = a_group("web", count=1, disconnect=DisconnectPolicy(lost_after=100_000 * SECOND_NS), reschedule_policy=RETRY)
+
+SHORT_ABSENCE = replace(GROUP, disconnect=DisconnectPolicy(lost_after=30 * SECOND_NS))
 
 NEVER_REPLACED = DisconnectPolicy(replace=False)
 
@@ -273,3 +275,47 @@ def test_a_stopped_unknown_allocation_is_not_migrated_when_its_node_reconnects()
     cluster.process_pending()
 
     assert before == {allocation.id for allocation in cluster.list_allocations()}
+
+
+@pytest.mark.parametrize("status", [NodeStatus.READY, NodeStatus.INITIALIZING])
+def test_an_expired_allocation_occupies_its_returned_node_until_the_node_reports_its_end(status: NodeStatus) -> None:
+    cluster = make_cluster_with_disconnected(SHORT_ABSENCE)
+    (disconnected,) = [each for each in cluster.list_active() if each.client_status is ClientStatus.UNKNOWN]
+    cluster.lose_node(disconnected.node_id, status)
+    cluster.pass_time(60)
+    cluster.evaluate_job(trigger=EvaluationTrigger.MAX_DISCONNECT_TIMEOUT)
+
+    expired = cluster.allocation(disconnected.id)
+    assert (expired.client_status, expired.desired_status) == (ClientStatus.UNKNOWN, DesiredStatus.STOP)
+    assert expired.is_occupying
+
+    cluster.settle()
+    cluster.evaluate_job()
+    assert len(cluster.list_active()) == 1
+
+
+def test_an_expired_allocation_is_lost_when_its_node_leaves_again_before_it_reported_the_end() -> None:
+    cluster = make_cluster_with_disconnected(SHORT_ABSENCE)
+    (disconnected,) = [each for each in cluster.list_active() if each.client_status is ClientStatus.UNKNOWN]
+    cluster.lose_node(disconnected.node_id, NodeStatus.READY)
+    cluster.pass_time(60)
+    cluster.evaluate_job(trigger=EvaluationTrigger.MAX_DISCONNECT_TIMEOUT)
+
+    cluster.lose_node(disconnected.node_id, NodeStatus.DOWN)
+    cluster.settle()
+
+    assert cluster.allocation(disconnected.id).client_status is ClientStatus.LOST
+    assert len(cluster.list_active()) == 1
+
+
+def test_a_stopped_unknown_allocation_of_a_stopped_job_is_lost_with_its_node() -> None:
+    cluster = make_cluster_with_disconnected(SHORT_ABSENCE)
+    (disconnected,) = [each for each in cluster.list_active() if each.client_status is ClientStatus.UNKNOWN]
+    cluster.put(JOBS.build_put(replace(cluster.job(), stop=True)))
+    cluster.evaluate_job()
+    assert cluster.allocation(disconnected.id).client_status is ClientStatus.UNKNOWN
+
+    cluster.lose_node(disconnected.node_id, NodeStatus.DOWN)
+    cluster.settle()
+
+    assert cluster.allocation(disconnected.id).client_status is ClientStatus.LOST

@@ -81,3 +81,29 @@ async def test_a_timeout_inside_the_block_stays_a_timeout() -> None:
 
     with pytest.raises(TimeoutError):
         await wait_one_second()
+
+
+def test_a_request_that_is_closed_after_its_event_loop_ended_cancels_its_probe() -> None:
+    """A simulated cluster ends like this: its coroutines are closed while no event loop runs."""
+    loop = asyncio.new_event_loop()
+    world = SimulatedWorld(1, loop.time)
+    is_probing = asyncio.Event()
+
+    async def answer() -> None:
+        is_probing.set()
+        await asyncio.Event().wait()
+
+    async def send_request() -> None:
+        async with end_if_silent(world, answer, "10.0.0.1"):
+            await asyncio.Event().wait()
+
+    request = send_request()
+    task = loop.create_task(request)
+    loop.run_until_complete(is_probing.wait())
+    probes = [each for each in asyncio.all_tasks(loop) if each is not task]
+    request.close()
+
+    assert [each.cancelling() for each in probes] == [1]
+    task.cancel()
+    loop.run_until_complete(asyncio.gather(task, *probes, return_exceptions=True))
+    loop.close()

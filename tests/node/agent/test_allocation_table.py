@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from tests.builders import a_group, a_job, a_task
@@ -101,3 +102,14 @@ def test_a_volume_is_used_by_allocations_that_request_it_and_are_not_over(tmp_pa
     table.put(make_allocation("a4"))
 
     assert ["a1"] == table.list_volume_users("disk")
+
+
+@pytest.mark.parametrize(
+    "name", ["", "stays", "a1.0", "a1..1", "a1.-1.1", "a1.t.1", "a1.0.x", "a1.².1", f"a1.0.{'9' * 5000}"]
+)
+def test_a_name_that_no_run_can_have_is_an_unknown_task(tmp_path: Path, name: str) -> None:
+    """Every process and container of the machine can claim to be a run."""
+    table = open_table(tmp_path)
+    table.put(make_allocation("a1"))
+
+    assert (table.find_run(name), table.is_current_run(name)) == (None, False)

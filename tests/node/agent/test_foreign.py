@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +11,12 @@ import pytest
 from tests.agent.processes import is_alive
 from tests.node.supervisor.supervisor_process import SupervisorProcess, running_supervisor
 from tests.waiting import wait_until
+from wharf.node.agent.allocations.journal import DiskJournalFile, NodeJournal
+from wharf.node.agent.allocations.table import AllocationTable
 from wharf.node.agent.foreign import ForeignRemains, ForeignSearch, scan_machine
 from wharf.node.agent.servers.node_events import NodeEventQueue
 from wharf.node.processes import find_process, has_arguments
+from wharf.node.supervisor.process_tracker import RUN_MARK_VARIABLE
 from wharf.world import RealWorld
 
 
@@ -118,3 +122,18 @@ def test_remains_are_ended_if_the_configuration_says_so(supervisor: SupervisorPr
     wait_until(lambda: not is_alive(task) and not is_alive(supervisor.pid), what="task and supervisor have ended")
     assert "Ended remains of a lost data folder: 1 task supervisor, 1 task" in events
     assert supervisor.node in released
+
+
+def test_a_process_that_claims_to_be_a_run_does_not_end_the_search(tmp_path: Path) -> None:
+    """Any user of the machine can set the variable that marks the processes of a run."""
+    journal = NodeJournal(DiskJournalFile(tmp_path / "journal"), "boot-1")
+    journal.load()
+    environment = {RUN_MARK_VARIABLE: "not the name of a run"}
+    with subprocess.Popen(["/bin/sleep", "1000"], env=environment) as process:
+        wait_until(lambda: has_arguments(process.pid, "/bin/sleep"), what="the program has replaced its launcher")
+        try:
+            found = scan_machine("new-node", AllocationTable(journal).is_current_run, tmp_path)
+        finally:
+            process.kill()
+
+    assert process.pid not in [each.pid for each, _ in found.processes]

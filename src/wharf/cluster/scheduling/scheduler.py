@@ -218,8 +218,7 @@ class _EvaluationPlanner:
         for allocation in self._allocations if self._tainted_nodes else ():
             node = self._tainted_nodes.get(allocation.node_id)
             is_gone = allocation.node_id in self._tainted_nodes and (node is None or node.status is NodeStatus.DOWN)
-            is_open = allocation.client_status in (ClientStatus.RUNNING, ClientStatus.PENDING)
-            if is_gone and is_open and allocation.is_server_terminal:
+            if is_gone and allocation.is_occupying and allocation.is_server_terminal:
                 self._executor.changes.update_allocation(allocation, client_status=ClientStatus.LOST, is_stop=True)
 
     # -- deployments -------------------------------------------------------------------------------------------------

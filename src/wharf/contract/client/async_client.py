@@ -28,9 +28,21 @@ class AsyncClient(AsyncFlowRunner, ClientMethods[AsyncFlowRunner]):
         defaults: ClientDefaults | None = None,
         retry_policy: RetryPolicy | None = None,
         servers: FailoverAddresses | None = None,
+        sends_probes: bool = False,
     ) -> None:
-        """`servers`: which servers failed, if other clients or connections use the same ones."""
-        AsyncFlowRunner.__init__(self, world, transports, defaults=defaults, retry_policy=retry_policy, servers=servers)
+        """`servers`: which servers failed, if other clients or connections use the same ones. `sends_probes`: whether a
+        frozen server is found by probes while a blocking query or a stream waits for it. Node agents send none, because
+        their heartbeats find it.
+        """
+        AsyncFlowRunner.__init__(
+            self,
+            world,
+            transports,
+            defaults=defaults,
+            retry_policy=retry_policy,
+            servers=servers,
+            sends_probes=sends_probes,
+        )
         ClientMethods.__init__(self, self)
 
     async def __aenter__(self) -> Self:
@@ -60,6 +72,7 @@ class AsyncClient(AsyncFlowRunner, ClientMethods[AsyncFlowRunner]):
             defaults=state.defaults,
             retry_policy=state.retry_policy,
             servers=state.servers,
+            sends_probes=self._sends_probes,
         )
 
 

@@ -57,7 +57,11 @@ def connect_async(
         HttpTransport(address, **_build_transport_options(settings, address)) for address in settings.addresses
     ]
     return AsyncClient(
-        world or RealWorld(), transports, defaults=_build_defaults(settings), retry_policy=retry_policy or retries
+        world or RealWorld(),
+        transports,
+        defaults=_build_defaults(settings),
+        retry_policy=retry_policy or retries,
+        sends_probes=True,
     )
 
 

@@ -12,6 +12,7 @@ import msgspec
 from wharf.contract.client.connection import build_headers, build_tls_context, connect_async
 from wharf.contract.client.errors import RequestRefused, build_error
 from wharf.contract.client.flow import NO_RETRIES
+from wharf.contract.client.liveness import PROBE_PATH, PROBE_TIMEOUT_S, wait_until_silent
 from wharf.contract.client.relay.port import RelayRequest
 from wharf.contract.client.relay.websockets import (
     CLOSE_POLICY_VIOLATION,
@@ -21,8 +22,10 @@ from wharf.contract.client.relay.websockets import (
     WebSocketRelay,
 )
 from wharf.contract.client.settings import ClientSettings, read_settings
-from wharf.contract.client.transport import ClientReply, Unreachable
+from wharf.contract.client.transport import ClientReply, ClientRequest, Unreachable
 from wharf.contract.wire.allocations.exec import ExecOutput, encode_input, encode_input_close, encode_terminal_size
+from wharf.world import RealWorld
+from wharf.world.tasks import cancel_tasks
 
 MAX_INPUT_CHUNK_BYTES: Final = 2048
 """Bytes of input in one websocket message."""
@@ -96,26 +99,48 @@ class RunningCommand:
         await self._socket.send(HEARTBEAT_MESSAGE)
 
 
-async def _build_live_relays(settings: ClientSettings) -> list[SocketRelay]:
-    """Return a websocket relay for each server of the settings, beginning with one that replies.
+async def _list_live_addresses(settings: ClientSettings) -> list[str]:
+    """Return the addresses of all servers of the settings, beginning with one that replies.
 
     A frozen server is found by a request that may be repeated, because a repeated handshake could run the command twice.
     """
-    relays = _build_relays(settings)
-    if len(relays) < 2:
-        return relays
+    if len(settings.addresses) < 2:
+        return list(settings.addresses)
     async with connect_async(settings, retry_policy=NO_RETRIES) as client:
         with suppress(RequestRefused, Unreachable):
             await client.status.leader()
-        return [relays[position] for position in client.servers.list_order()]
+        return [settings.addresses[position] for position in client.servers.list_order()]
 
 
-def _build_relays(settings: ClientSettings) -> list[SocketRelay]:
-    """Return a websocket relay for each server of the settings."""
-    return [
-        WebSocketRelay(address, tls=build_tls_context(settings) if address.startswith("https://") else None)
-        for address in settings.addresses
-    ]
+def _build_relay(settings: ClientSettings, address: str) -> SocketRelay:
+    """Return a websocket relay for a server of the settings."""
+    return WebSocketRelay(address, tls=build_tls_context(settings) if address.startswith("https://") else None)
+
+
+@asynccontextmanager
+async def _abort_if_silent(settings: ClientSettings, address: str, socket: WebSocket) -> AsyncIterator[None]:
+    """Return a context manager that drops the websocket when its server does not answer a probe.
+
+    A command may be silent for hours, so the silence of the websocket itself proves nothing. `address` is empty if it is
+    unknown; then no probes are sent.
+    """
+    if not address:
+        yield
+        return
+    world = RealWorld()
+    probe = ClientRequest("GET", PROBE_PATH, timeout_s=PROBE_TIMEOUT_S, connect_timeout_s=PROBE_TIMEOUT_S)
+    one_server = msgspec.structs.replace(settings, addresses=(address,))
+    async with connect_async(one_server, world=world, retry_policy=NO_RETRIES) as client:
+
+        async def abort_when_silent() -> None:
+            await wait_until_silent(lambda: client.send(probe))
+            socket.abort()
+
+        probing = world.start_task(abort_when_silent(), name=f"probes of {address}")
+        try:
+            yield
+        finally:
+            await cancel_tasks(probing)
 
 
 @asynccontextmanager
@@ -183,7 +208,10 @@ async def _open_websocket(
     headers = [(name.encode(), value.encode()) for name, value in build_headers(settings).items()]
     outgoing = RelayRequest("GET", target.encode(), headers)
     last_error: Unreachable | None = None
-    for relay in relays or await _build_live_relays(settings):
+    candidates = [("", relay) for relay in relays] or [
+        (address, _build_relay(settings, address)) for address in await _list_live_addresses(settings)
+    ]
+    for address, relay in candidates:
         opening = relay.open_socket(outgoing)
         try:
             socket = await opening.__aenter__()
@@ -194,7 +222,8 @@ async def _open_websocket(
             last_error = error
             continue
         try:
-            yield RunningCommand(socket)
+            async with _abort_if_silent(settings, address, socket):
+                yield RunningCommand(socket)
         finally:
             await opening.__aexit__(None, None, None)
         return

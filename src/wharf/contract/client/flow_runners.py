@@ -6,6 +6,7 @@ One runs in the calling thread, the other on an event loop. Which step comes nex
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, ClassVar, TypeVar
 
 from wharf.contract.client.calls import RequestSpec
@@ -26,6 +27,7 @@ from wharf.contract.client.flow import (
     perform_call,
     send_once,
 )
+from wharf.contract.client.liveness import PROBE_PATH, PROBE_TIMEOUT_S, end_if_silent
 from wharf.contract.client.transport import (
     ClientReply,
     ClientRequest,
@@ -55,9 +57,13 @@ class AsyncFlowRunner:
         defaults: ClientDefaults | None = None,
         retry_policy: RetryPolicy | None = None,
         servers: FailoverAddresses | None = None,
+        sends_probes: bool = False,
     ) -> None:
-        """`servers`: which servers failed, if other clients or connections use the same ones."""
+        """`servers`: which servers failed, if other clients or connections use the same ones. `sends_probes`: whether a
+        frozen server is found by probes while a blocking query or a stream waits for it.
+        """
         self._transports = tuple(transports)
+        self._sends_probes = sends_probes
         self._state = ClientState(
             world, server_count=len(transports), defaults=defaults, retry_policy=retry_policy, servers=servers
         )
@@ -112,6 +118,7 @@ class AsyncFlowRunner:
         """
         run = FlowRun(start_flow(self._state, endpoint, spec))
         streamed_reply: StreamedReply | None = None
+        server = 0
         try:
             while (step := run.step) is not None:
                 if isinstance(step, YieldValue):
@@ -119,11 +126,13 @@ class AsyncFlowRunner:
                     run.resume(None)
                     continue
                 try:
-                    result = await self._perform_step(step)
+                    async with self._probe_during(step, server):
+                        result = await self._perform_step(step)
                 except Unreachable as error:
                     run.fail(error)
                     continue
                 if isinstance(step, OpenStream):
+                    server = step.server
                     streamed_reply = result  # type: ignore[assignment]  # The result of `OpenStream` is a streamed reply.
                 run.resume(result)
         finally:
@@ -148,13 +157,27 @@ class AsyncFlowRunner:
                 await asyncio.sleep(seconds)
         return None
 
+    def _probe_during(self, step: Step, server: int) -> AbstractAsyncContextManager[None]:
+        """Return a context manager that raises `Unreachable` if the server of a stream is silent while a chunk is read."""
+        return self._probe_server(server) if isinstance(step, ReadChunk) else nullcontext()
+
+    def _probe_server(self, server: int) -> AbstractAsyncContextManager[None]:
+        """Return a context manager that raises `Unreachable` when the server does not answer a probe.
+
+        It does nothing if this client sends no probes.
+        """
+        if not self._sends_probes:
+            return nullcontext()
+        probe = ClientRequest("GET", PROBE_PATH, timeout_s=PROBE_TIMEOUT_S, connect_timeout_s=PROBE_TIMEOUT_S)
+        return end_if_silent(self._state.world, lambda: self._transports[server].send(probe), "the server")
+
     async def _send_until_silent(self, request: ClientRequest, server: int) -> ClientReply:
         """Send a request to a server, and wait for the reply until another call finds that the server is silent.
 
         Raises `Unreachable`.
         """
         try:
-            async with self._state.servers.end_on_silence(server):
+            async with self._state.servers.end_on_silence(server), self._probe_server(server):
                 return await self._transports[server].send(request)
         except TimeoutError:
             raise Unreachable("the server does not reply to other requests either", is_sent=True) from None

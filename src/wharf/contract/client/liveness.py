@@ -24,6 +24,20 @@ PROBE_INTERVAL_S: Final = 5.0
 """Seconds between a probe's reply and the next probe. Limits the load of requests that take minutes."""
 
 
+async def wait_until_silent(send_probe: Callable[[], Awaitable[object]]) -> None:
+    """Send probes to a server until it does not answer one.
+
+    `send_probe` sends a small request to the server, and raises `Unreachable` if it gets no reply.
+    """
+    while True:
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                await send_probe()
+        except (TimeoutError, Unreachable):
+            return
+        await asyncio.sleep(PROBE_INTERVAL_S)
+
+
 @asynccontextmanager
 async def end_if_silent(world: World, send_probe: Callable[[], Awaitable[object]], server: str) -> AsyncIterator[None]:
     """Return a context manager that raises `Unreachable` when the server does not answer a probe.
@@ -37,14 +51,9 @@ async def end_if_silent(world: World, send_probe: Callable[[], Awaitable[object]
 
     async def probe() -> None:
         nonlocal is_silent
-        while not is_silent:
-            try:
-                async with asyncio.timeout(PROBE_TIMEOUT_S):
-                    await send_probe()
-                await asyncio.sleep(PROBE_INTERVAL_S)
-            except (TimeoutError, Unreachable):
-                is_silent = True
-                limit.reschedule(loop.time())
+        await wait_until_silent(send_probe)
+        is_silent = True
+        limit.reschedule(loop.time())
 
     def start_probing() -> None:
         nonlocal probing

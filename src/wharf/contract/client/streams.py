@@ -3,6 +3,7 @@
 import json
 from base64 import b64decode
 from collections.abc import Iterator
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -28,7 +29,15 @@ from wharf.contract.wire.events import EventLine
 from wharf.world.failover import Attempt
 
 MAX_SILENCE_S: Final = 75.0
-"""Servers send a heartbeat on a stream at least every 30 s; after this silence the stream counts as broken."""
+"""After this silence a finite reply counts as broken. Protects callers from servers that freeze during a download."""
+MAX_SILENCE_S_BY_ENDPOINT: Final = MappingProxyType(
+    {"event.stream": 25.0, "agent.monitor": 25.0, "client.fs_logs": 15.0, "client.fs_stream": 15.0}
+)
+"""After this silence an open stream counts as broken.
+
+Servers send a heartbeat every 10 s, and nodes send one every second. The event stream of an older server has a heartbeat
+every 30 s only: it is reopened meanwhile, and loses no event.
+"""
 
 _decode_first_object = json.JSONDecoder().raw_decode
 """Returns the first JSON value of a text, and the position after it."""
@@ -65,7 +74,10 @@ def _read_until_end(state: ClientState, endpoint: Endpoint, spec: RequestSpec, d
     cases if another one may help. This is a flow: a generator that yields steps, such as `SendRequest`, which a runner
     performs.
     """
-    request = msgspec.structs.replace(build_request(state, endpoint, spec), chunk_timeout_s=MAX_SILENCE_S)
+    request = msgspec.structs.replace(
+        build_request(state, endpoint, spec),
+        chunk_timeout_s=MAX_SILENCE_S_BY_ENDPOINT.get(endpoint.name, MAX_SILENCE_S),
+    )
     streamed_reply, attempt = yield from _open_stream(state, request, is_repeatable=is_repeatable(endpoint))
     try:
         if streamed_reply.status >= 300:

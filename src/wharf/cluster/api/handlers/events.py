@@ -23,7 +23,7 @@ from wharf.cluster.state.tables import NAMESPACES
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
 from wharf.contract.wire.events import EventView, build_payload
 
-HEARTBEAT_INTERVAL_S: Final = 30.0
+HEARTBEAT_INTERVAL_S: Final = 10.0
 HEARTBEAT_LINE: Final = b"{}\n"
 WRITE_TIMEOUT_S: Final = 40.0
 """A caller that takes longer to read one part is disconnected."""

@@ -82,7 +82,7 @@ def register_node(
         return build_node_decision("node-registered", snapshot, node, [], ())
     node = update_contact_status(snapshot, node, context, message_when_down="Node re-registered")
     if node == stored:
-        return build_empty_decision(node)
+        return build_empty_decision(snapshot, node)
     needs_evaluation = node.status is not stored.status or _make_feasibility_key(node) != _make_feasibility_key(stored)
     # Volumes beyond this limit are updated when the node registers again; `evaluate_remaining_jobs` handles further jobs.
     volumes, volume_conditions = host_volumes.build_volume_changes(

@@ -18,11 +18,11 @@ from wharf.cluster.operations.nodes.writes import (
     build_empty_decision,
     build_node_decision,
     get_node,
-    is_full_report_due,
     make_node_evaluations,
 )
 from wharf.cluster.operations.record_history import add_record_history
 from wharf.cluster.scheduling.plans import capacity_versions
+from wharf.cluster.scheduling.unreported_nodes import is_full_report_due
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, EVALUATIONS, JOBS, NODE_POOLS
 from wharf.contract.model.allocations.allocation import (
@@ -137,10 +137,10 @@ def apply_reports(
         )
         return replace(decision, invalid_transitions=tuple(invalid_transitions))
     if not builder.changes:
-        return replace(build_empty_decision(node), invalid_transitions=tuple(invalid_transitions))
+        return replace(build_empty_decision(snapshot, node), invalid_transitions=tuple(invalid_transitions))
     for evaluation in evaluations:
         builder.put(EVALUATIONS, evaluation)
-    must_report = is_full_report_due(node)
+    must_report = is_full_report_due(snapshot, node)
     return Decision(
         builder.build("node-reported", Cause(CauseKind.NODE, node_id)),
         lambda index: NodeWriteResult(index, must_report=must_report),

@@ -17,9 +17,9 @@ from wharf.cluster.operations.nodes.writes import (
     make_node_evaluations,
 )
 from wharf.cluster.scheduling.reconcile.classification import get_lost_after_ns, get_unknown_since_ns
+from wharf.cluster.scheduling.unreported_nodes import may_run_allocations
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS_ON_NODE, JOB_VERSIONS, JOBS, NODE_POOLS, NODES
-from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.nodes.node import Node, NodeStatus, SchedulingEligibility
 from wharf.contract.model.refusal import invalid_request
@@ -38,7 +38,7 @@ def mark_node_reachable(
     stored = get_node(snapshot, node_id)
     node = update_contact_status(snapshot, stored, context, message_when_down="Node reregistered by heartbeat")
     if node is stored:
-        return build_empty_decision(node)
+        return build_empty_decision(snapshot, node)
     evaluations = make_node_evaluations(snapshot, node, context, max_evaluations)
     return build_node_decision("node-updated", snapshot, node, evaluations, ())
 
@@ -50,7 +50,7 @@ def restart_report_numbers(snapshot: Replica, node_id: str) -> Decision[NodeWrit
     """
     stored = get_node(snapshot, node_id)
     if not stored.reports_from:
-        return build_empty_decision(stored)
+        return build_empty_decision(snapshot, stored)
     node = replace(stored, reports_from=reports.compute_first_report_number(snapshot, stored))
     return build_node_decision("node-updated", snapshot, node, [], ())
 
@@ -81,20 +81,16 @@ def update_contact_status(snapshot: Replica, node: Node, context: DecisionContex
 def _compute_contact_status(snapshot: Replica, node: Node) -> NodeStatus:
     """Return the status that a node has after it contacted a server.
 
-    It stays `initializing` until it has reported its allocations, if it was disconnected or missed a heartbeat and
-    allocations may still run on it: until then nothing is placed on it (scheduling.md 9.2).
+    It stays `initializing` until it has reported its allocations, if it was disconnected, or if it missed a heartbeat or
+    was purged and allocations may still run on it. Until then nothing is placed on it (scheduling.md 9.2, ADR 82).
     """
     if node.status is NodeStatus.READY:
         return NodeStatus.READY
     if snapshot.get(NODE_POOLS, node.node_pool) is None or node.status is NodeStatus.DISCONNECTED:
         return NodeStatus.INITIALIZING
-    if not node.last_missed_heartbeat_index or node.last_alloc_update_index > node.last_missed_heartbeat_index:
+    if node.last_alloc_update_index > node.last_missed_heartbeat_index:
         return NodeStatus.READY
-    may_have_running = any(
-        allocation.client_status not in (ClientStatus.COMPLETE, ClientStatus.FAILED)
-        for allocation in snapshot.list_by_index(ALLOCATIONS_ON_NODE, node.id)
-    )
-    return NodeStatus.INITIALIZING if may_have_running else NodeStatus.READY
+    return NodeStatus.INITIALIZING if may_run_allocations(snapshot, node.id) else NodeStatus.READY
 
 
 def mark_heartbeat_missed(

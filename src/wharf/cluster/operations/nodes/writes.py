@@ -12,12 +12,13 @@ from wharf.cluster.operations.decision import Decision, DecisionContext
 from wharf.cluster.operations.evaluations import make_evaluation
 from wharf.cluster.scheduling.feasibility.location import is_in_pool_and_datacenter
 from wharf.cluster.scheduling.plans import capacity_versions
+from wharf.cluster.scheduling.unreported_nodes import is_full_report_due
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS_ON_NODE, EVALUATIONS, JOBS, JOBS_OF_TYPE, NODES
 from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger
 from wharf.contract.model.jobs.job import Job, JobType
 from wharf.contract.model.log import Cause, CauseKind, Condition, DeleteRecord, PutRecord, Write
-from wharf.contract.model.nodes.node import Node, NodeEvent, NodeEventSubsystem, NodeStatus, add_node_event
+from wharf.contract.model.nodes.node import Node, NodeEvent, NodeEventSubsystem, add_node_event
 from wharf.contract.model.refusal import not_found
 from wharf.contract.model.times import to_datetime
 
@@ -57,20 +58,15 @@ def build_node_decision(
         conditions += capacity_versions.expect_both_versions(snapshot, node.id)
     changes += [EVALUATIONS.build_put(evaluation) for evaluation in evaluations]
     ids = tuple(evaluation.id for evaluation in evaluations)
-    must_report, reports_from = is_full_report_due(node), node.reports_from
+    must_report, reports_from = is_full_report_due(snapshot, node), node.reports_from
     write = Write(write_kind, cause or Cause(CauseKind.NODE, node.id), changes, conditions)
     return Decision(write, lambda index: NodeWriteResult(index, ids, must_report, reports_from))
 
 
-def build_empty_decision(node: Node) -> Decision[NodeWriteResult]:
+def build_empty_decision(snapshot: Replica, node: Node) -> Decision[NodeWriteResult]:
     """Return the decision for a node that does not change. The reply says whether it must report its allocations."""
-    must_report, reports_from = is_full_report_due(node), node.reports_from
+    must_report, reports_from = is_full_report_due(snapshot, node), node.reports_from
     return Decision(None, lambda index: NodeWriteResult(index, must_report=must_report, reports_from=reports_from))
-
-
-def is_full_report_due(node: Node) -> bool:
-    """Return whether the node must report all its allocations before it can become ready."""
-    return node.status is NodeStatus.INITIALIZING and node.last_missed_heartbeat_index != 0
 
 
 def add_node_message(

@@ -60,7 +60,7 @@ def _iter_unconsidered(examined: ExaminedNodes) -> Iterator[Exclusion]:
     """Yield, by reason, the nodes of the job's pool that are in another datacenter or accept no placements."""
     names_by_reason: dict[str, list[str]] = {}
     for _, node in examined.fleet.iter_nodes():
-        reason = _explain_unconsidered(examined.job, node)
+        reason = _explain_unconsidered(examined, node)
         if reason:
             names_by_reason.setdefault(reason, []).append(node.name or node.id)
     for reason, names in names_by_reason.items():
@@ -94,10 +94,13 @@ def _iter_shortages(examined: ExaminedNodes) -> Iterator[Shortage]:
         )
 
 
-def _explain_unconsidered(job: Job, node: Node) -> str:
+def _explain_unconsidered(examined: ExaminedNodes, node: Node) -> str:
     """Return why a node of the job's pool is not considered, or an empty text if it is, or is in another pool."""
+    job = examined.job
     if job.node_pool not in ("", "all", node.node_pool):
         return ""  # Nodes of other pools are not reported.
     if not is_in_pool_and_datacenter(job, node):
         return f"datacenter {node.datacenter} is not in the job's list"
+    if examined.is_full_report_due(node):
+        return "node has returned but not reported its allocations yet"
     return "" if node.is_ready_for_placements else f"node is {get_node_state(node)}"

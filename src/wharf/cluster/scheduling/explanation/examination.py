@@ -20,6 +20,7 @@ from wharf.cluster.scheduling.ranking.rules import get_placement_rules
 from wharf.cluster.scheduling.ranking.seeded_random import SeededRandom
 from wharf.cluster.scheduling.resources.assignment import InsufficientResources, ResourceAssigner, list_usable_cores
 from wharf.cluster.scheduling.resources.usage import get_group_demand
+from wharf.cluster.scheduling.unreported_nodes import is_full_report_due
 from wharf.cluster.state import Replica
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.explanations import Exclusion
@@ -136,6 +137,10 @@ class ExaminedNodes:
             int(position): constraints.explain_row(int(rows[position]))
             for position in np.flatnonzero(~constraints.mask_allowed(rows))
         }
+
+    def is_full_report_due(self, node: Node) -> bool:
+        """Return whether the node must report all its allocations before anything is placed on it."""
+        return is_full_report_due(self._snapshot, node)
 
     def mask_fitting(self) -> Mask:
         """Return a mask of the feasible nodes that could take one more allocation."""

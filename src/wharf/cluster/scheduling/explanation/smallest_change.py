@@ -64,6 +64,9 @@ class ChangeSuggester:
     def _suggest_reachable_node(self) -> str:
         """Return how to get a node that is ready and in the job's pool and datacenters, if there is none."""
         matching_nodes = [node for _, node in self._fleet.iter_nodes() if is_in_pool_and_datacenter(self._job, node)]
+        unreported = sorted(node.name or node.id for node in matching_nodes if self._examined.is_full_report_due(node))
+        if unreported:
+            return f"wait until {', '.join(unreported[:MAX_EXAMPLES])} has reported its allocations"
         if matching_nodes:
             names = ", ".join(sorted(node.name or node.id for node in matching_nodes)[:MAX_EXAMPLES])
             return f"make a node of the job's pool and datacenters ready: {names} ({get_node_state(matching_nodes[0])})"

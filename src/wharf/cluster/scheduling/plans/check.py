@@ -43,6 +43,8 @@ class _WritePart:
     def __init__(self, max_changes: int) -> None:
         self.changes: list[PutRecord | DeleteRecord] = []
         self.conditions: list[Condition] = []
+        self.nodes_out_of_contact: dict[str, None] = {}
+        """Nodes that this part requires not to return before the commit."""
         self._max_changes = max_changes
 
     def can_add(self, changes: int, conditions: int) -> bool:
@@ -170,7 +172,7 @@ def _add_changes(
     are skipped.
     """
     for position, change in enumerate(changes):
-        if not part.can_add(1, 1):
+        if not part.can_add(1, 2):
             return changes[position:]
         desired = change.allocation
         current = snapshot.get(ALLOCATIONS, desired.id)
@@ -181,9 +183,26 @@ def _add_changes(
                 return None
             # The node reported on the allocation after the plan was made: keep what it reported.
             desired = _apply_stop(current, desired)
+        if current.is_occupying and not desired.is_occupying:
+            desired = _keep_reported_by_node(current, desired, snapshot, part)
         part.changes.append(ALLOCATIONS.build_put(desired))
         part.conditions.append(snapshot.build_record_condition(ALLOCATIONS, current))
     return ()
+
+
+def _keep_reported_by_node(current: Allocation, desired: Allocation, snapshot: Replica, part: _WritePart) -> Allocation:
+    """Return the record of an allocation that the plan makes lost, which frees its resources (ADR 82).
+
+    If its node is in contact, the allocation only stops: it may run until the node reports its end. Otherwise the part
+    requires that the node does not return before the commit.
+    """
+    node = snapshot.get(NODES, current.node_id)
+    if node is not None and node.status.is_in_contact:
+        return replace(desired, client_status=current.client_status, alloc_states=current.alloc_states)
+    if current.node_id not in part.nodes_out_of_contact:
+        part.nodes_out_of_contact[current.node_id] = None
+        part.conditions.append(capacity_versions.expect_node_version(snapshot, current.node_id))
+    return desired
 
 
 def _apply_stop(current: Allocation, desired: Allocation) -> Allocation:

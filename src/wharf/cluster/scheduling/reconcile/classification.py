@@ -29,7 +29,7 @@ class AllocationClass(enum.Enum):
     LOST = "lost"  # Its node is down or deleted.
     DISCONNECTING = "disconnecting"  # Its node has just disconnected; it becomes unknown.
     RECONNECTING = "reconnecting"  # Its node is back after a disconnect.
-    EXPIRING = "expiring"  # It was unknown for too long and becomes lost.
+    EXPIRING = "expiring"  # It was unknown for too long: it stops, and is lost if its node is out of contact.
 
 
 def is_last_state_unknown(allocation: Allocation) -> bool:
@@ -45,6 +45,12 @@ def should_reconnect(allocation: Allocation) -> bool:
         ClientStatus.RUNNING,
         ClientStatus.FAILED,
     )
+
+
+def is_in_contact(allocation: Allocation, tainted: TaintedNodes) -> bool:
+    """Return whether the node of the allocation exists and sends heartbeats, so that it reports the allocation's end."""
+    node = tainted.get(allocation.node_id)
+    return allocation.node_id not in tainted or (node is not None and node.status.is_in_contact)
 
 
 def get_lost_after_ns(group: TaskGroup | None) -> int:
@@ -81,7 +87,9 @@ def classify_allocation(
     elif allocation.is_terminal:
         return _classify_terminal(allocation)
     if _is_expired(allocation, group, now_ns):
-        return AllocationClass.EXPIRING
+        # On a node in contact, an expired allocation was stopped once, and counts until its node reports its end.
+        is_stopping = allocation.is_server_terminal and is_in_contact(allocation, tainted)
+        return AllocationClass.IGNORED if is_stopping else AllocationClass.EXPIRING
     if is_reconnecting and allocation.client_status is ClientStatus.FAILED and allocation.is_server_terminal:
         return AllocationClass.IGNORED
     is_tainted = allocation.node_id in tainted

@@ -217,6 +217,8 @@ class _SystemGroupReconciler:
         is_disconnected = node is not None and node.status is NodeStatus.DISCONNECTED
         is_disconnecting = is_disconnected and allocation.client_status is ClientStatus.RUNNING
         allocation_class = classify_allocation(allocation, self._group, self._input.tainted_nodes, now_ns)
+        if allocation_class is AllocationClass.IGNORED:
+            return  # It stops, and its node reports its end.
         if allocation_class in (AllocationClass.EXPIRING, AllocationClass.LOST) and not is_disconnecting:
             self._stop(allocation, LOST_TEXT, ClientStatus.LOST)
         elif allocation.should_migrate:

@@ -21,6 +21,11 @@ class NodeStatus(enum.StrEnum):
     DOWN = "down"  # No heartbeat.
     DISCONNECTED = "disconnected"  # No heartbeat, but allocations may continue when it returns.
 
+    @property
+    def is_in_contact(self) -> bool:
+        """Whether the node sends heartbeats, so that only the node itself can report the end of an allocation."""
+        return self in (NodeStatus.INITIALIZING, NodeStatus.READY)
+
 
 class SchedulingEligibility(enum.StrEnum):
     """Whether new allocations may be placed on a node."""

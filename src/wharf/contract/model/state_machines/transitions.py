@@ -104,7 +104,11 @@ ALLOCATION_STATES: Final = StateMachine(
         StateTransition(ClientStatus.UNKNOWN, ClientStatus.RUNNING, "its node reconnected"),
         StateTransition(ClientStatus.UNKNOWN, ClientStatus.COMPLETE, "its node reconnected; all tasks had succeeded"),
         StateTransition(ClientStatus.UNKNOWN, ClientStatus.FAILED, "its node reconnected; a task had failed"),
-        StateTransition(ClientStatus.UNKNOWN, ClientStatus.LOST, "the group's lost_after has expired"),
+        StateTransition(
+            ClientStatus.UNKNOWN,
+            ClientStatus.LOST,
+            "the group's lost_after has expired, and its node is out of contact",
+        ),
         StateTransition(
             ClientStatus.LOST,
             ClientStatus.PENDING,
@@ -221,7 +225,7 @@ NODE_STATES: Final = StateMachine(
     "node",
     NodeStatus,
     transitions=[
-        StateTransition(None, NodeStatus.INITIALIZING, "registered for the first time"),
+        StateTransition(None, NodeStatus.INITIALIZING, "registered for the first time, or again after a purge"),
         StateTransition(
             NodeStatus.INITIALIZING,
             NodeStatus.READY,

@@ -3,7 +3,9 @@
 It decides nothing: events are applied by `manager`, assignments by `assignments`.
 """
 
+import re
 from collections.abc import Iterator
+from typing import Final
 
 from wharf.contract.wire.nodes.messages import AssignedAllocation, Assignment
 from wharf.node.agent.allocations.allocation import EMPTY_SPEC, ManagedAllocation
@@ -11,6 +13,8 @@ from wharf.node.agent.allocations.journal import NodeJournal, SettledAllocation,
 from wharf.node.core.record import TaskRecord
 from wharf.node.core.steps import TaskStep
 from wharf.node.tasks.resources import list_volume_requests
+
+_RUN_NAME: Final = re.compile(r"(?P<allocation>.+)\.(?P<position>[0-9]{1,9})\.(?P<number>[0-9]{1,9})", re.DOTALL)
 
 
 class AllocationTable:
@@ -159,13 +163,14 @@ class AllocationTable:
     def find_run(self, run_name: str) -> tuple[ManagedAllocation, str, int] | None:
         """Return (allocation, task name, number of the start) for the name of a run; `None` if the task is unknown.
 
-        A run is one start of a task; its name is `<allocation id>.<position of the task>.<number of the start>`.
+        A run is one start of a task; its name is `<allocation id>.<position of the task>.<number of the start>`. Any
+        process or container of the machine can claim any name, so a text of another form is an unknown task.
         """
-        allocation_id, position, run_number = run_name.rsplit(".", 2)
-        allocation = self._unsettled.get(allocation_id)
-        if allocation is None or int(position) >= len(allocation.spec.tasks):
+        parts = _RUN_NAME.fullmatch(run_name)
+        allocation = self._unsettled.get(parts["allocation"]) if parts is not None else None
+        if parts is None or allocation is None or int(parts["position"]) >= len(allocation.spec.tasks):
             return None
-        return allocation, allocation.spec.tasks[int(position)].name, int(run_number)
+        return allocation, allocation.spec.tasks[int(parts["position"])].name, int(parts["number"])
 
     def is_current_run(self, run: str) -> bool:
         """Return whether this is the latest run of its task and its end was not reported yet.
