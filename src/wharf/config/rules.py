@@ -20,6 +20,10 @@ FindOrigin = Callable[[KeyPath], ValueOrigin]
 RuleViolations = Iterator[tuple[KeyPath, str]]
 """Settings that violate a rule: the path of the one to change first, and what is wrong."""
 
+MIN_READ_CPU_S: Final = 0.1
+"""The shortest CPU limit of reads: a list of 10,000 jobs needs a tenth of a second."""
+MAX_READ_CPU_S: Final = 600.0
+"""The longest CPU limit of reads: ten minutes, after which no client waits any more."""
 _HOST_AND_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s/:\[\]]+):(\d{1,5})")
 _OTHER_LOGGERS: Final = ("uvicorn",)
 
@@ -37,6 +41,7 @@ def check_settings(settings: AgentSettings, find_origin: FindOrigin) -> list[Con
         _check_log_levels,
         _check_task_ports,
         _check_telemetry,
+        _check_read_limits,
         _check_limits,
     )
     return [
@@ -160,6 +165,14 @@ def _check_tls(settings: AgentSettings) -> RuleViolations:
             yield ("tls", key), "required by tls.http = true: create certificates with `wharf tls create`"
     if tls.verify_https_client and not tls.ca_file:
         yield ("tls", "ca_file"), "required by tls.verify_https_client = true: set the certificate of the authority"
+
+
+def _check_read_limits(settings: AgentSettings) -> RuleViolations:
+    """Check that the CPU limits of reads leave time for reads of the usual size, and stop endless ones."""
+    limits = (("max_filter_cpu", settings.api.max_filter_cpu), ("max_list_cpu", settings.api.max_list_cpu))
+    for key, limit in limits:
+        if not MIN_READ_CPU_S <= limit.seconds <= MAX_READ_CPU_S:
+            yield ("api", key), f'expected {MIN_READ_CPU_S:g} to {MAX_READ_CPU_S:g} s, given "{limit}"'
 
 
 def _check_limits(settings: AgentSettings) -> RuleViolations:

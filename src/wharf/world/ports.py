@@ -1,7 +1,7 @@
 """The `World` protocol: clocks, randomness, ids and task creation, as the rest of the program sees them."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, Protocol, TypeVar
 
@@ -19,6 +19,17 @@ class World(Protocol):
 
     def monotonic_s(self) -> float:
         """Return seconds of a clock that never jumps. Only differences between two readings are meaningful."""
+        ...
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds that the current thread has used. Only differences are meaningful."""
+        ...
+
+    async def run_off_loop(self, work: Callable[[], T]) -> T:
+        """Run a function on the thread for long computations, one at a time, and return its result.
+
+        The function must not change anything that the event loop uses.
+        """
         ...
 
     def new_id(self) -> str:

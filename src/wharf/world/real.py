@@ -5,7 +5,8 @@ import os
 import secrets
 import time
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any, Final, TypeVar
 
@@ -22,10 +23,19 @@ class RealWorld:
 
     def __init__(self) -> None:
         self.random = Random(secrets.randbits(128))
+        self._off_loop_threads: ThreadPoolExecutor | None = None
 
     # Direct references save a call: the limiter reads the time six times for each request.
     now_ns = staticmethod(time.time_ns)
     monotonic_s = staticmethod(time.monotonic)
+    cpu_s = staticmethod(time.thread_time)
+
+    async def run_off_loop(self, work: Callable[[], T]) -> T:
+        """Run a function on the thread for long computations, one at a time, and return its result."""
+        if self._off_loop_threads is None:
+            # One thread: several would compete with the event loop for the interpreter lock.
+            self._off_loop_threads = ThreadPoolExecutor(1, thread_name_prefix="off-loop")
+        return await asyncio.get_running_loop().run_in_executor(self._off_loop_threads, work)
 
     def new_id(self) -> str:
         """Return a new UUID of version 4 as text. It is unique, but not secret."""

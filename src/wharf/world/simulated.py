@@ -33,6 +33,14 @@ class SimulatedWorld:
     def monotonic_s(self) -> float:
         return self._elapsed_s() - self.boot_time_s
 
+    def cpu_s(self) -> float:
+        """Return 0: a simulation must not depend on the speed of the machine."""
+        return 0.0
+
+    async def run_off_loop(self, work: Callable[[], T]) -> T:
+        """Run the function at once: a simulation has one thread."""
+        return work()
+
     def new_id(self) -> str:
         return str(uuid.UUID(int=self.random.getrandbits(128), version=4))
 

@@ -29,10 +29,12 @@ from tests.kit.virtual_time import in_virtual_time
 from wharf.cluster.api.lists.cache import MAX_LIST_CHANGES, CachedList, ListCache
 from wharf.cluster.api.lists.listing import ListCacheSpec
 from wharf.cluster.api.replies.encoding import BODY_CHUNK_BYTES
+from wharf.cluster.server.cpu_budget import OffLoopWorker, ReadLimits, SlicedWork
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import EVALUATIONS, JOB_SUMMARIES, JOBS
 from wharf.contract.model.jobs.job import JobSummary
 from wharf.contract.model.log import KEY_SEPARATOR, Batch, LogPosition
+from wharf.world import SimulatedWorld
 
 NORTH = ListCacheSpec(("north",), CRATES, f"north{KEY_SEPARATOR}")
 BY_CREATION = ListCacheSpec(("parcels",), PARCELS, "", is_by_creation=True)
@@ -58,12 +60,17 @@ def decode_list(body: Any) -> list[tuple[str, int]]:
     return [(name, index) for name, index, _ in json.loads(b"".join(body.chunks))]
 
 
+def a_work() -> SlicedWork:
+    world = SimulatedWorld(7)
+    return SlicedWork(world, OffLoopWorker(world), ReadLimits().make_list_budget())
+
+
 def fill_list(cached_list: CachedList, records: Sequence[Any], encoder: RecordingEncoder) -> list[tuple[str, int]]:
-    return decode_list(asyncio.run(cached_list.fill(records, encoder)))
+    return decode_list(asyncio.run(cached_list.fill(records, encoder, a_work())))
 
 
 def refresh_list(cached_list: CachedList, encoder: RecordingEncoder) -> list[tuple[str, int]]:
-    return decode_list(asyncio.run(cached_list.refresh(cached_list.take_changes(), encoder)))
+    return decode_list(asyncio.run(cached_list.refresh(cached_list.take_changes(), encoder, a_work())))
 
 
 def crates_in_north(replica: Replica) -> list[Any]:
@@ -102,9 +109,9 @@ def test_an_existing_body_does_not_change_with_later_writes() -> None:
     cached_list = CachedList(replica, NORTH)
 
     async def run() -> tuple[Any, Any, bytes]:
-        before = await cached_list.fill(crates_in_north(replica), encoding)
+        before = await cached_list.fill(crates_in_north(replica), encoding, a_work())
         replica.apply_batch(make_batch(2, CRATES.build_put(make_crate("a"))))
-        after = await cached_list.refresh(cached_list.take_changes(), encoding)
+        after = await cached_list.refresh(cached_list.take_changes(), encoding, a_work())
         return before, after, b"".join(await before.get_encoded_chunks(b"gzip"))
 
     before, after, compressed = asyncio.run(run())
@@ -231,7 +238,7 @@ def test_a_list_whose_refresh_failed_is_dropped() -> None:
         raise RuntimeError("cannot encode")
 
     with pytest.raises(RuntimeError):
-        asyncio.run(cached_list.refresh(cached_list.take_changes(), failing))
+        asyncio.run(cached_list.refresh(cached_list.take_changes(), failing, a_work()))
     assert not cached_list.is_current
 
 

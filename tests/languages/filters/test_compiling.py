@@ -4,7 +4,13 @@ import msgspec
 import pytest
 
 from tests.languages.filters.datum import DATUM, Datum, accepts
-from wharf.languages.filters import FilterEvaluationError, FilterSubject, FilterTypeError, compile_filter
+from wharf.languages.filters import (
+    FilterEvaluationError,
+    FilterStepsExceeded,
+    FilterSubject,
+    FilterTypeError,
+    compile_filter,
+)
 from wharf.languages.filters.compiler import MAX_CACHE_WEIGHT, MAX_PATTERNS
 from wharf.languages.filters.scope import MAX_STEPS
 from wharf.languages.patterns import MAX_PATTERN_CHARS
@@ -93,6 +99,53 @@ def test_steps_are_counted_for_each_record() -> None:
 
     assert accepts("all Ints as a { a != -1 }", numbers)
     assert accepts("all Ints as a { a != -1 }", numbers)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Name matches `^[a-m]+$`",
+        "Name not matches `^[a-m]+$`",
+        "any Ints as i { i == 777 }",
+        " or ".join(f"Name contains x{number}" for number in range(21)),
+    ],
+)
+def test_a_filter_that_may_take_long_counts_its_steps(text: str) -> None:
+    long = Datum(name="a" * 50_000, ints=(0,) * 500)
+
+    assert compile_filter(text, Datum).is_metered
+    assert compile_filter(text, Datum).accepts_within(Datum(name="x"), 100) == ("not matches" in text)
+    with pytest.raises(FilterStepsExceeded, match="more than 100000 steps for one record"):
+        compile_filter(text, Datum).accepts_within(long, 100)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Name == web and N != 3 and 1 in Ints", " or ".join(f"Name contains x{number}" for number in range(20))],
+)
+def test_a_filter_that_cannot_take_long_is_not_metered(text: str) -> None:
+    compiled = compile_filter(text, Datum)
+
+    assert not compiled.is_metered
+    assert compiled.accepts_within(DATUM, 0) == compiled.accepts(DATUM)
+
+
+def test_a_match_costs_its_instructions_times_the_bytes_of_the_text() -> None:
+    compiled = compile_filter("Name matches `^[a-m]{96}x`", Datum)  # A hundred instructions.
+    plain, accented = Datum(name="n" * 25_600), Datum(name="é" * 25_600)
+
+    assert not compiled.accepts_within(plain, 10_001)
+    with pytest.raises(FilterStepsExceeded):
+        compiled.accepts_within(plain, 9_500)
+    with pytest.raises(FilterStepsExceeded):
+        compiled.accepts_within(accented, 39_000)
+
+
+def test_all_patterns_of_a_filter_have_a_limit_together() -> None:
+    compile_filter(" and ".join(["Name matches `^.{100}x`"] * 6), Datum)
+
+    with pytest.raises(FilterTypeError, match="more than 5,000 instructions in total"):
+        compile_filter(" and ".join(["Name matches `^.{100}x`"] * 7), Datum)
 
 
 def test_long_chains_are_decided_in_order() -> None:

@@ -16,6 +16,7 @@ from wharf.agent.identity import get_agent_name, load_server_id
 from wharf.agent.process_context import ProcessContext
 from wharf.cluster.engines.port import LogEngine, LogMisconfigured, LogUnavailable
 from wharf.cluster.operations.search import SearchLimits
+from wharf.cluster.server.cpu_budget import ReadLimits
 from wharf.cluster.server.server import Server, ServerIdentity
 from wharf.cluster.state.codec import DamagedRecord, NewerFormat
 from wharf.contract.model.jobs.defaults import JobSettings
@@ -85,6 +86,9 @@ def build_server(context: ProcessContext) -> Server:
         max_examined_records=search.limit_query,
         max_results=search.limit_results,
         min_query_bytes=search.min_term_length,
+    )
+    server.read_limits = ReadLimits(
+        filter_cpu_s=settings.api.max_filter_cpu.seconds, list_cpu_s=settings.api.max_list_cpu.seconds
     )
     context.set_facts(lambda: collect_facts(server))
     tune_garbage_collector()

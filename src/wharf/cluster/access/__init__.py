@@ -18,7 +18,15 @@ from wharf.cluster.access.claims import MappedClaims, map_claims
 from wharf.cluster.access.identities import WorkloadClaims
 from wharf.cluster.access.policies.parser import InvalidPolicy, parse_policy, parse_policy_strict
 from wharf.cluster.access.policies.rules import PolicyRules, encode_rules
-from wharf.cluster.access.rights import ALL_RIGHTS, NO_RIGHTS, Rights, get_rights
+from wharf.cluster.access.rights import (
+    ALL_RIGHTS,
+    NO_RIGHTS,
+    Rights,
+    RightsNotCompiled,
+    compile_rights,
+    get_rights,
+    store_rights,
+)
 from wharf.cluster.access.validation import build_invalid_record, find_binding_rule_problems, find_policy_problems
 from wharf.contract.model.acl.permissions import DenialDetail
 
@@ -35,6 +43,7 @@ __all__ = [
     "PolicyRules",
     "PresentedCredential",
     "Rights",
+    "RightsNotCompiled",
     "TokenBindings",
     "TokenSecret",
     "WorkloadClaims",
@@ -43,6 +52,7 @@ __all__ = [
     "build_denial",
     "build_invalid_record",
     "build_token_name",
+    "compile_rights",
     "encode_rules",
     "find_auth_method",
     "find_binding_rule_problems",
@@ -54,4 +64,5 @@ __all__ = [
     "parse_policy_strict",
     "reauthenticate_caller",
     "require_rights",
+    "store_rights",
 ]

@@ -38,15 +38,24 @@ PresentedCredential: TypeAlias = TokenSecret | WorkloadClaims | InvalidCredentia
 """The credential of a request; None if it has none."""
 
 
-def authenticate_caller(snapshot: Replica, credential: PresentedCredential, context: DecisionContext) -> Caller:
-    """Return the caller that presented this credential."""
+def authenticate_caller(
+    snapshot: Replica,
+    credential: PresentedCredential,
+    context: DecisionContext,
+    *,
+    max_compiled_chars: int | None = None,
+) -> Caller:
+    """Return the caller that presented this credential.
+
+    Raises `RightsNotCompiled` if its rights are not cached and its policies have more than `max_compiled_chars`.
+    """
     match credential:
         case None:
-            return _build_anonymous_caller(snapshot)
+            return _build_anonymous_caller(snapshot, max_compiled_chars)
         case TokenSecret(digest):
-            return _build_token_caller(snapshot, _find_token(snapshot, digest), context)
+            return _build_token_caller(snapshot, _find_token(snapshot, digest), context, max_compiled_chars)
         case WorkloadClaims():
-            return _build_workload_caller(snapshot, credential)
+            return _build_workload_caller(snapshot, credential, max_compiled_chars)
         case InvalidCredential(reason):
             return Caller(kind=CallerKind.UNVERIFIED, reason=reason)
 
@@ -62,12 +71,18 @@ def _find_token(snapshot: Replica, digest: str) -> Token | None:
     return found[0] if found else None
 
 
-def _build_anonymous_caller(snapshot: Replica) -> Caller:
+def _build_anonymous_caller(snapshot: Replica, max_compiled_chars: int | None) -> Caller:
     policies = _list_policies(snapshot, [ANONYMOUS_POLICY])
-    return Caller(kind=CallerKind.ANONYMOUS, rights=_compile_rights(policies), policies=_list_policy_names(policies))
+    return Caller(
+        kind=CallerKind.ANONYMOUS,
+        rights=_compile_rights(policies, max_compiled_chars),
+        policies=_list_policy_names(policies),
+    )
 
 
-def _build_token_caller(snapshot: Replica, token: Token | None, context: DecisionContext) -> Caller:
+def _build_token_caller(
+    snapshot: Replica, token: Token | None, context: DecisionContext, max_compiled_chars: int | None = None
+) -> Caller:
     """Return the caller of a token: unknown, expired, management, or client with the rights of its policies and roles."""
     if token is None:
         return Caller(kind=CallerKind.UNKNOWN)
@@ -80,21 +95,21 @@ def _build_token_caller(snapshot: Replica, token: Token | None, context: Decisio
     policies = _list_policies(snapshot, [*(token.policies or ()), *linked])
     return Caller(
         kind=CallerKind.CLIENT,
-        rights=_compile_rights(policies),
+        rights=_compile_rights(policies, max_compiled_chars),
         token=token,
         policies=_list_policy_names(policies),
         roles=tuple(roles),
     )
 
 
-def _build_workload_caller(snapshot: Replica, claims: WorkloadClaims) -> Caller:
+def _build_workload_caller(snapshot: Replica, claims: WorkloadClaims, max_compiled_chars: int | None) -> Caller:
     """Return the caller of a workload identity, if its allocation still runs."""
     allocation = find_allocation(snapshot, claims)
     if allocation is None:
         return Caller(kind=CallerKind.UNVERIFIED, claims=claims, reason="allocation is terminal")
     group = allocation.task_group
     policies = list_workload_policies(snapshot, claims, group)
-    rights = _compile_rights(policies).with_implicit_paths(list_implicit_paths(claims, group))
+    rights = _compile_rights(policies, max_compiled_chars).with_implicit_paths(list_implicit_paths(claims, group))
     return Caller(kind=CallerKind.WORKLOAD, rights=rights, claims=claims, policies=_list_policy_names(policies))
 
 
@@ -110,8 +125,8 @@ def _list_policies(snapshot: Replica, names: Iterable[str]) -> list[Policy]:
     return [policy for policy in found if policy is not None]
 
 
-def _compile_rights(policies: Iterable[Policy]) -> Rights:
-    return get_rights(policy.rules for policy in policies)
+def _compile_rights(policies: Iterable[Policy], max_compiled_chars: int | None) -> Rights:
+    return get_rights((policy.rules for policy in policies), max_compiled_chars=max_compiled_chars)
 
 
 def _list_policy_names(policies: Iterable[Policy]) -> tuple[str, ...]:

@@ -189,6 +189,14 @@ MAX_CACHED_CHARACTERS: Final = 4_000_000
 """Limits the memory of the cache: compiled rights take a few times the size of their texts."""
 
 
+class RightsNotCompiled(Exception):
+    """The rights of these policies are not in the cache, and their texts are too large to compile on an event loop."""
+
+    def __init__(self, texts: frozenset[str]) -> None:
+        super().__init__("rights not compiled")
+        self.texts = texts
+
+
 class RightsCache:
     """The most recently used rights, limited in number and total size."""
 
@@ -196,14 +204,24 @@ class RightsCache:
         self._cached: OrderedDict[frozenset[str], Rights] = OrderedDict()
         self._count_characters = 0
 
-    def get(self, texts: Iterable[str]) -> Rights:
-        """Return the rights that these policies grant together."""
+    def get(self, texts: Iterable[str], *, max_compiled_chars: int | None = None) -> Rights:
+        """Return the rights that these policies grant together.
+
+        Raises `RightsNotCompiled` if they are not cached and the policies have more than `max_compiled_chars`.
+        """
         key = frozenset(texts)
         cached = self._cached.get(key)
         if cached is not None:
             self._cached.move_to_end(key)
             return cached
-        rights = compile_rights(key)
+        if max_compiled_chars is not None and _count_characters(key) > max_compiled_chars:
+            raise RightsNotCompiled(key)
+        return self.put(key, compile_rights(key))
+
+    def put(self, key: frozenset[str], rights: Rights) -> Rights:
+        """Store the rights of these policies, evict those that were not used for the longest time, and return them."""
+        if key in self._cached:
+            return self._cached[key]
         self._cached[key] = rights
         self._count_characters += _count_characters(key)
         while len(self._cached) > 1 and (
@@ -230,6 +248,14 @@ def _count_characters(texts: frozenset[str]) -> int:
 _RIGHTS_CACHE: Final = RightsCache()
 
 
-def get_rights(texts: Iterable[str]) -> Rights:
-    """Return the cached rights that these policies grant together."""
-    return _RIGHTS_CACHE.get(texts)
+def get_rights(texts: Iterable[str], *, max_compiled_chars: int | None = None) -> Rights:
+    """Return the cached rights that these policies grant together.
+
+    Raises `RightsNotCompiled` if they are not cached and the policies have more than `max_compiled_chars`.
+    """
+    return _RIGHTS_CACHE.get(texts, max_compiled_chars=max_compiled_chars)
+
+
+def store_rights(texts: frozenset[str], rights: Rights) -> None:
+    """Store rights that `compile_rights` returned for these policies in the cache."""
+    _RIGHTS_CACHE.put(texts, rights)

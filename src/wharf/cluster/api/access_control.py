@@ -4,6 +4,7 @@ Signed identities are verified by a port (`IdentityVerifier`), so this module ho
 """
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Final, Protocol
 
 import msgspec
@@ -13,10 +14,13 @@ from wharf.cluster.access import (
     Caller,
     InvalidCredential,
     PresentedCredential,
+    RightsNotCompiled,
     TokenSecret,
     authenticate_caller,
     build_denial,
+    compile_rights,
     require_rights,
+    store_rights,
 )
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.requests.values import UUID_CHARACTERS, UUID_PATTERN
@@ -32,6 +36,8 @@ from wharf.world import World
 
 MAX_TOKEN_CHARACTERS: Final = 16_384
 """Limits the work of verifying a token that an unauthenticated caller sends."""
+MAX_CHARS_COMPILED_ON_LOOP: Final = 4_096
+"""The total length of policies that are compiled on the event loop: up to 4 ms. Larger ones are compiled on a thread."""
 MAX_CACHED_CALLERS: Final = 10_000
 """Limits the memory of cached callers."""
 
@@ -65,7 +71,8 @@ class CallerAuthenticator:
         """Return the caller that the request's token belongs to, with the rights that the snapshot stores.
 
         Returns `UNCHECKED_CALLER`, which may do everything, for public endpoints and while access control is off.
-        Callers with a token secret are cached until a token, policy or role changes or the token expires.
+        Callers with a token secret are cached until a token, policy or role changes or the token expires. Raises
+        `RightsNotCompiled` if the caller's policies must first be compiled with `compile_rights_off_loop`.
         """
         if not self.is_enabled or isinstance(endpoint.need, PublicAccess):
             return UNCHECKED_CALLER
@@ -94,7 +101,8 @@ class CallerAuthenticator:
     def _authenticate_uncached(self, snapshot: Replica, token: str) -> Caller:
         """Return the caller of the token, read from the snapshot."""
         moment = DecisionContext(self._world.now_ns(), self._world.new_id)
-        return authenticate_caller(snapshot, self._parse_credential(snapshot, token, moment), moment)
+        credential = self._parse_credential(snapshot, token, moment)
+        return authenticate_caller(snapshot, credential, moment, max_compiled_chars=MAX_CHARS_COMPILED_ON_LOOP)
 
     def _parse_credential(self, snapshot: Replica, token: str, moment: DecisionContext) -> PresentedCredential:
         """Return what the token text is: nothing, the digest of a token secret, a signed identity, or invalid."""
@@ -125,12 +133,12 @@ class RequestAuthorizer:
             return request
         if endpoint.kind is not EndpointKind.LOCAL:
             await self._server.reader.catch_up()
-        request_with_caller = self._authenticate(request)
+        request_with_caller = await self._authenticate(request)
         try:
             self.check(request_with_caller)
         except Refusal:
             await self._server.reader.catch_up()
-            return self._authenticate(request)
+            return await self._authenticate(request)
         return request_with_caller
 
     def check(self, request: Request) -> None:
@@ -145,10 +153,20 @@ class RequestAuthorizer:
         self.check(request)
         return request
 
-    def _authenticate(self, request: Request) -> Request:
+    async def _authenticate(self, request: Request) -> Request:
         """Return the request with the caller that its token names, read from the replica as it is now."""
-        caller = self._authenticator.authenticate(self._server.replica, request.endpoint, request.headers)
-        return msgspec.structs.replace(request, caller=caller)
+        while True:
+            try:
+                caller = self._authenticator.authenticate(self._server.replica, request.endpoint, request.headers)
+                return msgspec.structs.replace(request, caller=caller)
+            except RightsNotCompiled as missing:
+                await compile_rights_off_loop(self._server, missing)
+
+
+async def compile_rights_off_loop(server: Server, missing: RightsNotCompiled) -> None:
+    """Compile the rights of large policies off the event loop, and store them in the cache."""
+    rights = await server.off_loop.run(partial(compile_rights, missing.texts))
+    store_rights(missing.texts, rights)
 
 
 TOKEN_CONFLICT_TEXT: Final = (

@@ -46,6 +46,7 @@ from wharf.cluster.api.requests.targets import RequestTarget, RequestTargetCache
 from wharf.cluster.api.routing.router import Router
 from wharf.cluster.api.routing.unrouted import build_redirect, build_unrouted_reply, clean_path
 from wharf.cluster.api.websockets.dispatcher import WebSocketDispatcher
+from wharf.cluster.server.cpu_budget import OffLoopBusy
 from wharf.cluster.server.metrics import RequestSeries
 from wharf.cluster.server.server import Server
 from wharf.contract.model.refusal import Refusal, RefusalCode
@@ -221,7 +222,7 @@ class Api:
             finally:
                 if gate is not None:
                     gate.leave()
-        except Overloaded as refusal:
+        except (Overloaded, OffLoopBusy) as refusal:
             reply = build_refusal_reply(refusal, (b"retry-after", b"%d" % refusal.retry_after_s))
             series = get_request_series(request.endpoint, reply.status, is_blocking=False)
             self._server.meter.record_request(series, began_s=began_s)

@@ -5,12 +5,14 @@ the same rights share one evaluation and one encoded body.
 """
 
 import asyncio
+from functools import partial
 from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
-from wharf.cluster.api.access_control import CallerAuthenticator, require_endpoint_access
+from wharf.cluster.access import RightsNotCompiled
+from wharf.cluster.api.access_control import CallerAuthenticator, compile_rights_off_loop, require_endpoint_access
 from wharf.cluster.api.asgi import HeaderList, Receive
 from wharf.cluster.api.connection import DisconnectWatcher, HttpConnection
 from wharf.cluster.api.handler_table import JOINED_FIELD_READERS, build_read_handlers
@@ -18,7 +20,7 @@ from wharf.cluster.api.lists.encoder import ListEncoder
 from wharf.cluster.api.lists.filters import ListFilters
 from wharf.cluster.api.lists.listing import Listing
 from wharf.cluster.api.replies.cors import list_cors_methods
-from wharf.cluster.api.replies.encoding import EMPTY_REPLY_BODY, encode_body
+from wharf.cluster.api.replies.encoding import EMPTY_REPLY_BODY, RECORDS_PER_CHECK, ReplyBody, encode_body, indent_body
 from wharf.cluster.api.replies.sender import JSON_HEADER, HttpReply, build_refusal_reply
 from wharf.cluster.api.replies.shared import (
     EncodedRead,
@@ -30,7 +32,7 @@ from wharf.cluster.api.replies.shared import (
 from wharf.cluster.api.requests.parameters import QueryOptions, is_pretty, parse_query_options
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.requests.targets import RequestTarget
-from wharf.cluster.api.results import BrainQuery
+from wharf.cluster.api.results import BrainQuery, DeferredValue, RecordList, SlicedValue
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
@@ -38,6 +40,8 @@ from wharf.cluster.state.tables import LEADER
 from wharf.contract.model.acl.permissions import PublicAccess
 from wharf.contract.model.refusal import Refusal, invalid_request
 
+BUILT_VALUES: Final = frozenset((RecordList, SlicedValue, DeferredValue, BrainQuery))
+"""The types of values that are built when the reply is encoded."""
 TOKEN_SAFE_CHARACTERS: Final = "".join(map(chr, range(33, 127))).replace("%", "")
 """Characters of a page token that its header holds unescaped. Job ids in tokens may contain any character."""
 
@@ -84,10 +88,15 @@ class ReadExecutor:
         """
         if not target.options.is_stale_allowed:
             await self._server.reader.catch_up()
-        if target.options.index > 0 and target.endpoint.can_block:
-            result = await self._evaluate_blocking(request, target, receive, connection)
-        else:
-            result = self._evaluate(self._server.replica, request, target)
+        while True:
+            try:
+                if target.options.index > 0 and target.endpoint.can_block:
+                    result = await self._evaluate_blocking(request, target, receive, connection)
+                else:
+                    result = self._evaluate(self._server.replica, request, target)
+                break
+            except RightsNotCompiled as missing:
+                await compile_rights_off_loop(self._server, missing)
         shared = result.value
         assert isinstance(shared, SharedReply), "_evaluate wraps every result in a SharedReply"
         encoded = shared.encoded.get(target.is_pretty) or await self._encode(shared, is_pretty=target.is_pretty)
@@ -173,30 +182,46 @@ class ReadExecutor:
         result = shared.result
         if isinstance(result, Listing):
             return await self.list_encoder.encode(shared, result, is_pretty=is_pretty)
-        if isinstance(result.value, BrainQuery):
+        if type(result.value) in BUILT_VALUES and not _is_short_list(result.value):
             task = shared.encoding_tasks.get(is_pretty)
             if task is None:
-                querying = self._query_brain(shared, result, result.value, is_pretty=is_pretty)
-                task = shared.encoding_tasks[is_pretty] = self._server.world.start_task(querying, name="think")
+                building = self._build_and_encode(shared, result, is_pretty=is_pretty)
+                task = shared.encoding_tasks[is_pretty] = self._server.world.start_task(building, name="reply")
             return await asyncio.shield(task)
         if isinstance(result.value, Refusal):
             encoded = EncodedRead(result.index, refusal=result.value)
         else:
-            encoded = EncodedRead(result.index, encode_body(result.value, is_pretty=is_pretty))
+            value = result.value
+            if type(value) is RecordList:
+                value = [value.build_view(record) for record in value.records]
+            body = encode_body(value)
+            if is_pretty:
+                body = await indent_body(body, self.list_encoder.make_work())
+            encoded = EncodedRead(result.index, body)
         return self._shared_replies.store_encoded(shared, encoded, is_pretty=is_pretty)
 
-    async def _query_brain(
-        self, shared: SharedReply, result: ReadResult, query: BrainQuery, *, is_pretty: bool
-    ) -> EncodedRead:
-        """Send the query to this server's scheduler process, and return its reply encoded."""
-        server = self._server
+    async def _build_and_encode(self, shared: SharedReply, result: ReadResult, *, is_pretty: bool) -> EncodedRead:
+        """Build a value that takes long, in slices, on a thread or in the scheduler process, and return it encoded."""
+        server, value = self._server, result.value
         try:
-            reply = await server.leader.call_member(server.identity.member_id, query.method, query.request)
+            if isinstance(value, RecordList):
+                body = await self.list_encoder.encode_records(value, is_pretty=is_pretty)
+            elif isinstance(value, DeferredValue):
+                body = await server.off_loop.run(partial(_encode_deferred, value, is_pretty=is_pretty))
+            else:
+                if isinstance(value, SlicedValue):
+                    body = encode_body(await value.build(self.list_encoder.make_work()))
+                else:
+                    assert isinstance(value, BrainQuery)
+                    body = encode_body(
+                        await server.leader.call_member(server.identity.member_id, value.method, value.request)
+                    )
+                if is_pretty:
+                    body = await indent_body(body, self.list_encoder.make_work())
         finally:
-            # After a failure the next caller must start a new query, not wait for the failed one.
+            # After a failure the next caller must start again, not wait for the failed task.
             shared.encoding_tasks.pop(is_pretty, None)
-        encoded = EncodedRead(result.index, encode_body(reply, is_pretty=is_pretty))
-        return self._shared_replies.store_encoded(shared, encoded, is_pretty=is_pretty)
+        return self._shared_replies.store_encoded(shared, EncodedRead(result.index, body), is_pretty=is_pretty)
 
     def _get_last_contact_ms(self) -> int:
         """Return the milliseconds since this server was last in contact with the leader: 0 if it is the leader.
@@ -224,3 +249,13 @@ class ReadExecutor:
         if encoded.next_token:
             headers.append((b"x-cluster-nexttoken", quote(encoded.next_token, safe=TOKEN_SAFE_CHARACTERS).encode()))
         return HttpReply(200, [JSON_HEADER, *headers], encoded.body or EMPTY_REPLY_BODY)
+
+
+def _is_short_list(value: object) -> bool:
+    """Return whether the value is a list that is encoded in one step."""
+    return type(value) is RecordList and len(value.records) <= RECORDS_PER_CHECK
+
+
+def _encode_deferred(deferred: DeferredValue, *, is_pretty: bool) -> ReplyBody:
+    """Build and encode a value. Runs off the event loop."""
+    return encode_body(deferred.build(), is_pretty=is_pretty)

@@ -5,9 +5,10 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from wharf.cluster.api.lists.listing import Listing
+from wharf.cluster.api.lists.listing import Listing, return_record
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
+from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.rpc.method import RpcMethod
 from wharf.cluster.server.server import Server
@@ -28,6 +29,29 @@ class MissingRecord(Refusal):
 
     def __init__(self, text: str) -> None:
         super().__init__(RefusalCode.NOT_FOUND, text)
+
+
+class RecordList(msgspec.Struct, frozen=True):
+    """A read result that is a list of records, all of which are shown. It is built and encoded in slices."""
+
+    records: Sequence[Any]
+    build_view: Callable[[Any], object] = return_record
+    """Returns the list item of a record."""
+
+
+class SlicedValue(msgspec.Struct, frozen=True):
+    """A read result that takes long to build. It is built in slices on the event loop when the reply is encoded."""
+
+    build: Callable[[SlicedWork], Awaitable[object]]
+
+
+class DeferredValue(msgspec.Struct, frozen=True):
+    """A read result that takes long to build. It is built off the event loop when the reply is encoded.
+
+    `build` must read only records that it was given: the replica changes meanwhile. Callers with the same query share it.
+    """
+
+    build: Callable[[], object]
 
 
 class BrainQuery(msgspec.Struct, frozen=True):

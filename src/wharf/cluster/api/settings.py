@@ -55,6 +55,20 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 1
     max_body_size: Annotated[Size, SettingInfo("The maximum size of a request body.")] = Size(10_000_000)
+    max_filter_cpu: Annotated[
+        Duration,
+        SettingInfo(
+            "The maximum CPU time that one request may use to evaluate its filter. Beyond it, the request is refused with "
+            "status 400 (docs/read-limits.md).",
+        ),
+    ] = Duration(SECOND)
+    max_list_cpu: Annotated[
+        Duration,
+        SettingInfo(
+            "The maximum CPU time that one request may use to build and encode a list, or to search. Beyond it, the "
+            "request is refused with status 400 (docs/read-limits.md).",
+        ),
+    ] = Duration(30 * SECOND)
     shutdown_grace: Annotated[Duration, SettingInfo("The time for open requests to finish when the agent stops.")] = (
         Duration(2 * SECOND)
     )

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from wharf.cluster.operations.decision import Decision, build_delete_decision, build_store_decision
-from wharf.cluster.scheduling.capacity.quotas import convert_usage_to_limit, sum_quota_usage
+from wharf.cluster.scheduling.capacity.quotas import UsageAdder, convert_usage_to_limit, sum_quota_usage
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import MEMBERS, NAMESPACES_WITH_QUOTA, QUOTAS
 from wharf.contract.model import quotas
@@ -61,14 +61,16 @@ def delete_quota(snapshot: Replica, name: str, *, cause: str = "") -> Decision[i
     )
 
 
-def compute_quota_usage(snapshot: Replica, quota: Quota) -> QuotaUsage:
+def compute_quota_usage(snapshot: Replica, quota: Quota, adder: UsageAdder | None = None) -> QuotaUsage:
     """Return how much of each limit of the quota is used, computed from all allocations of its namespaces.
 
-    Limits of other regions are left out, because this region does not know their usage.
+    `adder` has added up all allocations already; without it, they are added up here, which takes long. Limits of other
+    regions are left out, because this region does not know their usage.
     """
     local_regions = {member.region for member in snapshot.iter_all(MEMBERS)}
     limits = [limit for limit in quota.limits or () if limit.region in local_regions]
-    total = convert_usage_to_limit(sum_quota_usage(snapshot, quota.name)) if limits else RegionLimit()
+    add_up = sum_quota_usage if adder is None else adder.sum_quota_usage
+    total = convert_usage_to_limit(add_up(snapshot, quota.name)) if limits else RegionLimit()
     used = {
         b64encode(limit.hash).decode(): QuotaLimit(region=limit.region, region_limit=total, hash=limit.hash)
         for limit in limits

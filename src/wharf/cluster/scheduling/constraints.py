@@ -5,14 +5,13 @@ Both are called targets.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Final, TypeVar
 
 from wharf.contract.model.jobs.constraints import Constraint, Operand
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.version_constraints import VersionDialect, VersionError, parse_version_constraints
 from wharf.contract.model.nodes.node import Node
-from wharf.languages.patterns import PatternError, Re2Pattern
+from wharf.languages.patterns import PatternError, compile_stored_pattern
 
 NODE_FIELDS: Final = {
     "node.unique.id": "id",
@@ -171,21 +170,14 @@ def _make_version_comparison(dialect: VersionDialect) -> Callable[[str | None, s
 def _matches_pattern(left: str | None, right: str | None) -> bool:
     """Return whether the left side matches the regular expression on the right side.
 
-    False if a side is missing or the expression is invalid.
+    False if a side is missing, the expression is invalid or the match could take too long.
     """
     if left is None or right is None:
         return False
-    pattern = _compile_pattern(right)
-    return pattern is not None and pattern.matches(left)
-
-
-@lru_cache(maxsize=1024)
-def _compile_pattern(text: str) -> Re2Pattern | None:
-    """Return the compiled regular expression, or `None` if it is invalid."""
     try:
-        return Re2Pattern(text)
+        return compile_stored_pattern(right).matches_cheaply(left)
     except PatternError:
-        return None
+        return False
 
 
 def _split_list(text: str) -> set[str]:

@@ -5,6 +5,7 @@ import msgspec
 from wharf.cluster.engines.port import LogEngine
 from wharf.cluster.operations.search import SearchLimits
 from wharf.cluster.server.agent_interface import AgentInterface, NoAgentInterface
+from wharf.cluster.server.cpu_budget import OffLoopWorker, ReadLimits
 from wharf.cluster.server.events import MAX_BUFFERED_COMMITS, EventFeed
 from wharf.cluster.server.log.bootstrap import ClusterBootstrap
 from wharf.cluster.server.log.follower import Follower
@@ -77,6 +78,8 @@ class Server:
         """Channels to nodes, whichever process holds their connections."""
         self.access = AccessServices(world)
         self.search_limits = SearchLimits()
+        self.read_limits = ReadLimits()
+        self.off_loop = OffLoopWorker(world)
         """Limits of searches; set by the wiring from the configuration."""
         self.meter = RequestMeter(world)
         self.relay = RequestRelay(world, _refuse_relay)

@@ -5,7 +5,13 @@ HTTP, pages and tables are not handled here: callers decide what to do with an e
 """
 
 from wharf.languages.filters.compiler import Filter, compile_filter
-from wharf.languages.filters.errors import FilterError, FilterEvaluationError, FilterSyntaxError, FilterTypeError
+from wharf.languages.filters.errors import (
+    FilterError,
+    FilterEvaluationError,
+    FilterStepsExceeded,
+    FilterSyntaxError,
+    FilterTypeError,
+)
 from wharf.languages.filters.kinds import FilterSubject, JoinedField
 from wharf.languages.filters.parser import parse_filter
 from wharf.languages.filters.selectors import SelectorInfo, list_selectors
@@ -15,6 +21,7 @@ __all__ = [
     "Filter",
     "FilterError",
     "FilterEvaluationError",
+    "FilterStepsExceeded",
     "FilterSubject",
     "FilterSyntaxError",
     "FilterTypeError",

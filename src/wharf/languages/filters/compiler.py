@@ -23,7 +23,14 @@ from wharf.languages.filters.kinds import (
     ValueKind,
     get_filter_subject,
 )
-from wharf.languages.filters.operators import OperatorMismatch, ValueTest, make_test
+from wharf.languages.filters.operators import (
+    COST_SHIFT,
+    OperatorMismatch,
+    TermTest,
+    ValueTest,
+    count_value_steps,
+    make_test,
+)
 from wharf.languages.filters.parser import parse_filter
 from wharf.languages.filters.scope import (
     KEY_SLOT,
@@ -46,11 +53,19 @@ from wharf.languages.filters.tree import (
     QuantifiedExpression,
     Quantifier,
     Selector,
+    count_terms,
     has_quantifiers,
+    iterate_matches,
 )
 
 MAX_PATTERNS: Final = 20
 """The number of regular expressions in one filter. Each may hold half a megabyte of memory."""
+MAX_FILTER_INSTRUCTIONS: Final = 5_000
+"""The instructions of all regular expressions of one filter. Limits the time of compiling them."""
+MAX_UNMETERED_SEARCHES: Final = 20
+"""Up to this number of terms with `contains`, they are not counted: each takes a tenth of a millisecond at most."""
+TERMS_PER_STEP: Final = 4
+"""The terms in the body of an `any` or `all` that take about as long as one step."""
 MAX_CACHE_WEIGHT: Final = 256
 """Limits the memory of cached filters. A filter weighs 1, plus 1 for each pattern and for every 200 characters."""
 
@@ -60,12 +75,17 @@ class Filter:
     """A compiled filter.
 
     `accepts` returns whether a record matches. It raises `FilterEvaluationError` if the record lacks a value that the
-    filter reads.
+    filter reads, and `FilterStepsExceeded` if the filter takes more than `MAX_STEPS` steps for the record.
+
+    `accepts_within` does the same with a lower limit of steps. If `is_metered` is false, a record takes so few steps that
+    they are not counted.
     """
 
     text: str
     tree: Expression
     accepts: Callable[[Any], bool]
+    accepts_within: Callable[[Any, int], bool]
+    is_metered: bool
     pattern_count: int
 
 
@@ -77,7 +97,7 @@ def compile_filter(text: str, subject: FilterSubject | type) -> Filter:
         return cached_filter
     tree = parse_filter(text)
     compiler = _Compiler(FilterErrorBuilder(text))
-    compiled = Filter(text, tree, compiler.compile(tree, subject), compiler.pattern_count)
+    compiled = compiler.compile(tree, subject)
     _CACHE.add(subject, compiled)
     return compiled
 
@@ -116,22 +136,33 @@ _CACHE: Final = _Cache()
 
 
 class _Compiler:
-    """Compiles one expression. `pattern_count` counts its regular expressions."""
+    """Compiles one expression, counting its regular expressions and their instructions."""
 
     def __init__(self, errors: FilterErrorBuilder) -> None:
         self._errors = errors
-        self.pattern_count = 0
+        self._pattern_count = 0
+        self._instruction_count = 0
+        self._is_metered = False
 
-    def compile(self, tree: Expression, subject: FilterSubject) -> Predicate:
-        """Return the function that decides for each record whether it matches.
+    def compile(self, tree: Expression, subject: FilterSubject) -> Filter:
+        """Return the compiled filter.
 
-        If the expression has `any` or `all`, the function runs on a frame: a tuple with the record, the names that are
-        bound and the steps that are left.
+        If the steps of the expression are counted, it runs on a frame: a tuple with the record, the names that are bound
+        and the steps that are left.
         """
-        if not has_quantifiers(tree):
-            return self._compile_node(tree, NameScope(subject, is_framed=False))
-        accepts = self._compile_node(tree, NameScope(subject, is_framed=True))
-        return lambda record: accepts((record, None, None, [MAX_STEPS]))
+        source = self._errors.source
+        self._is_metered = _needs_meter(tree)
+        accepts = self._compile_node(tree, NameScope(subject, is_framed=self._is_metered))
+        if not self._is_metered:
+            return Filter(source, tree, accepts, lambda record, _: accepts(record), False, self._pattern_count)
+        return Filter(
+            source,
+            tree,
+            lambda record: accepts((record, None, None, [MAX_STEPS])),
+            lambda record, max_steps: accepts((record, None, None, [max_steps])),
+            is_metered=True,
+            pattern_count=self._pattern_count,
+        )
 
     def _compile_node(self, node: Expression, scope: NameScope) -> Predicate:
         """Return the predicate of an expression. `scope` holds the names that selectors in it may begin with."""
@@ -159,7 +190,9 @@ class _Compiler:
             self._count_pattern(match)
         when_missing = operator in (FilterOperator.IS_EMPTY, FilterOperator.IS_NIL)
         try:
-            test = self._reject_null(make_test(match, resolved.kind), match, resolved.kind)
+            term = make_test(match, resolved.kind)
+            self._count_instructions(term.pattern_instructions, match)
+            test = self._reject_null(term.test, match, resolved.kind)
         except OperatorMismatch as mismatch:
             if not (when_missing and resolved.is_key):
                 offset = (
@@ -169,13 +202,50 @@ class _Compiler:
                 )
                 raise self._errors.make_type_error(offset, mismatch.reason) from None
             # For a missing key, `is empty` and `is nil` are valid whatever the kind of the map's values (reference 2.5).
-            test = self._make_key_test(match, resolved.kind, mismatch.reason)
-        return _combine_read_and_test(resolved, test, when_missing=when_missing, is_negated=match.operator.is_negated)
+            term = TermTest(self._make_key_test(match, resolved.kind, mismatch.reason))
+            test = term.test
+        is_negated = match.operator.is_negated
+        if self._is_metered and term.cost_factor:
+            return self._make_metered_term(
+                match, resolved, test, term.cost_factor, result=when_missing is not is_negated
+            )
+        return _combine_read_and_test(resolved, test, when_missing=when_missing, is_negated=is_negated)
+
+    def _make_metered_term(
+        self, match: Match, resolved: ResolvedSelector, test: ValueTest, cost_factor: int, *, result: bool
+    ) -> Predicate:
+        """Return a predicate that counts the steps of a term before it tests the value.
+
+        If the value is missing, the predicate returns `result`.
+        """
+        read, is_negated = resolved.read, match.operator.is_negated
+
+        def is_accepted(frame: Frame) -> bool:
+            value = read(frame)
+            if value is MISSING:
+                return result
+            steps = frame[STEPS_SLOT]
+            if type(value) is str and value.isascii():  # The usual case, without a call.
+                steps[0] -= 1 + (len(value) * cost_factor >> COST_SHIFT)
+            else:
+                steps[0] -= count_value_steps(value, cost_factor)
+            if steps[0] < 0:
+                raise self._make_step_limit_error(f"{match.selector} {match.operator.value}", match.selector.offset)
+            return test(value) is not is_negated
+
+        return is_accepted
+
+    def _count_instructions(self, instructions: int, match: Match) -> None:
+        """Add the instructions of a pattern. Raises `FilterTypeError` if all patterns together have too many."""
+        self._instruction_count += instructions
+        if self._instruction_count > MAX_FILTER_INSTRUCTIONS:
+            reason = f"the regular expressions compile to more than {MAX_FILTER_INSTRUCTIONS:,} instructions in total"
+            raise self._errors.make_type_error(match.selector.offset, reason)
 
     def _count_pattern(self, match: Match) -> None:
         """Count one more regular expression. Raises `FilterTypeError` beyond `MAX_PATTERNS`."""
-        self.pattern_count += 1
-        if self.pattern_count > MAX_PATTERNS:
+        self._pattern_count += 1
+        if self._pattern_count > MAX_PATTERNS:
             reason = f"more than {MAX_PATTERNS} regular expressions"
             raise self._errors.make_type_error(match.selector.offset, reason)
 
@@ -242,6 +312,7 @@ class _Compiler:
         body = self._compile_node(node.body, scope.add_names(names))
         is_any = node.quantifier is Quantifier.ANY
         read = resolved.read
+        steps_per_run = 1 + count_terms(node.body) // TERMS_PER_STEP
 
         def holds(frame: Frame) -> bool:
             """Return whether the body holds for some member (`any`) or for every member (`all`) of the selected value."""
@@ -250,9 +321,9 @@ class _Compiler:
                 return not is_any
             steps = frame[STEPS_SLOT]
             for key, member in members(value):
-                if not steps[0]:
-                    raise self._make_step_limit_error(node)
-                steps[0] -= 1
+                steps[0] -= steps_per_run
+                if steps[0] < 0:
+                    raise self._make_step_limit_error(f"{node.quantifier.value} {node.selector}", node.offset)
                 if body((frame, key, member, steps)) is is_any:
                     return is_any
             return not is_any
@@ -310,9 +381,19 @@ class _Compiler:
 
         return walk
 
-    def _make_step_limit_error(self, node: QuantifiedExpression) -> FilterError:
-        reason = f"{node.quantifier.value} {node.selector}: more than {MAX_STEPS} steps for one record"
-        return self._errors.make_evaluation_error(node.offset, reason)
+    def _make_step_limit_error(self, term: str, offset: int) -> FilterError:
+        """Return the error for a record that takes too many steps. `term`: the beginning of the term that was evaluated."""
+        return self._errors.make_step_limit_error(offset, f"{term}: more than {MAX_STEPS} steps for one record")
+
+
+def _needs_meter(tree: Expression) -> bool:
+    """Return whether the steps for a record must be counted, because there may be thousands."""
+    if has_quantifiers(tree):
+        return True
+    matches = list(iterate_matches(tree))
+    patterns = sum(match.operator.positive is FilterOperator.MATCHES for match in matches)
+    searches = sum(match.operator.positive is FilterOperator.CONTAINS for match in matches)
+    return patterns > 0 or searches > MAX_UNMETERED_SEARCHES
 
 
 def _map_bound_names(

@@ -4,6 +4,7 @@
     ├── FilterSyntaxError       the text does not follow the grammar
     ├── FilterTypeError         the expression does not fit the record type; raised before any record is read
     └── FilterEvaluationError   a record lacks a value that the filter reads, such as an index out of range
+        └── FilterStepsExceeded     the filter takes too many steps for a record
 
 The caller can fix all three by changing the filter. `text` is the whole message. It starts with the location if the
 expression itself is wrong.
@@ -35,6 +36,10 @@ class FilterEvaluationError(FilterError):
     """The expression could not be evaluated for a record."""
 
 
+class FilterStepsExceeded(FilterEvaluationError):
+    """The expression takes more steps for a record than permitted."""
+
+
 def make_syntax_error(source: str, offset: int, reason: str) -> FilterSyntaxError:
     """Return the error for an expression that does not follow the grammar.
 
@@ -64,3 +69,9 @@ def make_evaluation_error(
     line, column = find_location(source, offset)
     prefix = f"{line}:{column} ({offset}): " if has_location else ""
     return FilterEvaluationError(f"{prefix}{reason}", offset=offset, line=line, column=column)
+
+
+def make_step_limit_error(source: str, offset: int, reason: str) -> FilterStepsExceeded:
+    """Return the error for a part of the expression at `offset` that takes too many steps for a record."""
+    line, column = find_location(source, offset)
+    return FilterStepsExceeded(reason, offset=offset, line=line, column=column)

@@ -5,6 +5,7 @@ reported before any record is read. Nulls and missing keys are handled in `compi
 """
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import partial
 from operator import eq
 from typing import Any, Final, TypeAlias
@@ -27,7 +28,13 @@ from wharf.languages.filters.kinds import (
 )
 from wharf.languages.filters.literals import MAX_BYTE, to_boolean, to_float, to_integer
 from wharf.languages.filters.tree import FilterOperator, Match
-from wharf.languages.patterns import PatternError, compile_bytes_search, compile_search
+from wharf.languages.patterns import (
+    MAX_UTF8_BYTES,
+    PatternError,
+    compile_bytes_search,
+    compile_search,
+    count_match_steps,
+)
 
 ValueTest: TypeAlias = Callable[[Any], bool]
 """Takes a value of the kind that the test was built for; returns whether it matches."""
@@ -42,6 +49,15 @@ _OPERATOR_LABELS: Final = {
     IS_EMPTY: "is empty",
     IS_NIL: "is nil",
 }
+COST_SHIFT: Final = 10
+COST_UNIT: Final = 1 << COST_SHIFT
+"""Cost factors are in steps for this number of characters, bytes or elements."""
+TEXT_COST: Final = 1
+"""The cost factor of searching a text for a text: about a nanosecond for each character."""
+ELEMENT_COST: Final = 32
+"""The cost factor of comparing the elements of a list of one kind."""
+UNTYPED_ELEMENT_COST: Final = 512
+"""The cost factor of comparing elements of any kind."""
 _SCALARS: Final = (TextKind, TimeKind, BooleanKind, IntegerKind, FloatKind)
 
 
@@ -78,7 +94,20 @@ def list_operators(kind: ValueKind) -> tuple[FilterOperator, ...]:
     return (*operators, IS_NIL) if kind.is_nullable and IS_NIL not in operators else operators
 
 
-def make_test(match: Match, kind: ValueKind) -> ValueTest:
+@dataclass(frozen=True, slots=True)
+class TermTest:
+    """The test of a term, and what it costs.
+
+    `cost_factor` is the cost of a character, byte or list element in steps, times `COST_UNIT`. 0 means that the size of
+    the value does not matter.
+    """
+
+    test: ValueTest
+    cost_factor: int = 0
+    pattern_instructions: int = 0
+
+
+def make_test(match: Match, kind: ValueKind) -> TermTest:
     """Return the test for a term such as `Name contains "web"`. It ignores whether the operator is negated.
 
     Raises `OperatorMismatch` if the kind does not have the operator, or the literal does not fit the kind.
@@ -90,15 +119,15 @@ def make_test(match: Match, kind: ValueKind) -> ValueTest:
     selector = str(match.selector)
     match operator:
         case FilterOperator.EQUAL:
-            return _make_equality_test(kind, text)
+            return TermTest(_make_equality_test(kind, text))
         case FilterOperator.CONTAINS:
-            return _make_containment_test(kind, text, selector)
+            return TermTest(_make_containment_test(kind, text, selector), _get_containment_cost(kind))
         case FilterOperator.MATCHES:
             return _make_pattern_test(kind, text)
         case FilterOperator.IS_EMPTY:
-            return untyped.make_emptiness_test(selector) if isinstance(kind, UntypedKind) else _is_empty
+            return TermTest(untyped.make_emptiness_test(selector) if isinstance(kind, UntypedKind) else _is_empty)
         case _:
-            return _is_nil
+            return TermTest(_is_nil)
 
 
 def parse_literal(kind: ValueKind, text: str) -> object:
@@ -163,20 +192,42 @@ def _make_containment_test(kind: ValueKind, text: str, selector: str) -> ValueTe
             return lambda value: bool(value) and text in value
 
 
-def _make_pattern_test(kind: ValueKind, text: str) -> ValueTest:
+def _get_containment_cost(kind: ValueKind) -> int:
+    """Return the cost factor of `contains` for values of the kind."""
+    if isinstance(kind, ListKind):
+        return UNTYPED_ELEMENT_COST if isinstance(kind.item, UntypedKind) else ELEMENT_COST
+    return UNTYPED_ELEMENT_COST if isinstance(kind, UntypedKind) else TEXT_COST
+
+
+def _make_pattern_test(kind: ValueKind, text: str) -> TermTest:
     """Return a test for values in whose text or bytes the pattern is found."""
     try:
         if isinstance(kind, BytesKind):
-            search_bytes = compile_bytes_search(text)
-            return lambda value: search_bytes(value or b"")
-        search = compile_search(text)
+            search_bytes, instructions = compile_bytes_search(text)
+            return TermTest(lambda value: search_bytes(value or b""), _get_pattern_cost(instructions), instructions)
+        search, instructions = compile_search(text)
     except PatternError as error:
         reason = f'failed to compile regular expression "{text[:80]}": {error}'
         raise OperatorMismatch(reason, is_value_mismatch=True) from None
+    cost = _get_pattern_cost(instructions)
     if isinstance(kind, UntypedKind):
-        return untyped.make_pattern_test(search)
+        return TermTest(untyped.make_pattern_test(search), cost, instructions)
     to_text = _get_text_converter(kind)
-    return search if to_text is None else (lambda value: search(to_text(value)))
+    return TermTest(search if to_text is None else (lambda value: search(to_text(value))), cost, instructions)
+
+
+def _get_pattern_cost(instructions: int) -> int:
+    """Return the cost factor of a pattern. Plain text has no instructions and costs as much as `contains`."""
+    return max(TEXT_COST, count_match_steps(instructions, COST_UNIT))
+
+
+def count_value_steps(value: object, cost_factor: int) -> int:
+    """Return the steps that a test with this cost factor takes for the value: 1 for a short one."""
+    if isinstance(value, str):
+        return 1 + (len(value) * (cost_factor if value.isascii() else MAX_UTF8_BYTES * cost_factor) >> COST_SHIFT)
+    if isinstance(value, bytes | list | tuple | frozenset):
+        return 1 + (len(value) * cost_factor >> COST_SHIFT)
+    return 1
 
 
 def _get_text_converter(kind: ValueKind) -> Callable[[Any], str] | None:

@@ -18,7 +18,11 @@ VALUE_SLOT: Final = 2
 STEPS_SLOT: Final = 3
 
 MAX_STEPS: Final = 100_000
-"""How often the bodies of `any` and `all` may run for one record. Nested ones over long lists would run for hours."""
+"""The steps that a filter may take for one record, of about a microsecond each. Nested `any` over long lists, and regular
+expressions over long texts, would run for hours.
+
+A body of `any` or `all` takes one step each time it runs, and one more for every four terms in it. A term with `contains`
+or `matches` takes one step, and more for long values."""
 
 Frame: TypeAlias = Any  # A record, or the tuple described in the module docstring.
 Predicate: TypeAlias = Callable[[Frame], bool]

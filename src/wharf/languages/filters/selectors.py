@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from wharf.languages.filters.errors import FilterError, make_evaluation_error, make_type_error
+from wharf.languages.filters.errors import FilterError, make_evaluation_error, make_step_limit_error, make_type_error
 from wharf.languages.filters.kinds import (
     FilterField,
     FilterSubject,
@@ -65,6 +65,10 @@ class FilterErrorBuilder:
     def make_evaluation_error(self, offset: int, reason: str, *, has_location: bool = False) -> FilterError:
         """Return an error of a record; `has_location` puts the location in the expression in front of its text."""
         return make_evaluation_error(self.source, offset, reason, has_location=has_location)
+
+    def make_step_limit_error(self, offset: int, reason: str) -> FilterError:
+        """Return the error for a record that takes too many steps."""
+        return make_step_limit_error(self.source, offset, reason)
 
     def make_unknown_selector_error(self, selector: Selector, part: int, reason: str) -> FilterError:
         """Return the error for the part of a selector, by its index, that the record type does not have."""

@@ -6,6 +6,7 @@ around values are not stored. `format_filter` writes a tree as text that parses 
 
 import enum
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -140,6 +141,25 @@ def has_quantifiers(node: Expression) -> bool:
             return any(has_quantifiers(operand) for operand in operands)
         case Match():
             return False
+
+
+def iterate_matches(node: Expression) -> Iterator[Match]:
+    """Yield every term of the expression."""
+    match node:
+        case Match():
+            yield node
+        case Not(operand):
+            yield from iterate_matches(operand)
+        case And(operands) | Or(operands):
+            for operand in operands:
+                yield from iterate_matches(operand)
+        case QuantifiedExpression():
+            yield from iterate_matches(node.body)
+
+
+def count_terms(node: Expression) -> int:
+    """Return the number of terms of the expression."""
+    return sum(1 for _ in iterate_matches(node))
 
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_/]*")

@@ -1,5 +1,6 @@
 """Endpoints of deployments: reads, and decisions of operators such as promotion, which the leader makes."""
 
+from functools import partial
 from typing import Final
 
 from wharf.cluster.api.handlers.allocations.records import build_allocation_stub
@@ -12,6 +13,7 @@ from wharf.cluster.api.results import (
     ActionResult,
     MissingRecord,
     ReadHandler,
+    RecordList,
     find_record,
     require_record,
     sort_by_creation,
@@ -78,7 +80,7 @@ def list_deployment_allocations(replica: Replica, request: Request, _options: Qu
     request.require_permission(namespace=deployment.namespace)
     key = (deployment.namespace, deployment.job_id)
     placed = (each for each in replica.list_by_index(ALLOCATIONS_OF_JOB, *key) if each.deployment_id == deployment_id)
-    stubs = [build_allocation_stub(replica, allocation) for allocation in sort_by_creation(placed)]
+    stubs = RecordList(sort_by_creation(placed), partial(build_allocation_stub, replica))
     return ReadResult(stubs, index, [watch_index(ALLOCATIONS_OF_JOB, *key)])
 
 

@@ -1,14 +1,13 @@
 """Endpoints of evaluations: lists, counts, reads and deletion by the leader."""
 
-import asyncio
-from collections.abc import Callable, Iterator
-from itertools import islice
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
 
 from wharf.cluster.api.handlers.allocations.records import build_allocation_stub
-from wharf.cluster.api.lists.listing import ALL_NAMESPACES, Listing, list_by_creation
+from wharf.cluster.api.lists.listing import Listing, list_by_creation
+from wharf.cluster.api.lists.pages import ListPage
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.requests.values import parse_uuid
@@ -17,10 +16,12 @@ from wharf.cluster.api.results import (
     ActionResult,
     MissingRecord,
     ReadHandler,
+    RecordList,
     find_record,
     sort_by_creation,
 )
 from wharf.cluster.operations.evaluations import MAX_EVALUATION_IDS
+from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.rpc.handlers.evaluations import DELETE_EVALUATIONS, DeleteEvaluationsRequest
 from wharf.cluster.server.server import Server
@@ -35,13 +36,12 @@ from wharf.cluster.state.watches import watch_index, watch_key
 from wharf.contract.model.evaluations import Evaluation, make_evaluation_stub
 from wharf.contract.model.refusal import invalid_request
 from wharf.contract.wire.evaluations import EvaluationCount, EvaluationDeleteRequest, EvaluationDeleteResponse
-from wharf.languages.filters import FilterError, FilterEvaluationError, FilterSubject, compile_filter
+from wharf.languages.filters import Filter, FilterError, FilterSubject, compile_filter
 
 PREFIX_ERROR_PREFIX: Final = "eval lookup failed: index error: "
 LOOKUP_ERROR_PREFIX: Final = f"failed to lookup eval: {PREFIX_ERROR_PREFIX}"
 FILTER_SUBJECT: Final = FilterSubject(Evaluation)
-EVALUATIONS_PER_STEP: Final = 500
-"""Evaluations tested before yielding to the event loop: with a filter, one or two milliseconds."""
+FILTER_ERROR_PREFIX: Final = "failed to read filter expression: "
 
 
 def list_evaluations(replica: Replica, request: Request, options: QueryOptions) -> Listing[Evaluation]:
@@ -113,7 +113,7 @@ def list_evaluation_allocations(replica: Replica, request: Request, _options: Qu
         request.require_permission(namespace=evaluation.namespace)
     placed = sort_by_creation(replica.list_by_index(ALLOCATIONS_OF_EVALUATION, eval_id))
     readable = [each for each in placed if evaluation is not None or request.has_permission(namespace=each.namespace)]
-    stubs = [build_allocation_stub(replica, allocation) for allocation in readable]
+    stubs = RecordList(readable, partial(build_allocation_stub, replica))
     return ReadResult(stubs, replica.get_last_change(ALLOCATIONS), [watch_index(ALLOCATIONS_OF_EVALUATION, eval_id)])
 
 
@@ -159,14 +159,20 @@ class EvaluationActions:
         The leader is called even if there are none, because it refuses the request while the evaluation broker is not
         paused.
         """
-        matches = _compile_deletion_filter(expression)
-        await self._server.reader.catch_up()
-        ids: list[str] = []
-        for batch in _iterate_batches(self._server.replica):
-            ids += [
-                each.id for each in batch if request.namespace in (ALL_NAMESPACES, each.namespace) and matches(each)
-            ]
-            await asyncio.sleep(0)
+        server, record_filter = self._server, _compile_deletion_filter(expression)
+        await server.reader.catch_up()
+        listing = list_by_creation(server.replica, EVALUATIONS, QueryOptions(namespace=request.namespace))
+        page = ListPage(
+            [] if listing.is_selected is None else [listing.is_selected],
+            record_filter,
+            SlicedWork(server.world, server.off_loop, server.read_limits.make_filter_budget()),
+            per_page=0,
+            make_token=listing.make_token,
+            error_prefix=FILTER_ERROR_PREFIX,
+        )
+        page.read_from(listing, "", is_reversed=False)
+        await page.finish()
+        ids = [each.id for each in page.records]
         count, index = 0, 0
         for start in range(0, max(1, len(ids)), MAX_EVALUATION_IDS):
             part = tuple(ids[start : start + MAX_EVALUATION_IDS])
@@ -180,39 +186,12 @@ def _build_deletion_result(count: int, index: int) -> ActionResult:
     return ActionResult(EvaluationDeleteResponse(count=count, index=index), index)
 
 
-def _compile_deletion_filter(expression: str) -> Callable[[Evaluation], bool]:
-    """Return a test of whether the filter accepts an evaluation. An empty filter accepts all.
-
-    Raises `Refusal` if the filter is invalid; the returned test does so if it cannot be evaluated.
-    """
-    if not expression:
-        return lambda _evaluation: True
+def _compile_deletion_filter(expression: str) -> Filter:
+    """Return the compiled filter of a deletion. Raises `Refusal` if it is invalid."""
     try:
-        accepts = compile_filter(expression, FILTER_SUBJECT).accepts
+        return compile_filter(expression, FILTER_SUBJECT)
     except FilterError as error:
-        raise invalid_request(f"failed to read filter expression: {error.text}") from error
-
-    def matches(evaluation: Evaluation) -> bool:
-        try:
-            return accepts(evaluation)
-        except FilterEvaluationError as error:
-            raise invalid_request(f"failed to read filter expression: {error.text}") from error
-
-    return matches
-
-
-def _iterate_batches(replica: Replica) -> Iterator[list[Evaluation]]:
-    """Yield all evaluations in batches, oldest first.
-
-    The replica may change between two batches. An evaluation that exists all the time is always yielded.
-    """
-    start: tuple[int, str] | None = None
-    while True:
-        batch = list(islice(replica.iter_by_creation(EVALUATIONS, start=start), EVALUATIONS_PER_STEP + 1))
-        yield batch[:EVALUATIONS_PER_STEP]
-        if len(batch) <= EVALUATIONS_PER_STEP:
-            return
-        start = (batch[-1].create_index, batch[-1].id)
+        raise invalid_request(f"{FILTER_ERROR_PREFIX}{error.text}") from error
 
 
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:

@@ -93,6 +93,7 @@ class EventActions:
                     for line in _encode_commit(commit, caller, event_filter):
                         yield line
                         await yield_to_loop()
+                    await yield_to_loop()  # Also after a commit of which nothing was requested.
                 await subscription.wait(due_s - world.monotonic_s())
                 if world.monotonic_s() >= due_s:
                     caller = self._reauthenticate(caller, event_filter)

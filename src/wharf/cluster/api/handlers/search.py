@@ -1,11 +1,10 @@
 """Endpoints that search objects by a part of their name.
 
-A search runs in steps that yield to the event loop, so that it does not delay other requests.
+A search runs in slices, so that it does not delay other requests.
 """
 
-import asyncio
 from collections.abc import Generator
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from wharf.cluster.api.requests.parameters import parse_query_options
 from wharf.cluster.api.requests.request import Request
@@ -19,6 +18,7 @@ from wharf.cluster.operations.search import (
     search_fuzzy,
 )
 from wharf.cluster.operations.search.contexts import SEARCH_TARGETS
+from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.server import Server
 from wharf.contract.wire.search import (
     FuzzyMatch,
@@ -29,6 +29,9 @@ from wharf.contract.wire.search import (
 )
 
 T = TypeVar("T")
+
+STEPS_PER_PAUSE: Final = 4
+"""Steps of a search after which other tasks run, however fast they were."""
 
 
 class SearchActions:
@@ -49,10 +52,11 @@ class SearchActions:
         rights = request.caller.rights
         contexts = list_allowed_contexts(body.context, request.caller, namespace)
         index = self._get_index(contexts)
-        result = await _run_in_steps(
+        result = await _run_in_slices(
+            self._server,
             search_by_prefix(
                 self._server.replica, contexts, body.prefix, rights, namespace=namespace, limits=self._limits
-            )
+            ),
         )
         reply = SearchResponse(
             matches=result.matches,
@@ -76,8 +80,9 @@ class SearchActions:
         rights = request.caller.rights
         contexts = list_allowed_contexts(body.context, request.caller, namespace)
         index = self._get_index(contexts)
-        result = await _run_in_steps(
-            search_fuzzy(self._server.replica, contexts, body.text, rights, namespace=namespace, limits=self._limits)
+        result = await _run_in_slices(
+            self._server,
+            search_fuzzy(self._server.replica, contexts, body.text, rights, namespace=namespace, limits=self._limits),
         )
         reply = FuzzySearchResponse(
             matches={
@@ -106,15 +111,23 @@ class SearchActions:
         return self._server.replica.get_last_change(*tables) if tables else 1
 
 
-async def _run_in_steps(steps: Generator[None, None, T]) -> T:
-    """Run a generator to its end and return its result. Other tasks run at each of its yields."""
+async def _run_in_slices(server: Server, steps: Generator[None, None, T]) -> T:
+    """Run a generator to its end and return its result. Other tasks run between two slices.
+
+    Raises `Refusal` if it takes too long.
+    """
+    work = SlicedWork(server.world, server.off_loop, server.read_limits.make_list_budget())
+    step_count = 0
+    work.restart()
     while True:
         try:
             next(steps)
         except StopIteration as end:
             result: T = end.value
             return result
-        await asyncio.sleep(0)
+        step_count += 1
+        if step_count % STEPS_PER_PAUSE == 0 or work.is_slice_over():
+            await work.pause()
 
 
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:

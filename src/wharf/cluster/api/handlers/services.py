@@ -1,12 +1,11 @@
 """Endpoints of services: their names and tags, their registered instances, and deletion of a registration."""
 
-from collections.abc import Iterable
+from functools import partial
 from operator import attrgetter
 from typing import Final
 
 from msgspec.structs import replace
 
-from wharf.cluster.api.lists.filters import compile_record_filter
 from wharf.cluster.api.lists.listing import Listing, list_by_namespace, list_records
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
@@ -17,12 +16,8 @@ from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import REGISTRATIONS_BY_NAME, SERVICES
 from wharf.cluster.state.watches import watch_index
-from wharf.contract.model.refusal import invalid_request
 from wharf.contract.model.services import ServiceRegistration
 from wharf.contract.wire.services import NamespaceServices, ServiceStub
-from wharf.languages.filters import FilterEvaluationError, FilterSubject
-
-FILTER_SUBJECT: Final = FilterSubject(ServiceRegistration)
 
 
 def list_services(replica: Replica, _request: Request, options: QueryOptions) -> Listing[ServiceRegistration]:
@@ -51,28 +46,16 @@ def list_registrations(replica: Replica, request: Request, options: QueryOptions
     """
     key = (options.namespace, request.get_path_value("service_name"))
     choice = request.get_text("choose")
-    registrations: Iterable[ServiceRegistration] = replica.list_by_index(REGISTRATIONS_BY_NAME, *key)
-    if choice:
-        # Filter first: otherwise only instances that the filter rejects could be chosen.
-        registrations = choose_instances(_apply_filter(registrations, options.filter), parse_instance_choice(choice))
+    # The choice follows the filter: otherwise only instances that the filter rejects could be chosen.
+    choose = partial(choose_instances, choice=parse_instance_choice(choice)) if choice else None
     return list_records(
-        registrations,
+        replica.list_by_index(REGISTRATIONS_BY_NAME, *key),
         index=replica.get_last_change(SERVICES),
         watched=[watch_index(REGISTRATIONS_BY_NAME, *key)],
         make_token=lambda registration: f"{registration.namespace}.{registration.id}",
         get_namespace=attrgetter("namespace"),
+        choose=choose,
     )
-
-
-def _apply_filter(registrations: Iterable[ServiceRegistration], expression: str) -> Iterable[ServiceRegistration]:
-    """Return the registrations that the filter accepts. Raises `Refusal` if the filter cannot be evaluated."""
-    if not expression:
-        return registrations
-    matches = compile_record_filter(expression, FILTER_SUBJECT)
-    try:
-        return [registration for registration in registrations if matches(registration)]
-    except FilterEvaluationError as error:
-        raise invalid_request(f"failed to read result page: {error.text}") from error
 
 
 READ_HANDLERS: Final[dict[str, ReadHandler]] = {"service.list": list_services, "service.read": list_registrations}

@@ -16,11 +16,13 @@ from wharf.cluster.api.lists.listing import ListCacheSpec
 from wharf.cluster.api.replies.encoding import (
     BODY_CHUNK_BYTES,
     COMPRESSION_LEVEL,
-    RECORDS_PER_STEP,
+    RECORDS_PER_CHECK,
     EncodeRecords,
     ReplyBody,
+    pause_if_due,
     yield_to_loop,
 )
+from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.state import Replica
 from wharf.cluster.state.watches import RecordChange
 
@@ -174,7 +176,7 @@ class CachedList:
 
     # -- filling -----------------------------------------------------------------------------------------------------
 
-    async def fill(self, records: Sequence[Any], encode_records: EncodeRecords) -> SegmentedBody:
+    async def fill(self, records: Sequence[Any], encode_records: EncodeRecords, work: SlicedWork) -> SegmentedBody:
         """Encode all records of the list, in order, and return its body.
 
         Other tasks run between two steps. An error closes the list.
@@ -184,10 +186,10 @@ class CachedList:
             positions: list[ListPosition] = []
             encoded_records: list[bytes] = []
             size = 0
-            for start in range(0, len(records), RECORDS_PER_STEP):
-                if start:
-                    await yield_to_loop()
-                batch = records[start : start + RECORDS_PER_STEP]
+            work.restart()
+            for start in range(0, len(records), RECORDS_PER_CHECK):
+                await pause_if_due(work, start)
+                batch = records[start : start + RECORDS_PER_CHECK]
                 encoded = encode_records(batch)
                 encoded_records += encoded
                 positions += [self._spec.get_position(self._spec.table.get_key(record), record) for record in batch]
@@ -197,6 +199,7 @@ class CachedList:
                     positions, encoded_records, size = [], [], 0
             if encoded_records:
                 self._append_segment(ListSegment(positions, encoded_records))
+            await self._join_segments(work)
             return self._build_body()
         except BaseException:
             self.close()  # An incomplete list cannot be refreshed.
@@ -209,6 +212,13 @@ class CachedList:
         """Add a segment at the end of the list."""
         self._segments.append(segment)
         self._first_positions.append(segment.positions[0])
+
+    async def _join_segments(self, work: SlicedWork) -> None:
+        """Join the texts of new and changed segments in slices, so that `_build_body` finds them joined."""
+        for number, segment in enumerate(self._segments):
+            segment.get_text(is_first=not number)
+            if work.is_slice_over():
+                await work.pause()
 
     def _build_body(self) -> SegmentedBody:
         """Build the body from the current segments, and estimate the memory of the list."""
@@ -236,21 +246,24 @@ class CachedList:
             return None  # The record was deleted or has another position now.
         return record if spec.is_selected is None or spec.is_selected(record) else None
 
-    async def refresh(self, changes: ListChanges, encode_records: EncodeRecords) -> SegmentedBody:
+    async def refresh(self, changes: ListChanges, encode_records: EncodeRecords, work: SlicedWork) -> SegmentedBody:
         """Encode the changed records, update their segments, and return the body of the current list.
 
         An error closes the list.
         """
         try:
             async with self._refresh_lock:
-                for start in range(0, len(changes), RECORDS_PER_STEP):
-                    if start:
-                        await yield_to_loop()
-                    batch = changes[start : start + RECORDS_PER_STEP]
+                work.restart()
+                for start in range(0, len(changes), RECORDS_PER_CHECK):
+                    await pause_if_due(work, start)
+                    batch = changes[start : start + RECORDS_PER_CHECK]
                     encoded_records = iter(encode_records([record for _, record in batch if record is not None]))
                     for position, record in batch:
                         self._update_position(position, None if record is None else next(encoded_records))
-                return self._body if self._body is not None and not changes else self._build_body()
+                if self._body is not None and not changes:
+                    return self._body
+                await self._join_segments(work)
+                return self._build_body()
         except BaseException:
             self.close()
             raise

@@ -2,16 +2,18 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from wharf.cluster.api.lists.cache import CachedList, ListCache, ListChanges
 from wharf.cluster.api.lists.filters import ListFilters
-from wharf.cluster.api.lists.listing import ALL_NAMESPACES, ListCacheSpec, Listing
+from wharf.cluster.api.lists.listing import ALL_NAMESPACES, ListCacheSpec, Listing, list_records
 from wharf.cluster.api.lists.pages import ListPage, RecordTest
 from wharf.cluster.api.replies.encoding import (
     EncodedRecordCache,
     EncodeRecords,
     ListBodyCache,
+    ReplyBody,
     encode_body,
     encode_json,
     encode_list,
@@ -25,7 +27,10 @@ from wharf.cluster.api.replies.shared import (
 )
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
+from wharf.cluster.api.results import RecordList
+from wharf.cluster.server.cpu_budget import OffLoopBusy, SlicedWork
 from wharf.cluster.server.server import Server
+from wharf.languages.filters import Filter
 
 
 class ListEncoder:
@@ -49,13 +54,19 @@ class ListEncoder:
         task = shared.encoding_tasks.get(is_pretty)
         if task is None:
             world, options, tests = self._server.world, shared.options, self._build_tests(listing, shared)
-            cache_spec = _get_whole_list_spec(listing, options, tests, is_pretty=is_pretty)
+            record_filter = self._get_filter(shared)
+            cache_spec = None
+            if record_filter is None:
+                cache_spec = _get_whole_list_spec(listing, options, tests, is_pretty=is_pretty)
             cached_list = None if cache_spec is None else self.cached_lists.get(cache_spec.name)
             if cached_list is not None:
                 refreshing = self._refresh_cached_list(shared, listing, cached_list, cached_list.take_changes())
                 task = world.start_task(refreshing, name="list")
             else:
-                page = ListPage(tests, per_page=options.per_page, make_token=listing.make_token)
+                if listing.choose is not None:
+                    listing = await self._choose_records(listing, tests, record_filter)
+                    tests, record_filter = [], None
+                page = self._make_page(listing, tests, record_filter, per_page=options.per_page)
                 page.read_from(listing, options.next_token, is_reversed=options.is_reversed)
                 if page.is_small:
                     return await self._encode_page(shared, listing, page, is_pretty=is_pretty)
@@ -67,26 +78,60 @@ class ListEncoder:
                 task = world.start_task(encoding, name="list")
                 task.add_done_callback(lambda _: page.close())
             shared.encoding_tasks[is_pretty] = task
+            task.add_done_callback(lambda done: _drop_refused_task(shared, done, is_pretty=is_pretty))
         return await asyncio.shield(task)
+
+    async def encode_records(self, record_list: RecordList, *, is_pretty: bool) -> ReplyBody:
+        """Return all records of a list that has no pages and no filter, encoded in slices."""
+        build_view = record_list.build_view
+        return await encode_list(
+            record_list.records,
+            lambda records: [encode_json(build_view(record)) for record in records],
+            self.make_work(),
+            is_pretty=is_pretty,
+        )
 
     def _build_tests(self, listing: Listing[Any], shared: SharedReply) -> list[RecordTest]:
         """Return the tests that a record must pass to be listed, in the order in which they are applied.
 
-        They are: selected by the listing, accepted by the filter, in a namespace that the caller may read, visible to
-        the caller.
+        They are: selected by the listing, in a namespace that the caller may read, visible to the caller. The filter
+        follows them, so that it takes no time for records that the caller may not see.
         """
         request, options = shared.request, shared.options
-        lists = request.endpoint.list_features
-        assert lists is not None, f"{request.endpoint.name} returns a Listing but declares no list features"
         tests: list[RecordTest] = [] if listing.is_selected is None else [listing.is_selected]
-        if options.filter and lists.can_filter:
-            tests.append(self._filters.compile(options.filter, request.endpoint))
         is_everywhere = options.namespace == ALL_NAMESPACES
         if listing.get_namespace is not None and is_everywhere and not request.caller.rights.is_management:
             tests.append(_build_namespace_test(request, listing.get_namespace))
         if listing.is_visible is not None:
             tests.append(listing.is_visible)
         return tests
+
+    def _get_filter(self, shared: SharedReply) -> Filter | None:
+        """Return the compiled filter of the request, or `None` if it has none."""
+        request, options = shared.request, shared.options
+        lists = request.endpoint.list_features
+        assert lists is not None, f"{request.endpoint.name} returns a Listing but declares no list features"
+        return self._filters.compile(options.filter, request.endpoint) if options.filter and lists.can_filter else None
+
+    def _make_page(
+        self, listing: Listing[Any], tests: list[RecordTest], record_filter: Filter | None, *, per_page: int
+    ) -> ListPage:
+        """Return an empty page of the listing."""
+        limits = self._server.read_limits
+        budget = limits.make_list_budget() if record_filter is None else limits.make_filter_budget()
+        work = SlicedWork(self._server.world, self._server.off_loop, budget)
+        return ListPage(tests, record_filter, work, per_page=per_page, make_token=listing.make_token)
+
+    async def _choose_records(
+        self, listing: Listing[Any], tests: list[RecordTest], record_filter: Filter | None
+    ) -> Listing[Any]:
+        """Return the listing of the records that `listing.choose` selects from those that pass the tests and the filter."""
+        assert listing.choose is not None
+        page = self._make_page(listing, tests, record_filter, per_page=0)
+        page.read_from(listing, "", is_reversed=False)
+        await page.finish()
+        chosen = list_records(listing.choose(page.records), index=0, watched=(), make_token=listing.make_token)
+        return replace(listing, iterate=chosen.iterate, open_snapshot=None, choose=None)
 
     async def _encode_page(
         self, shared: SharedReply, listing: Listing[Any], page: ListPage, *, is_pretty: bool
@@ -107,10 +152,12 @@ class ListEncoder:
                 return self._shared_replies.store_encoded(shared, encoded, is_pretty=is_pretty)
         await page.finish()
         records, next_token = page.records, page.next_token
+        if listing.prepare_view is not None:
+            listing = replace(listing, build_view=await listing.prepare_view(self.make_work()))
         if listing.build_reply is not None:
             body = encode_body(listing.build_reply(records), is_pretty=is_pretty)
         else:
-            body = await encode_list(records, self._build_encoder(listing), is_pretty=is_pretty)
+            body = await encode_list(records, self._build_encoder(listing), self.make_work(), is_pretty=is_pretty)
         if key is not None:
             self._bodies.put(key, version, body, next_token)
         return self._shared_replies.store_encoded(
@@ -128,7 +175,8 @@ class ListEncoder:
         """Encode a whole list, store it in the cache for later requests, and return its body."""
         try:
             await page.finish()
-            body = await cached_list.fill(page.records, self._build_encoder(listing, uses_record_cache=False))
+            encode_records = self._build_encoder(listing, uses_record_cache=False)
+            body = await cached_list.fill(page.records, encode_records, self.make_work())
         except BaseException:
             cached_list.close()
             raise
@@ -139,8 +187,13 @@ class ListEncoder:
         self, shared: SharedReply, listing: Listing[Any], cached_list: CachedList, changes: ListChanges
     ) -> EncodedRead:
         """Encode the changed records of a cached list again, and return its current body."""
-        body = await cached_list.refresh(changes, self._build_encoder(listing, uses_record_cache=False))
+        encode_records = self._build_encoder(listing, uses_record_cache=False)
+        body = await cached_list.refresh(changes, encode_records, self.make_work())
         return self._shared_replies.store_encoded(shared, EncodedRead(listing.index, body), is_pretty=False)
+
+    def make_work(self) -> SlicedWork:
+        """Return the work of building and encoding a reply."""
+        return SlicedWork(self._server.world, self._server.off_loop, self._server.read_limits.make_list_budget())
 
     def _build_encoder(self, listing: Listing[Any], *, uses_record_cache: bool = True) -> EncodeRecords:
         """Return the function that encodes records of the listing.
@@ -168,6 +221,12 @@ class ListEncoder:
             return data
 
         return encode_records
+
+
+def _drop_refused_task(shared: SharedReply, task: asyncio.Task[EncodedRead], *, is_pretty: bool) -> None:
+    """Let the next caller start again if this task was refused because the server was busy."""
+    if not task.cancelled() and isinstance(task.exception(), OffLoopBusy):
+        shared.encoding_tasks.pop(is_pretty, None)
 
 
 def _get_whole_list_spec(

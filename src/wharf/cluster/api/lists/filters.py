@@ -1,13 +1,12 @@
-"""Compilation of filter expressions of list endpoints. Evaluation errors are handled by `pages`."""
+"""Compilation of filter expressions of list endpoints. `pages` evaluates them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from wharf.cluster.api.lists.pages import RecordTest
 from wharf.cluster.state import Replica
 from wharf.contract.model.refusal import invalid_request
 from wharf.contract.wire.endpoint_table import Endpoint
-from wharf.languages.filters import FilterError, FilterSubject, FilterTypeError, compile_filter
+from wharf.languages.filters import Filter, FilterError, FilterSubject, FilterTypeError, compile_filter
 
 JoinedFieldReaders = dict[str, Callable[[Replica], Callable[[Any], Any]]]
 """Field name -> a function that takes the replica and returns the reader of that field of a record."""
@@ -25,12 +24,19 @@ class ListFilters:
         self._subjects: dict[str, FilterSubject] = {}
         """By endpoint name; built on first use."""
 
-    def compile(self, text: str, endpoint: Endpoint) -> RecordTest:
-        """Return a test of whether a record of the endpoint matches the filter expression.
+    def compile(self, text: str, endpoint: Endpoint) -> Filter:
+        """Return the compiled filter for records of the endpoint.
 
         Raises `Refusal` with Nomad's text.
         """
-        return compile_record_filter(text, self._get_subject(endpoint))
+        try:
+            return compile_filter(text, self._get_subject(endpoint))
+        except FilterTypeError as error:
+            raise invalid_request(f"failed to read result page: {error.text}") from error
+        except FilterError as error:
+            raise invalid_request(
+                f"failed to create result paginator: failed to read filter expression: {error.text}"
+            ) from error
 
     def _get_subject(self, endpoint: Endpoint) -> FilterSubject:
         """Return the fields that filters of the endpoint can use. They are built on first use."""
@@ -41,15 +47,3 @@ class ListFilters:
             readers = {name: join(self._replica) for name, join in joins.items()}
             subject = self._subjects[endpoint.name] = endpoint.list_features.build_filter_subject(readers)
         return subject
-
-
-def compile_record_filter(text: str, subject: FilterSubject) -> RecordTest:
-    """Return a test of whether a record matches the filter expression. Raises `Refusal` with Nomad's error text."""
-    try:
-        return compile_filter(text, subject).accepts
-    except FilterTypeError as error:
-        raise invalid_request(f"failed to read result page: {error.text}") from error
-    except FilterError as error:
-        raise invalid_request(
-            f"failed to create result paginator: failed to read filter expression: {error.text}"
-        ) from error

@@ -4,7 +4,7 @@ A page token names the first record of the next page. A record that is added or 
 moves no other record to another page.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import dropwhile
 from operator import attrgetter
@@ -14,6 +14,7 @@ import msgspec
 
 from wharf.cluster.api.requests.parameters import MAX_INDEX, QueryOptions
 from wharf.cluster.api.requests.values import parse_id_prefix
+from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.state import Replica, Table, WatchTarget
 from wharf.cluster.state.table_snapshot import RecordPosition, TableSnapshot
 from wharf.cluster.state.watches import watch_table
@@ -87,6 +88,10 @@ class Listing(Generic[R]):
     open_snapshot: Callable[[str, bool], TableSnapshot[R]] | None = None
     """As `iterate`, but returns a snapshot, so that a long list can be read in slices. Without it, all records are read
     at once."""
+    prepare_view: Callable[[SlicedWork], Awaitable[Callable[[R], object]]] | None = None
+    """Returns `build_view`, after work in slices that all list items share."""
+    choose: Callable[[list[R]], list[R]] | None = None
+    """Chooses some of the records that pass all tests. The page is taken from these."""
     is_selected: Callable[[R], bool] | None = None
     """Selects the records of `iterate` and `open_snapshot` that belong to the list."""
     dependency_table: Table[Any] | None = None

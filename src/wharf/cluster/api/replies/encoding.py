@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
+from wharf.cluster.server.cpu_budget import SlicedWork
+
 COMPRESSION_LEVEL: Final = 1
 """The fastest level: a list shrinks to a tenth; higher levels save little more for several times the CPU time."""
 
@@ -67,6 +69,15 @@ def compress_parts(parts: Iterable[bytes], encoding: bytes) -> Iterator[bytes]:
 
 RECORDS_PER_STEP: Final = 250
 """Records filtered and encoded before yielding to the event loop: about two milliseconds."""
+INDENTATION: Final = 4
+"""Spaces for each level of indented JSON."""
+INDENTED_BYTES_PER_STEP: Final = 256 * 1024
+"""Bytes that are indented in one step: about a millisecond."""
+_decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_elements: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+RECORDS_PER_CHECK: Final = 25
+"""Records encoded before the CPU time is checked, because single records may be large."""
 BODY_CHUNK_BYTES: Final = 256 * 1024
 MAX_CACHED_RECORD_BYTES: Final = 64 * 1024 * 1024
 MAX_CACHED_BODY_BYTES: Final = 64 * 1024 * 1024
@@ -121,6 +132,51 @@ def encode_body(value: object, *, is_pretty: bool = False) -> ReplyBody:
     """Return the value as a JSON body, indented if `is_pretty` is set."""
     data = encode_json(value)
     return ReplyBody((msgspec.json.format(data, indent=4) + b"\n" if is_pretty else data,))
+
+
+async def indent_body(body: ReplyBody, work: SlicedWork) -> ReplyBody:
+    """Return a JSON body of one chunk indented. A large body is indented in slices."""
+    chunks: list[bytes] = []
+    parts: list[bytes] = []
+    size = 0
+    if body.size > INDENTED_BYTES_PER_STEP:
+        work.restart()
+    for part in _iterate_indented(body.chunks[0], depth=0):
+        parts.append(part)
+        size += len(part)
+        if size > BODY_CHUNK_BYTES:
+            chunks.append(b"".join(parts))
+            parts, size = [], 0
+        if body.size > INDENTED_BYTES_PER_STEP and work.is_slice_over():
+            await work.pause()
+    chunks.append(b"".join((*parts, b"\n")))
+    return ReplyBody(chunks)
+
+
+def _iterate_indented(data: bytes, *, depth: int) -> Iterator[bytes]:
+    """Yield JSON indented, in parts: the members of an object or list that is larger than a step, one by one.
+
+    JSON strings contain no line breaks, so every line break is layout.
+    """
+    line = b"\n" + b" " * (INDENTATION * depth)
+    opening = data[:1]
+    if len(data) <= INDENTED_BYTES_PER_STEP or opening not in (b"{", b"["):
+        yield msgspec.json.format(data, indent=INDENTATION).replace(b"\n", line)
+        return
+    inner_line = line + b" " * INDENTATION
+    separator = opening + inner_line
+    if opening == b"{":
+        for key, member in _decode_members(data).items():
+            yield separator + encode_json(key) + b": "
+            yield from _iterate_indented(bytes(member), depth=depth + 1)
+            separator = b"," + inner_line
+        yield line + b"}"
+        return
+    for member in _decode_elements(data):
+        yield separator
+        yield from _iterate_indented(bytes(member), depth=depth + 1)
+        separator = b"," + inner_line
+    yield line + b"]"
 
 
 class EncodedRecordCache:
@@ -209,15 +265,24 @@ EncodeRecords = Callable[[Sequence[Any]], list[bytes]]
 """Encodes a batch of up to a few hundred records."""
 
 
-async def encode_list(records: Sequence[Any], encode_records: EncodeRecords, *, is_pretty: bool) -> ReplyBody:
+async def pause_if_due(work: SlicedWork, position: int) -> None:
+    """Let other tasks run if the slice is over, or before each `RECORDS_PER_STEP` records. `position`: of the next record."""
+    if position and (not position % RECORDS_PER_STEP or work.is_slice_over()):
+        await work.pause()
+
+
+async def encode_list(
+    records: Sequence[Any], encode_records: EncodeRecords, work: SlicedWork, *, is_pretty: bool
+) -> ReplyBody:
     """Return the records as a JSON list. Other tasks run between two steps of encoding."""
     chunks: list[bytes] = []
     encoded_records: list[bytes] = []
     size = 0
-    for start in range(0, len(records), RECORDS_PER_STEP):
-        if start:
-            await yield_to_loop()
-        encoded = encode_records(records[start : start + RECORDS_PER_STEP])
+    if len(records) > RECORDS_PER_CHECK:
+        work.restart()
+    for start in range(0, len(records), RECORDS_PER_CHECK):
+        await pause_if_due(work, start)
+        encoded = encode_records(records[start : start + RECORDS_PER_CHECK])
         encoded_records += map(_indent_record, encoded) if is_pretty else encoded
         size += sum(map(len, encoded))
         if size > BODY_CHUNK_BYTES:

@@ -131,27 +131,45 @@ def sum_quota_usage(snapshot: Replica, quota_name: str) -> QuotaAmounts:
 
 
 def sum_namespace_usage(snapshot: Replica, namespace: str) -> QuotaAmounts:
-    """Return what the namespace uses, by dimension such as `cpu`, added up from its allocations that have not ended.
-
-    Allocations of a group usually share one resource record. Its amounts are measured once (`measured`, by object id).
-    """
-    total: QuotaAmounts = {}
-    measured: dict[int, tuple[AllocatedResources, QuotaAmounts]] = {}
+    """Return what the namespace uses, by dimension such as `cpu`, added up from its allocations that have not ended."""
+    adder = UsageAdder()
     for job_id in _list_job_ids(snapshot, namespace):
         for allocation in snapshot.list_by_index(ALLOCATIONS_OF_JOB, namespace, job_id):
-            if not allocation.is_occupying:
-                continue
-            resources = allocation.allocated_resources
-            if resources is None:
-                total["count"] = total.get("count", 0) + 1
-                continue
-            # Store the record in the entry, so that no other object gets its id.
-            entry = measured.get(id(resources))
-            if entry is None:
-                entry = measured[id(resources)] = (resources, measure_amounts(resources))
-            for name, amount in entry[1].items():
+            adder.add(allocation)
+    return adder.totals.get(namespace, {})
+
+
+class UsageAdder:
+    """Adds up what allocations that have not ended use, by namespace and dimension such as `cpu`."""
+
+    def __init__(self) -> None:
+        self.totals: dict[str, QuotaAmounts] = {}
+        # Allocations of a group usually share one resource record. Its amounts are measured once, by object id. The entry
+        # stores the record, so that no other object gets its id.
+        self._measured: dict[int, tuple[AllocatedResources, QuotaAmounts]] = {}
+
+    def add(self, allocation: Allocation) -> None:
+        """Add an allocation, unless it has ended."""
+        if not allocation.is_occupying:
+            return
+        total = self.totals.setdefault(allocation.namespace, {})
+        resources = allocation.allocated_resources
+        if resources is None:
+            total["count"] = total.get("count", 0) + 1
+            return
+        entry = self._measured.get(id(resources))
+        if entry is None:
+            entry = self._measured[id(resources)] = (resources, measure_amounts(resources))
+        for name, amount in entry[1].items():
+            total[name] = total.get(name, 0) + amount
+
+    def sum_quota_usage(self, snapshot: Replica, quota_name: str) -> QuotaAmounts:
+        """Return what all namespaces with this quota use together, of the allocations that were added."""
+        total: QuotaAmounts = {}
+        for namespace in snapshot.list_by_index_sorted(NAMESPACES_WITH_QUOTA, quota_name):
+            for name, amount in self.totals.get(namespace.name, {}).items():
                 total[name] = total.get(name, 0) + amount
-    return total
+        return total
 
 
 def _list_job_ids(snapshot: Replica, namespace: str) -> list[str]:

@@ -7,6 +7,7 @@ of an OIDC login is sent along encrypted, so that any process of any server can 
 import base64
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 from urllib.parse import SplitResult, urlencode, urlsplit
 
@@ -59,6 +60,12 @@ SUPPORTED_ALGORITHMS: Final = (
     "Ed25519",
 )
 DEFAULT_ALGORITHMS: Final = ("RS256",)
+MAX_LOGIN_TOKEN_CHARS: Final = 16_384
+"""The length of a token of an identity provider. Limits the work that callers without a token can cause."""
+MAX_PROVIDER_KEYS: Final = 100
+"""The keys of one identity provider. All of them are tried, each for 0.05 ms, on a token that names no known key."""
+MAX_CACHED_KEY_SETS: Final = 16
+"""Limits the memory of parsed key sets. Parsing one of the largest size takes 4 ms."""
 VERIFIER_BYTES: Final = 48
 STATE_CONTEXT: Final = "login state"
 ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
@@ -291,6 +298,8 @@ class LoginVerifier:
         `must_expire`: whether the token needs an expiration time, as ID tokens do. If no cached key of the provider fits,
         and the token names none of them, the keys are fetched again, because the provider may have a new one.
         """
+        if len(text) > MAX_LOGIN_TOKEN_CHARS:
+            raise LoginRejected(f"the token is longer than {MAX_LOGIN_TOKEN_CHARS:,} characters")
         allowed = [name for name in config.signing_algs or DEFAULT_ALGORITHMS if name in SUPPORTED_ALGORITHMS]
         try:
             known = await keys(False)
@@ -473,9 +482,13 @@ def _names_known_key(text: str, keys: KeySet) -> bool:
         return True
 
 
+@lru_cache(maxsize=MAX_CACHED_KEY_SETS)
 def _read_key_set(body: bytes, url: str) -> KeySet:
     """Return the public keys in this JSON Web Key set, which comes from the URL. Raises `LoginRejected`."""
     found = _decode_json(body, dict[str, Any], what="its keys")
+    keys = found.get("keys")
+    if isinstance(keys, list) and len(keys) > MAX_PROVIDER_KEYS:
+        raise LoginRejected(f"{url} has {len(keys)} keys, more than {MAX_PROVIDER_KEYS}")
     try:
         return KeySet.import_key_set(found)  # type: ignore[arg-type]  # what is no set of keys it refuses itself
     except (JoseError, ValueError, KeyError, TypeError) as error:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import quote_plus
 
-from wharf.languages.patterns import PatternError, Re2Pattern, compile_pattern
+from wharf.languages.patterns import PatternError, Re2Pattern, compile_stored_pattern
 from wharf.languages.templates.errors import EvaluationError
 from wharf.languages.templates.parser import Arity
 from wharf.languages.templates.values import format_value
@@ -56,7 +56,7 @@ def _indent(width: Any, text: Any) -> str:
 def _compile_pattern(text: Any) -> Re2Pattern:
     """Compile a regular expression. Raises `EvaluationError` if it is invalid."""
     try:
-        return compile_pattern(_to_text(text))
+        return compile_stored_pattern(_to_text(text))
     except PatternError as error:
         raise EvaluationError(f"invalid pattern {_to_text(text)[:60]}: {error}") from None
 

@@ -1,5 +1,6 @@
 """Endpoints of policies and roles. Callers without a management token see those of their own token."""
 
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -8,7 +9,14 @@ from wharf.cluster.access import CallerKind, InvalidPolicy, build_denial, encode
 from wharf.cluster.api.lists.listing import Listing, list_by_name
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
-from wharf.cluster.api.results import ActionHandler, ActionResult, MissingRecord, ReadHandler, find_record
+from wharf.cluster.api.results import (
+    ActionHandler,
+    ActionResult,
+    DeferredValue,
+    MissingRecord,
+    ReadHandler,
+    find_record,
+)
 from wharf.cluster.operations.acl import policies, roles
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.rpc.handlers.acl import STORE_ROLE
@@ -44,7 +52,9 @@ def read_policy(replica: Replica, request: Request, _options: QueryOptions) -> R
     if not _can_read_policy(request, name):
         raise build_denial(request.caller, request.endpoint.denial_detail)
     policy, index, watched = find_record(replica, ACL_POLICIES, name, missing_text=POLICY_NOT_FOUND_TEXT)
-    return ReadResult(policy if isinstance(policy, MissingRecord) else build_policy_view(policy), index, watched)
+    if isinstance(policy, MissingRecord):
+        return ReadResult(policy, index, watched)
+    return ReadResult(DeferredValue(partial(build_policy_view, policy)), index, watched)
 
 
 def list_own_policies(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
@@ -59,7 +69,8 @@ def list_own_policies(replica: Replica, request: Request, _options: QueryOptions
     if caller.rights.is_management:
         return ReadResult(None, index, watched)
     records = [replica.get(ACL_POLICIES, name) for name in caller.policies]
-    return ReadResult([build_policy_view(policy) for policy in records if policy is not None], index, watched)
+    views = DeferredValue(lambda: [build_policy_view(policy) for policy in records if policy is not None])
+    return ReadResult(views, index, watched)
 
 
 def list_roles(replica: Replica, request: Request, options: QueryOptions) -> Listing[Role]:

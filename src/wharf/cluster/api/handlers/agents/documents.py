@@ -4,6 +4,7 @@ Both are built once from the endpoint table: by `prepare_documents`, or at the f
 """
 
 import functools
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -43,15 +44,26 @@ def prepare_documents() -> None:
     _render_page()
 
 
-async def read_openapi_document(request: Request) -> ActionResult:
+async def _ensure_documents(server: Server) -> None:
+    """Build the documents off the event loop, unless that was done before."""
+    if not _encode_document.cache_info().currsize or not _render_page.cache_info().currsize:
+        await server.off_loop.run(prepare_documents)
+
+
+async def read_openapi_document(server: Server, request: Request) -> ActionResult:
+    await _ensure_documents(server)
     if request.query.get("pretty", "0") != "0":
         return ActionResult(_build_document())
     return ActionResult(EncodedBody(_encode_document(), "application/json"))
 
 
-async def read_documentation_page(_request: Request) -> ActionResult:
+async def read_documentation_page(server: Server, _request: Request) -> ActionResult:
+    await _ensure_documents(server)
     return ActionResult(EncodedBody(_render_page(), HTML_CONTENT_TYPE))
 
 
-def build_action_handlers(_server: Server) -> dict[str, ActionHandler]:
-    return {"document.openapi": read_openapi_document, "document.page": read_documentation_page}
+def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
+    return {
+        "document.openapi": partial(read_openapi_document, server),
+        "document.page": partial(read_documentation_page, server),
+    }

@@ -13,6 +13,7 @@ from wharf.cluster.api.requests.values import parse_uuid
 from wharf.cluster.api.results import (
     MissingRecord,
     ReadHandler,
+    RecordList,
     find_record,
     sort_by_creation,
 )
@@ -125,7 +126,7 @@ def list_allocation_services(replica: Replica, request: Request, _options: Query
         return ReadResult(MissingRecord("alloc not found"), replica.get_last_change(SERVICES, ALLOCATIONS), watched)
     request.require_permission(namespace=allocation.namespace)
     registered = sort_by_creation(replica.list_by_index(REGISTRATIONS_OF_ALLOCATION, allocation_id))
-    return ReadResult(registered, replica.get_last_change(SERVICES), watched)
+    return ReadResult(RecordList(registered), replica.get_last_change(SERVICES), watched)
 
 
 JOINED_FIELD_READERS: Final[dict[type, dict[str, Callable[[Replica], Callable[[Any], Any]]]]] = {

@@ -1,12 +1,13 @@
 """Reads of jobs, and of a job's allocations, evaluations, deployments, services, actions, source and scale."""
 
+from functools import partial
 from typing import Any, Final
 
 from wharf.cluster.api.handlers.allocations.records import build_allocation_stub
 from wharf.cluster.api.lists.listing import Listing, list_by_namespace
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
-from wharf.cluster.api.results import MissingRecord, ReadHandler, find_record, sort_by_creation
+from wharf.cluster.api.results import MissingRecord, ReadHandler, RecordList, find_record, sort_by_creation
 from wharf.cluster.operations.jobs.scaling import build_scale_status
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.state import Index, Replica, Table
@@ -93,7 +94,7 @@ def list_job_allocations(replica: Replica, request: Request, options: QueryOptio
     allocations = _list_job_records(
         replica, request, options, ALLOCATIONS_OF_JOB, includes_purged=request.get_flag("all")
     )
-    stubs = [build_allocation_stub(replica, allocation) for allocation in allocations]
+    stubs = RecordList(allocations, partial(build_allocation_stub, replica))
     return _build_index_result(replica, ALLOCATIONS, ALLOCATIONS_OF_JOB, stubs, _get_job_key(request, options))
 
 
@@ -101,7 +102,7 @@ def list_job_evaluations(replica: Replica, request: Request, options: QueryOptio
     """List the evaluations of the job, oldest first."""
     key = _get_job_key(request, options)
     evaluations = sort_by_creation(replica.list_by_index(EVALUATIONS_OF_JOB, *key))
-    return _build_index_result(replica, EVALUATIONS, EVALUATIONS_OF_JOB, evaluations, key)
+    return _build_index_result(replica, EVALUATIONS, EVALUATIONS_OF_JOB, RecordList(evaluations), key)
 
 
 def list_job_deployments(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
@@ -109,7 +110,9 @@ def list_job_deployments(replica: Replica, request: Request, options: QueryOptio
     deployments = _list_job_records(
         replica, request, options, DEPLOYMENTS_OF_JOB, includes_purged=request.get_flag("all")
     )
-    return _build_index_result(replica, DEPLOYMENTS, DEPLOYMENTS_OF_JOB, deployments, _get_job_key(request, options))
+    return _build_index_result(
+        replica, DEPLOYMENTS, DEPLOYMENTS_OF_JOB, RecordList(deployments), _get_job_key(request, options)
+    )
 
 
 def read_latest_deployment(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
@@ -128,7 +131,7 @@ def list_job_services(replica: Replica, request: Request, options: QueryOptions)
     if replica.get(JOBS, *key) is None:
         return ReadResult(MissingRecord(JOB_NOT_FOUND_TEXT), replica.get_last_change(JOBS), [watch_key(JOBS, *key)])
     registrations = replica.list_by_index_sorted(REGISTRATIONS_OF_JOB, *key)
-    return _build_index_result(replica, SERVICES, REGISTRATIONS_OF_JOB, registrations, key)
+    return _build_index_result(replica, SERVICES, REGISTRATIONS_OF_JOB, RecordList(registrations), key)
 
 
 def list_job_actions(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
@@ -201,7 +204,7 @@ def _list_job_records(
 
 
 def _build_index_result(
-    replica: Replica, table: Table[Any], index: Index[Any], views: list[Any], key: tuple[str, str]
+    replica: Replica, table: Table[Any], index: Index[Any], views: RecordList, key: tuple[str, str]
 ) -> ReadResult:
     """Return `views` as the result of a read that depends on the records of one job in `index`.
 

@@ -1,17 +1,29 @@
 """Endpoints of job versions: list them with their differences, tag them, mark them stable, revert to one."""
 
+from functools import partial
 from itertools import pairwise
 from typing import Final
+
+import msgspec
 
 from wharf.cluster.api.handlers.jobs.specification import (
     build_register_response,
     has_management_token,
     require_job_permissions,
 )
+from wharf.cluster.api.replies.encoding import encode_json
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
-from wharf.cluster.api.results import ActionHandler, ActionResult, MissingRecord, ReadHandler
+from wharf.cluster.api.results import (
+    ActionHandler,
+    ActionResult,
+    DeferredValue,
+    MissingRecord,
+    ReadHandler,
+    SlicedValue,
+)
 from wharf.cluster.operations.jobs import registration, versions
+from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
@@ -39,12 +51,31 @@ def list_job_versions(replica: Replica, request: Request, options: QueryOptions)
     if not job_versions:
         return ReadResult(MissingRecord("job versions not found"), replica.get_last_change(JOBS, JOB_VERSIONS), watched)
     index = max(version.modify_index for version in job_versions)
-    diffs = _build_diffs(request, job_versions) if request.get_flag("diffs") else None
-    return ReadResult(JobVersions(versions=tuple(job_versions), diffs=diffs, index=index), index, watched)
+    listed = tuple(job_versions)
+    if not request.get_flag("diffs"):
+        return ReadResult(SlicedValue(partial(_encode_versions, listed, index)), index, watched)
+    pairs = _list_compared_pairs(request, job_versions)
+    deferred = DeferredValue(lambda: JobVersions(versions=listed, diffs=_compare_pairs(pairs), index=index))
+    return ReadResult(deferred, index, watched)
 
 
-def _build_diffs(request: Request, job_versions: list[Job]) -> tuple[JobDiff, ...]:
-    """Return the differences between job versions.
+async def _encode_versions(listed: tuple[Job, ...], index: int, work: SlicedWork) -> dict[str, object]:
+    """Return `JobVersions` without differences, with each version encoded in a slice of its own: each may have 10 MB."""
+    encoded: list[msgspec.Raw] = []
+    work.restart()
+    for version in listed:
+        encoded.append(msgspec.Raw(encode_json(version)))
+        if work.is_slice_over():
+            await work.pause()
+    return {**msgspec.to_builtins(JobVersions(versions=(), diffs=None, index=index)), "Versions": encoded}
+
+
+def _compare_pairs(pairs: list[tuple[Job, Job]]) -> tuple[JobDiff, ...]:
+    return tuple(compare_jobs(older, newer) for older, newer in pairs)
+
+
+def _list_compared_pairs(request: Request, job_versions: list[Job]) -> list[tuple[Job, Job]]:
+    """Return the pairs of job versions whose differences are requested, the older version of each first.
 
     With `diff_tag` or `diff_version`, each version is compared with that version; otherwise each with the version
     before it. Raises `Refusal` if the named version does not exist.
@@ -62,8 +93,8 @@ def _build_diffs(request: Request, job_versions: list[Job]) -> tuple[JobDiff, ..
         if base is None:
             raise not_found(f"version {number} not found")
     else:
-        return tuple(compare_jobs(older, newer) for newer, older in pairwise(job_versions))
-    return tuple(compare_jobs(base, version) for version in job_versions)
+        return [(older, newer) for newer, older in pairwise(job_versions)]
+    return [(base, version) for version in job_versions]
 
 
 READ_HANDLERS: Final[dict[str, ReadHandler]] = {"job.versions": list_job_versions}

@@ -1,5 +1,6 @@
 """Endpoints about nodes for operators: lists, drains, eligibility and purges. Node agents use those of `protocol`."""
 
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +15,7 @@ from wharf.cluster.api.results import (
     ActionResult,
     MissingRecord,
     ReadHandler,
+    RecordList,
     find_record,
     sort_by_creation,
 )
@@ -106,7 +108,7 @@ def list_node_allocations(replica: Replica, request: Request, _options: QueryOpt
         if request.has_permission(READ_JOB, namespace=a.namespace)
     ]
     index = replica.get_last_change(ALLOCATIONS)
-    views = [build_allocation_view(replica, allocation) for allocation in sort_by_creation(readable)]
+    views = RecordList(sort_by_creation(readable), partial(build_allocation_view, replica))
     return ReadResult(views, index, [watch_index(ALLOCATIONS_ON_NODE, node_id)])
 
 

@@ -1,0 +1,110 @@
+"""Measures how long callbacks hold an event loop, by the CPU time of its thread.
+
+CPU time instead of wall time, because other processes of a busy machine must not make a test fail. Works on the
+simulated loop and on real ones. Python's garbage collector is paused while measuring: it scans all objects of the test
+process, and servers tune it separately.
+"""
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from tests.kit.cluster import ACluster
+from wharf.world import SimulatedWorld
+
+T = TypeVar("T")
+
+MAX_HOLD_S: Final = 0.020
+"""The longest time that a request may hold an event loop."""
+NOISE_FACTOR: Final = 2.0
+"""How much longer a hold may be in a test. CPU time grows with cache misses and hyper-threading of a busy machine."""
+
+
+@dataclass
+class LoopHolds:
+    """The callbacks that an event loop ran while it was measured."""
+
+    longest_s: float = 0.0
+    longest_name: str = ""
+    """Describes the callback with the longest hold."""
+    total_s: float = 0.0
+    """The CPU time of all callbacks."""
+    count: int = 0
+
+    def add(self, handle: asyncio.Handle, duration_s: float) -> None:
+        """Record one callback and its CPU time."""
+        self.count += 1
+        self.total_s += duration_s
+        if duration_s > self.longest_s:
+            self.longest_s, self.longest_name = duration_s, repr(handle)
+
+    def require_short(self, what: str) -> None:
+        """Fail if a callback held the loop for longer than permitted."""
+        limit_s = MAX_HOLD_S * NOISE_FACTOR
+        assert self.longest_s <= limit_s, (
+            f"{what} held the event loop for {self.longest_s * 1e3:.1f} ms of CPU time, more than "
+            f"{limit_s * 1e3:.0f} ms: {self.longest_name}"
+        )
+
+
+@contextmanager
+def measure_holds() -> Iterator[LoopHolds]:
+    """Return a context manager that measures each callback of the event loops of this thread."""
+    holds = LoopHolds()
+    run_handle = asyncio.Handle._run  # The only place that each callback of every loop passes.
+
+    def run_measured(handle: asyncio.Handle) -> None:
+        began_s = time.thread_time()
+        try:
+            run_handle(handle)
+        finally:
+            holds.add(handle, time.thread_time() - began_s)
+
+    was_enabled = gc.isenabled()
+    gc.disable()
+    asyncio.Handle._run = run_measured  # type: ignore[method-assign,assignment]
+    try:
+        yield holds
+    finally:
+        asyncio.Handle._run = run_handle  # type: ignore[method-assign]
+        if was_enabled:
+            gc.enable()
+
+
+class MeasuredWorld(SimulatedWorld):
+    """A simulated world whose CPU clock is real, and whose work off the loop runs in a real thread.
+
+    The loop waits for the thread, so a run stays repeatable. Its own CPU time does not grow meanwhile.
+    """
+
+    def cpu_s(self) -> float:
+        return time.thread_time()
+
+    async def run_off_loop(self, work: Callable[[], T]) -> T:
+        results: list[T] = []
+        errors: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                results.append(work())
+            except BaseException as error:  # Raised again for the caller.
+                errors.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        if errors:
+            raise errors[0]
+        return results[0]
+
+
+class MeasuredCluster(ACluster):
+    """A cluster in memory whose servers have a real CPU clock."""
+
+    def world(self, member: str) -> SimulatedWorld:
+        return MeasuredWorld(self._seed, asyncio.get_running_loop().time, member=member)
