@@ -260,19 +260,24 @@ def measure_rest_callers(callers: int) -> Figures:
     counters = Counters(limiter.rulebook.rules.rules)
     before_mb = measure_resident_mb()
     longest_ms = 0.0
+    gc.freeze()  # These settings are those of the gateway.
+    gc.set_threshold(1_000, 50, 50)
     for number in range(callers):
         request = RequestFacts(f"r{number}", "GET", "/repos/o/r/issues", make_caller(number))
-        began = time.perf_counter()
+        began = time.thread_time()
         call = limiter.build_call(request, NOW_MS + number // 1_000)
         counters.take(call, NOW_MS + number // 1_000)
         counters.release(request.id, NOW_MS + number // 1_000)
-        longest_ms = max(longest_ms, (time.perf_counter() - began) * 1_000)
+        longest_ms = max(longest_ms, (time.thread_time() - began) * 1_000)
     return {
+        f"longest decision while {callers:,} callers arrive": Figure(
+            value=longest_ms, unit="ms", at_most=5.0, note="processor time, with garbage collection"
+        ),
         f"{callers:,} callers with one REST request each": Figure(
             value=measure_resident_mb() - before_mb,
             unit="MB",
-            note=f"a window and a count of points each, and answers remembered; longest decision {longest_ms:.0f} ms",
-        )
+            note="a window and a count of points each, and answers remembered",
+        ),
     }
 
 

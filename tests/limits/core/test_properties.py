@@ -18,7 +18,7 @@ jumps = st.lists(st.tuples(st.integers(-200_000, 30_000), st.integers(1, 5)), ma
 
 def admit(
     used: Callable[[str, int], int],
-    add: Callable[[str, int, int, str], None],
+    add: Callable[[str, int, int, str], int],
     moments: list[tuple[int, int]],
     ceiling: int,
 ) -> list[tuple[int, int]]:

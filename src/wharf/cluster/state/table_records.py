@@ -17,6 +17,8 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 KeySet = dict[str, None]
 """A set of keys that keeps the order of insertion."""
+IndexEntry = str | KeySet
+"""The keys with one index value. A single key is stored as it is, because a dict takes 184 bytes more. Most values have one."""
 
 _encode: Final = msgspec.msgpack.Encoder(enc_hook=encode_packed_as_raw).encode
 
@@ -41,7 +43,7 @@ class TableRecords(Generic[R]):
         self.last_change = last_change
         self._sorted_keys = None if is_by_creation else SortedKeys()
         self._creation_order = CreationOrder() if is_by_creation else None
-        self._keys_by_index: dict[str, dict[Any, KeySet]] = {index.name: {} for index in table.indexes}
+        self._keys_by_index: dict[str, dict[Any, IndexEntry]] = {index.name: {} for index in table.indexes}
         self._read_recurring: Callable[[R], tuple[Any, ...]] | None = (
             attrgetter(*table.recurring_fields) if table.recurring_fields else None
         )
@@ -50,7 +52,7 @@ class TableRecords(Generic[R]):
         """The last record that was applied, if the table has recurring fields."""
         self._newest_encoded = b""
         # The parts of each index that `put_record` uses. Its loop is the hottest one of the replica.
-        self._indexes: tuple[tuple[Callable[[R], Any], bool, dict[Any, KeySet]], ...] = tuple(
+        self._indexes: tuple[tuple[Callable[[R], Any], bool, dict[Any, IndexEntry]], ...] = tuple(
             (index.get_value, index.is_composite, self._keys_by_index[index.name]) for index in table.indexes
         )
 
@@ -80,7 +82,9 @@ class TableRecords(Generic[R]):
                 if value[-1] if is_composite else value:
                     keys = keys_by_value.get(value)
                     if keys is None:
-                        keys_by_value[value] = {key: None}
+                        keys_by_value[value] = key
+                    elif isinstance(keys, str):
+                        keys_by_value[value] = {keys: None, key: None}
                     else:
                         keys[key] = None
             return None
@@ -98,7 +102,7 @@ class TableRecords(Generic[R]):
                 if old_value[-1] if is_composite else old_value:
                     _remove_from_index(keys_by_value, old_value, key)
                 if value[-1] if is_composite else value:
-                    keys_by_value.setdefault(value, {})[key] = None
+                    _add_to_index(keys_by_value, value, key)
         return old
 
     def delete_record(self, key: str) -> R | None:
@@ -134,11 +138,7 @@ class TableRecords(Generic[R]):
             for key, record in records.items():
                 value = get_value(record)
                 if value[-1] if is_composite else value:
-                    keys = keys_by_value.get(value)
-                    if keys is None:
-                        keys_by_value[value] = {key: None}
-                    else:
-                        keys[key] = None
+                    _add_to_index(keys_by_value, value, key)
 
     def _share_recurring_values(self, record: R, old: R | None) -> None:
         """Replace recurring values by equal ones of related records, so that memory holds them once.
@@ -184,7 +184,8 @@ class TableRecords(Generic[R]):
 
     def find_keys(self, index: Index[R], value: Hashable) -> KeySet:
         """Return the keys of the records with this index value. Do not store the result: batches change it."""
-        return self._keys_by_index[index.name].get(value, {})
+        keys = self._keys_by_index[index.name].get(value, {})
+        return {keys: None} if isinstance(keys, str) else keys
 
     def iter_index_values(self, index: Index[R]) -> Iterator[Hashable]:
         """Iterate over the index values that at least one record has."""
@@ -201,9 +202,25 @@ class TableRecords(Generic[R]):
         return self._creation_order.iter_keys(start=start, reverse=reverse)
 
 
-def _remove_from_index(keys_by_value: dict[Any, KeySet], value: Any, key: str) -> None:
-    """Remove a key from the entry of an index value, and the entry if it is empty."""
+def _add_to_index(keys_by_value: dict[Any, IndexEntry], value: Any, key: str) -> None:
+    """Add a key to the entry of an index value."""
+    keys = keys_by_value.get(value)
+    if keys is None:
+        keys_by_value[value] = key
+    elif isinstance(keys, str):
+        keys_by_value[value] = {keys: None, key: None}
+    else:
+        keys[key] = None
+
+
+def _remove_from_index(keys_by_value: dict[Any, IndexEntry], value: Any, key: str) -> None:
+    """Remove a key from the entry of an index value, and the entry if it is empty. Raises `KeyError` if it is not there."""
     keys = keys_by_value[value]
+    if isinstance(keys, str):
+        if keys != key:
+            raise KeyError(key)
+        del keys_by_value[value]
+        return
     del keys[key]
     if not keys:
         del keys_by_value[value]

@@ -46,7 +46,7 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
     """The owner of the counter, such as `user:ada`. A rule with several counters per owner limits their number by owner."""
 
 
-class ChargePlan(msgspec.Struct, frozen=True, eq=False):
+class ChargePlan(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The charge plan of a request: every limit that applies to it, with counter, ceiling and cost."""
 
     endpoint: str
@@ -79,7 +79,7 @@ class ChargePlan(msgspec.Struct, frozen=True, eq=False):
 CORE_RESOURCE: Final = "core"
 
 
-class EndpointCost(msgspec.Struct, frozen=True, eq=False):
+class EndpointCost(msgspec.Struct, frozen=True, eq=False, gc=False):
     """An endpoint with what its requests cost, and the rules that match them, whichever caller sends them."""
 
     name: str
@@ -246,17 +246,17 @@ def apply_template(template: PlanTemplate, caller: Caller, ban: BanRules) -> Cha
         build_charge(base.bucket_charge.rule, caller, endpoint=base.endpoint, cost=1) if base.is_free else charges[0]
     )
     return ChargePlan(
-        endpoint=base.endpoint,
-        interface=base.interface,
-        resource=base.resource,
-        bucket_charge=bucket_charge,
-        charges=charges,
-        meter_charges=tuple([charges[index] for index in template.meters]),
-        lease_indexes=base.lease_indexes,
-        ban_subject=caller.ban_subject,
-        is_ban_shadow=is_ban_shadow(caller, ban),
-        is_free=base.is_free,
-        overflow_key_indexes=base.overflow_key_indexes,
-        max_objects=base.max_objects,
-        is_cost_hidden=base.is_cost_hidden,
+        base.endpoint,
+        base.interface,
+        base.resource,
+        bucket_charge,
+        charges,
+        tuple([charges[index] for index in template.meters]),
+        base.lease_indexes,
+        caller.ban_subject,
+        is_ban_shadow(caller, ban),
+        base.is_free,
+        base.overflow_key_indexes,
+        base.max_objects,
+        base.is_cost_hidden,
     )

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from wharf.limits.core.caches import remove_oldest
 from wharf.limits.core.callers.caller import Caller, CallerClass
 from wharf.limits.core.plans import (
     Charge,
@@ -27,11 +28,11 @@ from wharf.limits.core.route import RouteTree, derive_endpoint_name, normalize_p
 from wharf.limits.core.rule import ConnectionClass, CountedUnit, EndpointRule, Interface, Rule, RuleSet
 
 MAX_CACHED_PATHS: Final = 32_768
-"""Limits the memory of the endpoint caches, in entries; a full cache is cleared."""
+"""Limits the memory of the endpoint caches, in entries; the oldest entries of a full cache are removed."""
 MAX_CACHED_PLANS: Final = 16_384
-"""Limits the memory of the cache of charge plans; a full cache is cleared."""
+"""Limits the memory of the cache of charge plans; the oldest entries of a full cache are removed."""
 MAX_CACHED_TEMPLATES: Final = 8_192
-"""Limits the memory of the cache of plan templates; a full cache is cleared."""
+"""Limits the memory of the cache of plan templates; the oldest entries of a full cache are removed."""
 MAX_CACHED_PATH_CHARACTERS: Final = 256
 """Longer paths are not cached, so that callers cannot fill the memory with them."""
 
@@ -64,7 +65,7 @@ class Rulebook:
             endpoint = self._make_endpoint(method, normalize_path(path))
             if len(path) <= MAX_CACHED_PATH_CHARACTERS:
                 if len(self._endpoints) >= MAX_CACHED_PATHS:
-                    self._endpoints.clear()
+                    remove_oldest(self._endpoints)
                 self._endpoints[method, path] = endpoint
         return endpoint
 
@@ -83,7 +84,7 @@ class Rulebook:
         plan = self._plans.get(key)
         if plan is None:
             if len(self._plans) >= MAX_CACHED_PLANS:
-                self._plans.clear()
+                remove_oldest(self._plans)
             plan = self._plans[key] = self._plan_from_template(caller, endpoint, request.query)
         return plan
 
@@ -98,7 +99,7 @@ class Rulebook:
             return apply_template(template, caller, self.rules.ban)
         plan = self._make_plan(caller, endpoint, query, ConnectionClass.PLAIN)
         if len(self._templates) >= MAX_CACHED_TEMPLATES:
-            self._templates.clear()
+            remove_oldest(self._templates)
         self._templates[template_key] = build_template(plan, caller)
         return plan
 
@@ -184,7 +185,7 @@ class Rulebook:
         endpoint = self._endpoints_by_content.get(content_key)
         if endpoint is None:
             if len(self._endpoints_by_content) >= MAX_CACHED_PATHS:
-                self._endpoints_by_content.clear()
+                remove_oldest(self._endpoints_by_content)
             endpoint = self._endpoints_by_content[content_key] = self._build_endpoint_cost(
                 method, name, names, endpoint_rule, interface
             )

@@ -6,6 +6,7 @@ expires.
 
 from typing import Final
 
+from wharf.limits.core.caches import remove_oldest
 from wharf.limits.core.callers.addresses import Address, ProxySettings, find_address, parse_address
 from wharf.limits.core.callers.caller import Caller, CredentialKind
 from wharf.limits.core.callers.credentials import read_credential
@@ -14,7 +15,7 @@ from wharf.limits.core.callers.recognition import UnrecognizedCredential, make_a
 from wharf.limits.decisions.requests import IncomingRequest
 
 MAX_CACHED_CALLERS: Final = 65_536
-"""The cache is cleared when it holds this many callers; limits memory."""
+"""Limits the memory of the cache of callers; the oldest entries of a full cache are removed."""
 MAX_CACHED_FORWARDED_CHARACTERS: Final = 256
 """Callers with longer forwarding headers are not cached; limits memory."""
 LOOPBACK_ADDRESS: Final = "127.0.0.1"
@@ -54,7 +55,7 @@ class CallerResolver:
         if key is not None and isinstance(caller, Caller) and caller.kind is not CredentialKind.WORKFLOW_TOKEN:
             # The class of a workflow token depends on the path of the request.
             if len(self._cached_callers) >= MAX_CACHED_CALLERS:
-                self._cached_callers.clear()
+                remove_oldest(self._cached_callers)
             self._cached_callers[key] = caller
         return caller
 

@@ -67,13 +67,13 @@ def generate_frames(counters: Counters) -> Iterator[bytes]:
     """
     yield encode_frame(CounterFileHeader(FORMAT_VERSION))
     for name, table in list(counters.tables.items()):
-        keys = iter(list(table.keys()))
+        keys = table.keys()
         while batch := list(islice(keys, ROWS_PER_FRAME)):
             found = ((key, table.dump_row(key)) for key in batch)
             rows = [(key, numbers) for key, numbers in found if numbers is not None]
             if rows:
                 yield encode_frame(CounterRows(name, rows))
-    subjects = iter(list(counters.bans))
+    subjects = iter(counters.bans)
     while batch := list(islice(subjects, ROWS_PER_FRAME)):
         yield encode_frame(
             BanRows([(subject, counters.bans[subject]) for subject in batch if subject in counters.bans])

@@ -8,13 +8,14 @@ from typing import Final
 
 import msgspec
 
+from wharf.limits.core.counting.segmented_dict import SegmentedDict
 from wharf.limits.core.rule import MINUTE_MS, BanRules
 from wharf.limits.core.store_calls import StoreCall
 
 MAX_BAN_RECORDS: Final = 100_000
 """Limits the memory for ban records."""
 MIN_EVICTION_INTERVAL_MS: Final = 1_000
-"""Limits the time for evictions, which examine all records: a full table would be examined at every refusal."""
+"""Limits the time for evictions: a full table would be examined at every refusal."""
 
 
 class BanRecord(msgspec.Struct, frozen=True, gc=False):
@@ -109,7 +110,7 @@ def find_ban_wait(call: StoreCall, hit_indexes: Sequence[int], free_at_ms: Seque
 _NEW_RECORD: Final = BanRecord()
 
 
-class BanRecords(dict[str, BanRecord]):
+class BanRecords(SegmentedDict[BanRecord]):
     """The ban records of one process by subject, at most `max_records`.
 
     Add records only with `ban`, `add_refusal` and `load`, which respect the limit.
@@ -119,7 +120,9 @@ class BanRecords(dict[str, BanRecord]):
         super().__init__()
         self._max_records = max_records
         self._evicted_ms: int | None = None
-        """When records were last evicted; `None`: never."""
+        """When evictions last examined the whole table; `None`: never."""
+        self._examined_segments = 0
+        """The number of segments that evictions have examined since then."""
 
     def ban(self, subject: str, until_ms: int) -> None:
         """Ban a subject until this time. A time in the past ends a ban.
@@ -129,7 +132,7 @@ class BanRecords(dict[str, BanRecord]):
         """
         if subject not in self and len(self) >= self._max_records:
             del self[min(self, key=lambda known: self[known].banned_until_ms)]
-        self[subject] = msgspec.structs.replace(self.get(subject, _NEW_RECORD), banned_until_ms=until_ms)
+        self[subject] = msgspec.structs.replace(self.get(subject) or _NEW_RECORD, banned_until_ms=until_ms)
 
     def load(self, records: Iterable[tuple[str, BanRecord]]) -> None:
         """Add stored records, or replace those of the same subjects.
@@ -161,7 +164,7 @@ class BanRecords(dict[str, BanRecord]):
             return
         wait_until_ms, ceiling = wait
         self[subject] = record_refusal(
-            self.get(subject, _NEW_RECORD),
+            self.get(subject) or _NEW_RECORD,
             call.ban_rules,
             now_ms=now_ms,
             wait_until_ms=wait_until_ms,
@@ -171,16 +174,23 @@ class BanRecords(dict[str, BanRecord]):
     def _evict(self, rules: BanRules, now_ms: int) -> bool:
         """Remove expired records; if none is expired, the oldest records of subjects that are not banned.
 
-        The second step removes at most a tenth of the maximum number of records. Return whether there is room for a new
-        record. There is none if all subjects are banned, or if the last eviction was too recent.
+        This examines one segment of the table, so that it takes about a millisecond. The second step removes at most a
+        tenth of the segment. Return whether there is room for a new record. There is none if all subjects of the segment
+        are banned, or if the whole table was examined too recently.
         """
-        if self._evicted_ms is not None and 0 <= now_ms - self._evicted_ms < MIN_EVICTION_INTERVAL_MS:
+        is_recent = self._evicted_ms is not None and 0 <= now_ms - self._evicted_ms < MIN_EVICTION_INTERVAL_MS
+        if not self._examined_segments and is_recent:
             return False
-        self._evicted_ms = now_ms
-        for subject in [subject for subject, record in self.items() if record.is_expired(now_ms, rules)]:
+        segments = self.segments
+        segment = segments[self._examined_segments % len(segments)]
+        self._examined_segments += 1
+        if self._examined_segments >= len(segments):
+            self._examined_segments, self._evicted_ms = 0, now_ms
+        max_removed = max(1, len(segment) // 10)
+        for subject in [subject for subject, record in segment.items() if record.is_expired(now_ms, rules)]:
             del self[subject]
         if len(self) >= self._max_records:  # Never remove a ban that is in force.
-            not_banned = [subject for subject, record in self.items() if not record.is_banned(now_ms)]
-            for subject in not_banned[: max(1, self._max_records // 10)]:
+            not_banned = [subject for subject, record in segment.items() if not record.is_banned(now_ms)]
+            for subject in not_banned[:max_removed]:
                 del self[subject]
         return len(self) < self._max_records

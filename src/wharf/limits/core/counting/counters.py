@@ -12,6 +12,7 @@ import msgspec
 from wharf.limits.core.counting.bans import BanRecords
 from wharf.limits.core.counting.leases import ConcurrencyLeases
 from wharf.limits.core.counting.recent_results import MAX_REMEMBERED_RESULTS, RecentCall, RecentResults
+from wharf.limits.core.counting.segmented_dict import SegmentedDict
 from wharf.limits.core.counting.sliding_windows import SlidingWindows
 from wharf.limits.core.counting.windows import FixedWindows
 from wharf.limits.core.plans import Charge, build_shared_key, get_key_owner
@@ -31,14 +32,14 @@ MAX_RUNNING_MS: Final = 3_600_000
 class CounterTable(Protocol):
     """The counters of one rule, whatever its algorithm. A key, such as `user:ada`, selects one counter.
 
-    `get_end_ms` returns when a counter will be empty, `get_free_at_ms` when `required` more units fit below the ceiling,
+    `add` and `get_end_ms` return when a counter will be empty, `get_free_at_ms` when `required` more units fit below the ceiling,
     and `evict_idle` the keys of the empty counters that it removed. Rows are counters as numbers, for snapshots.
     """
 
     def __contains__(self, key: str) -> bool: ...
     def __len__(self) -> int: ...
     def count_used(self, key: str, now_ms: int) -> int: ...
-    def add(self, key: str, cost: int, now_ms: int, request_id: str) -> None: ...
+    def add(self, key: str, cost: int, now_ms: int, request_id: str) -> int: ...
     def get_end_ms(self, key: str, now_ms: int) -> int: ...
     def get_free_at_ms(self, key: str, required: int, ceiling: int, now_ms: int) -> int: ...
     def reset(self, key: str) -> None: ...
@@ -65,7 +66,7 @@ class KeyCounts:
     __slots__ = ("_counts",)
 
     def __init__(self) -> None:
-        self._counts: dict[str, dict[str, int]] = {}
+        self._counts: dict[str, SegmentedDict[int]] = {}
 
     def rename_rules(self, new_names: Mapping[str, str]) -> None:
         """Move the numbers of renamed rules to their new names; `new_names` maps old names to new ones."""
@@ -73,30 +74,39 @@ class KeyCounts:
 
     def count(self, rule: str, owner: str) -> int:
         """Return how many counters an owner has under a rule."""
-        return self._counts.get(rule, {}).get(owner, 0)
+        counts = self._counts.get(rule)
+        return 0 if counts is None else counts.get(owner) or 0
 
     def add(self, charges: Iterable[Charge]) -> None:
         """Increase the numbers by the counters that these charges opened, one for each charge."""
         for charge in charges:
-            counts = self._counts.setdefault(charge.name, {})
-            counts[charge.owner] = counts.get(charge.owner, 0) + 1
+            self._add(charge.name, charge.owner, 1)
 
     def add_key(self, rule: str, key: str) -> None:
         """Increase the number for a counter that was loaded from a snapshot, unless it is the owner's shared counter."""
         owner = get_key_owner(key)
-        counts = self._counts.setdefault(rule, {})
-        counts[owner] = counts.get(owner, 0) + (key != build_shared_key(owner))
+        self._add(rule, owner, int(key != build_shared_key(owner)))
+
+    def _add(self, rule: str, owner: str, number: int) -> None:
+        counts = self._counts.get(rule)
+        if counts is None:
+            counts = self._counts[rule] = SegmentedDict()
+        counts[owner] = (counts.get(owner) or 0) + number
 
     def remove(self, rule: str, keys: Iterable[str]) -> None:
         """Decrease the numbers by the removed counters of a rule. The shared counters of owners are not included."""
-        counts = self._counts.get(rule, {})
-        for key in keys if counts else ():
+        counts = self._counts.get(rule)
+        if counts is None:
+            return
+        for key in keys:
             owner = get_key_owner(key)
             if key == build_shared_key(owner):
                 continue
-            count = counts.pop(owner, 0) - 1
-            if count > 0:
-                counts[owner] = count
+            count = counts.get(owner) or 0
+            if count > 1:
+                counts[owner] = count - 1
+            elif owner in counts:
+                del counts[owner]
 
 
 class Counters:
@@ -109,7 +119,6 @@ class Counters:
         self._max_keys = max_keys
         self._results: Final = RecentResults()
         self._running: Final = self._results.running
-        self._refund_end_ms: dict[str, int] = {}
         self._fault_refunds: dict[tuple[str, str], tuple[int, int]] = {}
         self._next_eviction_ms: dict[str, int] = {}
         self._key_counts: Final = KeyCounts()
@@ -171,7 +180,7 @@ class Counters:
         if result.is_admitted:
             self._running[request_id] = RecentCall(call, result)
         else:
-            self._remember(RecentCall(call, result), now_ms)
+            self._results.remember_ended(RecentCall(call, result), now_ms)
         return result
 
     def take_once(self, call: StoreCall, now_ms: int) -> TakeResult:
@@ -182,34 +191,47 @@ class Counters:
         id occurs once.
         """
         plan = call.plan
-        record = self.bans.get(plan.ban_subject) if self.bans else None
+        record = self.bans.get(plan.ban_subject)
         banned_until_ms = record.banned_until_ms if record is not None and record.is_banned(now_ms) else 0
         charges = call.charges
         new_keys: Sequence[Charge] = ()
         tables = self.tables
-        for index in plan.overflow_key_indexes:
-            if charges[index].key not in tables[charges[index].name]:
-                charges, new_keys = self._apply_key_limits(charges, plan.overflow_key_indexes, now_ms)
+        has_checked_keys = False
+        while True:
+            counts_before: list[int] = []
+            hits: list[int] | None = None
+            for charge in charges:
+                before = tables[charge.name].count_used(charge.key, now_ms)
+                counts_before.append(before)
+                if before + charge.required > charge.ceiling:
+                    hits = hits or []
+                    hits.append(len(counts_before) - 1)
+            if has_checked_keys:
                 break
-        counts_before: list[int] = []
-        hits: list[int] | None = None
-        for charge in charges:
-            before = tables[charge.name].count_used(charge.key, now_ms)
-            counts_before.append(before)
-            if before + charge.required > charge.ceiling:
-                hits = hits or []
-                hits.append(len(counts_before) - 1)
+            has_checked_keys = True
+            limited = charges
+            for index in plan.overflow_key_indexes:
+                if not counts_before[index] and charges[index].key not in tables[charges[index].name]:
+                    limited, new_keys = self._apply_key_limits(charges, plan.overflow_key_indexes, now_ms)
+                    break
+            if limited is charges:
+                break
+            charges = limited  # Count again, with the overflow keys.
         if banned_until_ms and not plan.is_ban_shadow:
             return self._refuse(call, charges, counts_before, hits or [], now_ms, banned_until_ms=banned_until_ms)
         if hits is not None and any(charges[index].is_enforced for index in hits):
             return self._refuse(call, charges, counts_before, hits, now_ms, banned_until_ms=0)
+        end_ms: int | None = None
         for charge in charges:
             if charge.cost:
-                tables[charge.name].add(charge.key, charge.cost, now_ms, call.id)
+                charge_end_ms = tables[charge.name].add(charge.key, charge.cost, now_ms, call.id)
+                if end_ms is None:
+                    end_ms = charge_end_ms
         if new_keys:
             self._key_counts.add(new_keys)
-        bucket_charge = charges[0] if not plan.is_free else plan.bucket_charge
-        table = tables[bucket_charge.name]
+        if plan.is_free or end_ms is None or not charges[0].cost:
+            bucket_charge = charges[0] if not plan.is_free else plan.bucket_charge
+            end_ms = tables[bucket_charge.name].get_end_ms(bucket_charge.key, now_ms)
         return TakeResult(
             True,
             now_ms,
@@ -217,8 +239,10 @@ class Counters:
             () if hits is None else tuple(hits),
             () if hits is None else self._list_free_times_ms(charges, hits, now_ms),
             _list_keys(charges) if charges is not call.charges else (),
-            counts_before[0] if not plan.is_free else table.count_used(bucket_charge.key, now_ms),
-            table.get_end_ms(bucket_charge.key, now_ms),
+            counts_before[0]
+            if not plan.is_free
+            else tables[plan.bucket_charge.name].count_used(plan.bucket_charge.key, now_ms),
+            end_ms,
             banned_until_ms,
         )
 
@@ -305,13 +329,6 @@ class Counters:
 
     # -- results of earlier calls -----------------------------------------------------------------------------------
 
-    def _remember(self, entry: RecentCall, now_ms: int) -> None:
-        """Store the result of an ended call. When old results are dropped, also drop the records of refunds to ended windows."""
-        if self._results.remember_ended(entry, now_ms):
-            self._refund_end_ms = {
-                request_id: end_ms for request_id, end_ms in self._refund_end_ms.items() if end_ms > now_ms
-            }
-
     def release(self, request_id: str, now_ms: int, *, should_remember: bool = True) -> bool:
         """End a request and free its concurrency slots. Return whether it was running.
 
@@ -328,7 +345,7 @@ class Counters:
             if isinstance(table, ConcurrencyLeases):
                 table.release(keys[index] if keys else charge.key, request_id)
         if should_remember:
-            self._remember(entry, now_ms)
+            self._results.remember_ended(entry, now_ms)
         return True
 
     def get_start_ms(self, request_id: str) -> int | None:
@@ -369,25 +386,23 @@ class Counters:
         charge, result = entry.call.charges[0], entry.result
         table = self.tables.get(charge.name)
         key = result.keys[0] if result.keys else charge.key
-        if request_id in self._refund_end_ms or not isinstance(table, FixedWindows) or result.bucket_end_ms <= now_ms:
+        if entry.is_refunded or not isinstance(table, FixedWindows) or result.bucket_end_ms <= now_ms:
             return False
-        if is_fault and not self._count_fault_refund(charge, key, result.bucket_end_ms, now_ms):
+        if is_fault and not self._count_fault_refund(charge, key, result.bucket_end_ms):
             return False
         if not table.refund(key, charge.cost, result.bucket_end_ms):
             return False
-        self._refund_end_ms[request_id] = result.bucket_end_ms
+        entry.is_refunded = True
         return True
 
-    def _count_fault_refund(self, charge: Charge, key: str, end_ms: int, now_ms: int) -> bool:
+    def _count_fault_refund(self, charge: Charge, key: str, end_ms: int) -> bool:
         """Count a refund that a 5xx reply caused. Return `False` if the window that ends at `end_ms` allows no more of them."""
         counted_end_ms, count = self._fault_refunds.get((charge.name, key), (0, 0))
         count = count if counted_end_ms == end_ms else 0
         if count + charge.cost > charge.ceiling * MAX_FAULT_REFUNDS_PERCENT // 100:
             return False
-        if len(self._fault_refunds) >= MAX_REMEMBERED_RESULTS:
-            self._fault_refunds = {
-                counter: (end, n) for counter, (end, n) in self._fault_refunds.items() if end > now_ms
-            }
+        if len(self._fault_refunds) >= MAX_REMEMBERED_RESULTS and (charge.name, key) not in self._fault_refunds:
+            del self._fault_refunds[next(iter(self._fault_refunds))]
         self._fault_refunds[charge.name, key] = (end_ms, count + charge.cost)
         return True
 
@@ -454,6 +469,8 @@ class Counters:
         ]
         for request_id in lost_ids:
             del self._running[request_id]
+        while self._results.free_dropped(EVICTION_BATCH_KEYS):
+            yield 0
         yield 0
 
     def _evict_idle_keys(self, name: str, now_ms: int) -> int:

@@ -52,14 +52,15 @@ class ConcurrencyLeases:
         leases.clear()
         leases.update(active)
 
-    def add(self, key: str, _cost: int, now_ms: int, request_id: str) -> None:
-        """Start a lease for a request, or restart the one that it has."""
+    def add(self, key: str, _cost: int, now_ms: int, request_id: str) -> int:
+        """Start a lease for a request, or restart the one that it has. Return when to retry."""
         leases = self.leases_by_key.get(key)
         if leases is None:
             self.leases_by_key[key] = {request_id: now_ms + LEASE_TTL_MS}
         else:
             leases.pop(request_id, None)  # Insert it at the end, because it expires last.
             leases[request_id] = now_ms + LEASE_TTL_MS
+        return now_ms + RETRY_DELAY_MS
 
     def release(self, key: str, request_id: str) -> bool:
         """End the lease of a request. Return whether it had one."""
@@ -106,7 +107,7 @@ class ConcurrencyLeases:
         return idle
 
     def keys(self) -> Iterator[str]:
-        return iter(self.leases_by_key)
+        return iter(list(self.leases_by_key))
 
     def dump_row(self, _key: str) -> tuple[int, ...] | None:
         return None  # Leases are not saved: their requests end with the process.

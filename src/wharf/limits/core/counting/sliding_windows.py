@@ -10,6 +10,8 @@ from itertools import islice
 
 import msgspec
 
+from wharf.limits.core.counting.segmented_dict import SegmentedDict
+
 
 class SlidingWindow(msgspec.Struct, gc=False):
     """The counter of one key: how much was charged in each slice of time.
@@ -64,21 +66,28 @@ class SlidingWindow(msgspec.Struct, gc=False):
 class SlidingWindows:
     """The sliding windows of one rule by key. A slice expires `retention_ms` after its start."""
 
-    __slots__ = ("_start_ms", "_unswept_keys", "counts", "length_ms", "retention_ms", "width_ms")
+    __slots__ = (
+        "_start_ms",
+        "_unswept_keys",
+        "counts",
+        "length_ms",
+        "retention_ms",
+        "width_ms",
+    )
 
     def __init__(self, length_ms: int, slices: int, *, is_meter: bool) -> None:
         self.length_ms = length_ms
         self.width_ms = -(-length_ms // slices)
         self.retention_ms = self.width_ms * (slices if is_meter else slices + 1)
-        self.counts: dict[str, SlidingWindow] = {}
+        self.counts: SegmentedDict[SlidingWindow] = SegmentedDict()
         self._start_ms = 0
         self._unswept_keys: Iterator[str] = iter(())
 
     def __contains__(self, key: str) -> bool:
-        return key in self.counts
+        return self.counts.get(key) is not None
 
     def __len__(self) -> int:
-        return len(self.counts)
+        return self.counts.count
 
     def count_used(self, key: str, now_ms: int) -> int:
         """Return the sum of all slices of a key that have not expired. Expired slices are removed on the way."""
@@ -92,11 +101,12 @@ class SlidingWindows:
             window.adjust_to_clock_step(now_ms)
         return window.older_total + window.last_count
 
-    def add(self, key: str, cost: int, now_ms: int, _request_id: str) -> None:
-        """Add `cost` to the current slice of a key; open a slice or a window if none is current."""
+    def add(self, key: str, cost: int, now_ms: int, _request_id: str) -> int:
+        """Add `cost` to the current slice of a key; open a slice or a window if none is current. Return when it expires."""
         window = self.counts.get(key)
         if window is None:
-            self.counts[key] = SlidingWindow(self.width_ms, self.retention_ms, self._get_slice_start_ms(now_ms), cost)
+            window = SlidingWindow(self.width_ms, self.retention_ms, self._get_slice_start_ms(now_ms), cost)
+            self.counts.add_new(key, window)
         elif window.is_expired(now_ms):
             # The count has expired, so a changed width or length of the rule applies from here on.
             window.width_ms, window.retention_ms = self.width_ms, self.retention_ms
@@ -108,6 +118,7 @@ class SlidingWindows:
             window.older = [*(window.older or ()), window.last_start_ms, window.last_count]
             window.older_total += window.last_count
             window.last_start_ms, window.last_count = now_ms - now_ms % window.width_ms, cost
+        return window.last_start_ms + window.retention_ms
 
     def _get_slice_start_ms(self, now_ms: int) -> int:
         """Return the start of the current slice in Unix milliseconds.
@@ -142,13 +153,14 @@ class SlidingWindows:
         return self.get_end_ms(key, now_ms)
 
     def reset(self, key: str) -> None:
-        self.counts.pop(key, None)
+        if key in self:
+            del self.counts[key]
 
     def evict_idle(self, now_ms: int, *, max_scanned: int) -> list[str]:
         """Scan the next `max_scanned` keys, remove those whose slices have all expired, and return the removed keys."""
         batch = list(islice(self._unswept_keys, max_scanned))
         if not batch:
-            self._unswept_keys = iter(list(self.counts))
+            self._unswept_keys = iter(self.counts)
             batch = list(islice(self._unswept_keys, max_scanned))
         expired = [key for key in batch if (window := self.counts.get(key)) is not None and window.is_expired(now_ms)]
         for key in expired:

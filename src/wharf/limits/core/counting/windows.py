@@ -5,6 +5,8 @@ from itertools import islice
 
 import msgspec
 
+from wharf.limits.core.counting.segmented_dict import SegmentedDict
+
 
 class FixedWindow(msgspec.Struct, gc=False):
     """The open window of one key."""
@@ -17,22 +19,27 @@ class FixedWindow(msgspec.Struct, gc=False):
 
 
 class FixedWindows:
-    """The fixed windows of one rule by key, in the order of their ends. A window has ended if `end_ms <= now_ms`."""
+    """The fixed windows of one rule by key. A window has ended if `end_ms <= now_ms`.
 
-    __slots__ = ("length_ms", "windows")
+    Each segment of `windows` is in the order of the ends of its windows.
+    """
+
+    __slots__ = ("_next_segment", "length_ms", "windows")
 
     def __init__(self, length_ms: int) -> None:
         self.length_ms = length_ms
-        self.windows: dict[str, FixedWindow] = {}
+        self.windows: SegmentedDict[FixedWindow] = SegmentedDict()
+        self._next_segment = 0
+        """The number of the segment that the next eviction examines first."""
 
     def __contains__(self, key: str) -> bool:
-        return key in self.windows
+        return self.windows.get(key) is not None
 
     def __len__(self) -> int:
-        return len(self.windows)
+        return self.windows.count
 
     def count_used(self, key: str, now_ms: int) -> int:
-        """Return the count of the current window; 0 if it has ended."""
+        """Return the count of the current window of a key; 0 if it has ended."""
         window = self.windows.get(key)
         if window is None or window.end_ms <= now_ms:
             return 0
@@ -41,17 +48,20 @@ class FixedWindows:
             window.end_ms = now_ms + window.length_ms
         return window.count
 
-    def add(self, key: str, cost: int, now_ms: int, _request_id: str) -> None:
-        """Add `cost` to the current window of a key; open a window if none is current."""
+    def add(self, key: str, cost: int, now_ms: int, _request_id: str) -> int:
+        """Add `cost` to the current window of a key; open a window if none is current. Return the end of the window."""
         window = self.windows.get(key)
         if window is None:
-            self.windows[key] = FixedWindow(cost, now_ms + self.length_ms, self.length_ms)
+            window = FixedWindow(cost, now_ms + self.length_ms, self.length_ms)
+            self.windows.add_new(key, window)
         elif window.end_ms <= now_ms:
-            # Delete and insert instead of changing it, so that the dict stays in the order of ends.
+            # Delete and insert instead of changing it, so that the segment stays in the order of ends.
             del self.windows[key]
-            self.windows[key] = FixedWindow(cost, now_ms + self.length_ms, self.length_ms)
+            window = FixedWindow(cost, now_ms + self.length_ms, self.length_ms)
+            self.windows.add_new(key, window)
         else:
             window.count += cost
+        return window.end_ms
 
     def get_end_ms(self, key: str, now_ms: int) -> int:
         """Return the end of the window; for an idle key, the end of a window that would open now."""
@@ -72,18 +82,25 @@ class FixedWindows:
         return True
 
     def reset(self, key: str) -> None:
-        self.windows.pop(key, None)
+        if key in self:
+            del self.windows[key]
 
     def evict_idle(self, now_ms: int, *, max_scanned: int) -> list[str]:
-        """Remove up to `max_scanned` ended windows, the oldest first, and return their keys.
+        """Remove up to `max_scanned` ended windows, the oldest of each segment first, and return their keys.
 
-        Windows are in the order of their ends, so the scan stops at the first one that is still open.
+        A segment is in the order of the ends of its windows, so its scan stops at the first window that is still open.
         """
         expired: list[str] = []
-        for key, window in islice(self.windows.items(), max_scanned):
-            if window.end_ms > now_ms:
-                break
-            expired.append(key)
+        segments = self.windows.segments
+        for _ in segments:
+            number = self._next_segment % len(segments)
+            for key, window in islice(segments[number].items(), max_scanned - len(expired)):
+                if window.end_ms > now_ms:
+                    break
+                expired.append(key)
+            if len(expired) >= max_scanned:
+                break  # The next eviction continues in the same segment.
+            self._next_segment = number + 1
         for key in expired:
             del self.windows[key]
         return expired
