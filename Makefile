@@ -7,6 +7,7 @@ SHELL := /bin/sh
 # Variables for the command line: make test ARGS="tests/cluster/state -x", make simulate SEEDS=20.
 ARGS ?=
 SEEDS ?= 300
+COUNT ?= 300
 # The number of test processes. With JOBS=1, `-s` and a debugger work.
 JOBS ?= 2
 # The tests of a file run in one process and in order, so that a shared service is started once.
@@ -23,7 +24,7 @@ PROGRAMS += /usr/sbin/iptables=iptables /usr/sbin/mkfs.ext4=e2fsprogs
 
 PYTHON_HERE := .venv/bin/python
 
-.PHONY: help setup environment programs run test check lock bench simulate faults clients fuzz changelog clean
+.PHONY: help setup environment programs run test check lock bench simulate faults clients fuzz mutants changelog clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)$$/  make \1\t\2/p' Makefile | expand -t 18
@@ -64,6 +65,9 @@ clients: environment ## test existing clients against the API and the gateway; i
 
 fuzz: environment ## run all property tests with many new examples, and 100,000 random requests (FUZZ_SEED=1)
 	@exec env HYPOTHESIS_PROFILE=fuzz $(PYTHON_HERE) -m pytest -m "hypothesis or fuzz" $(ARGS)
+
+mutants: environment programs ## plant 300 random mistakes, one at a time, and list those that no test notices (COUNT=50)
+	@exec $(PYTHON_HERE) -m tools.mutants --count $(COUNT) --jobs $(JOBS) $(ARGS)
 
 changelog: environment ## move the notes of changelog.d/ to CHANGELOG.md: make changelog VERSION=0.2.0
 	@exec $(PYTHON_HERE) -m tools.changelog "$(VERSION)"

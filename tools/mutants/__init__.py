@@ -1,0 +1,1 @@
+"""Plants single mistakes in the source and reports which of them no test notices: `make mutants`."""
