@@ -44,8 +44,8 @@ SUPERVISOR_CONNECTED_TEXT: Final = "connected to task supervisor"
 class NodeBenchmarkCluster:
     """An agent with a server and a node, and a client of its API."""
 
-    def __init__(self, folder: Path) -> None:
-        (folder / "wharf.toml").write_text(CONFIG.format(folder=folder))
+    def __init__(self, folder: Path, *, extra_config: str = "") -> None:
+        (folder / "wharf.toml").write_text(CONFIG.format(folder=folder) + extra_config)
         self.folder = folder
         out = folder / "out.txt"
         with out.open("wb") as output:
@@ -227,13 +227,13 @@ def measure_adoption(cluster: NodeBenchmarkCluster, node: int) -> Figure:
     out = cluster.folder / "out.txt"
     old_count = out.read_text().count(SUPERVISOR_CONNECTED_TEXT)
     os.kill(node, 9)
-    wait_until(lambda: _find_new_node_pid(cluster, node) is not None, 60, interval_s=0.005)
+    wait_until(lambda: find_new_node_pid(cluster, node) is not None, 60, interval_s=0.005)
     started_s = time.perf_counter()
     wait_until(lambda: out.read_text().count(SUPERVISOR_CONNECTED_TEXT) > old_count, 60, interval_s=0.005)
     return Figure(value=round(time.perf_counter() - started_s, 2), unit="s", at_most=2.0)
 
 
-def _find_new_node_pid(cluster: NodeBenchmarkCluster, old_pid: int) -> int | None:
+def find_new_node_pid(cluster: NodeBenchmarkCluster, old_pid: int) -> int | None:
     """Return the node process if it was restarted, or `None`."""
     try:
         pid = cluster.find_role_pid("node")

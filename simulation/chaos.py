@@ -44,6 +44,7 @@ POWER_LOST: Final = "node lost power"
 SUPERVISOR_KILLED: Final = "supervisor killed"
 SHIM_KILLED: Final = "shim killed"
 DISK_FULL: Final = "disk of a node full"
+LOG_DISK_FULL: Final = "disk of the log full"
 NODE_RETURNED: Final = "node returned"
 NODE_PAUSED: Final = "node paused"
 NODE_CUT_OFF: Final = "node disconnected from all servers"
@@ -57,7 +58,7 @@ FAULT_RATE_RAISED: Final = "fault rate raised"
 ALL_FAULTS: Final = (
     *NETWORK_FAULTS, *TASK_FAULTS, LOG_SLOW, LOG_REQUEST_LOST, LOG_REPLY_LOST, LOG_REFUSES, FEED_DELAYED, FEED_CANCELLED,
     DIED_BEFORE_COMMIT, DIED_AFTER_COMMIT, PAUSED_AT_COMMIT, SERVER_KILLED, SERVER_RESTARTED, SERVER_PAUSED, SERVER_FROZEN, CUT_FROM_LOG,
-    SERVERS_PARTITIONED, NODE_KILLED, POWER_LOST, SUPERVISOR_KILLED, SHIM_KILLED, DISK_FULL, NODE_RETURNED, NODE_PAUSED, NODE_CUT_OFF, CLOCK_STEPPED, COMPACTED, FOREIGN_KEYS_WRITTEN,
+    SERVERS_PARTITIONED, NODE_KILLED, POWER_LOST, SUPERVISOR_KILLED, SHIM_KILLED, DISK_FULL, LOG_DISK_FULL, NODE_RETURNED, NODE_PAUSED, NODE_CUT_OFF, CLOCK_STEPPED, COMPACTED, FOREIGN_KEYS_WRITTEN,
     LEASE_EXPIRED, LOG_RESTORED, FAULT_RATE_RAISED,
 )  # fmt: skip
 
@@ -88,7 +89,7 @@ class Chaos:
             (4, self._kill_server), (4, self._pause_server), (4, self._disconnect_from_log), (3, self._partition_servers),
             (4, self._kill_node), (3, self._pause_node), (3, self._disconnect_node), (2, self._step_clock),
             (2, self._compact), (2, self._write_foreign_keys), (2, self._raise_fault_rate), (1, self._restore_log),
-            (2, self._cut_power), (2, self._kill_supervisor), (1, self._kill_shim), (1, self._fill_disk),
+            (2, self._cut_power), (2, self._kill_supervisor), (1, self._kill_shim), (1, self._fill_disk), (1, self._fill_log_disk),
             (3, self._freeze_server),
         )  # fmt: skip
         cluster.choose_faults_for = self._make_fault_chooser
@@ -123,6 +124,7 @@ class Chaos:
         await asyncio.gather(*self._repairs, return_exceptions=True)
         cluster = self._cluster
         cluster.network.heal_all()
+        cluster.log.full_reason = ""
         for server in cluster.server_processes:
             self._resume(server)
             if server.engine is not None and server.is_alive:
@@ -341,6 +343,17 @@ class Chaos:
             self._record_fault(DISK_FULL, machine.name)
             machine.fill_disk(is_full=True)
             self._repair_later((1.0, 30.0), lambda: machine.fill_disk(is_full=False))
+
+    def _fill_log_disk(self) -> None:
+        """Have the log refuse all writes for a while; reads are answered."""
+        self._record_fault(LOG_DISK_FULL)
+        log = self._cluster.log
+        log.full_reason = "the disk of the log is full"
+
+        def free() -> None:
+            log.full_reason = ""
+
+        self._repair_later((1.0, 30.0), free)
 
     def _pause_node(self) -> None:
         if (node := self._choose_node()) is not None:

@@ -1,5 +1,7 @@
 """An agent that is killed on a full disk: it starts again, answers reads, and accepts writes when there is space."""
 
+import asyncio
+import json
 import subprocess
 import urllib.error
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from tests.agent.processes import RunningAgent, running
 from tests.node.nodes import build_raw_job
 from tests.node.test_full_disk import fill
 from tests.waiting import wait_until
+from wharf.cluster.api.handlers.agents.health import find_disk_problem
 
 CONFIG = """\
 data_dir = "{disk}/data"
@@ -60,6 +63,36 @@ def read_server_health(agent: RunningAgent) -> tuple[int, str]:
     return 200, health["server"]["message"]
 
 
+@pytest.mark.needs("namespaces")
+def test_the_health_of_a_node_warns_before_its_disk_is_full(disk: Path) -> None:
+    def find_problem() -> tuple[bool, str]:
+        return asyncio.run(find_disk_problem((disk, disk / "missing")))
+
+    empty = find_problem()
+    with open(disk / "filler", "wb") as filler:
+        filler.write(b"x" * (116 << 20))
+    nearly_full = find_problem()
+    fill(disk / "more")
+
+    assert (False, "") == empty
+    free_space = "(4 MB free, 6 MB recommended)"
+    assert (
+        False,
+        f"the disk of {disk} is nearly full {free_space}: free some space before no task starts",
+    ) == nearly_full
+    assert (True, f"the disk of {disk} is full: free some space; no task starts until then") == find_problem()
+
+
+def read_client_health(agent: RunningAgent) -> tuple[int, bool]:
+    """Return the status, and whether the node is healthy."""
+    try:
+        health: Any = agent.get("/v1/agent/health?type=client")
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, json.load(refused)["client"]["ok"]
+    return 200, health["client"]["ok"]
+
+
 @pytest.mark.faults
 @pytest.mark.needs("namespaces")
 def test_an_agent_killed_on_a_full_disk_starts_for_reading_and_recovers(tmp_path: Path, disk: Path) -> None:
@@ -70,7 +103,9 @@ def test_an_agent_killed_on_a_full_disk_starts_for_reading_and_recovers(tmp_path
         first.wait_ready()
         submit(first, build_raw_job("runs", "exec sleep 1000", kind="service"))
         wait_until(lambda: list_statuses(first, "runs") == ["running"], what="the task runs")
+        assert (200, True) == read_client_health(first)
         fill(disk / "filler")
+        assert (500, False) == read_client_health(first)
         wait_until(lambda: read_server_health(first)[0] == 500, what="the health check reports the full disk")
         first.process.kill()
         first.process.wait()

@@ -73,6 +73,21 @@ def test_a_part_that_ends_is_restarted_alone_after_a_growing_delay() -> None:
     ]
 
 
+def test_a_part_that_is_killed_several_times_within_seconds_is_restarted_soon_and_a_failing_one_is_not() -> None:
+    pauses_s: dict[str, list[float]] = {}
+    for reason in ("", "the disk is full"):
+        tree, now_s = build_running_tree(), 5.0
+        for _ in range(10):
+            (ended,) = tree.handle_event(PartEnded("node", "killed by SIGKILL", reason), now_s)
+            assert isinstance(ended, LogPartEnded)
+            pauses_s.setdefault(reason, []).append(ended.restart_delay_s)
+            now_s += ended.restart_delay_s
+            tree.handle_event(TimerFired(), now_s)
+
+    assert pauses_s[""] == [0.1, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 30.0]
+    assert pauses_s["the disk is full"] == [0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 30.0, 30.0, 30.0]
+
+
 def test_being_ready_again_is_not_announced_twice() -> None:
     tree = build_running_tree()
     tree.handle_event(PartEnded("node", "exit code 1"), 5.0)

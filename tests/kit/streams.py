@@ -24,6 +24,8 @@ class AStream:
         self.headers: dict[str, str] = {}
         self.parts: list[bytes] = []
         self.is_over = False
+        self.has_proper_end = False
+        """Whether the server sent the end of the body, instead of cutting it off."""
         self.disconnected = asyncio.Event()
         self.reads = asyncio.Event()
         self.reads.set()
@@ -51,8 +53,10 @@ class AStream:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
-        elif message.get("body"):
+            return
+        if message.get("body"):
             self.parts.append(message["body"])
+        self.has_proper_end = not message.get("more_body", False)
 
     @property
     def lines(self) -> list[dict[str, Any]]:

@@ -13,7 +13,14 @@ from wharf.contract.client.http_transport import HttpTransport
 from wharf.contract.client.relay.dialers import ServerDialer
 from wharf.contract.client.relay.websockets import WebSocketRelay
 from wharf.node.agent.node_agent import NodeAgent
-from wharf.node.settings import DriversSettings, HostVolumeSettings, NodeLocation, NodeSettings, RawExecSettings
+from wharf.node.settings import (
+    DockerDriverSettings,
+    DriversSettings,
+    HostVolumeSettings,
+    NodeLocation,
+    NodeSettings,
+    RawExecSettings,
+)
 from wharf.world import RealWorld, World
 
 
@@ -24,7 +31,11 @@ async def main(address: str, folder: Path, tracking_method: str, world: World) -
     state_folder.mkdir(exist_ok=True)
     host_volumes = sorted((folder / "static").glob("*"))
     settings = NodeSettings(
-        drivers=DriversSettings(raw_exec=RawExecSettings(enabled=True)),
+        drivers=DriversSettings(
+            raw_exec=RawExecSettings(enabled=True),
+            docker=DockerDriverSettings(socket=engine.read_text() if (engine := folder / "engine").exists() else ""),
+        ),
+        reap_foreign=(folder / "reap").exists(),
         finds_left_overs_by=tracking_method,
         cni_path=str(folder / "cni" / "bin"),
         cni_config_dir=str(folder / "cni" / "config"),

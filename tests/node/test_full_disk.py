@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.agent.processes import ANSWERED_WITHIN_S
 from tests.node.nodes import NodeProcess, build_raw_job, find_termination, run_node, run_server
 from tests.waiting import wait_until
 
@@ -83,6 +85,67 @@ def test_an_end_that_cannot_be_stored_on_a_full_disk_survives_the_agent(tmp_path
 
         wait_until(lambda: list_statuses(node, "ends") == ["failed"], what="the end is reported")
         assert "7" == find_termination(node.allocations("ends")[0])["exit_code"]
+
+
+@pytest.mark.faults
+@pytest.mark.needs("namespaces")
+def test_a_nearly_full_disk_is_reported_before_the_first_write_fails(tmp_path: Path, disk: Path) -> None:
+    with run_server(tmp_path / "server") as server, run_node(server, disk / "node") as node:
+        with open(disk / "filler", "wb") as filler:
+            filler.write(b"x" * (77 << 20))
+        warning = f"The disk of {disk}/node/node is nearly full ("
+        wait_until(lambda: find_message(node, warning), what="the node warns")
+        assert WRITE_FAILED_MESSAGE not in list_messages(node)
+        node.run(build_raw_job("runs", "exit 0"))
+        wait_until(lambda: list_statuses(node, "runs") == ["complete"], what="the task runs all the same")
+
+        (disk / "filler").unlink()
+        wait_until(lambda: find_message(node, "has free space again"), what="the node reports the free space")
+
+
+def find_message(node: NodeProcess, part: str) -> bool:
+    return any(part in message for message in list_messages(node))
+
+
+@pytest.mark.faults
+@pytest.mark.needs("namespaces")
+def test_a_node_killed_on_a_full_disk_starts_again_and_recovers_when_there_is_space(tmp_path: Path, disk: Path) -> None:
+    with run_server(tmp_path / "server") as server, run_node(server, disk / "node") as node:
+        node.run(build_raw_job("runs", "echo begun; exec sleep 1000", kind="service"))
+        wait_until(lambda: list_statuses(node, "runs") == ["running"], what="the task runs")
+        processes = node.list_processes([node.allocations("runs")[0]["ID"]])
+        fill(disk / "filler")
+        supervisor = node.supervisor()
+        assert supervisor is not None
+        os.kill(supervisor, signal.SIGKILL)
+        node.kill_agent()
+
+        wait_until(lambda: WRITE_FAILED_MESSAGE in list_messages(node), what="the next agent reports its disk")
+        node.wait_ready()
+        node.run(build_raw_job("later", "exit 7"))
+        assert b"begun" in read_log(node, "runs")
+        # The next agent has found no capacity on the disk.
+        wait_until(lambda: has_blocked_evaluation(node, "later"), what="the new task waits for a disk with space")
+        assert (list_statuses(node, "runs"), list_statuses(node, "later")) == (["running"], [])
+
+        (disk / "filler").unlink()
+        wait_until(lambda: list_statuses(node, "later") == ["failed"], what="the new task has run", within_s=90.0)
+        wait_until(
+            lambda: WRITABLE_MESSAGE in list_messages(node), what="the node reports that its journal is writable"
+        )
+        assert list_statuses(node, "runs") == ["running"]
+        assert processes == node.list_processes([node.allocations("runs")[0]["ID"]])
+
+
+def has_blocked_evaluation(node: NodeProcess, job: str) -> bool:
+    evaluations: Any = node.server.get(f"/v1/job/{job}/evaluations")
+    return any(evaluation["Status"] == "blocked" for evaluation in evaluations)
+
+
+def read_log(node: NodeProcess, job: str) -> bytes:
+    path = f"/v1/client/fs/logs/{node.allocations(job)[0]['ID']}?task=t&type=stdout&plain=true"
+    with urllib.request.urlopen(node.server.address + path, timeout=ANSWERED_WITHIN_S) as reply:
+        return bytes(reply.read())
 
 
 def fill(path: Path) -> None:

@@ -157,6 +157,7 @@ class AgentInspection:
             has_node=settings.client.enabled,
             node_servers=settings.client.servers,
             node_id=read_own_node_id(self._state_folder()) if settings.client.enabled else "",
+            node_folders=(self._state_folder(), self._allocation_folder()) if settings.client.enabled else (),
             enabled_schedulers=settings.server.enabled_schedulers,
             metric_filter=MetricFilter(
                 prefixes=settings.telemetry.prefix_filter,
@@ -168,6 +169,10 @@ class AgentInspection:
     def _state_folder(self) -> Path:
         state_dir = self._context.order.settings.client.state_dir
         return Path(state_dir) if state_dir else self._folder / "node"
+
+    def _allocation_folder(self) -> Path:
+        alloc_dir = self._context.order.settings.client.alloc_dir
+        return Path(alloc_dir) if alloc_dir else self._folder / "alloc"
 
     async def reload(self) -> None:
         """Reload the configuration. Raises `Refusal` if the new configuration is invalid."""

@@ -63,6 +63,8 @@ class _FakeAllocation(msgspec.Struct):
     min_healthy_s: float = 0.0  # how long it must run to be healthy
     healthy: bool | None = None
     """`None`: not decided yet."""
+    is_end_acknowledged: bool = False
+    """Whether servers have acknowledged that it has ended."""
     healthy_timer: asyncio.TimerHandle | None = None  # makes the allocation healthy
     script: "_SimulatedBehavior | None" = None
     """The simulated behavior of its tasks; `None` before they have started."""
@@ -172,6 +174,11 @@ class FakeNode:
         """Return whether the node has the allocation."""
         return allocation_id in self._allocations
 
+    def is_end_acknowledged(self, allocation_id: str) -> bool:
+        """Return whether servers have acknowledged that the allocation has ended."""
+        allocation = self._allocations.get(allocation_id)
+        return allocation is not None and allocation.is_end_acknowledged
+
     def drop_allocation(self, allocation_id: str) -> None:
         """Delete the allocation and cancel its timers. Raises `KeyError` if it is unknown."""
         self._cancel_timers(self._allocations.pop(allocation_id))
@@ -229,7 +236,9 @@ class FakeNode:
         """Return at once: a fake node stores nothing."""
 
     def on_end_acknowledged(self, allocation_id: str) -> None:
-        """Do nothing: a fake node holds little data about an allocation."""
+        """Leave the allocation out of full reports. Everything else stays: a fake node holds little data about it."""
+        if (allocation := self._allocations.get(allocation_id)) is not None:
+            allocation.is_end_acknowledged = True
 
     def on_server_contact(self) -> None:
         """Do nothing: simulated tasks continue with or without contact."""

@@ -3,6 +3,7 @@
 import base64
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -81,8 +82,10 @@ class FakeNodeHandler:
 class OpenNode:
     """A node with an open channel to the server."""
 
-    def __init__(self, cluster: ACluster, server: OneServer, secret: str = SECRET) -> None:
-        self.handler = FakeNodeHandler()
+    def __init__(
+        self, cluster: ACluster, server: OneServer, secret: str = SECRET, *, handler: FakeNodeHandler | None = None
+    ) -> None:
+        self.handler = handler or FakeNodeHandler()
         self.caller = WebSocketCaller(server.api, CHANNEL, headers=[(b"x-cluster-node-secret", secret.encode())])
         self.end = ChannelEndpoint(cluster.world("node"), self.handler, self._send)
         self._cluster = cluster
@@ -386,3 +389,57 @@ async def test_a_stream_whose_caller_disconnected_is_ended_on_the_node() -> None
         stream.disconnected.set()
 
         await until(lambda: node.handler.open_logs == 0, what="the end of the log")
+
+
+class PositionedLogHandler(FakeNodeHandler):
+    """A node whose log is `123…`, of which it sends two bytes."""
+
+    async def _log(self, *, follows: bool) -> AsyncGenerator[bytes, None]:
+        self.open_logs += 1
+        try:
+            offset = int(self.requests[-1].parameters.get("offset", 0))
+            for number in range(offset + 1, offset + 3):
+                data = base64.b64encode(str(number).encode()).decode()
+                yield msgspec.json.encode({"Offset": number, "File": "alloc/logs/server.stdout.4", "Data": data})
+            while follows:
+                await pass_time(1)
+                yield b"{}"
+        finally:
+            self.open_logs -= 1
+
+
+def has_text(stream: AStream, text: bytes) -> bool:
+    return b"".join(stream.parts) == text
+
+
+@in_virtual_time
+async def test_a_followed_log_continues_at_its_position_when_the_node_is_back() -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster)
+        query = [("task", "server"), ("type", "stdout"), ("origin", "start"), ("follow", "true"), ("plain", "true")]
+        nodes: list[OpenNode] = []
+        stream: AStream | None = None
+        for text in (b"12", b"1234"):
+            nodes.append(OpenNode(cluster, server, handler=PositionedLogHandler()))
+            await nodes[-1].open()
+            if stream is None:
+                stream = AStream(cluster, server, f"/v1/client/fs/logs/{RUNS}", query)
+            await until(partial(has_text, stream, text), what=f"the text {text!r}")
+            await nodes[-1].close()
+
+        first, second = (node.handler.requests[0].parameters for node in nodes)
+        assert (False, False) == (first["plain"], second["plain"])
+        assert (2, "alloc/logs/server.stdout.4", "start") == (second["offset"], second["file"], second["origin"])
+
+
+@in_virtual_time
+async def test_a_server_that_stops_cuts_off_a_followed_log() -> None:
+    async with ACluster() as cluster, an_open_node(cluster) as (server, node):
+        query = [("task", "server"), ("type", "stdout"), ("origin", "start"), ("follow", "true")]
+        stream = AStream(cluster, server, f"/v1/client/fs/logs/{RUNS}", query)
+        await until(lambda: node.handler.open_logs == 1 and len(stream.parts) == 3, what="the log")
+
+        server.api.close()
+        await stream.wait_end()
+
+        assert not stream.has_proper_end

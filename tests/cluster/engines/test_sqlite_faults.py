@@ -22,6 +22,7 @@ from wharf.cluster.engines.port import (
 )
 from wharf.cluster.engines.sqlite.database import describe_free_space
 from wharf.cluster.engines.sqlite.store import SqliteStore
+from wharf.world.disk_space import DiskSpace
 
 
 class Clock:
@@ -195,13 +196,13 @@ def test_a_new_log_cannot_be_created_on_a_full_disk(tmp_path: Path, disk: Failin
     ],
 )
 def test_a_nearly_full_disk_is_reported_before_a_write_fails(tmp_path: Path, free_bytes: int, expected: str) -> None:
-    warning = describe_free_space(tmp_path, free_bytes=free_bytes, total_bytes=100 << 30)
+    warning = describe_free_space(tmp_path, DiskSpace(100 << 30, free_bytes, free_bytes))
 
     assert expected.format(folder=tmp_path) == warning.partition(": free some space before writes are refused")[0]
 
 
 def test_a_small_disk_counts_as_nearly_full_below_5_percent(tmp_path: Path) -> None:
-    results = [describe_free_space(tmp_path, free_bytes=free, total_bytes=1_000 << 20) for free in (49 << 20, 51 << 20)]
+    results = [describe_free_space(tmp_path, DiskSpace(1_000 << 20, free, free)) for free in (49 << 20, 51 << 20)]
 
     assert [True, False] == [bool(result) for result in results]
 

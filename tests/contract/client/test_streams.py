@@ -1,15 +1,17 @@
 """Streamed replies: decoding, and resuming after a broken connection."""
 
+import base64
 from typing import Any
 
 import msgspec
 import pytest
 
 from wharf.contract.client.calls import RequestSpec, StreamSpec
-from wharf.contract.client.errors import Forbidden
+from wharf.contract.client.errors import Forbidden, UnexpectedReply
 from wharf.contract.client.flow import ClientState, CloseStream, FlowRun, OpenStream, PauseFlow, ReadChunk, YieldValue
 from wharf.contract.client.streams import read_stream
 from wharf.contract.client.transport import Unreachable
+from wharf.contract.wire.allocations.log_frames import LogFrame, is_continuation
 from wharf.contract.wire.endpoint_table import ENDPOINT_BY_NAME
 from wharf.contract.wire.events import EventLine, EventView
 from wharf.world import SimulatedWorld
@@ -135,3 +137,59 @@ def test_a_finite_stream_ends() -> None:
 def test_a_broken_finite_stream_raises_an_error() -> None:
     with pytest.raises(Unreachable, match="broke off"):
         read_values("operator.save_snapshot", StreamSpec({}), ScriptedStream(b"a", CONNECTION_LOST), values=3)
+
+
+def a_log_frame(data: bytes, offset: int, *, file: str = "alloc/logs/t.stdout.2") -> bytes:
+    return msgspec.json.encode(LogFrame(offset, base64.b64encode(data).decode(), file))
+
+
+def log_spec(*, origin: str = "", follow: bool = True) -> StreamSpec[bytes]:
+    return StreamSpec({}, "a1", task="t", type="stdout", offset=0, origin=origin, follow=follow)
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 10_000])
+def test_a_followed_log_continues_at_the_position_of_the_last_whole_frame(chunk_bytes: int) -> None:
+    whole = b"{}" + a_log_frame(b"one ", 4) + a_log_frame(b"two ", 8, file="alloc/logs/{t}.stdout.2")
+    broken = whole + a_log_frame(b"lost", 12)[:-3]
+    chunks = [broken[at : at + chunk_bytes] for at in range(0, len(broken), chunk_bytes)]
+
+    values, queries = read_values(
+        "client.fs_logs",
+        log_spec(),
+        ScriptedStream(*chunks, CONNECTION_LOST),
+        ScriptedStream(a_log_frame(b"lost ", 13)),
+        values=9,
+    )
+
+    assert b"one two lost " == b"".join(values)
+    assert [(8, "alloc/logs/{t}.stdout.2")] == [(each.offset, each.file) for each in values[1:2]]
+    assert ("8", "alloc/logs/{t}.stdout.2", "start") == tuple(queries[1][key] for key in ("offset", "file", "origin"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "chunks"),
+    [
+        (log_spec(follow=False), [a_log_frame(b"one", 3)]),
+        (log_spec(), []),
+        (log_spec(origin="end"), [b"{}"]),
+    ],
+    ids=["not followed", "nothing received", "unknown position"],
+)
+def test_a_log_that_cannot_be_resumed_fails(spec: StreamSpec[bytes], chunks: list[bytes]) -> None:
+    with pytest.raises(Unreachable):
+        read_values("client.fs_logs", spec, ScriptedStream(*chunks, CONNECTION_LOST), values=9)
+
+
+def test_a_reply_that_is_no_log_is_refused() -> None:
+    with pytest.raises(UnexpectedReply, match="not a log frame"):
+        read_values("client.fs_logs", log_spec(), ScriptedStream(b"<html>"), values=1)
+
+
+def test_a_frame_continues_a_log_only_directly_after_the_position_or_in_another_file() -> None:
+    position = LogFrame(4, "", "alloc/logs/t.stdout.2")
+
+    def continues(offset: int, file: str = "alloc/logs/t.stdout.2") -> bool:
+        return is_continuation(position, msgspec.json.decode(a_log_frame(b"two", offset, file=file), type=LogFrame))
+
+    assert [False, True, False] == [continues(offset) for offset in (3, 7, 8)]
+    assert continues(3, "alloc/logs/t.stdout.3")

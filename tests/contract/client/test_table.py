@@ -10,6 +10,7 @@ import pytest
 import wharf.contract.client.nouns  # noqa: F401  # Declares the methods.
 from wharf.contract.client.calls import AllCallOptions, CallSpec, ListSpec, ReadSpec, StreamSpec, build_path
 from wharf.contract.client.methods import METHODS_BY_ENDPOINT
+from wharf.contract.client.streams import LogChunk
 from wharf.contract.wire.endpoint_table import ENDPOINT_BY_NAME, ENDPOINTS, Endpoint, EndpointKind
 
 WITHOUT_METHOD: Final = {
@@ -68,7 +69,7 @@ def test_a_method_returns_the_type_of_its_endpoint(name: str, method: str, descr
     origin = typing.get_origin(return_type)
 
     if name in STREAMED:
-        assert (origin, value_type) == (StreamSpec, bytes)
+        assert (origin, value_type) == (StreamSpec, LogChunk if name == "client.fs_logs" else bytes)
     elif origin is ListSpec:
         assert (endpoint.kind, list.__class_getitem__(value_type)) == (EndpointKind.READ, endpoint.reply_type)
     elif origin is StreamSpec:

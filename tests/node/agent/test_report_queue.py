@@ -29,6 +29,9 @@ class FakeAllocations:
     def find_assignment_index(self, allocation_id: str) -> int | None:
         return 1 if allocation_id in self.updates else None
 
+    def is_end_acknowledged(self, allocation_id: str) -> bool:
+        return allocation_id in self.acknowledged
+
     def build_update(self, allocation_id: str) -> AllocationUpdate:
         return self.updates[allocation_id]
 
@@ -119,6 +122,33 @@ def test_reports_become_smaller_after_one_was_rejected_as_too_large() -> None:
     assert first is not None
     assert second is not None
     assert len(second.allocations) == (len(first.allocations) + 1) // 2
+
+
+def test_a_full_report_leaves_out_acknowledged_ends_that_servers_still_have() -> None:
+    allocations = FakeAllocations(6, running={0})
+    report_queue = ReportQueue(RealWorld(), allocations)
+    allocations.acknowledged = ["a1", "a2", "a3", "a4"]
+    report_queue.request_full_report()
+    assert report_queue.is_full_report_due
+
+    # Servers lack the end of a2, for example because an older copy of the log was restored.
+    report_queue.begin_full_report({"a0", "a2"})
+    (report,) = accept_all_reports(report_queue)
+
+    assert (["a0", "a2", "a5"], True) == (ids(report), report.is_whole)
+    assert not report_queue.is_full_report_due
+
+
+def test_a_full_report_that_is_rejected_must_be_limited_again() -> None:
+    allocations = FakeAllocations(2, running=set())
+    report_queue = ReportQueue(RealWorld(), allocations)
+    allocations.acknowledged = ["a0", "a1"]
+    report_queue.request_full_report()
+    report_queue.begin_full_report(set())
+    assert report_queue.take_next_report() is not None
+    report_queue.on_rejected()
+
+    assert report_queue.is_full_report_due
 
 
 def numbers(*reports: NodeReportRequest) -> list[int]:

@@ -84,3 +84,38 @@ async def test_reports_of_an_agent_without_journal_are_accepted_and_late_ones_of
         assert 0 < old_number < new_number
         assert (late.status, b"is outdated" in late.body) == (400, True)
         assert [new_number] == [allocation.report_number for allocation in server.replica.iter_all(ALLOCATIONS)]
+
+
+@in_virtual_time
+async def test_a_node_that_was_away_reports_only_what_servers_do_not_know() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        world = cluster.world("node-1")
+        exchange = InMemoryTransport(server.api)
+        identity = NodeCredentials(world.new_id(), world.new_secret())
+        node = FakeNode(world, AsyncClient(world, [exchange]), FakeMachine(name="node-1"), identity=identity)
+        cluster.start(node.run(), name="node-1")
+        small = some_resources(cpu=10, memory_mb=10)
+        for name, count, run_for in (("short", 40, "1s"), ("long", 1, "100h")):
+            task = a_task("work", driver="mock", config={"run_for": run_for}, resources=small)
+            await server.client.jobs.register(
+                replace(a_batch_job(name), task_groups=(a_group("web", task, count=count),))
+            )
+        await until(lambda: sorted(set(statuses(server))) == ["complete", "running"], what="short tasks have ended")
+        (long_id,) = [each.id for each in server.replica.iter_all(ALLOCATIONS) if each.client_status == "running"]
+        await pass_time(5.0)
+        exchange.is_away = True
+        await until(lambda: "lost" in statuses(server), what="the node is down", within_s=120.0)
+        first_new = len(exchange.sent)
+        exchange.is_away = False
+
+        def list_new_reports() -> list[dict[str, Any]]:
+            return [json.loads(body) for _, path, body in exchange.sent[first_new:] if path.endswith("/report")]
+
+        await until(
+            lambda: any(report["IsWhole"] for report in list_new_reports()) and "lost" not in statuses(server),
+            what="the node has reported",
+            within_s=60.0,
+        )
+
+        assert {long_id} == {update["ID"] for report in list_new_reports() for update in report["Allocations"]}

@@ -13,6 +13,7 @@ from wharf.node.drivers.docker import ContainerEngine, EngineNotFound, EngineRej
 from wharf.node.drivers.docker.engine import RegistryAuth
 from wharf.node.drivers.docker.images import ImagePuller
 from wharf.node.drivers.docker.output_stream import ContainerOutput
+from wharf.node.drivers.docker.responses import ContainerState
 from wharf.world import RealWorld
 
 pytestmark = [pytest.mark.needs_program("podman"), pytest.mark.needs("containers")]
@@ -70,15 +71,24 @@ def test_an_engine_reports_its_version_and_operating_system(running: tuple[Podma
     run(test())
 
 
+async def wait_for_end(engine: ContainerEngine, id: str) -> ContainerState:
+    """Return the state of the container after an event, as the driver does."""
+    async with asyncio.timeout(60), engine.open_events() as events:
+        while (found := await engine.find_container(id)) is not None and found.state.running:
+            assert (await anext(events)).actor.id
+    assert found is not None
+    return found.state
+
+
 def test_a_container_returns_its_exit_code_and_output(running: tuple[Podman, Registry]) -> None:
     async def test() -> None:
         async with ContainerEngine(running[0].socket) as engine:
             async with container(engine, running[1], "sh", "-c", "echo out; echo err >&2; exit 7") as id:
                 await engine.start_container(id)
-                ended = await engine.wait_for_exit(id)
+                state = await wait_for_end(engine, id)
                 output = await read_all(engine.stream_logs(id, is_tty=False, follow=False))
 
-                assert (7, "") == ended
+                assert (7, "") == (state.exit_code, state.error)
                 assert {"stdout": b"out\n", "stderr": b"err\n"} == output
             assert await engine.find_container(id) is None
 
@@ -97,7 +107,7 @@ def test_the_exit_code_of_a_killed_container_contains_the_signal(running: tuple[
 
             await engine.signal_container(id, "SIGKILL")
 
-            assert 137 == (await engine.wait_for_exit(id)).code
+            assert 137 == (await wait_for_end(engine, id)).exit_code
 
     run(test())
 

@@ -12,10 +12,12 @@ from wharf.node.files import (
     FileFrame,
     ReadOnlyFolder,
     ReadOrigin,
+    TaskLogPosition,
     encode_frames,
     extract_data,
     follow_file,
     follow_logs,
+    parse_log_position,
 )
 from wharf.world import SimulatedWorld
 
@@ -48,6 +50,7 @@ def open_log_stream(
     offset: int = 0,
     should_follow: bool = False,
     is_over: bool = False,
+    start: TaskLogPosition | None = None,
 ) -> AsyncGenerator[FileFrame, None]:
     return follow_logs(
         ReadOnlyFolder(root),
@@ -57,6 +60,7 @@ def open_log_stream(
         offset=offset,
         should_follow=should_follow,
         is_over=lambda: is_over,
+        start=start,
     )
 
 
@@ -268,3 +272,54 @@ def test_frames_omit_empty_fields() -> None:
         assert [b"abc", b"", b""] == [part async for part in extract_data(frames())]
 
     test()
+
+
+@pytest.mark.parametrize(
+    ("start", "text"),
+    [
+        (TaskLogPosition(9, 2), "abbbccc"),
+        (TaskLogPosition(10, 3), "ccc"),
+        (TaskLogPosition(11, 1), "cc"),
+        (TaskLogPosition(11, 3), ""),
+        (TaskLogPosition(4, 2), "aaabbbccc"),  # Its file was deleted.
+        (TaskLogPosition(12, 2), ""),  # Its file does not exist yet.
+    ],
+)
+def test_a_log_continues_at_the_position_of_a_frame(root: Path, start: TaskLogPosition, text: str) -> None:
+    for number, part in ((9, "aaa"), (10, "bbb"), (11, "ccc")):
+        write(root, number, part)
+
+    @in_virtual_time
+    async def test() -> None:
+        frames = await read_frames(open_log_stream(root, should_follow=True, is_over=True, start=start))
+
+        assert text == b"".join(frame.data for frame in frames).decode()
+
+    test()
+
+
+def test_a_resumed_follower_gets_what_was_written_while_it_was_away(root: Path) -> None:
+    write(root, 3, "one ")
+
+    @in_virtual_time
+    async def test() -> None:
+        broken = Follower(open_log_stream(root, should_follow=True, origin=ReadOrigin.END))
+        await until(lambda: broken.frames, what="the position of the end")
+        last = broken.frames[-1]
+        broken.task.cancel()
+        write(root, 3, "two ")
+        write(root, 4, "three")
+        start = parse_log_position("web", "stdout", last.file, last.offset)
+
+        resumed = await read_frames(open_log_stream(root, should_follow=True, is_over=True, start=start))
+
+        assert "" == broken.text
+        assert b"two three" == b"".join(frame.data for frame in resumed)
+
+    test()
+
+
+@pytest.mark.parametrize("path", ["alloc/logs/web2.stdout.1", "alloc/logs/web.stderr.1", "../web.stdout.1", "x", ""])
+def test_only_a_log_file_of_the_task_is_a_position(path: str) -> None:
+    assert parse_log_position("web", "stdout", path, 1) is None
+    assert parse_log_position("web", "stdout", "alloc/logs/web.stdout.1", 1) == TaskLogPosition(1, 1)

@@ -23,6 +23,9 @@ import msgspec
 
 RESTART_PAUSES_S: Final = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses before a part is spawned again, by the number of ends in a row. They protect the CPU from a restart loop."""
+RESTART_PAUSES_AFTER_KILL_S: Final = (0.1, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""The same if the agent was ready once and the part gave no reason, for example because it was killed: another start
+probably succeeds."""
 RESET_FAILURES_AFTER_S: Final = 60.0
 """A part that was ready for this long starts again with the first pause."""
 MAX_ENDS_BEFORE_READY: Final = 3
@@ -253,7 +256,9 @@ class ProcessTree:
             if state.was_silent
             else event.exit_text
         )
-        pause_s = RESTART_PAUSES_S[min(state.ends_in_a_row, len(RESTART_PAUSES_S)) - 1]
+        was_killed = self._were_all_ready and not event.reason
+        pauses_s = RESTART_PAUSES_AFTER_KILL_S if was_killed else RESTART_PAUSES_S
+        pause_s = pauses_s[min(state.ends_in_a_row, len(pauses_s)) - 1]
         self._enter_phase(event.part, PartPhase.RESTING, now_s)
         state.deadline_s = now_s + pause_s
         cause = f"{exit_text}: {event.reason}" if event.reason else exit_text

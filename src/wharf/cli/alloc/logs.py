@@ -28,7 +28,7 @@ MIN_RETRY_DELAY_S: Final = 1.0
 """The longest delay before a broken log stream is opened again; it doubles with each further failure."""
 MAX_RETRY_DELAY_S: Final = 5.0
 """The longest delay before a broken log stream is opened again. A user waits for the lines."""
-LOG_INTERRUPTED_TEXT: Final = "the log stream was interrupted; continuing with new lines"
+LOG_INTERRUPTED_TEXT: Final = "the log stream was interrupted; it continues where it was"
 RETAINED_LOG_TEXT: Final = (
     "the node of {name} no longer has these files, or does not reply ({reason}); "
     "showing the last lines kept by the servers"
@@ -95,15 +95,16 @@ def get_read_position(last_bytes: int | None) -> tuple[str, int]:
 async def _follow_log(
     session: Session, allocation: "AllocationStub", task: str, stream: str, last_bytes: int | None
 ) -> None:
-    """Print a log until its task ends. An interrupted stream is opened again at the end of the log."""
+    """Print a log until its task ends. A stream that the client could not resume is opened again where it broke off."""
     from wharf.contract.client import Unreachable, connect_async
     from wharf.contract.client.errors import NotFound, get_requested_delay_s
 
-    is_interrupted, has_begun = False, False
+    is_interrupted, was_finished = False, False
+    origin, offset = get_read_position(last_bytes)
+    file = ""
     backoff = create_log_backoff(session)
     async with connect_async(session.settings, world=session.world) as client:
         while True:
-            origin, offset = get_read_position(last_bytes)
             try:
                 async for chunk in client.files.logs(
                     allocation.id,
@@ -112,21 +113,24 @@ async def _follow_log(
                     follow=True,
                     origin=origin,
                     offset=offset,
+                    file=file,
                     namespace=allocation.namespace,
                 ):
-                    is_interrupted, has_begun = False, True
+                    is_interrupted = False
+                    origin, offset, file = "start", chunk.offset, chunk.file
                     backoff.reset()
                     sys.stdout.buffer.write(chunk)
                     sys.stdout.buffer.flush()
                 return
             except (Unreachable, NotFound) as error:
-                if not has_begun:
+                if not file:
                     raise
                 if not is_interrupted:
                     click.echo(f"wharf: {LOG_INTERRUPTED_TEXT}: {error}", err=True)
-                if await is_finished(client, allocation):
-                    return
-                is_interrupted, last_bytes = True, 0
+                is_interrupted = True
+                if was_finished:
+                    return  # The rest of the log was requested since the allocation ended, and cannot be read.
+                was_finished = await is_finished(client, allocation)
                 await asyncio.sleep(backoff.next_delay_s(get_requested_delay_s(error)))
 
 
@@ -138,8 +142,16 @@ def create_log_backoff(session: Session) -> "Backoff":
 
 
 async def is_finished(client: "AsyncClient", allocation: "AllocationStub") -> bool:
-    """Return whether an allocation has ended, so that its tasks print nothing more."""
-    return (await client.allocations.read(allocation.id)).value.client_status.is_terminal
+    """Return whether an allocation has ended, so that its tasks print nothing more. `False` without a reply."""
+    from wharf.contract.client import Unreachable
+    from wharf.contract.client.errors import NotFound
+
+    try:
+        return (await client.allocations.read(allocation.id)).value.client_status.is_terminal
+    except NotFound:
+        return True
+    except Unreachable:
+        return False
 
 
 def _report_if_files_are_gone(session: Session, allocation: "AllocationStub") -> None:

@@ -27,6 +27,7 @@ from wharf.cli.completion import complete_jobs
 
 if TYPE_CHECKING:
     from wharf.contract.client import AsyncClient
+    from wharf.contract.client.streams import LogChunk
     from wharf.contract.model.allocations.allocation import AllocationStub
 
 STREAMS: Final = ("stdout", "stderr")
@@ -217,8 +218,10 @@ class LogSource:
         self._stream = stream
         self._filter = filter
         self._backoff = create_log_backoff(session)
-        self._lines = filter.lines
-        """With how many of the last lines to begin; 0 after an interruption, None for the whole log."""
+        self._position: LogChunk | None = None
+        """The last chunk that was printed: the log continues after it."""
+        self._rest = b""
+        """The beginning of a line whose end was not received yet."""
         label = (
             f"{session.shorten_id(allocation.id)} {allocation.task_group}[{allocation.name.rpartition('[')[2]} {task}"
         )
@@ -230,6 +233,7 @@ class LogSource:
         from wharf.contract.client import Unreachable
         from wharf.contract.client.errors import NotFound
 
+        was_finished = False
         while True:
             try:
                 if await self._was_written_since():
@@ -237,13 +241,13 @@ class LogSource:
                 return
             except NotFound:
                 # No log exists: nothing was printed, the task has not started, the files are gone or the node is away.
-                if not is_following or await is_finished(self._client, self._allocation):
+                if not is_following or was_finished:
                     return
+                was_finished = await is_finished(self._client, self._allocation)
             except Unreachable as error:
                 if not is_following:
                     raise
                 click.echo(f"{self._prefix}{LOG_INTERRUPTED_TEXT}: {error}", err=True)
-                self._lines = 0  # After the interruption, continue with new lines only.
             await asyncio.sleep(self._backoff.next_delay_s())
 
     async def _was_written_since(self) -> bool:
@@ -262,8 +266,12 @@ class LogSource:
 
     async def _print_chunks(self, *, is_following: bool) -> None:
         """Read the log in chunks and print its complete lines; at the end also an incomplete one."""
-        origin, offset = get_read_position(None if self._lines is None else await self._measure_last_lines(self._lines))
-        rest = b""
+        if self._position is not None:
+            file, origin, offset = self._position.file, "start", self._position.offset
+        else:
+            lines = self._filter.lines
+            last_bytes = None if lines is None else await self._measure_last_lines(lines)
+            file, (origin, offset) = "", get_read_position(last_bytes)
         async for chunk in self._client.files.logs(
             self._allocation.id,
             self._task,
@@ -271,13 +279,15 @@ class LogSource:
             follow=is_following,
             origin=origin,
             offset=offset,
+            file=file,
             namespace=self._allocation.namespace,
         ):
             self._backoff.reset()
-            *lines, rest = (rest + chunk).split(b"\n")
-            self._print(lines)
-        if rest:
-            self._print([rest])
+            self._position = chunk
+            *complete_lines, self._rest = (self._rest + chunk).split(b"\n")
+            self._print(complete_lines)
+        if self._rest:
+            self._print([self._rest])
 
     async def _measure_last_lines(self, lines: int) -> int:
         """Return the size of the last lines in bytes: read more of the log's end until it has enough lines."""

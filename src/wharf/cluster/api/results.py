@@ -79,6 +79,8 @@ class StreamedBody(msgspec.Struct, frozen=True):
     headers: Sequence[tuple[bytes, bytes]] = ()
     write_timeout_s: float | None = None
     """Closes the connection of a caller that takes longer to read one part, in seconds; `None` means no limit."""
+    is_cut_at_shutdown: bool = False
+    """Whether a server that stops cuts the reply off. Otherwise it ends the reply, so that the caller takes it as whole."""
 
 
 class ActionResult(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ import sys
 import threading
 import traceback
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -42,6 +43,8 @@ class AgentInfo(msgspec.Struct, frozen=True):
     """The server addresses in the configuration of the agent's own node."""
     node_id: str = ""
     """The id of the agent's own node; empty if it has none or the id is not known yet."""
+    node_folders: Sequence[Path] = ()
+    """The folders of the agent's own node: its state and its allocations."""
     enabled_schedulers: Sequence[str] = ()
     metric_filter: MetricFilter = MetricFilter()
 

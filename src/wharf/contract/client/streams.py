@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from wharf.contract.client.calls import RequestSpec, is_repeatable
-from wharf.contract.client.errors import TRANSIENT_ERRORS, UnexpectedReply, build_error
+from wharf.contract.client.errors import TRANSIENT_ERRORS, RequestRefused, UnexpectedReply, build_error
 from wharf.contract.client.flow import (
     FAILOVER_STATUSES,
     ClientState,
@@ -23,7 +23,9 @@ from wharf.contract.client.flow import (
     decode_json,
 )
 from wharf.contract.client.transport import ClientReply, ClientRequest, Unreachable
+from wharf.contract.model.refusal import RefusalReason
 from wharf.contract.wire.agents import MonitorFrame
+from wharf.contract.wire.allocations.log_frames import LogFrame, LogFrameSplitter
 from wharf.contract.wire.endpoint_table import Endpoint
 from wharf.contract.wire.events import EventLine
 from wharf.world.failover import Attempt
@@ -39,6 +41,9 @@ Servers send a heartbeat every 10 s, and nodes send one every second. The event 
 every 30 s only: it is reopened meanwhile, and loses no event.
 """
 
+LOG_RESUME_LIMIT_S: Final = 30.0
+"""Seconds after the last part of a followed log in which a broken stream is opened again. The caller then gets the error."""
+
 _decode_first_object = json.JSONDecoder().raw_decode
 """Returns the first JSON value of a text, and the position after it."""
 
@@ -46,10 +51,11 @@ _decode_first_object = json.JSONDecoder().raw_decode
 def read_stream(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> Flow[None]:
     """Yield the values of a streamed reply. An endless stream is reopened whenever it ends or breaks.
 
-    Raises `RequestRefused` if the servers refuse it, and `Unreachable` if a finite stream breaks. This is a flow: a
-    generator that yields steps, such as `SendRequest`, which a runner performs.
+    A followed log is reopened if it breaks. Raises `RequestRefused` if the servers refuse the stream, and `Unreachable`
+    if a finite stream breaks. This is a flow: a generator that yields steps, such as `SendRequest`, which a runner
+    performs.
     """
-    decoder = _build_decoder(endpoint)
+    decoder = _build_decoder(state, endpoint, spec)
     failure_count = 0
     while True:
         cause: Exception | None = None
@@ -58,8 +64,8 @@ def read_stream(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> Fl
             if not decoder.is_endless:
                 return
             failure_count = 0 if has_value else failure_count + 1
-        except (Unreachable, *TRANSIENT_ERRORS) as error:
-            if isinstance(error, UnexpectedReply) or not decoder.is_endless:
+        except (Unreachable, RequestRefused) as error:
+            if isinstance(error, UnexpectedReply) or not decoder.should_reopen(error):
                 raise
             failure_count += 1
             cause = error
@@ -143,6 +149,10 @@ class StreamDecoder(Protocol):
     is_endless: bool
     """Whether the stream is reopened after its end."""
 
+    def should_reopen(self, error: Unreachable | RequestRefused) -> bool:
+        """Return whether the stream is opened again after it broke, or could not be opened, because of `error`."""
+        ...
+
     def feed(self, chunk: bytes) -> Iterator[Any]:
         """Yield the values that this chunk completes."""
         ...
@@ -155,15 +165,33 @@ class StreamDecoder(Protocol):
         ...
 
 
-class EventLineDecoder:
+class _EndlessStream:
+    """The part of a decoder that reopens its stream after its end and after each failure that may pass."""
+
+    is_endless = True
+
+    def should_reopen(self, error: Unreachable | RequestRefused) -> bool:
+        """Return whether the failure may pass."""
+        return isinstance(error, (Unreachable, *TRANSIENT_ERRORS))
+
+
+class _FiniteStream:
+    """The part of a decoder whose stream is not reopened."""
+
+    is_endless = False
+
+    def should_reopen(self, error: Unreachable | RequestRefused) -> bool:  # noqa: ARG002  # Part of the protocol.
+        """Return `False`: the caller gets the error."""
+        return False
+
+
+class EventLineDecoder(_EndlessStream):
     """Decodes the lines of the event stream, each a JSON object with events of one log index.
 
     A broken stream is reopened at its last index. The server then repeats all events of that index, so the decoder
     skips those that it has yielded. Example: two of three events of index 7 were yielded; the reopened stream sends all
     three, and the decoder yields only the third.
     """
-
-    is_endless = True
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -206,8 +234,7 @@ class JsonObjectDecoder:
     Data that a server sent while the stream was broken is lost.
     """
 
-    def __init__(self, *, is_endless: bool) -> None:
-        self.is_endless = is_endless
+    def __init__(self) -> None:
         self._buffer = ""
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
@@ -228,10 +255,65 @@ class JsonObjectDecoder:
         self._buffer = ""
 
 
-class ChunkDecoder:
-    """Yields the chunks of a finite streamed reply unchanged."""
+class EndlessJsonObjectDecoder(_EndlessStream, JsonObjectDecoder):
+    """Decodes the JSON objects of a stream that is reopened after its end."""
+
+
+class FiniteJsonObjectDecoder(_FiniteStream, JsonObjectDecoder):
+    """Decodes the JSON objects of a stream that is not reopened."""
+
+
+class LogChunk(bytes):
+    """A part of a log, with the position after it: `file` and `offset` of a request that continues there."""
+
+    file: str
+    offset: int
+
+
+class LogDecoder:
+    """Decodes the frames of a log. A followed log is reopened at the position where it broke off."""
 
     is_endless = False
+
+    def __init__(self, state: ClientState, spec: RequestSpec) -> None:
+        self._world = state.world
+        self._is_followed = bool(spec.query.get("follow"))
+        self._splitter = LogFrameSplitter()
+        self._position: LogFrame | None = None
+        self._last_chunk_s: float | None = None
+        """When the last chunk arrived, in seconds of the monotonic clock; `None`: none has arrived."""
+        self._is_at_start = spec.query.get("origin") != "end"
+
+    def should_reopen(self, error: Unreachable | RequestRefused) -> bool:
+        """Return whether the failure may pass: the servers or the node's agent may be restarting."""
+        if not self._is_followed or self._last_chunk_s is None or not (self._is_at_start or self._position):
+            return False
+        may_pass = isinstance(error, (Unreachable, *TRANSIENT_ERRORS)) or error.reason is RefusalReason.NO_NODE_PATH
+        return may_pass and self._world.monotonic_s() - self._last_chunk_s < LOG_RESUME_LIMIT_S
+
+    def feed(self, chunk: bytes) -> Iterator[LogChunk]:
+        """Yield the data of each frame that this chunk completes."""
+        self._last_chunk_s = self._world.monotonic_s()
+        try:
+            for _, frame in self._splitter.feed(chunk):
+                if frame.file:
+                    self._position = frame
+                if frame.data:
+                    part = LogChunk(b64decode(frame.data))
+                    part.file, part.offset = frame.file, frame.offset
+                    yield part
+        except ValueError as error:
+            raise UnexpectedReply(f"unexpected reply: {error}", is_sent=True) from error
+
+    def resume(self, spec: RequestSpec) -> None:
+        """Change `spec` to continue at the position of the last frame."""
+        self._splitter.reset()
+        if self._position is not None:
+            spec.query |= {"file": self._position.file, "offset": self._position.offset, "origin": "start"}
+
+
+class ChunkDecoder(_FiniteStream):
+    """Yields the chunks of a finite streamed reply unchanged."""
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         yield chunk
@@ -240,14 +322,16 @@ class ChunkDecoder:
         return
 
 
-def _build_decoder(endpoint: Endpoint) -> StreamDecoder:
-    """Return the decoder for the streamed replies of an endpoint."""
+def _build_decoder(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> StreamDecoder:
+    """Return the decoder for the streamed reply to a request to an endpoint."""
     match endpoint.name:
         case "event.stream":
             return EventLineDecoder(endpoint)
         case "agent.monitor":
-            return JsonObjectDecoder(is_endless=True)
-        case "agent.monitor_export" | "client.fs_stream" | "client.fs_logs":
-            return JsonObjectDecoder(is_endless=False)
+            return EndlessJsonObjectDecoder()
+        case "agent.monitor_export" | "client.fs_stream":
+            return FiniteJsonObjectDecoder()
+        case "client.fs_logs":
+            return LogDecoder(state, spec)
         case _:
             return ChunkDecoder()

@@ -18,6 +18,7 @@ from wharf.node.agent.allocations.run_events import RunEvents
 from wharf.node.agent.allocations.table import AllocationTable
 from wharf.node.agent.allocations.task_hooks import LocalTaskHooks
 from wharf.node.agent.builtin_drivers import BuiltinDrivers
+from wharf.node.agent.disk_watch import DiskWatch
 from wharf.node.agent.fingerprint.metadata import MetadataHandlers, NodeMetadata
 from wharf.node.agent.fingerprint.node import NodeFingerprint
 from wharf.node.agent.foreign import ForeignSearch
@@ -279,6 +280,9 @@ class NodeAgent:
             "fingerprint": self._fingerprint.watch_for_changes(),
             "events": self._send_node_events(),
             "journal": self._retry_journal_writes(),
+            "disk": DiskWatch(
+                list(dict.fromkeys((self._location.state_folder, self._location.allocation_folder))), self._event_queue
+            ).run(),
             "garbage collection": self._files.run_collection(self._settings),
             "statistics": self._stats_handlers.record_history(),
             "foreign remains": self._build_foreign_search().run(),

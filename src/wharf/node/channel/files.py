@@ -9,7 +9,16 @@ import msgspec
 from wharf.contract.model.refusal import invalid_request, not_found
 from wharf.contract.wire.nodes import channel
 from wharf.node.channel.endpoint import JSON_CONTENT_TYPE, ChannelReply, VerbHandler
-from wharf.node.files import ReadOnlyFolder, ReadOrigin, encode_frames, extract_data, follow_file, follow_logs
+from wharf.node.files import (
+    ReadOnlyFolder,
+    ReadOrigin,
+    TaskLogPosition,
+    encode_frames,
+    extract_data,
+    follow_file,
+    follow_logs,
+    parse_log_position,
+)
 from wharf.node.files.folder import CONTENT_SAMPLE_BYTES, detect_content_type
 from wharf.node.tasks.folders import AllocationFolders
 
@@ -104,6 +113,7 @@ class FileHandlers:
         if stream not in LOG_STREAMS:
             raise invalid_request('log type must be "stdout" or "stderr"')
         should_follow = bool(request.parameters.get("follow", False))
+        start = _parse_start(request, task, stream)
         folder = self._open_folder(request)
         is_over = self._is_over(request.about, task)
         if not should_follow and not any(
@@ -120,6 +130,7 @@ class FileHandlers:
             offset=_get_number(request, "offset"),
             should_follow=should_follow,
             is_over=lambda: is_over or self._is_over(request.about, task),
+            start=start,
         )
         if request.parameters.get("plain", False):
             return ChannelReply("text/plain", chunks=extract_data(frames))
@@ -147,6 +158,17 @@ def _get_number(request: channel.ChannelRequest, name: str) -> int:
     """Return the request's parameter with this name; 0 if it is missing or not an integer."""
     value = request.parameters.get(name, 0)
     return value if isinstance(value, int) else 0
+
+
+def _parse_start(request: channel.ChannelRequest, task: str, stream: str) -> TaskLogPosition | None:
+    """Return the position in a log file from which the request reads; `None` if it names no file. Raises `Refusal`."""
+    file = _get_text(request, "file")
+    if not file:
+        return None
+    position = parse_log_position(task, stream, file, _get_number(request, "offset"))
+    if position is None:
+        raise invalid_request(f'file "{file}" is not a {stream} log of task "{task}": use the `File` of a frame')
+    return position
 
 
 def _get_origin(request: channel.ChannelRequest) -> ReadOrigin:

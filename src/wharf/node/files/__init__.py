@@ -5,6 +5,25 @@ Shows nothing outside the allocation's folder, even if a task creates links that
 """
 
 from wharf.node.files.folder import ReadOnlyFolder
-from wharf.node.files.streams import FileFrame, ReadOrigin, encode_frames, extract_data, follow_file, follow_logs
+from wharf.node.files.streams import (
+    FileFrame,
+    ReadOrigin,
+    TaskLogPosition,
+    encode_frames,
+    extract_data,
+    follow_file,
+    follow_logs,
+    parse_log_position,
+)
 
-__all__ = ["FileFrame", "ReadOnlyFolder", "ReadOrigin", "encode_frames", "extract_data", "follow_file", "follow_logs"]
+__all__ = [
+    "FileFrame",
+    "ReadOnlyFolder",
+    "ReadOrigin",
+    "TaskLogPosition",
+    "encode_frames",
+    "extract_data",
+    "follow_file",
+    "follow_logs",
+    "parse_log_position",
+]

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.wire.allocations.log_frames import LogFrame
 from wharf.node.files.folder import ReadOnlyFolder
 
 CHUNK_BYTES: Final = 64 << 10
@@ -44,17 +45,11 @@ class FileFrame(NamedTuple):
     event: str = ""  # deletion or truncation of the file; empty: none
 
 
-class _EncodedFrame(
-    msgspec.Struct,
-    omit_defaults=True,
-    rename={"offset": "Offset", "data": "Data", "file": "File", "event": "FileEvent"},
-):
-    """A piece of a file in the format of the API."""
+class TaskLogPosition(NamedTuple):
+    """A position in a log over all its files. Frames contain it, so that a broken stream can be resumed there."""
 
-    offset: int = 0
-    data: str = ""  # in base64
-    file: str = ""
-    event: str = ""
+    number: int  # of the log file
+    offset: int  # in this file
 
 
 async def encode_frames(frames: AsyncGenerator[FileFrame, None]) -> AsyncGenerator[bytes, None]:
@@ -62,7 +57,7 @@ async def encode_frames(frames: AsyncGenerator[FileFrame, None]) -> AsyncGenerat
     async with aclosing(frames):
         async for frame in frames:
             data = base64.b64encode(frame.data).decode()
-            yield msgspec.json.encode(_EncodedFrame(frame.offset, data, frame.file, frame.event))
+            yield msgspec.json.encode(LogFrame(frame.offset, data, frame.file, frame.event))
 
 
 async def extract_data(frames: AsyncGenerator[FileFrame, None]) -> AsyncGenerator[bytes, None]:
@@ -125,21 +120,28 @@ async def follow_logs(
     offset: int,
     should_follow: bool,
     is_over: Callable[[], bool],
+    start: TaskLogPosition | None = None,
 ) -> AsyncGenerator[FileFrame, None]:
     """Yield the log of a task over all its files, oldest first, from `offset` on.
 
-    `origin` says from where the offset counts. With `should_follow` it continues until `is_over` returns that the task
-    writes no more. Raises `Refusal` before the first frame.
+    `origin` says from where the offset counts. `start` replaces both: a position that an earlier frame contained. If its
+    file was deleted since, the log continues with the oldest newer file. With `should_follow` it continues until
+    `is_over` returns that the task writes no more. Raises `Refusal` before the first frame.
     """
     numbers = list_log_numbers(folder, task, stream)
     if not numbers and not should_follow:
         raise Refusal(RefusalCode.NOT_FOUND, f'no {stream} log of task "{task}" yet')
     reader = _LogReader(folder, task, stream)
-    if numbers:
+    if start is not None:
+        reader.number, reader.position = start
+    elif numbers:
         reader.number, reader.position = _locate_offset(folder, task, stream, numbers, origin, offset)
     last_number = None if should_follow else numbers[-1]
     quiet_s = 0.0
     try:
+        if should_follow and start is None and origin is ReadOrigin.END:
+            # A follower of the end can then resume its stream even if it breaks before any data.
+            yield FileFrame(reader.position, b"", build_log_path(task, stream, reader.number))
         while True:
             if (frame := reader.read_frame()) is not None:
                 quiet_s = 0.0
@@ -193,7 +195,9 @@ class _LogReader:
         The files are listed first, so that nothing written in between is skipped.
         """
         numbers = list_log_numbers(self._folder, self._task, self._stream)
-        self._next_numbers = [n for n in numbers if n > self.number or self._descriptor is None]
+        # A file that could not be opened may have been created meanwhile.
+        first_number = self.number if self._descriptor is None else self.number + 1
+        self._next_numbers = [number for number in numbers if number >= first_number]
         return self._descriptor is not None and os.fstat(self._descriptor).st_size > self.position
 
     def move_to_next_file(self, last_number: int | None) -> bool:
@@ -204,7 +208,8 @@ class _LogReader:
         if not self._next_numbers or (last_number is not None and self._next_numbers[0] > last_number):
             return False
         self.close()
-        self.number, self.position = self._next_numbers[0], 0
+        if self._next_numbers[0] != self.number:
+            self.number, self.position = self._next_numbers[0], 0
         return True
 
     def close(self) -> None:
@@ -229,9 +234,20 @@ def build_log_path(task: str, stream: str, number: int) -> str:
     return f"{LOGS_PATH}/{task}.{stream}.{number}"
 
 
+def parse_log_position(task: str, stream: str, path: str, offset: int) -> TaskLogPosition | None:
+    """Return the position at `offset` in the log file `path`; `None` if the task's log has no files of such a name."""
+    match = _compile_log_pattern(task, stream).fullmatch(path.removeprefix(f"{LOGS_PATH}/"))
+    return TaskLogPosition(int(match[1]), max(0, offset)) if match is not None else None
+
+
+def _compile_log_pattern(task: str, stream: str) -> re.Pattern[str]:
+    """Return the pattern of the names of a log's files; its group is the number."""
+    return re.compile(re.escape(f"{task}.{stream}.") + r"([0-9]{1,15})")
+
+
 def list_log_numbers(folder: ReadOnlyFolder, task: str, stream: str) -> list[int]:
     """Return the numbers of a log's files in ascending order."""
-    pattern = re.compile(re.escape(f"{task}.{stream}.") + r"(\d{1,15})")
+    pattern = _compile_log_pattern(task, stream)
     return sorted(int(match[1]) for name in folder.list_names(LOGS_PATH) if (match := pattern.fullmatch(name)))
 
 

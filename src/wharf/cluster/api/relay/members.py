@@ -1,6 +1,7 @@
 """Relaying of requests to other servers of the region and to other processes of this server, unchanged."""
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import quote
 
@@ -17,8 +18,11 @@ from wharf.contract.client.relay.port import RelayRequest
 from wharf.contract.client.transport import Unreachable
 from wharf.contract.model.cluster import Member
 from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.wire.errors import CODE_HEADER, REASON_HEADER
 
 LEADER_NAME: Final = "leader"
+NO_CHANGED_PARAMETERS: Final[Mapping[str, object]] = MappingProxyType({})
+REFUSAL_HEADERS: Final = (CODE_HEADER.encode(), REASON_HEADER.encode())
 HOP_HEADERS: Final = frozenset((b"accept-encoding", b"content-encoding", b"content-length", b"transfer-encoding"))
 """Compression and body framing are negotiated separately for each hop."""
 
@@ -70,24 +74,36 @@ async def find_node_holder(server: Server, node_id: str) -> NodeHolder:
     return NodeHolder(member.address, MEMBER_HOP)
 
 
-async def relay_to_node_holder(server: Server, request: Request, node_id: str) -> ActionResult:
-    """Relay the request to the process that has the connection to the node, and return its reply. Raises `Refusal`."""
+async def relay_to_node_holder(
+    server: Server, request: Request, node_id: str, changed_parameters: Mapping[str, object] = NO_CHANGED_PARAMETERS
+) -> ActionResult:
+    """Relay the request to the process that has the connection to the node, and return its reply. Raises `Refusal`.
+
+    `changed_parameters` replace parameters of the request.
+    """
     holder = await find_node_holder(server, node_id)
-    return await build_relayed_result(
-        await server.relay.send_to_member(holder.address, build_relayed_request(request), hop=holder.hop)
-    )
+    relayed = build_relayed_request(request, changed_parameters=changed_parameters)
+    return await build_relayed_result(await server.relay.send_to_member(holder.address, relayed, hop=holder.hop))
 
 
 def build_relayed_request(
-    request: Request, *, method: str = "", excluded_parameters: Collection[str] = ()
+    request: Request,
+    *,
+    method: str = "",
+    excluded_parameters: Collection[str] = (),
+    changed_parameters: Mapping[str, object] = NO_CHANGED_PARAMETERS,
 ) -> RelayRequest:
     """Return the request as a message to another server. An empty `method` means the endpoint's method.
 
-    The excluded query parameters are omitted.
+    The excluded query parameters are omitted, and `changed_parameters` replace the others.
     """
+    changed_texts = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in changed_parameters.items()
+    }
     query = "&".join(
         f"{quote(name, safe='')}={quote(value, safe='')}"
-        for name, value in request.query.items()
+        for name, value in {**request.query, **changed_texts}.items()
         if name not in excluded_parameters
     )
     path = build_request_path(request)
@@ -111,6 +127,7 @@ async def build_relayed_result(relayed_reply: RelayedReply) -> ActionResult:
     return ActionResult(
         StreamedBody(_iterate_parts(relayed_reply), content_type or "application/octet-stream"),
         status=relayed_reply.status,
+        headers=[(name, headers[name]) for name in REFUSAL_HEADERS if name in headers],
     )
 
 

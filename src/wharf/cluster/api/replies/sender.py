@@ -167,7 +167,7 @@ class ReplySender:
             await asyncio.wait([sending])
         if not sending.cancelled():
             sending.result()
-        elif self._closing.is_set():
+        elif self._closing.is_set() and not body.is_cut_at_shutdown:
             await send(
                 {"type": "http.response.body", "body": b""}
             )  # Ends the reply properly instead of cutting it off.

@@ -9,13 +9,13 @@ current.
 import errno
 import fcntl
 import os
-import shutil
 from pathlib import Path
 from typing import Final
 
 import apsw
 
 from wharf.cluster.engines.port import LogUnavailable
+from wharf.world.disk_space import DiskSpace, measure_disk_space
 from wharf.world.durable_file import sync_folder
 
 LOG_FILE_FORMAT: Final = 1
@@ -23,11 +23,6 @@ LOG_FILE_FORMAT: Final = 1
 
 MAX_BATCH_LINES: Final = 1_024
 """Places that an index owns; position 0 is the head line. More than the changes of any batch."""
-
-MIN_FREE_BYTES: Final = 256 << 20
-"""With less free space, the log reports that its disk is nearly full: about the largest write-ahead log."""
-MAX_RESERVED_SHARE: Final = 0.05
-"""The largest part of a disk that may have to be free, for small disks."""
 
 _SQLITE_MARK: Final = b"SQLite format 3\0"
 _APPLICATION_ID: Final = 0x57484C47  # "WHLG": marks this kind of file for `file` and for this program.
@@ -164,10 +159,9 @@ class LogDatabase:
     def find_space_warning(self) -> str:
         """Return a warning while the disk of the log is nearly full; empty otherwise."""
         try:
-            disk = shutil.disk_usage(self.folder)
+            return describe_free_space(self.folder, measure_disk_space(self.folder))
         except OSError:
             return ""
-        return describe_free_space(self.folder, free_bytes=disk.free, total_bytes=disk.total)
 
     def compute_size_bytes(self) -> int:
         parts = (self.path, self.folder / "log.db-wal")
@@ -228,15 +222,11 @@ class LogDatabase:
             )
 
 
-def describe_free_space(folder: Path, *, free_bytes: int, total_bytes: int) -> str:
+def describe_free_space(folder: Path, space: DiskSpace) -> str:
     """Return a warning if the disk of the log in `folder` is nearly full; empty otherwise."""
-    needed_bytes = min(MIN_FREE_BYTES, int(total_bytes * MAX_RESERVED_SHARE))
-    if free_bytes >= needed_bytes:
+    if not space.is_nearly_full:
         return ""
-    return (
-        f"the disk of the log in {folder} is nearly full ({free_bytes >> 20} MB free, {needed_bytes >> 20} MB "
-        "recommended): free some space before writes are refused"
-    )
+    return f"the disk of the log in {folder} {space.describe_shortage()}: free some space before writes are refused"
 
 
 def is_disk_full(error: Exception) -> bool:

@@ -67,7 +67,7 @@ def compute_first_report_number(snapshot: Replica, node: Node) -> int:
 
     Stored numbers count too, because log indexes can repeat after an older copy of the log was restored unnoticed.
     """
-    used_numbers = [each.report_number for each in snapshot.list_by_index_sorted(ALLOCATIONS_ON_NODE, node.id)]
+    used_numbers = [each.report_number for each in snapshot.list_by_index(ALLOCATIONS_ON_NODE, node.id)]
     return max((snapshot.index + 1) * REPORT_NUMBERS_PER_INDEX, node.reports_from + 1, max(used_numbers, default=0) + 1)
 
 

@@ -13,6 +13,7 @@ from wharf.contract.client.calls import (
     WriteOptions,
 )
 from wharf.contract.client.methods import M, MethodGroup, call_method, list_method, read_method, stream_method
+from wharf.contract.client.streams import LogChunk
 from wharf.contract.model.allocations.allocation import AllocationStub
 from wharf.contract.model.explanations import AllocationExplanation
 from wharf.contract.model.services import ServiceRegistration
@@ -167,13 +168,24 @@ class FileMethods(MethodGroup[M]):
         offset: int = 0,
         origin: str = "",
         follow: bool = False,
+        file: str = "",
         **options: Unpack[CallOptions],
-    ) -> StreamSpec[bytes]:
+    ) -> StreamSpec[LogChunk]:
         """Read the output of a task (`type`: stdout or stderr); with `follow`, wait for new output.
 
-        `offset` is a number of bytes, counted from the `start` or the `end` of the output (`origin`).
+        `offset` is a number of bytes, counted from the `start` or the `end` of the output (`origin`). To continue after
+        a chunk, pass its `file` and `offset`. A followed log that breaks off is continued where it was, for up to 30 s.
         """
-        return StreamSpec(options, alloc_id, task=task, type=type, offset=offset, origin=origin, follow=follow)
+        return StreamSpec(
+            options,
+            alloc_id,
+            task=task,
+            type=type,
+            offset=offset,
+            origin=origin,
+            follow=follow,
+            file=file or None,
+        )
 
     @stream_method("client.snapshot")
     def snapshot(self, alloc_id: str, *, migrate_token: str = "", **options: Unpack[CallOptions]) -> StreamSpec[bytes]:

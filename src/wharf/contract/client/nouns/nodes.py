@@ -144,13 +144,13 @@ class NodeProtocolMethods(MethodGroup[M]):
 
     @read_method("node.desired")
     def list_assignments(
-        self, node_id: str, secret_id: str, **options: Unpack[ReadOptions]
+        self, node_id: str, secret_id: str, *, without_ended: bool = False, **options: Unpack[ReadOptions]
     ) -> ReadSpec[dict[str, int]]:
         """List the IDs of the allocations of a node, each with the log index of its last change.
 
-        `secret_id` is the node's secret.
+        `secret_id` is the node's secret. `without_ended` leaves out allocations of which servers know that they ended.
         """
-        return ReadSpec(options, node_id, headers=_build_secret_header(secret_id))
+        return ReadSpec(options, node_id, headers=_build_secret_header(secret_id), without_ended=without_ended or None)
 
     @call_method("node.fetch")
     def fetch_assignments(

@@ -192,6 +192,7 @@ NODE_ANSWERED_ROWS: Final[tuple[Endpoint, ...]] = (
         parameters=(
             TASK_PARAMETER, text("type", "`stdout` or `stderr`."), flag("follow", "Whether to wait for new data at the end."),
             OFFSET_PARAMETER, ORIGIN_PARAMETER, flag("plain", "Whether to send raw bytes, without frames."),
+            text("file", "The `File` of a frame, to continue after that frame: the offset then counts from the start of this file."),
         ),
     ),
 )  # fmt: skip

@@ -81,6 +81,7 @@ NODE_PROTOCOL_ROWS: Final[tuple[Endpoint, ...]] = (
     define_read(
         "node.desired", "/v1/node/{node_id}/desired", need=permissions.PUBLIC_ACCESS,
         summary="List the allocations of a node, each with the index of its last change. Called by nodes.", reply_type=dict[str, int],
+        parameters=(flag("without_ended", "Whether to leave out allocations whose end the node has reported."),),
     ),
     Endpoint(
         name="node.fetch", method="POST", path="/v1/node/{node_id}/desired", kind=EndpointKind.LOCAL, need=permissions.PUBLIC_ACCESS,

@@ -44,6 +44,10 @@ class LocalAssignmentHandler:
         """Return whether this node has the allocation and servers still know it."""
         return self._table.has_allocation(allocation_id)
 
+    def is_end_acknowledged(self, allocation_id: str) -> bool:
+        """Return whether servers have acknowledged that the allocation has ended."""
+        return self._table.is_settled(allocation_id)
+
     def apply_assignment(self, assignment: messages.Assignment) -> None:
         """Start, update or stop the allocation as the assignment requires.
 

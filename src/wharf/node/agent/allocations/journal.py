@@ -14,6 +14,7 @@ durability wait. `retry_write` tries again to write everything.
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import os
 import zlib
@@ -237,9 +238,20 @@ class NodeJournal:
         Sets `has_rebooted` and `damage_text`. If only the rewrite fails, the journal is not writable until
         `retry_write` succeeds. Raises `OSError` if the file cannot be read at all.
         """
+        was_collecting = gc.isenabled()
+        gc.disable()  # A journal can have a hundred thousand entries. None of them becomes garbage in a cycle.
+        try:
+            return self._load()
+        finally:
+            if was_collecting:
+                gc.enable()
+
+    def _load(self) -> dict[str, RestoredAllocation | SettledAllocation]:
+        """Read the journal, rewrite it and return all stored allocations by id. Raises `OSError`."""
         allocations: dict[str, RestoredAllocation | SettledAllocation] = {}
+        encoded_settled: dict[str, bytes] = {}
         boot_id = self._boot_id
-        for entry in self._read():
+        for entry, encoded in self._read():
             match entry:
                 case StoredAssignment(id):
                     previous = allocations.get(id)
@@ -250,6 +262,7 @@ class NodeJournal:
                     allocations[record.id] = _with_progress(allocations[record.id], record)
                 case SettledAllocation(record):
                     allocations[record.id] = entry
+                    encoded_settled[record.id] = encoded
                 case DeletedAllocation(id):
                     allocations.pop(id, None)
                 case BootMarker(boot_id):
@@ -259,8 +272,9 @@ class NodeJournal:
         self.has_rebooted = boot_id != self._boot_id
         for allocation in allocations.values():
             match allocation:
-                case SettledAllocation():
-                    self._add_entry(allocation)
+                case SettledAllocation(record):
+                    # These are most entries, so they are not encoded again.
+                    self._store_encoded(allocation, encoded_settled[record.id])
                 case RestoredAllocation(stored_assignment, progress):
                     self._add_entry(stored_assignment)
                     if progress is not None:
@@ -274,13 +288,13 @@ class NodeJournal:
         self._is_loaded = True
         return allocations
 
-    def _read(self) -> list[JournalEntry]:
-        """Return all readable entries of the file.
+    def _read(self) -> list[tuple[JournalEntry, bytes]]:
+        """Return all readable entries of the file, each with its bytes.
 
         If parts are damaged, set `damage_text`, log it, and save a copy of the file.
         """
         data = self._file.read()
-        entries, damaged_bytes = decode_entries(data)
+        entries, damaged_bytes = split_entries(data)
         if damaged_bytes:
             self.damage_text = (
                 f"{damaged_bytes} of {len(data)} bytes of the node's journal are damaged and were skipped"
@@ -419,19 +433,26 @@ def frame_entry(body: bytes) -> bytes:
 
 
 def decode_entries(data: bytes) -> tuple[list[JournalEntry], int]:
-    """Return (the readable entries, the number of damaged bytes).
+    """Return (the readable entries, the number of damaged bytes)."""
+    entries, damaged_bytes = split_entries(data)
+    return [entry for entry, _ in entries], damaged_bytes
+
+
+def split_entries(data: bytes) -> tuple[list[tuple[JournalEntry, bytes]], int]:
+    """Return (the readable entries, each with its bytes, and the number of damaged bytes).
 
     A truncated entry at the end is neither returned nor counted as damage. Complete entries of unknown types are
     skipped.
     """
     offset, damaged_bytes = 0, 0
-    entries: list[JournalEntry] = []
+    entries: list[tuple[JournalEntry, bytes]] = []
     while offset < len(data):
         end = find_entry_end(data, offset)
         if end is not None:
             # A complete entry that cannot be decoded has an unknown type: another version wrote it.
             with contextlib.suppress(msgspec.MsgspecError):
-                entries.append(_decoder.decode(data[offset + HEADER_BYTES : end]))
+                encoded = data[offset:end]
+                entries.append((_decoder.decode(memoryview(encoded)[HEADER_BYTES:]), encoded))
                 offset = end
                 continue
         next_mark = data.find(ENTRY_MARK, offset + 1)

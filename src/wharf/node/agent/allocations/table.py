@@ -119,9 +119,8 @@ class AllocationTable:
 
     def _iter_volume_users(self, volume: str) -> Iterator[str]:
         """Yield the ids of the allocations that request the volume, have not ended, and are known to servers."""
-        for id in self.list_allocations():
-            allocation = self.find(id)
-            if allocation is None or allocation.record.is_over or allocation.assignment.job is None:
+        for id, allocation in self._live.items():
+            if allocation.stored_assignment.is_gone or allocation.assignment.job is None:
                 continue
             requests = list_volume_requests(allocation.assignment.allocation, allocation.assignment.job)
             if volume in [name for name, _ in requests.values()]:

@@ -1,11 +1,13 @@
 """Builds the reports about the node's allocations, none longer than servers accept.
 
-A change is reported once. If servers request a full report, ended allocations are sent first, in parts. The last part
-has `is_whole` set and contains everything that is left, so no running allocation is ever missing in it. A report that
+A change is reported once. If servers request a full report, ended allocations are sent first, in parts, without those
+whose end servers still have (ADR 98). The last part has `is_whole` set and contains everything that is left, so no
+running allocation is ever missing in it. A report that
 servers may or may not have received is repeated before any new one; servers recognize old ones by their number (ADR
 64).
 """
 
+from collections.abc import Collection
 from typing import Final, Protocol
 
 import msgspec
@@ -38,6 +40,10 @@ class AssignmentHandler(Protocol):
 
     def has_allocation(self, allocation_id: str) -> bool:
         """Return whether this node has the allocation and servers still know it."""
+        ...
+
+    def is_end_acknowledged(self, allocation_id: str) -> bool:
+        """Return whether servers have acknowledged that the allocation has ended. They may have lost this since."""
         ...
 
     def apply_assignment(self, assignment: messages.Assignment) -> None:
@@ -117,6 +123,23 @@ class ReportQueue:
         """Report all allocations in the next reports, not only changed ones."""
         self._must_report_all = True
 
+    @property
+    def is_full_report_due(self) -> bool:
+        """Whether the next report begins a full report; `begin_full_report` may limit it before."""
+        return self._must_report_all and self._remaining is None
+
+    def begin_full_report(self, open_ids: Collection[str] | None) -> None:
+        """Begin to report all allocations, except those that have ended and whose end servers have.
+
+        `open_ids` are the allocations whose end servers do not have, at any time since the full report was requested;
+        `None` if that is not known, so that everything is reported.
+        """
+        ids = self._handler.list_allocations()
+        if open_ids is not None:
+            ids = [id for id in ids if id in open_ids or not self._handler.is_end_acknowledged(id)]
+        self._remaining, self._running, self._report = ids[::-1], [], None
+        self._changed.clear()
+
     def take_next_report(self) -> messages.NodeReportRequest | None:
         """Return the report to send now; `None` if nothing is new.
 
@@ -125,9 +148,8 @@ class ReportQueue:
         """
         if self._report is not None and self._report.number < self._first_number:
             self.on_rejected()
-        if self._must_report_all and self._remaining is None:
-            self._remaining, self._running, self._report = self._handler.list_allocations()[::-1], [], None
-            self._changed.clear()
+        if self.is_full_report_due:
+            self.begin_full_report(None)
         if self._report is None:
             self._report = (
                 self._build_full_report_part(self._remaining)

@@ -16,6 +16,7 @@ from wharf.contract.client.errors import get_requested_delay_s
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.model.times import SECOND
+from wharf.contract.wire.nodes import messages
 from wharf.node.agent.servers.reports import AssignmentHandler, ReportQueue
 from wharf.node.credentials import NodeCredentials
 from wharf.world import World
@@ -225,6 +226,19 @@ class ServerSession:
                     self._handler.apply_assignment(assignment)
         return all((self._handler.find_assignment_index(id) or 0) >= desired[id] for id in changed)
 
+    async def _take_next_report(self) -> messages.NodeReportRequest | None:
+        """Return the report to send now; `None` if nothing is new. Raises `Refusal` and `Unreachable`.
+
+        Before a full report begins, servers are asked which ends they do not have: a node may remember the ends of a
+        hundred thousand allocations. The reply must be newer than the request for the report, so it may not be stale.
+        """
+        if self._reports.is_full_report_due:
+            response = await self._client.node_agents.list_assignments(
+                self._identity.id, self._identity.secret_id, without_ended=True
+            )
+            self._reports.begin_full_report(response.value)
+        return self._reports.take_next_report()
+
     async def _send_reports(self) -> None:
         """Send reports whenever an allocation has changed or a full report was requested, until canceled.
 
@@ -235,7 +249,7 @@ class ServerSession:
             await self._has_changes.wait()
             self._has_changes.clear()
             try:
-                while (report := self._reports.take_next_report()) is not None:
+                while (report := await self._take_next_report()) is not None:
                     if any(update.client_status.is_terminal for update in report.allocations):
                         # If servers knew of an end that this node forgot in a crash, the task would run again.
                         await self._handler.wait_until_stored()

@@ -9,8 +9,9 @@ from typing import Final
 from wharf.node.core.outcome import UNKNOWN, Outcome
 from wharf.node.drivers.docker import responses
 from wharf.node.drivers.docker.container import LOG_LABEL_NAMES, LOG_STREAMS, RUN_LABEL
+from wharf.node.drivers.docker.container_events import ContainerEvents
 from wharf.node.drivers.docker.engine import ContainerEngine
-from wharf.node.drivers.docker.errors import EngineNotFound, EngineRejected, EngineUnreachable
+from wharf.node.drivers.docker.errors import EngineRejected, EngineUnreachable
 from wharf.node.drivers.docker.logs import LogFollower
 from wharf.node.drivers.port import Watcher
 from wharf.node.rotated_files import RotatedFiles
@@ -20,6 +21,12 @@ log = logging.getLogger(__name__)
 
 RETRY_DELAY_S: Final = 1.0
 """Seconds before a request is repeated."""
+RECHECK_DELAY_S: Final = 0.5
+"""Seconds before a container is checked again that still runs after an event, or that was killed."""
+UNENDED_STATUSES: Final = ("created", "restarting", "removing")
+"""States of a container that does not run, but whose end is not final."""
+KILLED_EXIT_CODE: Final = 137
+"""The exit code of a container that was killed by signal 9."""
 CONTAINER_GONE_MESSAGE: Final = (
     "the container does not exist any more: it was removed by something other than this node, and its exit code is lost"
 )
@@ -59,6 +66,7 @@ class ContainerWatcher:
         self._engine = engine
         self._watcher = watcher
         self._progress_folder = progress_folder
+        self._events = ContainerEvents(world, engine)
 
     async def recover(self, run: ContainerRun) -> None:
         """Find the container of a run that was active when the agent ended, and watch it until its end.
@@ -116,16 +124,32 @@ class ContainerWatcher:
 
         Waits as long as the engine is unreachable.
         """
-        while True:
-            try:
-                await self._engine.wait_for_exit(run.container)
-            except EngineNotFound:
-                return None
-            except (EngineUnreachable, EngineRejected):
-                await asyncio.sleep(RETRY_DELAY_S)
-            info = await self._inspect(run)
-            if info is None or (not info.state.running and info.state.status not in ("created", "restarting")):
-                return info
+        was_woken = False
+        with self._events.subscribe(run.container) as may_have_ended:
+            while True:
+                may_have_ended.clear()
+                info = await self._inspect(run)
+                if info is None:
+                    return None
+                if not info.state.running and info.state.status not in UNENDED_STATUSES:
+                    return await self._confirm_kill(run, info)
+                # An engine may send the event shortly before it stores the new state.
+                wait_s = RECHECK_DELAY_S if was_woken else self._events.check_interval_s
+                try:
+                    async with asyncio.timeout(wait_s):
+                        was_woken = await may_have_ended.wait()
+                except TimeoutError:
+                    was_woken = False
+
+    async def _confirm_kill(self, run: ContainerRun, ended: responses.ContainerInfo) -> responses.ContainerInfo | None:
+        """Return the details of an ended container; `None` if it was killed in order to be removed.
+
+        An engine that removes a running container first kills it.
+        """
+        if ended.state.exit_code != KILLED_EXIT_CODE or ended.state.oom_killed:
+            return ended
+        await asyncio.sleep(RECHECK_DELAY_S)
+        return await self._inspect(run)
 
     def _build_log_follower(self, run: ContainerRun, info: responses.ContainerInfo) -> LogFollower | None:
         """Return the object that copies the container's output to the log files.

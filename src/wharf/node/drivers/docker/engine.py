@@ -44,14 +44,6 @@ class RegistryAuth(NamedTuple):
         return base64.urlsafe_b64encode(data).decode()
 
 
-class ContainerExit(NamedTuple):
-    """The exit of a container, as the engine reports it."""
-
-    code: int
-    error: str
-    """An error of the engine, not of the task."""
-
-
 class ContainerEngine:
     """The client of one container engine.
 
@@ -182,13 +174,16 @@ class ContainerEngine:
             "GET", "/containers/json", list[responses.ContainerListItem], params={"all": "true", "filters": filters}
         )
 
-    async def wait_for_exit(self, container: str) -> ContainerExit:
-        """Wait until the container does not run, and return its exit code. There is no timeout."""
+    @contextlib.asynccontextmanager
+    async def open_events(self) -> AsyncIterator[AsyncIterator[responses.EngineEvent]]:
+        """Open the stream of events of containers, and yield it once the engine has accepted the request.
+
+        Podman answers a request to wait for one container by polling it as fast as it can, so this is not used.
+        """
+        filters = msgspec.json.encode({"type": ["container"]}).decode()
         timeout = httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S)
-        result = await self._request_json(
-            "POST", f"/containers/{container}/wait", responses.WaitResult, timeout=timeout
-        )
-        return ContainerExit(result.status_code, result.error.message if result.error else "")
+        async with self._open_stream("GET", "/events", params={"filters": filters}, timeout=timeout) as response:
+            yield (_decode(line, responses.EngineEvent) async for line in _split_lines(response))
 
     async def stream_logs(
         self, container: str, *, is_tty: bool, follow: bool, since: str = "", timestamps: bool = False

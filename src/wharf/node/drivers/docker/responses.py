@@ -113,17 +113,17 @@ class CreatedObject(msgspec.Struct, rename="pascal"):
     warnings: list[str] | None = None
 
 
-class WaitError(msgspec.Struct, rename="pascal"):
-    """An error of the engine during the wait for a container."""
+class EventActor(msgspec.Struct):
+    """The object of an event."""
 
-    message: str = ""
+    id: str = msgspec.field(name="ID", default="")
 
 
-class WaitResult(msgspec.Struct, rename="pascal"):
-    """The response to a request that waits for the end of a container."""
+class EngineEvent(msgspec.Struct, rename="pascal"):
+    """One event in the stream of events of containers."""
 
-    status_code: int = 0  # the exit code of the container
-    error: WaitError | None = None
+    action: str = ""  # such as `die`
+    actor: EventActor = msgspec.field(default_factory=EventActor)
 
 
 class ExecState(msgspec.Struct, rename="pascal"):

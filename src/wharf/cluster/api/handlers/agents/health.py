@@ -1,6 +1,8 @@
 """Health checks of the log and of the scheduler process, which always return within seconds."""
 
 import asyncio
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from wharf.cluster.engines.port import LogEngine, LogHealth, LogUnavailable
@@ -8,6 +10,7 @@ from wharf.cluster.server.rpc.handlers.agents import GET_SERVER_METRICS
 from wharf.cluster.server.rpc.method import EmptyMessage
 from wharf.cluster.server.server import Server
 from wharf.contract.model.refusal import Refusal
+from wharf.world.disk_space import measure_disk_space
 
 HEALTH_TIMEOUT_S: Final = 2.0
 """Health checks need a reply within 3 s: a log or process that does not answer within this time is unhealthy."""
@@ -22,6 +25,28 @@ async def check_engine_health(engine: LogEngine) -> LogHealth:
         return LogHealth(writable=False, why=str(error))
     except TimeoutError:
         return LogHealth(writable=False, why=f"the log has not answered for {HEALTH_TIMEOUT_S:g} s")
+
+
+async def find_disk_problem(folders: Sequence[Path]) -> tuple[bool, str]:
+    """Return whether the disk of one of the node's folders is full, and a sentence if one is full or nearly full.
+
+    A disk that does not answer counts as full.
+    """
+    loop = asyncio.get_running_loop()
+    problem = ""
+    for folder in folders:
+        try:
+            async with asyncio.timeout(HEALTH_TIMEOUT_S / len(folders)):
+                space = await loop.run_in_executor(None, measure_disk_space, folder)
+        except FileNotFoundError:
+            continue  # The node is starting and has not created it yet.
+        except (OSError, TimeoutError) as error:
+            return True, f"the disk of {folder} cannot be used: {error or 'it does not answer'}"
+        if space.is_full:
+            return True, f"the disk of {folder} is full: free some space; no task starts until then"
+        if space.is_nearly_full:
+            problem = f"the disk of {folder} {space.describe_shortage()}: free some space before no task starts"
+    return False, problem
 
 
 async def find_brain_problem(server: Server) -> str:

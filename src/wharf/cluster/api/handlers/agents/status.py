@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from wharf.cluster.api.handlers.agents.health import check_engine_health, find_brain_problem
+from wharf.cluster.api.handlers.agents.health import check_engine_health, find_brain_problem, find_disk_problem
 from wharf.cluster.api.relay.members import find_member
 from wharf.cluster.api.requests.parameters import FALSE_WORDS, TRUE_WORDS
 from wharf.cluster.api.requests.request import Request
@@ -99,11 +99,19 @@ class AgentActions:
         """
         parts, has_node = request.get_texts("type"), self._server.agent.info.has_node
         health = agents_wire.AgentHealth(
-            client=_build_client_health(has_node=has_node) if "client" in parts or (not parts and has_node) else None,
+            client=await self._read_client_health() if "client" in parts or (not parts and has_node) else None,
             server=await self._read_server_health() if "server" in parts or not parts else None,
         )
         is_healthy = all(part is None or part.ok for part in (health.client, health.server))
         return ActionResult(health, status=200 if is_healthy else 500)
+
+    async def _read_client_health(self) -> agents_wire.HealthReport:
+        """Return whether this agent has a node whose disks have space. A nearly full disk is a warning."""
+        info = self._server.agent.info
+        if not info.has_node:
+            return agents_wire.HealthReport(False, "client not enabled")
+        is_full, problem = await find_disk_problem(info.node_folders)
+        return agents_wire.HealthReport(not is_full, problem or "ok")
 
     async def _read_server_health(self) -> agents_wire.HealthReport:
         """Return whether a leader is known, the log is writable and the scheduler process answers.
@@ -245,10 +253,6 @@ def _build_own_member_view(server: Server) -> agents_wire.AgentMember:
         ),
         member_count=1,
     )
-
-
-def _build_client_health(*, has_node: bool) -> agents_wire.HealthReport:
-    return agents_wire.HealthReport(has_node, "ok" if has_node else "client not enabled")
 
 
 class ClusterStatusActions:

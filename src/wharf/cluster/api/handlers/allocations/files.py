@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from wharf.cluster.api.access_control import get_request_token
+from wharf.cluster.api.handlers.allocations.log_streamer import LogStreamer, is_relayed_within_region
 from wharf.cluster.api.handlers.allocations.node_calls import NodeCaller, check_task
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, EncodedBody, StreamedBody
@@ -21,6 +22,7 @@ from wharf.contract.model.allocations.logs import unpack_log_tails
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
 from wharf.contract.model.secrets import make_migrate_token
+from wharf.contract.wire.allocations.log_frames import LogFrame
 
 RETAINED_LOG_FOLDER: Final = "kept-by-servers"
 """The folder of the file name that is sent with a retained log. Offsets count from the first retained byte."""
@@ -46,6 +48,7 @@ class FileActions:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._nodes = NodeCaller(server)
+        self._logs = LogStreamer(server.world, self._nodes)
 
     async def list_folder(self, request: Request) -> ActionResult:
         return await self._nodes.call_allocation_node(request)
@@ -71,7 +74,8 @@ class FileActions:
     async def stream_logs(self, request: Request) -> ActionResult:
         """Stream a log of a task from its node.
 
-        If the node cannot provide it and the allocation is finished, send the last lines that the servers store.
+        If the node cannot provide it and the allocation is finished, send the last lines that the servers store. A
+        followed log continues where it was when the node's agent restarts.
         """
         task = request.get_text("task")
         if not task:
@@ -83,9 +87,13 @@ class FileActions:
             request, lambda allocation, job: _check_logs_enabled(allocation, job, task)
         )
         try:
+            if request.get_flag("follow") and not is_relayed_within_region(request):
+                return _make_safe(await self._logs.follow(request, allocation))
             return _make_safe(await self._nodes.call_node(request, allocation.node_id, allocation_id=allocation.id))
         except Refusal as refusal:
-            retained = read_retained_log(request, allocation) if refusal.code in LOGS_UNAVAILABLE_CODES else None
+            is_resumed = bool(request.get_text("file"))  # The retained lines are not a part of that file.
+            may_use_retained = refusal.code in LOGS_UNAVAILABLE_CODES and not is_resumed
+            retained = read_retained_log(request, allocation) if may_use_retained else None
             if retained is None:
                 raise
             return _make_safe(retained)
@@ -117,17 +125,6 @@ def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
     }
 
 
-class RetainedLogFrame(msgspec.Struct, omit_defaults=True, rename={"offset": "Offset", "data": "Data", "file": "File"}):
-    """One frame of a log stream."""
-
-    offset: int = 0
-    """Position in the log after this frame, in bytes."""
-    data: str = ""
-    """The bytes in base64."""
-    file: str = ""
-    """The name of the log file."""
-
-
 def read_retained_log(request: Request, allocation: Allocation) -> ActionResult | None:
     """Return the requested part of the log that the servers store, or `None` if they store nothing."""
     if not allocation.is_client_terminal:
@@ -141,7 +138,7 @@ def read_retained_log(request: Request, allocation: Allocation) -> ActionResult 
     data = text[begin:]
     if request.get_flag("plain"):
         return ActionResult(EncodedBody(data, "text/plain"))
-    frame = RetainedLogFrame(len(text), base64.b64encode(data).decode(), f"{RETAINED_LOG_FOLDER}/{task}.{stream}")
+    frame = LogFrame(len(text), base64.b64encode(data).decode(), f"{RETAINED_LOG_FOLDER}/{task}.{stream}")
     return ActionResult(EncodedBody(msgspec.json.encode(frame) if data else b"", "application/json"))
 
 

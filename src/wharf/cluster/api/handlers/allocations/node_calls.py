@@ -4,7 +4,8 @@ The server checks the request, the allocation and the caller's rights. The node 
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from wharf.cluster.api.relay.members import relay_to_node_holder
 from wharf.cluster.api.requests.request import Request
@@ -16,6 +17,7 @@ from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.refusal import invalid_request
 
+EMPTY_PARAMETERS: Final[Mapping[str, str | bool | int]] = MappingProxyType({})
 AllocationCheck = Callable[[Allocation, Job | None], None]
 """Raises a `Refusal` if the request is not possible for the allocation. The job is the version that was placed."""
 
@@ -28,13 +30,23 @@ class NodeCaller:
     def __init__(self, server: Server) -> None:
         self._server = server
 
-    async def call_node(self, request: Request, node_id: str, *, allocation_id: str = "") -> ActionResult:
-        """Return the node's reply to the request. Raises `Refusal` if the node cannot be reached."""
+    async def call_node(
+        self,
+        request: Request,
+        node_id: str,
+        *,
+        allocation_id: str = "",
+        changed_parameters: Mapping[str, str | bool | int] = EMPTY_PARAMETERS,
+    ) -> ActionResult:
+        """Return the node's reply to the request. Raises `Refusal` if the node cannot be reached.
+
+        `changed_parameters` replace parameters of the request.
+        """
         try:
             channel = self._server.node_channels.channel_to(node_id)
         except NoNodePath:
-            return await relay_to_node_holder(self._server, request, node_id)
-        reply = await channel.call(build_node_call(request, allocation_id))
+            return await relay_to_node_holder(self._server, request, node_id, changed_parameters)
+        reply = await channel.call(build_node_call(request, allocation_id, changed_parameters))
         if reply.parts is not None:
             return ActionResult(StreamedBody(reply.parts, reply.content_type))
         return ActionResult(EncodedBody(reply.body, reply.content_type))
@@ -64,14 +76,17 @@ class NodeCaller:
         return allocation
 
 
-def build_node_call(request: Request, allocation_id: str) -> NodeCall:
+def build_node_call(
+    request: Request, allocation_id: str, changed_parameters: Mapping[str, str | bool | int] = EMPTY_PARAMETERS
+) -> NodeCall:
     """Return the request as a message to the node.
 
-    Its verb is the endpoint's name without `client.`, such as `restart`.
+    Its verb is the endpoint's name without `client.`, such as `restart`. `changed_parameters` replace parameters of the
+    request.
     """
     verb = request.endpoint.name.removeprefix("client.")
     parameters = {name: value for name, value in request.parameters.items() if not isinstance(value, tuple)}
-    return NodeCall(verb, allocation_id, parameters, request.body)
+    return NodeCall(verb, allocation_id, {**parameters, **changed_parameters}, request.body)
 
 
 def check_task(allocation: Allocation, job: Job | None, task: str) -> None:

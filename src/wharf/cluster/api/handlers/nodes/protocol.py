@@ -35,7 +35,7 @@ from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, JOB_VERSIONS, NODE_POOLS, NODES
 from wharf.cluster.state.watches import watch_index
-from wharf.contract.model.allocations.allocation import Allocation
+from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
 from wharf.contract.model.secrets import hash_secret, make_migrate_token
@@ -53,6 +53,8 @@ MAX_FETCHED_IDS: Final = 10_000
 """Limits the size of one reply with whole allocations."""
 MAX_IDENTITY_NAMES: Final = 100
 """Limits the CPU time of one request: a signature takes about a millisecond."""
+REPORTED_END_STATUSES: Final = frozenset((ClientStatus.COMPLETE, ClientStatus.FAILED))
+"""States of an ended allocation that only a report of its node sets."""
 SHUTDOWN_DRAIN_MESSAGE: Final = "the node shuts down"
 RETURN_DRAIN_MESSAGE: Final = "the node is back"
 
@@ -62,10 +64,16 @@ def list_assignment_indexes(replica: Replica, request: Request, options: QueryOp
 
     The node uses it to fetch only allocations that changed. The index of the result is the greatest of them, so that
     changes of other nodes do not wake this node. It does not fall when an allocation is garbage-collected.
+
+    With `without_ended`, allocations are left out if the node has reported their end. A lost allocation is not: only
+    servers have declared that it ended.
     """
     _require_node(replica, request)
     node_id = request.get_path_value("node_id")
-    indexes = {a.id: _get_assignment_index(replica, a) for a in replica.list_by_index(ALLOCATIONS_ON_NODE, node_id)}
+    allocations = replica.list_by_index(ALLOCATIONS_ON_NODE, node_id)
+    if request.get_flag("without_ended"):
+        allocations = [each for each in allocations if each.client_status not in REPORTED_END_STATUSES]
+    indexes = {each.id: _get_assignment_index(replica, each) for each in allocations}
     index = max(indexes.values(), default=1)
     return ReadResult(
         indexes, max(index, min(options.index, replica.index)), [watch_index(ALLOCATIONS_ON_NODE, node_id)]
