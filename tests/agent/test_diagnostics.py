@@ -1,6 +1,7 @@
 """Diagnostics of an agent over HTTP: log streams, stacks, metrics and snapshots, with real processes."""
 
 import base64
+import gzip
 import io
 import json
 import tarfile
@@ -133,8 +134,45 @@ def test_a_profile_and_the_command_line_are_returned(agent: RunningAgent) -> Non
     assert ";" in stack
     assert int(count) > 10
     assert b"wharf.agent.child\0api\0" in fetch(agent, "/v1/agent/pprof/cmdline")[1]
-    assert fetch(agent, "/v1/agent/pprof/heap") == (404, b"Pprof profile not found profile: heap")
+    assert fetch(agent, "/v1/agent/pprof/block") == (404, b"Pprof profile not found profile: block")
     assert fetch(agent, "/v1/agent/pprof/trace")[0] == 501
+
+
+def test_a_memory_profile_is_returned_as_text(agent: RunningAgent) -> None:
+    status, body = fetch(agent, "/v1/agent/pprof/heap?seconds=1")
+
+    assert status == 200
+    assert body.startswith(b"memory profile: allocations of 1 s that are still in use\nbytes: ")
+    assert b"wharf" in body
+
+
+@pytest.mark.parametrize(
+    ("path", "default_type"),
+    [("heap", b"inuse_space"), ("allocs", b"alloc_space"), ("profile", b"nanoseconds")],
+)
+def test_profiles_are_returned_in_the_format_of_pprof(agent: RunningAgent, path: str, default_type: bytes) -> None:
+    status, body = fetch(agent, f"/v1/agent/pprof/{path}?seconds=1&debug=0")
+
+    assert (status, default_type in gzip.decompress(body)) == (200, True)
+
+
+def test_the_monitor_streams_the_log_of_the_agent_of_a_node(agent: RunningAgent) -> None:
+    wait_until(lambda: agent.get("/v1/nodes"), what="the node has registered")
+    (node,) = json.loads(fetch(agent, "/v1/nodes")[1])
+    path = f"/v1/agent/monitor?node_id={node['ID']}&plain=true&log_level=debug&log_json=true"
+    wait_until(lambda: fetch(agent, f"/v1/client/stats?node_id={node['ID']}")[0] == 200, what="the node is connected")
+
+    with urllib.request.urlopen(agent.address + path, timeout=ANSWERED_WITHIN_S) as lines:
+        seen: set[str] = set()
+
+        def has_arrived() -> bool:
+            fetch(agent, "/v1/agent/reload", method="PUT")
+            seen.add(json.loads(lines.readline())["process"])
+            return "agent" in seen
+
+        wait_until(has_arrived, what="a line of the agent has arrived")
+    unknown = "00000000-0000-0000-0000-000000000000"
+    assert fetch(agent, f"/v1/agent/monitor?node_id={unknown}") == (404, f"Unknown node {unknown}".encode())
 
 
 def test_the_report_of_the_machine_contains_no_secrets(agent: RunningAgent) -> None:

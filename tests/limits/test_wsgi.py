@@ -11,8 +11,9 @@ import pytest
 from tests.limits.decision_services import ADA, DIRECTORY, RecordedReply, count_slots, count_used
 from tests.waiting import wait_until
 from wharf.limits.rate_limiter import LimiterStartError, RateLimiter, load_settings
-from wharf.limits.wsgi import Environ, LimitsMiddleware, StartResponse
+from wharf.limits.wsgi import MAX_REOPEN_DELAY_S, Environ, LimitsMiddleware, StartResponse
 from wharf.world import RealWorld
+from wharf.world.simulated import SimulatedWorld
 
 
 class WsgiCaller:
@@ -28,7 +29,18 @@ class WsgiCaller:
         self.bodies: list[bytes] = []
         """The bodies that the application has read."""
         self.cpu_s = 0.0
-        self.middleware = LimitsMiddleware(self._application, lambda: self.limits, read_cpu_s=lambda: self.cpu_s)
+        self.now_s = 0.0
+        self.openings = 0
+        self.middleware = LimitsMiddleware(
+            self._application,
+            self._make_limiter,
+            read_cpu_s=lambda: self.cpu_s,
+            world=SimulatedWorld(1, lambda: self.now_s),
+        )
+
+    def _make_limiter(self) -> RateLimiter:
+        self.openings += 1
+        return self.limits
 
     def _application(self, environ: Environ, start: StartResponse) -> Iterable[bytes]:
         self.bodies.append(environ["wsgi.input"].read())
@@ -121,11 +133,27 @@ def test_a_limiter_that_cannot_open_leaves_no_thread_and_opens_later(tmp_path: P
         with pytest.raises(LimiterStartError):
             caller.request()
         assert list_limiter_threads() == before
+        caller.now_s += MAX_REOPEN_DELAY_S
 
     (tmp_path / "data").unlink()
     assert caller.request().status == 200
     caller.middleware.close()
     assert list_limiter_threads() == before
+
+
+def test_a_limiter_that_cannot_open_is_not_tried_again_by_every_request(tmp_path: Path) -> None:
+    caller = WsgiCaller(tmp_path)
+    (tmp_path / "data").write_text("a file where the data folder belongs")
+
+    for _ in range(200):
+        caller.now_s += 0.5
+        with pytest.raises(LimiterStartError):
+            caller.request()
+    tried = caller.openings
+    with pytest.raises(LimiterStartError, match=r"The next attempt is possible in \d+\.\d s"):
+        caller.request()
+
+    assert 4 < tried < 14
 
 
 def test_a_limiter_that_cannot_be_made_leaves_no_thread() -> None:

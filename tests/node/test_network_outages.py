@@ -89,7 +89,7 @@ def check_jobs(cluster: Cluster, before: dict[str, Any], restored_ns: int) -> No
     assert 0 == goes["TaskStates"]["t"]["Restarts"]
     assert "0" == find_termination(ends)["exit_code"]
     events = ends["TaskStates"]["t"]["Events"]
-    assert ["Received", "Started", "Terminated"] == [event["Type"] for event in events][:3]
+    assert ["Received", "Task Setup", "Started", "Terminated"] == [event["Type"] for event in events][:4]
     assert sorted(event["Time"] for event in events) == [event["Time"] for event in events]
     (end,) = [event["Time"] for event in events if event["Type"] == "Terminated"]
     assert end < restored_ns

@@ -43,13 +43,32 @@ async def test_a_wait_for_a_set_event_returns_at_once() -> None:
     assert await wait_for_event(event, 0.0)
 
 
-def test_a_task_that_swallows_its_first_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def swallow_once() -> None:
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
+    await asyncio.Event().wait()
+
+
+def test_a_coroutine_that_swallows_its_first_cancellation_does_not_block_those_that_run_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(tasks, "CANCEL_INTERVAL_S", 0.01)
 
-    async def swallow_once() -> None:
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.Event().wait()
-        await asyncio.Event().wait()
+    async def end_at_once() -> int:
+        await asyncio.sleep(0)
+        return 7
+
+    async def run() -> tuple[bool, int]:
+        first, other = await asyncio.wait_for(
+            tasks.run_until_first(RealWorld(), first=end_at_once(), other=swallow_once()), 5.0
+        )
+        return other.cancelled(), first.result()
+
+    assert asyncio.run(run()) == (True, 7)
+
+
+def test_a_task_that_swallows_its_first_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "CANCEL_INTERVAL_S", 0.01)
 
     async def run() -> bool:
         task = RealWorld().start_task(swallow_once(), name="stubborn")

@@ -4,37 +4,29 @@ Data of other processes comes from the control socket, and facts of the host fro
 """
 
 import asyncio
-import collections
 import os
 import platform
 import socket
-import sys
-import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 from wharf import __version__
-from wharf.agent.data_folder import CONTROL_SOCKET
+from wharf.agent import profiles
 from wharf.agent.errors import CommandError
 from wharf.agent.identity import get_agent_name
-from wharf.agent.logs.lines import get_level_number, render_line
+from wharf.agent.logs.following import AgentLogReader, build_unavailable_refusal
 from wharf.agent.logs.redaction import REDACTED, Redactor, is_secret_name
 from wharf.agent.node_identities import read_own_node_id
 from wharf.agent.process_context import ProcessContext
 from wharf.agent.snapshots.transfer import SnapshotTransfer, read_file_chunks
-from wharf.agent.supervision.channel import MessageDecoder
-from wharf.agent.supervision.control import ControlLogRequest, DebugReply, DebugRequest, send_control_request
-from wharf.agent.supervision.log_followers import FollowedLogLines
+from wharf.agent.supervision.control import DebugReply, DebugRequest, send_control_request
 from wharf.cluster.engines.port import LogEngine
 from wharf.cluster.server.agent_interface import AgentInfo, HostInfo, ProcessInfo, SavedSnapshot
 from wharf.cluster.server.metrics import MetricFilter
 from wharf.config.values import redact_settings
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
-from wharf.world.framing import encode_frame
-from wharf.world.unix_sockets import shorten_socket_path
 
 MAX_HOST_FILE_BYTES: Final = 100_000
 """Limits how much of each file of the host is returned."""
@@ -95,43 +87,8 @@ def _read_text(path: Path) -> str:
         return ""
 
 
-SAMPLES_PER_S: Final = 100
-"""How often `sample_stacks` samples each thread."""
-MAX_STACK_FRAMES: Final = 100
-"""Limits the length of a sampled stack in deep recursion."""
-
-
-def sample_stacks(seconds: float) -> str:
-    """Sample the stacks of all threads and return them in folded form, most frequent first.
-
-    Each line has the functions from the outermost on, joined by `;`, then the number of samples. Call it on a thread of
-    its own, which it does not sample.
-    """
-    own_ident = threading.get_ident()
-    counts: collections.Counter[str] = collections.Counter()
-    pause = threading.Event()
-    for _ in range(max(1, round(seconds * SAMPLES_PER_S))):
-        names = {thread.ident: thread.name for thread in threading.enumerate()}
-        for ident, frame in sys._current_frames().items():
-            if ident != own_ident:
-                counts[f"{names.get(ident, ident)};{_fold_stack(frame)}"] += 1
-        pause.wait(1 / SAMPLES_PER_S)
-    return "".join(f"{stack} {count}\n" for stack, count in counts.most_common())
-
-
-def _fold_stack(frame: FrameType | None) -> str:
-    """Return the functions of a stack, outermost first, joined by `;`."""
-    calls: list[str] = []
-    while frame is not None and len(calls) < MAX_STACK_FRAMES:
-        module = frame.f_globals.get("__name__", "?")
-        calls.append(f"{module}.{frame.f_code.co_qualname}:{frame.f_lineno}")
-        frame = frame.f_back
-    return ";".join(reversed(calls))
-
-
 CONTROL_TIMEOUT_S: Final = 10.0
 """How long a request waits for the parent process on the control socket."""
-READ_CHUNK_BYTES: Final = 65_536
 
 
 class AgentInspection:
@@ -180,26 +137,9 @@ class AgentInspection:
         if reply.problem:
             raise invalid_request(reply.problem)
 
-    async def follow_log(self, level: str, *, as_json: bool) -> AsyncGenerator[str, None]:
+    def follow_log(self, level: str, *, as_json: bool) -> AsyncGenerator[str, None]:
         """Yield log lines of this level and above from all processes of the agent, as they are written."""
-        inbox: MessageDecoder[FollowedLogLines] = MessageDecoder(FollowedLogLines)
-        try:
-            with shorten_socket_path(self._folder / CONTROL_SOCKET) as name:
-                reader, writer = await asyncio.open_unix_connection(name)
-        except OSError as error:
-            raise _build_unavailable_refusal(error) from error
-        try:
-            writer.write(encode_frame(ControlLogRequest(get_level_number(level))))
-            while data := await reader.read(READ_CHUNK_BYTES):
-                for message in inbox.feed(data):
-                    if message.missed:
-                        yield f"({message.missed} lines were skipped: they were written faster than they were read)"
-                    for line in message.lines:
-                        yield line if as_json else render_line(line)
-        except OSError as error:
-            raise _build_unavailable_refusal(error) from error
-        finally:
-            writer.close()
+        return AgentLogReader(self._folder).follow_log(level, as_json=as_json)
 
     async def list_processes(self) -> Sequence[ProcessInfo]:
         """Return the agent process and its children with their stacks. Raises `Refusal` if the agent is silent."""
@@ -208,7 +148,7 @@ class AgentInspection:
                 send_control_request, self._folder, DebugRequest(), timeout_s=CONTROL_TIMEOUT_S
             )
         except CommandError as error:
-            raise _build_unavailable_refusal(error) from error
+            raise build_unavailable_refusal(error) from error
         if not isinstance(reply, DebugReply):
             raise Refusal(RefusalCode.UNAVAILABLE, "the agent does not answer")
         children = [
@@ -223,9 +163,29 @@ class AgentInspection:
         ]
         return [ProcessInfo("agent", 0, "ready", 0, reply.agent_stacks), *children]
 
-    async def profile_process(self, seconds: float) -> str:
-        """Return the sampled stacks of this process over this many seconds."""
-        return await asyncio.to_thread(sample_stacks, seconds)
+    async def profile_process(self, seconds: float, *, as_pprof: bool) -> bytes:
+        """Return the sampled stacks of this process over this many seconds, as text or in the format of pprof."""
+        samples = await asyncio.to_thread(profiles.sample_stacks, seconds)
+        if not as_pprof:
+            return profiles.render_folded(samples).encode()
+        now_ns = self._context.world.now_ns()
+        return await asyncio.to_thread(
+            profiles.encode_pprof, samples, profiles.CPU_VALUE_TYPES, time_ns=now_ns, seconds=seconds
+        )
+
+    async def profile_memory(self, profile: str, seconds: float, *, as_pprof: bool) -> bytes:
+        """Return the allocations of these seconds that are still in use, as text or in the format of pprof.
+
+        `profile` is `heap` or `allocs`: the names of the values differ. Raises `Refusal` while another one is measured.
+        """
+        samples = await asyncio.to_thread(profiles.trace_allocations, seconds)
+        if not as_pprof:
+            return profiles.render_memory(samples, seconds).encode()
+        value_types = profiles.MEMORY_VALUE_TYPES[profile]
+        now_ns = self._context.world.now_ns()
+        return await asyncio.to_thread(
+            profiles.encode_pprof, samples, value_types, time_ns=now_ns, seconds=min(seconds, profiles.MAX_TRACED_S)
+        )
 
     async def read_host(self) -> HostInfo:
         return await asyncio.to_thread(read_host_facts, Redactor(self._context.order.log.secrets))
@@ -245,7 +205,3 @@ class AgentInspection:
 
     async def restore_snapshot(self, engine: LogEngine, parts: AsyncIterator[bytes]) -> int:
         return await self._snapshots.restore(engine, parts)
-
-
-def _build_unavailable_refusal(error: Exception) -> Refusal:
-    return Refusal(RefusalCode.UNAVAILABLE, f"the agent does not answer: {error}")

@@ -41,6 +41,7 @@ from wharf.agent.supervision.channel import (
 from wharf.cluster.server.agent_interface import format_stacks
 from wharf.config.settings import AgentSettings
 from wharf.world import RealWorld
+from wharf.world.tasks import cancel_tasks
 
 ORPHAN_GRACE_S: Final = 3.0
 """How long a child may run on after its parent is gone. Then it exits, because nobody else would end a child that hangs."""
@@ -115,9 +116,7 @@ class ProcessContext:
     async def wait_for_first(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
         """Wait until the first task ends, then cancel the others. Raises the exception of the task that ended."""
         done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for unfinished in others:
-            unfinished.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await cancel_tasks(*others)
         for task in done:
             task.result()
 

@@ -17,6 +17,7 @@ from wharf.limits.core.callers.credentials import hash_secret
 from wharf.limits.gateway.gateway import Gateway
 from wharf.limits.rate_limiter import RateLimiter, load_settings
 from wharf.world import World
+from wharf.world.tasks import cancel_tasks
 
 REPORT_INTERVAL_S: Final = 5.0
 """How often the table of callers is printed."""
@@ -136,9 +137,7 @@ async def run_demo(
             print_line(_render_table(callers, round(world.monotonic_s() - started_s)))
         print_line("\nDemonstration ended. To limit a service of your own, run `wharf gateway --upstream URL`.")
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_tasks(*tasks)
         await gateway.close()
         await admin.close()
         await limits.close()

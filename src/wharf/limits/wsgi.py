@@ -15,7 +15,9 @@ from typing import Any, Final, TypeVar
 from wharf.limits.decisions.headers import EXPOSED_HEADERS, HeaderPair, filter_reply_headers, get_reason_phrase
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply
 from wharf.limits.decisions.service import MAX_BODY_BYTES, DecisionService
-from wharf.limits.rate_limiter import RateLimiter
+from wharf.limits.rate_limiter import LimiterStartError, RateLimiter
+from wharf.world import RealWorld, World
+from wharf.world.backoff import Backoff
 from wharf.world.tasks import cancel_tasks
 
 T = TypeVar("T")
@@ -26,6 +28,11 @@ Application = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 OPEN_TIMEOUT_S: Final = 30.0
 """How long a request waits for the limiter to open or close, such as while it reads its counters."""
+MIN_REOPEN_DELAY_S: Final = 1.0
+MAX_REOPEN_DELAY_S: Final = 30.0
+"""How long no request tries to open a limiter after it could not be opened: at first, and after many failures. Protects the
+threads of the server: each attempt may take `OPEN_TIMEOUT_S`, and all other requests wait for it.
+"""
 STOP_TIMEOUT_S: Final = 5.0
 """How long the limiter's tasks, and then its thread, may take to end; a thread that takes longer is abandoned."""
 MAX_LENGTH_DIGITS: Final = 19
@@ -46,7 +53,14 @@ class LimitsMiddleware:
         *,
         has_pages: bool = True,
         read_cpu_s: Callable[[], float] = time.thread_time,
+        world: World | None = None,
     ) -> None:
+        self._world = world if world is not None else RealWorld()
+        self._backoff = Backoff(self._world.random, min_s=MIN_REOPEN_DELAY_S, max_s=MAX_REOPEN_DELAY_S)
+        self._reopen_at_s = float("-inf")
+        """When the limiter may be opened again after a failure, on the monotonic clock."""
+        self._last_failure = ""
+        """Why the limiter could not be opened; empty: it was not tried, or it is open."""
         self._application = application
         self._make_limiter = make_limiter
         self._has_pages = has_pages
@@ -57,13 +71,32 @@ class LimitsMiddleware:
         self._limiter: RateLimiter | None = None
 
     def _get_decision_service(self) -> DecisionService:
-        """Return the decision service. The first call opens the limiter."""
+        """Return the decision service. The first call opens the limiter.
+
+        Raises the error of the limiter if it cannot open, and `LimiterStartError` at once until it may be tried again.
+        """
         if self._limiter is None:
             with self._lock:
                 if self._limiter is None:
-                    self._open()
+                    self._open_with_backoff()
         assert self._limiter is not None
         return self._limiter.decision_service
+
+    def _open_with_backoff(self) -> None:
+        """Open the limiter, unless it failed a short time ago: then raise `LimiterStartError` at once."""
+        left_s = self._reopen_at_s - self._world.monotonic_s()
+        if left_s > 0:
+            raise LimiterStartError(
+                f"the limiter could not be opened: {self._last_failure}. The next attempt is possible in {left_s:.1f} s"
+            )
+        try:
+            self._open()
+        except Exception as error:
+            self._last_failure = str(error) or type(error).__name__
+            self._reopen_at_s = self._world.monotonic_s() + self._backoff.next_delay_s()
+            raise
+        self._backoff.reset()
+        self._last_failure = ""
 
     def _open(self) -> None:
         """Start the limiter's thread, and open the limiter in it. If that fails, the thread ends again."""

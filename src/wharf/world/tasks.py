@@ -21,9 +21,7 @@ async def run_until_first(world: World, **coroutines: Coroutine[Any, Any, Any]) 
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        _request_cancellation(tasks)
-        if not _is_caller_closing():
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await _cancel_until_ended(tasks)
     return tasks
 
 
@@ -35,6 +33,14 @@ async def cancel_tasks(*tasks: asyncio.Task[Any]) -> None:
 
     If the caller's coroutine is closed, because its event loop has ended, the tasks are only cancelled.
     """
+    await _cancel_until_ended(tasks)
+    for task in tasks:
+        if task.done() and not task.cancelled():
+            task.exception()  # Read it, so that asyncio does not log it.
+
+
+async def _cancel_until_ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel the tasks, again after every `CANCEL_INTERVAL_S`, until all of them have ended."""
     remaining = [task for task in tasks if not task.done()]
     if _is_caller_closing():
         _request_cancellation(remaining)
@@ -43,9 +49,6 @@ async def cancel_tasks(*tasks: asyncio.Task[Any]) -> None:
         _request_cancellation(remaining)
         _, unfinished = await asyncio.wait(remaining, timeout=CANCEL_INTERVAL_S)
         remaining = [task for task in remaining if task in unfinished]
-    for task in tasks:
-        if not task.cancelled():
-            task.exception()  # Read it, so that asyncio does not log it.
 
 
 def _is_caller_closing() -> bool:

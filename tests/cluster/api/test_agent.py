@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager
 
 import msgspec
 import pytest
@@ -11,13 +12,18 @@ from tests.cluster.api.test_operator import get, put, with_member
 from tests.cluster.api.test_regions import fetch
 from tests.kit.cluster import ACluster
 from tests.kit.in_memory_relay import InMemoryRelay
+from tests.kit.state import a_node
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from wharf.cluster.server.agent_interface import AgentInfo, NoAgentInterface, ProcessInfo
 from wharf.cluster.server.metrics import MetricFilter, RequestMeter
+from wharf.cluster.server.node_channels.port import NodeCall, NodeChannel, NodeReply, NodeStream, build_no_node_path
 from wharf.cluster.server.relay import HOPS_HEADER, RequestRelay
-from wharf.cluster.state.tables import MEMBERS
-from wharf.contract.client.relay.port import RelayRequest
+from wharf.cluster.state.tables import MEMBERS, NODES
+from wharf.contract.client.relay.port import RelayReply, RelayRequest
 from wharf.contract.model.log import Cause, CauseKind, Write
+
+NODE_ID = "8a6f0c44-0000-0000-0000-000000000001"
+OTHER_ID = "8a6f0c44-0000-0000-0000-000000000002"
 
 
 class FakeAgentInterface(NoAgentInterface):
@@ -207,12 +213,51 @@ async def test_the_scheduler_of_a_server_is_reported() -> None:
 
         result = json.loads((await get(server, "/v1/agent/schedulers")).body)
         config = json.loads((await get(server, "/v1/agent/schedulers/config")).body)
-        changed = await put(server, "/v1/agent/schedulers/config", {"num_schedulers": 9})
 
         assert [(item["id"], item["status"], item["workload_status"]) for item in result["schedulers"]] == [
             ("m1", "started", "idle")
         ]
-        assert (result["server_id"], config["num_schedulers"], changed.status) == ("m1", 1, 501)
+        assert (result["server_id"], config["num_schedulers"]) == ("m1", 1)
+
+
+@in_virtual_time
+async def test_only_the_scheduler_that_a_server_has_is_accepted() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server("m1")
+        server.server.agent = NoAgentInterface(AgentInfo(enabled_schedulers=("service", "batch")))
+        path = "/v1/agent/schedulers/config"
+
+        same = await put(server, path, {"num_schedulers": 1, "enabled_schedulers": ["batch", "service"]})
+        more = await put(server, path, {"num_schedulers": 9})
+        fewer = await put(server, path, {"enabled_schedulers": ["batch"]})
+
+        assert (same.status, json.loads(same.body)) == (200, json.loads((await get(server, path)).body))
+        assert (more.status, more.body) == (
+            400,
+            b"Invalid request: num_schedulers is 9, but each server has one scheduler process: use 1",
+        )
+        assert (fewer.status, fewer.body.partition(b" from")[0]) == (
+            400,
+            b"Invalid request: enabled_schedulers differs",
+        )
+
+
+@in_virtual_time
+async def test_a_join_counts_members_by_any_form_of_their_address() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server("m1")
+        await with_member(server, "m2")
+
+        async def join(*addresses: str) -> tuple[int, str]:
+            query = "&".join(f"address={address}" for address in addresses)
+            result = json.loads((await put(server, "/v1/agent/join", query=query)).body)
+            return result["num_joined"], result["error"]
+
+        assert await join("m2:4646", "m2", "https://m2:4646/") == (3, "")
+        assert await join("m2:4646", "m9") == (
+            1,
+            "m9: not a member; a server joins by using the same log, set in [state] of its configuration",
+        )
 
 
 # -- monitoring
@@ -235,6 +280,66 @@ async def test_log_lines_are_streamed_plain_or_in_frames_until_the_caller_discon
             frames = [json.loads(await anext(incoming.parts)) for _ in range(5)]
         assert [sorted(frame) for frame in frames] == [["Data"], ["Data"], ["Data"], [], []]
         assert agent.followers == 0
+
+
+class LoggingNode:
+    """Node channels with one node that logs two parts and nothing afterwards."""
+
+    calls: list[NodeCall]
+
+    def __init__(self) -> None:
+        self.calls = []
+
+    def channel_to(self, node_id: str) -> NodeChannel:
+        if node_id != NODE_ID:
+            raise build_no_node_path()
+        return self
+
+    async def call(self, call: NodeCall) -> NodeReply:
+        self.calls.append(call)
+        return NodeReply("text/plain", parts=self._stream_parts())
+
+    async def open_stream(self, call: NodeCall) -> NodeStream:
+        raise AssertionError(f"{call.verb} has no input")
+
+    async def _stream_parts(self) -> AsyncGenerator[bytes, None]:
+        yield b"first\n"
+        yield b"second\n"
+        await pass_time(1_000)
+
+
+@in_virtual_time
+async def test_the_log_of_a_node_is_streamed_plain_or_in_frames() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        node = LoggingNode()
+        server.server.node_channels = node
+        await server.server.writer.commit(
+            Write(
+                "test", Cause(CauseKind.REQUEST), [NODES.build_put(a_node(NODE_ID)), NODES.build_put(a_node(OTHER_ID))]
+            )
+        )
+        await server.server.writer.catch_up()
+        transport = InMemoryRelay(server.api)
+
+        def open_log(query: str) -> AbstractAsyncContextManager[RelayReply]:
+            path = f"/v1/agent/monitor?node_id={NODE_ID}&log_level=debug&log_json=true{query}"
+            return transport.open(RelayRequest("GET", path.encode(), ()))
+
+        async with open_log("&plain=true") as incoming:
+            plain = [await anext(incoming.parts) for _ in range(2)]
+        async with open_log("") as incoming:
+            frames = [json.loads(await anext(incoming.parts)) for _ in range(3)]
+        away = await get(server, "/v1/agent/monitor", f"node_id={OTHER_ID}")
+        both = await get(server, "/v1/agent/monitor", f"node_id={NODE_ID}&server_id=m1")
+
+        assert plain == [b"first\n", b"second\n"]
+        assert frames == [{"Data": "Zmlyc3QK"}, {"Data": "c2Vjb25kCg=="}, {}]
+        assert {(call.verb, call.parameters["log_level"], call.parameters["log_json"]) for call in node.calls} == {
+            ("agent.monitor", "debug", "true")
+        }
+        assert (away.status, away.body) == (404, b"No path to node")
+        assert (both.status, both.body) == (400, b"Cannot target node and server simultaneously")
 
 
 @in_virtual_time

@@ -27,7 +27,7 @@ from tests.kit.work import (
     store,
 )
 from wharf.cluster.state.tables import ALLOCATIONS, EVALUATIONS, SERVICES
-from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredTransition
+from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredTransition, NetworkStatus
 from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.allocations.resources import (
     AllocatedCpu,
@@ -418,3 +418,31 @@ async def test_a_token_sees_and_stops_the_allocations_of_its_namespaces() -> Non
         assert await replies(writer, A1) == [200, 200, 200]
         assert await replies(writer, A3) == [403, 403, 403]
         assert status_and_body(await put(server, f"/v1/allocation/{A1}/stop")) == DENIED
+
+
+@in_virtual_time
+async def test_the_network_status_of_an_allocation_in_the_host_network_is_empty_once_it_has_started() -> None:
+    async with ACluster() as cluster:
+        server = await with_allocations(cluster)
+        job = a_job()
+        await store(
+            server,
+            ALLOCATIONS.build_put(
+                an_allocation(
+                    job,
+                    an_id(0xB001),
+                    client_status=ClientStatus.RUNNING,
+                    network_status=NetworkStatus(address="10.0.0.9"),
+                )
+            ),
+            ALLOCATIONS.build_put(an_allocation(job, an_id(0xB002), client_status=ClientStatus.PENDING)),
+        )
+
+        host = await read_json(server, f"/v1/allocation/{A1}")
+        bridge = await read_json(server, f"/v1/allocation/{an_id(0xB001)}")
+        pending = await read_json(server, f"/v1/allocation/{an_id(0xB002)}")
+
+        empty = {"InterfaceName": "", "Address": "", "AddressIPv6": "", "DNS": None}
+        assert host["NetworkStatus"] == empty
+        assert bridge["NetworkStatus"] == {**empty, "Address": "10.0.0.9"}
+        assert "NetworkStatus" not in pending

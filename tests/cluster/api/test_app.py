@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.builders import a_batch_job, a_group, a_job, a_periodic_job, a_task
 from tests.kit.cluster import ACluster, OneServer
@@ -17,10 +18,10 @@ from wharf.cluster.api.app import MAX_BODY_BYTES, Api
 from wharf.cluster.api.audit import AuditRecord
 from wharf.cluster.api.handler_table import build_action_handlers, build_read_handlers
 from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation, RefuseFault
-from wharf.cluster.state.tables import ALLOCATIONS, JOBS, NODES
+from wharf.cluster.state.tables import ALLOCATIONS, JOB_VERSIONS, JOBS, NODES
 from wharf.contract.client import ClientReply
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.model.log import Cause, CauseKind, Write
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 from wharf.contract.model.secrets import hash_secret
 from wharf.contract.wire.endpoint_table import ENDPOINTS, EndpointKind
 from wharf.world.request_id import get_request_id
@@ -642,6 +643,24 @@ async def test_after_a_restore_every_assignment_is_newer_than_all_that_the_node_
         (allocation_id,) = before.value
         assert after.value[allocation_id] > before.index
         assert after.index == after.value[allocation_id] == fetched.allocation.alloc_modify_index
+
+
+@in_virtual_time
+async def test_an_allocation_of_a_purged_job_does_not_get_the_tasks_of_a_later_job_with_its_name() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        (node,) = await cluster.ready_nodes(server, 1)
+        await server.client.jobs.register(a_job("shop", a_group("web", a_task(driver="mock"))))
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="the allocation is placed")
+        (allocation,) = server.replica.iter_all(ALLOCATIONS)
+        first = await server.client.node_agents.fetch_assignments(node.id, node.secret_id, [allocation.id])
+
+        (version,) = server.replica.iter_all(JOB_VERSIONS)
+        later = JOB_VERSIONS.build_put(replace(version, create_index=WRITE_INDEX))
+        await server.server.writer.commit(Write("job-registered", Cause(CauseKind.REQUEST), [later]))
+        second = await server.client.node_agents.fetch_assignments(node.id, node.secret_id, [allocation.id])
+
+        assert [assignment.job is not None for assignment in (*first, *second)] == [True, False]
 
 
 # -- this process

@@ -3,13 +3,16 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.builders import a_job
 from tests.kit.api_client import ApiClient
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
+from tests.kit.requests import commit
 from tests.kit.virtual_time import in_virtual_time
-from wharf.cluster.state.tables import JOB_VERSIONS
+from wharf.cluster.state.tables import JOB_VERSIONS, JOBS
+from wharf.contract.model.jobs.job import JobStatus
 
 TAG = "/v1/job/shop/versions/golden/tag"
 
@@ -44,6 +47,26 @@ async def test_versions_are_listed_newest_first_and_differences_only_on_request(
         newest = max(v.modify_index for v in server.replica.iter_all(JOB_VERSIONS))
         assert result["Index"] >= newest
         assert {"LastContact", "KnownLeader", "NextToken"} <= result.keys()
+
+
+@in_virtual_time
+async def test_an_older_version_shows_the_status_that_the_job_had_until_it_was_replaced() -> None:
+    async with ACluster() as cluster:
+        server, client = await with_versions(cluster, 1)
+        stored = server.replica.get(JOBS, "default", "shop")
+        assert stored is not None
+        await commit(server, JOBS.build_put(replace(stored, status=JobStatus.RUNNING)))
+
+        await client.put("/v1/jobs", {"Job": a_job(priority=2)})
+        result = await versions(client)
+        await client.put("/v1/job/shop/stable", {"JobID": "shop", "JobVersion": 0, "Stable": True})
+        stable = await versions(client)
+
+        assert [(each["Version"], each["Status"]) for each in result["Versions"]] == [(1, "running"), (0, "running")]
+        assert [(each["Stable"], each["Status"]) for each in stable["Versions"]] == [
+            (False, "running"),
+            (True, "running"),
+        ]
 
 
 @in_virtual_time

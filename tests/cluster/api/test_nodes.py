@@ -174,8 +174,8 @@ async def test_only_allocations_of_readable_namespaces_are_listed_for_a_node() -
     async with ACluster() as cluster:
         server = await with_nodes(cluster)
         own_header, nomad_header = (
-            a_job("ours", create_index=WRITE_INDEX),
-            a_job("theirs", namespace="team", create_index=WRITE_INDEX),
+            a_job("ours", create_index=1),
+            a_job("theirs", namespace="team", create_index=1),
         )
         await commit(
             server,

@@ -89,6 +89,33 @@ def test_each_record_becomes_an_event_with_topic_key_namespace_and_filter_keys(
     assert (event.topic, event.key, event.namespace, event.filter_keys) == expected
 
 
+def list_topics(kind: str, *changes: ChangedRecord) -> list[tuple[str, bool]]:
+    return [(event.topic.value, event.is_deleted) for event in build_events(kind, changes)]
+
+
+def test_the_registered_job_comes_before_its_evaluation_in_any_order_of_the_write() -> None:
+    job, evaluation = ChangedRecord("jobs", a_job()), ChangedRecord("evaluations", an_evaluation(a_job()))
+
+    assert list_topics("job-registered", evaluation, job) == [("Job", False), ("Evaluation", False)]
+
+
+def test_the_records_that_a_commit_is_about_come_first_and_the_others_keep_their_order() -> None:
+    changes = [
+        ChangedRecord("jobs", a_job()),
+        ChangedRecord("evaluations", an_evaluation(a_job())),
+        ChangedRecord("allocations", an_allocation(a_job())),
+    ]
+
+    assert [topic for topic, _ in list_topics("node-reported", *changes)] == ["Allocation", "Job", "Evaluation"]
+    assert [topic for topic, _ in list_topics("plan", *changes)] == ["Job", "Evaluation", "Allocation"]
+
+
+def test_deletions_come_last() -> None:
+    job, evaluation = ChangedRecord("jobs", a_job(), True), ChangedRecord("evaluations", an_evaluation(a_job()))
+
+    assert list_topics("job-purged", job, evaluation) == [("Evaluation", False), ("Job", True)]
+
+
 def test_the_event_type_comes_from_the_kind_of_the_write() -> None:
     changes = [
         ChangedRecord("evaluations", an_evaluation(a_job())),

@@ -10,8 +10,9 @@ from wharf.cluster.operations.derived_state import add_derived_changes
 from wharf.cluster.operations.evaluations import unblock_evaluations
 from wharf.cluster.scheduling.plans.check import check_plan
 from wharf.cluster.scheduling.plans.plan import Plan
-from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, NODES
+from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, KEYRING, NODES
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus, DesiredTransition
+from wharf.contract.model.cluster import KeyringKey, KeyState
 from wharf.contract.model.evaluations import EvaluationStatus
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.nodes.node import NodeStatus, SchedulingEligibility
@@ -46,6 +47,20 @@ def make_job(count: int, **fields: Any) -> Job:
 
 def list_active(state: AState) -> list[Allocation]:
     return [allocation for allocation in state.replica.iter_all(ALLOCATIONS) if not allocation.is_terminal]
+
+
+def test_an_allocation_names_the_key_that_was_active_when_it_was_placed() -> None:
+    state = AState()
+    state.with_node()
+    active, old = (
+        KeyringKey(key_id=name, state=kind) for name, kind in (("k2", KeyState.ACTIVE), ("k1", KeyState.INACTIVE))
+    )
+    state.put(KEYRING.build_put(old), KEYRING.build_put(active))
+    state.register(make_job(12))
+
+    plan = make_plan(state)
+
+    assert {each.signing_key_id for some in plan.placements.values() for each in some} == {"k2"}
 
 
 def test_a_new_job_is_placed_name_by_name() -> None:

@@ -18,7 +18,12 @@ from wharf.cluster.scheduling.plans.check import check_plan
 from wharf.cluster.scheduling.plans.plan import Plan
 from wharf.cluster.state.tables import ALLOCATIONS, NAMESPACES, NODES, QUOTAS
 from wharf.contract.model.allocations.allocation import ClientStatus
-from wharf.contract.model.allocations.resources import AllocatedCpu, AllocatedResources, AllocatedTaskResources
+from wharf.contract.model.allocations.resources import (
+    AllocatedCpu,
+    AllocatedMemory,
+    AllocatedResources,
+    AllocatedTaskResources,
+)
 from wharf.contract.model.evaluations import EvaluationStatus
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
@@ -175,6 +180,29 @@ def test_a_refused_evaluation_names_the_quota_and_the_excess() -> None:
     metric = (blocked.failed_tg_allocs or {})["web"]
     assert metric.quota_exhausted == ("memory exhausted (300 needed > 250 limit)",)
     assert metric.coalesced_failures == 1
+
+
+def test_a_group_without_nodes_and_without_quota_reports_both_reasons() -> None:
+    state = make_state(memory_mb=12_000)
+    job = a_system_job("agent", make_group((100, 6_000)))
+    full = state.with_allocation(
+        a_job("other", make_group((100, 6_000)), namespace="theirs"),
+        node_id="node-1",
+        client_status=ClientStatus.RUNNING,
+        allocated_resources=AllocatedResources(
+            tasks={"server": AllocatedTaskResources(memory=AllocatedMemory(memory_mb=6_000))}
+        ),
+    )
+    state.with_node("node-4", cpu=10_000, memory_mb=10_000)
+
+    plan = make_plan(state, job)
+
+    (blocked,) = plan.follow_ups
+    metric = (blocked.failed_tg_allocs or {})["web"]
+    assert full.node_id not in plan.placements
+    assert metric.quota_exhausted == ("memory exhausted (18000 needed > 12000 limit)",)
+    assert metric.dimension_exhausted == {"memory": 1}
+    assert (metric.nodes_exhausted, metric.coalesced_failures) == (1, 1)
 
 
 def test_system_jobs_are_limited_too() -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from tests.builders import a_batch_job, a_constraint, a_group, a_job, a_system_job, a_task, some_resources
@@ -19,6 +20,7 @@ from wharf.contract.model.times import to_ns
 RUNNING, FAILED, COMPLETE = ClientStatus.RUNNING, ClientStatus.FAILED, ClientStatus.COMPLETE
 LOST, UNKNOWN = ClientStatus.LOST, ClientStatus.UNKNOWN
 NO_UPDATE = UpdatePolicy(max_parallel=0)
+ROLLING = UpdatePolicy(max_parallel=1, progress_deadline=600 * SECOND_NS)
 LOST_AFTER = DisconnectPolicy(lost_after=60 * SECOND_NS)
 
 
@@ -59,6 +61,34 @@ def test_the_highest_names_are_stopped_first_and_the_lowest_assigned_first() -> 
     cluster.settle()
 
     assert (few, list_indexes(cluster.list_active())) == ([0, 1], [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("is_failed", [True, False], ids=["failed", "unhealthy"])
+def test_a_lower_count_stops_the_allocation_that_failed_and_keeps_those_that_run(*, is_failed: bool) -> None:
+    never = ReschedulePolicy(attempts=0, unlimited=False)
+    cluster = make_cluster(make_version(count=3, update=ROLLING, reschedule_policy=never))
+    ill = cluster.list_active()[0]
+    cluster.report(ill, FAILED if is_failed else RUNNING, healthy=None if is_failed else False)
+
+    cluster.register(make_version(count=2, update=ROLLING, reschedule_policy=never))
+    cluster.process_pending()
+
+    assert cluster.allocation(ill.id).desired_status is DesiredStatus.STOP
+    assert list_indexes(cluster.list_active()) == [1, 2]
+
+
+def test_an_update_replaces_the_allocation_that_failed_first() -> None:
+    never = ReschedulePolicy(attempts=0, unlimited=False)
+    cluster = make_cluster(make_version(count=3, update=ROLLING, reschedule_policy=never))
+    ill = cluster.list_active()[-1]
+    cluster.report(ill, FAILED)
+
+    cluster.register(make_version(1, count=3, update=ROLLING, reschedule_policy=never))
+    cluster.process_pending()
+
+    running = [each for each in cluster.list_active() if each.client_status is RUNNING]
+    assert cluster.allocation(ill.id).desired_status is DesiredStatus.STOP
+    assert list_indexes(running) == [0, 1]
 
 
 def test_a_count_of_zero_stops_everything() -> None:

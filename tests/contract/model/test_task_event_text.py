@@ -53,6 +53,14 @@ def test_details_are_also_returned_in_the_fields_of_older_clients() -> None:
     assert found.display_message == "Exit Code: 137, Signal: 9"
 
 
+def test_the_message_of_the_node_is_also_a_detail() -> None:
+    event = TaskEvent(type="Task Setup", message="Building Task Directory")
+
+    found = make_task_event_view(event)
+
+    assert (found.display_message, found.details) == (event.message, {"message": event.message})
+
+
 def test_a_signal_name_is_converted_to_0() -> None:
     assert make_task_event_view(TaskEvent(type="Signaling", details={"signal": "SIGUSR1"})).signal == 0
 

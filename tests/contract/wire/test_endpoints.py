@@ -61,7 +61,6 @@ MISSING: dict[tuple[str, str], str] = {}
 
 UNSUPPORTED = {
     "agent.pprof.trace": "Python has no execution trace",
-    "agent.set_schedulers_config": "each server has one scheduler process",
     "agent.gossip_keys": "there is no gossip: members find each other in the log",
     "agent.change_gossip_keys": "there is no gossip",
     "operator.set_license": "there are no licenses",

@@ -32,8 +32,19 @@ def test_a_successful_batch_task_completes_its_allocation() -> None:
     harness.end("work")
 
     assert harness.status() is ClientStatus.COMPLETE
-    assert harness.event_types("work") == ["Received", "Started", "Terminated"]
+    assert harness.event_types("work") == ["Received", "Task Setup", "Started", "Terminated"]
     assert harness.details("work", TaskEventType.TERMINATED) == {"exit_code": "0", "signal": "0"}
+
+
+def test_the_setup_of_a_task_is_recorded_once_with_its_message() -> None:
+    harness = AllocationHarness(make_spec(make_batch_task(restart_policy=make_restart_policy(2, delay_s=10))))
+    harness.end("work", failed())
+    harness.pass_time(20)
+
+    types = harness.event_types("work")
+    setup = harness.record.task("work").events[types.index("Task Setup")]
+    assert (types.count("Task Setup"), types.count("Started")) == (1, 2)
+    assert setup.message == "Building Task Directory"
 
 
 def test_a_batch_task_whose_child_was_killed_for_lack_of_memory_fails_with_exit_code_0() -> None:
@@ -115,7 +126,7 @@ def test_a_final_start_error_is_not_retried() -> None:
     harness.apply(events.TaskStartFailed("web", 1, "no such program", is_final=True))
 
     assert harness.status() is ClientStatus.FAILED
-    assert harness.event_types("web") == ["Received", "Driver Failure", "Not Restarting"]
+    assert harness.event_types("web") == ["Received", "Task Setup", "Driver Failure", "Not Restarting"]
 
 
 def test_a_start_error_is_recorded_with_its_own_event_type() -> None:
@@ -246,7 +257,7 @@ def test_a_stop_sends_the_kill_signal_and_kills_after_the_timeout() -> None:
     assert harness.take_actions() == [events.KillTask("web", 1)]
     harness.end("web", KILLED)
     assert harness.status() is ClientStatus.COMPLETE
-    assert harness.event_types("web") == ["Received", "Started", "Killing", "Terminated", "Killed"]
+    assert harness.event_types("web") == ["Received", "Task Setup", "Started", "Killing", "Terminated", "Killed"]
 
 
 def test_a_task_that_survives_a_kill_is_killed_again_with_growing_delays() -> None:
@@ -312,7 +323,7 @@ def test_a_requested_restart_has_no_delay_and_does_not_count() -> None:
 
     assert (harness.steps(), harness.task("web").run) == ({"web": RUNNING}, 2)
     assert harness.task("web").window.count == 0
-    assert harness.event_types("web")[2:] == ["Restart Signaled", "Terminated", "Restarting", "Started"]
+    assert harness.event_types("web")[3:] == ["Restart Signaled", "Terminated", "Restarting", "Started"]
 
 
 def test_a_restart_of_an_unhealthy_task_counts_and_follows_its_policy() -> None:

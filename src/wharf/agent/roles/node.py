@@ -9,6 +9,7 @@ from typing import Final
 
 from wharf.agent.errors import StartupError
 from wharf.agent.identity import get_agent_name
+from wharf.agent.logs.following import AgentLogReader
 from wharf.agent.node_identities import (
     FAKE_NODE_IDENTITIES_FILE,
     load_or_create_fake_node_identities,
@@ -123,7 +124,16 @@ def _build_node_agent(
     )
     location.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     identity = load_or_create_own_identity(context.world, location.state_folder)
-    return NodeAgent(context.world, client, settings.client, location, identity, sockets, dialers)
+    return NodeAgent(
+        context.world,
+        client,
+        settings.client,
+        location,
+        identity,
+        sockets,
+        dialers,
+        agent_log=AgentLogReader(Path(context.order.data_folder)),
+    )
 
 
 def _find_http_address(context: ProcessContext) -> str:

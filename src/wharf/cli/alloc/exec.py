@@ -16,6 +16,7 @@ from wharf.cli.common.lookup import require_task
 from wharf.cli.common.options import INTERRUPTED_EXIT_CODE
 from wharf.cli.common.server_commands import QuietServerCommand, Session
 from wharf.cli.completion import complete_allocations
+from wharf.world.tasks import cancel_tasks
 
 if TYPE_CHECKING:
     from wharf.contract.client import RunningCommand
@@ -141,9 +142,7 @@ async def _run_remote_command(
                     out.buffer.write(data)
                     out.buffer.flush()
             finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await cancel_tasks(*tasks)
     assert running.exit_code is not None, "the output ends with the exit code"
     return running.exit_code
 

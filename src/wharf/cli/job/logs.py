@@ -24,6 +24,7 @@ from wharf.cli.common.errors import CliError
 from wharf.cli.common.options import INTERRUPTED_EXIT_CODE
 from wharf.cli.common.server_commands import QuietServerCommand, Session
 from wharf.cli.completion import complete_jobs
+from wharf.world.tasks import cancel_tasks
 
 if TYPE_CHECKING:
     from wharf.contract.client import AsyncClient
@@ -185,9 +186,7 @@ async def _print_logs(
                     if job.status == "dead":
                         return
         finally:
-            for reader in readers.values():
-                reader.cancel()
-            await asyncio.gather(*readers.values(), return_exceptions=True)
+            await cancel_tasks(*readers.values())
 
 
 async def _report_if_files_are_gone(client: "AsyncClient", allocation: "AllocationStub") -> None:

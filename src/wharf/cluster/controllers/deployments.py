@@ -99,9 +99,7 @@ def next_deadline_ns(deployment: Deployment) -> int | None:
 
 def _is_unhandled_failure(allocation: Allocation) -> bool:
     """Return whether the allocation is reported unhealthy and was neither stopped nor replaced."""
-    status = allocation.deployment_status
-    is_unhealthy = status is not None and status.healthy is False
-    return is_unhealthy and not allocation.is_server_terminal and not allocation.next_allocation
+    return allocation.is_unhealthy and not allocation.is_server_terminal and not allocation.next_allocation
 
 
 def _is_marked_for_rescheduling(allocation: Allocation) -> bool:

@@ -80,7 +80,8 @@ def _count_health(
     """Return the group with a change of one allocation's health counted.
 
     While the deployment is active, an allocation that stops or ends no longer counts as healthy (ADR 74). A newly
-    healthy allocation extends the group's progress deadline.
+    healthy allocation extends the group's progress deadline. So does a healthy one that stops or ends: its replacement
+    gets the whole time to become healthy (ADR 101).
     """
     if old is not None and old.deployment_id != deployment.id:
         old = None  # Its health counted for another deployment.
@@ -94,13 +95,16 @@ def _count_health(
     if was_counted is is_counted:
         return group
     group = replace(group, healthy_allocs=group.healthy_allocs + (1 if is_counted else -1))
-    if not is_counted:
+    changed_at = to_datetime(new.modify_time)
+    if is_counted:
+        reported_at = new.deployment_status.timestamp if new.deployment_status is not None else None
+        if reported_at is None:
+            return group
+        # Limit the node's timestamp: a node whose clock is ahead must not extend the deadline of its deployment.
+        changed_at = min(reported_at, changed_at)
+    if not group.progress_deadline:
         return group
-    reported_at = new.deployment_status.timestamp if new.deployment_status is not None else None
-    if not group.progress_deadline or reported_at is None:
-        return group
-    # Limit the node's timestamp: a node whose clock is ahead must not extend the deadline of its deployment.
-    deadline = add_duration(min(reported_at, to_datetime(new.modify_time)), group.progress_deadline)
+    deadline = add_duration(changed_at, group.progress_deadline)
     is_later = group.require_progress_by is None or deadline > group.require_progress_by
     return replace(group, require_progress_by=deadline) if is_later else group
 

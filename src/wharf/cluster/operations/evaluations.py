@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from wharf.cluster.operations.decision import Decision
 from wharf.cluster.state import Replica
+from wharf.cluster.state.lookups import find_allocation_job
 from wharf.cluster.state.tables import (
     ALLOCATIONS_OF_EVALUATION,
     EVALUATIONS,
-    JOB_VERSIONS,
     JOBS,
     SCHEDULER_CONFIGURATION,
 )
@@ -242,7 +242,7 @@ def can_be_rescheduled(snapshot: Replica, allocation: Allocation, now_ns: int) -
         return False
     if allocation.is_server_terminal:
         return False
-    job: Job | None = snapshot.get(JOB_VERSIONS, allocation.namespace, allocation.job_id, allocation.job_version)
+    job = find_allocation_job(snapshot, allocation)
     group = job.find_group(allocation.task_group) if job is not None else None
     policy = group.reschedule_policy if group is not None else None
     if policy is None or not policy.is_enabled:

@@ -208,9 +208,10 @@ EVENT_TYPES: Final[Mapping[str, str]] = MappingProxyType({
 
 
 def build_events(write_kind: str, changes: Iterable[ChangedRecord]) -> list[ClusterEvent]:
-    """Return the events of one commit, in the order of its changes.
+    """Return the events of one commit: first those of the records that its type names, such as the job of a registration,
+    then those of other stored records, and deletions last.
 
-    `write_kind` is the name of the write in the log.
+    Events of the same rank are in the order of the changes. `write_kind` is the name of the write in the log.
     """
     events = []
     for change in changes:
@@ -230,6 +231,7 @@ def build_events(write_kind: str, changes: Iterable[ChangedRecord]) -> list[Clus
                 is_deleted=change.is_deleted,
             )
         )
+    events.sort(key=lambda event: (event.is_deleted, not event.type.startswith(event.topic)))
     return events
 
 

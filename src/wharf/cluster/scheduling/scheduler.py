@@ -25,6 +25,7 @@ from wharf.cluster.scheduling.reconcile.replacement_chain import drop_missing_re
 from wharf.cluster.scheduling.reconcile.service_group import reconcile_group, stop_group
 from wharf.cluster.scheduling.reconcile.system_group import reconcile_system_group
 from wharf.cluster.state import Replica
+from wharf.cluster.state.lookups import find_allocation_job
 from wharf.cluster.state.tables import (
     ALLOCATIONS,
     ALLOCATIONS_OF_JOB,
@@ -181,8 +182,7 @@ class _EvaluationPlanner:
 
     def _find_job_version(self, allocation: Allocation) -> Job | None:
         """Return the job version that the allocation runs, or `None` if it is no longer stored."""
-        job = self._snapshot.get(JOB_VERSIONS, allocation.namespace, allocation.job_id, allocation.job_version)
-        return job if job is not None and job.create_index == allocation.job_create_index else None
+        return find_allocation_job(self._snapshot, allocation)
 
     def _is_evaluation_pending(self, evaluation_id: str) -> bool:
         """Return whether the evaluation with this id exists and has not been processed yet."""

@@ -90,10 +90,18 @@ class AgentInterface(Protocol):
         """Return the processes of this server."""
         ...
 
-    async def profile_process(self, seconds: float) -> str:
+    async def profile_process(self, seconds: float, *, as_pprof: bool) -> bytes:
         """Sample the stacks of this process for some seconds.
 
-        Return one line for each stack with its number of samples.
+        Return one line for each stack with its number of samples, or the format that `go tool pprof` reads.
+        """
+        ...
+
+    async def profile_memory(self, profile: str, seconds: float, *, as_pprof: bool) -> bytes:
+        """Trace allocations of this process for some seconds, and return those that are then still in use.
+
+        `profile` is `heap` or `allocs`. The result is text, or the format that `go tool pprof` reads. Raises `Refusal`
+        while another profile is measured.
         """
         ...
 
@@ -137,8 +145,12 @@ class NoAgentInterface:
     async def list_processes(self) -> Sequence[ProcessInfo]:
         return [ProcessInfo("server", 0, "ready", 0, format_stacks(asyncio.get_running_loop()))]
 
-    async def profile_process(self, seconds: float) -> str:
-        del seconds
+    async def profile_process(self, seconds: float, *, as_pprof: bool) -> bytes:
+        del seconds, as_pprof
+        raise _refuse("no profiler")
+
+    async def profile_memory(self, profile: str, seconds: float, *, as_pprof: bool) -> bytes:
+        del profile, seconds, as_pprof
         raise _refuse("no profiler")
 
     async def read_host(self) -> HostInfo:

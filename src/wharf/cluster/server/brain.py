@@ -29,6 +29,7 @@ from wharf.contract.model.operator.autopilot import ServerLogStatus
 from wharf.contract.model.refusal import Refusal, RefusalCode, no_leader
 from wharf.contract.model.times import SECOND, DecisionContext
 from wharf.world import World
+from wharf.world.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
 
@@ -201,12 +202,11 @@ class Brain:
         try:
             await asyncio.wait([loop_task, lost_task], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (loop_task, lost_task, *duties):
-                task.cancel()
-            results = await asyncio.gather(loop_task, lost_task, *duties, return_exceptions=True)
-        for result in results:
-            if isinstance(result, Exception):
-                log.error("leader loop failed", exc_info=result)
+            await cancel_tasks(loop_task, lost_task, *duties)
+        for task in (loop_task, lost_task, *duties):
+            error = None if task.cancelled() else task.exception()
+            if isinstance(error, Exception):
+                log.error("leader loop failed", exc_info=error)
                 await asyncio.sleep(RETRY_DELAY_S)  # Limits the rate of an error that repeats at once.
                 return
         if lost_task.done() and not lost_task.cancelled():

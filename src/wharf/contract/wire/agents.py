@@ -99,6 +99,13 @@ class AgentSchedulersConfig(msgspec.Struct, frozen=True):
     enabled_schedulers: list[str]  # Job types that it schedules.
 
 
+class AgentSchedulersRequest(msgspec.Struct, frozen=True):
+    """A request to change the scheduler of one server. It may only name what the server has."""
+
+    num_schedulers: int = 1
+    enabled_schedulers: list[str] | None = None  # Job types; `None`: no change.
+
+
 class HostData(Record):
     """The operating system, network, environment and disks of a machine."""
 
@@ -156,7 +163,6 @@ class Metrics(Record):
 
 
 _NO_GOSSIP: Final = "not supported: servers find each other through the log and use HTTPS, so there are no gossip keys"
-_ONE_SCHEDULER: Final = "not supported: each server has one scheduler process; change [server] in its configuration"
 
 TARGET_AGENT_PARAMETERS: Final = (
     text("server_id", "Forward the request to this server: its ID or name, or `leader`."),
@@ -165,6 +171,7 @@ TARGET_AGENT_PARAMETERS: Final = (
 _PROFILE_PARAMETERS: Final = (
     *TARGET_AGENT_PARAMETERS,
     text("seconds", "Duration of the measurement in seconds; 1 by default."),
+    text("debug", "`0` for the format that `go tool pprof` reads, if the profile has it; otherwise the reply is text."),
 )
 
 
@@ -230,7 +237,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     ),
     define_local(
         "agent.monitor", "/v1/agent/monitor", need=permissions.READ_AGENT, reply_type=MonitorFrame, refusal_statuses=(501,),
-        summary="Stream new log lines of all processes of this server until the client disconnects.",
+        summary="Stream new log lines of all processes of this server, or of the agent of a node, until the client disconnects.",
         parameters=(
             text("log_level", "The minimum level: trace, debug, info, warn or error; info by default."),
             text("log_json", "Whether each line is a JSON object."),
@@ -257,7 +264,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
         "agent.pprof.trace", "/v1/agent/pprof/trace", need=permissions.WRITE_AGENT, summary="Execution trace: not supported.",
         parameters=_PROFILE_PARAMETERS, unsupported_reason="Python has no execution trace: use agent/pprof/profile or agent/pprof/goroutine",
     ),
-    _define_profile("named", "{profile}", "Show the stacks of all asyncio tasks and threads of this server's processes (`goroutine`)."),
+    _define_profile("named", "{profile}", "Show the stacks of this server's processes (`goroutine`), or the memory that one allocates (`heap`, `allocs`)."),
     define_local(
         "agent.schedulers", "/v1/agent/schedulers", need=permissions.READ_AGENT, denial_detail=DenialDetail.AGENT_SHORT,
         summary="Describe the scheduler of this server.", reply_type=AgentSchedulers,
@@ -268,8 +275,8 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     ),
     _define_local_write(
         "agent.set_schedulers_config", "/v1/agent/schedulers/config", need=permissions.WRITE_AGENT,
-        denial_detail=DenialDetail.AGENT_SHORT, summary="Change the settings of this server's scheduler: not supported.",
-        unsupported_reason=_ONE_SCHEDULER,
+        denial_detail=DenialDetail.AGENT_SHORT, body_type=AgentSchedulersRequest, reply_type=AgentSchedulersConfig,
+        summary="Accept the settings that this server's scheduler has, and refuse others: they are part of the configuration.",
     ),
     define_local(
         "agent.gossip_keys", "/v1/agent/keyring/list", need=permissions.WRITE_AGENT, denial_detail=DenialDetail.AGENT_SHORT,

@@ -13,6 +13,7 @@ from wharf.limits.gateway.chunks import BadChunk, ChunkReader
 from wharf.limits.gateway.heads import CHUNKED, UNTIL_CLOSE, BadHead, ReplyHead, read_reply_head
 from wharf.limits.gateway.proxied_request import ProxiedRequest
 from wharf.world import World
+from wharf.world.tasks import cancel_tasks
 
 MAX_HEAD_BYTES: Final = 256 * 1024
 """A longer reply head is an error; limits memory."""
@@ -418,9 +419,7 @@ class UpstreamPool:
         """Close all connections, and stop opening others."""
         for connection in list(self._connections):
             connection.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_tasks(*self._tasks)
 
 
 def _build_tls_context(settings: GatewaySettings) -> ssl.SSLContext:

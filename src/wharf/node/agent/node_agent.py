@@ -26,6 +26,7 @@ from wharf.node.agent.servers.node_events import NodeEventQueue
 from wharf.node.agent.servers.node_identity import SignedNodeIdentity
 from wharf.node.agent.servers.session import ServerSession
 from wharf.node.agent.shutdown_drain import ShutdownDrain
+from wharf.node.channel.agent_log import AgentLog, AgentLogHandlers
 from wharf.node.channel.allocations import NodeAllocationHandlers
 from wharf.node.channel.connection import ChannelConnection
 from wharf.node.channel.endpoint import RequestDispatcher
@@ -52,6 +53,7 @@ from wharf.node.tasks.interpolation import ReferenceValues, build_reference_valu
 from wharf.node.volumes.node_volumes import NodeVolumes
 from wharf.node.volumes.task_links import ReadOnlyMounts
 from wharf.world import World
+from wharf.world.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +76,7 @@ class NodeAgent:
         identity: NodeCredentials,
         servers: Sequence[SocketRelay],
         server_endpoints: Sequence[Dialer] = (),
+        agent_log: AgentLog | None = None,
     ) -> None:
         """`servers` carry the node channel, `server_endpoints` API requests of tasks; both in the client's order."""
         self._world = world
@@ -81,6 +84,7 @@ class NodeAgent:
         self._settings = settings
         self._location = location
         self._identity = identity
+        self._agent_log = agent_log
         location.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._event_queue = NodeEventQueue(world)
         self._journal = NodeJournal(
@@ -238,6 +242,7 @@ class NodeAgent:
             MetadataHandlers(self._metadata, self._on_metadata_changed),
             commands,
             MigrationUploader(self._folders, allocations.list_ended_tasks),
+            *(() if self._agent_log is None else (AgentLogHandlers(self._agent_log),)),
         )
         return RequestDispatcher(
             {verb: handler for group in handler_groups for verb, handler in group.handlers().items()}
@@ -264,9 +269,7 @@ class NodeAgent:
         try:
             await asyncio.gather(*tasks)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_tasks(*tasks)
             await self._task_hooks.close()
             await self._builtin_drivers.docker.close()
 

@@ -15,6 +15,7 @@ import msgspec
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.wire.nodes import channel
 from wharf.world import World
+from wharf.world.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
 
@@ -136,10 +137,7 @@ class ChannelEndpoint:
 
     async def close(self) -> None:
         """Cancel all requests and wait until they have ended; called after the connection is closed."""
-        tasks = [task for _, task in self._open.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_tasks(*(task for _, task in self._open.values()))
 
     async def _run_request(self, request: channel.ChannelRequest, progress: _RequestInProgress) -> None:
         """Run one request and send its reply, whole or in parts; an error is sent as a refusal.

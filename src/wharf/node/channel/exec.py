@@ -19,6 +19,7 @@ from wharf.node.channel.allocations import require_allocation, require_task
 from wharf.node.channel.endpoint import JSON_CONTENT_TYPE, ChannelReply, VerbHandler
 from wharf.node.drivers.port import CannotStart, Command, CommandDriver, CommandOrder, Stream
 from wharf.world import World
+from wharf.world.tasks import cancel_tasks
 
 HEARTBEAT_INTERVAL_S: Final = 10.0
 """Seconds without output after which an empty message shows that the connection is alive."""
@@ -115,9 +116,7 @@ class ExecSession:
                 if message.startswith(EXITED_PREFIX):
                     return
         finally:
-            for task in (input_task, end_task, *output_tasks):
-                task.cancel()
-            await asyncio.gather(input_task, end_task, *output_tasks, return_exceptions=True)
+            await cancel_tasks(input_task, end_task, *output_tasks)
 
     async def _pass_input(self) -> None:
         """Pass input and terminal sizes from the caller to the command, until canceled."""

@@ -27,6 +27,10 @@ KILL_RETRY_DELAYS_S: Final = (5.0, 20.0, 80.0, 120.0)
 """Seconds between repeated kills of a task that does not die; the last value repeats."""
 
 
+BUILDING_FOLDERS_MESSAGE: Final = "Building Task Directory"
+"""The message of the event `Task Setup`, as Nomad writes it. Clients show it."""
+
+
 class Transition(msgspec.Struct, frozen=True):
     """The result of an event: the allocation's new record and the actions to perform, in order."""
 
@@ -406,7 +410,12 @@ class _TransitionBuilder:
     # -- steps of a task
 
     def _prepare(self, task: TaskRecord) -> None:
-        """Move the task to the step `PREPARING` and add the action that prepares it."""
+        """Move the task to the step `PREPARING` and add the action that prepares it.
+
+        The first preparation adds an event to the task's history; later ones find the task's folders in place.
+        """
+        if task.step is TaskStep.WAITING and not task.run:
+            task = add_task_event(task, TaskEventType.SETUP, self._now, message=BUILDING_FOLDERS_MESSAGE)
         self._advance(task, TaskStep.PREPARING)
         self._actions.append(events.PrepareTask(task.name))
 

@@ -17,6 +17,7 @@ from wharf.contract.model.body_limits import MAX_ECHOED_CHARS, cut_echo
 from wharf.contract.model.refusal import Refusal
 from wharf.contract.wire.errors import CODE_HEADER, REASON_HEADER, STATUS_BY_CODE
 from wharf.world import World
+from wharf.world.tasks import cancel_tasks
 
 JSON_HEADER: Final = (b"content-type", b"application/json")
 TEXT_HEADER: Final = (b"content-type", b"text/plain; charset=utf-8")
@@ -161,10 +162,7 @@ class ReplySender:
         try:
             await asyncio.wait([sending, disconnect, closing], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            disconnect.cancel()
-            closing.cancel()
-            sending.cancel()
-            await asyncio.wait([sending])
+            await cancel_tasks(sending, disconnect, closing)
         if not sending.cancelled():
             sending.result()
         elif self._closing.is_set() and not body.is_cut_at_shutdown:

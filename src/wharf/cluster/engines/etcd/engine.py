@@ -32,6 +32,7 @@ from wharf.cluster.engines.port import (
     WriteRejected,
 )
 from wharf.world import World
+from wharf.world.tasks import cancel_tasks
 
 _CONTACT_INTERVAL_S: Final = 1.0
 """How often an idle engine checks that the log can be reached."""
@@ -70,8 +71,7 @@ class EtcdEngine:
         """Disconnect. Leases expire afterwards."""
         contact_task, self._contact_task = self._contact_task, None
         if contact_task is not None:
-            contact_task.cancel()
-            await asyncio.gather(contact_task, return_exceptions=True)
+            await cancel_tasks(contact_task)
         await self._barriers.stop()
         await self._session.client.close()
         self._leases.clear()

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from wharf.cluster.engines.port import LogUnavailable
 from wharf.world import World
+from wharf.world.tasks import cancel_tasks
 
 T = TypeVar("T")
 
@@ -54,8 +55,7 @@ class SharedRead(Generic[T]):
 
     async def stop(self) -> None:
         if self._read_task is not None:
-            self._read_task.cancel()
-            await asyncio.gather(self._read_task, return_exceptions=True)
+            await cancel_tasks(self._read_task)
 
 
 def _fail(waiters: list[asyncio.Future[T]], error: LogUnavailable) -> None:

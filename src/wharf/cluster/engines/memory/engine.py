@@ -35,6 +35,7 @@ from wharf.cluster.engines.port import (
     WriteRejected,
 )
 from wharf.world import World
+from wharf.world.tasks import cancel_tasks
 
 T = TypeVar("T")
 
@@ -92,7 +93,7 @@ class MemoryEngine:
     async def close(self) -> None:
         keepalives = list(self._keepalives.values())
         self._end_session("the log in memory was closed")
-        await asyncio.gather(*keepalives, return_exceptions=True)
+        await cancel_tasks(*keepalives)
 
     def crash(self) -> None:
         """Simulate a crash of this process: its operations fail and its leases expire."""

@@ -46,7 +46,7 @@ from wharf.cluster.engines.store.messages import (
 )
 from wharf.cluster.engines.store.stream_connection import StreamConnection
 from wharf.world import World
-from wharf.world.tasks import wait_for_event
+from wharf.world.tasks import cancel_tasks, wait_for_event
 from wharf.world.unix_sockets import shorten_socket_path
 
 CONTACT_INTERVAL_S: Final = 1.0
@@ -119,9 +119,7 @@ class RemoteEngine:
     async def close(self) -> None:
         """Stop using the store. The store ends this engine's leases when their time to live has passed."""
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_tasks(*tasks)
         self._mark_unavailable(f"the log at {self._path} was closed")
         for stream in tuple(self._streams):
             stream.close(self._unavailable_reason)

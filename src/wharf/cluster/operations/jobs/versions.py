@@ -102,19 +102,38 @@ def get_initial_status(job: Job, stored: Job | None = None) -> JobStatus:
 def store_version(builder: WriteBuilder, job: Job, *, max_versions: int) -> None:
     """Add to the write the changes that store the job as its newest version and delete versions beyond `max_versions`.
 
-    At most `MAX_DROPPED_VERSIONS` are deleted; later writes delete the rest. The write conflicts if the job changes
-    before the commit.
+    At most `MAX_DROPPED_VERSIONS` are deleted; later writes delete the rest. The version that was current until now gets
+    the last status of the job. The write conflicts if the job changes before the commit.
     """
     builder.put(JOBS, job)
     builder.put(JOB_VERSIONS, job)
     builder.require_unchanged_key(JOBS, job.namespace, job.id)
-    for version in _list_excess_versions(builder.snapshot, job, max_versions)[-MAX_DROPPED_VERSIONS:]:
+    excess = _list_excess_versions(builder.snapshot, job, max_versions)[-MAX_DROPPED_VERSIONS:]
+    former = _find_current_version(builder.snapshot, job)
+    if former is not None and former.version not in (version.version for version in excess):
+        builder.put(JOB_VERSIONS, former)
+        builder.require_unchanged_key(JOB_VERSIONS, former.namespace, former.id, str(former.version))
+    for version in excess:
         key = (version.namespace, version.id, version.version)
         builder.delete(JOB_VERSIONS, *key)
         # If the version is tagged or marked stable meanwhile, the write conflicts.
         builder.require_unchanged_record(JOB_VERSIONS, version)
         if builder.snapshot.get(JOB_SUBMISSIONS, *key) is not None:
             builder.delete(JOB_SUBMISSIONS, *key)
+
+
+def _find_current_version(snapshot: Replica, new: Job) -> Job | None:
+    """Return the version that `new` replaces as the current one, with the status of the job.
+
+    Return `None` if there is none, or if its stored status is that of the job already.
+    """
+    current = snapshot.get(JOBS, new.namespace, new.id)
+    if current is None or current.version == new.version or current.create_index != new.create_index:
+        return None
+    version = snapshot.get(JOB_VERSIONS, current.namespace, current.id, current.version)
+    if version is None or version.create_index != current.create_index or version.status is current.status:
+        return None
+    return replace(version, status=current.status, status_description=current.status_description)
 
 
 def _list_excess_versions(snapshot: Replica, new: Job, max_versions: int) -> Sequence[Job]:

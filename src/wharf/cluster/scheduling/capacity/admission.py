@@ -40,6 +40,8 @@ class PlacementAdmission:
         """By group name, why the first refused placement of the group was refused."""
         self._refusal_counts: dict[str, int] = {}
         """By group name, how many placements were refused."""
+        self._last_refused: dict[str, bool] = {}
+        """By group name, whether the last placement of the group was refused."""
 
     @property
     def has_limits(self) -> bool:
@@ -64,10 +66,15 @@ class PlacementAdmission:
         A refusal is counted for `build_refusal_metric`. An admission consumes nothing.
         """
         reasons = self.list_reasons(group)
+        self._last_refused[group.name] = bool(reasons)
         if reasons:
             self._reasons.setdefault(group.name, reasons)
             self._refusal_counts[group.name] = self._refusal_counts.get(group.name, 0) + 1
         return not reasons
+
+    def was_refused(self, group: TaskGroup) -> bool:
+        """Return whether `try_admit` refused the last placement of the group."""
+        return self._last_refused.get(group.name, False)
 
     def consume_quota(self, resources: AllocatedResources) -> None:
         """Count the resources of a new allocation as used in the quota, if there is one."""

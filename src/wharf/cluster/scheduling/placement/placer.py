@@ -37,7 +37,7 @@ from wharf.cluster.scheduling.ranking.selector import (
 from wharf.cluster.scheduling.reconcile.outcome import PlacementRequest
 from wharf.cluster.scheduling.reconcile.rescheduling import build_tracker, list_avoided_nodes
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import JOBS, NODES
+from wharf.cluster.state.tables import JOBS, KEYRING_KEYS_BY_STATE, NODES
 from wharf.contract.model.allocations.allocation import (
     Allocation,
     AllocDeploymentStatus,
@@ -46,6 +46,7 @@ from wharf.contract.model.allocations.allocation import (
     DesiredTransition,
 )
 from wharf.contract.model.allocations.metrics import AllocMetric
+from wharf.contract.model.cluster import KeyState
 from wharf.contract.model.evaluations import Evaluation
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
@@ -83,6 +84,8 @@ class Placer:
         """By group name, job version and create index of the job."""
         self._screenings_of_all_nodes: dict[tuple[str, int, int], ScreeningResult] = {}
         """Feasibility of all nodes, ready or not, by group name, job version and create index of the job."""
+        self._signing_key_id = find_signing_key_id(snapshot)
+        """The key that signs the first identity tokens of new allocations; empty if there is none."""
         self._rules: PlacementRules | None = None
         job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
         self.admission = PlacementAdmission(snapshot, cache.quota_usage, job, allocations)
@@ -97,7 +100,7 @@ class Placer:
         self._placed_on: dict[str, list[Allocation]] = {}
         """By node id, the allocations that this evaluation has placed there."""
         self._volume_node_failures: dict[str, AllocMetric] = {}
-        """By group, why the node that holds the volumes of an allocation could not take it."""
+        """By group, why the node that holds the volumes of the group's last allocation could not take it."""
         self._node_failures: dict[str, AllocMetric] = {}
         """By group, why the requested nodes of a system job could not take their allocations."""
         self._used_promised_ids: dict[str, None] = {}
@@ -271,9 +274,10 @@ class Placer:
             choice = self.get_selector(request.job, request.group).try_node(volume_node, request.name)
             if choice is None:
                 reason = self.get_selector(request.job, request.group).explain_node_failure(volume_node)
-                self._volume_node_failures.setdefault(request.group.name, reason)
+                self._volume_node_failures[request.group.name] = reason
                 return None
             return self._build_allocation(request, choice)
+        self._volume_node_failures.pop(request.group.name, None)
         previous = request.previous
         sticky = request.group.ephemeral_disk.sticky or request.group.ephemeral_disk.migrate
         preferred = previous.node_id if previous is not None and sticky and not request.is_reschedule else ""
@@ -330,21 +334,36 @@ class Placer:
         return self.get_selector(request.job, request.group).is_infeasible(node)
 
     def get_failure_metric(self, request: PlacementRequest) -> AllocMetric | None:
-        """Return why the request could not be placed, or `None` if no failure is known.
+        """Return why the request, which `place_allocation` could not place, failed, or `None` if no failure is known.
 
-        If the request names a node, the failure of this node is added to the failures of earlier nodes of the group,
-        and their sum is returned.
+        If some placements of the group found no node and others were refused by the quota or the child limit, the
+        metric has both reasons. If the request names a node, the failure of this node is added to the failures of
+        earlier nodes of the group, and their sum is returned.
         """
+        failure = self._find_node_failure(request)
         refusal = self.admission.build_refusal_metric(request.job, request.group)
-        if refusal is not None:
-            return refusal
-        name, selector = request.group.name, self.get_selector(request.job, request.group)
-        if request.node is None:
-            return self._volume_node_failures.get(name) or selector.failure_metric
-        failure = selector.explain_node_failure(request.node)
-        earlier = self._node_failures.get(name)
-        merged = self._node_failures[name] = failure if earlier is None else add_node_failure(earlier, failure)
-        return merged
+        if failure is None or refusal is None:
+            return failure or refusal
+        return replace(
+            failure,
+            quota_exhausted=refusal.quota_exhausted,
+            coalesced_failures=failure.coalesced_failures + refusal.coalesced_failures + 1,
+        )
+
+    def _find_node_failure(self, request: PlacementRequest) -> AllocMetric | None:
+        """Return why nodes could not take the request, or earlier ones of its group, or `None` if no node was tried."""
+        name, was_refused = request.group.name, self.admission.was_refused(request.group)
+        if request.node is not None:
+            if not was_refused:
+                failure = self.get_selector(request.job, request.group).explain_node_failure(request.node)
+                earlier = self._node_failures.get(name)
+                self._node_failures[name] = failure if earlier is None else add_node_failure(earlier, failure)
+            return self._node_failures.get(name)
+        if name in self._volume_node_failures:
+            return self._volume_node_failures[name]
+        # A refused placement needs no selector: building one is expensive.
+        selector = self._selectors.get((name, request.job.version, request.job.create_index))
+        return None if selector is None else selector.failure_metric
 
     def can_update_in_place(self, allocation: Allocation, job: Job, group: TaskGroup) -> bool:
         """Return whether the node of the allocation meets the requirements of the new version of job and group.
@@ -434,6 +453,7 @@ class Placer:
             desired_transition=_NO_TRANSITION,
             client_status=ClientStatus.PENDING,
             deployment_id=request.deployment_id,
+            signing_key_id=self._signing_key_id,
             create_index=WRITE_INDEX,
             alloc_modify_index=WRITE_INDEX,
             create_time=now_ns,
@@ -460,6 +480,12 @@ class Placer:
         if request.is_reschedule:
             tracker = build_tracker(previous, request.group, now_ns, request.failed_at_ns)
         return replace(allocation, previous_allocation=previous.id, reschedule_tracker=tracker)
+
+
+def find_signing_key_id(snapshot: Replica) -> str:
+    """Return the id of the active key of the keyring, or an empty text."""
+    active = snapshot.list_by_index_sorted(KEYRING_KEYS_BY_STATE, KeyState.ACTIVE)
+    return active[0].key_id if active else ""
 
 
 _NO_TRANSITION = DesiredTransition()

@@ -36,7 +36,7 @@ class GroupState:
         self.migrating: AllocationsById = {}  # Allocations that move to another node.
         self.lost: AllocationsById = {}  # Allocations whose node is down or deleted.
         self.destructive: list[Allocation] = []
-        """Of `untainted`, the allocations of an older version that must be replaced, by the index in their names."""
+        """Of `untainted`, the allocations of an older version that must be replaced, in the order of replacement."""
         self.reschedule_now: list[Allocation] = []
         """Failed allocations that are rescheduled now."""
         self.awaiting_watcher: list[Allocation] = []

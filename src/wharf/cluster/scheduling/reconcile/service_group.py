@@ -28,7 +28,12 @@ from wharf.cluster.scheduling.reconcile.placement_requests import (
     request_replacements,
 )
 from wharf.cluster.scheduling.reconcile.rescheduling import has_succeeded, split_retries
-from wharf.cluster.scheduling.reconcile.surplus import stop_excess_failed, stop_surplus, stop_unneeded_unknown
+from wharf.cluster.scheduling.reconcile.surplus import (
+    is_failed,
+    stop_excess_failed,
+    stop_surplus,
+    stop_unneeded_unknown,
+)
 from wharf.cluster.scheduling.reconcile.updates import needs_destructive_update
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.allocations.names import parse_index
@@ -160,7 +165,8 @@ def _classify(reconcile_input: ReconcileInput, group: TaskGroup, allocation: All
 def _update_in_place(state: GroupState) -> None:
     """Divide the allocations of older versions into updates in place, added to the outcome, and destructive updates.
 
-    Destructive updates, which need a new allocation, are stored in `state.destructive`.
+    Destructive updates, which need a new allocation, are stored in `state.destructive`: failed and unhealthy ones first
+    (ADR 100), then by index.
     """
     destructive: list[Allocation] = []
     for allocation in state.untainted.values():
@@ -175,7 +181,10 @@ def _update_in_place(state: GroupState) -> None:
             state.counts["in_place_update"] += 1
         else:
             destructive.append(allocation)
-    state.destructive = sorted(destructive, key=lambda allocation: parse_index(allocation.name))
+    state.destructive = sorted(
+        destructive,
+        key=lambda allocation: (not is_failed(allocation), not allocation.is_unhealthy, parse_index(allocation.name)),
+    )
 
 
 def _set_deployment_state(state: GroupState, allocations: Iterable[Allocation]) -> None:
@@ -216,12 +225,7 @@ def _is_complete(state: GroupState) -> bool:
     # The deployment watcher decides whether failed allocations are replaced. It stops at the end of the deployment, so the
     # deployment must not end before that decision.
     stopped_ids = {stop.allocation.id for stop in outcome.stops}
-    if any(_is_unhealthy(allocation) and allocation.id not in stopped_ids for allocation in state.awaiting_watcher):
+    if any(allocation.is_unhealthy and allocation.id not in stopped_ids for allocation in state.awaiting_watcher):
         return False
     # As many healthy allocations as canaries are not needed: after the promotion, those beyond the count are stopped.
     return rollout.is_rolled_out
-
-
-def _is_unhealthy(allocation: Allocation) -> bool:
-    """Return whether the allocation was reported unhealthy."""
-    return allocation.deployment_status is not None and allocation.deployment_status.healthy is False

@@ -1,6 +1,7 @@
 """The steps that stop surplus allocations of a group, and the order in which they stop (scheduling.md 5.6)."""
 
 from collections.abc import Container, Mapping
+from operator import attrgetter
 
 from wharf.cluster.scheduling.reconcile.group_state import AllocationsById, GroupState
 from wharf.cluster.scheduling.reconcile.input import NOT_NEEDED_TEXT
@@ -73,10 +74,10 @@ def _order_surplus(
 ) -> list[tuple[bool, str]]:
     """Return pairs (is migrating, allocation id) in the order in which surplus allocations are stopped.
 
-    First come allocations that share a name with a promoted canary, then migrating ones, then duplicates of a name,
-    then the highest indexes. An id may occur twice.
+    First come failed and unhealthy ones (ADR 100), then allocations that share a name with a promoted canary, then
+    migrating ones, then duplicates of a name, then the highest indexes. An id may occur twice.
     """
-    order: list[tuple[bool, str]] = []
+    order = _list_failed(running, migrating)
     if not is_canarying and canaries:
         canary_names = {canary.name for canary in canaries.values()}
         order += [
@@ -88,6 +89,24 @@ def _order_surplus(
     order += [(False, key) for key in _list_duplicates(running)]
     order += [(False, key) for key in _sort_by_index(running)]
     return order
+
+
+def _list_failed(running: AllocationsById, migrating: AllocationsById) -> list[tuple[bool, str]]:
+    """Return pairs (is migrating, allocation id) of the failed allocations, then of those reported as unhealthy.
+
+    Both are sorted by index, the highest first.
+    """
+    order: list[tuple[bool, str]] = []
+    for is_worse in (is_failed, attrgetter("is_unhealthy")):
+        for is_migrating, allocations in ((False, running), (True, migrating)):
+            worse = {key: allocation for key, allocation in allocations.items() if is_worse(allocation)}
+            order += [(is_migrating, key) for key in _sort_by_index(worse)]
+    return order
+
+
+def is_failed(allocation: Allocation) -> bool:
+    """Return whether the allocation failed and still counts: it waits for its retry, or is never retried."""
+    return allocation.client_status is ClientStatus.FAILED
 
 
 def _list_duplicates(allocations: AllocationsById) -> list[str]:

@@ -44,6 +44,7 @@ from wharf.contract.wire import acl as acl_wire
 from wharf.contract.wire import times
 from wharf.contract.wire.times import parse_duration_ns
 from wharf.world.backoff import Backoff
+from wharf.world.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
 
@@ -98,9 +99,7 @@ class ReplicationDuty:
         try:
             await asyncio.gather(*tasks)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_tasks(*tasks)
 
     async def _follow_table(self, replicated: ReplicatedTable, source: ReplicationSource) -> None:
         """Copy a table at once, then each time it changes in the authoritative region. Failures are retried."""

@@ -15,6 +15,7 @@ from wharf.cluster.server.rpc.method import RpcReply, RpcTransport
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.world import World
 from wharf.world.framing import FrameDecoder, FrameTooLong, encode_frame
+from wharf.world.tasks import cancel_tasks
 from wharf.world.unix_sockets import bind_private_socket, shorten_socket_path
 
 READ_CHUNK_BYTES: Final = 256 * 1024
@@ -156,8 +157,7 @@ class BrainSocketClient:
     async def close(self) -> None:
         """Close the connection."""
         if self._read_task is not None:
-            self._read_task.cancel()
-            await asyncio.gather(self._read_task, return_exceptions=True)
+            await cancel_tasks(self._read_task)
 
     def _discard_connection(self, connection: _RpcConnection) -> None:
         """Use this connection for no further calls. Does nothing if there is a newer one."""

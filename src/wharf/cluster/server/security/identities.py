@@ -24,7 +24,8 @@ from wharf.cluster.operations.nodes.introductions import Introduction
 from wharf.cluster.server.security.jose import describe_jose_error, read_key_id
 from wharf.cluster.server.security.keyring import Keyring
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import ALLOCATIONS, JOB_VERSIONS, KEYRING, NODE_POOLS
+from wharf.cluster.state.lookups import find_allocation_job
+from wharf.cluster.state.tables import ALLOCATIONS, KEYRING, NODE_POOLS
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.cluster import KeyringKey, KeyState
 from wharf.contract.model.jobs.groups import Task
@@ -304,7 +305,7 @@ def build_workload_specs(
         raise Refusal(RefusalCode.FORBIDDEN, "Permission denied")
     if allocation.is_terminal:
         raise invalid_request(f"allocation {alloc_id} has ended: only running allocations receive identities")
-    job = snapshot.get(JOB_VERSIONS, allocation.namespace, allocation.job_id, allocation.job_version)
+    job = find_allocation_job(snapshot, allocation)
     task = _find_task(allocation, job, task_name)
     if job is None or task is None:
         raise invalid_request(f'unknown task name "{task_name}"')

@@ -138,9 +138,10 @@ class AgentMethods(MethodGroup[M]):
     def read_stacks(
         self, profile: str = "goroutine", *, server_id: str = "", node_id: str = "", **options: Unpack[CallOptions]
     ) -> CallSpec[str]:
-        """Read the stacks of all asyncio tasks and threads of the server's processes.
+        """Read the stacks of all asyncio tasks and threads of the server's processes (`goroutine`).
 
-        `server_id` or `node_id` select another agent.
+        The profiles `heap` and `allocs` show what the replying process allocates in a second and still uses. `server_id`
+        or `node_id` select another agent.
         """
         return CallSpec(options, profile, server_id=server_id, node_id=node_id)
 
@@ -153,6 +154,13 @@ class AgentMethods(MethodGroup[M]):
     def schedulers_configuration(self, **options: Unpack[CallOptions]) -> CallSpec[agents.AgentSchedulersConfig]:
         """Read the scheduler settings of the replying server."""
         return CallSpec(options)
+
+    @call_method("agent.set_schedulers_config")
+    def set_schedulers_configuration(
+        self, request: agents.AgentSchedulersRequest, **options: Unpack[CallOptions]
+    ) -> CallSpec[agents.AgentSchedulersConfig]:
+        """Check that the replying server has these scheduler settings. Others are refused: they are configured there."""
+        return CallSpec(options, body=request)
 
 
 class StatusMethods(MethodGroup[M]):

@@ -154,7 +154,7 @@ class Allocation(SparseRecord):
     preempted_allocations: tuple[str, ...] | None = None
     preempted_by_allocation: str = ""
     log_tails: bytes = b""  # The last log lines of its tasks, compressed; stored after it has ended.
-    signing_key_id: str = ""  # The keyring key that signed its identity tokens.
+    signing_key_id: str = ""  # The keyring key that was active when it was placed, and signs its first identity tokens.
     report_number: int = 0  # The number of the node's last report that changed it; 0 if no numbered report did.
     create_index: int = 0
     modify_index: int = 0
@@ -176,6 +176,11 @@ class Allocation(SparseRecord):
     def is_terminal(self) -> bool:
         """Whether it should stop or has ended: its desired status or its client status is terminal."""
         return self.is_server_terminal or self.is_client_terminal
+
+    @property
+    def is_unhealthy(self) -> bool:
+        """Whether its node or an operator reported it as unhealthy in its deployment."""
+        return self.deployment_status is not None and self.deployment_status.healthy is False
 
     @property
     def should_migrate(self) -> bool:

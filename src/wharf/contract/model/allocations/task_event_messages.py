@@ -147,7 +147,8 @@ def make_task_event_view(event: TaskEvent) -> TaskEventView:
         time=event.time,
         message=event.message,
         display_message=render_event_message(event),
-        details=event.details,
+        # Clients find the message of the node among the details too.
+        details={"message": event.message, **details} if event.message else event.details,
         fails_task=details.get("fails_task") == "true",
         exit_code=_parse_int(details, "exit_code"),
         signal=_parse_int(details, "signal"),

@@ -39,6 +39,7 @@ from wharf.node.tasks.preparation import TaskPreparation
 from wharf.node.tasks.resources import list_granted_volumes
 from wharf.node.volumes.task_links import ReadOnlyMounts, link_volumes
 from wharf.world import World
+from wharf.world.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
 
@@ -291,9 +292,7 @@ class LocalTaskHooks:
 
     async def close(self) -> None:
         """Cancel all background work for tasks and wait until it has ended. Called when the agent ends."""
-        for reserving in self._reserving_tasks:
-            reserving.cancel()
-        await asyncio.gather(*self._reserving_tasks, return_exceptions=True)
+        await cancel_tasks(*self._reserving_tasks)
         await self._preparation.close()
         await self._identities.close()
         await self._networks.close()

@@ -21,6 +21,7 @@ from wharf.node.agent.servers.reports import AssignmentHandler, ReportQueue
 from wharf.node.credentials import NodeCredentials
 from wharf.world import World
 from wharf.world.backoff import Backoff
+from wharf.world.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
 
@@ -88,8 +89,7 @@ class ServerSession:
         try:
             await asyncio.gather(*tasks)
         finally:
-            for task in tasks:
-                task.cancel()
+            await cancel_tasks(*tasks)
 
     def mark_changed(self, allocation_id: str) -> None:
         """Add the allocation to the next report, which is sent soon."""

@@ -16,6 +16,7 @@ from wharf.node.drivers.docker.logs import LogFollower
 from wharf.node.drivers.port import Watcher
 from wharf.node.rotated_files import RotatedFiles
 from wharf.world import World
+from wharf.world.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
 
@@ -105,8 +106,7 @@ class ContainerWatcher:
         finally:
             run.pid = 0
             if follow_task is not None:
-                follow_task.cancel()
-                await asyncio.gather(follow_task, return_exceptions=True)
+                await cancel_tasks(follow_task)
         if follower is not None and ended is not None:
             await self._copy_remaining_output(follower)
         self._watcher.on_ended(run.name, build_outcome(ended))

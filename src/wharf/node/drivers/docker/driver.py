@@ -25,6 +25,7 @@ from wharf.node.drivers.port import CannotStart, Command, CommandOrder, Health, 
 from wharf.node.drivers.supervised import add_signal_prefix
 from wharf.node.processes import list_container_processes
 from wharf.world import World
+from wharf.world.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
 
@@ -182,9 +183,7 @@ class DockerDriver:
 
     async def close(self) -> None:
         """Cancel all background work and close the connection to the engine. Containers keep running."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_tasks(*self._tasks)
         await self._engine.close()
 
     # -- signals

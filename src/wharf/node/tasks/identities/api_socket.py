@@ -20,6 +20,7 @@ from wharf.contract.client.transport import CONNECT_TIMEOUT_S
 from wharf.node.tasks.identities.tokens import API_SOCKET_FILE
 from wharf.world import World
 from wharf.world.failover import FailoverAddresses
+from wharf.world.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
 
@@ -69,10 +70,7 @@ class ApiSocket:
         """Stop listening and cancel all requests."""
         if self._listener is not None:
             self._listener.close()
-        connections = list(self._connections)
-        for connection in connections:
-            connection.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
+        await cancel_tasks(*self._connections)
 
     def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve a new connection in its own asyncio task."""
@@ -153,8 +151,7 @@ class ApiSocket:
         try:
             await _copy(server_reader, writer)
         finally:
-            upload.cancel()
-            await asyncio.gather(upload, return_exceptions=True)
+            await cancel_tasks(upload)
 
 
 async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:

@@ -12,6 +12,7 @@ from wharf.contract.client.errors import get_requested_delay_s
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.world import World
 from wharf.world.backoff import Backoff
+from wharf.world.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
 
@@ -75,10 +76,7 @@ class ClusterQueries:
 
     async def close(self) -> None:
         """Stop following all queries and wait until that is done."""
-        tasks = list(self._following.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_tasks(*self._following.values())
 
     async def _follow(self, key: QueryKey) -> None:
         """Keep the result of one query up to date with blocking reads. Runs until canceled."""

@@ -1,6 +1,6 @@
 """Endpoints that observe an agent: its log, its host, and profiles and stacks of its processes.
 
-A request that names another server is relayed to it. While access control is off, the host and the processes are
+A request that names another server is relayed to it, and a node streams the log of its agent. While access control is off, the host and the processes are
 reported only with `enable_debug`, because everyone who can connect could request them.
 """
 
@@ -8,19 +8,26 @@ import asyncio
 from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Final
+from typing import Any, Final
 
 from wharf.cluster.access import UNCHECKED_CALLER
-from wharf.cluster.api.relay.members import find_member, relay_to_member
+from wharf.cluster.api.handlers.allocations.node_calls import build_node_call
+from wharf.cluster.api.relay.members import find_member, relay_to_member, relay_to_node_holder
 from wharf.cluster.api.replies.encoding import encode_json
 from wharf.cluster.api.requests.parameters import FALSE_WORDS, TRUE_WORDS
 from wharf.cluster.api.requests.request import Request
-from wharf.cluster.api.results import ActionHandler, ActionResult, EncodedBody, StreamedBody
+from wharf.cluster.api.results import ActionHandler, ActionResult, EncodedBody, StreamedBody, require_record
+from wharf.cluster.server.node_channels.port import NoNodePath
 from wharf.cluster.server.server import Server
+from wharf.cluster.state.tables import NODES
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
 from wharf.contract.wire import agents as agents_wire
+from wharf.world.tasks import cancel_tasks
 
 TEXT_CONTENT_TYPE: Final = "text/plain"
+BINARY_CONTENT_TYPE: Final = "application/octet-stream"
+MEMORY_PROFILES: Final = ("heap", "allocs")
+"""Nomad's names of memory profiles."""
 LOG_LEVELS: Final = ("trace", "debug", "info", "warn", "error")
 HEARTBEAT_INTERVAL_S: Final = 10.0
 """Seconds without a log line after which an empty frame is sent, so that dead connections are detected."""
@@ -44,33 +51,51 @@ class AgentMonitorActions:
         _parse_flag(request.get_text("log_include_location"), option="log include location")
         if level not in LOG_LEVELS:
             raise invalid_request(f"Unknown log level: {request.get_text('log_level')}")
+        node_id = request.get_text("node_id")
+        if node_id and not request.get_text("server_id"):
+            return await self._stream_node_log(request, node_id, is_plain=plain)
         relayed = await self._relay(request, both_text=BOTH_TARGETS_TEXT, unknown_code=RefusalCode.INVALID)
         if relayed is not None:
             return relayed
-        lines = self._server.agent.follow_log(level, as_json=as_json)
-        parts = _encode_lines(lines) if plain else self._iterate_frames(lines)
-        return ActionResult(StreamedBody(parts, TEXT_CONTENT_TYPE if plain else "application/json"))
+        return self._build_log_result(_encode_lines(self._server.agent.follow_log(level, as_json=as_json)), plain)
 
-    async def _iterate_frames(self, lines: AsyncIterator[str]) -> AsyncGenerator[bytes, None]:
-        """Yield each log line as a JSON frame, and an empty frame after every `HEARTBEAT_INTERVAL_S` without a line."""
-        upcoming: asyncio.Task[str | None] | None = None
+    async def _stream_node_log(self, request: Request, node_id: str, *, is_plain: bool) -> ActionResult:
+        """Stream the log lines of the agent that runs this node, through the node's connection. Raises `Refusal`."""
+        await require_record(self._server, NODES, node_id, not_found_text=f"Unknown node {node_id}")
+        try:
+            channel = self._server.node_channels.channel_to(node_id)
+        except NoNodePath:
+            return await relay_to_node_holder(self._server, request, node_id)
+        reply = await channel.call(build_node_call(request, ""))
+        if reply.parts is None:
+            raise Refusal(RefusalCode.NOT_IMPLEMENTED, "this node does not stream its log")
+        return self._build_log_result(reply.parts, is_plain)
+
+    def _build_log_result(self, parts: AsyncIterator[bytes], is_plain: bool) -> ActionResult:
+        """Return log lines as they are, or in JSON frames."""
+        if is_plain:
+            return ActionResult(StreamedBody(parts, TEXT_CONTENT_TYPE))
+        return ActionResult(StreamedBody(self._iterate_frames(parts), "application/json"))
+
+    async def _iterate_frames(self, parts: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        """Yield each part as a JSON frame, and an empty frame after every `HEARTBEAT_INTERVAL_S` without a part."""
+        upcoming: asyncio.Task[bytes | None] | None = None
         try:
             while True:
-                upcoming = upcoming or self._server.world.start_task(_next_line(lines), name="next line")
+                upcoming = upcoming or self._server.world.start_task(_read_next(parts), name="next line")
                 done, _ = await asyncio.wait([upcoming], timeout=HEARTBEAT_INTERVAL_S)
                 if not done:
                     yield b"{}"
                     continue
-                line = upcoming.result()
-                if line is None:
+                part = upcoming.result()
+                if part is None:
                     return
                 upcoming = None
-                yield encode_json(agents_wire.MonitorFrame(data=b64encode(f"{line}\n".encode()).decode()))
+                yield encode_json(agents_wire.MonitorFrame(data=b64encode(part).decode()))
         finally:
             if upcoming is not None:
-                upcoming.cancel()
-                await asyncio.gather(upcoming, return_exceptions=True)
-            await _close(lines)
+                await cancel_tasks(upcoming)
+            await _close(parts)
 
     async def export_log(self, request: Request) -> ActionResult:
         """Send the whole log file of this agent or the named server. Raises `Refusal` for the systemd journal."""
@@ -122,15 +147,19 @@ class AgentMonitorActions:
 
     async def profile_process(self, request: Request) -> ActionResult:
         """Return a profile of the api process, sampled for the requested seconds."""
-
-        async def profile() -> bytes:
-            return (await self._server.agent.profile_process(_parse_seconds(request.get_text("seconds")))).encode()
-
-        return await self._inspect(request, profile)
+        seconds, as_pprof = _parse_seconds(request.get_text("seconds")), _wants_pprof(request)
+        return await self._inspect(
+            request, lambda: self._server.agent.profile_process(seconds, as_pprof=as_pprof), is_binary=as_pprof
+        )
 
     async def read_named_profile(self, request: Request) -> ActionResult:
-        """Return the stacks of all processes of the agent."""
+        """Return the stacks of all processes of the agent, or a memory profile of the api process."""
         name = request.get_path_value("profile")
+        if name in MEMORY_PROFILES:
+            seconds, as_pprof = _parse_seconds(request.get_text("seconds")), _wants_pprof(request)
+            return await self._inspect(
+                request, lambda: self._server.agent.profile_memory(name, seconds, as_pprof=as_pprof), is_binary=as_pprof
+            )
         if name != "goroutine":
             raise not_found(f"Pprof profile not found profile: {name}")
 
@@ -142,13 +171,19 @@ class AgentMonitorActions:
 
         return await self._inspect(request, read_stacks)
 
-    async def _inspect(self, request: Request, inspect: Callable[[], Awaitable[bytes]]) -> ActionResult:
-        """Return the text that `inspect` reads from this agent, or the reply of the server that the request names."""
+    async def _inspect(
+        self, request: Request, inspect: Callable[[], Awaitable[bytes]], *, is_binary: bool = False
+    ) -> ActionResult:
+        """Return what `inspect` reads from this agent, or the reply of the server that the request names.
+
+        `is_binary`: it is not text.
+        """
         self._refuse_without_debug(request)
         relayed = await self._relay(
             request, both_text="Cannot forward to both server and client node", unknown_code=RefusalCode.INVALID
         )
-        return relayed if relayed is not None else ActionResult(EncodedBody(await inspect(), TEXT_CONTENT_TYPE))
+        content_type = BINARY_CONTENT_TYPE if is_binary else TEXT_CONTENT_TYPE
+        return relayed if relayed is not None else ActionResult(EncodedBody(await inspect(), content_type))
 
     # -- access and relay ------------------------------------------------------------------------------------------
 
@@ -206,6 +241,11 @@ def _parse_seconds(text: str) -> float:
     return min(float(seconds or 1), MAX_PROFILE_S)
 
 
+def _wants_pprof(request: Request) -> bool:
+    """Return whether the request asks for the format that `go tool pprof` reads, with `debug=0`."""
+    return request.get_text("debug") == "0"
+
+
 async def _encode_lines(lines: AsyncIterator[str]) -> AsyncGenerator[bytes, None]:
     """Yield the lines as bytes, each with a line break. Closes `lines` at the end."""
     try:
@@ -222,10 +262,10 @@ async def _frame_parts(parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[byt
             yield encode_json(agents_wire.MonitorFrame(data=b64encode(part).decode()))
 
 
-async def _next_line(lines: AsyncIterator[str]) -> str | None:
-    return await anext(lines, None)
+async def _read_next(parts: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(parts, None)
 
 
-async def _close(lines: AsyncIterator[str]) -> None:
-    if isinstance(lines, AsyncGenerator):
-        await lines.aclose()
+async def _close(iterator: AsyncIterator[Any]) -> None:
+    if isinstance(iterator, AsyncGenerator):
+        await iterator.aclose()

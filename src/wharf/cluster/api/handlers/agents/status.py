@@ -160,8 +160,8 @@ class AgentActions:
         addresses = request.get_texts("address")
         if not addresses:
             raise invalid_request("missing address to join")
-        member_addresses = {member.address for member in self._server.replica.iter_all(MEMBERS)}
-        unknown = [address for address in addresses if address not in member_addresses]
+        members = list(self._server.replica.iter_all(MEMBERS))
+        unknown = [address for address in addresses if not any(_is_address_of(address, member) for member in members)]
         error = ""
         if unknown:
             error = (
@@ -210,6 +210,27 @@ class AgentActions:
     async def read_schedulers_config(self, _request: Request) -> ActionResult:
         enabled = list(self._server.agent.info.enabled_schedulers)
         return ActionResult(agents_wire.AgentSchedulersConfig(self._server.identity.member_id, 1, enabled))
+
+    async def set_schedulers_config(self, request: Request) -> ActionResult:
+        """Accept a request for the scheduler that this server has. Raises `Refusal` for any other one."""
+        body = request.decode_body(agents_wire.AgentSchedulersRequest)
+        enabled = self._server.agent.info.enabled_schedulers
+        if body.num_schedulers != 1:
+            raise invalid_request(
+                f"Invalid request: num_schedulers is {body.num_schedulers}, but each server has one scheduler process: use 1"
+            )
+        if body.enabled_schedulers is not None and set(body.enabled_schedulers) != set(enabled):
+            raise invalid_request(
+                "Invalid request: enabled_schedulers differs from the configuration of this server: change "
+                f"server.enabled_schedulers there, or use {', '.join(enabled)}"
+            )
+        return await self.read_schedulers_config(request)
+
+
+def _is_address_of(address: str, member: Member) -> bool:
+    """Return whether a join request names this member: by its address, with or without the scheme and the port."""
+    plain = address.removeprefix("https://").removeprefix("http://").rstrip("/")
+    return plain in (member.address, member.address.rpartition(":")[0])
 
 
 def build_member_view(member: Member, member_count: int) -> agents_wire.AgentMember:
@@ -308,6 +329,7 @@ def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
         "agent.reload": actions.reload_agent,
         "agent.schedulers": actions.list_schedulers,
         "agent.schedulers_config": actions.read_schedulers_config,
+        "agent.set_schedulers_config": actions.set_schedulers_config,
         "status.leader": cluster.read_leader,
         "status.peers": cluster.list_peers,
         "region.list": cluster.list_regions,

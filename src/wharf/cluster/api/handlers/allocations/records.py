@@ -19,9 +19,15 @@ from wharf.cluster.api.results import (
 )
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import ALLOCATIONS, JOB_VERSIONS, REGISTRATIONS_OF_ALLOCATION, SERVICES
+from wharf.cluster.state.lookups import find_allocation_job
+from wharf.cluster.state.tables import ALLOCATIONS, REGISTRATIONS_OF_ALLOCATION, SERVICES
 from wharf.cluster.state.watches import watch_index, watch_key
-from wharf.contract.model.allocations.allocation import Allocation, AllocationStub, DesiredTransition
+from wharf.contract.model.allocations.allocation import (
+    Allocation,
+    AllocationStub,
+    DesiredTransition,
+    NetworkStatus,
+)
 from wharf.contract.model.allocations.resources import (
     build_shared_resources,
     build_task_resources,
@@ -73,15 +79,26 @@ def build_allocation_view(replica: Replica, allocation: Allocation) -> object:
         metrics=allocation.metrics,
         task_states=_build_task_state_views(allocation),
         **legacy_fields,
-        **{name: getattr(allocation, name) for name in ALLOCATION_VIEW_FIELDS},
+        **{name: getattr(allocation, name) for name in ALLOCATION_VIEW_FIELDS if name != "network_status"},
+        network_status=_get_network_status(allocation),
     )
+
+
+def _get_network_status(allocation: Allocation) -> NetworkStatus | None:
+    """Return the network of the allocation.
+
+    In the network of the host it is empty, not missing, once the node has reported the allocation: clients read its
+    fields.
+    """
+    is_reported = allocation.task_states is not None
+    return allocation.network_status or (NetworkStatus() if is_reported else None)
 
 
 def build_allocation_stub(
     replica: Replica, allocation: Allocation, *, has_resources: bool = False, has_task_states: bool = True
 ) -> AllocationStub:
     """Return the allocation as lists show it; the flags add its resources and task states."""
-    job = replica.get(JOB_VERSIONS, *get_job_version_key(allocation))
+    job = find_allocation_job(replica, allocation)
     stub = AllocationStub(
         job_type=job.type if job else "",
         desired_transition=allocation.desired_transition or DesiredTransition(),
@@ -104,14 +121,9 @@ ALLOCATION_STUB_FIELDS: Final = [
 ]
 
 
-def get_job_version_key(allocation: Allocation) -> tuple[str, str, int]:
-    """Return namespace, id and version of the job that the allocation runs."""
-    return allocation.namespace, allocation.job_id, allocation.job_version
-
-
 def _build_job_reader(replica: Replica) -> Callable[[Allocation], Job | None]:
     """Return a function that returns the job version that an allocation runs."""
-    return lambda allocation: replica.get(JOB_VERSIONS, *get_job_version_key(allocation))
+    return lambda allocation: find_allocation_job(replica, allocation)
 
 
 def list_allocation_services(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:

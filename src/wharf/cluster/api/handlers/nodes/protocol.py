@@ -9,7 +9,6 @@ from typing import Final
 import msgspec
 
 from wharf.cluster.api.access_control import get_request_token
-from wharf.cluster.api.handlers.allocations.records import get_job_version_key
 from wharf.cluster.api.handlers.nodes.records import build_node_change_result
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
@@ -33,7 +32,8 @@ from wharf.cluster.server.rpc.handlers.nodes import (
 from wharf.cluster.server.security.identities import build_node_spec, build_workload_specs
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, JOB_VERSIONS, NODE_POOLS, NODES
+from wharf.cluster.state.lookups import find_allocation_job
+from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, NODE_POOLS, NODES
 from wharf.cluster.state.watches import watch_index
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.nodes.node import Node
@@ -184,7 +184,7 @@ class NodeProtocolActions:
         for allocation_id in ids:
             allocation = replica.get(ALLOCATIONS, allocation_id)
             if allocation is not None and allocation.node_id == node.id:
-                job = replica.get(JOB_VERSIONS, *get_job_version_key(allocation))
+                job = find_allocation_job(replica, allocation)
                 fields = {name: getattr(allocation, name) for name in messages.AssignedAllocation.__struct_fields__}
                 fields["alloc_modify_index"] = _get_assignment_index(replica, allocation)
                 assignments.append(messages.Assignment(allocation=messages.AssignedAllocation(**fields), job=job))
