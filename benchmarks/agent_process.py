@@ -27,7 +27,8 @@ enabled = true
 min_heartbeat_ttl = "{heartbeat_ttl}"
 
 [client]
-enabled = false
+enabled = {has_node}
+fake_nodes = {fake_nodes}
 
 [acl]
 enabled = {acl}
@@ -38,11 +39,29 @@ processes = {processes}
 
 
 class AgentProcess:
-    """A running agent with a server. Its constructor waits until the agent is ready."""
+    """A running agent with a server. Its constructor waits until the agent is ready.
 
-    def __init__(self, folder: Path, *, api_processes: int = 1, acl: bool = False, heartbeat_ttl: str = "10s") -> None:
+    With `fake_nodes`, the agent is also a node and has this number of fake nodes.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        api_processes: int = 1,
+        acl: bool = False,
+        heartbeat_ttl: str = "10s",
+        fake_nodes: int = 0,
+    ) -> None:
         config, out = folder / "agent.toml", folder / "out.txt"
-        text = CONFIG.format(folder=folder, processes=api_processes, acl=str(acl).lower(), heartbeat_ttl=heartbeat_ttl)
+        text = CONFIG.format(
+            folder=folder,
+            processes=api_processes,
+            acl=str(acl).lower(),
+            heartbeat_ttl=heartbeat_ttl,
+            has_node=str(bool(fake_nodes)).lower(),
+            fake_nodes=fake_nodes,
+        )
         config.write_text(text, "utf-8")
         with out.open("wb") as opened, (folder / "err.txt").open("wb") as errors:
             self._process = subprocess.Popen(

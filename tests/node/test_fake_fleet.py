@@ -1,15 +1,19 @@
 """The fake nodes of one process: how many start at once, and how they return after an outage."""
 
+import asyncio
 import logging
 from collections import Counter
 
 import pytest
 
+from tests.builders import a_group, a_job, a_task, some_resources
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import InMemoryTransport
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
-from wharf.cluster.state.tables import NODES
-from wharf.contract.client import NO_RETRIES, AsyncClient, ClientReply, ClientRequest
+from wharf.cluster.controllers.heartbeats import HeartbeatSettings
+from wharf.cluster.state.tables import ALLOCATIONS, NODES
+from wharf.contract.client import NO_RETRIES, AsyncClient, ClientReply, ClientRequest, Unreachable
+from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.model.nodes.node import NodeStatus
 from wharf.node.credentials import NodeCredentials
 from wharf.node.fake_fleet import MAX_CONCURRENT_REQUESTS, MAX_START_S, MAX_STARTING_NODES, NODES_PER_CLIENT, FakeFleet
@@ -25,16 +29,40 @@ class SlowExchange(InMemoryTransport):
         super().__init__(server.api)
         self._open = open_requests
         self.began_s: list[float] = []
+        self.poll_times_s: list[float] = []
+        self.sent_heartbeats = 0
+        self._failing = asyncio.Event()
+
+    def fail_waiting_polls(self) -> None:
+        """End all blocking queries that wait now, as if their connections were cut."""
+        self._failing.set()
+        self._failing = asyncio.Event()
+
+    async def _send_poll(self, request: ClientRequest) -> ClientReply:
+        self.poll_times_s.append(now_s())
+        failing = asyncio.ensure_future(self._failing.wait())
+        sending = asyncio.ensure_future(super().send(request))
+        try:
+            await asyncio.wait([failing, sending], return_when=asyncio.FIRST_COMPLETED)
+            if failing.done():
+                raise Unreachable("the connection was cut", is_sent=True)
+            return await sending
+        finally:
+            failing.cancel()
+            sending.cancel()
+            await asyncio.gather(failing, sending, return_exceptions=True)
 
     async def send(self, request: ClientRequest) -> ClientReply:
         is_blocking = any(name == "index" for name, _ in request.query)
         kind = "blocking" if is_blocking else "registration" if request.path.endswith("/register") else "other"
         self.began_s.append(now_s())
+        self.sent_heartbeats += request.path.endswith("/heartbeat")
         self._open[kind] += 1
         self._open[f"most {kind}"] = max(self._open[f"most {kind}"], self._open[kind])
         try:
-            if not is_blocking:
-                await pass_time(REQUEST_S)
+            if is_blocking:
+                return await self._send_poll(request)
+            await pass_time(REQUEST_S)
             return await super().send(request)
         finally:
             self._open[kind] -= 1
@@ -155,3 +183,85 @@ def test_one_outage_is_logged_once_for_each_node(caplog: pytest.LogCaptureFixtur
 
     failures = [record for record in caplog.records if record.msg.startswith("heartbeat failed")]
     assert len(failures) == 1
+
+
+@pytest.mark.parametrize(("heartbeats_per_s", "min_spread_s", "max_spread_s"), [(100.0, 0.0, 2.5), (0.1, 8.0, 31.0)])
+def test_nodes_of_a_large_fleet_request_assignments_again_over_a_longer_time(
+    heartbeats_per_s: float, min_spread_s: float, max_spread_s: float
+) -> None:
+    """A low rate of heartbeats gives a few nodes the TTL of a large fleet."""
+    spreads_s: list[float] = []
+
+    @in_virtual_time
+    async def cut_connections() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server(heartbeats=HeartbeatSettings(max_per_second=heartbeats_per_s))
+            fleet = AFleet(cluster, server, 40)
+            await until(lambda: fleet.ready_count == 40, what="all are ready", within_s=60.0)
+            await pass_time(5.0)
+            for exchange in fleet.exchanges:
+                exchange.fail_waiting_polls()
+            cut_s = now_s()
+            await pass_time(max_spread_s + REQUEST_S)
+            polls_s = [at_s - cut_s for exchange in fleet.exchanges for at_s in exchange.poll_times_s if at_s > cut_s]
+            assert len(polls_s) >= 40
+            spreads_s.append(sorted(polls_s)[39])
+
+    cut_connections()
+
+    assert min_spread_s <= spreads_s[0] <= max_spread_s
+
+
+@in_virtual_time
+async def test_cut_connections_and_a_new_leader_change_no_node_and_no_allocation() -> None:
+    """The short version of `tests/faults/test_storms.py`."""
+    async with ACluster() as cluster:
+        first, second = await cluster.a_server("m1"), await cluster.a_server("m2", leads=False)
+        fleet = AFleet(cluster, first, 60)
+        await until(lambda: fleet.ready_count == 60, what="all are ready", within_s=60.0)
+        task = a_task(driver="mock", resources=some_resources(cpu=100, memory_mb=100))
+        await first.client.jobs.register(a_job("shop", a_group("web", task, count=240)))
+        await until(lambda: count_running(first) == 240, what="all allocations run", within_s=60.0)
+        before = {each.id: each.node_id for each in first.replica.iter_all(ALLOCATIONS)}
+
+        for exchange in fleet.exchanges:
+            exchange.fail_waiting_polls()
+        await second.lead()
+        await pass_time(400.0)  # Longer than a new leader waits for the first heartbeat of a node.
+
+        assert {each.id: each.node_id for each in first.replica.iter_all(ALLOCATIONS)} == before
+        assert count_running(first) == 240
+        assert {node.status for node in first.replica.iter_all(NODES)} == {NodeStatus.READY}
+        assert {node.last_missed_heartbeat_index for node in first.replica.iter_all(NODES)} == {0}
+
+
+def count_running(server: OneServer) -> int:
+    return sum(each.client_status is ClientStatus.RUNNING for each in server.replica.iter_all(ALLOCATIONS))
+
+
+@pytest.mark.parametrize(
+    ("heartbeats_per_s", "longest_ttl_s", "least", "most"), [(100.0, 20.0, 20, 60), (0.01, 1_000.0, 2, 9)]
+)
+def test_nodes_with_long_ttls_repeat_failed_heartbeats_less_often(
+    heartbeats_per_s: float, longest_ttl_s: float, least: int, most: int
+) -> None:
+    counts: list[float] = []
+
+    @in_virtual_time
+    async def lose_the_server() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server(heartbeats=HeartbeatSettings(max_per_second=heartbeats_per_s))
+            fleet = AFleet(cluster, server, 5)
+            await until(lambda: fleet.ready_count == 5, what="all are ready", within_s=60.0)
+            await pass_time(longest_ttl_s)  # Now every node has a TTL for the whole fleet.
+            for exchange in fleet.exchanges:
+                exchange.is_away = True
+            await pass_time(1.1 * longest_ttl_s)  # By now, the heartbeat of each node has failed.
+            for exchange in fleet.exchanges:
+                exchange.sent_heartbeats = 0
+            await pass_time(100.0)
+            counts.append(sum(exchange.sent_heartbeats for exchange in fleet.exchanges) / 5)
+
+    lose_the_server()
+
+    assert least <= counts[0] <= most

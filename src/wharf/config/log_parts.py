@@ -73,7 +73,7 @@ LOGGER_BY_FORMER_PART: Final[Mapping[str, str]] = {
     "server.leading.applier": "wharf.cluster.server.leader.evaluation_processor",
     "server.leading.foresight": "wharf.cluster.server.leader.pre_planning",
     "server.leading.node_care": "wharf.cluster.server.leader.node_monitor",
-    "server.leading.report_batch": "wharf.cluster.server.leader.report_batcher",
+    "server.leading.report_batch": "wharf.cluster.server.leader.node_write_batcher",
     "server.leading.thinking": "wharf.cluster.server.leader.loop",
     "server.tending": "wharf.cluster.server.duties.secrets",
     "server.whereabouts": "wharf.cluster.server.node_channels.directory",

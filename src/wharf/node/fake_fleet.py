@@ -22,8 +22,7 @@ MAX_CONCURRENT_REQUESTS: Final = 64
 """Requests that the fake nodes of a process send at the same time, except blocking queries. Limits the timeouts after
 an outage, when all nodes have something to send."""
 NODES_PER_CLIENT: Final = 50
-"""Fake nodes that share connections. The HTTP library examines every connection of a client for each request, so one
-client for all nodes would need a time that grows with the square of their number."""
+"""Fake nodes that share connections, so that most requests need no new one. A fault of a connection affects few of them."""
 
 
 class FakeFleet:
@@ -34,19 +33,22 @@ class FakeFleet:
         world: World,
         create_client: Callable[[], AsyncClient],
         members: Sequence[tuple[FakeMachine, NodeCredentials]],
+        *,
+        nodes_per_client: int = NODES_PER_CLIENT,
+        max_concurrent_requests: int = MAX_CONCURRENT_REQUESTS,
     ) -> None:
-        """`create_client` returns a new client; the fleet closes it."""
+        """`create_client` returns a new client, which `nodes_per_client` nodes share; the fleet closes it."""
         self._world = world
         self._starting_slots = asyncio.Semaphore(MAX_STARTING_NODES)
-        request_slots = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
+        request_slots = asyncio.Semaphore(max_concurrent_requests)
         self._clients: list[AsyncClient] = []
         self._nodes: list[FakeNode] = []
-        for start in range(0, len(members), NODES_PER_CLIENT):
+        for start in range(0, len(members), nodes_per_client):
             client = create_client()
             self._clients.append(client)
             self._nodes += [
                 FakeNode(world, client, machine, identity=identity, request_slots=request_slots)
-                for machine, identity in members[start : start + NODES_PER_CLIENT]
+                for machine, identity in members[start : start + nodes_per_client]
             ]
 
     @property

@@ -91,3 +91,18 @@ def test_the_rate_of_heartbeats_has_a_ceiling_whatever_the_size_of_the_fleet(nod
         heapq.heapreplace(due_s, (now_s + heartbeats.record_heartbeat(node_id, now_s), node_id))
 
     assert sent / measured_s <= SETTINGS.max_per_second
+
+
+@pytest.mark.parametrize(("nodes", "expected_grace_s"), [(1, 5.0), (5_000, None)])
+def test_the_grace_grows_with_the_ttl_of_a_large_fleet(nodes: int, expected_grace_s: float | None) -> None:
+    heartbeats = make_heartbeats()
+    for number in range(nodes):
+        heartbeats.record_heartbeat(f"node-{number}", 0.0)
+    ttl_s = heartbeats.record_heartbeat("node-0", 0.0)
+    for number in range(1, nodes):
+        heartbeats.grant_failover_ttl(f"node-{number}", 10_000.0)
+
+    grace_s = ttl_s / 5 if expected_grace_s is None else expected_grace_s
+
+    assert heartbeats.take_late(ttl_s + grace_s - 0.01) == []
+    assert heartbeats.take_late(ttl_s + grace_s + 0.01) == ["node-0"]

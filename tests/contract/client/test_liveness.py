@@ -6,7 +6,7 @@ import pytest
 
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time
 from wharf.contract.client import Unreachable
-from wharf.contract.client.liveness import end_if_silent
+from wharf.contract.client.liveness import LivenessProbe, end_if_silent
 from wharf.world import SimulatedWorld
 
 
@@ -107,3 +107,70 @@ def test_a_request_that_is_closed_after_its_event_loop_ended_cancels_its_probe()
     task.cancel()
     loop.run_until_complete(asyncio.gather(task, *probes, return_exceptions=True))
     loop.close()
+
+
+async def wait_for_reply(probe: LivenessProbe, wait_s: float) -> bool:
+    """Wait for a reply that arrives after `wait_s`. Return whether the server counts as silent before."""
+    try:
+        async with probe.end_if_silent():
+            await pass_time(wait_s)
+    except Unreachable:
+        return True
+    probe.on_reply()
+    return False
+
+
+@in_virtual_time
+async def test_calls_that_wait_for_the_same_slow_server_share_its_probes() -> None:
+    server = ProbedServer(frozen_from_s=1000.0)
+    probe = LivenessProbe(make_world(), server.answer, "10.0.0.1")
+
+    silent = await asyncio.gather(*(wait_for_reply(probe, 4.0) for _ in range(200)))
+
+    assert not any(silent)
+    assert server.probe_count == 1
+
+
+@in_virtual_time
+async def test_all_calls_at_a_frozen_server_end_within_three_seconds() -> None:
+    probe = LivenessProbe(make_world(), ProbedServer(frozen_from_s=0.0).answer, "10.0.0.1")
+
+    silent = await asyncio.gather(*(wait_for_reply(probe, 100.0) for _ in range(20)))
+
+    assert all(silent)
+    assert now_s() < 3
+
+
+@in_virtual_time
+async def test_a_server_that_replies_to_other_calls_is_not_silent() -> None:
+    probe = LivenessProbe(make_world(), ProbedServer(frozen_from_s=0.0).answer, "10.0.0.1")
+
+    async def call_often() -> bool:
+        return any([await wait_for_reply(probe, 0.3) for _ in range(60)])
+
+    silent = list(await asyncio.gather(wait_for_reply(probe, 15.0), call_often()))
+
+    assert silent == [False, False]
+
+
+@in_virtual_time
+async def test_a_server_that_freezes_is_noticed_by_the_next_call_within_three_seconds() -> None:
+    probe = LivenessProbe(make_world(), ProbedServer(frozen_from_s=10.0).answer, "10.0.0.1")
+    earlier = asyncio.create_task(wait_for_reply(probe, 1000.0))
+    await pass_time(10.5)
+    began_s = now_s()
+
+    assert await wait_for_reply(probe, 100.0)
+    assert now_s() - began_s < 3
+    assert await earlier
+
+
+@in_virtual_time
+async def test_quick_replies_cost_no_shared_probe() -> None:
+    server = ProbedServer(frozen_from_s=0.0)
+    probe = LivenessProbe(make_world(), server.answer, "10.0.0.1")
+
+    assert [await wait_for_reply(probe, 0.3) for _ in range(5)] == [False] * 5
+    await pass_time(10)
+
+    assert server.probe_count == 0

@@ -25,6 +25,7 @@ from wharf.contract.client.relay.websockets import SocketRelay, WebSocketRelay
 from wharf.node.agent.node_agent import NodeAgent
 from wharf.node.fake_fleet import FakeFleet
 from wharf.node.fake_node import FakeMachine
+from wharf.node.fake_transport import FakeNodeTransport
 from wharf.node.settings import NodeLocation
 from wharf.world import World
 
@@ -49,27 +50,23 @@ async def run(context: ProcessContext) -> None:
     sockets = [WebSocketRelay(address, tls=tls if address.startswith("https") else None) for address in addresses]
     dialers = [ServerDialer(address, tls=tls) for address in addresses]
 
-    def create_client() -> AsyncClient:
-        """Return a client with connections of its own."""
-        transports = [
-            HttpTransport(
-                address,
-                # With access control, a new node registers with this token. Later it uses its own secret.
-                token=settings.client.intro_token.reveal() or context.order.own_node_secret,
-                tls=tls,
-            )
-            for address in addresses
-        ]
-        return AsyncClient(context.world, transports, retry_policy=NO_RETRIES)  # The node agent retries by itself.
-
-    client = create_client()
+    # With access control, a new node registers with this token. Later it uses its own secret.
+    token = settings.client.intro_token.reveal() or context.order.own_node_secret
+    transports = [HttpTransport(address, token=token, tls=tls) for address in addresses]
+    client = AsyncClient(context.world, transports, retry_policy=NO_RETRIES)  # The node agent retries by itself.
     data_folder = Path(context.order.data_folder)
     try:
         node = _build_node_agent(context, client, data_folder, sockets, dialers)
     except OSError as error:
         raise StartupError(f"the node's folder {error.filename} cannot be used: {error.strerror}") from error
     details = {"drivers": ", ".join(await node.list_working_drivers())}
-    fleet = _build_fake_fleet(context.world, create_client, settings, data_folder)
+
+    def create_fake_client() -> AsyncClient:
+        """Return a client for fake nodes, with connections of its own."""
+        transports = [FakeNodeTransport(context.world, address, token=token, tls=tls) for address in addresses]
+        return AsyncClient(context.world, transports, retry_policy=NO_RETRIES)
+
+    fleet = _build_fake_fleet(context.world, create_fake_client, settings, data_folder)
     if fleet is not None:
         log.warning(
             "fake nodes are running: they report allocations as running and start no tasks",

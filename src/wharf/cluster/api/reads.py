@@ -19,6 +19,7 @@ from wharf.cluster.api.handler_table import JOINED_FIELD_READERS, build_read_han
 from wharf.cluster.api.lists.encoder import ListEncoder
 from wharf.cluster.api.lists.filters import ListFilters
 from wharf.cluster.api.lists.listing import Listing
+from wharf.cluster.api.pacing import ReplyPacer
 from wharf.cluster.api.replies.cors import list_cors_methods
 from wharf.cluster.api.replies.encoding import EMPTY_REPLY_BODY, RECORDS_PER_CHECK, ReplyBody, encode_body, indent_body
 from wharf.cluster.api.replies.sender import JSON_HEADER, HttpReply, build_refusal_reply
@@ -44,6 +45,8 @@ BUILT_VALUES: Final = frozenset((RecordList, SlicedValue, DeferredValue, BrainQu
 """The types of values that are built when the reply is encoded."""
 TOKEN_SAFE_CHARACTERS: Final = "".join(map(chr, range(33, 127))).replace("%", "")
 """Characters of a page token that its header holds unescaped. Job ids in tokens may contain any character."""
+ASSIGNMENTS_ENDPOINT: Final = "node.desired"
+"""The blocking query of nodes. Its replies are paced, because each one causes several requests (ADR 95)."""
 
 
 class ReadExecutor:
@@ -60,6 +63,7 @@ class ReadExecutor:
         self.handlers = build_read_handlers(server)
         self._filters = ListFilters(server.replica, JOINED_FIELD_READERS)
         self._shared_replies = SharedReplyCache()
+        self._node_pacer = ReplyPacer()
         self.list_encoder = ListEncoder(server, self._filters, self._shared_replies)
 
     def parse_target(self, request: Request, raw_path: bytes) -> RequestTarget:
@@ -171,6 +175,7 @@ class ReadExecutor:
                 wait_s=options.wait_s + jitter_s,
                 on_disconnect=disconnect_watcher.start,
                 is_caught_up=not options.is_stale_allowed,
+                wait_for_slot=self._node_pacer.wait_for_slot if target.endpoint.name == ASSIGNMENTS_ENDPOINT else None,
             )
         finally:
             disconnect_watcher.stop()

@@ -29,6 +29,7 @@ from wharf.cluster.engines.port import (
 )
 from wharf.contract.model.log import Cause, CauseKind, Condition
 from wharf.world import World
+from wharf.world.backoff import Backoff
 
 LEADER_TABLE: Final = "leader"
 LEADER_KEY: Final = "leader"
@@ -39,6 +40,8 @@ SUCCESSOR_TIMEOUT_S: Final = 3.0
 
 _RETRY_DELAY_S: Final = 0.2
 """Pause before an attempt is repeated, unless the replica changes earlier."""
+_MAX_RETRY_DELAY_S: Final = 1.0
+"""The longest pause of a candidate while the log is unavailable."""
 _REWRITE_DELAY_S: Final = 1.0
 """How long to wait until a rewritten member record appears in the replica, before it is written again."""
 
@@ -181,13 +184,15 @@ class Election:
         Returns after the replica has applied the election, so the new leader sees everything that earlier leaders
         wrote.
         """
+        backoff = Backoff(self._world.random, min_s=_RETRY_DELAY_S, max_s=_MAX_RETRY_DELAY_S)
         while True:
             try:
                 lease = await self.join()
                 version = await self._try_become_leader(lease)
             except (LogUnavailable, FollowerBehind):
-                await asyncio.sleep(_RETRY_DELAY_S)
+                await asyncio.sleep(backoff.next_delay_s())
                 continue
+            backoff.reset()
             if version is None:
                 continue
             leadership = Leadership(self, lease, version)

@@ -134,7 +134,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         Duration, SettingInfo("Maximum age of the active key; then the keyring is rotated.")
     ] = Duration(720 * HOUR)
     heartbeat_grace: Annotated[
-        Duration, SettingInfo("How long after its heartbeat TTL a node is still considered alive.")
+        Duration,
+        SettingInfo("How long after its heartbeat TTL a node is still considered alive; at least a fifth of the TTL."),
     ] = Duration(10 * SECOND)
     min_heartbeat_ttl: Annotated[Duration, SettingInfo("Minimum time between two heartbeats of a node.")] = Duration(
         10 * SECOND

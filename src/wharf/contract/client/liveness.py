@@ -5,6 +5,7 @@ does: a server that answers neither is frozen or cut off.
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final
@@ -12,7 +13,7 @@ from typing import Final
 from wharf.contract.client.transport import Unreachable
 from wharf.world import World
 from wharf.world.failover import MAX_PART_S
-from wharf.world.tasks import cancel_tasks
+from wharf.world.tasks import cancel_tasks, wait_for_event
 
 PROBE_PATH: Final = "/v1/status/leader"
 """The endpoint of probes: every server answers it from memory, whether it leads or not."""
@@ -72,3 +73,82 @@ async def end_if_silent(world: World, send_probe: Callable[[], Awaitable[object]
         if not is_silent:
             raise
         raise Unreachable(f"{server} does not reply, not even to a probe", is_sent=True) from None
+
+
+class LivenessProbe:
+    """Probes one server for all calls that wait for its replies: one probe at a time, whatever the number of calls.
+
+    If each call sent its own probes, a slow server would receive twice as many requests just because it is slow.
+    """
+
+    def __init__(self, world: World, send_probe: Callable[[], Awaitable[object]], server: str) -> None:
+        """`send_probe` and `server` are as for `end_if_silent`."""
+        self._world = world
+        self._send_probe = send_probe
+        self._server = server
+        self._alive_s = -math.inf
+        """When the server replied last, to a call or a probe."""
+        self._waiting: dict[object, tuple[float, Callable[[], None]]] = {}
+        """Calls that wait for longer than `PROBE_DELAY_S`: when each began, and the function that ends it."""
+        self._has_new_call = asyncio.Event()
+        self._probing: asyncio.Task[None] | None = None
+
+    def on_reply(self) -> None:
+        """Record that the server replied to a call, so it is not silent."""
+        self._alive_s = self._world.monotonic_s()
+
+    @asynccontextmanager
+    async def end_if_silent(self) -> AsyncIterator[None]:
+        """Return a context manager that raises `Unreachable` when the server answers neither a probe nor another call."""
+        loop, is_silent, key = asyncio.get_running_loop(), False, object()
+        limit = asyncio.timeout(None)
+
+        def end() -> None:
+            nonlocal is_silent
+            is_silent = True
+            limit.reschedule(loop.time())
+
+        timer = loop.call_later(PROBE_DELAY_S, self._watch, key, self._world.monotonic_s(), end)
+        try:
+            async with limit:
+                try:
+                    yield
+                finally:
+                    timer.cancel()
+                    self._waiting.pop(key, None)
+                    if not self._waiting and self._probing is not None:
+                        self._probing.cancel()
+                        self._probing = None
+        except TimeoutError:
+            if not is_silent:
+                raise
+            raise Unreachable(f"{self._server} does not reply, not even to a probe", is_sent=True) from None
+
+    def _watch(self, key: object, began_s: float, end: Callable[[], None]) -> None:
+        """Probe the server for this call from now on."""
+        self._waiting[key] = began_s, end
+        self._has_new_call.set()
+        if self._probing is None:
+            self._probing = self._world.start_task(self._probe(), name=f"probes of {self._server}")
+
+    async def _probe(self) -> None:
+        """Probe the server until it is silent or no call waits. Then all calls that wait have ended."""
+        while True:
+            self._has_new_call.clear()
+            now_s = self._world.monotonic_s()
+            newest_s = max(began_s for began_s, _ in self._waiting.values())
+            remaining_s = self._alive_s + PROBE_INTERVAL_S - now_s if self._alive_s >= newest_s else 0.0
+            if remaining_s > 0:
+                await wait_for_event(self._has_new_call, remaining_s)
+                continue
+            try:
+                async with asyncio.timeout(PROBE_TIMEOUT_S):
+                    await self._send_probe()
+                self.on_reply()
+            except (TimeoutError, Unreachable):
+                if self._alive_s < now_s:  # It replied to no other call meanwhile either.
+                    break
+        self._probing = None
+        for _, end in self._waiting.values():
+            end()
+        self._waiting.clear()

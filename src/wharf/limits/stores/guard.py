@@ -21,6 +21,7 @@ from wharf.limits.core.store_calls import CounterReading, StoreCall, TakeResult
 from wharf.limits.stores.fallback import FallbackCounters
 from wharf.limits.stores.port import RefundReason, RemoteStore, StoreUnavailable, UnsuitableStore
 from wharf.world import World
+from wharf.world.backoff import draw_delay_s
 from wharf.world.tasks import cancel_tasks
 
 
@@ -84,7 +85,7 @@ class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
     losses_most: int = 3
     """The number of consecutive calls without a reply in time that opens the breaker."""
     probe_every_ms: int = 500
-    """The interval of probes while the store is unavailable."""
+    """The longest interval of probes while the store is unavailable. Each one is random, at least half as long."""
     check_every_ms: int = 5_000
     """The interval of checks while the store is available."""
     fallback_processes: int = 8
@@ -280,8 +281,11 @@ class GuardedStore:
         """
         since_check_ms = 0
         while True:
-            await asyncio.sleep(self._settings.probe_every_ms / 1_000)
-            since_check_ms += self._settings.probe_every_ms
+            # Processes that lost a store together must not probe it together.
+            interval_s = self._settings.probe_every_ms / 1_000
+            delay_s = draw_delay_s(self._world.random, 1, min_s=interval_s, max_s=interval_s)
+            await asyncio.sleep(delay_s)
+            since_check_ms += round(delay_s * 1_000)
             if not self._breaker.is_open and since_check_ms < self._settings.check_every_ms:
                 continue
             since_check_ms = 0

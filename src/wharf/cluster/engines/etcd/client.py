@@ -19,6 +19,7 @@ from wharf.cluster.engines.etcd.settings import EtcdSettings
 from wharf.cluster.engines.etcd.tls_check import find_tls_problem
 from wharf.cluster.engines.port import LogMisconfigured, LogUnavailable
 from wharf.world import World
+from wharf.world.backoff import Backoff
 from wharf.world.failover import FailoverAddresses
 
 
@@ -111,7 +112,10 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
 )
-_RETRY_DELAY_S: Final = 0.05
+_MIN_RETRY_DELAY_S: Final = 0.05
+"""The longest delay after a first failed call; it doubles with each further failure."""
+_MAX_RETRY_DELAY_S: Final = 0.5
+"""The longest delay before a call is repeated. Servers that lost etcd together must not return together."""
 REQUIRE_LEADER_METADATA: Final = ("hasleader", "true")
 
 
@@ -269,6 +273,7 @@ class EtcdClient:
         If it is repeatable, each member gets a part of the time, because a frozen member never replies.
         """
         budget = self._members.start_call(self._settings.request_timeout_s)
+        backoff = Backoff(self._world.random, min_s=_MIN_RETRY_DELAY_S, max_s=_MAX_RETRY_DELAY_S)
         while True:
             channel = await self.get_connected_channel()
             attempt = budget.next_attempt(channel.position)
@@ -288,7 +293,8 @@ class EtcdClient:
                 else:
                     self._members.on_failure(channel.position)
                 may_repeat = is_repeatable or isinstance(failure, LogUnavailable)
-                if not may_repeat or budget.remaining_s <= _RETRY_DELAY_S:
+                delay_s = backoff.next_delay_s()
+                if not may_repeat or budget.remaining_s <= delay_s:
                     raise failure from error
             except grpc.aio.UsageError as error:
                 # The channel was closed during the call, before or after the request was sent.
@@ -296,7 +302,7 @@ class EtcdClient:
             except asyncio.CancelledError:
                 self._raise_if_closed()
                 raise
-            await asyncio.sleep(_RETRY_DELAY_S)
+            await asyncio.sleep(delay_s)
 
     def _raise_if_closed(self) -> None:
         """Raise `ReplyLost` if the client was closed: closing a channel cancels its calls, which must not look like a

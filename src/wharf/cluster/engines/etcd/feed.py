@@ -17,8 +17,12 @@ from wharf.cluster.engines.etcd.messages import ProtobufMessage
 from wharf.cluster.engines.etcd.session import EtcdSession
 from wharf.cluster.engines.port import LEASE_ENDED_KIND, Batch, EncodedChange, FollowerBehind, LogUnavailable
 from wharf.contract.model.log import Cause, CauseKind
+from wharf.world.backoff import Backoff
 
-_RETRY_DELAY_S: Final = 0.1
+_MIN_RETRY_DELAY_S: Final = 0.1
+"""The longest delay after a watch broke for the first time; it doubles with each further failure."""
+_MAX_RETRY_DELAY_S: Final = 1.0
+"""The longest delay before a watch is reopened."""
 
 
 class EtcdFeed:
@@ -33,6 +37,7 @@ class EtcdFeed:
         self._generation_keys: GenerationKeys = session.generation_keys
         self._revision = 0  # All batches up to this revision were returned.
         self._broken_since_s: float | None = None
+        self._backoff = Backoff(session.world.random, min_s=_MIN_RETRY_DELAY_S, max_s=_MAX_RETRY_DELAY_S)
 
     def __aiter__(self) -> "EtcdFeed":
         return self
@@ -71,6 +76,7 @@ class EtcdFeed:
                 await self._wait_before_retry(error)
                 continue
             self._broken_since_s = None
+            self._backoff.reset()
             return response
 
     async def _wait_before_retry(self, error: Exception) -> None:
@@ -81,7 +87,7 @@ class EtcdFeed:
             self._broken_since_s = now_s
         if session.client.is_closed or now_s - self._broken_since_s >= session.settings.request_timeout_s:
             raise LogUnavailable(str(error)) from error
-        await asyncio.sleep(_RETRY_DELAY_S)
+        await asyncio.sleep(self._backoff.next_delay_s())
 
     async def _open(self) -> EtcdWatch:
         """Open a watch where the feed stopped. Raises `FollowerBehind` if the log began another epoch."""

@@ -46,6 +46,7 @@ from wharf.cluster.engines.store.messages import (
 )
 from wharf.cluster.engines.store.stream_connection import StreamConnection
 from wharf.world import World
+from wharf.world.backoff import Backoff
 from wharf.world.tasks import cancel_tasks, wait_for_event
 from wharf.world.unix_sockets import shorten_socket_path
 
@@ -60,8 +61,10 @@ STORE_RESTARTING_TEXT: Final = (
 )
 """The error text after the store ended: the agent restarts it, and callers need not know of its socket."""
 
-_RETRY_DELAYS_S: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Delays between attempts to attach; the last one repeats."""
+_MIN_RETRY_DELAY_S: Final = 0.04
+"""The longest delay after a first failed attempt to attach; it doubles with each further failure."""
+_MAX_RETRY_DELAY_S: Final = 1.0
+"""The longest delay between attempts to attach."""
 
 
 class RemoteEngine:
@@ -239,7 +242,7 @@ class RemoteEngine:
 
     async def _keep_attached(self) -> None:
         """Attach to the store, and attach again whenever the main connection is lost. Runs until cancelled."""
-        failures = 0
+        backoff = Backoff(self._world.random, min_s=_MIN_RETRY_DELAY_S, max_s=_MAX_RETRY_DELAY_S)
         was_attached = False
         while True:
             try:
@@ -251,10 +254,9 @@ class RemoteEngine:
                     self._mark_unavailable(
                         _describe_connect_error(self._path, error) if isinstance(error, OSError) else str(error)
                     )
-                await asyncio.sleep(_RETRY_DELAYS_S[min(failures, len(_RETRY_DELAYS_S) - 1)])
-                failures += 1
+                await asyncio.sleep(backoff.next_delay_s())
                 continue
-            failures = 0
+            backoff.reset()
             was_attached = True
             self.limits = attachment.limits
             self._attachment = attachment

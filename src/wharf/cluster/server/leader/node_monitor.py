@@ -17,7 +17,7 @@ from wharf.cluster.controllers.heartbeats import HeartbeatDeadlines, HeartbeatSe
 from wharf.cluster.operations.decision import Decision
 from wharf.cluster.operations.nodes import registration, reports, status
 from wharf.cluster.operations.nodes.reports import AllocationReport
-from wharf.cluster.server.leader.report_batcher import ReportBatcher
+from wharf.cluster.server.leader.node_write_batcher import NodeOperation, NodeWriteBatcher, NodeWriteKind
 from wharf.cluster.server.leader.term import LeaderTerm
 from wharf.cluster.server.log.follower import Follower
 from wharf.cluster.server.log.preview import get_current_preview
@@ -81,7 +81,7 @@ class NodeMonitor:
         self._term = term
         self._settings = settings
         self._on_heartbeat = on_heartbeat
-        self.report_batcher = ReportBatcher(follower, writer, term)
+        self.write_batcher = NodeWriteBatcher(follower, writer, term)
         self.heartbeats = HeartbeatDeadlines(settings, world.random)
         self.silent_nodes: dict[str, None] = {}
         """Nodes whose heartbeat is late and that must be marked down."""
@@ -176,8 +176,10 @@ class NodeMonitor:
         Return the result of the write and the heartbeat TTL in seconds.
         """
         limit, epoch = self._term.max_evaluations, self._follower.replica.epoch
-        written = await self._term.execute(
-            lambda snapshot, context: registration.register_node(snapshot, node, context, max_evaluations=limit)
+        written = await self._write(
+            NodeWriteKind.REGISTRATION,
+            node.id,
+            lambda snapshot, context: registration.register_node(snapshot, node, context, max_evaluations=limit),
         )
         if node.reports_from:
             self._renumbered[node.id] = epoch
@@ -194,8 +196,16 @@ class NodeMonitor:
         node = self._follower.replica.get(NODES, node_id)
         written = status.NodeWriteResult(0, reports_from=node.reports_from if node is not None else 0)
         if node is None or node.status is not NodeStatus.READY:
-            written = await self._term.execute(partial(_mark_reachable, node_id, self._term.max_evaluations))
+            operation = partial(_mark_reachable, node_id, self._term.max_evaluations)
+            written = await self._write(NodeWriteKind.STATUS, node_id, operation)
         return await self._request_full_report(node_id, written), self._renew_heartbeat(node_id)
+
+    async def _write(self, kind: NodeWriteKind, node_id: str, operation: NodeOperation) -> status.NodeWriteResult:
+        """Commit what the operation decides, in one write with those of other nodes if possible, else alone."""
+        written = None
+        if not get_current_preview():
+            written = await self.write_batcher.add(kind, node_id, operation)
+        return written if written is not None else await self._term.execute(operation)
 
     async def _request_full_report(self, node_id: str, written: status.NodeWriteResult) -> status.NodeWriteResult:
         """Return the result `written`, with a request for a complete report if the log was replaced by an older copy.
@@ -296,7 +306,7 @@ class NodeMonitor:
         """Apply a report, in one write with reports of other nodes if possible, else alone."""
         written = None
         if not get_current_preview():
-            written = await self.report_batcher.add_report(report.node_id, partial(self._decide, report))
+            written = await self.write_batcher.add(NodeWriteKind.REPORT, report.node_id, partial(self._decide, report))
         return written if written is not None else await self._report_in_parts(report)
 
     async def _report_in_parts(self, report: _NodeReport) -> status.NodeWriteResult:

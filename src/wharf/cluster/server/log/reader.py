@@ -3,7 +3,7 @@ change.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -179,17 +179,24 @@ class Reader:
         wait_s: float,
         on_disconnect: Callable[[Callable[[], None]], None] = lambda _: None,
         is_caught_up: bool = False,
+        wait_for_slot: Callable[[], Awaitable[None]] | None = None,
     ) -> ReadResult:
         """Call `read` until the index of its result exceeds `index` or `wait_s` is over, and return the newest result.
 
         The watch is rearmed before each read, without an await in between, so no change is missed. If the replica has
         not reached `index` when the time is over, raises `Refusal` instead of returning an older state. `is_caught_up`:
         the replica already passed a barrier, so a higher `index` belongs to a replaced log and the lower one is
-        returned. `on_disconnect` receives a function to call when the client disconnects.
+        returned. `on_disconnect` receives a function to call when the client disconnects. `wait_for_slot` is awaited before a
+        change is returned; the result is then read again, so that it contains all changes up to that time.
         """
         result = read(self._follower.replica)
-        if result.index > index or self._is_closing:
+        if self._is_closing:
             return result
+        if result.index > index:
+            if wait_for_slot is None:
+                return result
+            await wait_for_slot()
+            return read(self._follower.replica)
         waiter = ChangeWaiter()
         subscription = self._follower.replica.watches.subscribe(result.watched, waiter.wake)
         self._change_waiters[waiter] = None
@@ -204,6 +211,8 @@ class Reader:
                 if waiter.is_timed_out:
                     return self._read_after_timeout(read, 0 if is_caught_up else index)
                 await waiter.wait()
+                if wait_for_slot is not None and not (self._is_closing or waiter.is_cancelled or waiter.is_timed_out):
+                    await wait_for_slot()
         finally:
             timer.cancel()
             subscription.close()

@@ -5,12 +5,13 @@ know it, and it changes at every start. A request is handled by that member's ow
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from wharf.cluster.server.rpc.method import RpcReply, RpcTransport
-from wharf.contract.client.liveness import PROBE_PATH, PROBE_TIMEOUT_S, end_if_silent
+from wharf.contract.client.liveness import PROBE_PATH, PROBE_TIMEOUT_S, LivenessProbe
 from wharf.contract.client.transport import ClientReply, ClientRequest, Transport, Unreachable
 from wharf.contract.model.cluster import Member
 from wharf.contract.model.refusal import Refusal, RefusalCode
@@ -33,27 +34,29 @@ class HttpPeerTransports:
     def __init__(self, world: World, open_transport: Callable[[str], Transport]) -> None:
         self._world = world
         self._open_transport = open_transport
-        self._transports: dict[str, Transport] = {}
+        self._transports: dict[str, tuple[Transport, LivenessProbe]] = {}
 
     def transport_to(self, member: Member) -> RpcTransport:
         """Return the transport to this member's brain."""
-        transport = self._transports.get(member.address)
-        if transport is None:
-            transport = self._transports[member.address] = self._open_transport(member.address)
-        return _HttpTransport(self._world, transport, member)
+        opened = self._transports.get(member.address)
+        if opened is None:
+            transport = self._open_transport(member.address)
+            probe = LivenessProbe(self._world, partial(_send_probe, transport), member.address)
+            opened = self._transports[member.address] = transport, probe
+        return _HttpTransport(*opened, member)
 
     async def close(self) -> None:
         """Close all connections."""
-        for transport in self._transports.values():
+        for transport, _ in self._transports.values():
             await transport.close()
 
 
 class _HttpTransport:
     """Carries RPC calls to the brain of one member over HTTP."""
 
-    def __init__(self, world: World, transport: Transport, member: Member) -> None:
-        self._world = world
+    def __init__(self, transport: Transport, probe: LivenessProbe, member: Member) -> None:
         self._transport = transport
+        self._probe = probe
         self._member = member
 
     async def call(self, name: str, body: bytes) -> RpcReply:
@@ -64,8 +67,9 @@ class _HttpTransport:
         headers = {SECRET_HEADER: self._member.door_secret, "content-type": "application/msgpack"}
         try:
             request = ClientRequest("PUT", RPC_PATH + name, headers=headers, body=body, timeout_s=REPLY_TIMEOUT_S)
-            async with end_if_silent(self._world, self._send_probe, self._member.address):
+            async with self._probe.end_if_silent():
                 reply = await self._transport.send(request)
+            self._probe.on_reply()
         except Unreachable as error:
             code = RefusalCode.OUTCOME_UNKNOWN if error.is_sent else RefusalCode.UNAVAILABLE
             raise Refusal(code, f"the leader, {self._member.name}, did not reply: {error}") from error
@@ -77,10 +81,6 @@ class _HttpTransport:
             # The call may have been executed.
             text = f"the leader, {self._member.name}, sent an undecodable reply: {error}"
             raise Refusal(RefusalCode.OUTCOME_UNKNOWN, text) from error
-
-    async def _send_probe(self) -> None:
-        """Send a request that needs no work. Raises `Unreachable` if the member does not reply."""
-        await self._transport.send(ClientRequest("GET", PROBE_PATH, timeout_s=PROBE_TIMEOUT_S))
 
     def _build_refusal(self, reply: ClientReply) -> Refusal:
         """Return the refusal for a reply whose status is not 200.
@@ -95,3 +95,8 @@ class _HttpTransport:
             RefusalCode.UNAVAILABLE if code in UNEXECUTED_CODES or reply.status < 500 else RefusalCode.OUTCOME_UNKNOWN
         )
         return Refusal(result_code, f"the leader, {self._member.name}, replied with status {reply.status}: {text}")
+
+
+async def _send_probe(transport: Transport) -> None:
+    """Send a request that needs no work. Raises `Unreachable` if the member does not reply."""
+    await transport.send(ClientRequest("GET", PROBE_PATH, timeout_s=PROBE_TIMEOUT_S))

@@ -17,6 +17,7 @@ from wharf.limits.core.store_calls import CounterReading, StoreCall, TakeResult
 from wharf.limits.stores.neighbours import messages
 from wharf.limits.stores.port import RefundReason, StoreUnavailable
 from wharf.world import World
+from wharf.world.backoff import Backoff
 from wharf.world.framing import FrameDecoder, FrameTooLong, encode_frame
 from wharf.world.tasks import cancel_tasks
 from wharf.world.unix_sockets import shorten_socket_path
@@ -26,6 +27,9 @@ MAX_CACHED_PLANS: Final = 16_384
 MAX_PENDING_REQUESTS: Final = 100_000
 """Limits the memory for requests without a reply; further requests fail at once."""
 RECONNECT_INTERVAL_S: Final = 0.1
+"""The longest interval of attempts to connect, as long as there is a connection or after it was lost."""
+MAX_RECONNECT_INTERVAL_S: Final = 0.5
+"""The longest interval while the counter server is away; the intervals grow up to it."""
 ResultParser = Callable[[Any], Any]
 """Turns the value of a reply into the result of the call."""
 
@@ -73,10 +77,11 @@ class NeighbourStore:
 
     async def _keep_reconnecting(self) -> None:
         """Reconnect periodically while there is no connection."""
+        backoff = Backoff(self._world.random, min_s=RECONNECT_INTERVAL_S, max_s=MAX_RECONNECT_INTERVAL_S)
         while True:
-            await asyncio.sleep(RECONNECT_INTERVAL_S)
-            if self._transport is None:
-                await self._connect()
+            await asyncio.sleep(backoff.next_delay_s())
+            if self._transport is not None or await self._connect():
+                backoff.reset()
 
     async def _connect(self) -> bool:
         """Try to connect to the counter server. Return whether there is a connection."""

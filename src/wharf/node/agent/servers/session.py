@@ -32,6 +32,14 @@ MAX_RETRY_DELAY_S: Final = 10.0
 MAX_URGENT_RETRY_DELAY_S: Final = 3.0
 """The longest delay before a heartbeat or report is repeated. Servers grant 10 s beyond the TTL, so several heartbeats must
 fit; and they place allocations on resources that they consider free until a report says otherwise."""
+HEARTBEAT_RETRY_PART: Final = 0.05
+"""A failed heartbeat is repeated after this part of the TTL, or half of it, if that is longer than the usual delay. Servers
+grant a fifth of the TTL, so several heartbeats fit. Limits the load while no server leads."""
+RETURN_SPREAD_PART: Final = 0.1
+"""Nodes that lost their servers request assignments again within this part of their TTL. The TTL grows with the fleet, so
+the nodes of a large fleet do not return all at once: 5,000 nodes return within 10 to 20 s."""
+MAX_RETURN_SPREAD_S: Final = 30.0
+"""The longest such time. Limits how late a node receives assignments after an outage."""
 LAGGING_SERVER_DELAY_S: Final = 1.0
 """Seconds before assignments are requested again from a server that lags behind the ones applied."""
 ASSIGNMENT_POLL_S: Final = 60.0
@@ -75,6 +83,8 @@ class ServerSession:
         self.has_reported_all = asyncio.Event()
         self.has_reported_all.set()
         self._last_reply_s = world.monotonic_s()
+        self._ttl_s = 0.0
+        """The TTL in the last reply to a heartbeat."""
         self.is_registered = asyncio.Event()
 
     async def run(self) -> None:
@@ -147,7 +157,8 @@ class ServerSession:
         if reply.must_report:
             self._reports.request_full_report()
             self._has_changes.set()
-        return reply.heartbeat_ttl / SECOND
+        self._ttl_s = reply.heartbeat_ttl / SECOND
+        return self._ttl_s
 
     async def _run_heartbeats(self, first_wait_s: float) -> None:
         """Send heartbeats until canceled, the first after `first_wait_s`; register again if servers do not know the node.
@@ -166,7 +177,8 @@ class ServerSession:
                     last_error = str(error)
                     log.warning("heartbeat failed node=%s error=%s", self._log_name, error)
                 self._handler.on_server_silence(self._last_reply_s)
-                wait_s = backoff.next_delay_s(get_requested_delay_s(error))
+                longer_s = self._ttl_s * HEARTBEAT_RETRY_PART * self._world.random.uniform(0.5, 1.0)
+                wait_s = max(backoff.next_delay_s(get_requested_delay_s(error)), longer_s)
                 if isinstance(error, Refusal) and error.code is RefusalCode.NOT_FOUND:
                     # The servers have another state than before, for example from a snapshot; read it from the start.
                     self._index = 0
@@ -200,7 +212,10 @@ class ServerSession:
                     continue
             except (Refusal, Unreachable) as error:
                 log.warning("failed to fetch assignments node=%s error=%s", self._log_name, error)
-                delay_s = backoff.next_delay_s(get_requested_delay_s(error))
+                spread_s = min(MAX_RETURN_SPREAD_S, self._ttl_s * RETURN_SPREAD_PART)
+                delay_s = max(
+                    backoff.next_delay_s(get_requested_delay_s(error)), self._world.random.uniform(0.0, spread_s)
+                )
             await asyncio.sleep(delay_s)
 
     async def _apply_desired(self, desired: Mapping[str, int], report_count: int) -> bool:

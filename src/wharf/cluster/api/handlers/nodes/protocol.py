@@ -4,6 +4,7 @@ The caller proves that it is the node by the node's secret. Endpoints about node
 """
 
 import asyncio
+import math
 from typing import Final
 
 import msgspec
@@ -37,7 +38,7 @@ from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, NODE_PO
 from wharf.cluster.state.watches import watch_index
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.nodes.node import Node
-from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
+from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, no_leader, not_found
 from wharf.contract.model.secrets import hash_secret, make_migrate_token
 from wharf.contract.model.times import SECOND
 from wharf.contract.wire.nodes import messages
@@ -55,6 +56,9 @@ MAX_IDENTITY_NAMES: Final = 100
 """Limits the CPU time of one request: a signature takes about a millisecond."""
 REPORTED_END_STATUSES: Final = frozenset((ClientStatus.COMPLETE, ClientStatus.FAILED))
 """States of an ended allocation that only a report of its node sets."""
+NO_LEADER_CACHE_S: Final = 1.0
+"""How long a server refuses heartbeats without a call after it found no leader. Without a leader, all nodes repeat their
+heartbeats at all servers, and each forwarded call would cost several times as much as the refusal."""
 SHUTDOWN_DRAIN_MESSAGE: Final = "the node shuts down"
 RETURN_DRAIN_MESSAGE: Final = "the node is back"
 
@@ -124,6 +128,8 @@ class NodeProtocolActions:
 
     def __init__(self, server: Server) -> None:
         self._server = server
+        self._no_leader_until_s = -math.inf
+        """Until this monotonic time, heartbeats are refused without a call of the leader."""
 
     async def register_node(self, request: Request) -> ActionResult:
         """Register the node or update its record, and create its node pool if needed. Return its heartbeat TTL.
@@ -168,10 +174,19 @@ class NodeProtocolActions:
     async def record_heartbeat(self, request: Request) -> ActionResult:
         """Record the node's heartbeat on the leader.
 
-        Return the time until the next one, and what the node must report.
+        Return the time until the next one, and what the node must report. Raises `Refusal`.
         """
         node = await authenticate_node(self._server, request)
-        return _build_lease_result(await self._server.leader.call(RECORD_HEARTBEAT, HeartbeatRequest(node.id)))
+        world = self._server.world
+        if world.monotonic_s() < self._no_leader_until_s:
+            raise no_leader()
+        try:
+            lease = await self._server.leader.call(RECORD_HEARTBEAT, HeartbeatRequest(node.id))
+        except Refusal as refusal:
+            if refusal.code is RefusalCode.NO_LEADER:
+                self._no_leader_until_s = world.monotonic_s() + NO_LEADER_CACHE_S
+            raise
+        return _build_lease_result(lease)
 
     async def fetch_assignments(self, request: Request) -> ActionResult:
         """Return the allocations of the node with the ids in the body, each with its job. Ids of others are omitted."""

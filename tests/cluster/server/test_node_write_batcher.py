@@ -1,0 +1,168 @@
+"""Requests of many nodes are committed in few writes, each of one kind, and each request has its own result."""
+
+import asyncio
+from collections.abc import Awaitable
+
+import pytest
+from msgspec.structs import replace
+
+from tests.builders import a_group, a_system_job, a_task, some_resources
+from tests.kit.cluster import ACluster, OneServer
+from tests.kit.state import a_node
+from tests.kit.virtual_time import in_virtual_time, until
+from wharf.cluster.engines.port import Batch, WriteLimits
+from wharf.cluster.operations.nodes.writes import NodeWriteResult
+from wharf.cluster.state.tables import ALLOCATIONS, NODES
+from wharf.contract.model.nodes.node import NodeStatus
+from wharf.contract.model.refusal import Refusal
+
+NODES_AT_ONCE = 40
+MAX_WRITES = 2
+"""The first request may be written before the others have arrived, while they are gathered."""
+REGISTERED, UPDATED = "node-registered", "node-updated"
+
+
+def record_batches(server: OneServer) -> list[Batch]:
+    """Return a list to which each batch about nodes is added that the server applies from now on."""
+    batches: list[Batch] = []
+
+    def record(batch: Batch) -> None:
+        if batch.kind in (REGISTERED, UPDATED):
+            batches.append(batch)
+
+    server.server.follower.batch_listeners.append(record)
+    return batches
+
+
+def register(server: OneServer, *numbers: int) -> list[Awaitable[tuple[NodeWriteResult, float]]]:
+    return [server.brain.node_monitor.register_node(a_node(f"node-{number}")) for number in numbers]
+
+
+def send_heartbeats(server: OneServer, *numbers: int) -> list[Awaitable[tuple[NodeWriteResult, float]]]:
+    return [server.brain.node_monitor.record_heartbeat(f"node-{number}") for number in numbers]
+
+
+def count_ready(server: OneServer) -> int:
+    return sum(node.status is NodeStatus.READY for node in server.replica.iter_all(NODES))
+
+
+@in_virtual_time
+async def test_nodes_that_register_at_the_same_time_are_stored_in_few_writes() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        batches = record_batches(server)
+
+        await asyncio.gather(*register(server, *range(NODES_AT_ONCE)))
+
+        assert server.replica.count_records(NODES) == NODES_AT_ONCE
+        assert 1 <= len(batches) <= MAX_WRITES
+
+
+@in_virtual_time
+async def test_first_heartbeats_at_the_same_time_make_all_nodes_ready_in_few_writes() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await asyncio.gather(*register(server, *range(NODES_AT_ONCE)))
+        batches = record_batches(server)
+
+        await asyncio.gather(*send_heartbeats(server, *range(NODES_AT_ONCE)))
+
+        assert count_ready(server) == NODES_AT_ONCE
+        assert 1 <= len(batches) <= MAX_WRITES
+
+
+@in_virtual_time
+async def test_registrations_and_heartbeats_that_arrive_together_are_separate_writes() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await asyncio.gather(*register(server, 0, 1, 2))
+        batches = record_batches(server)
+
+        await asyncio.gather(*register(server, 3, 4), *send_heartbeats(server, 0, 1), *register(server, 5))
+
+        writes = sorted(
+            (change.key, batch.kind) for batch in batches for change in batch.changes if change.table == NODES.name
+        )
+        assert writes == [
+            ("node-0", UPDATED), ("node-1", UPDATED),
+            ("node-3", REGISTERED), ("node-4", REGISTERED), ("node-5", REGISTERED),
+        ]  # fmt: skip
+
+
+@in_virtual_time
+async def test_registrations_that_do_not_fit_in_one_write_fill_the_next_ones() -> None:
+    changes_per_node, writes = 2, 4
+    limit = 8 + NODES_AT_ONCE // writes * changes_per_node + 1  # The leader reserves 8; one condition is shared.
+    async with ACluster(limits=WriteLimits(changes=limit, conditions=limit)) as cluster:
+        server = await cluster.a_server()
+        batches = record_batches(server)
+
+        await asyncio.gather(*register(server, *range(NODES_AT_ONCE)))
+
+        assert server.replica.count_records(NODES) == NODES_AT_ONCE
+        assert writes <= len(batches) < writes + MAX_WRITES
+
+
+@in_virtual_time
+async def test_a_refused_registration_does_not_affect_others_of_its_batch() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await asyncio.gather(*register(server, 0))
+        impostor = replace(a_node("node-0"), secret_digest="of another secret")
+
+        results = await asyncio.gather(
+            *register(server, 1), server.brain.node_monitor.register_node(impostor), *register(server, 2),
+            return_exceptions=True,
+        )  # fmt: skip
+
+        assert [type(result) for result in results] == [tuple, Refusal, tuple]
+        assert server.replica.count_records(NODES) == 3
+
+
+@in_virtual_time
+async def test_registrations_that_change_nothing_are_answered_without_a_write() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        numbers = range(NODES_AT_ONCE)
+        await asyncio.gather(*register(server, *numbers))
+        await asyncio.gather(*send_heartbeats(server, *numbers))
+        batches = record_batches(server)
+
+        results = await asyncio.gather(*register(server, *numbers))
+
+        assert batches == []
+        assert {written.index for written, _ in results} == {server.replica.index}
+
+
+@in_virtual_time
+async def test_a_node_that_registers_and_sends_a_heartbeat_at_once_is_ready() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        await asyncio.gather(*register(server, 0, 1), *register(server, 0, 1))
+        await asyncio.gather(*send_heartbeats(server, 0, 1), *register(server, 0, 1))
+
+        assert count_ready(server) == 2
+
+
+@in_virtual_time
+async def test_a_system_job_runs_on_every_node_of_a_fleet_that_becomes_ready_at_once() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
+        await server.client.jobs.register(a_system_job("shop", a_group("web", task)))
+
+        await asyncio.gather(*register(server, *range(NODES_AT_ONCE)))
+        await asyncio.gather(*send_heartbeats(server, *range(NODES_AT_ONCE)))
+
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == NODES_AT_ONCE, what="all are placed")
+
+
+@in_virtual_time
+async def test_a_server_that_does_not_lead_refuses_registrations() -> None:
+    async with ACluster() as cluster:
+        await cluster.a_server("m1")
+        follower = await cluster.a_server("m2", leads=False)
+
+        with pytest.raises(Refusal):
+            await asyncio.gather(*register(follower, 0))
