@@ -37,6 +37,8 @@ SERVER_KILLED: Final = "server process killed"
 SERVER_RESTARTED: Final = "server process restarted"
 SERVER_PAUSED: Final = "server process paused"
 SERVER_FROZEN: Final = "server frozen"
+API_KILLED: Final = "api process killed"
+API_STALLED: Final = "api process stalled"
 CUT_FROM_LOG: Final = "server disconnected from the log"
 SERVERS_PARTITIONED: Final = "servers partitioned"
 NODE_KILLED: Final = "node killed"
@@ -57,7 +59,7 @@ FAULT_RATE_RAISED: Final = "fault rate raised"
 
 ALL_FAULTS: Final = (
     *NETWORK_FAULTS, *TASK_FAULTS, LOG_SLOW, LOG_REQUEST_LOST, LOG_REPLY_LOST, LOG_REFUSES, FEED_DELAYED, FEED_CANCELLED,
-    DIED_BEFORE_COMMIT, DIED_AFTER_COMMIT, PAUSED_AT_COMMIT, SERVER_KILLED, SERVER_RESTARTED, SERVER_PAUSED, SERVER_FROZEN, CUT_FROM_LOG,
+    DIED_BEFORE_COMMIT, DIED_AFTER_COMMIT, PAUSED_AT_COMMIT, SERVER_KILLED, SERVER_RESTARTED, SERVER_PAUSED, SERVER_FROZEN, API_KILLED, API_STALLED, CUT_FROM_LOG,
     SERVERS_PARTITIONED, NODE_KILLED, POWER_LOST, SUPERVISOR_KILLED, SHIM_KILLED, DISK_FULL, LOG_DISK_FULL, NODE_RETURNED, NODE_PAUSED, NODE_CUT_OFF, CLOCK_STEPPED, COMPACTED, FOREIGN_KEYS_WRITTEN,
     LEASE_EXPIRED, LOG_RESTORED, FAULT_RATE_RAISED,
 )  # fmt: skip
@@ -249,12 +251,12 @@ class Chaos:
 
     def _kill_server(self) -> None:
         if (server := self._choose_server()) is not None:
-            self._record_fault(SERVER_KILLED, server.name)
+            self._record_fault(API_KILLED if server.role == "api" else SERVER_KILLED, server.name)
             self._kill(server)
 
     def _pause_server(self) -> None:
         if (server := self._choose_server()) is not None:
-            self._record_fault(SERVER_PAUSED, server.name)
+            self._record_fault(API_STALLED if server.role == "api" else SERVER_PAUSED, server.name)
             self._pause(server, (0.5, 20.0))
 
     def _freeze_server(self) -> None:

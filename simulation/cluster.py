@@ -32,11 +32,13 @@ from wharf.cluster.server.brain import Brain
 from wharf.cluster.server.duties.collection import CollectionDuty
 from wharf.cluster.server.duties.deployments import DeploymentDuty
 from wharf.cluster.server.duties.drains import DrainDuty
+from wharf.cluster.server.duties.isolation import IsolationDuty
 from wharf.cluster.server.duties.periodic import PeriodicLaunchDuty
 from wharf.cluster.server.duties.quotas import QuotaDuty
 from wharf.cluster.server.rpc.dispatcher import RpcDispatcher
 from wharf.cluster.server.rpc.http import HttpPeerTransports
 from wharf.cluster.server.rpc.leader_client import LeaderClient
+from wharf.cluster.server.rpc.pulse import send_pulses
 from wharf.cluster.server.server import Server, ServerIdentity
 from wharf.cluster.state.codec import RecordDecoder
 from wharf.contract.client import NO_RETRIES, AsyncClient
@@ -126,6 +128,7 @@ class ServerProcess:
         PeriodicLaunchDuty(server.world, brain, server.job_settings)
         CollectionDuty(server.world, brain)
         QuotaDuty(brain)
+        IsolationDuty(brain)
         return brain, election
 
     async def _run_brain(self, process: Process, server: Server, brain: Brain, election: Election) -> None:
@@ -154,6 +157,7 @@ class ServerProcess:
         server.brain_transport = own
         server.leader = LeaderClient(server.replica, self.member.identity.member_id, own, peers)
         network.listen(self.member.address, process, self.cluster.wrap_app(self, Api(server)))
+        process.start(send_pulses("api", own), name="pulses")
 
 
 class SimulatedServer:

@@ -19,7 +19,8 @@ import pytest
 from tests.agent.processes import RunningAgent, is_alive, lines, run, running, sockets_in
 from tests.cluster.engines.contract import commit, put
 from tests.waiting import wait_until
-from wharf.agent.supervision.process_tree import MAX_SILENCE_S
+from wharf.agent.startup import API_SILENCE_LIMITS
+from wharf.agent.supervision.activity import SilenceLimits
 from wharf.cluster.engines.port import EncodedChange
 from wharf.cluster.engines.sqlite.engine import SqliteEngine
 from wharf.cluster.state.codec import encode_record
@@ -177,12 +178,14 @@ def test_hanging_processes_are_killed_restarted_and_logged_once_each(tmp_path: P
             wait_until(
                 partial(is_restarted, agent, role, pid),
                 what=f"{role} was started again",
-                within_s=MAX_SILENCE_S + 20.0,
+                within_s=SilenceLimits().max_idle_s + 20.0,
             )
         assert isinstance(agent.get("/v1/nodes"), list)
         assert agent.child("store") == store
         for role in hanging:
-            assert agent.err.count(f"process={role} delay_s=0.1 cause=killed: no sign of life for 20 s") == 1
+            limits = API_SILENCE_LIMITS if role == "api" else SilenceLimits()
+            cause = f"killed: stopped, and no sign of life for {limits.max_idle_s:g} s"
+            assert agent.err.count(f"process={role} delay_s=0.1 cause={cause}") == 1
 
 
 def test_requests_wait_while_the_api_process_restarts(dev: RunningAgent) -> None:

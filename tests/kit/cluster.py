@@ -19,6 +19,7 @@ from wharf.cluster.server.brain import Brain
 from wharf.cluster.server.duties.collection import CollectionDuty
 from wharf.cluster.server.duties.deployments import DeploymentDuty
 from wharf.cluster.server.duties.drains import DrainDuty
+from wharf.cluster.server.duties.isolation import IsolationDuty
 from wharf.cluster.server.duties.periodic import PeriodicLaunchDuty
 from wharf.cluster.server.duties.quotas import QuotaDuty
 from wharf.cluster.server.duties.secrets import SecretsDuty
@@ -78,6 +79,7 @@ class OneServer:
         PeriodicLaunchDuty(self.world, self.brain, self.server.job_settings)
         CollectionDuty(self.world, self.brain)
         QuotaDuty(self.brain)
+        IsolationDuty(self.brain)
         gate = CallerAuthenticator(self.world, is_enabled=access, verifier=self.server.access.identity_signer)
         self.api = Api(self.server, authenticator=gate)
         self.exchange = InMemoryTransport(self.api)

@@ -18,6 +18,7 @@ from wharf.agent.errors import CommandError
 from wharf.agent.logs.setup import ProcessLogging, build_log_configuration
 from wharf.agent.snapshots import schedule
 from wharf.agent.sockets import build_url, listen_tcp
+from wharf.agent.supervision.activity import SilenceLimits
 from wharf.agent.supervision.channel import NewSettings, ProcessOrder, ReloadReply
 from wharf.agent.supervision.control import ControlReply, DebugReply, ProcessReport, listen_for_commands
 from wharf.agent.supervision.process_tree import ProcessSpec, ProcessTree
@@ -34,8 +35,14 @@ from wharf.node.supervisor.task_supervisor import has_running_supervisor
 from wharf.world import RealWorld
 
 SNAPSHOT_ROLE: Final = "snapshot"
-MAX_STORE_SILENCE_S: Final = 60.0
+STORE_SILENCE_LIMITS: Final = SilenceLimits(max_busy_s=120.0, max_idle_s=60.0, max_unknown_s=60.0)
 """How long the store may send no sign of life. A commit blocks its loop until the disk has written, which may be slow."""
+API_SILENCE_LIMITS: Final = SilenceLimits(max_idle_s=4.0)
+"""How long an api process may send no sign of life. A hung one must be replaced before nodes count as down, and its end
+harms nothing: clients repeat their requests."""
+MAX_API_RESTART_PAUSE_S: Final = 2.0
+"""The longest pause before an api process is started again. Nobody is served meanwhile, and a start takes a second of CPU
+time, so one that ends at once each time uses a third of a core."""
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +65,20 @@ def list_process_specs(settings: AgentSettings) -> list[ProcessSpec]:
     needs_store: tuple[str, ...] = ()
     if settings.server.enabled:
         if settings.state.engine is not EngineKind.ETCD:
-            parts.append(ProcessSpec("store", max_silence_s=MAX_STORE_SILENCE_S))
+            parts.append(ProcessSpec("store", silence_limits=STORE_SILENCE_LIMITS))
             needs_store = ("store",)
         parts.append(ProcessSpec("brain", needs_store))
         grace_s = settings.api.shutdown_grace.seconds + 2.0
-        parts.extend(ProcessSpec(name, needs_store, grace_s=grace_s) for name in list_api_names(settings))
+        parts.extend(
+            ProcessSpec(
+                name,
+                needs_store,
+                grace_s=grace_s,
+                max_restart_pause_s=MAX_API_RESTART_PAUSE_S,
+                silence_limits=API_SILENCE_LIMITS,
+            )
+            for name in list_api_names(settings)
+        )
     if settings.client.enabled:
         # A node that stops its tasks waits for the longest kill timeout that it allows.
         grace_s = 3.0 + (settings.client.max_kill_timeout.seconds + 7.0 if settings.client.stop_on_shutdown else 0.0)

@@ -22,6 +22,7 @@ from wharf.cluster.server.node_channels.directory import HeldNodesReporter, Proc
 from wharf.cluster.server.relay import RequestRelay
 from wharf.cluster.server.rpc.http import HttpPeerTransports
 from wharf.cluster.server.rpc.leader_client import LeaderClient
+from wharf.cluster.server.rpc.pulse import send_pulses
 from wharf.cluster.server.rpc.socket import BrainSocketClient
 from wharf.cluster.server.server import Server
 from wharf.contract.client.relay.port import Relay
@@ -143,10 +144,12 @@ async def _serve(context: ProcessContext, server: Server, port: HttpServer, limi
         await limits.open()
     await port.open()
     context.report_ready(address=context.order.address)
+    pulses = context.world.start_task(send_pulses(context.order.name, server.brain_transport), name="pulses")
     preparing = context.world.start_task(asyncio.to_thread(documents.prepare_documents), name="documents")
     try:
         await port.serve(context.stopping)
     finally:
+        pulses.cancel()
         if limits is not None:
             await limits.close()
     await asyncio.wait([preparing])

@@ -23,6 +23,7 @@ from wharf.cluster.server.brain import Brain
 from wharf.cluster.server.duties.collection import CollectionDuty
 from wharf.cluster.server.duties.deployments import DeploymentDuty
 from wharf.cluster.server.duties.drains import DrainDuty
+from wharf.cluster.server.duties.isolation import IsolationDuty
 from wharf.cluster.server.duties.periodic import PeriodicLaunchDuty
 from wharf.cluster.server.duties.quotas import QuotaDuty
 from wharf.cluster.server.duties.replication import ReplicationDuty
@@ -109,6 +110,7 @@ async def run(context: ProcessContext) -> None:
     PeriodicLaunchDuty(context.world, brain, server.job_settings)
     CollectionDuty(context.world, brain, build_collection_settings(context.order.settings))
     QuotaDuty(brain)
+    IsolationDuty(brain)
     replication_client = start_replication(context, server, brain)
     if not await open_log(context, server.engine):
         return

@@ -18,8 +18,8 @@ from wharf.world.framing import FrameDecoder, FrameTooLong, encode_frame
 
 MAX_MESSAGE_BYTES: Final = 64_000_000
 """Protects the receiver's memory from a corrupt length."""
-SIGN_OF_LIFE_INTERVAL_S: Final = 5.0
-"""How often a child reports that its event loop runs."""
+SIGN_OF_LIFE_INTERVAL_S: Final = 1.0
+"""How often a child reports that its event loop runs. A child that hangs is noticed after a few missing reports."""
 
 
 # Messages from the parent.

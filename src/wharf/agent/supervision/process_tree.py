@@ -10,9 +10,11 @@ A part is one process of the tree. The rules are:
 4. Parts stop in reverse order of dependency: a part is asked to stop when no living part depends on it. A part that takes
    too long is killed. A second request to stop kills all parts, unless it follows within `STOP_DEDUPLICATION_S`: a
    terminal and a parent program may both forward the same request.
-5. A part whose event loop sends no sign of life for too long is killed and spawned again. Until the part is ready the
-   limit is longer, because loading a large state takes time. If a limit is exceeded by more than `STALL_THRESHOLD_S`, the
-   whole machine may have stalled, so the limits of all parts begin again.
+5. A part whose event loop sends no sign of life for too long is killed and spawned again. After `EXAMINE_AFTER_S` the tree
+   requests an examination of the process every `EXAMINATION_INTERVAL_S`. A process that is busy may be silent for longer
+   than one that hangs. Until the part is ready the limits are longer, because loading a large state takes time.
+6. If the tree is called more than `STALL_THRESHOLD_S` after a deadline, the parent or the whole machine did not run
+   meanwhile. This time does not count as silence of any part.
 """
 
 import enum
@@ -20,6 +22,8 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
+
+from wharf.agent.supervision.activity import Activity, SilenceLimits, find_exceeded_limit
 
 RESTART_PAUSES_S: Final = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses before a part is spawned again, by the number of ends in a row. They protect the CPU from a restart loop."""
@@ -32,12 +36,16 @@ MAX_ENDS_BEFORE_READY: Final = 3
 """The agent ends if a part ends this often before all parts were ready."""
 STOP_DEDUPLICATION_S: Final = 0.5
 """A second request to stop within this time counts as the first one repeated."""
-MAX_SILENCE_S: Final = 20.0
-"""The default time without a sign of life after which a ready part is killed."""
+EXAMINE_AFTER_S: Final = 2.5
+"""After this time without a sign of life, a part is examined. A healthy part sends one every second."""
+EXAMINATION_INTERVAL_S: Final = 0.5
+"""How often a silent part is examined."""
 MAX_SILENCE_BEFORE_READY_S: Final = 600.0
-"""The same limit for a part that is not ready yet."""
+"""How long a part that is not ready yet may be silent while it is busy, or while its activity is unknown."""
+MAX_IDLE_BEFORE_READY_S: Final = 60.0
+"""How long a part that is not ready yet may be silent while it sleeps."""
 STALL_THRESHOLD_S: Final = 2.0
-"""If a deadline is noticed this late, the machine has stalled."""
+"""If a deadline is noticed this late, the parent or the machine has stalled."""
 
 
 class ProcessSpec(msgspec.Struct, frozen=True):
@@ -48,7 +56,9 @@ class ProcessSpec(msgspec.Struct, frozen=True):
     """Parts that must be ready before this one begins, and that stop after it."""
     grace_s: float = 3.0
     """How long the part may take to stop before it is killed."""
-    max_silence_s: float = MAX_SILENCE_S
+    max_restart_pause_s: float = RESTART_PAUSES_S[-1]
+    """The longest pause before the part is spawned again."""
+    silence_limits: SilenceLimits = SilenceLimits()
     """How long the part may send no sign of life once it is ready."""
 
 
@@ -77,6 +87,14 @@ class PartAlive(msgspec.Struct, frozen=True):
     part: str
 
 
+class PartExamined(msgspec.Struct, frozen=True):
+    """An event: the process of a silent part was examined, because of `ExaminePart`."""
+
+    part: str
+    activity: Activity
+    """What the process did since its previous examination."""
+
+
 class StopRequested(msgspec.Struct, frozen=True):
     """An event: an operator or a parent program asked the agent to stop."""
 
@@ -85,7 +103,7 @@ class TimerFired(msgspec.Struct, frozen=True):
     """An event: a deadline may have passed (`ProcessTree.next_deadline_s`)."""
 
 
-Event = PartReady | PartEnded | PartAlive | StopRequested | TimerFired
+Event = PartReady | PartEnded | PartAlive | PartExamined | StopRequested | TimerFired
 
 # Effects.
 
@@ -104,6 +122,12 @@ class BeginPart(msgspec.Struct, frozen=True):
 
 class StopPart(msgspec.Struct, frozen=True):
     """An effect: ask the part to stop."""
+
+    part: str
+
+
+class ExaminePart(msgspec.Struct, frozen=True):
+    """An effect: find out whether the process of this silent part is busy, and report it as `PartExamined`."""
 
     part: str
 
@@ -138,7 +162,17 @@ class FinishTree(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-Effect = SpawnPart | BeginPart | StopPart | KillPart | AnnounceReady | LogPartEnded | LogPartKilled | FinishTree
+Effect = (
+    SpawnPart
+    | BeginPart
+    | StopPart
+    | ExaminePart
+    | KillPart
+    | AnnounceReady
+    | LogPartEnded
+    | LogPartKilled
+    | FinishTree
+)
 
 
 class PartPhase(enum.Enum):
@@ -166,10 +200,14 @@ class PartState:
         self.since_s = 0.0
         self.ends_in_a_row = 0
         self.deadline_s = 0.0
-        """When the next step is due. RESTING: spawn the part again. STOPPING: kill it. Otherwise: kill it unless it sends a sign
-        of life before."""
-        self.was_silent = False
-        """Whether it was killed because it sent no sign of life."""
+        """When the next step is due. RESTING: spawn the part again. STOPPING: kill it. Otherwise: examine it unless it sends a
+        sign of life before."""
+        self.alive_at_s = 0.0
+        """When it sent its last sign of life."""
+        self.active_at_s = 0.0
+        """When it last sent a sign of life or was busy."""
+        self.kill_reason = ""
+        """Why it was killed for its silence, for the operator. Empty if it was not."""
 
 
 class ProcessTree:
@@ -202,8 +240,10 @@ class ProcessTree:
             case PartEnded():
                 return self._on_end(event, now_s)
             case PartAlive(part):
-                self._extend_silence_deadline(part, now_s)
+                self._record_sign_of_life(part, now_s)
                 return []
+            case PartExamined(part, activity):
+                return self._on_examined(part, activity, now_s)
             case StopRequested():
                 return self._on_stop_requested(now_s)
             case TimerFired():
@@ -251,46 +291,62 @@ class ProcessTree:
             )
             self._enter_phase(event.part, PartPhase.GONE, now_s)
             return self._stop(now_s)
-        exit_text = (
-            f"killed: no sign of life for {self._max_silence_s(event.part):g} s"
-            if state.was_silent
-            else event.exit_text
-        )
+        exit_text = state.kill_reason or event.exit_text
         was_killed = self._were_all_ready and not event.reason
         pauses_s = RESTART_PAUSES_AFTER_KILL_S if was_killed else RESTART_PAUSES_S
         pause_s = pauses_s[min(state.ends_in_a_row, len(pauses_s)) - 1]
+        pause_s = min(pause_s, self._parts[event.part].max_restart_pause_s)
         self._enter_phase(event.part, PartPhase.RESTING, now_s)
         state.deadline_s = now_s + pause_s
         cause = f"{exit_text}: {event.reason}" if event.reason else exit_text
         return [LogPartEnded(event.part, cause, pause_s)]
 
     def _on_timer(self, now_s: float) -> list[Effect]:
-        """Act on all deadlines that have passed: kill silent parts and parts that stop too slowly, and spawn ended
+        """Act on all deadlines that have passed: examine silent parts, kill parts that stop too slowly, and spawn ended
         parts again.
         """
         effects: list[Effect] = []
-        if any(
-            s.deadline_s + STALL_THRESHOLD_S < now_s
-            for s in self.part_states.values()
-            if s.phase in _PHASES_WITH_SILENCE_LIMIT
-        ):
-            for name in self._parts:
-                self._extend_silence_deadline(name, now_s)
+        self._skip_stall(now_s)
         for name, state in self.part_states.items():
             if state.deadline_s > now_s:
                 continue
             if state.phase in _PHASES_WITH_SILENCE_LIMIT:
-                state.was_silent = True
-                state.deadline_s = (
-                    now_s + self._parts[name].max_silence_s
-                )  # Kill again if the first kill has no effect.
-                effects.append(KillPart(name))
+                state.deadline_s = now_s + EXAMINATION_INTERVAL_S
+                effects.append(ExaminePart(name))
             elif state.phase is PartPhase.RESTING:
                 effects += self._spawn(name, now_s)
             elif state.phase is PartPhase.STOPPING:
                 state.deadline_s = now_s + self._parts[name].grace_s  # Kill again if the first kill has no effect.
                 effects += [LogPartKilled(name), KillPart(name)]
         return effects + self._begin_ready_parts(now_s)
+
+    def _skip_stall(self, now_s: float) -> None:
+        """If no deadline was handled for a long time, do not count this time as silence of any part."""
+        watched = [state for state in self.part_states.values() if state.phase in _PHASES_WITH_SILENCE_LIMIT]
+        stalled_s = now_s - min((state.deadline_s for state in watched), default=now_s)
+        if stalled_s > STALL_THRESHOLD_S:
+            for state in watched:
+                state.alive_at_s = min(now_s, state.alive_at_s + stalled_s)
+                state.active_at_s = min(now_s, state.active_at_s + stalled_s)
+
+    def _on_examined(self, name: str, activity: Activity, now_s: float) -> list[Effect]:
+        """Kill a silent part if it has exceeded the limit for what it does."""
+        state = self.part_states[name]
+        if state.phase not in _PHASES_WITH_SILENCE_LIMIT:
+            return []  # It was asked to stop, or has ended.
+        if activity is Activity.BUSY:
+            state.active_at_s = now_s
+        limit_s = find_exceeded_limit(
+            activity,
+            self._get_silence_limits(name, activity),
+            silent_s=now_s - state.alive_at_s,
+            inactive_s=now_s - state.active_at_s,
+        )
+        if limit_s is None:
+            return []
+        if not state.kill_reason:
+            state.kill_reason = f"killed: {activity.value}, and no sign of life for {limit_s:g} s"
+        return [KillPart(name)]  # Again at each examination, if the first kill has no effect.
 
     def _spawn(self, name: str, now_s: float) -> list[Effect]:
         self._enter_phase(name, PartPhase.LOADING, now_s)
@@ -346,16 +402,23 @@ class ProcessTree:
         state.phase = phase
         state.since_s = now_s
         if phase is PartPhase.LOADING:
-            state.was_silent = False
-        self._extend_silence_deadline(name, now_s)
+            state.kill_reason = ""
+        self._record_sign_of_life(name, now_s)
 
-    def _extend_silence_deadline(self, name: str, now_s: float) -> None:
+    def _record_sign_of_life(self, name: str, now_s: float) -> None:
         """Restart the time in which the part must send a sign of life."""
         state = self.part_states[name]
-        if state.phase in _PHASES_WITH_SILENCE_LIMIT and not state.was_silent:
-            state.deadline_s = now_s + self._max_silence_s(name)
+        if state.phase in _PHASES_WITH_SILENCE_LIMIT and not state.kill_reason:
+            state.alive_at_s = state.active_at_s = now_s
+            state.deadline_s = now_s + EXAMINE_AFTER_S
 
-    def _max_silence_s(self, name: str) -> float:
-        """Return how long the part may send no sign of life in its phase."""
-        is_ready = self.part_states[name].phase is PartPhase.READY
-        return self._parts[name].max_silence_s if is_ready else MAX_SILENCE_BEFORE_READY_S
+    def _get_silence_limits(self, name: str, activity: Activity) -> SilenceLimits:
+        """Return how long the part may send no sign of life in its phase. No phase needs longer in a stopped process."""
+        limits = self._parts[name].silence_limits
+        if self.part_states[name].phase is PartPhase.READY or activity is Activity.STOPPED:
+            return limits
+        return SilenceLimits(
+            max_busy_s=MAX_SILENCE_BEFORE_READY_S,
+            max_idle_s=MAX_IDLE_BEFORE_READY_S,
+            max_unknown_s=MAX_SILENCE_BEFORE_READY_S,
+        )

@@ -19,6 +19,8 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from wharf.agent.logs.forwarding import ForwardedLine
+from wharf.agent.supervision.activity import ActivitySample, classify_activity
+from wharf.agent.supervision.activity_reader import take_activity_sample
 from wharf.agent.supervision.channel import (
     BeginWork,
     DescribeRequest,
@@ -53,12 +55,14 @@ from wharf.agent.supervision.process_tree import (
     BeginPart,
     Effect,
     Event,
+    ExaminePart,
     FinishTree,
     KillPart,
     LogPartEnded,
     LogPartKilled,
     PartAlive,
     PartEnded,
+    PartExamined,
     PartReady,
     ProcessTree,
     SpawnPart,
@@ -95,6 +99,8 @@ class ChildProcess:
         """When a one-off process (such as a snapshot) is killed unless it sends a sign of life. Infinite for processes that the
         supervisor restarts, such as api and node."""
         self.details: dict[str, str] = {}
+        self.activity_sample: ActivitySample | None = None
+        """The newest sample of a silent process. Deleted when the process sends a sign of life."""
 
 
 class SpawnSpec(msgspec.Struct, frozen=True):
@@ -301,6 +307,7 @@ class Supervisor:
         if child.name in self._one_offs:
             child.silence_deadline_s = self._now_s() + MAX_SILENCE_BEFORE_READY_S
         else:
+            child.activity_sample = None
             self._send_event(PartAlive(child.name))
 
     # -- effects
@@ -321,6 +328,8 @@ class Supervisor:
                     self._send(self._children[part], BeginWork())
                 case StopPart(part):
                     self._send(self._children[part], StopRequest())
+                case ExaminePart(part):
+                    self._examine(self._children[part])
                 case KillPart(part):
                     self._children[part].process.kill()
                 case AnnounceReady():
@@ -331,6 +340,11 @@ class Supervisor:
                     log.warning("killing process: it did not stop in time process=%s", part)
                 case FinishTree():
                     self._finish_effect = effect
+
+    def _examine(self, child: ChildProcess) -> None:
+        """Find out whether a silent child is busy, and pass the result to the tree."""
+        earlier, child.activity_sample = child.activity_sample, take_activity_sample(child.process.pid, self._now_s())
+        self._send_event(PartExamined(child.name, classify_activity(earlier, child.activity_sample)))
 
     def _spawn(self, part: str) -> ChildProcess:
         """Start the process with this name, such as `api-2`, send it its first message, and return it."""

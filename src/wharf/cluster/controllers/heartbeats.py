@@ -23,7 +23,7 @@ class HeartbeatSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeartbeatDeadlines:
-    """By when each node that is not down must send its next heartbeat, on the leader's monotonic clock."""
+    """By when each node that is not down must send its next heartbeat. All times are those of the `ReceptionClock`."""
 
     def __init__(self, settings: HeartbeatSettings, random: Random) -> None:
         self._settings = settings

@@ -101,7 +101,10 @@ class Brain:
             node_monitor=self.node_monitor,
             processor=self._processor,
         )
-        self.duties: list[Callable[[], Awaitable[None]]] = [self.node_monitor.write_batcher.run]
+        self.duties: list[Callable[[], Awaitable[None]]] = [
+            self.node_monitor.write_batcher.run,
+            self.node_monitor.run_reception_clock,
+        ]
         """Background tasks of the leader. Each runs in its own task while this server leads."""
 
     @property

@@ -145,7 +145,10 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         SettingInfo("Maximum heartbeats of all nodes per second; in larger clusters each node sends them less often."),
     ] = 50.0
     failover_heartbeat_ttl: Annotated[
-        Duration, SettingInfo("How long nodes may be silent after a change of the leader.")
+        Duration,
+        SettingInfo(
+            "How long nodes may be silent after a change of the leader, or while the servers cannot receive heartbeats."
+        ),
     ] = Duration(5 * MINUTE)
     oidc_issuer: Annotated[
         str, SettingInfo("The issuer claim of workload identities; without it, OIDC discovery is off.")

@@ -248,7 +248,7 @@ class LeaderLoop:
     async def _wait(self) -> None:
         """Wait for new work or the next deadline: of a queue or of a heartbeat."""
         queues = self._queues
-        timeout_s = self._node_monitor.heartbeats.next_deadline_s() - self._world.monotonic_s()
+        timeout_s = self._node_monitor.compute_deadline_wait_s()
         wake_times_ns = [] if self._is_paused() else [queues.broker.next_wake_ns(), queues.blocked.next_wake_ns()]
         for wake_ns in filter(None, wake_times_ns):
             timeout_s = min(timeout_s, max(0.0, (wake_ns - self._world.now_ns()) / SECOND))

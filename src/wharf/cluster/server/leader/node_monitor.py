@@ -1,6 +1,7 @@
 """Tracks heartbeats and reports of nodes, and marks silent nodes down.
 
-Heartbeats and the results of recent reports are in the leader's memory only, not in the log.
+Heartbeats and the results of recent reports are in the leader's memory only, not in the log. Deadlines are times of the
+`ReceptionClock`, which pauses while this server cannot receive heartbeats.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from wharf.cluster.controllers.heartbeats import HeartbeatDeadlines, HeartbeatSettings
+from wharf.cluster.controllers.reception import PULSE_INTERVAL_S, ReceptionClock
 from wharf.cluster.operations.decision import Decision
 from wharf.cluster.operations.nodes import registration, reports, status
 from wharf.cluster.operations.nodes.reports import AllocationReport
@@ -35,6 +37,9 @@ MAX_CACHED_REPORTS: Final = 8
 """How many report results are cached per node, to answer a repeated report."""
 MAX_LOGGED_NAMES: Final = 10
 """How many node names one log line contains, for example if a whole rack becomes silent."""
+MIN_HEARTBEAT_WAIT_S: Final = 0.1
+"""The shortest wait for a heartbeat deadline. While the reception clock pauses, no deadline comes closer; this limits how
+often the leader checks."""
 
 
 class _NodeReport(msgspec.Struct, frozen=True):
@@ -83,6 +88,8 @@ class NodeMonitor:
         self._on_heartbeat = on_heartbeat
         self.write_batcher = NodeWriteBatcher(follower, writer, term)
         self.heartbeats = HeartbeatDeadlines(settings, world.random)
+        self._reception = ReceptionClock(world.monotonic_s(), max_pause_s=settings.failover_ttl_s)
+        self._outage_logged_since_s: float | None = None
         self.silent_nodes: dict[str, None] = {}
         """Nodes whose heartbeat is late and that must be marked down."""
         self._report_locks: dict[str, asyncio.Lock] = {}
@@ -102,6 +109,7 @@ class NodeMonitor:
     def start_term(self) -> None:
         """Clear the heartbeat deadlines and the record of received reports, at the start of a term."""
         self.heartbeats = HeartbeatDeadlines(self._settings, self._world.random)
+        self._reception.restart(self._world.monotonic_s())
         self.silent_nodes.clear()
         self._fully_reported.clear()
         self._renumbered.clear()
@@ -111,7 +119,7 @@ class NodeMonitor:
 
         Keep the deadlines of nodes that have sent a heartbeat already.
         """
-        replica, now_s = self._follower.replica, self._world.monotonic_s()
+        replica, now_s = self._follower.replica, self._read_clock_s()
         for node in replica.iter_all(NODES):
             if node.status is not NodeStatus.DOWN and not self.heartbeats.is_expected(node.id):
                 self.heartbeats.grant_failover_ttl(node.id, now_s)
@@ -123,11 +131,46 @@ class NodeMonitor:
         self._fully_reported.pop(node_id, None)
         self._renumbered.pop(node_id, None)
 
+    # -- reception of heartbeats -----------------------------------------------------------------------------------
+
+    def record_pulse(self, process: str) -> None:
+        """Record that an api process of this server can receive heartbeats, also while this server does not lead."""
+        self._reception.record_pulse(process, self._world.monotonic_s())
+
+    async def run_reception_clock(self) -> None:
+        """Read the clock at short intervals, until cancelled. A longer interval shows that the brain did not run."""
+        while True:
+            self._read_clock_s()
+            await asyncio.sleep(PULSE_INTERVAL_S)
+
+    def measure_isolation_s(self) -> float:
+        """Return for how long no call could reach this brain, because all api processes of its server were silent."""
+        self._read_clock_s()  # A stall of the brain itself is no silence of others.
+        return self._reception.measure_isolation_s(self._world.monotonic_s())
+
+    def _read_clock_s(self) -> float:
+        """Return the time of heartbeat deadlines. Logs the beginning and the end of an outage."""
+        now_s = self._world.monotonic_s()
+        clock_s, since_s = self._reception.read_s(now_s), self._reception.outage_since_s
+        if since_s != self._outage_logged_since_s:
+            if since_s is not None:
+                silent = ", ".join(self._reception.list_silent_sources(now_s))
+                log.warning("heartbeats cannot be received; no node is marked down for it processes=%s", silent)
+            elif self._outage_logged_since_s is not None:
+                log.info("heartbeats can be received again outage_s=%.1f", now_s - self._outage_logged_since_s)
+            self._outage_logged_since_s = since_s
+        return clock_s
+
+    def compute_deadline_wait_s(self) -> float:
+        """Return the seconds until the next heartbeat deadline may have passed, or infinity if no node is expected."""
+        wait_s = self.heartbeats.next_deadline_s() - self._read_clock_s()
+        return max(MIN_HEARTBEAT_WAIT_S, wait_s) if wait_s > 0.0 else 0.0
+
     # -- silent nodes ----------------------------------------------------------------------------------------------
 
     def record_silent_nodes(self) -> None:
         """Add nodes whose heartbeat deadline has passed to `silent_nodes`, and log them."""
-        late_nodes = self.heartbeats.take_late(self._world.monotonic_s())
+        late_nodes = self.heartbeats.take_late(self._read_clock_s())
         if late_nodes:
             self.silent_nodes |= dict.fromkeys(late_nodes)
             log.warning("nodes missed heartbeats nodes=%s", self._format_node_names(late_nodes))
@@ -241,7 +284,7 @@ class NodeMonitor:
     def _renew_heartbeat(self, node_id: str) -> float:
         """Start a new heartbeat deadline for the node and return its TTL in seconds."""
         self._on_heartbeat()
-        return self.heartbeats.record_heartbeat(node_id, self._world.monotonic_s())
+        return self.heartbeats.record_heartbeat(node_id, self._read_clock_s())
 
     async def record_reports(
         self,

@@ -10,7 +10,7 @@ from wharf.cluster.operations.nodes.drains import DrainRequest
 from wharf.cluster.operations.nodes.reports import AllocationReport
 from wharf.cluster.operations.nodes.writes import NodeWriteResult
 from wharf.cluster.server.brain import Brain
-from wharf.cluster.server.rpc.method import RpcMethod, RpcRoute
+from wharf.cluster.server.rpc.method import EmptyMessage, RpcMethod, RpcRoute
 from wharf.cluster.state import Replica
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.times import DecisionContext
@@ -62,6 +62,13 @@ class NodeRequest(msgspec.Struct, frozen=True):
     cause: str = ""
 
 
+class Pulse(msgspec.Struct, frozen=True):
+    """The message by which an api process shows its own brain that it can receive heartbeats of nodes."""
+
+    process: str
+    """The name of the api process, such as `api-2`."""
+
+
 REGISTER_NODE: Final = RpcMethod("register-node", Node, NodeLease, is_repeatable=True)
 RECORD_HEARTBEAT: Final = RpcMethod("heartbeat", HeartbeatRequest, NodeLease, is_repeatable=True)
 RECORD_NODE_REPORT: Final = RpcMethod("report", RecordNodeReportRequest, NodeWriteResult, is_repeatable=True)
@@ -69,6 +76,7 @@ SET_ELIGIBILITY: Final = RpcMethod("set-eligibility", SetEligibilityRequest, Nod
 DRAIN_NODE: Final = RpcMethod("drain-node", DrainRequest, NodeWriteResult)
 EVALUATE_NODE: Final = RpcMethod("evaluate-node", NodeRequest, NodeWriteResult)
 PURGE_NODE: Final = RpcMethod("purge-node", NodeRequest, NodeWriteResult)
+RECORD_PULSE: Final = RpcMethod("pulse", Pulse, EmptyMessage, is_repeatable=True)
 
 
 class NodeHandlers:
@@ -86,6 +94,11 @@ class NodeHandlers:
         """Restart the heartbeat TTL of the node. Return the TTL and what the node must report."""
         written, ttl_s = await self._brain.node_monitor.record_heartbeat(request.node_id)
         return NodeLease(ttl_s, 0, written.must_report, written.reports_from)
+
+    async def record_pulse(self, request: Pulse) -> EmptyMessage:
+        """Record that an api process of this server can receive heartbeats."""
+        self._brain.node_monitor.record_pulse(request.process)
+        return EmptyMessage()
 
     async def record_report(self, request: RecordNodeReportRequest) -> NodeWriteResult:
         """Apply a report about the node's allocations."""
@@ -150,4 +163,5 @@ def build_routes(brain: Brain) -> tuple[RpcRoute, ...]:
         (DRAIN_NODE, handlers.drain_node),
         (EVALUATE_NODE, handlers.evaluate_node),
         (PURGE_NODE, handlers.purge_node),
+        (RECORD_PULSE, handlers.record_pulse),
     )
