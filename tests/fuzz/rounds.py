@@ -1,11 +1,13 @@
 """Sends many requests in sequence and checks the reply, the state and held resources after each."""
 
+import asyncio
 import os
 from collections import Counter
 from typing import Final
 
 import msgspec
 
+from tests.bounded_work.measured_loop import MeasuredLoop, get_children_cpu_s
 from tests.fuzz.generated_requests import FuzzRequest, build_request
 from tests.fuzz.target import Target
 from tests.fuzz.wire import Answer, may_have_been_read, send_request
@@ -15,6 +17,10 @@ from wharf.contract.wire.errors import CODE_HEADER
 
 SEED: Final = int(os.environ.get("FUZZ_SEED", "1"))
 IS_FULL_RUN: Final = os.environ.get("HYPOTHESIS_PROFILE") == "fuzz"
+FULL_REQUEST_COUNT: Final = int(os.environ.get("FUZZ_REQUESTS", "100000"))
+"""Requests of a full run: `make fuzz REQUESTS=1000000`."""
+MAX_REQUEST_CPU_S: Final = 1.0
+"""The CPU time of one request on the loop and in workers: the default of `api.max_request_cpu`."""
 DOCUMENTED_CODES: Final = frozenset((RefusalCode.NO_LEADER.value, RefusalCode.NOT_IMPLEMENTED.value))
 """Documented refusals with a 5xx status: no known leader, and unsupported endpoints."""
 STALE_READ_TEXT: Final = b"behind requested index"
@@ -37,6 +43,16 @@ class RunResult(msgspec.Struct):
     statuses: Counter[int]
     failures: list[Failure]
     rows: set[str]
+    longest_hold: tuple[float, str] = (0.0, "")
+    """The longest time for which a request held the event loop, in CPU seconds, and its endpoint."""
+    most_cpu: tuple[float, str] = (0.0, "")
+    """The largest CPU time of a request, and its endpoint."""
+
+    def describe_costs(self) -> str:
+        return (
+            f"longest hold of the loop {self.longest_hold[0] * 1_000:.1f} ms ({self.longest_hold[1]}), "
+            f"most CPU time {self.most_cpu[0] * 1_000:.1f} ms ({self.most_cpu[1]})"
+        )
 
     def describe(self, port: int) -> str:
         return "\n".join(failure.describe(port) for failure in self.failures[:10])
@@ -70,10 +86,14 @@ async def run(target: Target, *, count: int, first: int = 0, seed: int = SEED) -
     """Send `count` requests from number `first` on. A request that blocks the server ends the run."""
     result = RunResult(Counter(), [], set())
     server = target.server
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, MeasuredLoop)
     for number in range(first, first + count):
         request = build_request(seed, number, target.material)
         server.election.allow_campaign()  # A request may have ended the leadership.
         before, error_count = server.engine.log.last_write_index, len(target.log.errors)
+        loop.begin()
+        workers_before_s = get_children_cpu_s()
         try:
             answer = await send_request(request, target.port)
             await target.is_quiet()
@@ -83,6 +103,11 @@ async def run(target: Target, *, count: int, first: int = 0, seed: int = SEED) -
         result.statuses[answer.status] += 1
         result.rows.add(request.endpoint)
         problem = find_problem(request, answer)
+        cpu_s = loop.measurement.total_s + get_children_cpu_s() - workers_before_s
+        result.longest_hold = max(result.longest_hold, (loop.measurement.longest_hold_s, request.endpoint))
+        result.most_cpu = max(result.most_cpu, (cpu_s, request.endpoint))
+        if cpu_s > MAX_REQUEST_CPU_S:
+            problem += f"; used {cpu_s:.3f} s of CPU time, {loop.measurement.holder}"
         if len(target.log.errors) > error_count:
             problem += f"; logged: {target.log.errors[error_count][:1500]}"
         if target.faults:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,14 +10,17 @@ from tests.fuzz.generated_requests import HOST, RequestMaterial
 from tests.fuzz.server_records import BOOTSTRAP, create_records
 from tests.kit.cluster import ACluster, OneServer
 from tests.waiting import wait_on_loop_until
+from wharf.agent.forked_worker import ForkedWorker
 from wharf.agent.http.server import HttpServer
 from wharf.agent.sockets import listen_tcp
 from wharf.cluster.api.access_control import CallerAuthenticator
 from wharf.cluster.api.app import Api
+from wharf.cluster.api.handlers.agents import documents
 from wharf.cluster.api.relay.regions import RegionRelay
 from wharf.cluster.controllers.heartbeats import HeartbeatSettings
 from wharf.cluster.engines.memory.engine import MemoryEngine
 from wharf.cluster.engines.port import Batch
+from wharf.cluster.server.request_worker import RequestWorker
 from wharf.cluster.server.server import Server, ServerIdentity
 from wharf.cluster.state.tables import IDEMPOTENCY_KEYS
 from wharf.config.settings import AgentSettings
@@ -121,11 +124,19 @@ def read_state(server: Server) -> dict[str, list[Any]]:
 
 
 @asynccontextmanager
-async def open_target(*, access: bool = True) -> AsyncIterator[Target]:
-    """Run a server with its records; stop it and all its tasks at the end."""
+async def open_target(
+    *, access: bool = True, make_worker: Callable[[Server], RequestWorker] | None = None
+) -> AsyncIterator[Target]:
+    """Run a server with its records; stop it and all its tasks at the end. `make_worker`: executes large requests."""
     loop = asyncio.get_running_loop()
     cluster = ACluster()
-    server = OneServer(cluster, "m1", heartbeats=HeartbeatSettings(min_ttl_s=36_000), access=access)
+    server = OneServer(
+        cluster,
+        "m1",
+        heartbeats=HeartbeatSettings(min_ttl_s=36_000),
+        access=access,
+        worker=None if make_worker is None else ForkedWorker(cluster.world("worker")),
+    )
     await server.follow()
     await server.server.bootstrap_cluster()
     tasks = [cluster.start(server.brain.run(), name="leader")]
@@ -136,6 +147,7 @@ async def open_target(*, access: bool = True) -> AsyncIterator[Target]:
         authenticator=CallerAuthenticator(
             server.world, is_enabled=access, verifier=server.server.access.identity_signer
         ),
+        worker=None if make_worker is None else make_worker(server.server),
     )
     server.api = server.exchange.api = api
     listening = listen_tcp(HOST, 0)
@@ -143,6 +155,7 @@ async def open_target(*, access: bool = True) -> AsyncIterator[Target]:
     http = HttpServer(server.world, RegionRelay(api, server.server), AgentSettings(), listening.detach())
     log = Log()
     logging.getLogger().addHandler(log)
+    documents.prepare_documents()  # As an agent does when it starts, on a thread.
     stopping = asyncio.Event()
     await http.open()
     tasks.append(cluster.start(http.serve(stopping), name="http"))

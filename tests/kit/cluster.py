@@ -28,6 +28,7 @@ from wharf.cluster.server.rpc.leader_client import LeaderClient
 from wharf.cluster.server.security.access_services import AccessSettings
 from wharf.cluster.server.security.keyring import WrappingKey
 from wharf.cluster.server.server import Server, ServerIdentity
+from wharf.cluster.server.worker_process import WorkerProcess
 from wharf.cluster.state.tables import NODES
 from wharf.contract.client import NO_RETRIES, AsyncClient
 from wharf.contract.model.jobs.defaults import JobSettings
@@ -50,6 +51,7 @@ class OneServer:
         heartbeats: HeartbeatSettings | None,
         access: bool = False,
         job_settings: JobSettings | None = None,
+        worker: WorkerProcess | None = None,
     ) -> None:
         self.name = name
         self.world = cluster.world(name)
@@ -69,7 +71,7 @@ class OneServer:
             self.election,
             heartbeats=heartbeats,
         )
-        self.rpc_dispatcher = RpcDispatcher(self.brain)
+        self.rpc_dispatcher = RpcDispatcher(self.brain, worker=worker)
         self.server.leader = LeaderClient(self.replica, name, self.rpc_dispatcher, cluster)
         self.server.access.keyring.set_wrapping_keys(WrappingKey(WRAPPING_SECRET))
         self.server.access.apply_settings(AccessSettings(is_enabled=access))

@@ -7,16 +7,14 @@ wait and run in the next fork as one batch.
 
 import asyncio
 import contextlib
-import gc
-import logging
 import os
 import signal
 import struct
 import traceback
-import warnings
 from collections.abc import Sequence
 from typing import Final, NamedTuple, NoReturn
 
+from wharf.agent.forks import enter_fork, fork_process
 from wharf.cluster.server.worker_process import WorkerFailed, WorkerFunction
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.world import World
@@ -30,17 +28,6 @@ MAX_JOBS_PER_FORK: Final = 16
 RESULT_TAG: Final = b"d"
 ERROR_TAG: Final = b"f"
 _HEAD: Final = struct.Struct(">cI")
-_FIRST_OWN_DESCRIPTOR: Final = 3
-"""Descriptors 0 to 2 are the standard streams."""
-
-
-def disable_grpc_fork_support() -> None:
-    """Disable fork support of gRPC, which the etcd client uses. Call before that client is imported.
-
-    gRPC would otherwise restart its threads in every fork and abort the fork when `_close_all_but` closes their
-    connections. Forks never use etcd, so they do not need gRPC.
-    """
-    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 
 class _WorkerCall(NamedTuple):
@@ -142,11 +129,7 @@ def _fork(functions: Sequence[WorkerFunction], *, timeout_s: float) -> tuple[int
     """Start a fork. Return the descriptor to read its results from, and its process id. Raises `OSError`."""
     read_descriptor, write_descriptor = os.pipe()
     try:
-        with warnings.catch_warnings():
-            # Newer Pythons warn if the process has other threads. The warning does not apply: the fork takes no lock
-            # that another thread may hold, because it only reads and ends with `_exit`.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
+        pid = fork_process()
     except OSError:
         os.close(read_descriptor)
         os.close(write_descriptor)
@@ -160,14 +143,9 @@ def _fork(functions: Sequence[WorkerFunction], *, timeout_s: float) -> tuple[int
 def _run_in_fork(functions: Sequence[WorkerFunction], write_descriptor: int, *, timeout_s: float) -> NoReturn:
     """Run the functions in the fork, write their results, and exit. Never returns or raises."""
     try:
-        gc.disable()
-        logging.disable()
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
-            signal.signal(number, signal.SIG_DFL)
+        enter_fork(write_descriptor)
         # If the brain dies meanwhile, the timer ends this fork.
         signal.setitimer(signal.ITIMER_REAL, timeout_s + 1)
-        _close_all_but(write_descriptor)
         for function in functions:
             try:
                 tag, body = RESULT_TAG, function()
@@ -176,18 +154,6 @@ def _run_in_fork(functions: Sequence[WorkerFunction], write_descriptor: int, *, 
             _write_all(write_descriptor, _HEAD.pack(tag, len(body)) + body)
     finally:
         os._exit(0)
-
-
-def _close_all_but(kept_descriptor: int) -> None:
-    """Close all descriptors except the standard streams and `kept_descriptor`.
-
-    If the fork kept the brain's connections open, their other ends would not notice that the brain died.
-    """
-    for name in os.listdir("/dev/fd"):
-        descriptor = int(name)
-        if descriptor >= _FIRST_OWN_DESCRIPTOR and descriptor != kept_descriptor:
-            with contextlib.suppress(OSError):  # The descriptor of the listing itself is closed already.
-                os.close(descriptor)
 
 
 def _write_all(write_descriptor: int, data: bytes) -> None:

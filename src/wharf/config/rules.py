@@ -24,6 +24,10 @@ MIN_READ_CPU_S: Final = 0.1
 """The shortest CPU limit of reads: a list of 10,000 jobs needs a tenth of a second."""
 MAX_READ_CPU_S: Final = 600.0
 """The longest CPU limit of reads: ten minutes, after which no client waits any more."""
+MIN_REQUEST_CPU_S: Final = 0.1
+"""The shortest `api.max_request_cpu`: a job of a hundred groups needs a tenth of it."""
+MAX_REQUEST_CPU_S: Final = 5.0
+"""The longest `api.max_request_cpu`. On a busy machine, a request takes twice its CPU time, and 10 s are its timeout."""
 _HOST_AND_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s/:\[\]]+):(\d{1,5})")
 _OTHER_LOGGERS: Final = ("uvicorn",)
 
@@ -42,6 +46,7 @@ def check_settings(settings: AgentSettings, find_origin: FindOrigin) -> list[Con
         _check_task_ports,
         _check_telemetry,
         _check_read_limits,
+        _check_api,
         _check_limits,
     )
     return [
@@ -173,6 +178,16 @@ def _check_read_limits(settings: AgentSettings) -> RuleViolations:
     for key, limit in limits:
         if not MIN_READ_CPU_S <= limit.seconds <= MAX_READ_CPU_S:
             yield ("api", key), f'expected {MIN_READ_CPU_S:g} to {MAX_READ_CPU_S:g} s, given "{limit}"'
+
+
+def _check_api(settings: AgentSettings) -> RuleViolations:
+    """Check that the CPU limit of a request leaves time for its reply, and for requests of the usual size."""
+    limit_s = settings.api.max_request_cpu.seconds
+    if not MIN_REQUEST_CPU_S <= limit_s <= MAX_REQUEST_CPU_S:
+        yield (
+            ("api", "max_request_cpu"),
+            f'expected {MIN_REQUEST_CPU_S:g} to {MAX_REQUEST_CPU_S:g} s, given "{settings.api.max_request_cpu}"',
+        )
 
 
 def _check_limits(settings: AgentSettings) -> RuleViolations:

@@ -1,5 +1,6 @@
 """Dry runs and explanations: computed on a state that is new enough, without changes."""
 
+import msgspec
 import pytest
 
 from tests.builders import a_group, a_job, a_task
@@ -49,7 +50,9 @@ async def test_a_dry_run_changes_nothing_and_names_no_id_that_will_be_used() -> 
         await cluster.ready_nodes(server, 1)
         before = server.replica.index
         job = a_job("huge", a_group("web", a_task(driver="mock"), count=3), namespace="default")
-        request = DryRunJobRequest(index=before, job=job, settings=JobSettings(), with_diff=True)
+        request = DryRunJobRequest(
+            index=before, job=msgspec.Raw(msgspec.msgpack.encode(job)), settings=JobSettings(), with_diff=True
+        )
 
         result = await server.server.leader.call_member("m1", DRY_RUN_JOB, request)
 

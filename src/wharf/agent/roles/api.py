@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from wharf.agent.access_control import build_caller_authenticator, open_keyring
 from wharf.agent.errors import StartupError
+from wharf.agent.forked_requests import ForkedRequestWorker
+from wharf.agent.forks import disable_grpc_fork_support
 from wharf.agent.http.server import HttpServer
 from wharf.agent.inspection import AgentInspection
 from wharf.agent.logs.audit import open_audit_log
@@ -40,6 +42,7 @@ def get_socket_name(process: str) -> str:
 
 async def run(context: ProcessContext) -> None:
     """Run the api process until it is asked to stop."""
+    disable_grpc_fork_support()
     settings = context.order.settings
     server = build_server(context)
     if settings.server.enable_event_broker:
@@ -84,6 +87,7 @@ async def run(context: ProcessContext) -> None:
         extra_headers=settings.http_api_response_headers,
         is_nomad_compatible=settings.compat.nomad,
         authenticator=build_caller_authenticator(context, server),
+        worker=ForkedRequestWorker(server, cpu_limit_s=settings.api.max_request_cpu.seconds),
     )
     application = RegionRelay(api, server)
     socket_path = Path(context.order.data_folder) / get_socket_name(context.order.name)

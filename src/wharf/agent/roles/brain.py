@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 from wharf.agent.access_control import build_secrets_settings, open_keyring
 from wharf.agent.engine import describe_state_location
 from wharf.agent.errors import StartupError
-from wharf.agent.forked_worker import ForkedWorker, disable_grpc_fork_support
+from wharf.agent.forked_worker import ForkedWorker
+from wharf.agent.forks import disable_grpc_fork_support
 from wharf.agent.identity import compute_folder_id
 from wharf.agent.process_context import ProcessContext
 from wharf.agent.roles.election import build_election

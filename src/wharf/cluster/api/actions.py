@@ -7,6 +7,7 @@ import msgspec
 from wharf.cluster.api.asgi import HeaderList, Scope
 from wharf.cluster.api.handler_table import build_action_handlers
 from wharf.cluster.api.idempotency import IDEMPOTENCY_HEADER, IdempotentExecutor
+from wharf.cluster.api.off_loop import OffLoopExecutor, needs_worker
 from wharf.cluster.api.relay.authoritative import relay_to_authoritative_region, should_relay_write
 from wharf.cluster.api.replies.encoding import ReplyBody, encode_body
 from wharf.cluster.api.replies.sender import JSON_HEADER, HttpReply
@@ -22,11 +23,13 @@ WRITE_KINDS: Final = (EndpointKind.WRITE, EndpointKind.LEADER_WRITE)
 class ActionExecutor:
     """Executes the endpoints that do more than read the replica, here or in the authoritative region.
 
-    A write with an idempotency key is executed once; repeated requests get the stored reply.
+    A write with an idempotency key is executed once; repeated requests get the stored reply. A worker executes requests
+    with large bodies.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, off_loop: OffLoopExecutor) -> None:
         self._server = server
+        self._off_loop = off_loop
         self._idempotency = IdempotentExecutor(server)
         self.handlers = build_action_handlers(server)
 
@@ -37,12 +40,21 @@ class ActionExecutor:
         once.
         """
         handler = self.handlers[request.endpoint.name]
+        is_large = needs_worker(request)
         if should_relay_write(self._server, request):
             result = await relay_to_authoritative_region(self._server, request, method=scope["method"])
         elif IDEMPOTENCY_HEADER in request.headers and request.endpoint.kind in WRITE_KINDS:
             query = scope["query_string"].decode("latin-1")
             target = f"{scope['path']}?{query}" if query else scope["path"]
-            result = await self._idempotency.execute(request, handler, method=scope["method"], target=target)
+            result = await self._idempotency.execute(
+                request,
+                handler,
+                method=scope["method"],
+                target=target,
+                off_loop=self._off_loop if is_large else None,
+            )
+        elif is_large:
+            result = await self._off_loop.run_action(request, lambda: handler(request))
         else:
             result = await handler(request)
         return build_action_reply(result, is_pretty=is_pretty(request.query))
@@ -56,8 +68,8 @@ def build_action_reply(result: ActionResult, *, is_pretty: bool) -> HttpReply:
     match result.body:
         case None:
             return HttpReply(result.status, headers)
-        case EncodedBody(data, content_type):
-            if content_type == "application/json" and is_pretty:
+        case EncodedBody(data, content_type, is_indented):
+            if content_type == "application/json" and is_pretty and not is_indented:
                 data = msgspec.json.format(data, indent=4) + b"\n"
             return HttpReply(result.status, [(b"content-type", content_type.encode()), *headers], ReplyBody((data,)))
         case StreamedBody():

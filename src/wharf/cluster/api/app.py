@@ -21,6 +21,7 @@ from wharf.cluster.api.admission import AdmissionController, Overloaded
 from wharf.cluster.api.asgi import Receive, Scope, Send
 from wharf.cluster.api.audit import AuditPort, AuditRecord
 from wharf.cluster.api.connection import HttpConnection, take_connection
+from wharf.cluster.api.off_loop import OffLoopExecutor
 from wharf.cluster.api.reads import ReadExecutor
 from wharf.cluster.api.replies.cors import build_preflight_headers, list_cors_methods
 from wharf.cluster.api.replies.sender import (
@@ -48,6 +49,7 @@ from wharf.cluster.api.routing.unrouted import build_redirect, build_unrouted_re
 from wharf.cluster.api.websockets.dispatcher import WebSocketDispatcher
 from wharf.cluster.server.cpu_budget import OffLoopBusy
 from wharf.cluster.server.metrics import RequestSeries
+from wharf.cluster.server.request_worker import InlineRequestWorker, RequestWorker, WorkersBusy
 from wharf.cluster.server.server import Server
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.wire.endpoint_table import ENDPOINTS, Endpoint, EndpointKind
@@ -84,10 +86,12 @@ class Api:
         is_nomad_compatible: bool = False,
         authenticator: CallerAuthenticator | None = None,
         admission: AdmissionController | None = None,
+        worker: RequestWorker | None = None,
     ) -> None:
         """Create the application. Without an `authenticator` access control is off.
 
-        Without an `admission`, the default limits of requests in flight apply.
+        Without an `admission`, the default limits of requests in flight apply. Without a `worker`, requests with large
+        bodies are executed in this process.
 
         `extra_headers` are added to every reply; for `is_nomad_compatible` see `ReplySender`.
         """
@@ -98,8 +102,9 @@ class Api:
         authenticator = authenticator or CallerAuthenticator(server.world)
         self._admission = admission or AdmissionController(server)
         self._authorizer = RequestAuthorizer(server, authenticator)
-        self.actions = ActionExecutor(server)
-        self.reads = ReadExecutor(server, authenticator, is_nomad_compatible=is_nomad_compatible)
+        off_loop = OffLoopExecutor(worker or InlineRequestWorker())
+        self.actions = ActionExecutor(server, off_loop)
+        self.reads = ReadExecutor(server, authenticator, off_loop, is_nomad_compatible=is_nomad_compatible)
         self._targets = RequestTargetCache()
         self._replies = ReplySender(
             server.world, extra_headers=extra_headers or {}, is_nomad_compatible=is_nomad_compatible
@@ -222,7 +227,7 @@ class Api:
             finally:
                 if gate is not None:
                     gate.leave()
-        except (Overloaded, OffLoopBusy) as refusal:
+        except (Overloaded, OffLoopBusy, WorkersBusy) as refusal:
             reply = build_refusal_reply(refusal, (b"retry-after", b"%d" % refusal.retry_after_s))
             series = get_request_series(request.endpoint, reply.status, is_blocking=False)
             self._server.meter.record_request(series, began_s=began_s)
@@ -258,9 +263,10 @@ class Api:
             return msgspec.structs.replace(request, body_parts=iterate_body(receive))
         if scope["method"] in BODY_METHODS:
             encoding = get_content_encoding(request.headers)
-            body = await read_body(receive, request.headers, self._max_body_bytes)
+            max_bytes = min(self._max_body_bytes, endpoint.max_body_bytes or self._max_body_bytes)
+            body = await read_body(receive, request.headers, max_bytes)
             if encoding and body:
-                body = await decompress_body(body, self._max_body_bytes)
+                body = await decompress_body(body, max_bytes)
             request = msgspec.structs.replace(request, body=body)
         return request
 

@@ -5,10 +5,12 @@ the key is claimed first and the reply stored afterwards: if a server fails in b
 instead of executed again. The stored records and their rules are in `wharf.cluster.operations.idempotency`.
 """
 
+from functools import partial
 from typing import Final
 
 import msgspec
 
+from wharf.cluster.api.off_loop import OffLoopExecutor
 from wharf.cluster.api.replies.encoding import encode_json
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, EncodedBody, StreamedBody
@@ -46,22 +48,38 @@ class IdempotentExecutor:
     def __init__(self, server: Server) -> None:
         self._server = server
 
-    async def execute(self, request: Request, handler: ActionHandler, *, method: str, target: str) -> ActionResult:
+    async def execute(
+        self,
+        request: Request,
+        handler: ActionHandler,
+        *,
+        method: str,
+        target: str,
+        off_loop: OffLoopExecutor | None = None,
+    ) -> ActionResult:
         """Run the handler, or return the stored reply if the same caller sent the same key before.
 
-        `method` and `target` (path and query) are compared with those of the earlier request. Raises `Refusal`.
+        `method` and `target` (path and query) are compared with those of the earlier request. `off_loop` executes the
+        handler if the body is large. Raises `Refusal`.
         """
         key = request.headers[IDEMPOTENCY_HEADER].decode("latin-1").strip()
         idempotency.check_idempotency_key(key)
         caller = request.caller
         scope = caller.accessor_id or (caller.claims.alloc_id if caller.claims else "")
         idempotent_request = IdempotentRequest(scope, key, method, target, request.body)
+        claimed_handler = handler
+        if off_loop is not None:
+            claimed_handler = partial(_run_off_loop, off_loop, handler)
         if request.endpoint.kind is EndpointKind.LEADER_WRITE:
-            return await self._execute_claimed(request, handler, idempotent_request)
+            return await self._execute_claimed(request, claimed_handler, idempotent_request)
         try:
+            if off_loop is not None:
+                return await off_loop.run_action(
+                    request, lambda: self._execute_previewed(request, handler, idempotent_request)
+                )
             return await self._execute_previewed(request, handler, idempotent_request)
         except CannotPreview:
-            return await self._execute_claimed(request, handler, idempotent_request)
+            return await self._execute_claimed(request, claimed_handler, idempotent_request)
 
     async def _find_stored_result(self, idempotent_request: IdempotentRequest) -> ActionResult | None:
         """Catch up with the log, and return the stored reply of an earlier request with this key, or `None`."""
@@ -179,6 +197,11 @@ class IdempotentExecutor:
         return msgspec.structs.replace(result, index=max(result.index, self._server.replica.epoch_since))
 
 
+async def _run_off_loop(off_loop: OffLoopExecutor, handler: ActionHandler, request: Request) -> ActionResult:
+    """Run the handler of a request with a large body in a worker."""
+    return await off_loop.run_action(request, lambda: handler(request))
+
+
 def _build_stored_reply(result: ActionResult) -> StoredReply | None:
     """Return the result of a handler in stored form, or `None` for a streamed body, which cannot be stored."""
     match result.body:
@@ -186,7 +209,7 @@ def _build_stored_reply(result: ActionResult) -> StoredReply | None:
             return StoredReply(result.status, b"", "", result.index)
         case StreamedBody():
             return None
-        case EncodedBody(data, content_type):
+        case EncodedBody(data, content_type, _):
             return StoredReply(result.status, data, content_type, result.index)
         case value:
             return StoredReply(result.status, encode_json(value), JSON_CONTENT_TYPE, result.index)

@@ -19,6 +19,7 @@ from wharf.cluster.api.handler_table import JOINED_FIELD_READERS, build_read_han
 from wharf.cluster.api.lists.encoder import ListEncoder
 from wharf.cluster.api.lists.filters import ListFilters
 from wharf.cluster.api.lists.listing import Listing
+from wharf.cluster.api.off_loop import OffLoopExecutor, needs_worker
 from wharf.cluster.api.pacing import ReplyPacer
 from wharf.cluster.api.replies.cors import list_cors_methods
 from wharf.cluster.api.replies.encoding import EMPTY_REPLY_BODY, RECORDS_PER_CHECK, ReplyBody, encode_body, indent_body
@@ -43,6 +44,9 @@ from wharf.contract.model.refusal import Refusal, invalid_request
 
 BUILT_VALUES: Final = frozenset((RecordList, SlicedValue, DeferredValue, BrainQuery))
 """The types of values that are built when the reply is encoded."""
+LARGE_BLOCKING_BODY_TEXT: Final = (
+    "a blocking query must not have a large body (docs/body-limits.md): name fewer objects, or leave out `index`"
+)
 TOKEN_SAFE_CHARACTERS: Final = "".join(map(chr, range(33, 127))).replace("%", "")
 """Characters of a page token that its header holds unescaped. Job ids in tokens may contain any character."""
 ASSIGNMENTS_ENDPOINT: Final = "node.desired"
@@ -53,10 +57,16 @@ class ReadExecutor:
     """Executes read endpoints. Callers with the same query and rights share results and encoded bodies."""
 
     def __init__(
-        self, server: Server, authenticator: CallerAuthenticator, *, is_nomad_compatible: bool = False
+        self,
+        server: Server,
+        authenticator: CallerAuthenticator,
+        off_loop: OffLoopExecutor,
+        *,
+        is_nomad_compatible: bool = False,
     ) -> None:
         """With `is_nomad_compatible`, lists treat `per_page` and `filter` as Nomad does (0068)."""
         self._server = server
+        self._off_loop = off_loop
         self._is_nomad_compatible = is_nomad_compatible
         self._started_s = server.world.monotonic_s()
         self._authenticator = authenticator
@@ -88,8 +98,19 @@ class ReadExecutor:
         """Return the reply of a read. With an `index` parameter, first wait until the result's index exceeds it. Raises
         `Refusal`.
 
-        Unless stale data is allowed, the replica first catches up with the log.
+        Unless stale data is allowed, the replica first catches up with the log. A worker executes reads with large
+        bodies.
         """
+        if request.body and needs_worker(request):
+            if target.options.index > 0 and target.endpoint.can_block:
+                raise invalid_request(LARGE_BLOCKING_BODY_TEXT)
+            return await self._off_loop.run_read(request, lambda: self._execute(request, target, receive, connection))
+        return await self._execute(request, target, receive, connection)
+
+    async def _execute(
+        self, request: Request, target: RequestTarget, receive: Receive, connection: HttpConnection | None
+    ) -> HttpReply:
+        """Return the reply of a read, executed in this process."""
         if not target.options.is_stale_allowed:
             await self._server.reader.catch_up()
         while True:

@@ -69,6 +69,8 @@ class EncodedBody(msgspec.Struct, frozen=True):
 
     data: bytes
     content_type: str = "application/msgpack"
+    is_indented: bool = False
+    """Whether the data is indented already, as a request with `pretty` wants it."""
 
 
 class StreamedBody(msgspec.Struct, frozen=True):

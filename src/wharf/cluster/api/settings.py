@@ -69,6 +69,13 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
             "request is refused with status 400 (docs/read-limits.md).",
         ),
     ] = Duration(30 * SECOND)
+    max_request_cpu: Annotated[
+        Duration,
+        SettingInfo(
+            "The maximum CPU time of a request with a large body, in its worker process. Beyond it, the request is "
+            "refused with status 400 (docs/body-limits.md).",
+        ),
+    ] = Duration(SECOND)
     shutdown_grace: Annotated[Duration, SettingInfo("The time for open requests to finish when the agent stops.")] = (
         Duration(2 * SECOND)
     )

@@ -31,6 +31,36 @@ MAX_ECHOED_CHARS: Final = 200
 """Characters of input that an error text repeats; limits the size of replies and log lines."""
 
 
+MAX_INLINE_BODY_BYTES: Final = 64 * 1024
+"""Larger bodies are decoded in a worker process; protects the event loop of an api process."""
+MAX_INLINE_OBJECTS: Final = 256
+"""Bodies with more objects and lists are large too: an empty group is two bytes, and takes 30 µs to complete and
+validate.
+"""
+MAX_INLINE_ITEMS: Final = 4_096
+"""Bodies with more items, that is commas, are large too."""
+MAX_INLINE_OBJECTS_BY_BODY: Final[Mapping[str, int]] = {"NodeReportRequest": 2_048}
+"""Bodies whose objects are only decoded: 1,800 objects of a report take 2.3 ms."""
+MAX_INLINE_BYTES_BY_BODY: Final[Mapping[str, int]] = {"PolicyRequest": 4 * 1024}
+"""Bodies that are expensive for their size: the rules of a policy are parsed."""
+_ALWAYS_INLINE_BYTES: Final = 512
+"""Smaller bodies cannot hold enough objects to be large."""
+
+
+def is_large_body(body: bytes, body_type: str) -> bool:
+    """Return whether a body is decoded and validated in a worker process. `body_type`: the name of its type."""
+    if len(body) <= _ALWAYS_INLINE_BYTES:
+        return False
+    if (
+        len(body) > MAX_INLINE_BYTES_BY_BODY.get(body_type, MAX_INLINE_BODY_BYTES)
+        or body.count(b",") > MAX_INLINE_ITEMS
+    ):
+        return True
+    # A text can hold JSON, with braces as escapes.
+    objects = body.count(b"{") + body.count(b"[") + body.count(b"\\u")
+    return objects > MAX_INLINE_OBJECTS_BY_BODY.get(body_type, MAX_INLINE_OBJECTS)
+
+
 class FieldLimits(msgspec.Struct, frozen=True):
     """The limits of one field of a body, and the reason why they differ from the defaults."""
 
@@ -163,6 +193,27 @@ def render_page() -> str:
     lines += [""]
     lines += [f"The body `{body}` may hold {value:,} items." for body, value in MAX_TOTAL_ITEMS_BY_BODY.items()]
     lines += [
+        "",
+        "## Large bodies",
+        "",
+        f"Bodies over {MAX_INLINE_BODY_BYTES // 1024} KiB are decoded, validated and executed in a copy of the api process, so that they delay no other",
+        "request ([0088](adr/0088-execute-large-requests-in-copies-of-the-api-process.md)). The same holds for bodies with more than",
+        f"{MAX_INLINE_OBJECTS} objects and lists, or more than {MAX_INLINE_ITEMS:,} commas. These bodies have limits of their own:",
+        "",
+        "| Body | Bytes | Objects and lists |",
+        "|---|---|---|",
+        *(
+            f"| `{body}` | {MAX_INLINE_BYTES_BY_BODY.get(body, MAX_INLINE_BODY_BYTES):,} "
+            f"| {MAX_INLINE_OBJECTS_BY_BODY.get(body, MAX_INLINE_OBJECTS):,} |"
+            for body in sorted({*MAX_INLINE_BYTES_BY_BODY, *MAX_INLINE_OBJECTS_BY_BODY})
+        ),
+        "",
+        "Endpoints that wait for a node or an identity provider, or that need no token, accept only bodies up to",
+        f"{MAX_INLINE_BODY_BYTES // 1024} KiB: logins, tokens, host volumes, and commands to allocations and node agents.",
+        "",
+        "[request-limits.md](request-limits.md) lists how much CPU time a request may use.",
+        "",
+        "## Ids and names",
         "",
         "An id or name contains no control character, no line break, no character that changes the direction of text, and no path",
         "segment `.` or `..`. This holds for the fields `ID` and `Name` of every object, and for these fields:",

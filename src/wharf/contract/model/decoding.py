@@ -525,10 +525,11 @@ def _iter_inner_problems(value_type: object, value: object, path: FieldPath) -> 
         schema = _get_input_schema(value_type)
         yield from _iter_missing_fields(value_type, schema, value, path)
         parts = ((name, schema.types[name], value[name]) for name in value if name in schema.types)
-    elif (inner := _get_container_types(value_type)) is not None and isinstance(value, dict):
+    elif (inner := _get_container_types(value_type)) is not None and inner[0] is dict and isinstance(value, dict):
         element_type = inner[1]
         parts = ((key, element_type, item) for key, item in value.items())
-    elif inner is not None and isinstance(value, list | tuple):
+    # A list in place of a map has no limit, so its elements are not searched; the same holds for a map in place of a list.
+    elif inner is not None and inner[0] is tuple and isinstance(value, list | tuple):
         element_type = inner[1]
         parts = ((position, element_type, item) for position, item in enumerate(value))
     else:

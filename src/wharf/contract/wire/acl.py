@@ -17,6 +17,7 @@ from wharf.contract.model.acl.roles import PolicyLink, Role
 from wharf.contract.model.acl.tokens import RoleLink, Token
 from wharf.contract.model.record import Record
 from wharf.contract.wire.endpoint import (
+    SMALL_BODY_BYTES,
     Endpoint,
     EndpointKind,
     ListFeatures,
@@ -295,7 +296,7 @@ BINDING_RULE_LIST: Final = ListFeatures(
 ROWS: Final[tuple[Endpoint, ...]] = (
     define_write(
         "acl.bootstrap", "/v1/acl/bootstrap", need=permissions.PUBLIC_ACCESS, summary="Create the first management token.",
-        body_type=BootstrapRequest, is_body_optional=True, reply_type=TokenView,
+        max_body_bytes=SMALL_BODY_BYTES, body_type=BootstrapRequest, is_body_optional=True, reply_type=TokenView,
     ),
     # -- policies
     define_read(
@@ -326,7 +327,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     ),
     define_write(
         "acl.token.create", "/v1/acl/token", need=permissions.MANAGEMENT_TOKEN, summary="Create a token.",
-        body_type=TokenRequest, reply_type=TokenView,
+        max_body_bytes=SMALL_BODY_BYTES, body_type=TokenRequest, reply_type=TokenView,
     ),
     define_read(
         "acl.token.self", "/v1/acl/token/self", need=permissions.ANY_TOKEN, denial_detail=permissions.DenialDetail.TOKEN,
@@ -339,7 +340,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     define_write(
         "acl.token.exchange", "/v1/acl/token/onetime/exchange", need=permissions.PUBLIC_ACCESS,
         summary="Exchange a one-time secret for its token.",
-        body_type=OneTimeTokenExchangeRequest, reply_type=OneTimeTokenExchangeReply,
+        max_body_bytes=SMALL_BODY_BYTES, body_type=OneTimeTokenExchangeRequest, reply_type=OneTimeTokenExchangeReply,
     ),
     define_read(
         "acl.token.read", "/v1/acl/token/{accessor_id}", need=permissions.ANY_TOKEN, denial_detail=permissions.DenialDetail.TOKEN,
@@ -347,7 +348,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     ),
     define_write(
         "acl.token.update", "/v1/acl/token/{accessor_id}", need=permissions.MANAGEMENT_TOKEN, summary="Update a token.",
-        body_type=TokenRequest, reply_type=TokenView,
+        max_body_bytes=SMALL_BODY_BYTES, body_type=TokenRequest, reply_type=TokenView,
     ),
     define_write(
         "acl.token.delete", "/v1/acl/token/{accessor_id}", method="DELETE", need=permissions.MANAGEMENT_TOKEN,
@@ -427,15 +428,15 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     define_write(
         "acl.oidc.auth-url", "/v1/acl/oidc/auth-url", need=permissions.PUBLIC_ACCESS,
         summary="Return the URL of the identity provider's login page.",
-        body_type=AuthUrlRequest, reply_type=AuthUrlReply,
+        max_body_bytes=SMALL_BODY_BYTES, body_type=AuthUrlRequest, reply_type=AuthUrlReply,
     ),
     define_write(
         "acl.oidc.complete", "/v1/acl/oidc/complete-auth", need=permissions.PUBLIC_ACCESS,
         summary="Complete a login with the code that the identity provider returned, and return a token.",
-        body_type=CompleteAuthRequest, reply_type=TokenView,
+        max_body_bytes=SMALL_BODY_BYTES, body_type=CompleteAuthRequest, reply_type=TokenView,
     ),
     define_write(
         "acl.login", "/v1/acl/login", need=permissions.PUBLIC_ACCESS, summary="Log in with a signed JWT of an identity provider, and return a token.",
-        body_type=LoginRequest, reply_type=TokenView,
+        max_body_bytes=SMALL_BODY_BYTES, body_type=LoginRequest, reply_type=TokenView,
     ),
 )  # fmt: skip

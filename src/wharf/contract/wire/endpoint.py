@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from wharf.contract.model.acl.permissions import DenialDetail, Permission
+from wharf.contract.model.body_limits import MAX_INLINE_BODY_BYTES
 
 if TYPE_CHECKING:
     from wharf.languages.filters import FilterSubject
+
+
+SMALL_BODY_BYTES: Final = MAX_INLINE_BODY_BYTES
+"""The largest body of an endpoint that always runs on the event loop: it waits for a node or an identity provider, or
+needs no token.
+"""
 
 
 class EndpointKind(enum.Enum):
@@ -111,6 +118,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The path parameter that names the node pool, volume or variable for which the caller needs the permission."""
     body_type: type | None = None  # The type of the request's body, or None if it has no body.
     is_body_optional: bool = False
+    max_body_bytes: int = 0
+    """The largest body, if that is less than `api.max_body_size`; 0: no limit of its own."""
     has_streamed_body: bool = False
     """Whether the handler reads the body in parts, so that it may have any size."""
     reply_type: Any = None

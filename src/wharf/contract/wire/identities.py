@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from wharf.contract.model.acl import permissions
-from wharf.contract.wire.endpoint import Endpoint, define_local, define_write
+from wharf.contract.wire.endpoint import SMALL_BODY_BYTES, Endpoint, define_local, define_write
 from wharf.contract.wire.nodes import messages
 
 
@@ -29,7 +29,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     define_write(
         "acl.identity.introduction", "/v1/acl/identity/client-introduction-token", need=permissions.WRITE_NODE,
         summary="Create an introduction token, with which a new node may register.",
-        body_type=messages.IntroductionRequest, is_body_optional=True, reply_type=messages.IntroductionReply,
+        max_body_bytes=SMALL_BODY_BYTES, body_type=messages.IntroductionRequest, is_body_optional=True, reply_type=messages.IntroductionReply,
     ),
     define_local(
         "identity.keys", "/.well-known/jwks.json", need=permissions.PUBLIC_ACCESS,

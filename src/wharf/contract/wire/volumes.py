@@ -5,7 +5,15 @@ from typing import Final
 from wharf.contract.model.acl import permissions
 from wharf.contract.model.record import Record
 from wharf.contract.model.volumes import HostVolume, HostVolumeStub
-from wharf.contract.wire.endpoint import Endpoint, ListFeatures, ScopeSource, define_read, define_write, text
+from wharf.contract.wire.endpoint import (
+    SMALL_BODY_BYTES,
+    Endpoint,
+    ListFeatures,
+    ScopeSource,
+    define_read,
+    define_write,
+    text,
+)
 
 
 class HostVolumeRequest(Record):
@@ -80,11 +88,11 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     ),
     define_write(
         "host_volume.create", "/v1/volume/host/create", need=permissions.CREATE_HOST_VOLUME, scope_source=ScopeSource.OBJECT,
-        summary="Create a host volume on a node.", body_type=HostVolumeRequest, reply_type=HostVolumeResponse,
+        summary="Create a host volume on a node.", max_body_bytes=SMALL_BODY_BYTES, body_type=HostVolumeRequest, reply_type=HostVolumeResponse,
     ),
     define_write(
         "host_volume.register", "/v1/volume/host/register", need=permissions.REGISTER_HOST_VOLUME, scope_source=ScopeSource.OBJECT,
-        summary="Register a folder that already exists on a node as a host volume.", body_type=HostVolumeRequest, reply_type=HostVolumeResponse,
+        summary="Register a folder that already exists on a node as a host volume.", max_body_bytes=SMALL_BODY_BYTES, body_type=HostVolumeRequest, reply_type=HostVolumeResponse,
     ),
     define_write(
         "host_volume.delete", f"/v1/volume/host/{VOLUME_ID_PARAMETER}", method="DELETE", need=permissions.DELETE_HOST_VOLUME,

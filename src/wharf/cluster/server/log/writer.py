@@ -84,14 +84,14 @@ class Writer:
             if decision is not None and decision.write is not None:
                 outcome = await self.commit(decision.write)
                 if isinstance(outcome, Committed):
-                    _log_rejected_transitions(decision)
+                    log_rejected_transitions(decision)
                     await self.wait_until_visible(outcome.index)
                     return decision.build_reply(outcome.index)
                 attempts += 1
                 if attempts == MAX_ATTEMPTS:
-                    raise _build_contention_refusal()
+                    raise build_contention_refusal()
             elif decision is not None and is_current:
-                _log_rejected_transitions(decision)
+                log_rejected_transitions(decision)
                 return decision.build_reply(self._follower.replica.index)
             await self.catch_up()
             is_current = True
@@ -118,14 +118,30 @@ class Writer:
         `meanwhile` is called while the log processes the write. `lease`: the lease that the written records belong to.
         """
         forbid_in_preview()
+        encoded = self.encode_write(write, lease=lease)
         replica = self._follower.replica
-        since_index = replica.index
-        record_format = get_active_format(replica)
-        encoded = replica.encode_write(write, write_id=self._world.new_id(), lease=lease, cluster_format=record_format)
+        self._follower.cache_write(
+            encoded.id, replica.collect_adoptable(write, cluster_format=get_active_format(replica))
+        )
+        return await self.commit_encoded(encoded, meanwhile=meanwhile)
+
+    def encode_write(self, write: Write, *, lease: int = 0) -> EncodedWrite:
+        """Return the write as it is sent to the log. Raises `Refusal` if it is larger than the log accepts."""
+        replica = self._follower.replica
+        encoded = replica.encode_write(
+            write, write_id=self._world.new_id(), lease=lease, cluster_format=get_active_format(replica)
+        )
         limit_problem = check_write_limits(encoded, self._engine.limits)
         if limit_problem is not None:
             raise Refusal(RefusalCode.TOO_LARGE, f"nothing was written: {limit_problem}")
-        self._follower.cache_write(encoded.id, replica.collect_adoptable(write, cluster_format=record_format))
+        return encoded
+
+    async def commit_encoded(
+        self, encoded: EncodedWrite, *, meanwhile: Callable[[], None] | None = None
+    ) -> Committed | WriteConflict:
+        """Commit an encoded write, which another process may have encoded. See `commit`."""
+        replica = self._follower.replica
+        since_index = replica.index
         will_arrive = False
         try:
             outcome = await self._send(encoded, meanwhile)
@@ -142,7 +158,7 @@ class Writer:
                 raise Refusal(RefusalCode.UNAVAILABLE, f"nothing was written: {reason}")
             case WriteOutcomeUnknown(reason):
                 log.warning(
-                    "write outcome unknown, looking it up kind=%s id=%s reason=%s", write.kind, encoded.id, reason
+                    "write outcome unknown, looking it up kind=%s id=%s reason=%s", encoded.kind, encoded.id, reason
                 )
                 return await self._resolve_outcome(encoded.id, since_index)
 
@@ -191,13 +207,13 @@ class Writer:
             ) from refusal
 
 
-def _log_rejected_transitions(decision: Decision[T]) -> None:
+def log_rejected_transitions(decision: Decision[T]) -> None:
     """Log each forbidden state transition that the decision left out."""
     for transition in decision.invalid_transitions:
         log.warning("state transition rejected reason=%s", transition)
 
 
-def _build_contention_refusal() -> Refusal:
+def build_contention_refusal() -> Refusal:
     return Refusal(
         RefusalCode.CONFLICT,
         f"{MAX_ATTEMPTS} attempts conflicted with other writes; read the records and retry",

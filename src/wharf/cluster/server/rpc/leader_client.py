@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from wharf.cluster.server.log.preview import forbid_in_preview
-from wharf.cluster.server.rpc.method import PeerTransports, RpcMethod, RpcTransport
+from wharf.cluster.server.rpc.method import PeerTransports, RpcMethod, RpcReply, RpcTransport
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import LEADER, MEMBERS
 from wharf.cluster.state.watches import watch_key
@@ -47,35 +47,36 @@ class LeaderClient:
         methods is then unknown.
         """
         forbid_in_preview()
-        body = _encode(request)
+        return _decode_reply(
+            method, await self.call_encoded(method.name, _encode(request), is_repeatable=method.is_repeatable)
+        )
+
+    async def call_encoded(self, name: str, body: bytes, *, is_repeatable: bool) -> RpcReply:
+        """Call the method with this name with an encoded request, and return its reply. See `call`."""
         for _ in range(MAX_LEADERS_PER_CALL):
             transport = self._leader_transport()
             try:
                 async with self._end_on_leader_change():
-                    reply = await transport.call(method.name, body)
-                break
+                    return await transport.call(name, body)
             except TimeoutError:
-                if not method.is_repeatable:
+                if not is_repeatable:
                     text = "another server became the leader before the reply; check the current state before you retry"
                     raise Refusal(RefusalCode.OUTCOME_UNKNOWN, text) from None
-        else:
-            raise no_leader()
-        if reply.code is not None:
-            raise Refusal(reply.code, reply.text, reply.reason)
-        return method.decode_reply(reply.body)
+        raise no_leader()
 
     async def call_member(self, member_id: str, method: RpcMethod[RequestT, ReplyT], request: RequestT) -> ReplyT:
         """Call a method that needs no leader on the brain of this member, and return its reply. Raises `Refusal`."""
+        return _decode_reply(method, await self.call_member_encoded(member_id, method.name, _encode(request)))
+
+    async def call_member_encoded(self, member_id: str, name: str, body: bytes) -> RpcReply:
+        """Call the method with this name with an encoded request, and return its reply. See `call_member`."""
         transport = self._own_transport
         if member_id != self._member_id and self._peers is not None:
             member = self._replica.get(MEMBERS, member_id)
             if member is None:
                 raise Refusal(RefusalCode.UNAVAILABLE, f"{member_id} is not a member of this cluster")
             transport = self._peers.transport_to(member)
-        reply = await transport.call(method.name, _encode(request))
-        if reply.code is not None:
-            raise Refusal(reply.code, reply.text, reply.reason)
-        return method.decode_reply(reply.body)
+        return await transport.call(name, body)
 
     @asynccontextmanager
     async def _end_on_leader_change(self) -> AsyncIterator[None]:
@@ -114,3 +115,10 @@ class LeaderClient:
         if member is None:
             raise no_leader()
         return self._peers.transport_to(member)
+
+
+def _decode_reply(method: RpcMethod[RequestT, ReplyT], reply: RpcReply) -> ReplyT:
+    """Return the decoded reply of a call. Raises the `Refusal` that it holds."""
+    if reply.code is not None:
+        raise Refusal(reply.code, reply.text, reply.reason)
+    return method.decode_reply(reply.body)

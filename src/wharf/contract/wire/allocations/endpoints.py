@@ -12,6 +12,7 @@ from wharf.contract.model.services import ServiceRegistration
 from wharf.contract.wire.allocations import messages as allocation_messages
 from wharf.contract.wire.allocations.messages import AllocationStopResponse, AllocationView
 from wharf.contract.wire.endpoint import (
+    SMALL_BODY_BYTES,
     Endpoint,
     JoinedFieldType,
     ListFeatures,
@@ -86,7 +87,7 @@ NODE_ANSWERED_ROWS: Final[tuple[Endpoint, ...]] = (
     define_write(
         "client.metadata_apply", "/v1/client/metadata", method="POST", need=permissions.WRITE_NODE,
         summary="Change the metadata of a node while it runs.",
-        parameters=(NODE_PARAMETER,), body_type=messages.NodeMetaApplyRequest, reply_type=messages.NodeMetaResponse,
+        parameters=(NODE_PARAMETER,), max_body_bytes=SMALL_BODY_BYTES, body_type=messages.NodeMetaApplyRequest, reply_type=messages.NodeMetaResponse,
     ),
     define_local(
         "client.stats", "/v1/client/stats", need=permissions.READ_NODE, summary="Read statistics of a node's machine.",
@@ -107,18 +108,18 @@ NODE_ANSWERED_ROWS: Final[tuple[Endpoint, ...]] = (
     define_write(
         "client.identity_renew", "/v1/client/identity/renew", need=permissions.WRITE_NODE,
         summary="Renew the identity of a node.",
-        parameters=(NODE_PARAMETER,), body_type=messages.NodeIdentityRequest, is_body_optional=True, reply_type=allocation_messages.Measurements,
+        parameters=(NODE_PARAMETER,), max_body_bytes=SMALL_BODY_BYTES, body_type=messages.NodeIdentityRequest, is_body_optional=True, reply_type=allocation_messages.Measurements,
     ),
     # -- allocations
     define_write(
         "client.restart", f"{ALLOCATION_PATH}/restart", need=permissions.CONTROL_ALLOCATION, scope_source=ScopeSource.OBJECT,
         summary="Restart the tasks of an allocation on its node.",
-        body_type=allocation_messages.AllocRestartRequest, is_body_optional=True, reply_type=allocation_messages.IndexResponse,
+        max_body_bytes=SMALL_BODY_BYTES, body_type=allocation_messages.AllocRestartRequest, is_body_optional=True, reply_type=allocation_messages.IndexResponse,
     ),
     define_write(
         "client.signal", f"{ALLOCATION_PATH}/signal", need=permissions.CONTROL_ALLOCATION, scope_source=ScopeSource.OBJECT,
         summary="Send a signal to the tasks of an allocation.",
-        body_type=allocation_messages.AllocSignalRequest, reply_type=allocation_messages.IndexResponse,
+        max_body_bytes=SMALL_BODY_BYTES, body_type=allocation_messages.AllocSignalRequest, reply_type=allocation_messages.IndexResponse,
     ),
     define_local(
         "client.pause_state", f"{ALLOCATION_PATH}/pause", need=permissions.READ_JOB, scope_source=ScopeSource.OBJECT,
@@ -127,7 +128,7 @@ NODE_ANSWERED_ROWS: Final[tuple[Endpoint, ...]] = (
     define_write(
         "client.pause", f"{ALLOCATION_PATH}/pause", need=permissions.PAUSE_ALLOCATION, scope_source=ScopeSource.OBJECT,
         summary="Pause a task, run it, or return it to its schedule.",
-        body_type=allocation_messages.AllocPauseRequest, reply_type=allocation_messages.IndexResponse,
+        max_body_bytes=SMALL_BODY_BYTES, body_type=allocation_messages.AllocPauseRequest, reply_type=allocation_messages.IndexResponse,
     ),
     define_local(
         "client.alloc_stats", f"{ALLOCATION_PATH}/stats", need=permissions.READ_JOB, scope_source=ScopeSource.OBJECT,

@@ -109,7 +109,7 @@ class JobSpecificationActions:
         server = self._server
         dry_run = DryRunJobRequest(
             index=server.replica.index,
-            job=job,
+            job=msgspec.Raw(msgspec.msgpack.encode(job)),
             settings=server.job_settings,
             with_diff=body.diff,
             warnings_of_reading=decoded.warnings,

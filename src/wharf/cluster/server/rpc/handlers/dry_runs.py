@@ -30,7 +30,8 @@ class DryRunJobRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     """The log index that the caller has seen. The brain computes from this state or a newer one."""
-    job: Job
+    job: msgspec.Raw
+    """The encoded `Job`. The worker decodes it, because a large one would hold the brain's loop."""
     settings: JobSettings
     with_diff: bool
     """Whether to include the differences from the registered job."""
@@ -103,7 +104,7 @@ class DryRunHandlers:
             request.index,
             lambda: dry_run_job(
                 brain.replica,
-                request.job,
+                msgspec.msgpack.decode(request.job, type=Job),
                 context,
                 request.settings,
                 should_include_diff=request.with_diff,

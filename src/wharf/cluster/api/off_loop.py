@@ -1,0 +1,116 @@
+"""Requests with large bodies: which ones a worker executes outside the event loop, and the form of their replies."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+
+from wharf.cluster.api.replies.encoding import ReplyBody, encode_body
+from wharf.cluster.api.replies.sender import HttpReply
+from wharf.cluster.api.requests.parameters import is_pretty
+from wharf.cluster.api.requests.request import Request
+from wharf.cluster.api.results import ActionResult, EncodedBody, StreamedBody
+from wharf.cluster.server.log.preview import CannotPreview
+from wharf.cluster.server.request_worker import RequestWorker, WorkerLane
+from wharf.contract.model.body_limits import MAX_INLINE_BODY_BYTES, is_large_body
+from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
+
+JSON_CONTENT_TYPE: Final = "application/json"
+
+
+class OffLoopReply(msgspec.Struct, frozen=True):
+    """The outcome of a request in a worker process: a reply, or the parts of a `Refusal` if `code` is set."""
+
+    status: int = 200
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    content_type: str = ""
+    """Empty for a reply of an action without a body."""
+    body: bytes = b""
+    index: int = 0
+    code: RefusalCode | None = None
+    text: str = ""
+    reason: RefusalReason = RefusalReason.UNSPECIFIED
+    cannot_preview: bool = False
+    """Whether the handler cannot be previewed for its idempotency key."""
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(OffLoopReply).decode
+
+
+def needs_worker(request: Request) -> bool:
+    """Return whether the body is so large that a worker must decode it.
+
+    Bodies without a type are not decoded here. Endpoints with a small limit of their own always run in this process,
+    because they wait for nodes or identity providers.
+    """
+    endpoint = request.endpoint
+    if not request.body or endpoint.body_type is None or 0 < endpoint.max_body_bytes <= MAX_INLINE_BODY_BYTES:
+        return False
+    return is_large_body(request.body, endpoint.body_type.__name__)
+
+
+class OffLoopExecutor:
+    """Executes requests in a worker, and returns their results as if they had been executed here."""
+
+    def __init__(self, worker: RequestWorker) -> None:
+        self._worker = worker
+
+    async def run_action(self, request: Request, execute: Callable[[], Awaitable[ActionResult]]) -> ActionResult:
+        """Return the result of an action, with an encoded body. Raises `Refusal` or `CannotPreview`."""
+        has_indent = is_pretty(request.query)
+
+        async def compute() -> OffLoopReply:
+            return _encode_result(await execute(), has_indent=has_indent)
+
+        reply = await self._run(request, compute)
+        body = None
+        if reply.content_type:
+            body = EncodedBody(reply.body, reply.content_type, is_indented=has_indent)
+        return ActionResult(body, reply.index, reply.status, reply.headers)
+
+    async def run_read(self, request: Request, execute: Callable[[], Awaitable[HttpReply]]) -> HttpReply:
+        """Return the reply of a read. Raises `Refusal`."""
+
+        async def compute() -> OffLoopReply:
+            reply = await execute()
+            assert isinstance(reply.body, ReplyBody), "reads have no streamed replies"
+            return OffLoopReply(reply.status, tuple(reply.headers), body=b"".join(reply.body.chunks))
+
+        encoded = await self._run(request, compute)
+        return HttpReply(encoded.status, list(encoded.headers), ReplyBody((encoded.body,)))
+
+    async def _run(self, request: Request, compute: Callable[[], Awaitable[OffLoopReply]]) -> OffLoopReply:
+        """Return what `compute` returns in a worker. Raises the `Refusal` or `CannotPreview` that it raises."""
+
+        async def encode_outcome() -> bytes:
+            try:
+                return _encode(await compute())
+            except Refusal as refusal:
+                return _encode(OffLoopReply(code=refusal.code, text=refusal.text, reason=refusal.reason))
+            except CannotPreview:
+                return _encode(OffLoopReply(cannot_preview=True))
+
+        is_node = request.endpoint.name.startswith("node.") and b"x-cluster-node-secret" in request.headers
+        reply = _decode(await self._worker.run(encode_outcome, lane=WorkerLane.NODE if is_node else WorkerLane.USER))
+        if reply.code is not None:
+            raise Refusal(reply.code, reply.text, reply.reason)
+        if reply.cannot_preview:
+            raise CannotPreview
+        return reply
+
+
+def _encode_result(result: ActionResult, *, has_indent: bool) -> OffLoopReply:
+    """Return the result of an action with its body encoded as it is sent."""
+    content_type, data = JSON_CONTENT_TYPE, b""
+    match result.body:
+        case None:
+            content_type = ""
+        case EncodedBody(data, content_type, _):
+            if content_type == JSON_CONTENT_TYPE and has_indent:
+                data = msgspec.json.format(data, indent=4) + b"\n"
+        case StreamedBody():
+            raise AssertionError("endpoints with large bodies have no streamed replies")
+        case value:
+            data = b"".join(encode_body(value, is_pretty=has_indent).chunks)
+    return OffLoopReply(result.status, tuple(result.headers), content_type, data, result.index)

@@ -1,0 +1,264 @@
+"""Requests with large bodies in copies of the api process: their replies, writes, limits and failures."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from tests.agent.test_worker_processes import on_a_real_loop
+from tests.fuzz.target import Target, open_target
+from tests.kit.exchange import send_raw
+from tests.waiting import wait_on_loop_until
+from wharf.agent.forked_requests import MAX_RUNNING, MAX_WAITING, ForkedRequestWorker, run_coroutine
+from wharf.cluster.api.app import Api
+from wharf.cluster.server.request_worker import RequestComputation, WorkerLane, WorkersBusy
+from wharf.cluster.server.worker_process import WorkerFailed
+from wharf.cluster.state.tables import JOBS, VARIABLES
+from wharf.contract.client import ClientReply
+from wharf.contract.model.refusal import Refusal, RefusalCode
+
+LARGE_META = {f"key{number}": "x" * 20 for number in range(4_000)}
+
+
+def a_large_job(**fields: Any) -> dict[str, Any]:
+    """Return a job of 120 kB."""
+    task = {"Name": "server", "Driver": "mock", "Config": {"run_for": "1h"}}
+    return {"ID": "large", "TaskGroups": [{"Name": "web", "Tasks": [task]}], "Meta": LARGE_META, **fields}
+
+
+def with_target(
+    scenario: Callable[[Target], Awaitable[None]], *, make_worker: Callable[[Any], Any] = ForkedRequestWorker
+) -> None:
+    """Run the scenario on a server without access control whose large requests run in copies."""
+
+    @on_a_real_loop
+    async def run() -> None:
+        async with open_target(access=False, make_worker=make_worker) as target:
+            await scenario(target)
+
+    run()
+
+
+async def send(target: Target, method: str, path: str, body: object, **headers: str) -> ClientReply:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    all_headers = {
+        "content-length": str(len(data)),
+        **{name.replace("_", "-"): value for name, value in headers.items()},
+    }
+    path, _, query = path.partition("?")
+    return await send_raw(target.server.api, method, path, query=query, headers=all_headers, body=data)
+
+
+def test_a_large_job_is_registered_and_visible_before_the_reply() -> None:
+    async def scenario(target: Target) -> None:
+        reply = await send(target, "PUT", "/v1/jobs", {"Job": a_large_job()})
+
+        stored = target.server.replica.get(JOBS, "default", "large")
+        assert stored is not None
+        assert (reply.status, stored.meta) == (200, LARGE_META)
+        assert json.loads(reply.body)["JobModifyIndex"] == stored.job_modify_index
+
+    with_target(scenario)
+
+
+def test_a_large_invalid_body_gets_the_error_of_its_field() -> None:
+    async def scenario(target: Target) -> None:
+        reply = await send(target, "PUT", "/v1/jobs", {"Job": a_large_job(Priority="high")})
+
+        assert (reply.status, reply.body) == (400, b"Job.Priority: expected a whole number, got text")
+
+    with_target(scenario)
+
+
+def test_pretty_and_plain_replies_of_large_bodies_are_equal_values() -> None:
+    async def scenario(target: Target) -> None:
+        plain = await send(target, "PUT", "/v1/validate/job", {"Job": a_large_job()})
+        pretty = await send(target, "PUT", "/v1/validate/job?pretty=true", {"Job": a_large_job()})
+
+        assert json.loads(plain.body) == json.loads(pretty.body)
+        assert pretty.body.startswith(b"{\n    ")
+
+    with_target(scenario)
+
+
+def test_a_large_write_with_an_idempotency_key_is_executed_once() -> None:
+    async def scenario(target: Target) -> None:
+        replies = [await send(target, "PUT", "/v1/jobs", {"Job": a_large_job()}, idempotency_key="k") for _ in range(2)]
+
+        stored = target.server.replica.get(JOBS, "default", "large")
+        assert replies[0].body == replies[1].body
+        assert (replies[0].status, stored is not None and stored.version) == (200, 0)
+
+    with_target(scenario)
+
+
+def test_a_large_request_of_the_leader_with_an_idempotency_key_is_executed_once() -> None:
+    async def scenario(target: Target) -> None:
+        evaluation = target.material.ids["eval_id"][0]
+        body = {"EvalIDs": [evaluation], "Padding": "x" * 70_000}
+
+        replies = [await send(target, "DELETE", "/v1/evaluations", body, idempotency_key="k") for _ in range(2)]
+
+        assert replies[0] == replies[1]
+
+    with_target(scenario)
+
+
+def test_a_large_read_gets_the_reply_of_a_small_one() -> None:
+    async def scenario(target: Target) -> None:
+        small = await send(target, "POST", "/v1/jobs/statuses", {"jobs": [{"id": "shop"}]})
+        large = await send(target, "POST", "/v1/jobs/statuses", {"jobs": [{"id": "shop"}], "padding": "x" * 70_000})
+
+        assert (large.status, large.body) == (small.status, small.body) == (200, small.body)
+
+    with_target(scenario)
+
+
+def test_a_blocking_query_with_a_large_body_is_refused() -> None:
+    async def scenario(target: Target) -> None:
+        body = {"jobs": [{"id": "shop"}], "padding": "x" * 70_000}
+        reply = await send(target, "POST", "/v1/jobs/statuses?index=1", body)
+
+        assert (reply.status, reply.body.startswith(b"a blocking query must not have a large body")) == (400, True)
+
+    with_target(scenario)
+
+
+def test_a_large_variable_is_encrypted_and_stored() -> None:
+    async def scenario(target: Target) -> None:
+        reply = await send(target, "PUT", "/v1/var/large", {"Items": {"a": "x" * 60_000}, "Padding": "x" * 10_000})
+        read = await send(target, "GET", "/v1/var/large", b"")
+
+        assert (reply.status, json.loads(read.body)["Items"]) == (200, {"a": "x" * 60_000})
+        assert target.server.replica.get(VARIABLES, "default", "large") is not None
+
+    with_target(scenario)
+
+
+def test_a_request_that_needs_more_cpu_time_than_its_limit_is_refused_and_changes_nothing() -> None:
+    async def scenario(target: Target) -> None:
+        index = target.server.replica.index
+        body = {"Job": a_large_job(TaskGroups=[{"Name": f"g{n}", "Tasks": [{"Name": "t"}] * 4} for n in range(900)])}
+        reply = await send(target, "PUT", "/v1/jobs", body)
+
+        assert reply.status == 400
+        assert reply.body == (
+            b"the request needs more than 0.01 s of CPU time, the limit of one request (api.max_request_cpu); "
+            b"send a smaller body, or divide it into several requests"
+        )
+        assert target.server.replica.index == index
+
+    with_target(scenario, make_worker=lambda server: ForkedRequestWorker(server, cpu_limit_s=0.01))
+
+
+def test_a_write_that_conflicts_is_decided_again_on_the_new_state() -> None:
+    """The copy decides before the other write, and commits after it."""
+
+    class SlowWorker(ForkedRequestWorker):
+        """Registers another version of the job after the first copy was made."""
+
+        has_interfered = False
+
+        async def _run_in_copy(self, compute: RequestComputation, catch_up_failure: Refusal | None) -> bytes | None:
+            if not self.has_interfered:
+                self.has_interfered = True
+                running = asyncio.ensure_future(super()._run_in_copy(compute, catch_up_failure))
+                await asyncio.sleep(0)  # The copy is made in the first step.
+                small = Api(self._server)
+                data = json.dumps({"Job": a_large_job(Meta={})}).encode()
+                await send_raw(small, "PUT", "/v1/jobs", headers={"content-length": str(len(data))}, body=data)
+                return await running
+            return await super()._run_in_copy(compute, catch_up_failure)
+
+    async def scenario(target: Target) -> None:
+        reply = await send(target, "PUT", "/v1/jobs", {"Job": a_large_job()})
+
+        stored = target.server.replica.get(JOBS, "default", "large")
+        assert (reply.status, stored is not None and (stored.version, stored.meta)) == (200, (1, LARGE_META))
+
+    with_target(scenario, make_worker=SlowWorker)
+
+
+def run_in_worker(
+    compute: Callable[[], Coroutine[Any, Any, bytes]], *, cpu_limit_s: float = 1.0
+) -> Callable[[Target], Awaitable[bytes]]:
+    async def run(target: Target) -> bytes:
+        worker = ForkedRequestWorker(target.server.server, cpu_limit_s=cpu_limit_s)
+        return await worker.run(compute, lane=WorkerLane.USER)
+
+    return run
+
+
+def test_a_copy_that_dies_or_fails_is_reported() -> None:
+    async def die() -> bytes:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return b""
+
+    async def fail() -> bytes:
+        raise ValueError("unexpected")
+
+    async def scenario(target: Target) -> None:
+        with pytest.raises(Refusal, match="the worker process ended before its reply; retry") as death:
+            await run_in_worker(die)(target)
+        with pytest.raises(WorkerFailed, match="ValueError: unexpected"):
+            await run_in_worker(fail)(target)
+        assert death.value.code is RefusalCode.UNAVAILABLE
+
+    with_target(scenario)
+
+
+def test_copies_make_different_ids() -> None:
+    async def scenario(target: Target) -> None:
+        async def make_id() -> bytes:
+            return target.server.world.new_id().encode()
+
+        assert await run_in_worker(make_id)(target) != await run_in_worker(make_id)(target)
+
+    with_target(scenario)
+
+
+def test_requests_beyond_the_queue_are_refused_with_a_time_to_retry() -> None:
+    async def wait_for_the_end() -> bytes:
+        signal.pause()
+        return b""
+
+    async def scenario(target: Target) -> None:
+        worker = ForkedRequestWorker(target.server.server)
+        running = [
+            asyncio.ensure_future(worker.run(wait_for_the_end, lane=WorkerLane.USER))
+            for _ in range(MAX_RUNNING + MAX_WAITING)
+        ]
+        lane = worker._lanes[WorkerLane.USER]
+        await wait_on_loop_until(lambda: len(lane._waiting) == MAX_WAITING, what="the queue is full")
+
+        with pytest.raises(WorkersBusy, match=f"{MAX_WAITING} requests with large bodies wait") as refusal:
+            await worker.run(wait_for_the_end, lane=WorkerLane.USER)
+
+        async def reply() -> bytes:
+            return b"done"
+
+        other_lane = await worker.run(reply, lane=WorkerLane.NODE)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        after = await worker.run(reply, lane=WorkerLane.USER)
+        assert (refusal.value.retry_after_s, other_lane, after) == (9, b"done", b"done")
+
+    with_target(scenario)
+
+
+def test_a_coroutine_that_waits_for_the_event_loop_is_reported() -> None:
+    async def wait() -> None:
+        await asyncio.sleep(0)
+        await Pending()
+
+    class Pending:
+        def __await__(self) -> Any:
+            yield "a reply"
+
+    with pytest.raises(AssertionError, match="must not wait for 'a reply'"):
+        run_coroutine(wait())

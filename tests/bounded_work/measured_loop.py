@@ -1,0 +1,115 @@
+"""An event loop that measures how much CPU time each of its iterations takes, and which callback took most of it."""
+
+import asyncio
+import gc
+import resource
+import time
+from asyncio import events
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import msgspec
+
+SCHEDULER_TASK: Final = "brain"
+"""The name of the task that schedules, and makes all other decisions of the leader."""
+NOTED_S: Final = 0.000_5
+"""Shorter callbacks of the scheduler count as those of the api process."""
+
+
+class Measurement(msgspec.Struct):
+    """The CPU time of the loop's thread since the measurement began."""
+
+    longest_hold_s: float = 0.0
+    """The longest iteration of the loop: all that ran before another request could be served, without the scheduler."""
+    scheduler_hold_s: float = 0.0
+    """The longest time for which the scheduler held the loop. In an agent it runs in a process of its own, the brain."""
+    holder: str = ""
+    """The callback that took most of that iteration."""
+    total_s: float = 0.0
+
+
+class MeasuredLoop(asyncio.SelectorEventLoop):
+    """An event loop that measures the CPU time of its thread, which other processes of the machine do not change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.measurement = Measurement()
+        self._longest_callback_s = 0.0
+        self._longest_callback: events.Handle | None = None
+        self._scheduler_s = 0.0
+
+    def begin(self) -> None:
+        """Begin a new measurement."""
+        self.measurement = Measurement()
+
+    def _run_once(self) -> None:
+        self._longest_callback_s, self._longest_callback = 0.0, None
+        self._scheduler_s = 0.0
+        began_s = time.thread_time()
+        super()._run_once()  # type: ignore[misc]  # A private method, which has no stub.
+        hold_s = time.thread_time() - began_s
+        measured = self.measurement
+        measured.total_s += hold_s
+        measured.scheduler_hold_s = max(measured.scheduler_hold_s, self._scheduler_s)
+        hold_s -= self._scheduler_s
+        if hold_s > measured.longest_hold_s:
+            measured.longest_hold_s = hold_s
+            measured.holder = f"{self._longest_callback_s * 1_000:.1f} ms in {describe_handle(self._longest_callback)}"
+
+    def call_soon(  # type: ignore[override]  # The stub's type variables cannot be passed on.
+        self, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.Handle:
+        handle = super().call_soon(callback, *args, context=context)
+        handle._callback = _MeasuredCallback(self, handle, handle._callback)  # type: ignore[attr-defined]
+        return handle
+
+    def note_callback(self, handle: asyncio.Handle, cpu_s: float) -> None:
+        """Remember the callback if it is the longest of this iteration."""
+        if cpu_s > NOTED_S and describe_handle(handle) == f"task {SCHEDULER_TASK}":
+            self._scheduler_s += cpu_s
+        elif cpu_s > self._longest_callback_s:
+            self._longest_callback_s, self._longest_callback = cpu_s, handle
+
+
+class _MeasuredCallback:
+    """A callback of the loop that reports its CPU time."""
+
+    def __init__(self, loop: MeasuredLoop, handle: asyncio.Handle, callback: Any) -> None:
+        self._loop = loop
+        self._handle = handle
+        self.callback = callback
+
+    def __call__(self, *args: Any) -> None:
+        began_s = time.thread_time()
+        try:
+            self.callback(*args)
+        finally:
+            self._loop.note_callback(self._handle, time.thread_time() - began_s)
+
+
+def describe_handle(handle: asyncio.Handle | None) -> str:
+    """Return the name of the task or function that the handle ran."""
+    callback = getattr(handle, "_callback", None)
+    if isinstance(callback, _MeasuredCallback):
+        callback = callback.callback
+    task = getattr(callback, "__self__", None)
+    if isinstance(task, asyncio.Task):
+        return f"task {task.get_name()}"
+    return repr(callback)
+
+
+def get_children_cpu_s() -> float:
+    """Return the CPU time of all child processes that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def run_measured(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run the scenario on a measured loop. The garbage collector does not scan the test's own modules, as in an agent."""
+    gc.collect()
+    gc.freeze()
+    try:
+        with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
+            runner.run(scenario())
+    finally:
+        gc.unfreeze()

@@ -1,0 +1,156 @@
+"""Sends requests to a real server in this process, and measures how long each holds its event loop and what it costs."""
+
+import asyncio
+import http.client
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import msgspec
+
+from tests.bounded_work.measured_loop import MeasuredLoop, get_children_cpu_s
+from tests.bounded_work.worst_requests import WorstRequest
+from tests.fuzz.generated_requests import HOST
+from tests.fuzz.server_records import BOOTSTRAP, NODE_SECRET
+from tests.fuzz.target import Target, open_target
+from wharf.agent.forked_requests import ForkedRequestWorker
+
+MAX_HOLD_S: Final = 0.020
+"""The longest time, of CPU, for which a request may hold the event loop."""
+MAX_SCHEDULER_HOLD_S: Final = 0.5
+"""The longest time, of CPU, for which a request may hold the loop of the brain. The scheduler plans a job in one piece: 0.2 to
+0.3 s for 1,000 groups, the largest permitted number (docs/request-limits.md). Lower this when it plans in slices.
+"""
+MAX_REQUEST_CPU_S: Final = 1.0
+"""The CPU time of one request in all processes: the default of `api.max_request_cpu`."""
+REPLY_CPU_S: Final = 0.15
+"""Allowance for the CPU time of receiving the body, forking and sending the reply."""
+MAX_ATTEMPTS: Final = 4
+"""On a machine with other work, caches are cold and cores are shared. A request above a limit is sent again, and its best
+attempt counts.
+"""
+TIMEOUT_S: Final = 60.0
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What a request cost."""
+
+    hold_s: float
+    holder: str
+    loop_cpu_s: float
+    worker_cpu_s: float
+    status: int
+    text: str
+    body_bytes: int = 0
+    scheduler_hold_s: float = 0.0
+
+    @property
+    def is_allowed(self) -> bool:
+        return (
+            self.hold_s <= MAX_HOLD_S
+            and self.scheduler_hold_s <= MAX_SCHEDULER_HOLD_S
+            and self.cpu_s <= MAX_REQUEST_CPU_S + REPLY_CPU_S
+        )
+
+    @property
+    def cpu_s(self) -> float:
+        return self.loop_cpu_s + self.worker_cpu_s
+
+    def __str__(self) -> str:
+        return (
+            f"{self.body_bytes:,} bytes, held the loop for {self.hold_s * 1_000:.1f} ms ({self.holder}), "
+            f"the scheduler for {self.scheduler_hold_s * 1_000:.1f} ms; {self.loop_cpu_s * 1_000:.0f} ms on the loop, "
+            f"{self.worker_cpu_s * 1_000:.0f} ms in a worker; {self.status} {self.text}"
+        )
+
+
+class Probe:
+    """Measures requests, one at a time."""
+
+    def __init__(self, target: Target, loop: MeasuredLoop) -> None:
+        self.target = target
+        self.costs: list[tuple[WorstRequest, Cost]] = []
+        self._loop = loop
+
+    @property
+    def ids(self) -> Any:
+        return self.target.material.ids
+
+    async def measure(self, request: WorstRequest) -> Cost:
+        """Return the cost of the request. It is sent again if it is above a limit."""
+        body = await asyncio.to_thread(request.build_body)
+        best = await self._measure_once(request, body)
+        for _ in range(MAX_ATTEMPTS - 1):
+            if best.is_allowed or best.status == 0:
+                break
+            again = await self._measure_once(request, body)
+            best = min(best, again, key=lambda cost: (not cost.is_allowed, cost.hold_s))
+        self.costs.append((request, best))
+        return best
+
+    async def _measure_once(self, request: WorstRequest, body: bytes) -> Cost:
+        self.target.server.election.allow_campaign()
+        await self._settle()
+        workers_before = get_children_cpu_s()
+        self._loop.begin()
+        status, text = await asyncio.to_thread(self._send, request, body)
+        await self._settle()
+        measured = self._loop.measurement
+        return Cost(
+            measured.longest_hold_s,
+            measured.holder,
+            measured.total_s,
+            get_children_cpu_s() - workers_before,
+            status,
+            text,
+            len(body),
+            measured.scheduler_hold_s,
+        )
+
+    async def _settle(self) -> None:
+        """Let the leader finish what the request has caused."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    def _send(self, request: WorstRequest, body: bytes) -> tuple[int, str]:
+        """Send the request from a thread of its own, whose CPU time is not measured. Return status and text of its reply."""
+        connection = http.client.HTTPConnection(HOST, self.target.port, timeout=TIMEOUT_S)
+        headers = {"X-Cluster-Token": BOOTSTRAP}
+        if request.endpoint.startswith("node."):
+            headers["X-Cluster-Node-Secret"] = NODE_SECRET
+        try:
+            connection.request(request.method, request.target, body, headers)
+            reply = connection.getresponse()
+            return reply.status, reply.read()[:160].decode(errors="replace")
+        except (OSError, http.client.HTTPException) as error:
+            return 0, repr(error)
+        finally:
+            connection.close()
+
+    def find_problems(self) -> list[str]:
+        """Return the requests that held the loop for too long, cost too much, or failed."""
+        return [
+            f"{request}: {cost}"
+            for request, cost in self.costs
+            if (not cost.is_allowed or cost.status in (0, 500)) and not request.is_expected_to_fail
+        ]
+
+    def describe_worst(self, count: int = 8) -> str:
+        """Return the requests that held the loop longest, and those that cost most."""
+        by_hold = sorted(self.costs, key=lambda each: -each[1].hold_s)[:count]
+        by_cpu = sorted(self.costs, key=lambda each: -each[1].cpu_s)[:count]
+        lines = [
+            f"{len(self.costs)} requests",
+            "longest holds:",
+            *(f"  {request}: {cost}" for request, cost in by_hold),
+        ]
+        return "\n".join([*lines, "most CPU time:", *(f"  {request}: {cost}" for request, cost in by_cpu)])
+
+
+@asynccontextmanager
+async def open_probe() -> AsyncIterator[Probe]:
+    """Run a server whose large requests are executed in workers."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, MeasuredLoop)
+    async with open_target(make_worker=ForkedRequestWorker) as target:
+        yield Probe(target, loop)

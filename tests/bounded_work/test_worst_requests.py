@@ -1,0 +1,92 @@
+"""No request holds the event loop for more than 20 ms of CPU time, or uses more CPU time than its limit.
+
+The requests are generated from the endpoint table. `make test` sends some of them, `make fuzz` all.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from tests.bounded_work.measured_loop import run_measured
+from tests.bounded_work.probe import open_probe
+from tests.bounded_work.worst_requests import BODY_ENDPOINTS, WorstRequest, iter_body_requests, iter_parameter_requests
+from tests.fuzz.rounds import IS_FULL_RUN
+from wharf.contract.wire.endpoint_table import Endpoint
+
+pytestmark = pytest.mark.fuzz
+
+PARAMETER_STEP = 1 if IS_FULL_RUN else 29
+"""Every how many of the parameter requests are sent."""
+BODY_STEP = 1 if IS_FULL_RUN else 211
+"""Every how many of the bodies of an endpoint are sent."""
+
+
+def select_bodies(requests: Iterator[WorstRequest], number: int) -> Iterator[WorstRequest]:
+    """Return all bodies of an endpoint, or some, different ones for each endpoint."""
+    cases = list(requests)
+    return islice(cases, number % min(BODY_STEP, len(cases)), None, BODY_STEP)
+
+
+ENDPOINT_GROUPS = [(endpoint,) for endpoint in BODY_ENDPOINTS] if IS_FULL_RUN else [BODY_ENDPOINTS]
+
+
+@pytest.mark.parametrize("endpoints", ENDPOINT_GROUPS, ids=lambda group: group[0].name)
+def test_no_body_holds_the_event_loop(endpoints: Sequence[Endpoint]) -> None:
+    async def scenario() -> None:
+        async with open_probe() as probe:
+            for number, endpoint in enumerate(endpoints):
+                for request in select_bodies(iter_body_requests(endpoint, probe.ids), number * 5):
+                    await probe.measure(request)
+
+            print(f"\n{probe.describe_worst()}")
+            assert probe.find_problems() == []
+
+    run_measured(scenario)
+
+
+def test_no_parameter_holds_the_event_loop() -> None:
+    async def scenario() -> None:
+        async with open_probe() as probe:
+            for request in islice(iter_parameter_requests(probe.ids), 0, None, PARAMETER_STEP):
+                await probe.measure(request)
+
+            print(f"\n{probe.describe_worst()}")
+            assert probe.find_problems() == []
+
+    run_measured(scenario)
+
+
+def large_valid_jobs() -> dict[str, dict[str, Any]]:
+    """Return valid jobs at the limits of bodies: many groups, many Meta entries, long texts."""
+    tasks = [{"Name": "server", "Driver": "mock", "Config": {"run_for": "1h"}, "Resources": {"CPU": 1, "MemoryMB": 10}}]
+    meta = {f"key{number}": "x" * 20 for number in range(4_500)}
+    groups = [{"Name": f"group{number}", "Tasks": tasks} for number in range(20)]
+    template = {"EmbeddedTmpl": "x" * 1_900_000, "DestPath": "local/file", "ChangeMode": "restart"}
+    return {
+        "1,000 groups": {"TaskGroups": [{"Name": f"group{number}", "Tasks": tasks} for number in range(1_000)]},
+        "90,000 Meta entries": {"TaskGroups": [{**group, "Meta": meta} for group in groups[:19]], "Meta": meta},
+        "a text of 2 MB": {"TaskGroups": [{"Name": "group", "Tasks": [{**tasks[0], "Templates": [template]}]}]},
+    }
+
+
+@pytest.mark.parametrize("name", large_valid_jobs() if IS_FULL_RUN else ("1,000 groups", "90,000 Meta entries"))
+def test_a_large_valid_job_holds_no_event_loop(name: str) -> None:
+    job = {"ID": "large", "Type": "batch", **large_valid_jobs()[name]}
+
+    async def scenario() -> None:
+        async with open_probe() as probe:
+            for target, method in (("/v1/validate/job", "PUT"), ("/v1/job/large/plan", "PUT"), ("/v1/jobs", "PUT")):
+                data = json.dumps({"Job": job}).encode()
+                cost = await probe.measure(
+                    WorstRequest("job", f"{name} to {target}", method, target, partial(bytes, data))
+                )
+                assert cost.status == 200, cost
+
+            print(f"\n{probe.describe_worst()}")
+            assert probe.find_problems() == []
+
+    run_measured(scenario)
