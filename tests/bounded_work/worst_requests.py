@@ -46,10 +46,6 @@ LIST_PARAMETERS: Final = ("filter", "prefix", "per_page", "next_token", "reverse
 COMMON_PARAMETERS: Final = ("namespace", "pretty")
 READ_PARAMETERS: Final = ("index", "wait")
 
-EXPECTED_OF_FILTERS: Final = frozenset[str]()
-"""Parameters that may still hold the loop for too long: filters are evaluated in one piece. Empty this set when filters
-run in slices.
-"""
 EXPECTED_OF_LARGE_REPORTS: Final = frozenset(("node.report",))
 """Endpoints whose largest bodies may still hold the loop of the brain, which decodes them in one piece: 22 to 60 ms for reports of
 4 to 11 MB. Nodes divide their reports at 2 MB, except for the last part of a whole report. Empty this set when the brain
@@ -106,7 +102,6 @@ def iter_parameter_requests(ids: Mapping[str, Sequence[str]]) -> Iterator[WorstR
                     f"{name}={value[:30]}... of {len(value)}",
                     endpoint.method,
                     f"{target}?{quote(name)}={quote(value)}",
-                    is_expected_to_fail=name in EXPECTED_OF_FILTERS,
                 )
 
 
