@@ -13,7 +13,8 @@ from tests.kit.virtual_time import in_virtual_time, now_s
 from wharf.contract.client import AsyncClient, ClientSettings, RetryPolicy, Unreachable
 from wharf.contract.client.exec import open_command
 from wharf.contract.client.liveness import PROBE_INTERVAL_S, PROBE_PATH, PROBE_TIMEOUT_S
-from wharf.contract.client.transport import ClientReply, ClientRequest
+from wharf.contract.client.streams import LOG_RESUME_LIMIT_S
+from wharf.contract.client.transport import REQUEST_TIMEOUT_S, ClientReply, ClientRequest
 from wharf.world import SimulatedWorld
 
 MAX_LEAVE_S = PROBE_INTERVAL_S + PROBE_TIMEOUT_S + 0.5
@@ -41,7 +42,11 @@ class FreezingServer:
 
     async def open(self, request: ClientRequest) -> "FreezingStream":
         self.requests.append(request)
-        await self.answer()
+        try:
+            async with asyncio.timeout(request.timeout_s):
+                await self.answer()
+        except TimeoutError:
+            raise Unreachable("no reply", is_sent=True) from None
         return FreezingStream(self)
 
     async def answer(self) -> None:
@@ -100,13 +105,24 @@ async def test_an_event_stream_leaves_a_frozen_server() -> None:
 
 
 @in_virtual_time
-async def test_a_followed_log_of_a_frozen_server_ends_with_an_error() -> None:
+async def test_a_followed_log_leaves_a_frozen_server() -> None:
+    frozen, well = FreezingServer(frozen_from_s=20.0), FreezingServer()
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(follow_log(make_client(frozen, well)), 20.0 + MAX_LEAVE_S)
+
+    assert [request.path for request in well.requests if request.path != PROBE_PATH] == ["/v1/client/fs/logs/a1"]
+
+
+@in_virtual_time
+async def test_a_followed_log_of_the_only_server_ends_with_an_error_when_it_cannot_be_resumed() -> None:
     frozen = FreezingServer(frozen_from_s=20.0)
 
-    with pytest.raises(Unreachable, match="does not reply, not even to a probe"):
+    with pytest.raises(Unreachable):
         await follow_log(make_client(frozen))
 
-    assert 20.0 < now_s() < 20.0 + MAX_LEAVE_S
+    # The last attempt to resume it began in time, and had the time of a call.
+    assert LOG_RESUME_LIMIT_S < now_s() < LOG_RESUME_LIMIT_S + REQUEST_TIMEOUT_S
 
 
 @in_virtual_time

@@ -24,6 +24,8 @@ RETRY_DELAY_S: Final = 1.0
 """Seconds before a request is repeated."""
 RECHECK_DELAY_S: Final = 0.5
 """Seconds before a container is checked again that still runs after an event, or that was killed."""
+REMOVAL_S: Final = 2.0
+"""Seconds in which an engine that killed a container in order to remove it does so; half a second if it is not busy."""
 UNENDED_STATUSES: Final = ("created", "restarting", "removing")
 """States of a container that does not run, but whose end is not final."""
 KILLED_EXIT_CODE: Final = 137
@@ -148,8 +150,13 @@ class ContainerWatcher:
         """
         if ended.state.exit_code != KILLED_EXIT_CODE or ended.state.oom_killed:
             return ended
-        await asyncio.sleep(RECHECK_DELAY_S)
-        return await self._inspect(run)
+        latest: responses.ContainerInfo | None = ended
+        for _ in range(round(REMOVAL_S / RECHECK_DELAY_S)):
+            await asyncio.sleep(RECHECK_DELAY_S)
+            latest = await self._inspect(run)
+            if latest is None:
+                break
+        return latest
 
     def _build_log_follower(self, run: ContainerRun, info: responses.ContainerInfo) -> LogFollower | None:
         """Return the object that copies the container's output to the log files.
