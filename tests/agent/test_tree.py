@@ -274,7 +274,7 @@ def test_a_killed_part_is_restarted_and_its_log_line_names_the_reason_once() -> 
         LogPartEnded("api", "killed: stopped, and no sign of life for 4 s", 0.1)
     ]
     assert tree.handle_event(TimerFired(), 4.7) == [SpawnPart("api"), BeginPart("api")]
-    assert tree.handle_event(PartEnded("api", "exit code 1"), 5.0) == [LogPartEnded("api", "exit code 1", 0.5)]
+    assert tree.handle_event(PartEnded("api", "exit code 1"), 5.0) == [LogPartEnded("api", "exit code 1", 0.1)]
 
 
 def test_only_silent_parts_are_killed() -> None:

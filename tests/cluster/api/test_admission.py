@@ -17,6 +17,7 @@ from wharf.cluster.api.admission import (
     RequestClass,
 )
 from wharf.cluster.api.app import Api
+from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation
 from wharf.cluster.state.tables import JOBS, NODES
 from wharf.contract.client import AsyncClient, ClientReply, RetryPolicy
 from wharf.contract.model.nodes.node import NodeStatus
@@ -38,7 +39,10 @@ def limit_to(server: OneServer, *nodes: ANode, **limits: int) -> None:
 
 
 async def send_writes(server: OneServer, count: int) -> list[ClientReply]:
-    """Create namespaces concurrently, and return the replies in the order of the requests."""
+    """Create namespaces while every commit takes a second, and return the replies in the order of the requests."""
+    server.faults.choose_fault = lambda operation: (
+        DelayFault(request_s=1.0) if operation is EngineOperation.COMMIT else None
+    )
     bodies = [b'{"Name":"n%d"}' % number for number in range(count)]
     return await asyncio.gather(
         *(send_raw(server.api, "PUT", f"/v1/namespace/n{i}", body=b) for i, b in enumerate(bodies))

@@ -17,8 +17,8 @@ from wharf.contract.model.nodes.node import NodeStatus
 from wharf.contract.model.refusal import Refusal
 
 NODES_AT_ONCE = 40
-MAX_WRITES = 2
-"""The first request may be written before the others have arrived, while they are gathered."""
+MAX_WRITES = 3
+"""The first request may be written before the others have arrived, and the last may arrive during the write of those."""
 REGISTERED, UPDATED = "node-registered", "node-updated"
 
 

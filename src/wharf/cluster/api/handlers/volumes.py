@@ -145,6 +145,7 @@ class HostVolumeActions:
         If the node cannot be reached, the reply contains a warning.
         """
         desired, server = _decode_volume(request), self._server
+        await server.reader.catch_up()
         volumes.check_volume(server.replica, desired, has_folder=True)
         try:
             channel: NodeChannel | None = server.node_channels.channel_to(desired.node_id)

@@ -26,8 +26,8 @@ RECHECK_DELAY_S: Final = 0.5
 """Seconds before a container is checked again that still runs after an event, or that was killed."""
 REMOVAL_S: Final = 2.0
 """Seconds in which an engine that killed a container in order to remove it does so; half a second if it is not busy."""
-UNENDED_STATUSES: Final = ("created", "restarting", "removing")
-"""States of a container that does not run, but whose end is not final."""
+UNENDED_STATUSES: Final = ("created", "restarting", "stopping", "removing")
+"""States of a container that does not count as running, but whose end is not final: its exit code is not known yet."""
 KILLED_EXIT_CODE: Final = 137
 """The exit code of a container that was killed by signal 9."""
 CONTAINER_GONE_MESSAGE: Final = (
