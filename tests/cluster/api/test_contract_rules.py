@@ -119,7 +119,7 @@ async def test_metrics_for_prometheus_are_refused_with_415_by_a_compatible_serve
 
 
 @pytest.mark.parametrize("path", ["/v1/allocations", "/v1/evaluations", "/v1/deployments", "/v1/jobs/statuses"])
-@pytest.mark.parametrize("number", ["18446744073709551616", "9" * 30])
+@pytest.mark.parametrize("number", ["18446744073709551616", "9" * 30, "-1"])
 def test_a_page_token_with_an_index_out_of_range_is_refused(path: str, number: str) -> None:
     @in_virtual_time
     async def read() -> None:

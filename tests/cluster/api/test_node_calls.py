@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.builders import a_group, a_job, a_task
 from tests.kit.callers import a_token, enable_acl
@@ -15,6 +16,7 @@ from tests.kit.virtual_time import in_virtual_time
 from wharf.cluster.server.node_channels.port import NodeCall, NodeChannel, NodeReply, NodeStream, build_no_node_path
 from wharf.cluster.state.tables import ALLOCATIONS, JOB_VERSIONS, JOBS, NODES
 from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus
+from wharf.contract.model.jobs.groups import TaskAction
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.nodes.node import NodeStatus
 
@@ -57,12 +59,12 @@ async def start_server_with_allocations(
 ) -> OneServer:
     """Start a server with a node and allocations of the job shop."""
     server = await cluster.a_server(access=access)
-    job = a_job("shop", a_group("web", a_task("server", driver=driver)), create_index=WRITE_INDEX)
+    new_job = a_job("shop", a_group("web", a_task("server", driver=driver)), create_index=WRITE_INDEX)
+    node = a_node(NODE, status=NodeStatus.READY, create_index=WRITE_INDEX)
+    index = await commit(server, NODES.build_put(node), JOBS.build_put(new_job), JOB_VERSIONS.build_put(new_job))
+    job = replace(new_job, create_index=index)
     await commit(
         server,
-        NODES.build_put(a_node(NODE, status=NodeStatus.READY, create_index=WRITE_INDEX)),
-        JOBS.build_put(job),
-        JOB_VERSIONS.build_put(job),
         ALLOCATIONS.build_put(an_allocation(job, RUNNING_ID, node_id=NODE, client_status=ClientStatus.RUNNING)),
         ALLOCATIONS.build_put(
             an_allocation(
@@ -335,6 +337,38 @@ async def test_a_command_next_to_an_unisolated_task_also_needs_the_node_right() 
 
         assert await send_request(server, "GET", target, None, headers=subset) == DENIED
         assert await send_request(server, "GET", target, None, headers=combined) == NO_CONNECTION
+
+
+@pytest.mark.parametrize("is_registered_again", [False, True])
+@in_virtual_time
+async def test_a_command_next_to_a_task_of_a_purged_job_also_needs_the_node_right(is_registered_again: bool) -> None:
+    async with ACluster() as cluster:
+        server = await start_server_with_allocations(cluster, driver="raw_exec")
+        enable_acl(server)
+        subset = await a_token(server, 'namespace "default" { capabilities = ["alloc-exec"] }')
+        combined = await a_token(server, 'namespace "default" { capabilities = ["alloc-exec", "alloc-node-exec"] }')
+        await commit(server, JOBS.build_delete("default", "shop"), JOB_VERSIONS.build_delete("default", "shop", 0))
+        if is_registered_again:
+            job = a_job("shop", a_group("web", a_task("server", driver="docker")), create_index=WRITE_INDEX)
+            await commit(server, JOBS.build_put(job), JOB_VERSIONS.build_put(job))
+        await server.server.reader.catch_up()
+        target = f'/v1/client/allocation/{RUNNING_ID}/exec?task=server&command=["ls"]'
+
+        assert await send_request(server, "GET", target, None, headers=subset) == DENIED
+        assert await send_request(server, "GET", target, None, headers=combined) == NO_CONNECTION
+
+
+@in_virtual_time
+async def test_an_action_of_a_later_job_with_the_same_id_runs_in_no_allocation_of_the_purged_job() -> None:
+    async with ACluster() as cluster:
+        server = await start_server_with_allocations(cluster)
+        action = TaskAction(name="dump", command="/bin/dump")
+        job = a_job("shop", a_group("web", a_task("server", actions=(action,))), create_index=WRITE_INDEX)
+        await commit(server, JOBS.build_put(job), JOB_VERSIONS.build_put(job))
+
+        reply = await send_request(server, "GET", "/v1/job/shop/action?action=dump", None)
+
+        assert reply == (404, 'no running allocation of job "shop" has the action "dump"')
 
 
 @in_virtual_time

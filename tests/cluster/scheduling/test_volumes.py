@@ -8,7 +8,7 @@ from tests.builders import a_constraint, a_group, a_job, a_task
 from tests.cluster.scheduling.simulated_cluster import SimulatedCluster
 from wharf.cluster.operations.operator.collection import CollectionKind, collect_garbage
 from wharf.cluster.operations.volumes import delete_volume
-from wharf.cluster.state.tables import HOST_VOLUMES, NODES
+from wharf.cluster.state.tables import HOST_VOLUMES, JOB_VERSIONS, JOBS, NODES
 from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.volumes import AccessMode, AttachmentMode, VolumeRequest
@@ -59,6 +59,18 @@ def test_a_single_writer_is_not_placed_beside_another_job_that_writes() -> None:
     cluster = make_cluster("n0")
     cluster.register(make_job("writer"))
     cluster.process_pending()
+    cluster.register(make_single_writer_job("shop"))
+    cluster.process_pending()
+
+    assert cluster.list_active() == []
+
+
+def test_a_single_writer_waits_for_the_end_of_a_writer_whose_job_was_purged_and_registered_again() -> None:
+    cluster = make_cluster("n0")
+    cluster.register(make_job("writer"))
+    cluster.settle()
+    cluster.put(JOBS.build_delete("default", "writer"), JOB_VERSIONS.build_delete("default", "writer", 0))
+    cluster.put(JOB_VERSIONS.build_put(make_job("writer", read_only=True)))
     cluster.register(make_single_writer_job("shop"))
     cluster.process_pending()
 

@@ -35,7 +35,11 @@ def connect(
         SyncHttpTransport(address, **_build_transport_options(settings, address)) for address in settings.addresses
     ]
     return SyncClient(
-        world or RealWorld(), transports, defaults=_build_defaults(settings), retry_policy=retry_policy or retries
+        world or RealWorld(),
+        transports,
+        defaults=_build_defaults(settings),
+        retry_policy=retry_policy or retries,
+        sends_probes=True,
     )
 
 

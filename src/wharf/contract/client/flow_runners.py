@@ -7,7 +7,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from wharf.contract.client.calls import RequestSpec
 from wharf.contract.client.flow import (
@@ -27,7 +27,7 @@ from wharf.contract.client.flow import (
     perform_call,
     send_once,
 )
-from wharf.contract.client.liveness import PROBE_PATH, PROBE_TIMEOUT_S, end_if_silent
+from wharf.contract.client.liveness import PROBE_PATH, PROBE_TIMEOUT_S, end_if_silent, send_until_silent
 from wharf.contract.client.transport import (
     ClientReply,
     ClientRequest,
@@ -42,6 +42,7 @@ from wharf.world import World
 from wharf.world.failover import FailoverAddresses
 
 T = TypeVar("T")
+PROBE: Final = ClientRequest("GET", PROBE_PATH, timeout_s=PROBE_TIMEOUT_S, connect_timeout_s=PROBE_TIMEOUT_S)
 
 
 class AsyncFlowRunner:
@@ -168,8 +169,7 @@ class AsyncFlowRunner:
         """
         if not self._sends_probes:
             return nullcontext()
-        probe = ClientRequest("GET", PROBE_PATH, timeout_s=PROBE_TIMEOUT_S, connect_timeout_s=PROBE_TIMEOUT_S)
-        return end_if_silent(self._state.world, lambda: self._transports[server].send(probe), "the server")
+        return end_if_silent(self._state.world, lambda: self._transports[server].send(PROBE), "the server")
 
     async def _send_until_silent(self, request: ClientRequest, server: int) -> ClientReply:
         """Send a request to a server, and wait for the reply until another call finds that the server is silent.
@@ -195,9 +195,12 @@ class SyncFlowRunner:
         *,
         defaults: ClientDefaults | None = None,
         retry_policy: RetryPolicy | None = None,
+        sends_probes: bool = False,
     ) -> None:
+        """`sends_probes`: whether a frozen server is found by probes while a blocking query waits for it."""
         self._closing = threading.Event()
         self._transports = tuple(transports)
+        self._sends_probes = sends_probes
         self._state = ClientState(world, server_count=len(transports), defaults=defaults, retry_policy=retry_policy)
 
     def close(self) -> None:
@@ -268,6 +271,9 @@ class SyncFlowRunner:
     def _perform_step(self, step: Step) -> StepResult:
         """Perform one step of a flow and return its result: a reply, the head of a streamed reply, a chunk, or None."""
         match step:
+            case SendRequest(request, server, True) if self._sends_probes:
+                transport = self._transports[server]
+                return send_until_silent(lambda: transport.send(request), lambda: transport.send(PROBE), "the server")
             case SendRequest(request, server):
                 return self._transports[server].send(request)
             case OpenStream(request, server):

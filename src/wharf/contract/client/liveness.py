@@ -6,9 +6,11 @@ does: a server that answers neither is frozen or cut off.
 
 import asyncio
 import math
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Future, wait
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 from wharf.contract.client.transport import Unreachable
 from wharf.world import World
@@ -23,6 +25,12 @@ PROBE_TIMEOUT_S: Final = MAX_PART_S
 """Seconds for the reply to a probe. Together with the delay it is less than 3 s."""
 PROBE_INTERVAL_S: Final = 5.0
 """Seconds between a probe's reply and the next probe. Limits the load of requests that take minutes."""
+MAX_WAITING_THREADS: Final = 64
+"""Requests of a process that wait for a reply in a thread of their own. Limits the threads that frozen servers leave behind:
+each ends at the timeout of its request. Further requests wait in the calling thread, without probes."""
+
+T = TypeVar("T")
+_waiting_threads = threading.BoundedSemaphore(MAX_WAITING_THREADS)
 
 
 async def wait_until_silent(send_probe: Callable[[], Awaitable[object]]) -> None:
@@ -73,6 +81,36 @@ async def end_if_silent(world: World, send_probe: Callable[[], Awaitable[object]
         if not is_silent:
             raise
         raise Unreachable(f"{server} does not reply, not even to a probe", is_sent=True) from None
+
+
+def send_until_silent(send: Callable[[], T], send_probe: Callable[[], object], server: str) -> T:
+    """Return the result of `send`, which waits for a reply in another thread while this thread probes the server.
+
+    `send_probe` sends a small request to the server, and raises `Unreachable` if it gets no reply. Raises `Unreachable`
+    when the server does not answer a probe. `server` names the server in the error.
+    """
+    if not _waiting_threads.acquire(blocking=False):
+        return send()
+    outcome: Future[T] = Future()
+
+    def send_in_thread() -> None:
+        try:
+            outcome.set_result(send())
+        except BaseException as error:  # The calling thread raises it.
+            outcome.set_exception(error)
+        finally:
+            _waiting_threads.release()
+
+    threading.Thread(target=send_in_thread, name=f"request to {server}", daemon=True).start()
+    pause_s = PROBE_DELAY_S
+    while not wait((outcome,), pause_s).done:
+        try:
+            send_probe()
+        except Unreachable:
+            if not outcome.done():
+                raise Unreachable(f"{server} does not reply, not even to a probe", is_sent=True) from None
+        pause_s = PROBE_INTERVAL_S
+    return outcome.result()
 
 
 class LivenessProbe:

@@ -21,8 +21,12 @@ class SyncClient(SyncFlowRunner, ClientMethods[SyncFlowRunner]):
         *,
         defaults: ClientDefaults | None = None,
         retry_policy: RetryPolicy | None = None,
+        sends_probes: bool = False,
     ) -> None:
-        SyncFlowRunner.__init__(self, world, transports, defaults=defaults, retry_policy=retry_policy)
+        """`sends_probes`: whether a frozen server is found by probes while a blocking query waits for it."""
+        SyncFlowRunner.__init__(
+            self, world, transports, defaults=defaults, retry_policy=retry_policy, sends_probes=sends_probes
+        )
         ClientMethods.__init__(self, self)
 
     def __enter__(self) -> Self:

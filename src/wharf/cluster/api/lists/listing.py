@@ -266,8 +266,9 @@ def _parse_creation_token(token: str) -> tuple[int, str] | None:
 
 def parse_token_index(number: str) -> int:
     """Return the log index in a page token; 0 if the text is not a number. Raises `Refusal` if it is out of range."""
-    if not (number.isascii() and number.isdigit()):
+    digits = number.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()):
         return 0
-    if len(number) > MAX_INDEX_DIGITS or int(number) > MAX_INDEX:
+    if digits != number or len(number) > MAX_INDEX_DIGITS or int(number) > MAX_INDEX:
         raise invalid_request(f"next_token is out of range: it begins with a log index of at most {MAX_INDEX}")
     return int(number)

@@ -12,12 +12,12 @@ import msgspec
 from msgspec.structs import replace
 
 from wharf.cluster.state import Replica
+from wharf.cluster.state.lookups import find_allocation_job
 from wharf.cluster.state.tables import (
     ALLOCATIONS_OF_JOB,
     ALLOCATIONS_ON_NODE,
     HOST_VOLUMES,
     HOST_VOLUMES_ON_NODE,
-    JOB_VERSIONS,
     NODES,
 )
 from wharf.contract.model.allocations.allocation import Allocation
@@ -184,21 +184,24 @@ def can_write_volumes(
     occupying = [
         allocation for allocation in snapshot.list_by_index(ALLOCATIONS_ON_NODE, node.id) if allocation.is_occupying
     ]
-    return all(
-        requested.isdisjoint(_list_written_sources(snapshot, allocation)) for allocation in (*occupying, *placed)
-    )
+    return not any(_may_write(snapshot, allocation, requested) for allocation in (*occupying, *placed))
 
 
-def _list_written_sources(snapshot: Replica, allocation: Allocation) -> set[str]:
-    """Return the names of the host volumes that the allocation may write."""
-    job = snapshot.get(JOB_VERSIONS, allocation.namespace, allocation.job_id, allocation.job_version)
-    group = job.find_group(allocation.task_group) if job is not None else None
+def _may_write(snapshot: Replica, allocation: Allocation, volume_names: set[str]) -> bool:
+    """Return whether the allocation may write one of these host volumes.
+
+    It may write every volume if its job version is no longer stored, because the job was purged.
+    """
+    job = find_allocation_job(snapshot, allocation)
+    if job is None:
+        return True
+    group = job.find_group(allocation.task_group)
     index = parse_index(allocation.name)
-    return {
-        _build_volume_name(request, index)
+    return any(
+        _build_volume_name(request, index) in volume_names
         for request in ((group.volumes if group is not None else None) or {}).values()
         if request.type == VolumeType.HOST and not request.read_only
-    }
+    )
 
 
 def _build_volume_name(request: VolumeRequest, index: int) -> str:

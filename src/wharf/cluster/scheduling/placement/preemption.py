@@ -15,7 +15,8 @@ import msgspec
 from wharf.cluster.scheduling.fleet.draft import FleetDraft
 from wharf.cluster.scheduling.resources.usage import Usage, get_allocation_usage, get_node_capacity
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import ALLOCATIONS_ON_NODE, JOB_VERSIONS, JOBS, SCHEDULER_CONFIGURATION
+from wharf.cluster.state.lookups import find_allocation_job
+from wharf.cluster.state.tables import ALLOCATIONS_ON_NODE, JOBS, SCHEDULER_CONFIGURATION
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.jobs.job import Job, JobType
 
@@ -143,7 +144,7 @@ class VictimSearch:
             return None
         if not is_preemptible_by(job.priority, self._job.priority):
             return None
-        version = self._snapshot.get(JOB_VERSIONS, job.namespace, job.id, allocation.job_version) or job
+        version = find_allocation_job(self._snapshot, allocation) or job
         group = version.find_group(allocation.task_group)
         max_parallel = group.migrate.max_parallel if group is not None and group.migrate is not None else 0
         return _Candidate(allocation, job.priority, get_allocation_usage(allocation), max_parallel)

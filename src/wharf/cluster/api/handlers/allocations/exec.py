@@ -39,7 +39,10 @@ from wharf.world.tasks import run_until_first
 HANDSHAKE_VERSION: Final = 1
 TOKEN_HEADER: Final = b"x-cluster-token"
 UNISOLATED_DRIVERS: Final = frozenset({"raw_exec"})
-"""Drivers whose tasks can access the files of the node. Commands next to them need the right `EXEC_ON_NODE`."""
+"""Drivers whose tasks can access the files of the node. Commands next to them need the right `EXEC_ON_NODE`.
+
+It is also needed if the driver is unknown, because the job was purged.
+"""
 
 
 class ExecActions:
@@ -59,7 +62,7 @@ class ExecActions:
 
         def check(allocation: Allocation, job: Job | None) -> None:
             check_task(allocation, job, task)
-            if find_task_driver(allocation, job, task) in UNISOLATED_DRIVERS:
+            if job is None or find_task_driver(allocation, job, task) in UNISOLATED_DRIVERS:
                 request.require_permission(EXEC_ON_NODE, namespace=allocation.namespace)
 
         return await self._nodes.require_allocation(request, check)

@@ -12,7 +12,8 @@ from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionResult, EncodedBody, StreamedBody, require_record
 from wharf.cluster.server.node_channels.port import NodeCall, NoNodePath
 from wharf.cluster.server.server import Server
-from wharf.cluster.state.tables import ALLOCATIONS, JOB_VERSIONS
+from wharf.cluster.state.lookups import find_allocation_job
+from wharf.cluster.state.tables import ALLOCATIONS
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.refusal import invalid_request
@@ -63,7 +64,7 @@ class NodeCaller:
         """Return the allocation of the path. Raises `Refusal` if it is unknown, the caller lacks access or `check`
         fails.
 
-        `check` is called with the allocation and the job version that it runs.
+        `check` is called with the allocation and the job version that it runs; `None` if that is no longer stored.
         """
         allocation_id = request.get_path_value("alloc_id")
         allocation = await require_record(
@@ -71,8 +72,7 @@ class NodeCaller:
         )
         request.require_permission(namespace=allocation.namespace)
         if check is not None:
-            key = (allocation.namespace, allocation.job_id, allocation.job_version)
-            check(allocation, self._server.replica.get(JOB_VERSIONS, *key))
+            check(allocation, find_allocation_job(self._server.replica, allocation))
         return allocation
 
 

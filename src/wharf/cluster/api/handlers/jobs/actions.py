@@ -7,7 +7,8 @@ import msgspec
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult
 from wharf.cluster.server.server import Server
-from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_OF_JOB, JOB_VERSIONS, JOBS
+from wharf.cluster.state.lookups import find_allocation_job
+from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_OF_JOB, JOBS
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.jobs.groups import Task, TaskAction
 from wharf.contract.model.jobs.job import Job
@@ -96,8 +97,8 @@ class JobActionResolver:
         return found[0]
 
     def _get_job(self, allocation: Allocation) -> Job | None:
-        """Return the job version that the allocation runs."""
-        return self._server.replica.get(JOB_VERSIONS, allocation.namespace, allocation.job_id, allocation.job_version)
+        """Return the job version that the allocation runs, or `None` if it is no longer stored."""
+        return find_allocation_job(self._server.replica, allocation)
 
 
 def _list_actions(job: Job | None, allocation: Allocation) -> Iterator[tuple[Task, TaskAction]]:
