@@ -92,7 +92,9 @@ def running_node(folder: Path, *servers: RunningAgent) -> Iterator[RunningAgent]
     own = folder / "node"
     own.mkdir()
     addresses = ", ".join(f'"{server.address}"' for server in servers)
-    (own / "wharf.toml").write_text(f'data_dir = "{own}/data"\n[client]\nenabled = true\nservers = [{addresses}]\n')
+    (own / "wharf.toml").write_text(
+        f'data_dir = "{own}/data"\n[client]\nenabled = true\nservers = [{addresses}]\ndrivers.raw_exec.enabled = true\n'
+    )
     with running(own, "agent", "--config", "wharf.toml") as agent:
         wait_until(lambda: get_nodes(servers[-1]), what="the node is registered")
         yield agent
