@@ -187,9 +187,9 @@ def list_open_files(pid: int) -> set[str]:
 
 
 @contextmanager
-def run_server(folder: Path) -> Iterator[RunningAgent]:
+def run_server(folder: Path, further_config: str = "") -> Iterator[RunningAgent]:
     folder.mkdir()
-    (folder / "wharf.toml").write_text(SERVER_CONFIG.format(folder=folder))
+    (folder / "wharf.toml").write_text(SERVER_CONFIG.format(folder=folder) + further_config)
     with running(folder, "agent", "--config", "wharf.toml") as server:
         server.wait_ready()
         yield server

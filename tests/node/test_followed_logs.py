@@ -1,5 +1,6 @@
 """Following a log while the agent of its node and the api process of its server are killed: each line arrives once."""
 
+import copy
 import os
 import signal
 import threading
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.processes import ANSWERED_WITHIN_S
+from tests.agent.processes import ANSWERED_WITHIN_S, role_of
 from tests.node.nodes import NodeProcess, build_raw_job, run_node, run_server
 from tests.waiting import wait_until
 from wharf.contract.client import ClientSettings, connect
@@ -47,6 +48,12 @@ class FollowedLog:
         wait_until(lambda: self._has_status("running"), what="the task runs")
         self.allocation_id = str(node.allocations(job)[0]["ID"])
         self._thread = threading.Thread(target=self._read)
+
+    def read_again(self) -> "FollowedLog":
+        """Return another reader of the same log."""
+        other = copy.copy(self)
+        other._thread = threading.Thread(target=other._read)
+        return other
 
     def _has_status(self, status: str) -> bool:
         return any(each["ClientStatus"] == status for each in self._node.allocations(self._job))
@@ -125,3 +132,29 @@ def test_a_request_that_follows_a_log_continues_after_a_kill_of_the_agent(node: 
     lines = log.wait_end()
 
     assert build_expected_lines(lines[-1]) == lines
+
+
+@pytest.mark.faults
+def test_logs_are_relayed_between_api_processes_without_a_loss_when_each_is_killed(tmp_path: Path) -> None:
+    """Twelve readers are spread over two api processes, and the node is connected to one of them."""
+    with (
+        run_server(tmp_path / "server", "[api]\nprocesses = 2\n") as server,
+        run_node(server, tmp_path / "node") as node,
+    ):
+        logs = [FollowedLog(node, "relayed", tmp_path / "stop")]
+        logs += [logs[0].read_again() for _ in range(11)]
+        for log in logs:
+            log.start()
+        apis = [pid for pid in server.children() if role_of(pid).startswith("api")]
+        for api in apis:
+            os.kill(api, signal.SIGKILL)
+            for log in logs:
+                log.wait_for_lines()
+        node.kill_agent()
+        for log in logs:
+            log.wait_for_lines()
+
+        ends = [log.wait_end() for log in logs]
+
+    assert len(apis) == 2
+    assert [lines == build_expected_lines(ends[0][-1]) for lines in ends] == [True] * len(logs)
