@@ -13,12 +13,14 @@ from tests.agent.test_worker_processes import on_a_real_loop
 from tests.fuzz.target import Target, open_target
 from tests.kit.exchange import send_raw
 from tests.waiting import wait_on_loop_until
+from wharf.agent.access_control import create_rsa_key
 from wharf.agent.forked_requests import MAX_RUNNING, MAX_WAITING, ForkedRequestWorker, run_coroutine
 from wharf.cluster.api.app import Api
 from wharf.cluster.server.request_worker import RequestComputation, WorkerLane, WorkersBusy
 from wharf.cluster.server.worker_process import WorkerFailed
-from wharf.cluster.state.tables import JOBS, VARIABLES
+from wharf.cluster.state.tables import JOBS, KEYRING, VARIABLES
 from wharf.contract.client import ClientReply
+from wharf.contract.model.log import Cause, CauseKind, Write
 from wharf.contract.model.refusal import Refusal, RefusalCode
 
 LARGE_META = {f"key{number}": "x" * 20 for number in range(4_000)}
@@ -124,6 +126,24 @@ def test_a_blocking_query_with_a_large_body_is_refused() -> None:
         reply = await send(target, "POST", "/v1/jobs/statuses?index=1", body)
 
         assert (reply.status, reply.body.startswith(b"a blocking query must not have a large body")) == (400, True)
+
+    with_target(scenario)
+
+
+def test_a_large_request_creates_the_first_key_of_a_new_cluster() -> None:
+    async def scenario(target: Target) -> None:
+        server = target.server.server
+        server.access.keyring.make_rsa_key = create_rsa_key  # As in an agent: it waits for a thread.
+        keys = [KEYRING.build_delete(key.key_id) for key in server.replica.iter_all(KEYRING)]
+        await server.writer.commit(Write("test", Cause(CauseKind.REQUEST, "test"), keys))
+        await server.writer.catch_up()
+        assert server.access.keyring.find_active_key(server.replica) is None
+
+        reply = await send(target, "PUT", "/v1/var/large", {"Items": {"a": "x" * 60_000}, "Padding": "x" * 10_000})
+        read = await send(target, "GET", "/v1/var/large", b"")
+
+        assert (reply.status, json.loads(read.body)["Items"]) == (200, {"a": "x" * 60_000})
+        assert len(list(server.replica.iter_all(KEYRING))) == 1
 
     with_target(scenario)
 

@@ -46,11 +46,6 @@ LIST_PARAMETERS: Final = ("filter", "prefix", "per_page", "next_token", "reverse
 COMMON_PARAMETERS: Final = ("namespace", "pretty")
 READ_PARAMETERS: Final = ("index", "wait")
 
-EXPECTED_OF_LARGE_REPORTS: Final = frozenset(("node.report",))
-"""Endpoints whose largest bodies may still hold the loop of the brain, which decodes them in one piece: 22 to 60 ms for reports of
-4 to 11 MB. Nodes divide their reports at 2 MB, except for the last part of a whole report. Empty this set when the brain
-decodes reports in slices.
-"""
 LONG_BY_DESIGN: Final = frozenset((
     "agent.monitor", "agent.monitor_export", "event.stream", "agent.pprof", "agent.profile", "client.fs_logs", "client.fs_stream",
 ))  # fmt: skip
@@ -67,7 +62,6 @@ class WorstRequest(msgspec.Struct, frozen=True):
     method: str
     target: str
     build_body: Callable[[], bytes] = bytes
-    is_expected_to_fail: bool = False
 
     def __str__(self) -> str:
         return f"{self.endpoint}: {self.name}"
@@ -85,8 +79,7 @@ def iter_body_requests(endpoint: Endpoint, ids: Mapping[str, Sequence[str]]) -> 
     target, values = _build_target(endpoint, ids)
     assert endpoint.body_type is not None
     for body in iter_worst_bodies(endpoint.body_type, next(iter(values.values()), "")):
-        is_expected = endpoint.name in EXPECTED_OF_LARGE_REPORTS and body.name.startswith("full")
-        yield WorstRequest(endpoint.name, body.name, endpoint.method, target, body.build, is_expected)
+        yield WorstRequest(endpoint.name, body.name, endpoint.method, target, body.build)
 
 
 def iter_parameter_requests(ids: Mapping[str, Sequence[str]]) -> Iterator[WorstRequest]:

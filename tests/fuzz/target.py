@@ -8,7 +8,8 @@ from typing import Any
 
 from tests.fuzz.generated_requests import HOST, RequestMaterial
 from tests.fuzz.server_records import BOOTSTRAP, create_records
-from tests.kit.cluster import ACluster, OneServer
+from tests.kit.cluster import OneServer
+from tests.kit.loop_holds import MeasuredCluster
 from tests.waiting import wait_on_loop_until
 from wharf.agent.forked_worker import ForkedWorker
 from wharf.agent.http.server import HttpServer
@@ -129,7 +130,8 @@ async def open_target(
 ) -> AsyncIterator[Target]:
     """Run a server with its records; stop it and all its tasks at the end. `make_worker`: executes large requests."""
     loop = asyncio.get_running_loop()
-    cluster = ACluster()
+    # Its servers read the CPU clock, so that long work runs in slices, as in an agent.
+    cluster = MeasuredCluster()
     server = OneServer(
         cluster,
         "m1",

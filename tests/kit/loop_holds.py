@@ -98,6 +98,7 @@ class MeasuredWorld(SimulatedWorld):
         thread = threading.Thread(target=run)
         thread.start()
         thread.join()
+        await asyncio.sleep(0)  # On a real loop, too, the caller goes on in a callback of its own.
         if errors:
             raise errors[0]
         return results[0]

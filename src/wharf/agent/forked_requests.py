@@ -24,6 +24,7 @@ from wharf.cluster.engines.port import Committed, EncodedWrite
 from wharf.cluster.server.log.writer import MAX_ATTEMPTS, build_contention_refusal
 from wharf.cluster.server.request_worker import RequestComputation, WorkerLane, WorkersBusy
 from wharf.cluster.server.rpc.method import RpcReply
+from wharf.cluster.server.security.access_services import FirstKeyMissing
 from wharf.cluster.server.server import Server
 from wharf.cluster.server.snapshot_services import Snapshot, StaleSnapshot, use_snapshot_services
 from wharf.cluster.server.worker_process import WorkerFailed
@@ -75,13 +76,17 @@ class _Stale(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Copy to api process: another write came first, execute the request again."""
 
 
+class _KeyMissing(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Copy to api process: the keyring has no key yet, create one and execute the request again."""
+
+
 class _Failed(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Copy to api process: the request raised an unexpected error."""
 
     text: str
 
 
-_CopyMessage = _Commit | _Call | _Finished | _Stale | _Failed
+_CopyMessage = _Commit | _Call | _Finished | _Stale | _KeyMissing | _Failed
 
 
 class _ProcessReply(msgspec.Struct, frozen=True, array_like=True):
@@ -178,7 +183,7 @@ class ForkedRequestWorker:
             raise build_contention_refusal()
 
     async def _run_in_copy(self, compute: RequestComputation, catch_up_failure: Refusal | None) -> bytes | None:
-        """Return the result of one copy; `None` if another write came first."""
+        """Return the result of one copy; `None` if it must be executed again: another write or a first key came first."""
         random_seed = self._server.world.token_bytes(RANDOM_SEED_BYTES)
         own_end, copy_end = socket.socketpair()
         try:
@@ -238,7 +243,7 @@ class _Conversation:
         """Whether the copy has requested a write or a call that may have an effect."""
 
     async def hold(self, own_end: socket.socket) -> bytes | None:
-        """Answer the copy's messages until its result, and return that; `None` if another write came first.
+        """Answer the copy's messages until its result, and return that; `None` if it must be executed again.
 
         Raises `WorkerFailed`, `Refusal` if the copy takes too long, or `IncompleteReadError` if it ends.
         """
@@ -250,6 +255,9 @@ class _Conversation:
                     case _Finished(body):
                         return body
                     case _Stale():
+                        return None
+                    case _KeyMissing():
+                        await self._server.access.ensure_active_key(self._server.replica, self._server.leader)
                         return None
                     case _Failed(text):
                         raise WorkerFailed(text)
@@ -357,12 +365,15 @@ def _serve_in_copy(
         signal.setitimer(signal.ITIMER_PROF, cpu_limit_s)
         server.world.random.seed(random_seed)
         api_process = _ApiProcess(connection)
-        use_snapshot_services(server, Snapshot(api_process, catch_up_failure))
+        snapshot = Snapshot(api_process, catch_up_failure)
+        use_snapshot_services(server, snapshot)
         result: _CopyMessage
         try:
             result = _Finished(run_coroutine(compute()))
         except StaleSnapshot:
             result = _Stale()
+        except FirstKeyMissing:
+            result = _Failed("a key is needed after a write") if snapshot.has_acted else _KeyMissing()
         except Exception:  # Top level of the copy: the api process logs the error.
             result = _Failed(traceback.format_exc())
         api_process.send(result)

@@ -40,8 +40,12 @@ class _WorkerCall(NamedTuple):
 class ForkedWorker:
     """Runs functions in forks of this process. A fork that takes longer than `timeout_s` is killed."""
 
-    def __init__(self, world: World, *, timeout_s: float = WORKER_TIMEOUT_S) -> None:
+    def __init__(
+        self, world: World, *, timeout_s: float = WORKER_TIMEOUT_S, state_lock: asyncio.Lock | None = None
+    ) -> None:
+        """`state_lock` is held while a thread of this process works on the state that forks read."""
         self._world = world
+        self._state_lock = state_lock or asyncio.Lock()
         self._timeout_s = timeout_s
         self._pending: list[_WorkerCall] = []
         self._runner: asyncio.Task[None] | None = None
@@ -72,7 +76,8 @@ class ForkedWorker:
     async def _run_batch(self, batch: Sequence[_WorkerCall]) -> None:
         """Run the calls in one fork and set their results."""
         try:
-            read_descriptor, pid = _fork([call.function for call in batch], timeout_s=self._timeout_s)
+            async with self._state_lock:
+                read_descriptor, pid = _fork([call.function for call in batch], timeout_s=self._timeout_s)
         except OSError as error:
             _fail_calls(batch, f"cannot start a worker process: {error.strerror}; retry in a few seconds")
             return

@@ -1,6 +1,7 @@
 """The `World` of a real process: the clocks and the random numbers of the machine."""
 
 import asyncio
+import contextlib
 import os
 import secrets
 import time
@@ -31,11 +32,22 @@ class RealWorld:
     cpu_s = staticmethod(time.thread_time)
 
     async def run_off_loop(self, work: Callable[[], T]) -> T:
-        """Run a function on the thread for long computations, one at a time, and return its result."""
+        """Run a function on the thread for long computations, one at a time, and return its result.
+
+        A running function cannot be stopped. If the caller is cancelled, it is released when the function has ended, so
+        that locks which the caller holds for the function stay locked as long.
+        """
         if self._off_loop_threads is None:
             # One thread: several would compete with the event loop for the interpreter lock.
             self._off_loop_threads = ThreadPoolExecutor(1, thread_name_prefix="off-loop")
-        return await asyncio.get_running_loop().run_in_executor(self._off_loop_threads, work)
+        started = self._off_loop_threads.submit(work)
+        future = asyncio.wrap_future(started)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if not started.cancel():
+                await _wait_until_ended(future)
+            raise
 
     def new_id(self) -> str:
         """Return a new UUID of version 4 as text. It is unique, but not secret."""
@@ -52,3 +64,12 @@ class RealWorld:
 
     def start_task(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
         return asyncio.get_running_loop().create_task(coroutine, name=name)
+
+
+async def _wait_until_ended(future: asyncio.Future[Any]) -> None:
+    """Wait until the future is done, also if the caller is cancelled again. Its result or exception is dropped."""
+    while not future.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([future])
+    if not future.cancelled():
+        future.exception()  # Read it, so that asyncio does not log it.

@@ -35,6 +35,8 @@ class LoginProvider:
         self.user_info: dict[str, Any] = {"sub": "ada", "team": "engines"}
         self.changed: dict[str, Any] = {}
         """Claims that replace the correct ones in the next identity token."""
+        self.key_count = 1
+        """How often the key is in the key set."""
         self.requested_paths: list[str] = []
         self.app = Starlette(
             routes=[
@@ -86,7 +88,7 @@ class LoginProvider:
 
     async def _keys(self, _request: Request) -> Response:
         self.requested_paths.append("keys")
-        return JSONResponse(KeySet([self.key]).as_dict(private=False))
+        return JSONResponse(KeySet([self.key] * self.key_count).as_dict(private=False))
 
     async def _token(self, request: Request) -> Response:
         self.requested_paths.append("token")

@@ -2,19 +2,25 @@
 
 import asyncio
 from collections.abc import Mapping
+from random import Random
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from joserfc.jwk import RSAKey
+from msgspec.structs import replace
 from starlette.types import Message
 
 from tests.cluster.api.access import ApiCaller, an_operator
 from tests.cluster.api.login_provider import CLIENT_ID, CLIENT_SECRET, LoginProvider
 from tests.kit.cluster import ACluster
+from tests.kit.loop_holds import MeasuredCluster, measure_holds
 from tests.kit.virtual_time import in_virtual_time, pass_time
+from wharf.cluster.server.cpu_budget import ReadLimits
 from wharf.cluster.server.security.login_providers import ProviderReply, ProviderRequest, ProviderUnreachable
-from wharf.cluster.state.tables import ACL_AUTH_METHODS, ACL_TOKENS
+from wharf.cluster.server.security.logins import MAX_LOGIN_TOKEN_CHARS, MAX_PROVIDER_KEYS
+from wharf.cluster.state.tables import ACL_AUTH_METHODS, ACL_BINDING_RULES, ACL_TOKENS
+from wharf.contract.model.log import Cause, CauseKind, Write
 from wharf.contract.model.times import SECOND
 
 HERE = "http://localhost:4649/oidc/callback"
@@ -378,6 +384,103 @@ def test_a_token_with_a_new_key_of_the_provider_is_accepted_at_once(*, names_key
             assert ([status for status, _ in logins], count_key_requests(login)) == ([200] * 5, 2)
 
     log_in()
+
+
+@in_virtual_time
+async def test_a_token_above_the_limit_of_characters_is_refused() -> None:
+    async with ACluster() as cluster:
+        login = await a_login_by_jwks(cluster)
+        within = login.provider.identity(padding="x" * 11_500)
+        above = login.provider.identity(padding="x" * 12_000)
+        assert len(within) <= MAX_LOGIN_TOKEN_CHARS < len(above)
+
+        accepted, refused = await login.log_in(within), await login.log_in(above)
+
+        assert accepted[0] == 200
+        assert (refused[0], "the token is longer than 16,384 characters" in refused[1]) == (401, True)
+
+
+@pytest.mark.parametrize(("key_count", "status"), [(MAX_PROVIDER_KEYS, 200), (MAX_PROVIDER_KEYS + 1, 401)])
+def test_a_provider_with_too_many_keys_is_refused(key_count: int, status: int) -> None:
+    @in_virtual_time
+    async def log_in() -> None:
+        async with ACluster() as cluster:
+            login = await a_login(cluster)
+            login.provider.key_count = key_count
+            await login.method("JWT", config={"JWKSURL": "https://login.example/keys", "BoundAudiences": [CLIENT_ID]})
+            await login.rule()
+
+            reply = await login.log_in(login.provider.identity())
+
+            assert reply[0] == status
+            assert status == 200 or "https://login.example/keys has 101 keys, more than 100" in reply[1]
+
+    log_in()
+
+
+EXPENSIVE_PATTERN = "a[ab]{150}N"
+LONG_CLAIM = "".join(Random(7).choices("ab", k=10_000)) + "end"
+"""A search for the pattern takes about 8 ms, because it needs too many states for a table."""
+
+
+async def a_login_with_expensive_rules(cluster: ACluster) -> LoginSetup:
+    """Return a login whose provider sends a long claim, and many rules that search it with regular expressions."""
+    login = await a_login(cluster)
+    await login.jwt()
+    for number in range(25):
+        await login.rule(f'value.email matches "{EXPENSIVE_PATTERN}{number}"')
+    await login.rule('value.email matches "end$"')
+    return login
+
+
+@in_virtual_time
+async def test_expensive_selectors_of_binding_rules_hold_the_event_loop_only_shortly() -> None:
+    async with MeasuredCluster() as cluster:
+        login = await a_login_with_expensive_rules(cluster)
+        token = login.provider.identity(email=LONG_CLAIM)
+
+        with measure_holds() as holds:
+            status, reply = await login.log_in(token)
+
+        assert (status, reply["Policies"]) == (200, ["reader"])
+        holds.require_short("a login")
+
+
+@in_virtual_time
+async def test_selectors_beyond_their_cpu_time_refuse_the_login() -> None:
+    async with MeasuredCluster() as cluster:
+        login = await a_login_with_expensive_rules(cluster)
+        login.anonymous.server.server.read_limits = ReadLimits(filter_cpu_s=0.001)
+
+        status, reply = await login.log_in(login.provider.identity(email=LONG_CLAIM))
+
+        assert status == 400
+        assert 'the selectors of the binding rules of auth method "sso" used more than 0.001 s of CPU time' in reply
+
+
+@in_virtual_time
+async def test_a_rule_that_changes_while_selectors_are_evaluated_is_evaluated_again() -> None:
+    async with MeasuredCluster() as cluster:
+        login = await a_login_with_expensive_rules(cluster)
+        world, replica = login.operator.server.world, login.operator.server.replica
+        run_off_loop, has_changed = world.run_off_loop, False
+
+        async def change_last_rule_first(work: Any) -> Any:
+            nonlocal has_changed
+            if not has_changed:
+                has_changed = True
+                rule = next(rule for rule in replica.iter_all(ACL_BINDING_RULES) if "end$" in rule.selector)
+                change = ACL_BINDING_RULES.build_put(replace(rule, selector='value.email == "nobody"'))
+                await login.operator.server.server.writer.commit(
+                    Write("test", Cause(CauseKind.REQUEST, "test"), [change])
+                )
+                await login.operator.server.server.writer.catch_up()
+            return await run_off_loop(work)
+
+        world.run_off_loop = change_last_rule_first  # type: ignore[method-assign]
+        status, reply = await login.log_in(login.provider.identity(email=LONG_CLAIM))
+
+        assert (status, has_changed, "no role or policy bindings matched" in reply) == (400, True, True)
 
 
 @in_virtual_time

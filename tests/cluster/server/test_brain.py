@@ -21,7 +21,7 @@ from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.scheduling.plans.plan import Plan
 from wharf.cluster.scheduling.resources.usage import Usage, get_allocation_usage, get_node_capacity
 from wharf.cluster.scheduling.scheduler import plan_evaluation
-from wharf.cluster.server.leader import evaluation_processor, loop
+from wharf.cluster.server.leader import loop, planner
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
     ALLOCATIONS,
@@ -283,7 +283,7 @@ async def test_an_evaluation_that_cannot_be_processed_fails_after_three_attempts
             raise ZeroDivisionError("planted")
         return plan_evaluation(ground, snapshot, evaluation, context)
 
-    monkeypatch.setattr(evaluation_processor, "plan_evaluation", fail_for_one_job)
+    monkeypatch.setattr(planner, "plan_evaluation", fail_for_one_job)
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
@@ -373,7 +373,7 @@ async def test_an_evaluation_with_an_invalid_transition_fails_with_the_history(
     def advance_ended_allocation(*_arguments: object) -> None:
         advance_state(ALLOCATION_STATES, ClientStatus.COMPLETE, ClientStatus.LOST, record_id="a1", history=["placed"])
 
-    monkeypatch.setattr(evaluation_processor, "plan_evaluation", advance_ended_allocation)
+    monkeypatch.setattr(planner, "plan_evaluation", advance_ended_allocation)
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await server.client.jobs.register(make_job_of_count(1))

@@ -1,5 +1,7 @@
 """Compiled filters are cached within a limit, and every evaluation ends."""
 
+import re
+
 import msgspec
 import pytest
 
@@ -11,7 +13,7 @@ from wharf.languages.filters import (
     FilterTypeError,
     compile_filter,
 )
-from wharf.languages.filters.compiler import MAX_CACHE_WEIGHT, MAX_PATTERNS
+from wharf.languages.filters.compiler import MAX_CACHE_WEIGHT, MAX_PATTERNS, MAX_UNCOUNTED_STEPS
 from wharf.languages.filters.scope import MAX_STEPS
 from wharf.languages.patterns import MAX_PATTERN_CHARS
 
@@ -117,6 +119,22 @@ def test_a_filter_that_may_take_long_counts_its_steps(text: str) -> None:
     assert compile_filter(text, Datum).accepts_within(Datum(name="x"), 100) == ("not matches" in text)
     with pytest.raises(FilterStepsExceeded, match="more than 100000 steps for one record"):
         compile_filter(text, Datum).accepts_within(long, 100)
+
+
+@pytest.mark.parametrize("length", [0, 1, 100, 500, 2_000, 8_000, 30_000])
+@pytest.mark.parametrize(
+    "text", ["Name matches `b[a-b]{20}$`", "Name not matches `b[a-b]{20}$`", "1 in Ints and Name matches `a{20}b`"]
+)
+def test_short_and_long_values_get_the_same_result(text: str, length: int) -> None:
+    """Steps are counted only for long values; with a low limit of steps, always."""
+    for name in ("a" * length, "a" * length + "b", "b" + "a" * length, "é" * length + "b" + "a" * 20):
+        record, compiled = Datum(name=name, ints=(1,)), compile_filter(text, Datum)
+        expected = bool(re.search(text.split("`")[1], name)) is not ("not matches" in text)
+
+        assert compiled.accepts(record) is expected
+        assert compiled.accepts_within(record, 50_000) is expected
+        if length <= 100:
+            assert compiled.accepts_within(record, MAX_UNCOUNTED_STEPS - 1) is expected
 
 
 @pytest.mark.parametrize(

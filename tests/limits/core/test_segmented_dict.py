@@ -8,8 +8,8 @@ from wharf.limits.core.counting.segmented_dict import MAX_UNSPLIT_KEYS, SEGMENT_
 KEY_COUNT = 3 * MAX_UNSPLIT_KEYS
 
 
-def make_split_dict() -> SegmentedDict[int]:
-    values: SegmentedDict[int] = SegmentedDict()
+def make_split_dict() -> SegmentedDict[str, int]:
+    values: SegmentedDict[str, int] = SegmentedDict()
     for number in range(KEY_COUNT):
         values[f"user:{number}"] = number
     return values
@@ -24,7 +24,7 @@ def make_split_dict() -> SegmentedDict[int]:
 def test_every_sequence_of_changes_has_the_result_of_a_dict(
     changes: list[tuple[str, str, int]], is_split: bool
 ) -> None:
-    values: SegmentedDict[int] = SPLIT_DICT if is_split else SegmentedDict()
+    values: SegmentedDict[str, int] = SPLIT_DICT if is_split else SegmentedDict()
     expected = {f"user:{number}": number for number in range(KEY_COUNT)} if is_split else {}
     found: list[tuple[int | None, int]] = []
     for change, key, number in changes:
@@ -49,7 +49,7 @@ def test_a_large_dict_has_many_small_segments() -> None:
 
 
 def test_an_iteration_that_began_before_the_split_yields_every_earlier_key() -> None:
-    values: SegmentedDict[int] = SegmentedDict()
+    values: SegmentedDict[str, int] = SegmentedDict()
     earlier = [f"user:{number}" for number in range(MAX_UNSPLIT_KEYS)]
     for key in earlier:
         values[key] = 1

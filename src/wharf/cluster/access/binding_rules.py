@@ -5,7 +5,7 @@ All matching rules of the auth method add up. A rule grants nothing if its selec
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -18,7 +18,7 @@ from wharf.contract.model.acl.binding_rules import BindingRule, BindType
 from wharf.contract.model.acl.tokens import RoleLink, TokenType
 from wharf.contract.model.names import MAX_DISPLAY_NAME_CHARS
 from wharf.contract.model.refusal import invalid_request
-from wharf.languages.filters import FilterError, FilterSubject, compile_filter
+from wharf.languages.filters import Filter, FilterError, FilterSubject, compile_filter
 
 _PLACEHOLDER: Final = re.compile(r"\$\{([^{}]*)\}")
 _PLACEHOLDER_START: Final = "${"
@@ -43,6 +43,10 @@ _SUBJECT: Final = FilterSubject(MappedClaims)
 _VALUE_PREFIX: Final = "value."
 
 
+RuleTest = Callable[[BindingRule], bool]
+"""Returns whether a binding rule applies to the claims of a login."""
+
+
 class TokenBindings(msgspec.Struct, frozen=True, kw_only=True):
     """Roles and policies of a login's token. A management token has neither."""
 
@@ -59,13 +63,20 @@ def find_auth_method(snapshot: Replica, name: str) -> AuthMethod:
     return method
 
 
-def bind_claims(snapshot: Replica, method: AuthMethod, claims: MappedClaims) -> TokenBindings:
-    """Return what the matching rules of the method grant for these claims. Raises a refusal if that is nothing."""
-    rules = [
-        rule
-        for rule in snapshot.list_by_index_sorted(BINDING_RULES_OF_METHOD, method.name)
-        if matches_selector(rule, claims)
-    ]
+def list_binding_rules(snapshot: Replica, method: AuthMethod) -> list[BindingRule]:
+    """Return the binding rules of the method, in a fixed order."""
+    return snapshot.list_by_index_sorted(BINDING_RULES_OF_METHOD, method.name)
+
+
+def bind_claims(
+    snapshot: Replica, method: AuthMethod, claims: MappedClaims, *, matches: RuleTest | None = None
+) -> TokenBindings:
+    """Return what the matching rules of the method grant for these claims. Raises a refusal if that is nothing.
+
+    `matches` returns whether a rule applies; by default its selector is evaluated now, which may take long.
+    """
+    matches = matches or (lambda rule: matches_selector(rule, claims))
+    rules = [rule for rule in list_binding_rules(snapshot, method) if matches(rule)]
     if any(rule.bind_type == BindType.MANAGEMENT for rule in rules):
         return TokenBindings(type=TokenType.MANAGEMENT)
     roles: dict[str, RoleLink] = {}
@@ -91,12 +102,16 @@ def bind_claims(snapshot: Replica, method: AuthMethod, claims: MappedClaims) -> 
 
 def matches_selector(rule: BindingRule, claims: MappedClaims) -> bool:
     """Return whether the rule applies to these claims. A rule without a selector always applies."""
-    if not rule.selector.strip():
-        return True
     try:
-        return compile_filter(rule.selector, _SUBJECT).accepts(claims)
+        selector = compile_selector(rule)
+        return selector is None or selector.accepts(claims)
     except FilterError:
         return False
+
+
+def compile_selector(rule: BindingRule) -> Filter | None:
+    """Return the compiled selector of the rule; `None` if the rule always applies. Raises `FilterError`."""
+    return compile_filter(rule.selector, _SUBJECT) if rule.selector.strip() else None
 
 
 def fill_bind_name(rule: BindingRule, claims: MappedClaims) -> str | None:

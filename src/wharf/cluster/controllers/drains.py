@@ -185,8 +185,11 @@ def _select_within_limits(
     healthy_counts = count_healthy_by_group(
         allocation for allocation in job_allocations if allocation.id not in forced_ids
     )
+    unforced_by_group: dict[str, list[Allocation]] = {}
+    for allocation in unforced.values():
+        unforced_by_group.setdefault(allocation.task_group, []).append(allocation)
     for group in job.groups:
-        leaving = [allocation for allocation in unforced.values() if allocation.task_group == group.name]
+        leaving = unforced_by_group.get(group.name, [])
         free_slots = healthy_counts.get(group.name, 0) - min_healthy(group)
         yield from leaving[: max(0, free_slots)]
 

@@ -5,6 +5,7 @@ It reads a snapshot and the scheduler cache, and writes nothing.
 
 from collections.abc import Iterable
 from operator import attrgetter
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -44,6 +45,15 @@ from wharf.contract.model.jobs.plan import DesiredUpdates
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.nodes.node import NodeStatus
 from wharf.contract.model.times import DecisionContext
+
+MAX_SMALL_STEPS: Final = 500
+"""The most steps of a small evaluation. A step takes about 10 microseconds."""
+GROUP_STEPS: Final = 20
+"""The steps that each group takes: to compare it, and to prepare the choice of nodes."""
+NODES_PER_STEP: Final = 300
+"""How many nodes are scored in one step, because all of them are scored at once."""
+STEPS_PER_PLACEMENT: Final = 5
+"""The steps of one placement."""
 
 
 def plan_evaluation(cache: SchedulerCache, snapshot: Replica, evaluation: Evaluation, context: DecisionContext) -> Plan:
@@ -120,8 +130,9 @@ class _EvaluationPlanner:
     def _stop_groups(self, job: Job | None) -> list[GroupOutcome]:
         """Stop the allocations of all groups of a stopped or deleted job, and return the outcome for each group."""
         reconcile_input = self._build_input(job)
+        groups = {group.name: group for group in job.groups} if job is not None else {}
         outcomes = [
-            stop_group(reconcile_input, name, job.find_group(name) if job is not None else None, allocations)
+            stop_group(reconcile_input, name, groups.get(name), allocations)
             for name, allocations in self._group_allocations().items()
         ]
         for outcome in outcomes:
@@ -290,8 +301,38 @@ class _EvaluationPlanner:
 
         Nodes of one class satisfy the same constraints. Return `None` if no node has a class.
         """
-        groups = [group for name in failed_groups if (group := job.find_group(name)) is not None]
+        groups_by_name = {group.name: group for group in job.groups}
+        groups = [groups_by_name[name] for name in failed_groups if name in groups_by_name]
         return self._cache.feasibility.compute_class_eligibility(job, groups) or None
+
+
+def is_small_evaluation(cache: SchedulerCache, snapshot: Replica, evaluation: Evaluation) -> bool:
+    """Return whether the plan of the evaluation takes a few milliseconds at most, by a rough estimate of its steps.
+
+    The estimate counts what the time depends on: allocations of the job, requested allocations, groups, and nodes where each
+    node is checked on its own.
+    """
+    key = (evaluation.namespace, evaluation.job_id)
+    job = snapshot.get(JOBS, *key)
+    existing_count = snapshot.count_by_index(ALLOCATIONS_OF_JOB, *key)
+    if existing_count > MAX_SMALL_STEPS or job is None:
+        return existing_count <= MAX_SMALL_STEPS
+    node_count = len(cache.fleet)
+    steps = existing_count
+    if len(job.groups) * GROUP_STEPS > MAX_SMALL_STEPS:
+        return False
+    is_checked_by_node = (
+        job.runs_on_every_node
+        or has_unique_constraints(job)
+        or is_preemption_enabled(snapshot, job)
+        or any(group.volumes for group in job.groups)
+    )
+    for group in job.groups:
+        requested_count = group.count * (node_count if job.runs_on_every_node else 1)
+        steps += GROUP_STEPS + node_count // NODES_PER_STEP + requested_count * STEPS_PER_PLACEMENT
+        if is_checked_by_node:
+            steps += node_count * max(1, 0 if job.runs_on_every_node else group.count)
+    return steps <= MAX_SMALL_STEPS
 
 
 def get_max_plan_attempts(evaluation: Evaluation) -> int:

@@ -37,6 +37,8 @@ T = TypeVar("T")
 
 RETRY_DELAY_S: Final = 0.5
 """How long to wait before a failed election, bootstrap or duty is tried again."""
+MAX_CHANGES_PER_STEP: Final = 400
+"""The largest part of an operation that changes many records, such as a purge: it holds the loop for about 8 ms."""
 CONTACT_TIMEOUT_S: Final = 2.0
 """How long the log may take to answer before the server counts as out of contact."""
 
@@ -81,7 +83,7 @@ class Brain:
         self._writer = writer
         self._election = election
         self._bootstrap = bootstrap or ClusterBootstrap(follower, writer)
-        self.term = LeaderTerm(engine.limits, follower, writer)
+        self.term = LeaderTerm(world, engine.limits, follower, writer)
         self.node_monitor = NodeMonitor(
             world,
             follower,
@@ -127,8 +129,8 @@ class Brain:
 
     @property
     def max_changes(self) -> int:
-        """How many changes one write may have, without derived changes."""
-        return self.term.max_changes
+        """How many changes one write of a duty or a large operation may have, without derived changes."""
+        return min(self.term.max_changes, MAX_CHANGES_PER_STEP)
 
     @property
     def max_evaluations(self) -> int:
@@ -142,12 +144,14 @@ class Brain:
         """
         return await self.term.execute(operation)
 
-    async def execute_if_due(self, operation: Callable[[Replica, DecisionContext], Decision[T] | None]) -> T | None:
-        """Run an operation as leader and commit its decision.
+    async def execute_if_due(
+        self, operation: Callable[[Replica, DecisionContext], Decision[T] | None], *, is_long: bool = False
+    ) -> T | None:
+        """Run an operation as leader and commit its decision. Return its reply, or `None` if it has nothing to do now.
 
-        Return its reply, or `None` if it has nothing to do now.
+        `is_long`: the operation reads many records, so it runs on the thread for long computations.
         """
-        return await self.term.execute_if_due(operation)
+        return await self.term.execute_if_due(operation, is_long=is_long)
 
     # -- leading ---------------------------------------------------------------------------------------------------
 

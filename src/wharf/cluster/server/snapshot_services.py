@@ -4,7 +4,7 @@ Handlers use the same interfaces as in the api process. The copy decides and enc
 the log and calls the leader.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from wharf.cluster.engines.port import Committed, EncodedWrite, WriteConflict
@@ -80,6 +80,11 @@ class Snapshot:
         if self._catch_up_failure is not None:
             raise self._catch_up_failure
 
+    @property
+    def has_acted(self) -> bool:
+        """Whether the request has written or called something, so that it must not be executed again."""
+        return self._has_acted
+
 
 class SnapshotWriter(Writer):
     """Decides on the snapshot, and commits through the api process."""
@@ -113,7 +118,7 @@ class SnapshotWriter(Writer):
         return decision.build_reply(outcome.index)
 
     async def commit(
-        self, write: Write, *, lease: int = 0, meanwhile: Callable[[], None] | None = None
+        self, write: Write, *, lease: int = 0, meanwhile: Callable[[], Awaitable[None]] | None = None
     ) -> Committed | WriteConflict:
         assert meanwhile is None, "only the leader has something to do meanwhile"
         forbid_in_preview()
@@ -173,3 +178,4 @@ def use_snapshot_services(server: Server, snapshot: Snapshot) -> None:
     server.reader = SnapshotReader(server, snapshot)
     server.leader = SnapshotLeaderClient(server, snapshot)
     server.off_loop = SnapshotOffLoopWorker(server.world)
+    server.access.can_create_keys = False

@@ -57,6 +57,7 @@ from wharf.languages.filters.tree import (
     has_quantifiers,
     iterate_matches,
 )
+from wharf.languages.patterns import MAX_UTF8_BYTES
 
 MAX_PATTERNS: Final = 20
 """The number of regular expressions in one filter. Each may hold half a megabyte of memory."""
@@ -66,6 +67,8 @@ MAX_UNMETERED_SEARCHES: Final = 20
 """Up to this number of terms with `contains`, they are not counted: each takes a tenth of a millisecond at most."""
 TERMS_PER_STEP: Final = 4
 """The terms in the body of an `any` or `all` that take about as long as one step."""
+MAX_UNCOUNTED_STEPS: Final = 200
+"""A record whose values are so short that the terms of a filter take no more steps is tested without counting them."""
 MAX_CACHE_WEIGHT: Final = 256
 """Limits the memory of cached filters. A filter weighs 1, plus 1 for each pattern and for every 200 characters."""
 
@@ -143,6 +146,12 @@ class _Compiler:
         self._pattern_count = 0
         self._instruction_count = 0
         self._is_metered = False
+        self._max_term_steps = 0
+        """The steps that a term may take without being counted; 0 while terms are counted, or need not be."""
+        self._costly_operators: list[FilterOperator] = []
+        """The operators whose terms must not take more than `_max_term_steps`."""
+        self._term_tests: dict[int, TermTest] = {}
+        """The tests of terms by the identity of the term, because an expression may be compiled twice."""
 
     def compile(self, tree: Expression, subject: FilterSubject) -> Filter:
         """Return the compiled filter.
@@ -155,14 +164,47 @@ class _Compiler:
         accepts = self._compile_node(tree, NameScope(subject, is_framed=self._is_metered))
         if not self._is_metered:
             return Filter(source, tree, accepts, lambda record, _: accepts(record), False, self._pattern_count)
-        return Filter(
-            source,
-            tree,
-            lambda record: accepts((record, None, None, [MAX_STEPS])),
-            lambda record, max_steps: accepts((record, None, None, [max_steps])),
-            is_metered=True,
-            pattern_count=self._pattern_count,
-        )
+
+        def accepts_counted(record: Any, max_steps: int) -> bool:
+            return accepts((record, None, None, [max_steps]))
+
+        pattern_count = self._pattern_count
+        accepts_short = None if has_quantifiers(tree) else self._compile_uncounted(tree, subject)
+        if accepts_short is None:
+            return Filter(
+                source, tree, lambda record: accepts_counted(record, MAX_STEPS), accepts_counted, True, pattern_count
+            )
+
+        def accepts_any(record: Any) -> bool:
+            try:
+                return accepts_short(record)
+            except _LongValue:
+                return accepts_counted(record, MAX_STEPS)
+
+        def accepts_within(record: Any, max_steps: int) -> bool:
+            if max_steps < MAX_UNCOUNTED_STEPS:
+                return accepts_counted(record, max_steps)
+            try:
+                return accepts_short(record)
+            except _LongValue:
+                return accepts_counted(record, max_steps)
+
+        return Filter(source, tree, accepts_any, accepts_within, True, pattern_count)
+
+    def _compile_uncounted(self, tree: Expression, subject: FilterSubject) -> Predicate | None:
+        """Return a predicate of records that does not count steps, and raises `_LongValue` if they must be counted.
+
+        Counting takes longer than most tests. The result is the same, because a long value is found before it is tested.
+        Return `None` if the filter has so large a number of terms that a record could take too many steps anyway.
+        """
+        operators = [match.operator.positive for match in iterate_matches(tree)]
+        searches, patterns = operators.count(FilterOperator.CONTAINS), operators.count(FilterOperator.MATCHES)
+        self._costly_operators = [FilterOperator.MATCHES]
+        if searches > MAX_UNMETERED_SEARCHES:
+            self._costly_operators.append(FilterOperator.CONTAINS)
+            patterns += searches
+        self._is_metered, self._max_term_steps = False, MAX_UNCOUNTED_STEPS // patterns
+        return self._compile_node(tree, NameScope(subject, is_framed=False)) if self._max_term_steps else None
 
     def _compile_node(self, node: Expression, scope: NameScope) -> Predicate:
         """Return the predicate of an expression. `scope` holds the names that selectors in it may begin with."""
@@ -186,12 +228,15 @@ class _Compiler:
         """
         resolved = resolve_selector(match.selector, scope, self._errors)
         operator = match.operator.positive
-        if operator is FilterOperator.MATCHES:
+        known_term = self._term_tests.get(id(match))
+        if operator is FilterOperator.MATCHES and known_term is None:
             self._count_pattern(match)
         when_missing = operator in (FilterOperator.IS_EMPTY, FilterOperator.IS_NIL)
         try:
-            term = make_test(match, resolved.kind)
-            self._count_instructions(term.pattern_instructions, match)
+            term = known_term or make_test(match, resolved.kind)
+            if known_term is None:
+                self._count_instructions(term.pattern_instructions, match)
+                self._term_tests[id(match)] = term
             test = self._reject_null(term.test, match, resolved.kind)
         except OperatorMismatch as mismatch:
             if not (when_missing and resolved.is_key):
@@ -209,6 +254,9 @@ class _Compiler:
             return self._make_metered_term(
                 match, resolved, test, term.cost_factor, result=when_missing is not is_negated
             )
+        if self._max_term_steps and term.cost_factor and operator in self._costly_operators:
+            result = when_missing is not is_negated
+            return _make_uncounted_term(resolved, test, term.cost_factor, self._max_term_steps, result, is_negated)
         return _combine_read_and_test(resolved, test, when_missing=when_missing, is_negated=is_negated)
 
     def _make_metered_term(
@@ -394,6 +442,34 @@ def _needs_meter(tree: Expression) -> bool:
     patterns = sum(match.operator.positive is FilterOperator.MATCHES for match in matches)
     searches = sum(match.operator.positive is FilterOperator.CONTAINS for match in matches)
     return patterns > 0 or searches > MAX_UNMETERED_SEARCHES
+
+
+class _LongValue(Exception):
+    """The test of a value takes such a number of steps that they must be counted."""
+
+
+def _make_uncounted_term(
+    resolved: ResolvedSelector, test: ValueTest, cost_factor: int, max_steps: int, result: bool, is_negated: bool
+) -> Predicate:
+    """Return a predicate of a term. It raises `_LongValue` if the test of the value may take more than `max_steps` steps.
+
+    If the value is missing, the predicate returns `result`.
+    """
+    read = resolved.read
+    max_chars = (max_steps - 1 << COST_SHIFT) // (cost_factor * MAX_UTF8_BYTES)
+
+    def is_accepted(record: Any) -> bool:
+        value = read(record)
+        if type(value) is str:  # The usual case, without a call.
+            if len(value) > max_chars:
+                raise _LongValue
+        elif value is MISSING:
+            return result
+        elif count_value_steps(value, cost_factor) > max_steps:
+            raise _LongValue
+        return test(value) is not is_negated
+
+    return is_accepted
 
 
 def _map_bound_names(

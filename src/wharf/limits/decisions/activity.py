@@ -1,7 +1,8 @@
 """Activity: how many requests each caller sent, admitted and refused, for metrics, `top` and insights of organizations.
 
 An admission only increments one counter of its charge plan, which is fast. `add_admissions_to_rows` adds these counters
-to the activity rows and to the counts of the rules once a second. All tables are limited in size.
+to the activity rows and to the counts of the rules once a second. All tables are limited in size, and no step works
+through a whole table.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,6 +11,7 @@ from typing import Final
 import msgspec
 
 from wharf.limits.core.callers.caller import Caller
+from wharf.limits.core.counting.segmented_dict import SegmentedDict
 from wharf.limits.core.decision import LimitDecision, Verdict
 from wharf.limits.core.plans import ChargePlan
 from wharf.limits.core.rule import MINUTE_MS
@@ -18,6 +20,12 @@ MAX_LAST_CALLERS: Final = 20_000
 """Owners whose last caller is stored; limits memory."""
 MAX_ROWS: Final = 200_000
 """Rows of all minutes together; limits memory."""
+MAX_PENDING_PLANS: Final = 300
+"""Charge plans whose admissions wait for the next second. With more, admissions of further plans are added to the rows at
+once. Limits the step that adds all of them to 3 ms.
+"""
+MAX_EXPIRED_ROWS_PER_CALL: Final = 1_000
+"""Expired rows that are deleted in one step, which takes less than a millisecond."""
 RETENTION_MINUTES: Final = 31 * 24 * 60
 NEAR_LIMIT_PERCENT: Final = 80
 UNREADABLE_VERDICTS: Final = frozenset({Verdict.TOO_MANY_OBJECTS, Verdict.TOO_COMPLEX})
@@ -74,7 +82,9 @@ class ActivityCounts:
         self.last_callers: dict[str, Caller] = {}
         """The last caller of each owner, so that operators can look up a caller by its owner."""
         self._plan_counts: dict[ChargePlan, _PlanAdmissions] = {}
-        self._rows: dict[tuple[int, Caller, str], ActivityRow] = {}
+        self._rows_by_minute: dict[int, SegmentedDict[tuple[Caller, str], ActivityRow]] = {}
+        """The rows of each minute by caller and endpoint, oldest minute first."""
+        self._row_count = 0
         self.dropped_rows = 0
 
     def record_admission(self, decision: LimitDecision, caller: Caller) -> None:
@@ -85,10 +95,14 @@ class ActivityCounts:
         self.admitted += 1
         plan = decision.plan
         plan_count = self._plan_counts.get(plan)
-        if plan_count is None:
-            plan_count = self._plan_counts[plan] = _PlanAdmissions(caller)
-        plan_count.admitted += 1
         result = decision.result
+        if plan_count is None:
+            if len(self._plan_counts) < MAX_PENDING_PLANS:
+                self._plan_counts[plan] = _PlanAdmissions(caller, 1)
+            else:
+                self._add_admissions(plan, caller, 1, result.now_ms)
+        else:
+            plan_count.admitted += 1
         bucket = plan.bucket_charge if plan.is_free else decision.charges[0]
         if result.bucket_count_before * 100 >= bucket.ceiling * NEAR_LIMIT_PERCENT:
             self.near_limit += 1
@@ -119,7 +133,10 @@ class ActivityCounts:
         self._remember_last_caller(caller)
 
     def _get_rule_counts(self, name: str) -> RuleCounts:
-        return self.rules.setdefault(name, RuleCounts())
+        counts = self.rules.get(name)
+        if counts is None:
+            counts = self.rules[name] = RuleCounts()
+        return counts
 
     def _remember_last_caller(self, caller: Caller) -> None:
         """Store the last caller of an owner; the owner that was stored longest ago is evicted first."""
@@ -130,37 +147,59 @@ class ActivityCounts:
 
     def _get_row(self, minute: int, caller: Caller, endpoint: str) -> ActivityRow:
         """Return the row of a caller, an endpoint and a minute; add it if it does not exist."""
-        key = (minute, caller, endpoint)
-        row = self._rows.get(key)
+        rows = self._rows_by_minute.get(minute)
+        row = None if rows is None else rows.get((caller, endpoint))
         if row is None:
-            if len(self._rows) >= MAX_ROWS:
+            if self._row_count >= MAX_ROWS:
                 self.dropped_rows += 1
-                del self._rows[next(iter(self._rows))]  # Rows are in order of time, so this evicts the oldest.
-            row = self._rows[key] = ActivityRow(minute, caller, endpoint)
+                self._remove_oldest_row()
+            row = ActivityRow(minute, caller, endpoint)
+            # The removal of a row may have removed its whole minute.
+            self._rows_by_minute.setdefault(minute, SegmentedDict()).add_new((caller, endpoint), row)
+            self._row_count += 1
         return row
+
+    def _remove_oldest_row(self) -> None:
+        """Remove one of the rows of the oldest minute."""
+        minute, rows = next(iter(self._rows_by_minute.items()))
+        rows.remove_any()
+        self._row_count -= 1
+        if not rows:
+            del self._rows_by_minute[minute]
 
     def add_admissions_to_rows(self, now_ms: int) -> None:
         """Add the admissions since the last call to the rows of the current minute and to the rules' counts.
 
-        Rows older than the retention time are deleted.
+        Rows older than the retention time are deleted, some with each call.
         """
         plan_counts, self._plan_counts = self._plan_counts, {}
-        minute = now_ms // MINUTE_MS
         for plan, plan_count in plan_counts.items():
-            self._remember_last_caller(plan_count.caller)
-            row = self._get_row(minute, plan_count.caller, plan.endpoint)
-            row.total += plan_count.admitted
-            row.last_ms = now_ms
-            for charge in plan.charges:
-                self._get_rule_counts(charge.name).within += plan_count.admitted
-        oldest = minute - RETENTION_MINUTES
-        while self._rows and next(iter(self._rows))[0] < oldest:
-            del self._rows[next(iter(self._rows))]
+            self._add_admissions(plan, plan_count.caller, plan_count.admitted, now_ms)
+        oldest_minute = now_ms // MINUTE_MS - RETENTION_MINUTES
+        remaining_count = MAX_EXPIRED_ROWS_PER_CALL
+        while remaining_count and (minute := next(iter(self._rows_by_minute), oldest_minute)) < oldest_minute:
+            rows = self._rows_by_minute[minute]
+            removed_count = min(remaining_count, len(rows))
+            for _ in range(removed_count):
+                rows.remove_any()
+            self._row_count -= removed_count
+            remaining_count -= removed_count
+            if not rows:
+                del self._rows_by_minute[minute]
+
+    def _add_admissions(self, plan: ChargePlan, caller: Caller, count: int, now_ms: int) -> None:
+        """Add admissions with one charge plan to the row of their caller and to the counts of its rules."""
+        self._remember_last_caller(caller)
+        row = self._get_row(now_ms // MINUTE_MS, caller, plan.endpoint)
+        row.total += count
+        row.last_ms = now_ms
+        for charge in plan.charges:
+            self._get_rule_counts(charge.name).within += count
 
     def list_rows(self, *, since_ms: int = 0, until_ms: int | None = None) -> Iterator[ActivityRow]:
         """Yield the rows of a time range, oldest first. Both ends are rounded down to a minute and included."""
         first = since_ms // MINUTE_MS
         last = None if until_ms is None else until_ms // MINUTE_MS
-        for row in self._rows.values():
-            if row.minute >= first and (last is None or row.minute <= last):
-                yield row
+        for minute, rows in self._rows_by_minute.items():
+            if minute >= first and (last is None or minute <= last):
+                yield from rows.iterate_values()

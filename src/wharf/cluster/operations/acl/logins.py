@@ -1,6 +1,7 @@
 """Logins: exchange the verified claims of an identity provider for an ACL token (reference 5.3, rules 5 and 6)."""
 
 from wharf.cluster.access import MappedClaims, bind_claims, build_token_name, find_auth_method
+from wharf.cluster.access.binding_rules import RuleTest
 from wharf.cluster.operations.acl.tokens import TokenWriteResult, add_token_secret, make_token_reply
 from wharf.cluster.operations.decision import Decision
 from wharf.cluster.state import Replica
@@ -39,15 +40,18 @@ def create_login_token(
     accessor_id: str,
     secret: NewSecret,
     context: DecisionContext,
+    *,
+    matches: RuleTest | None = None,
 ) -> Decision[TokenWriteResult]:
     """Return the decision that creates a token with the roles and policies that binding rules grant for these claims.
 
     The token expires after the `max_token_ttl` of the auth method. `method` is the auth method that verified the
-    claims; if it was changed since, the login is refused and the claims must be verified again.
+    claims; if it was changed since, the login is refused and the claims must be verified again. `matches` returns whether
+    a binding rule applies.
     """
     if snapshot.get_version(ACL_AUTH_METHODS, method.name) != method.modify_index:
         raise invalid_request(f'auth-method "{method.name}" was changed during this login; log in again')
-    binding = bind_claims(snapshot, method, claims)
+    binding = bind_claims(snapshot, method, claims, matches=matches)
     token = Token(
         accessor_id=accessor_id,
         name=build_token_name(method, claims),

@@ -4,7 +4,7 @@
 the same value of an attribute together. Siblings are allocations of the same job.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import numpy as np
@@ -41,6 +41,42 @@ def list_placed_siblings(allocations: Iterable[Allocation], row_by_node_id: Mapp
         for allocation in allocations
         if not allocation.is_terminal and allocation.node_id in row_by_node_id
     ]
+
+
+class SiblingIndex:
+    """The allocations of the evaluated job that have a node, by id, and by group in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, PlacedSibling] = {}
+        self._by_group: dict[str, dict[str, PlacedSibling]] = {}
+
+    def add(self, allocation_id: str, sibling: PlacedSibling) -> None:
+        """Add the allocation with this id, or replace its entry."""
+        self._by_id[allocation_id] = sibling
+        self._by_group.setdefault(sibling.group, {})[allocation_id] = sibling
+
+    def remove(self, allocation_id: str) -> PlacedSibling | None:
+        """Remove the allocation with this id and return its entry; `None` if it has none."""
+        sibling = self._by_id.pop(allocation_id, None)
+        if sibling is not None:
+            self._by_group[sibling.group].pop(allocation_id, None)
+        return sibling
+
+    def list_all(self) -> Collection[PlacedSibling]:
+        """Return the siblings of all groups."""
+        return self._by_id.values()
+
+    def list_group(self, group: str) -> Collection[PlacedSibling]:
+        """Return the siblings of this group."""
+        return self._by_group.get(group, {}).values()
+
+
+def has_job_wide_constraints(job: Job) -> bool:
+    """Return whether the job itself has a distinct constraint. It counts the allocations of all groups."""
+    return any(
+        _is_distinct_hosts(constraint) or constraint.operand == Operand.DISTINCT_PROPERTY
+        for constraint in job.constraints or ()
+    )
 
 
 class DistinctConstraints:

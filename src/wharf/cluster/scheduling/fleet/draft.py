@@ -30,6 +30,9 @@ class FleetDraft:
         """Rows in the order in which they were changed. Node selectors recompute the scores of these rows."""
         self.freed_rows: list[int] = []
         """Rows in the order in which resources were freed there. What a node selector found missing may exist again."""
+        self.departure_count = 0
+        """How many allocations of the job have left a node in this evaluation. Node selectors that found no node search
+        again after a departure."""
         self._changed_exclusive: dict[int, ExclusiveResources] = {}
         """By row, ports, cores and devices in use, for rows where they differ from the fleet."""
         self._port_changes: Counter[tuple[int, int]] = Counter()

@@ -3,7 +3,7 @@
 It also applies quotas, child limits, reserved nodes, preempted capacity and volumes. It does not decide what to place.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.scheduling.capacity.admission import PlacementAdmission
 from wharf.cluster.scheduling.feasibility.checker import ScreeningResult
-from wharf.cluster.scheduling.feasibility.distinct import PlacedSibling
+from wharf.cluster.scheduling.feasibility.distinct import PlacedSibling, SiblingIndex, has_job_wide_constraints
 from wharf.cluster.scheduling.feasibility.location import is_in_pool_and_datacenter
 from wharf.cluster.scheduling.feasibility.volumes import (
     NamespaceVolumes,
@@ -78,10 +78,14 @@ class Placer:
         """The resources in use on all nodes, with the placements of this evaluation."""
         self._allocations = allocations
         """The job's existing allocations."""
-        self._siblings_or_none: dict[str, PlacedSibling] | None = None
+        self._siblings_or_none: SiblingIndex | None = None
         """The value of `_siblings`. `None`: it is not computed yet."""
         self._selectors: dict[tuple[str, int, int], NodeSelector] = {}
         """By group name, job version and create index of the job."""
+        self._selectors_by_group: dict[str, list[NodeSelector]] = {}
+        """The same selectors by group name: one for each job version."""
+        self._job_wide_selectors: list[NodeSelector] = []
+        """The selectors of jobs with a distinct constraint, which depend on the allocations of all groups."""
         self._screenings_of_all_nodes: dict[tuple[str, int, int], ScreeningResult] = {}
         """Feasibility of all nodes, ready or not, by group name, job version and create index of the job."""
         self._signing_key_id = find_signing_key_id(snapshot)
@@ -153,6 +157,7 @@ class Placer:
         key = (group.name, job.version, job.create_index)
         selector = self._selectors.get(key)
         if selector is None:
+            is_job_wide = has_job_wide_constraints(job)
             selector = self._selectors[key] = NodeSelector(
                 self._draft,
                 self._screen_group(job, group),
@@ -160,10 +165,24 @@ class Placer:
                 group,
                 rules=self.get_rules(job),
                 random=self._random,
-                siblings=self._siblings.values(),
+                siblings=self._siblings.list_all() if is_job_wide else self._siblings.list_group(group.name),
                 volume_check=self._make_volume_check(job, group),
             )
+            self._selectors_by_group.setdefault(group.name, []).append(selector)
+            if is_job_wide:
+                self._job_wide_selectors.append(selector)
         return selector
+
+    def _iter_affected_selectors(self, group: str) -> Iterator[NodeSelector]:
+        """Yield the selectors whose scores or constraints depend on the allocations of this group.
+
+        A job may have 1,000 groups with a selector each, so the others are left out.
+        """
+        group_selectors = self._selectors_by_group.get(group, ())
+        yield from group_selectors
+        for selector in self._job_wide_selectors:
+            if selector not in group_selectors:
+                yield selector
 
     def _make_volume_check(self, job: Job, group: TaskGroup) -> VolumeCheck | None:
         """Return the check of a node's volumes that must run for each single allocation of the group.
@@ -185,18 +204,17 @@ class Placer:
         return has_volumes
 
     @property
-    def _siblings(self) -> dict[str, PlacedSibling]:
-        """The job's active allocations that have a node, by id, with those that this evaluation placed.
+    def _siblings(self) -> "SiblingIndex":
+        """The job's active allocations that have a node, with those that this evaluation placed.
 
         They are collected on first use, because most evaluations do not need them.
         """
         if self._siblings_or_none is None:
             row_by_node_id = self._cache.fleet.row_by_node_id
-            self._siblings_or_none = {
-                allocation.id: PlacedSibling(row, allocation.task_group)
-                for allocation in self._allocations
-                if not allocation.is_terminal and (row := row_by_node_id.get(allocation.node_id)) is not None
-            }
+            siblings = self._siblings_or_none = SiblingIndex()
+            for allocation in self._allocations:
+                if not allocation.is_terminal and (row := row_by_node_id.get(allocation.node_id)) is not None:
+                    siblings.add(allocation.id, PlacedSibling(row, allocation.task_group))
         return self._siblings_or_none
 
     def _add_sibling(self, allocation: Allocation) -> PlacedSibling | None:
@@ -207,7 +225,8 @@ class Placer:
         row = self._cache.fleet.row_by_node_id.get(allocation.node_id)
         if row is None:
             return None
-        sibling = self._siblings[allocation.id] = PlacedSibling(row, allocation.task_group)
+        sibling = PlacedSibling(row, allocation.task_group)
+        self._siblings.add(allocation.id, sibling)
         return sibling
 
     def exclude_allocation(self, allocation: Allocation) -> None:
@@ -216,16 +235,17 @@ class Placer:
         It no longer affects the scores of nodes. Its CPU, memory, disk and ports stay in use until its node reports
         that it has ended.
         """
-        sibling = self._siblings.pop(allocation.id, None)
+        sibling = self._siblings.remove(allocation.id)
         if sibling is not None:
-            for selector in self._selectors.values():
+            self._draft.departure_count += 1
+            for selector in self._iter_affected_selectors(sibling.group):
                 selector.count_sibling(sibling, -1)
 
     def restore_allocation(self, allocation: Allocation) -> None:
         """Undo `exclude_allocation`: add the allocation to the siblings (the job's allocations with a node) again."""
         sibling = self._add_sibling(allocation)
         if sibling is not None:
-            for selector in self._selectors.values():
+            for selector in self._iter_affected_selectors(sibling.group):
                 selector.count_sibling(sibling)
 
     def _screen_group(self, job: Job, group: TaskGroup) -> ScreeningResult:
@@ -305,14 +325,17 @@ class Placer:
         choices = selector.choose_nodes(len(requests))
         if not choices:
             return []
-        other_selectors = [candidate for candidate in self._selectors.values() if candidate is not selector]
+        other_selectors = [
+            candidate for candidate in self._iter_affected_selectors(first.group.name) if candidate is not selector
+        ]
         template = replace(self._build_record(first, choices[0]), **fields)
         siblings, rows, new_id = self._siblings, self._cache.fleet.row_by_node_id, self._context.new_id
         allocations = []
         for request, choice in zip(requests, choices, strict=False):
             node = choice.node
             allocation = replace(template, id=new_id(), name=request.name, node_id=node.id, node_name=node.name)
-            sibling = siblings[allocation.id] = PlacedSibling(rows[node.id], allocation.task_group)
+            sibling = PlacedSibling(rows[node.id], allocation.task_group)
+            siblings.add(allocation.id, sibling)
             for other_selector in other_selectors:
                 other_selector.count_sibling(sibling)
             self._placed_on.setdefault(node.id, []).append(allocation)
@@ -429,7 +452,7 @@ class Placer:
         """
         sibling = self._add_sibling(allocation)
         own_selector = self.get_selector(request.job, request.group)
-        for selector in self._selectors.values():
+        for selector in self._iter_affected_selectors(allocation.task_group) if sibling is not None else ():
             if sibling is not None and selector is not own_selector:
                 selector.count_sibling(sibling)
 

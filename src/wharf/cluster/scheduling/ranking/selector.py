@@ -95,6 +95,8 @@ class NodeSelector:
         """How many entries of the draft's `changed_rows` the columns of this selector take into account."""
         self._seen_freed_count = len(draft.freed_rows)
         """How many entries of the draft's `freed_rows` this selector takes into account."""
+        self._seen_departure_count = draft.departure_count
+        """How many departures of allocations this selector takes into account."""
         self._columns = ScoreColumns(self._fleet, self._candidates, job, group, rules)
         self._distinct_constraints = DistinctConstraints(
             self._fleet, job, group, should_check_hosts=not job.runs_on_every_node
@@ -146,6 +148,9 @@ class NodeSelector:
             if position is not None:
                 self._candidates.clear_missing_dimension(position)
         self._seen_freed_count = len(self._draft.freed_rows)
+        if self._seen_departure_count != self._draft.departure_count:
+            self._seen_departure_count = self._draft.departure_count
+            self._is_exhausted = False  # Allocations of other groups leave without a call of `count_sibling`.
         for row in self._draft.changed_rows[self._seen_change_count :]:
             position = self._candidates.find_position(row)
             if position is not None:

@@ -43,7 +43,8 @@ class CollectionDuty:
         while step := await self._brain.execute_if_due(
             lambda snapshot, context: collect_garbage(
                 snapshot, collection_pass.kind, context, retention_ns=collection_pass.retention_ns, max_changes=limit
-            )
+            ),
+            is_long=True,  # It reads a whole table.
         ):
             if not step.deleted_count:
                 break

@@ -3,14 +3,19 @@
 `controllers.deployments` decides the next step.
 """
 
+from typing import Final
+
 from wharf.cluster.controllers import deployments
 from wharf.cluster.server.brain import Brain
 from wharf.cluster.server.duties.watch_loop import MAX_PASS_INTERVAL_S, run_watch_loop
-from wharf.cluster.state.tables import DEPLOYMENTS
+from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, DEPLOYMENTS
 from wharf.cluster.state.watches import watch_table
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.times import SECOND
 from wharf.world import World
+
+MAX_ALLOCATIONS_ON_LOOP: Final = 500
+"""With more allocations of the job, the decision is made off the event loop."""
 
 
 class DeploymentDuty:
@@ -41,11 +46,16 @@ class DeploymentDuty:
 
     async def _take_step(self, deployment_id: str) -> bool:
         """Make the next change of the deployment that is due. Return whether there was one."""
-        limit = self._brain.max_changes
+        replica, limit = self._brain.replica, self._brain.max_changes
+        deployment = replica.get(DEPLOYMENTS, deployment_id)
+        count = 0
+        if deployment is not None:
+            count = replica.count_by_index(ALLOCATIONS_OF_JOB, deployment.namespace, deployment.job_id)
         result = await self._brain.execute_if_due(
             lambda snapshot, context: deployments.decide_next_step(
                 snapshot, deployment_id, context, max_changes=limit, max_versions=self._settings.versions_kept
-            )
+            ),
+            is_long=count > MAX_ALLOCATIONS_ON_LOOP,
         )
         return result is not None
 

@@ -17,7 +17,7 @@ from wharf.cluster.server.brain import Brain
 from wharf.cluster.server.duties.watch_loop import MAX_PASS_INTERVAL_S, run_watch_loop
 from wharf.cluster.state import Replica, WatchTarget
 from wharf.cluster.state.replica import AppliedChange
-from wharf.cluster.state.tables import ALLOCATIONS, JOBS, NODES
+from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_OF_JOB, JOBS, NODES
 from wharf.cluster.state.watches import watch_table
 from wharf.contract.model.jobs.job import JobKey
 from wharf.contract.model.times import SECOND, DecisionContext
@@ -25,6 +25,10 @@ from wharf.world import World
 
 MAX_JOBS_PER_WRITE: Final = 10
 """Limits how long one decision blocks the leader's loop."""
+
+
+MAX_ALLOCATIONS_ON_LOOP: Final = 500
+"""With more allocations of the jobs, the decision is made off the event loop."""
 
 
 class DrainDuty:
@@ -96,7 +100,8 @@ class DrainDuty:
             )
 
         while remaining_jobs:
-            step = await self._brain.execute_if_due(decide)
+            count = sum(self._brain.replica.count_by_index(ALLOCATIONS_OF_JOB, *key) for key in remaining_jobs)
+            step = await self._brain.execute_if_due(decide, is_long=count > MAX_ALLOCATIONS_ON_LOOP)
             remaining_jobs = () if step is None else step.remaining_jobs  # None: nothing left to move now.
 
     async def _finish_drain(self, node_id: str) -> None:

@@ -12,7 +12,8 @@ from wharf.cluster.engines.port import WriteConflict
 from wharf.cluster.operations import evaluations
 from wharf.cluster.scheduling.plans.check import check_plan
 from wharf.cluster.scheduling.plans.plan import Plan
-from wharf.cluster.scheduling.scheduler import get_max_plan_attempts, plan_evaluation
+from wharf.cluster.scheduling.scheduler import get_max_plan_attempts
+from wharf.cluster.server.leader.planner import LeaderPlanner
 from wharf.cluster.server.leader.pre_planning import PrePlanner
 from wharf.cluster.server.leader.queues import LeaderQueues
 from wharf.cluster.server.leader.term import LeaderTerm
@@ -54,7 +55,8 @@ class EvaluationProcessor:
         self._queues = queues
         self._attempts: dict[str, int] = {}
         """Consecutive plans without progress, by evaluation id."""
-        self._pre_planner = PrePlanner(follower, writer, queues)
+        self._planner = LeaderPlanner(world, follower, writer, queues)
+        self._pre_planner = PrePlanner(follower, queues, self._planner)
         follower.load_listeners.append(self.reset)
 
     def reset(self) -> None:
@@ -124,7 +126,10 @@ class EvaluationProcessor:
             self._attempts.pop(evaluation.id, None)
             return
         if plan is None:
-            plan = plan_evaluation(self._queues.fleet_updater.cache, replica, current, self._writer.read_clock())
+            plan = await self._planner.plan(current)
+        if plan is None:
+            self._attempts.pop(evaluation.id, None)
+            return
         has_progress = await self._commit_plan(plan)
         attempts = 0 if has_progress else self._attempts.get(evaluation.id, 0) + 1
         latest = replica.get(EVALUATIONS, evaluation.id)

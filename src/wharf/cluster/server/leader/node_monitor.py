@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 MAX_CACHED_REPORTS: Final = 8
 """How many report results are cached per node, to answer a repeated report."""
+MAX_REPORTS_PER_WRITE: Final = 250
+"""How many allocations of a report are decided and written at once. Limits how long this holds the loop: a few milliseconds."""
 MAX_LOGGED_NAMES: Final = 10
 """How many node names one log line contains, for example if a whole rack becomes silent."""
 MIN_HEARTBEAT_WAIT_S: Final = 0.1
@@ -327,7 +329,7 @@ class NodeMonitor:
             reported_ids = {entry.id: None for entry in report.reports}
             omitted = reports.build_omitted_reports(self._follower.replica, report.node_id, reported_ids)
             report = replace(report, reports=(*report.reports, *omitted))
-        written = await self._apply_report(report)
+        written = await self._apply_in_parts(report)
         if report.is_complete:
             self._fully_reported[report.node_id] = epoch
         return replace(written, must_report=True) if self._must_report_all(report.node_id) else written
@@ -344,6 +346,17 @@ class NodeMonitor:
         if report.number and snapshot.epoch and snapshot.epoch not in epochs:
             raise reports.make_outdated_error(report.number, "the log was replaced by an older copy")
         return report.decide(self._term.max_evaluations, snapshot, context)
+
+    async def _apply_in_parts(self, report: _NodeReport) -> status.NodeWriteResult:
+        """Apply a report in parts of `MAX_REPORTS_PER_WRITE`, and return the result of the last part.
+
+        Only with the last part is a complete report complete.
+        """
+        last_start = max(0, (len(report.reports) - 1) // MAX_REPORTS_PER_WRITE * MAX_REPORTS_PER_WRITE)
+        for start in range(0, last_start, MAX_REPORTS_PER_WRITE):
+            part = report.reports[start : start + MAX_REPORTS_PER_WRITE]
+            await self._apply_report(replace(report, reports=part, is_complete=False))
+        return await self._apply_report(replace(report, reports=report.reports[last_start:]))
 
     async def _apply_report(self, report: _NodeReport) -> status.NodeWriteResult:
         """Apply a report, in one write with reports of other nodes if possible, else alone."""

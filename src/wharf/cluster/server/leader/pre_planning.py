@@ -8,12 +8,11 @@ depend on other jobs through free capacity alone are planned ahead.
 import logging
 
 from wharf.cluster.scheduling.plans.plan import Plan
-from wharf.cluster.scheduling.scheduler import can_plan_ahead, plan_evaluation
+from wharf.cluster.scheduling.scheduler import can_plan_ahead
+from wharf.cluster.server.leader.planner import LeaderPlanner
 from wharf.cluster.server.leader.queues import LeaderQueues
 from wharf.cluster.server.log.follower import Follower
-from wharf.cluster.server.log.writer import Writer
 from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, JOBS
-from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.evaluations import Evaluation
 
 log = logging.getLogger(__name__)
@@ -25,10 +24,10 @@ class PrePlanner:
     The evaluation broker counts the held evaluation as in process.
     """
 
-    def __init__(self, follower: Follower, writer: Writer, queues: LeaderQueues) -> None:
+    def __init__(self, follower: Follower, queues: LeaderQueues, planner: LeaderPlanner) -> None:
         self._follower = follower
-        self._writer = writer
         self._queues = queues
+        self._planner = planner
         self._evaluation: Evaluation | None = None
         self._plan: Plan | None = None
 
@@ -51,7 +50,7 @@ class PrePlanner:
             return None
         return evaluation, plan if plan is not None and self._is_still_valid(plan) else None
 
-    def plan_next(self, current_plan: Plan) -> None:
+    async def plan_next(self, current_plan: Plan) -> None:
         """Take the next evaluation and plan it, as if all of `current_plan` were committed.
 
         It is held without a plan if it cannot be planned ahead.
@@ -67,21 +66,13 @@ class PrePlanner:
         current = replica.get(EVALUATIONS, evaluation.id)
         if current is None or current.modify_index != evaluation.modify_index:
             return
-        cache = self._queues.fleet_updater.cache
         try:
-            with cache.fleet.expect_placements(self._uncommitted_placements(current_plan)):
-                self._plan = plan_evaluation(cache, replica, current, self._writer.read_clock())
+            plan = await self._planner.plan(current, committing=current_plan)
         except Exception:  # The evaluation fails when it is processed; the plan being committed must not.
             log.debug("pre-planning failed evaluation=%s", evaluation.id, exc_info=True)
-
-    def _uncommitted_placements(self, current_plan: Plan) -> dict[str, tuple[Allocation, ...]]:
-        """Return the new allocations of the plan that the replica does not contain yet, by node id."""
-        replica = self._follower.replica
-        return {
-            node_id: placed
-            for node_id, placed in current_plan.placements.items()
-            if replica.get(ALLOCATIONS, placed[0].id) is None
-        }
+            return
+        if self._evaluation is evaluation:  # Else the queues were rebuilt meanwhile.
+            self._plan = plan
 
     def _can_plan(self, evaluation: Evaluation, current_plan: Plan) -> bool:
         """Whether the result of this evaluation depends on `current_plan` only through free capacity."""

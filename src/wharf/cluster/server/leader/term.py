@@ -5,7 +5,8 @@ Every write of the leader goes through `LeaderTerm`. It adds a condition on the 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
@@ -22,6 +23,7 @@ from wharf.contract.model.log import Write
 from wharf.contract.model.refusal import Refusal, no_leader
 from wharf.contract.model.state_machines.machine import InvalidTransition
 from wharf.contract.model.times import DecisionContext
+from wharf.world import World
 
 T = TypeVar("T")
 
@@ -37,7 +39,8 @@ CHANGES_PER_NODE: Final = 2
 class LeaderTerm:
     """Knows whether this server leads, and makes the writes that only the leader may make."""
 
-    def __init__(self, limits: WriteLimits, follower: Follower, writer: Writer) -> None:
+    def __init__(self, world: World, limits: WriteLimits, follower: Follower, writer: Writer) -> None:
+        self._world = world
         self.leadership: Leadership | None = None
         """Set while this server believes that it leads."""
         self.write_lock = asyncio.Lock()
@@ -75,7 +78,9 @@ class LeaderTerm:
         derived = add_derived_changes(self._follower.replica, write)
         return replace(derived, conditions=[*derived.conditions, self.leadership.build_condition()])
 
-    async def commit(self, write: Write, *, meanwhile: Callable[[], None] | None = None) -> Committed | WriteConflict:
+    async def commit(
+        self, write: Write, *, meanwhile: Callable[[], Awaitable[None]] | None = None
+    ) -> Committed | WriteConflict:
         """Commit a write as leader, then wait until the replica contains it or the conflicting write.
 
         The caller holds `write_lock`. `meanwhile` runs while the log processes the write.
@@ -105,16 +110,24 @@ class LeaderTerm:
         async with self.write_lock:
             return await self._writer.execute(as_leader)
 
-    async def execute_if_due(self, operation: Callable[[Replica, DecisionContext], Decision[T] | None]) -> T | None:
+    async def execute_if_due(
+        self, operation: Callable[[Replica, DecisionContext], Decision[T] | None], *, is_long: bool = False
+    ) -> T | None:
         """Run an operation as leader and commit its decision. Return its reply, or `None` if it has nothing to do now.
 
         "Nothing to do" is accepted from the replica without a log barrier: the change that makes something due wakes
-        the duty again.
+        the duty again. `is_long`: the operation runs on the thread for long computations, while the replica does not
+        change. Like any other, its decision has conditions on the records that it relies on.
         """
         async with self.write_lock:
             current_decision: Decision[T] | None = None
             try:
-                current_decision = operation(self._follower.replica, self._writer.read_clock())
+                decide = partial(operation, self._follower.replica, self._writer.read_clock())
+                if is_long:
+                    async with self._follower.apply_lock:
+                        current_decision = await self._world.run_off_loop(decide)
+                else:
+                    current_decision = decide()
                 if current_decision is None or current_decision.write is None:
                     return None
             except (Refusal, InvalidTransition):

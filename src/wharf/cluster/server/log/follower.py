@@ -53,6 +53,10 @@ class Follower:
         self.batch_listeners: list[BatchListener] = []
         self.load_listeners: list[Callable[[], None]] = []
         self.loaded_event = asyncio.Event()
+        self.apply_lock = asyncio.Lock()
+        """Held while the replica changes, except by steps that do not await. A caller that computes off the event loop
+        holds it, so that the replica and the caches that depend on it do not change meanwhile. Arriving batches wait.
+        """
         self._world = world
         self._engine = engine
         self._write_indexes: OrderedDict[str, int] = OrderedDict()
@@ -119,13 +123,15 @@ class Follower:
             for start in range(0, len(rows), LOAD_ROWS_PER_STEP):
                 replica_load.add_records(rows[start : start + LOAD_ROWS_PER_STEP])
                 await asyncio.sleep(0)
-        for _ in replica_load.finish_in_steps(await load.get_position()):
-            await asyncio.sleep(0)
-        reject_newer_format(self.replica)
-        self.loaded_event.set()
-        self._release_waiters()
-        for listener in self.load_listeners:
-            listener()
+        position = await load.get_position()
+        async with self.apply_lock:
+            for _ in replica_load.finish_in_steps(position):
+                await asyncio.sleep(0)
+            reject_newer_format(self.replica)
+            self.loaded_event.set()
+            self._release_waiters()
+            for listener in self.load_listeners:
+                listener()
 
     async def _follow(self) -> None:
         """Apply each batch as it arrives, call the listeners, then wake the watches of changed records."""
@@ -138,17 +144,18 @@ class Follower:
             application = BatchApplication(self.replica, batch, self._adoptable.pop(batch.id, None))
             for _ in application.decode_in_steps():
                 await asyncio.sleep(0)
-            for listener in self.pre_apply_listeners:
-                listener(batch)
-            application.apply_changes()
-            try:
-                # No await before this: the listeners keep caches that must match the replica at all times.
-                for change_listener in self.change_listeners:
-                    change_listener(batch, application.applied_changes)
-                self._publish(batch)
-            finally:
-                for _ in application.wake_in_steps():
-                    await asyncio.sleep(0)
+            async with self.apply_lock:
+                for listener in self.pre_apply_listeners:
+                    listener(batch)
+                application.apply_changes()
+                try:
+                    # No await before this: the listeners keep caches that must match the replica at all times.
+                    for change_listener in self.change_listeners:
+                        change_listener(batch, application.applied_changes)
+                    self._publish(batch)
+                finally:
+                    for _ in application.wake_in_steps():
+                        await asyncio.sleep(0)
 
     def _publish(self, batch: Batch) -> None:
         """Record the index of an applied batch, wake callers that wait for it, and call `batch_listeners`.

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from wharf.cluster.engines.port import (
@@ -111,7 +111,7 @@ class Writer:
         await self._follower.wait_until_applied(index)
 
     async def commit(
-        self, write: Write, *, lease: int = 0, meanwhile: Callable[[], None] | None = None
+        self, write: Write, *, lease: int = 0, meanwhile: Callable[[], Awaitable[None]] | None = None
     ) -> Committed | WriteConflict:
         """Commit a write. Return `Committed` or `WriteConflict`; raises `Refusal` for every other outcome.
 
@@ -137,7 +137,7 @@ class Writer:
         return encoded
 
     async def commit_encoded(
-        self, encoded: EncodedWrite, *, meanwhile: Callable[[], None] | None = None
+        self, encoded: EncodedWrite, *, meanwhile: Callable[[], Awaitable[None]] | None = None
     ) -> Committed | WriteConflict:
         """Commit an encoded write, which another process may have encoded. See `commit`."""
         replica = self._follower.replica
@@ -162,7 +162,7 @@ class Writer:
                 )
                 return await self._resolve_outcome(encoded.id, since_index)
 
-    async def _send(self, encoded: EncodedWrite, meanwhile: Callable[[], None] | None) -> WriteOutcome:
+    async def _send(self, encoded: EncodedWrite, meanwhile: Callable[[], Awaitable[None]] | None) -> WriteOutcome:
         """Send the write to the log and return the outcome. `meanwhile` is called as soon as the write is sent."""
         if meanwhile is None:
             return await self._engine.commit(encoded)
@@ -170,7 +170,7 @@ class Writer:
         try:
             for _ in range(LOOP_ITERATIONS_TO_SEND):
                 await asyncio.sleep(0)
-            meanwhile()
+            await meanwhile()
             return await commit_task
         finally:
             commit_task.cancel()

@@ -1,6 +1,8 @@
 """Dispatches RPC calls to the handlers of a brain."""
 
+import asyncio
 import logging
+from typing import Final
 
 import msgspec
 
@@ -22,6 +24,9 @@ from wharf.cluster.server.rpc.handlers import (
 from wharf.cluster.server.rpc.method import RpcReply, RpcRoute
 from wharf.cluster.server.worker_process import InlineWorker, WorkerProcess
 from wharf.contract.model.refusal import Refusal, RefusalCode
+
+MAX_BYTES_PER_STEP: Final = 1_000_000
+"""After the receipt of a larger request, other tasks run before it is decoded."""
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +51,8 @@ class RpcDispatcher:
                 code=RefusalCode.INVALID, text=f"unknown RPC method {name!r}: this server may run an older version"
             )
         method, handler = self._by_name[name]
+        if len(body) > MAX_BYTES_PER_STEP:
+            await asyncio.sleep(0)  # Its receipt took a few milliseconds already.
         try:
             request = method.decode_request(body)
         except msgspec.MsgspecError as error:

@@ -16,15 +16,22 @@ class RpcMethod(Generic[RequestT, ReplyT]):
     """An RPC method: its name and the types of its messages.
 
     The name is part of the protocol between servers of different versions. `is_repeatable`: whether a second call has no
-    further effect, so that a new leader may be called after an old one did not reply.
+    further effect, so that a new leader may be called after an old one did not reply. `received_type`: the type as which
+    the handler receives the request, if it decodes parts of it itself.
     """
 
     def __init__(
-        self, name: str, request_type: type[RequestT], reply_type: type[ReplyT], *, is_repeatable: bool = False
+        self,
+        name: str,
+        request_type: type[RequestT],
+        reply_type: type[ReplyT],
+        *,
+        is_repeatable: bool = False,
+        received_type: type[Any] | None = None,
     ) -> None:
         self.name = name
         self.is_repeatable = is_repeatable
-        self.decode_request = msgspec.msgpack.Decoder(request_type).decode
+        self.decode_request: Callable[[bytes], Any] = msgspec.msgpack.Decoder(received_type or request_type).decode
         self.decode_reply = msgspec.msgpack.Decoder(reply_type).decode
 
 

@@ -34,6 +34,10 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The region whose tokens, policies and namespaces apply everywhere; empty: this region."""
 
 
+class FirstKeyMissing(Exception):
+    """The request needs the first key of the keyring. A copy of the process cannot create it; the api process can."""
+
+
 class AccessServices:
     """The services of a server for access control: keyring, signer of identities, settings and login providers."""
 
@@ -44,6 +48,8 @@ class AccessServices:
         self.providers: LoginProviders = NoLoginProviders()
         self.read_bootstrap_reset: Callable[[], str | None] = _read_no_reset
         """Returns the content of the file that allows a second ACL bootstrap; `None` if there is no such file."""
+        self.can_create_keys = True
+        """False in a copy of the process: it cannot wait for a new key, and would not see it."""
 
     def apply_settings(self, settings: AccessSettings) -> None:
         """Replace the settings, and sign identities with them from now on."""
@@ -53,8 +59,13 @@ class AccessServices:
         )
 
     async def ensure_active_key(self, replica: Replica, leader: LeaderClient) -> None:
-        """Have the leader create the first key of the keyring, if the replica shows no active key. Raises `Refusal`."""
+        """Have the leader create the first key of the keyring, if the replica shows no active key.
+
+        Raises `Refusal`, and `FirstKeyMissing` in a copy of the process.
+        """
         if self.keyring.find_active_key(replica) is None:
+            if not self.can_create_keys:
+                raise FirstKeyMissing
             await leader.call(ROTATE_KEYRING, KeyRotationRequest(await self.keyring.make_key(), only_first=True))
 
 

@@ -110,7 +110,7 @@ def find_ban_wait(call: StoreCall, hit_indexes: Sequence[int], free_at_ms: Seque
 _NEW_RECORD: Final = BanRecord()
 
 
-class BanRecords(SegmentedDict[BanRecord]):
+class BanRecords(SegmentedDict[str, BanRecord]):
     """The ban records of one process by subject, at most `max_records`.
 
     Add records only with `ban`, `add_refusal` and `load`, which respect the limit.

@@ -66,7 +66,7 @@ class KeyCounts:
     __slots__ = ("_counts",)
 
     def __init__(self) -> None:
-        self._counts: dict[str, SegmentedDict[int]] = {}
+        self._counts: dict[str, SegmentedDict[str, int]] = {}
 
     def rename_rules(self, new_names: Mapping[str, str]) -> None:
         """Move the numbers of renamed rules to their new names; `new_names` maps old names to new ones."""
@@ -462,13 +462,12 @@ class Counters:
             for _ in range(len(self.tables.get(name, ())) // EVICTION_BATCH_KEYS + 1):
                 if name in self.tables:
                     yield self._evict_idle_keys(name, now_ms)
-        lost_ids = [
-            request_id
-            for request_id, entry in list(self._running.items())
-            if now_ms - entry.result.now_ms > MAX_RUNNING_MS and not self._holds_lease(request_id, entry, now_ms)
-        ]
-        for request_id in lost_ids:
-            del self._running[request_id]
+        for number, (request_id, entry) in enumerate(list(self._running.items())):
+            if number % EVICTION_BATCH_KEYS == EVICTION_BATCH_KEYS - 1:
+                yield 0
+            is_old = now_ms - entry.result.now_ms > MAX_RUNNING_MS
+            if is_old and not self._holds_lease(request_id, entry, now_ms):
+                self._running.pop(request_id, None)  # It may have ended during a pause.
         while self._results.free_dropped(EVICTION_BATCH_KEYS):
             yield 0
         yield 0

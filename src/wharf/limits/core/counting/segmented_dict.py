@@ -7,6 +7,7 @@ grows at its own time.
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Final, Generic, TypeVar
 
+K = TypeVar("K")
 V = TypeVar("V")
 
 MAX_UNSPLIT_KEYS: Final = 5_400
@@ -18,7 +19,7 @@ _SHIFT: Final = 48
 """The first bit of a hash that selects a segment. Dicts use the lowest bits, so segments use higher ones."""
 
 
-class SegmentedDict(MutableMapping[str, V], Generic[V]):
+class SegmentedDict(MutableMapping[K, V], Generic[K, V]):
     """Values by key, in segments. Each segment is in the order in which its keys were added; the whole dict has no order.
 
     It has a single segment until it has more than `MAX_UNSPLIT_KEYS` keys. `get` is then as fast as that of a dict.
@@ -26,15 +27,15 @@ class SegmentedDict(MutableMapping[str, V], Generic[V]):
 
     __slots__ = ("_mask", "count", "get", "segments")
 
-    get: Callable[[str], V | None]  # type: ignore[assignment] # Without a default, so that it can be a dict's own method.
+    get: Callable[[K], V | None]  # type: ignore[assignment] # Without a default, so that it can be a dict's own method.
 
     def __init__(self) -> None:
-        self.segments: list[dict[str, V]] = [{}]
+        self.segments: list[dict[K, V]] = [{}]
         self._mask = 0
         self.count = 0
         self.get = self.segments[0].get
 
-    def __getitem__(self, key: str) -> V:
+    def __getitem__(self, key: K) -> V:
         return self.segments[hash(key) >> _SHIFT & self._mask][key]
 
     def __contains__(self, key: object) -> bool:
@@ -43,7 +44,7 @@ class SegmentedDict(MutableMapping[str, V], Generic[V]):
     def __len__(self) -> int:
         return self.count
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[K]:
         """Yield all keys, one copied segment after the other, so that keys can be added and removed meanwhile.
 
         Keys that are added meanwhile can be left out. Keys that are removed meanwhile can be yielded.
@@ -51,36 +52,47 @@ class SegmentedDict(MutableMapping[str, V], Generic[V]):
         for segment in self.segments:
             yield from list(segment)
 
-    def __setitem__(self, key: str, value: V) -> None:
+    def __setitem__(self, key: K, value: V) -> None:
         segment = self.segments[hash(key) >> _SHIFT & self._mask]
         if key in segment:
             segment[key] = value
         else:
             self.add_new(key, value)
 
-    def add_new(self, key: str, value: V) -> None:
+    def add_new(self, key: K, value: V) -> None:
         """Add a key that the dict does not have. This is faster than an assignment."""
         self.segments[hash(key) >> _SHIFT & self._mask][key] = value
         self.count = count = self.count + 1
         if count > MAX_UNSPLIT_KEYS and not self._mask:
             self._split()
 
-    def __delitem__(self, key: str) -> None:
+    def __delitem__(self, key: K) -> None:
         segment = self.segments[hash(key) >> _SHIFT & self._mask]
         del segment[key]
         self.count -= 1
         if not segment:
             segment.clear()  # Frees the memory of the removed keys.
 
+    def remove_any(self) -> None:
+        """Remove one of the keys. Unlike the removal of the first key, this takes the same time after many removals."""
+        segment = next(segment for segment in self.segments if segment)
+        segment.popitem()
+        self.count -= 1
+
+    def iterate_values(self) -> Iterator[V]:
+        """Yield all values. No key may be added or removed meanwhile."""
+        for segment in self.segments:
+            yield from segment.values()
+
     def _split(self) -> None:
         """Distribute the keys of the only segment to new segments. Iterators keep the old one."""
         (old,) = self.segments
-        segments: list[dict[str, V]] = [{} for _ in range(SEGMENT_COUNT)]
+        segments: list[dict[K, V]] = [{} for _ in range(SEGMENT_COUNT)]
         self._mask = mask = SEGMENT_COUNT - 1
         for key, value in old.items():
             segments[hash(key) >> _SHIFT & mask][key] = value
 
-        def get(key: str) -> V | None:
+        def get(key: K) -> V | None:
             return segments[hash(key) >> _SHIFT & mask].get(key)
 
         self.segments, self.get = segments, get

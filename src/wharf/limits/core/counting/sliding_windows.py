@@ -79,7 +79,7 @@ class SlidingWindows:
         self.length_ms = length_ms
         self.width_ms = -(-length_ms // slices)
         self.retention_ms = self.width_ms * (slices if is_meter else slices + 1)
-        self.counts: SegmentedDict[SlidingWindow] = SegmentedDict()
+        self.counts: SegmentedDict[str, SlidingWindow] = SegmentedDict()
         self._start_ms = 0
         self._unswept_keys: Iterator[str] = iter(())
 

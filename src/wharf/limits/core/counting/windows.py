@@ -28,7 +28,7 @@ class FixedWindows:
 
     def __init__(self, length_ms: int) -> None:
         self.length_ms = length_ms
-        self.windows: SegmentedDict[FixedWindow] = SegmentedDict()
+        self.windows: SegmentedDict[str, FixedWindow] = SegmentedDict()
         self._next_segment = 0
         """The number of the segment that the next eviction examines first."""
 

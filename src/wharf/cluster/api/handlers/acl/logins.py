@@ -4,10 +4,12 @@ import logging
 from functools import cached_property
 
 from wharf.cluster.access import map_claims
+from wharf.cluster.api.handlers.acl.binding_selectors import BindingRulesChanged, SelectorResults
 from wharf.cluster.api.handlers.acl.tokens import TokenSecrets, build_token_view
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult
 from wharf.cluster.operations.acl import logins
+from wharf.cluster.server.log.writer import MAX_ATTEMPTS, build_contention_refusal
 from wharf.cluster.server.security.logins import LoginRejected, LoginVerifier, build_login_refusal
 from wharf.cluster.server.server import Server
 from wharf.contract.model.acl.auth_methods import AuthMethod, AuthMethodType
@@ -92,11 +94,26 @@ class LoginActions:
         await self._secrets.ensure_sealing_key()
         world = self._server.world
         accessor_id, secret = world.new_id(), world.new_secret()
-        result = await self._server.writer.execute(
-            lambda snapshot, context: logins.create_login_token(
-                snapshot, method, mapped, accessor_id, self._secrets.seal_secret(snapshot, accessor_id, secret), context
-            )
-        )
+        selectors = SelectorResults(self._server, method, mapped)
+        for _ in range(MAX_ATTEMPTS):
+            await selectors.evaluate()
+            try:
+                result = await self._server.writer.execute(
+                    lambda snapshot, context: logins.create_login_token(
+                        snapshot,
+                        method,
+                        mapped,
+                        accessor_id,
+                        self._secrets.seal_secret(snapshot, accessor_id, secret),
+                        context,
+                        matches=selectors.matches,
+                    )
+                )
+            except BindingRulesChanged:
+                continue
+            break
+        else:
+            raise build_contention_refusal()
         return ActionResult(build_token_view(self._server.replica, result.token, secret_id=secret), result.index)
 
 

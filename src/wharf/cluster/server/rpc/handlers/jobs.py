@@ -28,6 +28,10 @@ from wharf.contract.model.times import DecisionContext
 log = logging.getLogger(__name__)
 
 
+MAX_ALLOCATIONS_ON_LOOP: Final = 500
+"""With more allocations of the job, the steps of its purge are decided off the event loop."""
+
+
 class StopJobRequest(msgspec.Struct, frozen=True):
     """A request to stop a job; with `purge`, also to delete it. `cause`: the id of the HTTP request."""
 
@@ -202,6 +206,10 @@ class JobHandlers:
                 return Decision(None, lambda index: purge.PurgeStepResult(index, 0))
             return purge.continue_purge(snapshot, current_intent, context, max_changes=self._brain.max_changes)
 
+        replica = self._brain.replica
+        while replica.count_by_index(ALLOCATIONS_OF_JOB, intent.namespace, intent.job_id) > MAX_ALLOCATIONS_ON_LOOP:
+            if await self._brain.execute_if_due(step, is_long=True) is None:
+                return
         while (await self._brain.execute(step)).changed_count:
             pass
 

@@ -1,5 +1,8 @@
 """RPC handlers of nodes: registration, heartbeats and reports of a node, and actions of operators."""
 
+import asyncio
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -10,9 +13,11 @@ from wharf.cluster.operations.nodes.drains import DrainRequest
 from wharf.cluster.operations.nodes.reports import AllocationReport
 from wharf.cluster.operations.nodes.writes import NodeWriteResult
 from wharf.cluster.server.brain import Brain
+from wharf.cluster.server.cpu_budget import SLICE_S
 from wharf.cluster.server.rpc.method import EmptyMessage, RpcMethod, RpcRoute
 from wharf.cluster.state import Replica
 from wharf.contract.model.nodes.node import Node
+from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.model.times import DecisionContext
 
 
@@ -48,6 +53,17 @@ class RecordNodeReportRequest(msgspec.Struct, frozen=True):
     """The position of this report in the node's sequence; 0 if the node does not number its reports."""
 
 
+class ReceivedNodeReport(msgspec.Struct, frozen=True):
+    """A `RecordNodeReportRequest` as the leader receives it: a large one has 100,000 reports, which are decoded in slices."""
+
+    node_id: str
+    reports: tuple[msgspec.Raw, ...]
+    """Each is an encoded `AllocationReport`."""
+    report_id: str = ""
+    is_whole: bool = False
+    number: int = 0
+
+
 class SetEligibilityRequest(msgspec.Struct, frozen=True):
     """A request to set whether new allocations may be placed on a node."""
 
@@ -69,9 +85,17 @@ class Pulse(msgspec.Struct, frozen=True):
     """The name of the api process, such as `api-2`."""
 
 
+REPORTS_PER_CLOCK_CHECK: Final = 8
+"""Reports that are decoded before the CPU time is checked: a few milliseconds if each is as large as permitted on the loop."""
+MAX_REPORT_BYTES_ON_LOOP: Final = 64 * 1024
+"""A report about one allocation that is larger is decoded off the event loop. Usual ones have some hundred bytes."""
+_decode_report = msgspec.msgpack.Decoder(AllocationReport).decode
+
 REGISTER_NODE: Final = RpcMethod("register-node", Node, NodeLease, is_repeatable=True)
 RECORD_HEARTBEAT: Final = RpcMethod("heartbeat", HeartbeatRequest, NodeLease, is_repeatable=True)
-RECORD_NODE_REPORT: Final = RpcMethod("report", RecordNodeReportRequest, NodeWriteResult, is_repeatable=True)
+RECORD_NODE_REPORT: Final = RpcMethod(
+    "report", RecordNodeReportRequest, NodeWriteResult, is_repeatable=True, received_type=ReceivedNodeReport
+)
 SET_ELIGIBILITY: Final = RpcMethod("set-eligibility", SetEligibilityRequest, NodeWriteResult)
 DRAIN_NODE: Final = RpcMethod("drain-node", DrainRequest, NodeWriteResult)
 EVALUATE_NODE: Final = RpcMethod("evaluate-node", NodeRequest, NodeWriteResult)
@@ -100,15 +124,37 @@ class NodeHandlers:
         self._brain.node_monitor.record_pulse(request.process)
         return EmptyMessage()
 
-    async def record_report(self, request: RecordNodeReportRequest) -> NodeWriteResult:
+    async def record_report(self, request: ReceivedNodeReport) -> NodeWriteResult:
         """Apply a report about the node's allocations."""
         return await self._brain.node_monitor.record_reports(
             request.node_id,
-            request.reports,
+            await self._decode_reports(request.reports),
             report_id=request.report_id,
             is_complete=request.is_whole,
             number=request.number,
         )
+
+    async def _decode_reports(self, encoded_reports: Sequence[msgspec.Raw]) -> list[AllocationReport]:
+        """Return the decoded reports. Other tasks run between two slices, and large reports are decoded off the loop.
+
+        Raises `Refusal`.
+        """
+        world, reports = self._brain.world, []
+        began_s = world.cpu_s()
+        try:
+            for encoded in encoded_reports:
+                if len(memoryview(encoded)) <= MAX_REPORT_BYTES_ON_LOOP:
+                    reports.append(_decode_report(encoded))
+                else:
+                    reports.append(await world.run_off_loop(partial(_decode_report, encoded)))
+                    began_s = world.cpu_s()
+                if not len(reports) % REPORTS_PER_CLOCK_CHECK and world.cpu_s() - began_s >= SLICE_S:
+                    await asyncio.sleep(0)
+                    began_s = world.cpu_s()
+        except msgspec.MsgspecError as error:
+            text = f"cannot decode report {len(reports)} of RPC method {RECORD_NODE_REPORT.name!r}: {error}"
+            raise Refusal(RefusalCode.INVALID, text) from error
+        return reports
 
     async def set_eligibility(self, request: SetEligibilityRequest) -> NodeWriteResult:
         """Set whether new allocations may be placed on the node."""

@@ -1,0 +1,231 @@
+"""The leader's work holds its event loop for less than 20 ms of CPU time at a time: plans, drains, purges, large reports.
+
+The cluster runs in virtual time, but its CPU clock and the thread for long computations are real.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from tests.kit.cluster import OneServer
+from tests.kit.loop_holds import MeasuredCluster, measure_holds
+from tests.kit.state import SETTINGS, a_node
+from tests.kit.virtual_time import in_virtual_time, pass_time, until
+from wharf.cluster.operations.jobs import registration
+from wharf.cluster.operations.nodes.drains import DrainOptions, DrainRequest
+from wharf.cluster.operations.nodes.reports import AllocationReport
+from wharf.cluster.server.rpc.handlers.jobs import STOP_JOB, StopJobRequest
+from wharf.cluster.server.rpc.handlers.nodes import (
+    DRAIN_NODE,
+    PURGE_NODE,
+    RECORD_NODE_REPORT,
+    NodeRequest,
+    RecordNodeReportRequest,
+)
+from wharf.cluster.server.rpc.method import RpcMethod
+from wharf.cluster.state.tables import ALLOCATIONS, NODES
+from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
+from wharf.contract.model.allocations.task_states import TaskEvent, TaskState, TaskStatus
+from wharf.contract.model.jobs.groups import Task, TaskGroup
+from wharf.contract.model.jobs.job import Job, JobType
+from wharf.contract.model.jobs.resources import Resources
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
+from wharf.contract.model.nodes.node import NodeStatus
+from wharf.contract.model.nodes.resources import NodeCpu, NodeDisk, NodeMemory, NodeResources
+
+MAX_NODES_PER_WRITE: Final = 500
+
+
+async def put_nodes(server: OneServer, count: int) -> list[str]:
+    """Store ready nodes with much free capacity. Return their ids."""
+    ids = [f"node-{number:05}" for number in range(count)]
+    resources = NodeResources(
+        cpu=NodeCpu(cpu_shares=100_000), memory=NodeMemory(memory_mb=1_000_000), disk=NodeDisk(disk_mb=10_000_000)
+    )
+    nodes = [
+        a_node(node_id, status=NodeStatus.READY, create_index=WRITE_INDEX, node_resources=resources) for node_id in ids
+    ]
+    for start in range(0, count, MAX_NODES_PER_WRITE):
+        changes = [NODES.build_put(node) for node in nodes[start : start + MAX_NODES_PER_WRITE]]
+        await server.server.writer.commit(Write("test", Cause(CauseKind.REQUEST, "test"), changes))
+    await server.server.writer.catch_up()
+    await settled(server)
+    return ids
+
+
+def make_job(kind: JobType, *, groups: int = 1, count: int = 1, env: str = "") -> Job:
+    tasks = (Task(name="server", driver="mock", env={"value": env}, resources=Resources(cpu=1, memory_mb=10)),)
+    return Job(
+        id="large",
+        name="large",
+        type=kind,
+        node_pool="default",
+        datacenters=("*",),
+        task_groups=tuple(TaskGroup(name=f"group{number}", count=count, tasks=tasks) for number in range(groups)),
+    )
+
+
+async def register(server: OneServer, job: Job) -> None:
+    await server.server.writer.execute(
+        lambda snapshot, context: registration.register_job(
+            snapshot, registration.JobRegistration(job=job), context, SETTINGS
+        )
+    )
+    await settled(server)
+
+
+async def settled(server: OneServer) -> None:
+    """Wait until the leader has no work."""
+
+    def has_no_work() -> bool:
+        metrics = server.brain.collect_metrics()
+        return not (metrics.ready or metrics.behind or metrics.busy or metrics.unsettled_jobs)
+
+    await pass_time(0.01)
+    await until(has_no_work, what="the leader has no work")
+
+
+async def call(server: OneServer, method: RpcMethod[Any, Any], request: Any) -> Any:
+    reply = await server.rpc_dispatcher.call(method.name, msgspec.msgpack.encode(request))
+    assert reply.code is None, reply.text
+    return method.decode_reply(reply.body)
+
+
+def list_allocations(server: OneServer) -> list[Allocation]:
+    return list(server.replica.iter_all(ALLOCATIONS))
+
+
+def count_running(allocations: Iterable[Allocation]) -> int:
+    return sum(not allocation.is_terminal for allocation in allocations)
+
+
+@pytest.mark.parametrize(
+    ("job", "nodes", "expected_count"),
+    [
+        pytest.param(make_job(JobType.SERVICE, groups=1_000), 300, 1_000, id="1,000 groups"),
+        pytest.param(make_job(JobType.SYSTEM), 3_000, 3_000, id="a system job on 3,000 nodes"),
+        pytest.param(make_job(JobType.SERVICE, count=10_000), 300, 10_000, id="a count of 10,000"),
+    ],
+)
+def test_no_step_of_a_large_job_holds_the_leader(job: Job, nodes: int, expected_count: int) -> None:
+    @in_virtual_time
+    async def scenario() -> None:
+        async with MeasuredCluster() as cluster:
+            server = await cluster.a_server()
+            await put_nodes(server, nodes)
+            with measure_holds() as holds:
+                await register(server, job)
+                assert count_running(list_allocations(server)) == expected_count
+                await register(server, msgspec.structs.replace(job, priority=60))
+                stop = StopJobRequest(job.namespace, job.id, SETTINGS, purge=True)
+                await call(server, STOP_JOB, stop)
+                await settled(server)
+            assert count_running(list_allocations(server)) == 0
+            holds.require_short(f"the leader with {job.id}")
+
+    scenario()
+
+
+def test_no_drain_or_purge_of_a_large_node_holds_the_leader() -> None:
+    @in_virtual_time
+    async def scenario() -> None:
+        async with MeasuredCluster() as cluster:
+            server = await cluster.a_server()
+            first, second, third = await put_nodes(server, 3)
+            await register(server, make_job(JobType.SERVICE, groups=10, count=600))
+            with measure_holds() as holds:
+                await call(server, DRAIN_NODE, DrainRequest(node_id=first, order=DrainOptions(deadline_ns=-1)))
+                await pass_time(5)
+                await settled(server)
+                await call(server, PURGE_NODE, NodeRequest(second))
+                await settled(server)
+            left = [allocation for allocation in list_allocations(server) if not allocation.is_terminal]
+            assert {allocation.node_id for allocation in left} == {third}
+            assert len(left) == 6_000
+            holds.require_short("a drain and a purge")
+
+    scenario()
+
+
+def make_large_report(allocations: Iterable[Allocation]) -> tuple[AllocationReport, ...]:
+    events = tuple(TaskEvent(type="Started", time=number, details={"reason": "x" * 200}) for number in range(5))
+    states = {"server": TaskState(state=TaskStatus.RUNNING, events=events)}
+    return tuple(AllocationReport(each.id, ClientStatus.RUNNING, task_states=states) for each in allocations)
+
+
+def test_no_large_report_of_a_node_holds_the_leader() -> None:
+    @in_virtual_time
+    async def scenario() -> None:
+        async with MeasuredCluster() as cluster:
+            server = await cluster.a_server()
+            (node_id,) = await put_nodes(server, 1)
+            await register(server, make_job(JobType.SERVICE, count=4_000))
+            reports = make_large_report(list_allocations(server))
+            request = msgspec.msgpack.encode(RecordNodeReportRequest(node_id, reports, "report-1", is_whole=True))
+            assert len(request) > 5_000_000
+            with measure_holds() as holds:
+                reply = await server.rpc_dispatcher.call(RECORD_NODE_REPORT.name, request)
+                assert reply.code is None, reply.text
+                await settled(server)
+            statuses = {allocation.client_status for allocation in list_allocations(server)}
+            assert statuses == {ClientStatus.RUNNING}
+            holds.require_short("a report of more than 5 MB")
+
+    scenario()
+
+
+@in_virtual_time
+async def test_a_report_with_an_undecodable_allocation_changes_nothing() -> None:
+    async with MeasuredCluster() as cluster:
+        server = await cluster.a_server()
+        (node_id,) = await put_nodes(server, 1)
+        await register(server, make_job(JobType.SERVICE, count=2))
+        reports = [{"id": each.id, "client_status": "running"} for each in list_allocations(server)]
+        reports[1]["client_status"] = "sleeping"
+        reply = await server.rpc_dispatcher.call(
+            RECORD_NODE_REPORT.name, msgspec.msgpack.encode({"node_id": node_id, "reports": reports})
+        )
+        assert "cannot decode report 1 of RPC method 'report': Invalid enum value 'sleeping'" in reply.text
+        assert {allocation.client_status for allocation in list_allocations(server)} == {ClientStatus.PENDING}
+
+
+class HeldWork:
+    """Work on the thread that has begun, and ends when the test lets it end."""
+
+    def __init__(self) -> None:
+        self.has_begun = asyncio.Event()
+        self.may_end = asyncio.Event()
+
+
+def test_the_replica_does_not_change_while_a_plan_is_made_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    @in_virtual_time
+    async def scenario() -> None:
+        async with MeasuredCluster() as cluster:
+            server = await cluster.a_server()
+            await put_nodes(server, 1)
+            held = HeldWork()
+            run_off_loop = server.world.run_off_loop
+
+            async def run_slowly(work: Any) -> Any:
+                held.has_begun.set()
+                await held.may_end.wait()
+                return await run_off_loop(work)
+
+            monkeypatch.setattr(server.world, "run_off_loop", run_slowly)
+            registering = asyncio.ensure_future(register(server, make_job(JobType.SERVICE, count=1_000)))
+            await held.has_begun.wait()
+            index = server.replica.index
+            node = a_node("late", status=NodeStatus.READY, create_index=WRITE_INDEX)
+            cause = Cause(CauseKind.REQUEST, "test")
+            await server.server.writer.commit(Write("test", cause, [NODES.build_put(node)]))
+            await pass_time(1)
+            assert server.replica.index == index
+            held.may_end.set()
+            await registering
+            assert server.replica.get(NODES, "late") is not None
+            assert count_running(list_allocations(server)) == 1_000
+
+    scenario()
