@@ -2,6 +2,7 @@
 
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from wharf.cluster.engines.memory.log import MemoryLog
@@ -18,11 +19,16 @@ from wharf.cluster.state.tables import (
     ALLOCATIONS,
     CLUSTER_FORMAT,
     EVALUATIONS,
+    JOB_SUBMISSIONS,
     JOB_SUMMARIES,
+    JOB_VERSIONS,
     JOBS,
     NAMESPACES,
     NODE_POOLS,
     NODES,
+    PERIODIC_LAUNCHES,
+    SCALING_EVENTS,
+    SCALING_POLICIES,
     SCHEDULER_CONFIGURATION,
 )
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus
@@ -30,7 +36,7 @@ from wharf.contract.model.cluster import list_bootstrap_records
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus, EvaluationTrigger, SchedulerType
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, DeleteRecord, EncodedWrite, PutRecord, Write
 from wharf.contract.model.nodes.node import Node, NodeStatus
 from wharf.contract.model.nodes.resources import NodeCpu, NodeDisk, NodeMemory, NodeResources
 from wharf.contract.model.secrets import hash_secret
@@ -67,7 +73,9 @@ class AState:
         return DecisionContext(self.now_ns, self.world.new_id)
 
     def try_commit(self, write: Write) -> WriteOutcome:
-        outcome = self.log.commit(self.replica.encode_write(write, write_id=self.world.new_id()))
+        encoded = self.replica.encode_write(write, write_id=self.world.new_id())
+        msgspec.convert(msgspec.to_builtins(encoded), EncodedWrite)  # Logs that decode writes check the types.
+        outcome = self.log.commit(encoded)
         if isinstance(outcome, Committed):
             batch = self.log.find_next_batch(self.replica.index, self.log.epoch)
             assert batch is not None, "the log has what it has just committed"
@@ -87,13 +95,32 @@ class AState:
         """Commit a decision without the leader's follow-up changes."""
         if decision.write is None:
             return decision.build_reply(self.replica.index)
+        self.assert_guarded(decision.write)
         return decision.build_reply(self.commit(decision.write))
 
     def lead(self, decision: Decision[T]) -> T:
         """Commit a decision with its follow-up changes, as the leader does."""
         if decision.write is None:
             return decision.build_reply(self.replica.index)
+        self.assert_guarded(decision.write)
         return decision.build_reply(self.commit(add_derived_changes(self.replica, decision.write)))
+
+    def assert_guarded(self, write: Write) -> None:
+        """Assert that the write has a condition for each record that it replaces or deletes.
+
+        A condition for a job covers its versions too, and deletions of its other records, because each change of them
+        writes the job or has a condition for it.
+        """
+        conditions = {(condition.table, condition.key) for condition in write.conditions}
+        has_job_condition = any(condition.table == JOBS.name for condition in write.conditions)
+        unguarded = [
+            f"{change.table} {change.key!r}"
+            for change in write.changes
+            if (change.table, change.key) not in conditions
+            and not (has_job_condition and _is_covered_by_job(change))
+            and self.replica.get_table_records(self.replica.tables[change.table]).records.get(change.key) is not None
+        ]
+        assert not unguarded, f"{write.kind} replaces records without a condition: {unguarded}"
 
     # -- records by id, and common steps
 
@@ -152,6 +179,14 @@ class AState:
         """Return the plan of the evaluation, without a cache from earlier plans."""
         cache = SchedulerCache.from_snapshot(self.replica)
         return plan_evaluation(cache, self.replica, evaluation, self.moment)
+
+
+def _is_covered_by_job(change: PutRecord | DeleteRecord) -> bool:
+    """Return whether a condition for the job of this record is enough."""
+    if change.table in (JOB_VERSIONS.name, JOB_SUBMISSIONS.name):
+        return True
+    tables = (JOB_SUMMARIES.name, PERIODIC_LAUNCHES.name, SCALING_EVENTS.name, SCALING_POLICIES.name)
+    return isinstance(change, DeleteRecord) and change.table in tables
 
 
 def an_allocation(job: Job, id: str = "a1", **fields: Any) -> Allocation:

@@ -35,7 +35,7 @@ COVERAGE_FOLDER = WORK_FOLDER / "coverage"
 # The packages that decide, each with the tests that must hold it.
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     "cluster/scheduling": ("tests/cluster/scheduling",),
-    "cluster/operations": ("tests/cluster/operations", "tests/cluster/api"),
+    "cluster/operations": ("tests/cluster/operations", "tests/cluster/controllers", "tests/cluster/api"),
     "cluster/controllers": ("tests/cluster/controllers", "tests/cluster/operations"),
     "cluster/state": ("tests/cluster/state", "tests/cluster/operations"),
     "cluster/engines": ("tests/cluster/engines",),

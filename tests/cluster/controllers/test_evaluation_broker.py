@@ -5,9 +5,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from tests.builders import a_job
-from tests.kit.state import an_evaluation
+from tests.kit.state import SECOND_NS, an_evaluation
 from wharf.cluster.controllers.evaluation_broker import EvaluationBroker
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus
+from wharf.contract.model.times import to_datetime
 
 
 def make_evaluation(job_id: str, evaluation_id: str, **fields: Any) -> Evaluation:
@@ -188,3 +189,249 @@ def test_evaluations_retried_together_keep_their_order_at_the_position_of_the_ol
     arguments = [broker.take_next() for _ in range(3)]
 
     assert ([each.id for each in arguments if each is not None], broker.remaining_slots) == (["young", "old", "new"], 0)
+
+
+def take_id(broker: EvaluationBroker) -> str | None:
+    evaluation = broker.take_next()
+    return None if evaluation is None else evaluation.id
+
+
+# -- delayed evaluations
+
+
+def test_an_evaluation_that_waits_is_delivered_when_its_wait_after_the_last_change_has_passed() -> None:
+    broker = EvaluationBroker()
+    broker.update(make_evaluation("a", "a1", wait=5 * SECOND_NS, modify_time=10 * SECOND_NS))
+    wake_ns = broker.next_wake_ns()
+
+    broker.enqueue_due(15 * SECOND_NS - 1)
+    early = take_id(broker)
+    broker.enqueue_due(15 * SECOND_NS)
+
+    assert (wake_ns, early, take_id(broker), broker.next_wake_ns()) == (15 * SECOND_NS, None, "a1", None)
+
+
+def test_an_evaluation_with_a_start_time_is_delivered_at_that_time() -> None:
+    broker = EvaluationBroker()
+    broker.update(make_evaluation("a", "a1", wait_until=to_datetime(15 * SECOND_NS)))
+
+    broker.enqueue_due(15 * SECOND_NS - 1)
+    early = take_id(broker)
+    broker.enqueue_due(15 * SECOND_NS)
+
+    assert (early, take_id(broker)) == (None, "a1")
+
+
+def test_a_delayed_evaluation_does_not_keep_other_evaluations_of_its_job_waiting() -> None:
+    broker = EvaluationBroker()
+    broker.update(make_evaluation("a", "late", wait=5 * SECOND_NS, create_index=1))
+    broker.update(make_evaluation("a", "now", create_index=2))
+
+    assert take_all(broker) == ["now"]
+
+
+def test_a_delayed_evaluation_that_is_updated_after_it_was_due_is_delivered_once() -> None:
+    broker = EvaluationBroker()
+    evaluation = make_evaluation("a", "a1", wait=5 * SECOND_NS)
+    broker.update(evaluation)
+    broker.update(evaluation)
+    broker.enqueue_due(5 * SECOND_NS)
+    broker.update(replace(evaluation, modify_index=9))
+
+    assert (take_all(broker), broker.next_wake_ns()) == (["a1"], None)
+
+
+def test_a_delayed_evaluation_that_was_removed_is_not_delivered() -> None:
+    broker = EvaluationBroker()
+    broker.update(make_evaluation("a", "a1", wait=5 * SECOND_NS))
+    broker.remove("a1")
+    broker.enqueue_due(5 * SECOND_NS)
+
+    assert (take_id(broker), broker.next_wake_ns()) == (None, None)
+
+
+def test_all_due_evaluations_are_queued_at_once() -> None:
+    broker = EvaluationBroker()
+    for number in (3, 1, 2):
+        broker.update(make_evaluation(f"job-{number}", f"e{number}", wait=number * SECOND_NS, create_index=number))
+
+    first_wake_ns = broker.next_wake_ns()
+    broker.enqueue_due(2 * SECOND_NS)
+
+    assert (first_wake_ns, take_all(broker), broker.next_wake_ns()) == (SECOND_NS, ["e1", "e2"], 3 * SECOND_NS)
+
+
+def test_the_broker_wakes_for_whichever_is_due_first_a_delayed_or_a_failed_evaluation() -> None:
+    broker = EvaluationBroker()
+    broker.update(make_evaluation("failed", "failed"))
+    failed = broker.take_next()
+    assert failed is not None
+    broker.redeliver_later(failed, 10 * SECOND_NS)
+
+    only_failed = broker.next_wake_ns()
+    broker.update(make_evaluation("later", "later", wait=20 * SECOND_NS))
+    with_later = broker.next_wake_ns()
+    broker.update(make_evaluation("sooner", "sooner", wait=5 * SECOND_NS))
+
+    assert (only_failed, with_later, broker.next_wake_ns()) == (11 * SECOND_NS, 11 * SECOND_NS, 5 * SECOND_NS)
+
+
+# -- failed evaluations
+
+
+def test_an_evaluation_that_was_never_delivered_is_not_delivered_later() -> None:
+    assert not EvaluationBroker().redeliver_later(make_evaluation("a", "a1"), 0)
+
+
+def test_the_deliveries_of_an_evaluation_that_was_finished_count_from_zero() -> None:
+    broker = EvaluationBroker()
+    broker.update(make_evaluation("a", "a1"))
+    for _ in range(10):
+        evaluation = broker.take_next()
+        assert evaluation is not None
+        broker.finish(evaluation)
+    evaluation = broker.take_next()
+    assert evaluation is not None
+
+    assert broker.redeliver_later(evaluation, 0)
+    assert broker.next_wake_ns() == SECOND_NS
+
+
+def test_the_deliveries_of_a_removed_evaluation_count_from_zero() -> None:
+    broker = EvaluationBroker()
+    for _ in range(3):
+        broker.update(make_evaluation("a", "a1"))
+        evaluation = broker.take_next()
+        assert evaluation is not None
+        broker.redeliver_later(evaluation, 0)
+        wake_ns = broker.next_wake_ns()
+        broker.remove("a1")
+
+        assert (wake_ns, broker.next_wake_ns()) == (SECOND_NS, None)
+
+
+def test_a_failed_evaluation_is_not_waited_for_after_its_delay() -> None:
+    broker = EvaluationBroker()
+    broker.update(make_evaluation("a", "a1"))
+    evaluation = broker.take_next()
+    assert evaluation is not None
+    broker.redeliver_later(evaluation, 0)
+
+    broker.enqueue_due(SECOND_NS)
+
+    assert (broker.next_wake_ns(), take_id(broker)) == (None, "a1")
+
+
+# -- slots and counts
+
+
+def test_released_slots_are_not_used() -> None:
+    broker = EvaluationBroker()
+    old, young = make_evaluation("old", "old", create_index=3), make_evaluation("young", "young", create_index=9)
+    broker.assign_slots([young, old])
+    reserved = broker.remaining_slots
+
+    broker.release_slots([young, make_evaluation("other", "unknown")])
+    for each in (make_evaluation("new", "new", create_index=5), old, young):
+        broker.update(each)
+
+    assert (reserved, broker.remaining_slots) == (2, 1)
+    assert take_all(broker) == ["old", "new", "young"]
+    assert broker.remaining_slots == 0
+
+
+def test_a_slot_is_released_with_its_evaluation() -> None:
+    broker = EvaluationBroker()
+    evaluation = make_evaluation("a", "a1")
+    broker.assign_slots([evaluation])
+
+    broker.update(ended(evaluation))
+
+    assert broker.remaining_slots == 0
+
+
+def test_slots_are_of_one_priority() -> None:
+    broker = EvaluationBroker()
+    retried = [
+        make_evaluation("a", "low-young", create_index=8, priority=20),
+        make_evaluation("b", "high", create_index=2, priority=80),
+        make_evaluation("c", "low-old", create_index=6, priority=20),
+    ]
+    broker.assign_slots(retried)
+    broker.update(make_evaluation("d", "low-between", create_index=5, priority=20))
+    broker.update(make_evaluation("e", "low-last", create_index=7, priority=20))
+    for each in retried:
+        broker.update(each)
+
+    assert take_all(broker) == ["high", "low-between", "low-young", "low-old", "low-last"]
+
+
+def test_evaluations_are_counted_as_queued_waiting_for_their_job_or_in_process() -> None:
+    broker = EvaluationBroker()
+    for job_id, evaluation_id, index in (
+        ("a", "a1", 1),
+        ("a", "a2", 2),
+        ("a", "a3", 3),
+        ("b", "b1", 4),
+        ("c", "c1", 5),
+    ):
+        broker.update(make_evaluation(job_id, evaluation_id, create_index=index))
+    queued = broker.count_queues()
+    first = broker.take_next()
+    following = broker.take_next()
+    assert first is not None
+    assert following is not None
+    busy = broker.count_queues()
+
+    broker.finish(following)
+    broker.redeliver_later(first, 0)
+
+    assert (queued, busy, broker.count_queues(), len(broker)) == ((5, 0, 0), (1, 2, 2), (2, 2, 1), 5)
+
+
+def test_an_evaluation_that_waits_for_its_job_is_not_queued_by_an_update() -> None:
+    broker = EvaluationBroker()
+    for number in (1, 2):
+        broker.update(make_evaluation("a", f"a{number}", create_index=number))
+    first = broker.take_next()
+    broker.take_next()
+
+    broker.update(make_evaluation("a", "a2", create_index=2, modify_index=9))
+    if first is not None:
+        broker.update(first)
+
+    assert broker.count_queues() == (0, 1, 1)
+
+
+def test_a_newer_evaluation_comes_after_all_that_are_retried_although_the_oldest_is_retried_first() -> None:
+    broker = EvaluationBroker()
+    old, young = make_evaluation("a", "old", create_index=103), make_evaluation("b", "young", create_index=109)
+    broker.assign_slots([old, young])
+    for each in (make_evaluation("c", "new", create_index=105), young, old):
+        broker.update(each)
+
+    assert take_all(broker) == ["old", "young", "new"]
+
+
+def test_a_delayed_evaluation_that_was_blocked_meanwhile_waits_again() -> None:
+    broker = EvaluationBroker()
+    delayed = make_evaluation("a", "a1", wait=5 * SECOND_NS)
+    broker.update(delayed)
+    broker.enqueue_due(5 * SECOND_NS)
+    taken = broker.take_next()
+    assert taken is not None
+    broker.update(replace(delayed, status=EvaluationStatus.BLOCKED))
+    broker.finish(taken)
+
+    broker.update(replace(delayed, modify_time=10 * SECOND_NS))
+
+    assert (take_id(broker), broker.next_wake_ns()) == (None, 15 * SECOND_NS)
+
+
+def test_an_evaluation_that_was_removed_does_not_hide_those_behind_it() -> None:
+    broker = EvaluationBroker()
+    for number in (1, 2):
+        broker.update(make_evaluation(f"job-{number}", f"e{number}", create_index=number))
+    broker.remove("e1")
+
+    assert take_all(broker) == ["e2"]

@@ -3,16 +3,19 @@
 import datetime
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from tests.builders import a_batch_job, a_parameterized_job
 from tests.kit.state import SECOND_NS, SETTINGS, AState
 from wharf.cluster.controllers.periodic import DueLaunch, LaunchSchedule, launch_if_due
 from wharf.cluster.operations.jobs.children import ChildJobResult
-from wharf.cluster.state.tables import JOBS, PERIODIC_LAUNCHES
+from wharf.cluster.state.tables import EVALUATIONS, JOBS, PERIODIC_LAUNCHES
 from wharf.contract.model.allocations.allocation import ClientStatus
-from wharf.contract.model.jobs.job import Job, Periodic
+from wharf.contract.model.evaluations import EvaluationStatus
+from wharf.contract.model.jobs.job import Job, JobStatus, Periodic
 from wharf.contract.model.jobs.periodic import PeriodicLaunch
+from wharf.contract.model.log import Cause, CauseKind
 from wharf.contract.model.times import to_datetime, to_ns
 
 KEY = ("default", "nightly")
@@ -144,6 +147,15 @@ def test_other_changes_of_a_job_move_no_launch() -> None:
     launches = track(state)
 
     launches.update_job(KEY, replace(state.job("nightly"), priority=70), at("2026-03-01T01:00:00"))
+
+    assert launches.next_deadline_ns() == at("2026-03-01T01:00:00")
+
+
+def test_a_change_of_a_job_does_not_lose_a_launch_that_is_due() -> None:
+    state = a_state(periodic())
+    launches = track(state)
+
+    launches.update_job(KEY, replace(state.job("nightly"), priority=70), at("2026-03-01T01:30:00"))
 
     assert launches.next_deadline_ns() == at("2026-03-01T01:00:00")
 
@@ -288,3 +300,197 @@ def test_a_job_that_was_never_due_has_no_missed_launches() -> None:
     state.now_ns += MINUTE_NS
 
     assert restore_schedule(state).take_due(state.now_ns) == []
+
+
+# -- boundaries
+
+
+def test_a_change_concerns_the_schedule_if_the_job_is_or_was_an_active_periodic_job() -> None:
+    state = a_state(periodic())
+    launches = track(state)
+    disabled = a_state(periodic(enabled=False)).job("nightly")
+    other = ("default", "other")
+
+    changes = [(KEY, None), (KEY, disabled), (other, state.job("nightly")), (other, disabled), (other, None)]
+    assert [launches.should_track(key, job) for key, job in changes] == [True, True, True, False, False]
+
+
+def test_a_job_that_was_purged_and_registered_again_has_a_new_schedule() -> None:
+    state = a_state(periodic())
+    launches = track(state)
+    state.now_ns += HOUR_NS
+
+    again = replace(state.job("nightly"), create_index=99, submit_time=state.now_ns)
+    launches.update_job(KEY, again, state.now_ns)
+
+    assert launches.next_deadline_ns() == at("2026-03-01T02:00:00")
+
+
+@pytest.mark.parametrize(
+    ("submitted", "first"),
+    [
+        pytest.param("01:00:29", "01:00:30", id="launches since the submission are made"),
+        pytest.param("01:00:30", "01:00:40", id="the second of the submission is over"),
+        pytest.param("00:10:00", "01:00:00", id="at most those of the last minute"),
+        pytest.param("01:00:50", "01:01:00", id="now"),
+        pytest.param("01:30:00", "01:01:00", id="in the future, because the clock was set back"),
+    ],
+)
+def test_the_first_launch_counts_from_the_submission_but_at_most_a_minute_back(submitted: str, first: str) -> None:
+    job = replace(a_state(periodic("*/10 * * * * * *")).job("nightly"), submit_time=at(f"2026-03-01T{submitted}"))
+    launches = LaunchSchedule()
+
+    launches.update_job(KEY, job, at("2026-03-01T01:00:50"))
+
+    assert launches.next_deadline_ns() == at(f"2026-03-01T{first}")
+
+
+@pytest.mark.parametrize("missed", ["", "once", "all", "none"])
+@pytest.mark.parametrize("late_s", [0, 59, 60, 61])
+def test_a_launch_is_missed_if_it_is_a_minute_late(missed: str, late_s: int) -> None:
+    launches = track(a_state(periodic("*/30 * * * * * *", missed=missed), now="2026-03-01T00:59:59"))
+    due_s = at("2026-03-01T01:00:00") // SECOND_NS
+    launched = [due.launch_s - due_s for due in launches.take_due((due_s + late_s) * SECOND_NS)]
+
+    expected = {0: [0], 59: [0, 30], 60: [0, 30, 60], 61: [0, 30, 60]}[late_s]
+    if late_s >= 60 and missed == "none":
+        expected = expected[1:]
+    elif late_s >= 60 and missed != "all":
+        expected = [0]
+    assert launched == expected
+    assert launches.next_deadline_ns() == (due_s + {0: 30, 59: 60, 60: 90, 61: 90}[late_s]) * SECOND_NS
+
+
+def test_no_launch_is_due_before_its_time() -> None:
+    launches = track(a_state(periodic()))
+
+    assert launches.take_due(at("2026-03-01T01:00:00") - 1) == []
+    assert len(launches) == 1
+
+
+def test_due_launches_of_all_jobs_are_returned_in_the_order_of_their_times() -> None:
+    state = a_state(periodic())
+    launches = LaunchSchedule()
+    for name, minute in (("b", 20), ("a", 10), ("c", 30)):
+        job = replace(periodic(f"{minute} * * * *"), id=name, submit_time=state.now_ns)
+        launches.update_job(("default", name), job, state.now_ns)
+
+    due = launches.take_due(at("2026-03-01T01:20:00"))
+
+    assert [(each.job_key[1], each.launch_s) for each in due] == [
+        ("a", at("2026-03-01T01:10:00") // SECOND_NS),
+        ("b", at("2026-03-01T01:20:00") // SECOND_NS),
+    ]
+
+
+def test_a_job_without_further_launches_stays_tracked() -> None:
+    launches = track(a_state(periodic("0 1 1 3 * 2026")))
+
+    assert len(launches.take_due(at("2026-03-01T01:00:00"))) == 1
+    assert (launches.next_deadline_ns(), len(launches)) == (None, 1)
+
+
+# -- another leader, at boundaries
+
+
+def test_a_new_leader_ignores_jobs_that_launch_nothing() -> None:
+    for job in (periodic(enabled=False), a_batch_job("nightly")):
+        assert len(restore_schedule(a_state(job))) == 0
+    launches = LaunchSchedule()
+    launches.restore_job(AState().replica, KEY, at("2026-03-01T00:30:00"))
+
+    assert len(launches) == 0
+
+
+def test_a_last_launch_in_the_future_does_not_delay_the_next_one() -> None:
+    state = a_state(periodic())
+    record_last_launch(state, "2026-03-01T09:00:00")
+
+    assert restore_schedule(state).next_deadline_ns() == at("2026-03-01T01:00:00")
+
+
+@pytest.mark.parametrize(
+    ("spec", "last", "now", "missed", "expected"),
+    [
+        pytest.param("0 * * * *", "00:00:00", "01:00:59", "once", "01:00:00", id="one launch, within a minute"),
+        pytest.param("0 * * * *", "00:00:00", "01:01:00", "once", "01:01:00", id="one launch, a minute ago"),
+        pytest.param("0 * * * *", "00:00:00", "01:00:00", "once", "01:00:00", id="due now"),
+        pytest.param("*/20 * * * * * *", "01:00:00", "01:00:39", "once", "01:00:20", id="one of several per minute"),
+        pytest.param("*/20 * * * * * *", "01:00:00", "01:00:40", "once", "01:00:40", id="two launches"),
+        pytest.param("*/20 * * * * * *", "01:00:00", "01:00:45", "once", "01:00:45", id="two launches, late"),
+        pytest.param("*/20 * * * * * *", "01:00:00", "01:00:45", "all", "01:00:20", id="all, two launches"),
+        pytest.param("*/20 * * * * * *", "01:00:00", "01:00:45", "none", "01:00:20", id="none, within a minute"),
+        pytest.param("*/20 * * * * * *", "00:00:00", "01:00:45", "none", "01:00:00", id="none, the last minute"),
+        pytest.param("0 1 1 3 * 2026", "00:00:00", "01:00:59", "once", "01:00:00", id="the last launch of all"),
+        pytest.param("0 1 1 3 * 2026", "00:00:00", "01:00:59", "none", "01:00:00", id="none, the last launch of all"),
+        pytest.param("0 1 1 3 * 2026", "00:00:00", "01:05:00", "none", None, id="none, no launch left"),
+        pytest.param("0 1 1 3 * 2026", "00:00:00", "01:05:00", "once", "01:05:00", id="once, no launch left"),
+    ],
+)
+def test_a_new_leader_starts_with_the_launch_that_the_policy_selects(
+    spec: str, last: str, now: str, missed: str, expected: str | None
+) -> None:
+    state = a_state(periodic(spec, missed=missed))
+    state.now_ns = at(f"2026-03-01T{now}")
+    record_last_launch(state, f"2026-03-01T{last}")
+
+    assert restore_schedule(state).next_deadline_ns() == (None if expected is None else at(f"2026-03-01T{expected}"))
+
+
+# -- children, at boundaries
+
+
+def test_an_unknown_job_is_not_launched() -> None:
+    state = AState()
+
+    assert launch(state, 1_000) is None
+
+
+def test_the_cause_of_a_launch_is_the_timer() -> None:
+    state = a_state(periodic())
+
+    decision = launch_if_due(state.replica, DueLaunch(KEY, 1_000), state.moment, SETTINGS)
+
+    assert decision.write is not None
+    assert decision.write.cause == Cause(CauseKind.TIMER, "periodic")
+
+
+def test_a_dead_child_does_not_prohibit_overlap_although_an_evaluation_of_it_is_open() -> None:
+    state = a_state(periodic(prohibit_overlap=True))
+    first = launch(state, 1_000)
+    assert first is not None
+    state.put(JOBS.build_put(replace(state.job(first.job_id), status=JobStatus.DEAD)))
+
+    assert launch(state, 2_000) is not None
+
+
+def test_a_child_of_another_job_does_not_prohibit_overlap() -> None:
+    state = a_state(periodic(prohibit_overlap=True))
+    launch(state, 1_000)
+    other = ("default", "other")
+    state.register(replace(periodic(prohibit_overlap=True), id="other", name="other"))
+
+    decision = launch_if_due(state.replica, DueLaunch(other, 1_000), state.moment, SETTINGS)
+
+    assert decision.write is not None
+
+
+def test_one_open_evaluation_of_several_prohibits_overlap() -> None:
+    state = a_state(periodic(prohibit_overlap=True))
+    first = launch(state, 1_000)
+    assert first is not None
+    ended = replace(state.evaluations(first.job_id)[0], id="ended", status=EvaluationStatus.COMPLETE)
+    state.put(EVALUATIONS.build_put(ended))
+
+    assert launch(state, 2_000) is None
+
+
+def test_one_active_allocation_of_several_prohibits_overlap() -> None:
+    state = a_state(periodic(prohibit_overlap=True))
+    first = launch(state, 1_000)
+    assert first is not None
+    for allocation_id, status in (("a1", ClientStatus.COMPLETE), ("a2", ClientStatus.RUNNING)):
+        state.with_allocation(state.job(first.job_id), allocation_id, client_status=status)
+    state.end_evaluations(first.job_id)
+
+    assert launch(state, 2_000) is None

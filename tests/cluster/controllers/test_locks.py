@@ -56,3 +56,26 @@ def test_a_lock_that_is_renewed_repeatedly_does_not_grow_the_heap() -> None:
         locks.update_lock("default", "db", "one", 10 * SECOND, float(second))
 
     assert locks.entry_count < 200
+
+
+def test_only_the_lock_that_has_passed_its_deadline_is_expired() -> None:
+    locks = make_locks()
+    former = HeldLock("default", "db", "former")
+
+    assert [locks.is_expired(DB, now_s) for now_s in (9.9, 10.0, 11.0)] == [False, True, True]
+    assert not locks.is_expired(former, 11.0)
+
+
+def test_a_released_lock_is_not_expired() -> None:
+    locks = make_locks()
+    locks.update_lock("default", "db", "", 0, 5.0)
+
+    assert not locks.is_expired(DB, 11.0)
+
+
+def test_locks_of_equal_paths_in_two_namespaces_are_different() -> None:
+    locks = make_locks()
+    locks.update_lock("other", "db", "one", 20 * SECOND, 0.0)
+
+    assert locks.list_expired(10.0) == [DB]
+    assert locks.list_expired(20.0) == [DB, HeldLock("other", "db", "one")]

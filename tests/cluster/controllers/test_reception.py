@@ -175,3 +175,20 @@ def test_the_clock_never_goes_back_nor_runs_faster_than_the_time(steps: list[tup
 
         assert before_s <= value_s <= now_s + 1e-6
         before_s = value_s
+
+
+def test_a_pulse_is_late_only_after_the_longest_normal_gap() -> None:
+    clock = make_clock()
+    clock.record_pulse("api", 1.0)
+
+    assert clock.list_silent_sources(1.0 + MAX_GAP_S) == []
+    assert clock.list_silent_sources(1.0 + MAX_GAP_S + 0.01) == ["api"]
+
+
+def test_the_isolation_lasts_since_the_newest_pulse_of_any_api_process() -> None:
+    clock = make_clock()
+    before = clock.measure_isolation_s(5.0)
+    clock.record_pulse("api-1", 6.0)
+    clock.record_pulse("api-2", 8.0)
+
+    assert (before, clock.measure_isolation_s(9.5)) == (0.0, 1.5)

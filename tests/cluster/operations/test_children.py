@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.builders import a_batch_job, a_group, a_job, a_parameterized_job, a_periodic_job
-from tests.kit.state import SETTINGS, AState
+from tests.kit.state import SETTINGS, AState, Refused
 from wharf.cluster.operations.jobs import children, periodic, registration
 from wharf.cluster.operations.jobs import dispatch as job_dispatch
 from wharf.cluster.state.tables import JOBS, PERIODIC_LAUNCHES, SCALING_POLICIES_OF_JOB, SCHEDULER_CONFIGURATION
@@ -310,6 +310,20 @@ def test_two_launches_in_one_second_create_one_child_that_is_evaluated_twice() -
     assert [job.id for job in state.replica.iter_all(JOBS)] == ["nightly", first.job_id]
 
 
+def test_two_launches_that_were_decided_at_the_same_time_conflict() -> None:
+    state = AState()
+    state.register(a_periodic_job("nightly"))
+    decisions = []
+    for _ in range(2):
+        state.now_ns += SECOND_NS
+        decisions.append(periodic.force_periodic_launch(state.replica, "default", "nightly", state.moment, SETTINGS))
+    first = state.lead(decisions[0])
+
+    with pytest.raises(Refused):
+        state.lead(decisions[1])
+    assert [job.id for job in state.replica.iter_all(JOBS)] == ["nightly", first.job_id]
+
+
 def test_forcing_an_unknown_or_non_periodic_job_is_refused() -> None:
     state = AState()
     state.register(a_job("shop"))
@@ -332,3 +346,32 @@ def test_forcing_a_stopped_or_disabled_job_is_refused(change: str, message: str)
 
     text = 'force launch for job "nightly" failed: can\'t force run non-tracked job "nightly" (default): '
     assert result == (RefusalCode.INVALID, text + message)
+
+
+@pytest.mark.parametrize(
+    ("requirement", "payload", "is_accepted"),
+    [
+        ("optional", b"", True),
+        ("optional", b"x", True),
+        ("required", b"", False),
+        ("required", b"x", True),
+        ("forbidden", b"", True),
+        ("forbidden", b"x", False),
+    ],
+)
+def test_a_payload_is_accepted_as_the_template_requires(requirement: str, payload: bytes, is_accepted: bool) -> None:
+    state = make_state(payload=requirement)
+
+    if is_accepted:
+        assert (state.job(dispatch(state, payload=payload).job_id).payload or b"") == payload
+    else:
+        assert expect_refusal(state, dispatch, payload=payload)[0] is RefusalCode.INVALID
+
+
+def test_a_child_of_a_stable_parent_is_not_stable() -> None:
+    state = make_state()
+    state.put(JOBS.build_put(replace(state.job("convert"), stable=True, version=3)))
+
+    child = state.job(dispatch(state).job_id)
+
+    assert (child.stable, child.version) == (False, 0)

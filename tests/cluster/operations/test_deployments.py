@@ -669,3 +669,48 @@ def test_health_of_many_allocations_is_set_in_several_writes_and_the_deployment_
     last = set_health(state, unhealthy=ids, changes_max=20)
 
     assert (last.is_done, get_deployment(state).status, get_counts(state)) == (True, "failed", (30, 0, 30))
+
+
+@pytest.mark.parametrize(("changes_max", "is_done"), [(4, False), (5, True), (6, True)])
+def test_health_is_set_in_one_write_if_the_deployment_and_the_evaluation_fit_too(
+    changes_max: int, is_done: bool
+) -> None:
+    ids = ("a1", "a2", "a3")
+    state = make_state_with_allocations(*ids)
+
+    assert set_health(state, healthy=ids, changes_max=changes_max).is_done is is_done
+
+
+def test_the_changes_of_a_rollback_count_too() -> None:
+    def set_unhealthy(changes_max: int) -> DeploymentWriteResult:
+        state = make_state_with_stable_version()
+        state.put_led(ALLOCATIONS.build_put(an_allocation(state.job(), "a1", deployment_id="d1")))
+        return set_health(state, unhealthy=("a1",), changes_max=changes_max)
+
+    assert [set_unhealthy(changes_max).is_done for changes_max in (3, MANY)] == [False, True]
+
+
+def test_health_that_is_known_already_is_repeated_in_one_write_however_small_it_is() -> None:
+    state = make_state_with_allocations("a1")
+    set_health(state, healthy=("a1",))
+
+    assert set_health(state, healthy=("a1",), changes_max=1).is_done
+
+
+@pytest.mark.parametrize(("changes_max", "is_done"), [(4, False), (5, True), (6, True)])
+def test_canaries_are_promoted_in_one_write_if_the_deployment_and_the_evaluation_fit_too(
+    changes_max: int, is_done: bool
+) -> None:
+    state = make_state_with_canaries(True, True, True, desired=3)
+
+    assert promote(state, changes_max=changes_max).is_done is is_done
+    assert get_group(state).promoted is is_done
+
+
+def test_a_placed_canary_without_a_health_status_is_not_counted() -> None:
+    state = make_state_with_canaries(True, True, desired=1)
+    state.put(ALLOCATIONS.build_put(replace(state.allocation("c2"), deployment_status=None)))
+
+    promote(state)
+
+    assert get_group(state).promoted

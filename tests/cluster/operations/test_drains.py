@@ -12,6 +12,7 @@ from wharf.cluster.operations.nodes.drains import DrainOptions, DrainRequest
 from wharf.cluster.operations.nodes.writes import NodeWriteResult
 from wharf.cluster.state.tables import NODE_PLACEMENTS, NODES
 from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.log import Cause, CauseKind
 from wharf.contract.model.nodes.node import DrainStatus, NodeEventSubsystem, SchedulingEligibility
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.model.times import to_datetime
@@ -125,6 +126,48 @@ def test_a_canceled_drain_leaves_the_node_ineligible() -> None:
     assert written.eval_ids == ()
 
 
+def test_a_canceled_drain_keeps_its_start_and_records_who_canceled_it_and_when() -> None:
+    state = make_state()
+    drain(state, meta={"why": "disk"})
+    began = get_time(state).replace(microsecond=0)
+    state.now_ns += 30 * SECOND_NS
+
+    request = DrainRequest(node_id="node-1", accessor_id="token:other")
+    state.lead(drains.update_drain(state.replica, request, state.moment, max_evaluations=MANY))
+
+    last = state.node().last_drain
+    assert last is not None
+    assert (last.started_at, last.updated_at) == (began, get_time(state).replace(microsecond=0))
+    assert (last.accessor_id, last.meta) == ("token:other", {"why": "disk"})
+
+
+@pytest.mark.parametrize("is_draining", [True, False])
+@pytest.mark.parametrize("mark_eligible", [True, False])
+def test_a_cancellation_makes_the_node_eligible_only_on_request(is_draining: bool, mark_eligible: bool) -> None:
+    state = make_state()
+    drain(state)
+    if not is_draining:
+        cancel_drain(state)
+
+    cancel_drain(state, mark_eligible=mark_eligible)
+
+    expected = SchedulingEligibility.ELIGIBLE if mark_eligible else SchedulingEligibility.INELIGIBLE
+    assert (state.node().scheduling_eligibility, state.node().drain_strategy) == (expected, None)
+    last_message = list_event_messages(state)[-1][1]
+    assert last_message == (
+        "Node marked as eligible for scheduling" if mark_eligible and not is_draining else "Node drain disabled"
+    )
+
+
+def test_a_node_that_is_eligible_already_is_not_changed_by_a_cancellation() -> None:
+    state = make_state()
+    before, index = state.node(), state.replica.index
+
+    written = cancel_drain(state, mark_eligible=True)
+
+    assert (written, state.node(), state.replica.index) == (NodeWriteResult(0), before, index)
+
+
 def test_canceling_a_drain_can_make_the_node_eligible_and_evaluate_its_jobs() -> None:
     state = make_state()
     state.register(a_system_job())
@@ -181,3 +224,30 @@ def test_draining_an_unknown_node_is_refused() -> None:
 
     assert (caught.value.code, caught.value.text) == (RefusalCode.NOT_FOUND, "node not found")
     assert (state.replica.index, state.replica.count_records(NODES)) == (index, 0)
+
+
+def test_a_complete_drain_keeps_its_start_its_accessor_and_its_meta() -> None:
+    state = make_state()
+    drain(state, meta={"why": "disk"})
+    began = get_time(state).replace(microsecond=0)
+    state.now_ns += 30 * SECOND_NS
+
+    state.lead(drains.complete_drain(state.replica, state.node(), state.moment, is_deadline_reached=False))
+
+    last = state.node().last_drain
+    assert last is not None
+    assert (last.started_at, last.updated_at) == (began, get_time(state).replace(microsecond=0))
+    assert (last.status, last.accessor_id, last.meta) == (DrainStatus.COMPLETE, "token:acls-disabled", {"why": "disk"})
+
+
+def test_the_cause_of_a_drain_is_the_request_and_that_of_its_end_is_the_timer() -> None:
+    state = make_state()
+    request = DrainRequest(node_id="node-1", order=NO_DEADLINE, cause="request-7")
+
+    started = drains.update_drain(state.replica, request, state.moment, max_evaluations=MANY)
+    ended = drains.complete_drain(state.replica, state.node(), state.moment, is_deadline_reached=False)
+
+    assert started.write is not None
+    assert ended.write is not None
+    assert started.write.cause == Cause(CauseKind.REQUEST, "request-7")
+    assert ended.write.cause == Cause(CauseKind.TIMER, "drain")

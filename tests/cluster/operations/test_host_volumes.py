@@ -6,16 +6,21 @@ import pytest
 from msgspec.structs import replace
 
 from tests.builders import a_group, a_job
-from tests.kit.state import AState
+from tests.kit.state import AState, an_allocation
 from wharf.cluster.operations import volumes as host_volumes
 from wharf.cluster.operations.nodes import registration
 from wharf.cluster.operations.volumes import VolumeWriteResult
-from wharf.cluster.state.tables import HOST_VOLUMES, NODES
-from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.cluster.state.tables import ALLOCATIONS, HOST_VOLUMES, JOB_VERSIONS, NODES
+from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus
 from wharf.contract.model.jobs.volumes import VolumeRequest
 from wharf.contract.model.nodes.node import NodeHostVolume
 from wharf.contract.model.refusal import Refusal, RefusalCode
-from wharf.contract.model.volumes import HostVolume, HostVolumeCapability, HostVolumeState
+from wharf.contract.model.volumes import (
+    PLUGIN_VERSION_ATTRIBUTE,
+    HostVolume,
+    HostVolumeCapability,
+    HostVolumeState,
+)
 
 
 def make_volume(**fields: Any) -> HostVolume:
@@ -212,3 +217,105 @@ def test_a_registration_updates_the_states_of_the_volumes() -> None:
     state.lead(registration.register_node(state.replica, node, state.moment, max_evaluations=10))
 
     assert get_stored_volume(state, volume_id).state is HostVolumeState.READY
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_user"),
+    [
+        pytest.param({}, True, id="running"),
+        pytest.param({"client_status": ClientStatus.COMPLETE}, False, id="ended"),
+        pytest.param({"desired_status": DesiredStatus.STOP}, True, id="stopping"),
+        pytest.param({"node_id": "node-2"}, False, id="on another node"),
+        pytest.param({"namespace": "other"}, False, id="of another namespace"),
+        pytest.param({"job_version": 7}, False, id="of an unknown version"),
+        pytest.param({"task_group": "without"}, False, id="of a group that does not request it"),
+        pytest.param({"task_group": "csi"}, False, id="of a group with a volume of another type"),
+    ],
+)
+def test_only_allocations_on_its_node_that_request_a_volume_use_it(fields: dict[str, Any], is_user: bool) -> None:
+    state = make_state()
+    volume_id = register(state).volume.id
+    groups = (
+        a_group("web", volumes={"v": VolumeRequest(name="v", type="host", source="data")}),
+        a_group("csi", volumes={"v": VolumeRequest(name="v", type="csi", source="data")}),
+        a_group("without"),
+    )
+    state.register(a_job())
+    state.put(JOB_VERSIONS.build_put(replace(state.job(), task_groups=groups)))
+    state.put(
+        ALLOCATIONS.build_put(an_allocation(state.job(), "a1", **{"client_status": ClientStatus.RUNNING, **fields}))
+    )
+
+    if is_user:
+        assert "in use" in expect_refusal(state, delete, volume_id)[1]
+    else:
+        delete(state, volume_id)
+        assert state.replica.count_records(HOST_VOLUMES) == 0
+
+
+@pytest.mark.parametrize("max_volumes", [1, 2, 3])
+def test_a_report_changes_at_most_so_many_volumes_in_one_write(max_volumes: int) -> None:
+    state = make_state()
+    ids = [register(state, name=name, host_path=f"/srv/{name}").volume.id for name in ("a", "b", "c")]
+    reported = {
+        name: NodeHostVolume(name=name, path="/srv", id=volume_id)
+        for name, volume_id in zip(("a", "b", "c"), ids, strict=True)
+    }
+    state.put(NODES.build_put(replace(state.node(), host_volumes=reported)))
+
+    changes, conditions = host_volumes.build_volume_changes(
+        state.replica, state.node(), state.moment, max_volumes=max_volumes
+    )
+
+    assert (len(changes), len(conditions)) == (max_volumes, max_volumes)
+
+
+def test_a_cluster_without_nodes_cannot_create_a_volume() -> None:
+    with pytest.raises(Refusal) as caught:
+        host_volumes.list_candidate_nodes(AState().replica, make_volume(node_id=""))
+
+    assert caught.value.text == "no node can create the volume: there are no nodes"
+
+
+def test_a_volume_that_its_node_has_yet_to_create_has_neither_a_path_nor_a_capacity() -> None:
+    state = make_state()
+    requested = make_volume(host_path="", capacity_bytes=7)
+
+    created = state.do(host_volumes.begin_volume_creation(state.replica, requested, "node-1", state.moment))
+
+    assert (created.volume.host_path, created.volume.capacity_bytes) == ("", 0)
+
+
+def test_a_volume_cannot_be_created_under_a_name_that_is_in_use_on_its_node() -> None:
+    state = make_state()
+    existing = register(state).volume.id
+    requested = make_volume(host_path="")
+
+    with pytest.raises(Refusal) as caught:
+        host_volumes.begin_volume_creation(state.replica, requested, "node-1", state.moment)
+
+    assert caught.value.text == f'node "node-1" has a volume "data" already: {existing}'
+
+
+def test_an_invalid_volume_is_not_created() -> None:
+    state = make_state()
+
+    with pytest.raises(Refusal) as caught:
+        host_volumes.begin_volume_creation(
+            state.replica, make_volume(host_path="", namespace="unknown"), "node-1", state.moment
+        )
+
+    assert 'namespace "unknown" not found' in caught.value.text
+
+
+def test_the_node_with_the_fewest_volumes_is_the_first_candidate() -> None:
+    state = AState()
+    for node_id, count in (("node-1", 2), ("node-3", 0), ("node-2", 0), ("node-4", 1)):
+        existing = {f"v{number}": NodeHostVolume(name=f"v{number}", path="/srv") for number in range(count)}
+        state.with_node(node_id, host_volumes=existing or None)
+        attributes = {**(state.node(node_id).attributes or {}), PLUGIN_VERSION_ATTRIBUTE.format("mkdir"): "1"}
+        state.put(NODES.build_put(replace(state.node(node_id), attributes=attributes)))
+
+    candidates = host_volumes.list_candidate_nodes(state.replica, make_volume(node_id="", plugin_id="mkdir"))
+
+    assert [node.id for node in candidates] == ["node-2", "node-3", "node-4", "node-1"]

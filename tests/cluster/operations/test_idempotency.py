@@ -1,8 +1,9 @@
 """Idempotency keys: how long they are stored, and which request they belong to."""
 
+import pytest
 from msgspec.structs import replace
 
-from tests.kit.state import AState
+from tests.kit.state import AState, Refused
 from wharf.cluster.operations import idempotency
 from wharf.cluster.operations.decision import Decision
 from wharf.cluster.operations.idempotency import KEY_RETENTION_NS, IdempotentRequest
@@ -63,3 +64,14 @@ def test_expired_keys_are_collected_in_parts() -> None:
 
 def collect(state: AState) -> Decision[int] | None:
     return idempotency.collect_expired_keys(state.replica, state.moment, max_keys=2)
+
+
+def test_the_record_of_a_refused_request_is_deleted_unless_it_changed_meanwhile() -> None:
+    state = AState()
+    store_key(state)
+    decisions = [idempotency.delete_claim(state.replica, REQUEST, cause="r2") for _ in range(2)]
+    state.commit(decisions[0])
+
+    with pytest.raises(Refused):
+        state.commit(decisions[1])
+    assert (decisions[0].cause.id, state.replica.count_records(IDEMPOTENCY_KEYS)) == ("r2", 0)

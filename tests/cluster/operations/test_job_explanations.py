@@ -670,3 +670,109 @@ def test_a_schedule_without_future_times_launches_only_on_request() -> None:
 
     assert result.text == "never is launched on request only, because its schedule has no launch time left"
     assert result.is_explained
+
+
+# -- details of the texts
+
+
+@pytest.mark.parametrize(
+    ("count", "names"),
+    [
+        (1, "node-1"),
+        (3, "node-1, node-2, node-3"),
+        (4, "node-1, node-2, node-3 and 1 more nodes"),
+        (5, "node-1, node-2, node-3 and 2 more nodes"),
+    ],
+)
+def test_only_the_first_three_draining_nodes_are_named(count: int, names: str) -> None:
+    state = make_fleet(*[1_000] * count)
+    state.register(make_sized_job(count=count))
+    state.end_evaluations()
+    for number in range(1, count + 1):
+        state.with_allocation(state.job(), f"a{number}", node_id=f"node-{number}", client_status=ClientStatus.RUNNING)
+        drained = set_drain_strategy(state.node(f"node-{number}"), DrainStrategy())
+        state.put(NODES.build_put(drained))
+
+    waits = explain_job(state.replica, "default", "shop").waits
+
+    allocations = "1 allocation" if count == 1 else f"{count} allocations"
+    assert f"has {allocations} on {names} (being drained)" in [wait.text for wait in waits]
+
+
+def block(state: AState, **fields: Any) -> str:
+    """Store a blocked evaluation of `shop` and return the text of what it waits for."""
+    state.put(
+        EVALUATIONS.build_put(an_evaluation(state.job(), "blocked", **{"status": EvaluationStatus.BLOCKED, **fields}))
+    )
+    (text,) = [wait.text for wait in explain_job(state.replica, "default", "shop").waits if wait.eval_id == "blocked"]
+    return text
+
+
+@pytest.mark.parametrize(
+    ("fields", "start"),
+    [
+        pytest.param(
+            {"triggered_by": EvaluationTrigger.MAX_PLAN_ATTEMPTS}, "had too many conflicts", id="conflicts only"
+        ),
+        pytest.param(
+            {"triggered_by": EvaluationTrigger.MAX_PLAN_ATTEMPTS, "failed_tg_allocs": {"web": AllocMetric()}},
+            "waits for resources: web lacks",
+            id="conflicts and no resources",
+        ),
+        pytest.param(
+            {"triggered_by": EvaluationTrigger.QUEUED_ALLOCS, "failed_tg_allocs": {"web": AllocMetric()}},
+            "waits for resources: web lacks",
+            id="no resources",
+        ),
+        pytest.param(
+            {"triggered_by": EvaluationTrigger.QUEUED_ALLOCS},
+            "waits for resources: the last scheduling pass found no node",
+            id="no group is known",
+        ),
+    ],
+)
+def test_a_blocked_evaluation_waits_because_of_conflicts_or_resources(fields: dict[str, Any], start: str) -> None:
+    state = make_fleet(1_000)
+    state.register(make_sized_job(memory_mb=4_096))
+    state.end_evaluations()
+
+    assert block(state, **fields).startswith(start)
+
+
+def test_only_groups_that_were_not_placed_are_explained_with_their_capacity() -> None:
+    state = make_fleet(1_000)
+    large = a_task(driver="mock", resources=some_resources(memory_mb=4_096))
+    state.register(a_job("shop", a_group("web", large), a_group("api", a_task(driver="mock"))))
+    state.end_evaluations()
+    block(state, failed_tg_allocs={"web": AllocMetric()})
+
+    texts = {group.group: group.text for group in explain_job(state.replica, "default", "shop").groups}
+
+    assert texts["web"].startswith("web lacks 1 allocation")
+    assert texts["api"] == ""
+
+
+def test_the_missing_allocations_of_each_group_are_counted_without_ended_ones() -> None:
+    state = make_fleet(1_000)
+    state.register(a_job("shop", a_group("web", count=3), a_group("api", count=2)))
+    for allocation_id, group, status in (
+        ("a1", "web", ClientStatus.RUNNING),
+        ("a2", "web", ClientStatus.FAILED),
+        ("a3", "web", ClientStatus.COMPLETE),
+        ("a4", "api", ClientStatus.PENDING),
+    ):
+        state.with_allocation(state.job(), allocation_id, task_group=group, client_status=status)
+
+    groups = explain_job(state.replica, "default", "shop").groups
+
+    assert [(group.group, group.wanted, group.running, group.starting, group.unplaced) for group in groups] == [
+        ("web", 3, 1, 0, 2),
+        ("api", 2, 0, 1, 1),
+    ]
+
+
+def test_a_job_that_waits_for_nothing_has_no_queue_position() -> None:
+    state = make_fleet(1_000)
+    result = explain_registered_job(state, make_sized_job())
+
+    assert (result.queue_place, result.queue_length) == (0, 0)

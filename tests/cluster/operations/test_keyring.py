@@ -201,3 +201,43 @@ def test_a_token_that_changed_meanwhile_is_not_collected() -> None:
     with pytest.raises(Refused):
         state.do(decided)
     assert KeyState.ACTIVE in get_key_states(state).values()
+
+
+def test_nothing_is_written_if_no_key_is_wrapped_again_and_no_record_is_encrypted_again() -> None:
+    state = AState()
+    rotate(state, "one")
+
+    assert keyring.rewrap_keys(state.replica, []) is None
+    assert keyring.reencrypt_records(state.replica, []).write is None
+
+
+def test_keys_that_were_wrapped_again_are_stored_unless_they_changed_meanwhile() -> None:
+    state = AState()
+    rotate(state, "one")
+    (key,) = state.replica.iter_all(KEYRING)
+    decision = keyring.rewrap_keys(state.replica, [replace(key, wrapped=b"again", wrapped_with="other")])
+    outdated = keyring.rewrap_keys(state.replica, [replace(key, wrapped=b"outdated")])
+    assert decision is not None
+    assert outdated is not None
+    state.do(decision)
+
+    with pytest.raises(Refused):
+        state.do(outdated)
+    (stored,) = state.replica.iter_all(KEYRING)
+    assert (stored.wrapped, stored.wrapped_with) == (b"again", "other")
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_full_rotation_re_encrypts_with_all_older_keys_and_another_one_with_none(full: bool) -> None:
+    state = AState()
+    states = {"a": KeyState.INACTIVE, "b": KeyState.DEPRECATED, "c": KeyState.REKEYING, "d": KeyState.ACTIVE}
+    for name, key_state in states.items():
+        state.put(KEYRING.build_put(replace(make_key(state, name), state=key_state, create_index=WRITE_INDEX)))
+
+    rotate(state, "new", full=full)
+
+    assert get_key_states(state) == (
+        {"a": "rekeying", "b": "rekeying", "c": "rekeying", "d": "rekeying", "new": "active"}
+        if full
+        else {**states, "d": "inactive", "new": "active"}
+    )

@@ -265,3 +265,28 @@ def test_the_history_lists_what_led_to_an_allocation() -> None:
         "replaces a0 on node-1 (alloc was rescheduled because it failed)",
         "preempted a9 to get its resources",
     )
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"desired_description": "alloc is being updated"}, "alloc is being updated"),
+        ({"client_status": ClientStatus.LOST}, "lost"),
+    ],
+)
+def test_the_history_of_a_replacement_names_its_predecessor_with_the_reason(
+    fields: dict[str, object], reason: str
+) -> None:
+    state = make_fleet(1_000)
+    predecessor = an_allocation(a_job(), "a0", node_name="", **fields)
+    state.put(ALLOCATIONS.build_put(predecessor))
+
+    result = explain_placed_allocation(state, previous_allocation="a0")
+
+    assert f"replaces a0 on node-1 ({reason})" in result.story
+
+
+def test_a_node_without_a_name_is_named_by_its_id() -> None:
+    result = explain_placed_allocation(AState(), node_name="", node_id="node-9", client_status=ClientStatus.RUNNING)
+
+    assert [wait.text for wait in result.waits] == ["is on node-9, which is out of contact"]

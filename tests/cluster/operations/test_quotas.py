@@ -160,3 +160,7 @@ def test_the_usage_of_other_regions_is_left_out() -> None:
     store(state)
 
     assert quotas.compute_quota_usage(state.replica, get_stored(state)).used == {}
+
+
+def test_a_quota_without_limits_has_no_usage() -> None:
+    assert quotas.compute_quota_usage(AState().replica, Quota(name="tight", limits=None)).used == {}

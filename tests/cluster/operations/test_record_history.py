@@ -1,16 +1,28 @@
 """Descriptions of a record's current state, for log lines about refused state changes."""
 
+import pytest
 from msgspec.structs import replace
 
+from tests.builders import a_job
 from tests.cluster.operations.test_nodes import MANY, make_state
 from tests.kit.state import AState
 from wharf.cluster.operations.nodes import reports, status
 from wharf.cluster.operations.nodes.reports import AllocationReport
-from wharf.cluster.operations.record_history import describe_allocation, describe_evaluation, describe_node
-from wharf.cluster.state.tables import ALLOCATIONS
+from wharf.cluster.operations.record_history import (
+    HISTORY_BUILDERS,
+    add_record_history,
+    describe_allocation,
+    describe_evaluation,
+    describe_node,
+)
+from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS
 from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.model.allocations.task_states import TaskEvent, TaskState, TaskStatus
+from wharf.contract.model.deployments import Deployment, DeploymentStatus
 from wharf.contract.model.evaluations import EvaluationStatus
+from wharf.contract.model.log import WRITE_INDEX
+from wharf.contract.model.state_machines.machine import InvalidTransition
+from wharf.contract.model.state_machines.transitions import DEPLOYMENT_STATES, JOB_STATES
 
 
 def test_an_allocation_is_described_with_its_statuses_evaluation_and_task_events() -> None:
@@ -120,3 +132,35 @@ def test_an_invalid_report_does_not_prevent_the_others_from_being_applied() -> N
     assert [transition.record_id for transition in decision.invalid_transitions] == ["a1"]
     assert decision.write is not None
     assert [change.key for change in decision.write.changes if change.table == ALLOCATIONS.name] == ["a2"]
+
+
+@pytest.mark.parametrize("table_name", sorted(HISTORY_BUILDERS))
+def test_a_refused_change_of_a_record_that_does_not_exist_has_no_history(table_name: str) -> None:
+    assert HISTORY_BUILDERS[table_name](AState().replica, "default/unknown") == []
+
+
+def test_the_history_of_a_deployment_and_of_a_job_describes_their_status() -> None:
+    state = AState()
+    state.register(a_job())
+    deployment = Deployment(
+        id="d1", status=DeploymentStatus.FAILED, status_description="too slow", create_index=WRITE_INDEX
+    )
+    state.put(DEPLOYMENTS.build_put(deployment))
+
+    of_deployment = HISTORY_BUILDERS[DEPLOYMENT_STATES.name](state.replica, "d1")
+    of_job = HISTORY_BUILDERS[JOB_STATES.name](state.replica, "default/shop")
+
+    assert (of_deployment[-1], of_job[-1]) == ("it is failed (too slow)", "it is pending")
+
+
+def test_a_refused_change_of_an_unknown_machine_or_with_a_history_stays_as_it_is() -> None:
+    state = AState()
+    unknown = InvalidTransition(
+        machine="unknown", record_id="x", source="a", target="b", allowed_targets=(), history=()
+    )
+    described = InvalidTransition(
+        machine=JOB_STATES.name, record_id="x", source="a", target="b", allowed_targets=(), history=["known"]
+    )
+
+    assert add_record_history(state.replica, unknown) is unknown
+    assert add_record_history(state.replica, described) is described

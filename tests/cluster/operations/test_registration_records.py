@@ -7,12 +7,14 @@ import pytest
 from msgspec.structs import replace
 
 from tests.builders import a_batch_job, a_group, a_job, a_periodic_job, a_task, some_resources
-from tests.kit.state import SETTINGS, AState
+from tests.kit.state import SETTINGS, AState, Refused
 from wharf.cluster.operations.jobs import periodic
 from wharf.cluster.operations.jobs import registration as jobs
 from wharf.cluster.operations.jobs.periodic import list_next_launches
 from wharf.cluster.state.tables import (
     JOB_SUBMISSIONS,
+    NAMESPACES,
+    NODE_POOLS,
     PERIODIC_LAUNCHES,
     SCALING_POLICIES_OF_JOB,
     SCHEDULER_CONFIGURATION,
@@ -21,6 +23,8 @@ from wharf.cluster.state.tables import (
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.job import Parameterized, Submission
 from wharf.contract.model.log import WRITE_INDEX
+from wharf.contract.model.namespaces import Namespace
+from wharf.contract.model.node_pools import NodePool
 from wharf.contract.model.operator.scheduler_configuration import SchedulerConfiguration
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.model.scaling import ScalingPolicy
@@ -277,3 +281,19 @@ def test_memory_above_the_reservation_warns_unless_operators_allow_it() -> None:
 
     assert "1 warning" in warned
     assert state.register(replace(job, priority=60)).warnings == ""
+
+
+@pytest.mark.parametrize("table", [NAMESPACES, NODE_POOLS], ids=lambda table: table.name)
+def test_a_job_is_not_registered_if_its_namespace_or_its_node_pool_was_deleted_meanwhile(table: Any) -> None:
+    state = AState()
+    state.put(
+        NAMESPACES.build_put(Namespace(name="web", create_index=WRITE_INDEX)),
+        NODE_POOLS.build_put(NodePool(name="web", create_index=WRITE_INDEX)),
+    )
+    decision = jobs.register_job(
+        state.replica, jobs.JobRegistration(job=a_job(namespace="web", node_pool="web")), state.moment, SETTINGS
+    )
+    state.put(table.build_delete("web"))
+
+    with pytest.raises(Refused):
+        state.do(decision)

@@ -4,13 +4,15 @@ from typing import Any
 
 import pytest
 
+from tests.builders import a_job
 from tests.kit.state import AState, Refused
 from wharf.cluster.operations.replication import REPLICATED_TABLES, ReplicatedTable, build_replication_writes
-from wharf.cluster.state.tables import ACL_POLICIES, ACL_TOKENS, NAMESPACES
+from wharf.cluster.state.tables import ACL_POLICIES, ACL_TOKENS, NAMESPACES, NODE_POOLS
 from wharf.contract.model.acl.policies import Policy
 from wharf.contract.model.acl.tokens import Token
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.namespaces import Namespace
+from wharf.contract.model.node_pools import NodePool
 
 OF: dict[str, ReplicatedTable] = {copied.table.name: copied for copied in REPLICATED_TABLES}
 
@@ -100,3 +102,27 @@ def test_an_outdated_replication_write_changes_nothing() -> None:
 
     with pytest.raises(Refused):
         state.commit(step)
+
+
+def test_a_namespace_with_a_job_stays_although_the_other_region_deleted_it() -> None:
+    state = AState()
+    replicate(state, NAMESPACES, Namespace(name="web", hash=b"w"), Namespace(name="web2", hash=b"w"))
+    state.register(a_job(namespace="web"))
+
+    replicate(state, NAMESPACES)
+
+    assert [namespace.name for namespace in state.replica.iter_all(NAMESPACES)] == ["default", "web"]
+
+
+@pytest.mark.parametrize("use", ["node", "job", ""])
+def test_a_node_pool_with_a_node_or_a_job_stays_although_the_other_region_deleted_it(use: str) -> None:
+    state = AState()
+    replicate(state, NODE_POOLS, NodePool(name="gpu", hash=b"g"))
+    if use == "node":
+        state.with_node(node_pool="gpu")
+    if use == "job":
+        state.register(a_job(node_pool="gpu"))
+
+    replicate(state, NODE_POOLS)
+
+    assert (state.replica.get(NODE_POOLS, "gpu") is not None) is bool(use)

@@ -5,16 +5,25 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.builders import a_job
+from tests.builders import a_batch_job, a_job, a_system_job
 from tests.kit.state import AState, a_node
 from wharf.cluster.operations.nodes import registration, reports
 from wharf.cluster.operations.nodes import status as nodes
 from wharf.cluster.operations.nodes.reports import AllocationReport
-from wharf.cluster.state.tables import NODES, SERVICES
-from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus
+from wharf.cluster.state.tables import NODE_PLACEMENTS, NODES, SERVICES
+from wharf.contract.model.allocations.allocation import (
+    AllocDeploymentStatus,
+    ClientStatus,
+    DesiredStatus,
+    NetworkStatus,
+)
+from wharf.contract.model.allocations.logs import MAX_PACKED_BYTES
+from wharf.contract.model.allocations.task_states import TaskState, TaskStatus
+from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.nodes.node import NodeStatus
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.model.services import ServiceRegistration
+from wharf.contract.model.times import to_datetime
 
 MANY = 100
 PENDING, RUNNING, COMPLETE = ClientStatus.PENDING, ClientStatus.RUNNING, ClientStatus.COMPLETE
@@ -196,3 +205,140 @@ def test_a_lost_allocation_that_still_runs_occupies_its_node_until_it_is_stopped
     send_report(state, first + 2, COMPLETE)
 
     assert not state.allocation("a1").is_occupying
+
+
+def apply(state: AState, report: AllocationReport, *, is_complete: bool = False) -> nodes.NodeWriteResult:
+    return state.lead(
+        reports.apply_reports(
+            state.replica, "node-1", [report], state.moment, is_complete=is_complete, max_evaluations=MANY
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "tails", "stored"),
+    [
+        pytest.param(RUNNING, b"new", b"old", id="running"),
+        pytest.param(COMPLETE, b"new", b"new", id="ended"),
+        pytest.param(COMPLETE, b"", b"old", id="ended without logs"),
+        pytest.param(COMPLETE, b"x" * MAX_PACKED_BYTES, b"x" * MAX_PACKED_BYTES, id="the largest"),
+        pytest.param(COMPLETE, b"x" * (MAX_PACKED_BYTES + 1), b"old", id="too large"),
+    ],
+)
+def test_the_last_log_lines_are_stored_when_an_allocation_ended_and_they_are_small_enough(
+    status: ClientStatus, tails: bytes, stored: bytes
+) -> None:
+    state, _ = make_state(log_tails=b"old")
+
+    apply(state, AllocationReport(id="a1", client_status=status, client_description="changed", log_tails=tails))
+
+    assert state.allocation("a1").log_tails == stored
+
+
+@pytest.mark.parametrize(
+    ("job", "fields", "status", "is_evaluated"),
+    [
+        pytest.param(a_job("other"), {}, ClientStatus.FAILED, True, id="failed"),
+        pytest.param(a_job("other"), {}, COMPLETE, True, id="a service that completed"),
+        pytest.param(a_system_job("other"), {}, COMPLETE, True, id="a system job that completed"),
+        pytest.param(a_batch_job("other"), {}, COMPLETE, False, id="a batch job that completed"),
+        pytest.param(a_job("other"), {"desired_status": DesiredStatus.STOP}, COMPLETE, False, id="stopped"),
+        pytest.param(a_job("other"), {"job_id": "gone"}, COMPLETE, False, id="of a deleted job"),
+    ],
+)
+def test_an_allocation_that_ended_without_being_stopped_is_replaced(
+    job: Job, fields: dict[str, Any], status: ClientStatus, is_evaluated: bool
+) -> None:
+    state, _ = make_state()
+    state.register(job)
+    state.end_evaluations("other")
+    state.with_allocation(state.job("other"), "a2", **{"client_status": RUNNING, **fields})
+
+    apply(state, AllocationReport(id="a2", client_status=status))
+
+    assert bool(state.open_evaluations("other")) is is_evaluated
+
+
+def test_health_without_a_time_is_stored_with_the_time_of_the_write_and_keeps_the_canary_flag() -> None:
+    state, _ = make_state(deployment_status=AllocDeploymentStatus(canary=True))
+
+    apply(
+        state, AllocationReport(id="a1", client_status=RUNNING, deployment_status=AllocDeploymentStatus(healthy=True))
+    )
+
+    assert state.allocation("a1").deployment_status == AllocDeploymentStatus(
+        healthy=True, canary=True, timestamp=to_datetime(state.now_ns), modify_index=state.replica.index
+    )
+
+
+def test_the_time_of_the_node_at_which_the_health_was_decided_is_stored() -> None:
+    state, _ = make_state()
+    decided = AllocDeploymentStatus(healthy=False, timestamp=to_datetime(7_000))
+
+    apply(state, AllocationReport(id="a1", client_status=RUNNING, deployment_status=decided))
+
+    status = state.allocation("a1").deployment_status
+    assert status is not None
+    assert (status.healthy, status.timestamp) == (False, to_datetime(7_000))
+
+
+def test_lost_allocations_that_a_full_report_omits_are_reported_as_complete() -> None:
+    state, _ = make_state(client_status=ClientStatus.LOST)
+    for allocation_id, status in (("a2", ClientStatus.LOST), ("a3", RUNNING)):
+        state.with_allocation(state.job(), allocation_id, client_status=status)
+
+    omitted = reports.build_omitted_reports(state.replica, "node-1", ["a2"])
+
+    assert omitted == [AllocationReport(id="a1", client_status=COMPLETE)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_written"),
+    [
+        pytest.param(PENDING, RUNNING, False, id="started"),
+        pytest.param(RUNNING, COMPLETE, False, id="ended"),
+        pytest.param(ClientStatus.LOST, RUNNING, True, id="runs although it was lost"),
+    ],
+)
+def test_plans_for_a_node_conflict_if_an_ended_allocation_occupies_it_again(
+    before: ClientStatus, after: ClientStatus, is_written: bool
+) -> None:
+    state, _ = make_state(client_status=before)
+    version = state.replica.get_version(NODE_PLACEMENTS, "node-1")
+
+    apply(state, AllocationReport(id="a1", client_status=after))
+
+    assert state.allocation("a1").client_status is after
+    assert (state.replica.get_version(NODE_PLACEMENTS, "node-1") > version) is is_written
+
+
+def test_a_report_without_a_description_or_a_network_keeps_the_stored_ones() -> None:
+    network = NetworkStatus(interface_name="eth0")
+    state, _ = make_state(client_description="stored", network_status=network)
+
+    apply(
+        state,
+        AllocationReport(id="a1", client_status=RUNNING, task_states={"server": TaskState(state=TaskStatus.RUNNING)}),
+    )
+    kept = state.allocation("a1")
+    other = NetworkStatus(interface_name="eth1")
+    apply(state, AllocationReport(id="a1", client_status=RUNNING, client_description="new", network_status=other))
+
+    assert (kept.client_description, kept.network_status) == ("stored", network)
+    assert (state.allocation("a1").client_description, state.allocation("a1").network_status) == ("new", other)
+
+
+def test_a_report_without_a_change_does_not_hide_those_behind_it() -> None:
+    state, _ = make_state()
+    state.with_allocation(state.job(), "a2", client_status=PENDING)
+    sent = [
+        AllocationReport(id="unknown", client_status=RUNNING),
+        AllocationReport(id="a1", client_status=RUNNING),
+        AllocationReport(id="a2", client_status=RUNNING),
+    ]
+
+    state.lead(
+        reports.apply_reports(state.replica, "node-1", sent, state.moment, is_complete=False, max_evaluations=MANY)
+    )
+
+    assert state.allocation("a2").client_status is RUNNING

@@ -3,11 +3,12 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.builders import a_batch_job, a_group, a_job, a_periodic_job, a_system_job
 from tests.kit.state import SETTINGS, AState
 from wharf.cluster.operations.jobs import registration, scaling, versions
-from wharf.cluster.state.tables import DEPLOYMENTS, SCALING_EVENTS, SCHEDULER_CONFIGURATION
+from wharf.cluster.state.tables import DEPLOYMENTS, SCALING_EVENTS, SCALING_POLICIES, SCHEDULER_CONFIGURATION
 from wharf.contract.model.allocations.allocation import AllocDeploymentStatus, ClientStatus, DesiredStatus
 from wharf.contract.model.deployments import Deployment, DeploymentStatus
 from wharf.contract.model.jobs.defaults import JobSettings
@@ -287,3 +288,90 @@ def test_the_status_contains_the_job_and_its_events() -> None:
         False,
     )
     assert result.task_groups["web"].events == list_events(state)
+
+
+# -- limits, at their boundaries
+
+
+@pytest.mark.parametrize(("count", "is_accepted"), [(1, False), (2, True), (5, True), (6, False)])
+def test_a_count_must_be_within_the_scaling_policy_of_the_group(count: int, is_accepted: bool) -> None:
+    state = make_state(a_job("shop", a_group(count=3, scaling=ScalingPolicy(min=2, max=5))))
+
+    if is_accepted:
+        scale(state, count)
+        assert state.job().groups[0].count == count
+    else:
+        assert "scaling policy" in expect_refusal(state, count)[1]
+
+
+@pytest.mark.parametrize(("max_count", "is_accepted"), [(0, True), (5, False), (6, True)])
+def test_the_total_count_of_a_job_may_reach_its_configured_maximum(max_count: int, is_accepted: bool) -> None:
+    state = make_state()
+    settings = JobSettings(max_count=max_count)
+
+    if is_accepted:
+        scale(state, 5, settings=settings)
+        assert state.job().groups[0].count == 5
+    else:
+        assert "job_max_count: 6 > 5" in expect_refusal(state, 5, settings=settings)[1]
+
+
+@pytest.mark.parametrize(("count", "is_accepted"), [(0, True), (1, True), (2, False)])
+def test_a_system_job_can_be_scaled_to_zero_or_one(count: int, is_accepted: bool) -> None:
+    state = make_state(a_system_job("shop"))
+
+    if is_accepted:
+        scale(state, count)
+        assert state.job().groups[0].count == count
+    else:
+        assert "between 0 and 1" in expect_refusal(state, count)[1]
+
+
+def test_a_message_and_a_meta_of_the_largest_size_are_stored() -> None:
+    state = make_state()
+    message = "x" * scaling.MAX_MESSAGE_BYTES
+    meta = {"k": "x" * (scaling.MAX_META_BYTES - len('{"k":""}'))}
+
+    scale(state, 5, message=message, meta=meta)
+
+    assert [(event.message, event.meta) for event in list_events(state)] == [(message, meta)]
+    assert "message" in expect_refusal(state, 6, message=message + "x")[1]
+    assert "meta" in expect_refusal(state, 6, meta={"k": meta["k"] + "x"})[1]
+
+
+def test_an_unchanged_scaling_policy_is_not_written_by_another_version_of_its_job() -> None:
+    policy = ScalingPolicy(min=1, max=3)
+    state = make_state(a_job("shop", a_group(scaling=policy)))
+    (before,) = state.replica.iter_all(SCALING_POLICIES)
+
+    state.register(a_job("shop", a_group(scaling=policy), priority=70))
+    (same,) = state.replica.iter_all(SCALING_POLICIES)
+    state.register(a_job("shop", a_group(scaling=replace(policy, max=4)), priority=70))
+    (changed,) = state.replica.iter_all(SCALING_POLICIES)
+
+    assert same == before
+    assert (changed.max, changed.create_index, changed.modify_index) == (4, before.create_index, state.replica.index)
+
+
+@pytest.mark.parametrize(
+    ("is_enabled", "stop", "expected"),
+    [(True, False, True), (True, True, False), (False, False, False), (False, True, False)],
+)
+def test_a_scaling_policy_is_enabled_if_the_job_runs_and_it_was_not_disabled(
+    is_enabled: bool, stop: bool, expected: bool
+) -> None:
+    state = make_state(a_job("shop", a_group(scaling=ScalingPolicy(min=1, max=3, enabled=is_enabled)), stop=stop))
+
+    assert [policy.enabled for policy in state.replica.iter_all(SCALING_POLICIES)] == [expected]
+
+
+def test_the_events_of_a_group_that_no_longer_exists_are_dropped_by_the_next_event() -> None:
+    state = make_state()
+    scale(state, 3, group="db")
+    scale(state, 3)
+    both = (len(list_events(state, "db")), len(list_events(state)))
+    state.register(a_job("shop", a_group(count=3)))
+
+    scale(state, 4)
+
+    assert (both, len(list_events(state, "db")), len(list_events(state))) == ((1, 1), 0, 2)

@@ -3,6 +3,7 @@
 from collections.abc import Generator
 from typing import Any, TypeVar
 
+import pytest
 from msgspec.structs import replace
 
 from tests.builders import a_group, a_job, a_task, admitted
@@ -22,9 +23,10 @@ from wharf.cluster.operations.search.table_scan import (
     iterate_by_creation,
     iterate_by_key,
 )
-from wharf.cluster.state.tables import ALLOCATIONS, JOBS, VARIABLES
+from wharf.cluster.state.tables import ALLOCATIONS, JOBS, SCALING_POLICIES, VARIABLES
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import WRITE_INDEX
+from wharf.contract.model.scaling import ScalingPolicy
 from wharf.contract.model.variables import Variable
 
 T = TypeVar("T")
@@ -191,3 +193,46 @@ def test_variables_are_found_by_part_of_their_path() -> None:
 
 def make_variable(path: str) -> Variable:
     return Variable(namespace="default", path=path, data=b"", key_id="k1", create_index=WRITE_INDEX)
+
+
+def test_a_search_in_all_namespaces_finds_names_of_each_of_them() -> None:
+    state = AState()
+    store_job(state, "web-1")
+    store_job(state, "web-2", namespace="other")
+
+    found = search_fuzzy(state.replica, [SearchContext.JOBS], "web", ALL_RIGHTS, namespace="*", limits=SearchLimits())
+
+    assert sorted(list_names(run_search(found)[0])) == ["web-1", "web-2"]
+
+
+def test_groups_without_tasks_or_services_have_only_their_own_name() -> None:
+    state = AState()
+    job = store_job(state, "web")
+    group = replace(job.groups[0], name="empty", tasks=None, services=None)
+    state.put(JOBS.build_put(replace(job, task_groups=(group,))))
+
+    assert list_names(run_fuzzy_search(state, "empty")[0], "groups") == ["empty"]
+
+
+@pytest.mark.parametrize(
+    ("context", "is_listed"),
+    [(SearchContext.NODES, False), (SearchContext.EVALUATIONS, True), (SearchContext.QUOTAS, False)],
+)
+def test_kinds_of_records_with_uuids_are_listed_although_nothing_matches(
+    context: SearchContext, is_listed: bool
+) -> None:
+    found, _ = run_fuzzy_search(AState(), "ab", context)
+
+    assert (context in found.matches, found.matches.get(context, ())) == (is_listed, ())
+
+
+@pytest.mark.parametrize("target", [None, {"Namespace": "other"}, {"Namespace": "default"}])
+def test_scaling_policies_are_found_in_the_namespace_of_their_job(target: dict[str, str] | None) -> None:
+    state = AState()
+    policy_id = "abcdabcd-0000-0000-0000-000000000000"
+    state.put(SCALING_POLICIES.build_put(ScalingPolicy(id=policy_id, target=target, create_index=WRITE_INDEX)))
+
+    found, _ = run_prefix_search(state, "abcd", SearchContext.SCALING_POLICIES)
+
+    is_visible = target is not None and target["Namespace"] == "default"
+    assert list(found.matches.get(SearchContext.SCALING_POLICIES) or ()) == ([policy_id] if is_visible else [])

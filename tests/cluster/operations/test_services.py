@@ -78,3 +78,8 @@ def test_an_unknown_instance_is_not_found(namespace: str, service: str, id: str)
         services.delete_service(state.replica, namespace, service, id)
 
     assert (refusal.value.code, refusal.value.text) == (RefusalCode.NOT_FOUND, "service registration not found")
+
+
+def test_the_instances_with_the_highest_scores_are_chosen_and_the_order_of_the_scores_is_stable() -> None:
+    # Servers of all versions must choose alike: a client that asks two of them gets the same instances.
+    assert choose_ids(3, "me") == ["i0", "i1", "i5"]

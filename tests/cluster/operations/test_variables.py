@@ -113,3 +113,47 @@ def test_a_change_keeps_the_creation_fields_of_a_variable() -> None:
     assert second is not None
     assert (second.create_index, second.create_time) == (first.create_index, first.create_time)
     assert (second.modify_index > first.modify_index, second.modify_time - first.modify_time) == (True, SECOND)
+
+
+def test_a_variable_that_must_not_exist_yet_is_refused_if_it_exists_and_accepted_if_not() -> None:
+    state = make_state()
+
+    deleted = state.do(variables.delete_variable(state.replica, DB, expected_index=0))
+    state.do(variables.put_variable(state.replica, DB, SEALED, state.moment))
+    refused = state.do(variables.delete_variable(state.replica, DB, expected_index=0))
+
+    assert (deleted.conflict, refused.conflict) == (None, VariableConflict.VERSION)
+    assert state.replica.count_records(VARIABLES) == 1
+
+
+def test_a_lock_of_a_deleted_variable_a_released_lock_and_a_lock_of_another_holder_do_not_expire() -> None:
+    state = make_state()
+    assert variables.expire_lock(state.replica, DB, "gone", state.moment).write is None
+
+    state.do(variables.put_variable(state.replica, DB, SEALED, state.moment))
+    assert variables.expire_lock(state.replica, DB, "released", state.moment).write is None
+
+    state.do(variables.acquire_lock(state.replica, DB, VariableLock(id=""), state.moment, sealed=SEALED))
+    assert variables.expire_lock(state.replica, DB, "another", state.moment).write is None
+
+
+@pytest.mark.parametrize("operation", ["put", "delete"])
+def test_a_locked_variable_changes_only_with_the_id_of_its_lock(operation: str) -> None:
+    state = make_state()
+    lock = VariableLock(id="")
+    taken = state.do(variables.acquire_lock(state.replica, DB, lock, state.moment, sealed=SEALED)).variable
+    assert taken is not None
+    assert taken.lock is not None
+
+    def change(lock_id: str) -> VariableConflict | None:
+        if operation == "put":
+            decision = variables.put_variable(state.replica, DB, SEALED, state.moment, lock_id=lock_id)
+        else:
+            decision = variables.delete_variable(state.replica, DB, lock_id=lock_id)
+        return state.do(decision).conflict
+
+    assert [change(lock_id) for lock_id in ("", "another", taken.lock.id)] == [
+        VariableConflict.LOCKED,
+        VariableConflict.LOCKED,
+        None,
+    ]

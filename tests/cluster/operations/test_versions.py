@@ -3,12 +3,13 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.builders import a_group, a_job
 from tests.kit.state import SETTINGS, AState, Refused
 from wharf.cluster.operations.jobs import registration as jobs
 from wharf.cluster.operations.jobs import versions
-from wharf.cluster.state.tables import JOB_SUBMISSIONS, JOB_VERSIONS, SUBMISSIONS_OF_JOB
+from wharf.cluster.state.tables import JOB_SUBMISSIONS, JOB_VERSIONS, SUBMISSIONS_OF_JOB, VERSIONS_OF_JOB
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.job import Job, Submission, VersionTag
 from wharf.contract.model.refusal import Refusal, RefusalCode
@@ -74,6 +75,32 @@ def test_the_configured_number_of_versions_is_stored() -> None:
         state.do(jobs.register_job(state.replica, registration, state.moment, JobSettings(versions_kept=2)))
 
     assert [each.version for each in versions.list_versions(state.replica, "default", "shop")] == [4, 3]
+
+
+def test_versions_of_a_purged_job_of_the_same_name_do_not_displace_versions_of_the_new_job() -> None:
+    state = make_state(1)
+    former = replace(get_version(state, 0), create_index=1)
+    # A purge deletes many versions in several writes, so that some are left when the name is used again.
+    state.put(*(JOB_VERSIONS.build_put(replace(former, version=number)) for number in range(10, 20)))
+
+    for priority in range(2, 9):
+        state.register(a_job(priority=priority))
+
+    stored = [each.version for each in state.replica.list_by_index(VERSIONS_OF_JOB, "default", "shop")]
+    assert [each.version for each in versions.list_versions(state.replica, "default", "shop")] == [7, 6, 5, 4, 3, 2]
+    assert sorted(stored) == [*range(2, 8), *range(10, 20)]
+
+
+def test_a_new_version_conflicts_with_a_change_of_the_version_that_it_replaces() -> None:
+    state = make_state(1)
+    state.with_allocation(state.job())  # The last status of the version, running, is stored with the next version.
+    registration = jobs.JobRegistration(job=a_job(priority=70))
+    decision = jobs.register_job(state.replica, registration, state.moment, SETTINGS)
+    state.put(JOB_VERSIONS.build_put(replace(get_version(state, 0), stable=True)))
+
+    with pytest.raises(Refused):
+        state.do(decision)
+    assert get_version(state, 0).stable
 
 
 def test_sources_are_deleted_with_their_versions() -> None:
@@ -296,3 +323,30 @@ def test_a_much_lower_version_limit_deletes_versions_in_steps() -> None:
         register(priority, 50)
 
     assert [register(priority, 5) for priority in range(41, 46)] == [31, 22, 13, 5, 5]
+
+
+def test_a_job_whose_current_version_was_not_stored_can_be_changed() -> None:
+    state = make_state(1)
+    state.put(JOB_VERSIONS.build_delete("default", "shop", 0))
+
+    state.register(a_job(priority=70))
+
+    assert [each.version for each in versions.list_versions(state.replica, "default", "shop")] == [1]
+
+
+@pytest.mark.parametrize(
+    ("tag", "is_accepted"),
+    [
+        (VersionTag(name="x" * versions.MAX_TAG_NAME_BYTES), True),
+        (VersionTag(name="x" * (versions.MAX_TAG_NAME_BYTES + 1)), False),
+        (VersionTag(name="x", description="x" * versions.MAX_TAG_DESCRIPTION_BYTES), True),
+        (VersionTag(name="x", description="x" * (versions.MAX_TAG_DESCRIPTION_BYTES + 1)), False),
+    ],
+)
+def test_the_name_and_the_description_of_a_tag_may_have_the_largest_size(tag: VersionTag, is_accepted: bool) -> None:
+    state = make_state(1)
+
+    if not is_accepted:
+        assert expect_refusal(state, set_tag, tag.name, tag.description)[0] is RefusalCode.INVALID
+        return
+    assert set_tag(state, tag.name, tag.description).tag == replace(tag, tagged_time=state.now_ns)

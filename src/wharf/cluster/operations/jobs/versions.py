@@ -112,7 +112,7 @@ def store_version(builder: WriteBuilder, job: Job, *, max_versions: int) -> None
     former = _find_current_version(builder.snapshot, job)
     if former is not None and former.version not in (version.version for version in excess):
         builder.put(JOB_VERSIONS, former)
-        builder.require_unchanged_key(JOB_VERSIONS, former.namespace, former.id, str(former.version))
+        builder.require_unchanged_key(JOB_VERSIONS, former.namespace, former.id, former.version)
     for version in excess:
         key = (version.namespace, version.id, version.version)
         builder.delete(JOB_VERSIONS, *key)
