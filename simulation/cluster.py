@@ -38,7 +38,7 @@ from wharf.cluster.server.duties.quotas import QuotaDuty
 from wharf.cluster.server.rpc.dispatcher import RpcDispatcher
 from wharf.cluster.server.rpc.http import HttpPeerTransports
 from wharf.cluster.server.rpc.leader_client import LeaderClient
-from wharf.cluster.server.rpc.pulse import send_pulses
+from wharf.cluster.server.rpc.pulse import PulseSender
 from wharf.cluster.server.server import Server, ServerIdentity
 from wharf.cluster.state.codec import RecordDecoder
 from wharf.contract.client import NO_RETRIES, AsyncClient
@@ -157,7 +157,20 @@ class ServerProcess:
         server.brain_transport = own
         server.leader = LeaderClient(server.replica, self.member.identity.member_id, own, peers)
         network.listen(self.member.address, process, self.cluster.wrap_app(self, Api(server)))
-        process.start(send_pulses("api", own), name="pulses")
+        pulse_sender = PulseSender(
+            process.world,
+            "api",
+            member_id=self.member.identity.member_id,
+            own_brain=own,
+            leader=server.leader,
+            heartbeats=server.heartbeats,
+            probe=_probe_at_once,
+        )
+        process.start(pulse_sender.run(), name="pulses")
+
+
+async def _probe_at_once() -> None:
+    """Return at once: a simulated api process reads what arrives without a delay."""
 
 
 class SimulatedServer:

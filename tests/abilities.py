@@ -58,6 +58,20 @@ def probe_cgroups() -> str | None:
         group.rmdir()
 
 
+def probe_processor_limits() -> str | None:
+    """Create and remove a control group that limits processor time, in version 1 or 2 of control groups."""
+    mounted = Path("/sys/fs/cgroup")
+    is_version_2 = (mounted / "cgroup.controllers").exists()
+    group = (mounted if is_version_2 else mounted / "cpu") / f"wharf-probe-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        return f"a control group cannot be made: {error.strerror}"
+    has_limit = (group / ("cpu.max" if is_version_2 else "cpu.cfs_quota_us")).exists()
+    group.rmdir()
+    return None if has_limit else "control groups do not limit processor time"
+
+
 def probe_namespaces() -> str | None:
     """Start a program in new namespaces."""
     command = ["unshare", "--mount", "--pid", "--fork", "true"]
@@ -165,6 +179,7 @@ PROBES: Mapping[str, Probe] = {
     "bridges": probe_bridges,
     "mounts": probe_mounts,
     "cgroups": probe_cgroups,
+    "processor_limits": probe_processor_limits,
     "namespaces": probe_namespaces,
     "memory_bounds": probe_memory_bounds,
     "containers": probe_containers,

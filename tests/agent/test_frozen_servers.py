@@ -182,7 +182,9 @@ def test_a_node_and_its_jobs_survive_a_frozen_leader(tmp_path: Path, endpoint: s
     with running_two_servers(tmp_path, endpoint) as (leader, follower), running_node(tmp_path, leader, follower):
         run_job(follower, "before", within_s=30.0)
         freeze(leader)
+        began_s = time.monotonic()
         wait_until(lambda: "elected leader" in follower.err, what="the follower leads", within_s=30.0)
+        print(f"another server leads after {time.monotonic() - began_s:.1f} s")
 
         # Requests that the follower forwarded to the frozen leader are sent to the new one.
         run_job(follower, "after", within_s=2 * HEARTBEAT_TTL_S + MAX_SWITCH_S + 2.0)

@@ -1,6 +1,7 @@
 """The fake nodes of one process: how many start at once, and how they return after an outage."""
 
 import asyncio
+import itertools
 import logging
 from collections import Counter
 
@@ -28,7 +29,9 @@ class SlowExchange(InMemoryTransport):
     def __init__(self, server: OneServer, open_requests: Counter[str]) -> None:
         super().__init__(server.api)
         self._open = open_requests
+        self.request_s = REQUEST_S
         self.began_s: list[float] = []
+        self.heartbeat_times_s: list[float] = []
         self.poll_times_s: list[float] = []
         self.sent_heartbeats = 0
         self._failing = asyncio.Event()
@@ -56,13 +59,15 @@ class SlowExchange(InMemoryTransport):
         is_blocking = any(name == "index" for name, _ in request.query)
         kind = "blocking" if is_blocking else "registration" if request.path.endswith("/register") else "other"
         self.began_s.append(now_s())
-        self.sent_heartbeats += request.path.endswith("/heartbeat")
+        if request.path.endswith("/heartbeat"):
+            self.sent_heartbeats += 1
+            self.heartbeat_times_s.append(now_s())
         self._open[kind] += 1
         self._open[f"most {kind}"] = max(self._open[f"most {kind}"], self._open[kind])
         try:
             if is_blocking:
                 return await self._send_poll(request)
-            await pass_time(REQUEST_S)
+            await pass_time(self.request_s)
             return await super().send(request)
         finally:
             self._open[kind] -= 1
@@ -75,6 +80,7 @@ class AFleet:
         self._server = server
         self._world = world = cluster.world("fleet")
         self.exchanges: list[SlowExchange] = []
+        self.clients: list[AsyncClient] = []
         self.open_requests: Counter[str] = Counter()
         members = [
             (FakeMachine(name=f"node-{number}"), NodeCredentials(world.new_id(), world.new_secret()))
@@ -85,7 +91,8 @@ class AFleet:
 
     def _create_client(self) -> AsyncClient:
         self.exchanges.append(SlowExchange(self._server, self.open_requests))
-        return AsyncClient(self._world, [self.exchanges[-1]], retry_policy=NO_RETRIES)
+        self.clients.append(AsyncClient(self._world, [self.exchanges[-1]], retry_policy=NO_RETRIES))
+        return self.clients[-1]
 
     @property
     def ready_count(self) -> int:
@@ -233,6 +240,37 @@ async def test_cut_connections_and_a_new_leader_change_no_node_and_no_allocation
         assert count_running(first) == 240
         assert {node.status for node in first.replica.iter_all(NODES)} == {NodeStatus.READY}
         assert {node.last_missed_heartbeat_index for node in first.replica.iter_all(NODES)} == {0}
+
+
+@in_virtual_time
+async def test_a_node_counts_its_ttl_from_the_time_at_which_it_sent_the_heartbeat() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(heartbeats=HeartbeatSettings(min_ttl_s=10.0))
+        fleet = AFleet(cluster, server, 1)
+        await until(lambda: fleet.ready_count == 1, what="it is ready")
+        fleet.exchanges[0].request_s = 8.0  # Each reply takes this long.
+
+        await pass_time(600.0)
+
+        times_s = fleet.exchanges[0].heartbeat_times_s[2:]
+        pauses_s = [after - before for before, after in itertools.pairwise(times_s)]
+        assert max(pauses_s) <= 20.0  # The longest TTL.
+        assert min(pauses_s) >= 8.0
+
+
+@pytest.mark.parametrize(("heartbeats_per_s", "part_s"), [(100.0, 2.5), (0.01, 5.0)])
+def test_a_node_of_a_large_fleet_waits_longer_for_a_slow_server(heartbeats_per_s: float, part_s: float) -> None:
+    @in_virtual_time
+    async def start() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server(heartbeats=HeartbeatSettings(max_per_second=heartbeats_per_s))
+            fleet = AFleet(cluster, server, 1)
+            await until(lambda: fleet.ready_count == 1, what="it is ready", within_s=60.0)
+            await pass_time(1.0)
+
+            assert part_s <= fleet.clients[0].servers.max_part_s <= 2 * part_s
+
+    start()
 
 
 def count_running(server: OneServer) -> int:

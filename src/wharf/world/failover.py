@@ -14,7 +14,7 @@ import msgspec
 from wharf.world.ports import World
 
 MAX_PART_S: Final = 2.5
-"""The longest wait for the reply of one address while another one is untried.
+"""The longest wait for the reply of one address while another one is untried, unless the caller sets a longer one.
 
 Protects callers from a frozen server: half a second remains of the three in which a node must reach another server.
 """
@@ -40,6 +40,8 @@ class FailoverAddresses:
     def __init__(self, world: World, count: int) -> None:
         assert count > 0, "a service needs an address"
         self.count = count
+        self.max_part_s = MAX_PART_S
+        """The longest wait for the reply of one address while another one is untried. Callers of slow services set more."""
         self.current = 0
         """Position of the address that calls use first."""
         self._world = world
@@ -156,5 +158,5 @@ class CallBudget:
         self._untried.remove(position)
         timeout_s = self.remaining_s
         if untried_count > 1:
-            timeout_s = min(timeout_s / untried_count, MAX_PART_S)
+            timeout_s = min(timeout_s / untried_count, self._addresses.max_part_s)
         return Attempt(position, max(timeout_s, MIN_PART_S), self._addresses.get_reply_count(position))

@@ -658,6 +658,7 @@ async def test_an_allocation_of_a_purged_job_does_not_get_the_tasks_of_a_later_j
         (version,) = server.replica.iter_all(JOB_VERSIONS)
         later = JOB_VERSIONS.build_put(replace(version, create_index=WRITE_INDEX))
         await server.server.writer.commit(Write("job-registered", Cause(CauseKind.REQUEST), [later]))
+        await server.server.writer.catch_up()
         second = await server.client.node_agents.fetch_assignments(node.id, node.secret_id, [allocation.id])
 
         assert [assignment.job is not None for assignment in (*first, *second)] == [True, False]

@@ -5,7 +5,13 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wharf.cluster.controllers.reception import MAX_GAP_S, MAX_RECOVERY_S, MAX_SOURCES, ReceptionClock
+from wharf.cluster.controllers.reception import (
+    MAX_GAP_S,
+    MAX_PEER_SILENCE_S,
+    MAX_RECOVERY_S,
+    MAX_SOURCES,
+    ReceptionClock,
+)
 
 MAX_PAUSE_S = 100.0
 
@@ -132,6 +138,51 @@ def test_a_brain_that_is_busy_all_the_time_does_not_pause_the_clock_for_ever() -
         clock.read_s(4.0 * count)
 
     assert clock.read_s(1_000.0) == 1_000.0 - MAX_PAUSE_S
+
+
+def test_the_clock_advances_only_to_the_time_for_which_a_pulse_vouches() -> None:
+    clock = make_clock()
+    clock.record_pulse("api", 1.0)
+
+    clock.record_pulse("api", 3.0, delay_s=1.5)
+
+    assert (clock.read_s(3.0), clock.read_ahead_s(3.0)) == (1.5, 3.0)
+
+
+def test_a_process_that_is_always_late_pauses_the_clock_first_and_then_delays_it_by_as_much() -> None:
+    clock = make_clock()
+    clock.record_pulse("api", 0.0)
+    readings_s = []
+    for second in range(1, 1_001):
+        clock.record_pulse("api", float(second), delay_s=min(second, 8.0))
+        readings_s.append(clock.read_s(float(second)))
+
+    assert readings_s[int(MAX_PAUSE_S) - 1] <= MAX_GAP_S
+    # With an empty budget, each minute counts as one minute.
+    assert [readings_s[second - 1] - readings_s[399] for second in (460, 700, 1_000)] == [60.0, 300.0, 600.0]
+
+
+def test_a_silent_process_of_another_server_pauses_the_clock_for_a_limited_time() -> None:
+    clock = make_clock()
+    for second in range(11):
+        clock.record_pulse("api", float(second))
+        clock.record_pulse("m2/api", float(second), member_id="m2")
+
+    assert pass_time(clock, 10, 9 + int(MAX_PEER_SILENCE_S), "api") == 0.0
+    pass_time(clock, 9 + int(MAX_PEER_SILENCE_S), 11 + int(MAX_PEER_SILENCE_S) + int(MAX_RECOVERY_S), "api")
+
+    start_s = 11 + int(MAX_PEER_SILENCE_S) + int(MAX_RECOVERY_S)
+    assert pass_time(clock, start_s, start_s + 20, "api") == 20.0
+
+
+def test_a_server_that_left_the_cluster_does_not_pause_the_clock() -> None:
+    clock = make_clock()
+    for member_id in ("m2", "m3"):
+        clock.record_pulse(f"{member_id}/api", 1.0, member_id=member_id)
+
+    clock.retain_members(["m3"])
+
+    assert (clock.measure_silence_s("m2", 2.0), clock.measure_silence_s("m3", 2.0)) == (None, 1.0)
 
 
 def test_a_new_term_begins_without_an_outage() -> None:

@@ -3,16 +3,27 @@
 import asyncio
 from typing import Any, Final
 
+import msgspec
+import pytest
+
 from tests.kit.cluster import ACluster, OneServer
+from tests.kit.exchange import InMemoryTransport, build_scope
 from tests.kit.state import a_node
-from tests.kit.virtual_time import in_virtual_time, pass_time
+from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from wharf.cluster.controllers.heartbeats import HeartbeatSettings
-from wharf.cluster.server.duties.isolation import MAX_ISOLATION_S
-from wharf.cluster.server.rpc.handlers.nodes import RECORD_HEARTBEAT, HeartbeatRequest
-from wharf.cluster.server.rpc.pulse import send_pulses
+from wharf.cluster.server.duties.isolation import MAX_ISOLATION_S, MAX_PEER_ISOLATION_S
+from wharf.cluster.server.rpc.handlers.nodes import RECORD_HEARTBEAT, RECORD_HEARTBEATS, HeartbeatRequest
+from wharf.cluster.server.rpc.leader_client import LeaderClient
+from wharf.cluster.server.rpc.method import RpcReply
+from wharf.cluster.server.rpc.pulse import PulseSender
 from wharf.cluster.state.tables import MEMBERS, NODES
+from wharf.contract.client import NO_RETRIES, AsyncClient, ClientReply, ClientRequest, Unreachable
 from wharf.contract.model.cluster import Member
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
+from wharf.contract.model.refusal import RefusalCode
+from wharf.contract.model.secrets import hash_secret
+from wharf.node.credentials import NodeCredentials
+from wharf.node.fake_node import FakeMachine, FakeNode
 
 HEARTBEATS: Final = HeartbeatSettings(min_ttl_s=10.0, grace_s=5.0, failover_ttl_s=120.0)
 MAX_DEADLINE_S: Final = 2 * 10.0 + 5.0
@@ -20,10 +31,23 @@ MAX_DEADLINE_S: Final = 2 * 10.0 + 5.0
 
 
 class ApiProcess:
-    """Sends pulses to the brain like an api process, until it is killed."""
+    """Sends pulses like an api process, until it is killed. It is `lag_s` behind with everything that arrives."""
 
-    def __init__(self, cluster: ACluster, server: OneServer, name: str = "api") -> None:
-        self._task: asyncio.Task[Any] = cluster.start(send_pulses(name, server.rpc_dispatcher), name=name)
+    def __init__(self, cluster: ACluster, server: OneServer, name: str = "api", *, lag_s: float = 0.0) -> None:
+        self.lag_s = lag_s
+        sender = PulseSender(
+            server.world,
+            name,
+            member_id=server.name,
+            own_brain=server.rpc_dispatcher,
+            leader=server.server.leader,
+            heartbeats=server.server.heartbeats,
+            probe=self._wait_for_lag,
+        )
+        self._task: asyncio.Task[Any] = cluster.start(sender.run(), name=name)
+
+    async def _wait_for_lag(self) -> None:
+        await pass_time(self.lag_s)
 
     async def kill(self) -> None:
         self._task.cancel()
@@ -150,3 +174,170 @@ async def test_the_only_server_leads_on_while_no_call_can_reach_it() -> None:
         await pass_time(60.0)
 
         assert server.brain.is_leading
+
+
+@in_virtual_time
+async def test_a_leader_that_no_other_server_reaches_gives_its_leadership_to_one_that_is_still_a_member() -> None:
+    async with ACluster() as cluster:
+        first = await cluster.a_server("m1", heartbeats=HEARTBEATS)
+        second = await cluster.a_server("m2", leads=False)
+        member = Member(id="m2", address="m2:4646", create_index=WRITE_INDEX)
+        await first.server.writer.commit(Write("joined", Cause(CauseKind.LEASE), [MEMBERS.build_put(member)]))
+        ApiProcess(cluster, first)
+        peer = ApiProcess(cluster, second)
+        await pass_time(5.0)
+
+        await peer.kill()
+        await pass_time(MAX_PEER_ISOLATION_S - 2.0)
+        is_leading_before = first.brain.is_leading
+        await pass_time(4.0)
+
+        assert (is_leading_before, first.brain.is_leading) == (True, False)
+        assert first.election.term is not None
+        assert first.election.term.successor == "m2"
+
+
+@in_virtual_time
+async def test_a_leader_leads_on_while_another_server_reaches_it_or_was_never_heard() -> None:
+    async with ACluster() as cluster:
+        first = await cluster.a_server("m1", heartbeats=HEARTBEATS)
+        second = await cluster.a_server("m2", leads=False)
+        for member_id in ("m2", "m3"):
+            member = Member(id=member_id, address=f"{member_id}:4646", create_index=WRITE_INDEX)
+            await first.server.writer.commit(Write("joined", Cause(CauseKind.LEASE), [MEMBERS.build_put(member)]))
+        ApiProcess(cluster, first)
+        peer = ApiProcess(cluster, second)
+        await pass_time(60.0)
+        await peer.kill()
+        await pass_time(60.0)  # The server m3, which has an older version, never sends pulses.
+
+        assert first.brain.is_leading
+
+
+class LateTransport(InMemoryTransport):
+    """A transport to an api process that handles each request `lag_s` after it arrived, even if its caller has gone."""
+
+    def __init__(self, cluster: ACluster, server: OneServer) -> None:
+        super().__init__(server.api)
+        self._cluster = cluster
+        self.lag_s = 0.0
+
+    async def send(self, request: ClientRequest) -> ClientReply:
+        unlimited = msgspec.structs.replace(request, timeout_s=1_000.0)
+        handling = self._cluster.start(self._handle(unlimited), name="late request")
+        try:
+            async with asyncio.timeout(request.timeout_s):
+                return await asyncio.shield(handling)
+        except TimeoutError as error:
+            raise Unreachable("no reply in time", is_sent=True) from error
+
+    async def _handle(self, request: ClientRequest) -> ClientReply:
+        await pass_time(self.lag_s)
+        return await super().send(request)
+
+
+@pytest.mark.parametrize("lag_s", [2.5, 6.0, 9.0, 25.0])
+def test_a_server_that_handles_everything_late_loses_no_node(lag_s: float) -> None:
+    @in_virtual_time
+    async def stay_ready() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server(heartbeats=HEARTBEATS)
+            world = cluster.world("nodes")
+            for number in range(5):
+                transport = LateTransport(cluster, server)
+                client = AsyncClient(world, [transport], retry_policy=NO_RETRIES)
+                identity = NodeCredentials(world.new_id(), world.new_secret())
+                node = FakeNode(world, client, FakeMachine(name=f"node-{number}"), identity=identity)
+                cluster.start(node.run(), name=f"node {number}")
+                await until(node.is_registered.is_set, what="the node is registered")
+                transport.lag_s = lag_s
+            ApiProcess(cluster, server, lag_s=lag_s)
+
+            await pass_time(15 * 60.0)  # Three times as long as pauses last.
+
+            nodes = list(server.replica.iter_all(NODES))
+            assert [node.status for node in nodes] == ["ready"] * 5
+            assert {node.last_missed_heartbeat_index for node in nodes} == {0}
+
+    stay_ready()
+
+
+@in_virtual_time
+async def test_a_dead_node_is_down_at_last_although_the_server_handles_everything_late() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(heartbeats=HEARTBEATS)
+        ApiProcess(cluster, server, lag_s=9.0)
+        await register(server)
+
+        await pass_time(HEARTBEATS.failover_ttl_s + MAX_DEADLINE_S + 30.0)
+
+        assert get_status(server) == "down"
+
+
+@in_virtual_time
+async def test_heartbeats_that_arrive_during_a_call_share_the_next_one() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(heartbeats=HEARTBEATS)
+        nodes = [a_node(f"node-{number}") for number in range(20)]
+        for node in nodes:
+            await server.brain.node_monitor.register_node(node)
+            await server.server.leader.call(RECORD_HEARTBEAT, HeartbeatRequest(node.id))
+        transport = CountingTransport(server)
+        server.server.leader = LeaderClient(server.replica, server.name, transport, cluster)
+
+        leases = await asyncio.gather(*(server.server.heartbeats.record(node.id) for node in nodes))
+
+        assert 1 <= len(transport.calls) <= 2
+        assert set(transport.calls) == {RECORD_HEARTBEATS.name}
+        assert all(lease.ttl_s >= HEARTBEATS.min_ttl_s for lease in leases)
+
+
+class CountingTransport:
+    """Records which methods of the brain are called. Each call takes a while."""
+
+    def __init__(self, server: OneServer) -> None:
+        self._server = server
+        self.calls: list[str] = []
+
+    async def call(self, name: str, body: bytes) -> RpcReply:
+        self.calls.append(name)
+        await pass_time(0.1)
+        return await self._server.rpc_dispatcher.call(name, body)
+
+
+@in_virtual_time
+async def test_a_heartbeat_to_a_leader_of_an_older_version_is_sent_alone() -> None:
+    class OldTransport(CountingTransport):
+        async def call(self, name: str, body: bytes) -> RpcReply:
+            if name == RECORD_HEARTBEATS.name:
+                return RpcReply(code=RefusalCode.INVALID, text="unknown RPC method")
+            return await super().call(name, body)
+
+    async with ACluster() as cluster:
+        server = await cluster.a_server(heartbeats=HEARTBEATS)
+        await register(server)
+        server.server.leader = LeaderClient(server.replica, server.name, OldTransport(server), cluster)
+
+        lease = await server.server.heartbeats.record("node-1")
+
+        assert lease.ttl_s >= HEARTBEATS.min_ttl_s
+
+
+@in_virtual_time
+async def test_a_heartbeat_whose_caller_has_gone_counts() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(heartbeats=HEARTBEATS)
+        secret = "the secret of the node"
+        await server.brain.node_monitor.register_node(a_node(secret_digest=hash_secret(secret)))
+        headers = {"content-length": "0", "x-cluster-node-secret": secret}
+        scope = build_scope("PUT", "/v1/node/node-1/heartbeat", query="", headers=headers)
+
+        async def receive() -> dict[str, str]:
+            return {"type": "http.disconnect"}
+
+        async def send(_message: Any) -> None:
+            return
+
+        await server.api(scope, receive, send)
+
+        assert get_status(server) == "ready"

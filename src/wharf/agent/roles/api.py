@@ -4,7 +4,7 @@ import asyncio
 import os
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from wharf.agent.access_control import build_caller_authenticator, open_keyring
 from wharf.agent.errors import StartupError
@@ -24,15 +24,20 @@ from wharf.cluster.server.node_channels.directory import HeldNodesReporter, Proc
 from wharf.cluster.server.relay import RequestRelay
 from wharf.cluster.server.rpc.http import HttpPeerTransports
 from wharf.cluster.server.rpc.leader_client import LeaderClient
-from wharf.cluster.server.rpc.pulse import send_pulses
+from wharf.cluster.server.rpc.pulse import PulseSender
 from wharf.cluster.server.rpc.socket import BrainSocketClient
 from wharf.cluster.server.server import Server
+from wharf.contract.client.liveness import PROBE_PATH
 from wharf.contract.client.relay.port import Relay
 from wharf.contract.client.relay.websockets import WebSocketRelay
 from wharf.contract.client.transport import UNIX_SCHEME, Transport
+from wharf.world.unix_sockets import shorten_socket_path
 
 if TYPE_CHECKING:
     from wharf.agent.http.limits import ApiLimits
+
+MAX_PROBE_REPLY_BYTES: Final = 65_536
+"""How much of the reply to a request to the own process is read."""
 
 
 def get_socket_name(process: str) -> str:
@@ -148,7 +153,17 @@ async def _serve(context: ProcessContext, server: Server, port: HttpServer, limi
         await limits.open()
     await port.open()
     context.report_ready(address=context.order.address)
-    pulses = context.world.start_task(send_pulses(context.order.name, server.brain_transport), name="pulses")
+    socket_path = Path(context.order.data_folder) / get_socket_name(context.order.name)
+    pulse_sender = PulseSender(
+        context.world,
+        context.order.name,
+        member_id=server.identity.member_id,
+        own_brain=server.brain_transport,
+        leader=server.leader,
+        heartbeats=server.heartbeats,
+        probe=lambda: _probe_own_process(socket_path),
+    )
+    pulses = context.world.start_task(pulse_sender.run(), name="pulses")
     preparing = context.world.start_task(asyncio.to_thread(documents.prepare_documents), name="documents")
     try:
         await port.serve(context.stopping)
@@ -157,3 +172,19 @@ async def _serve(context: ProcessContext, server: Server, port: HttpServer, limi
         if limits is not None:
             await limits.close()
     await asyncio.wait([preparing])
+
+
+async def _probe_own_process(socket_path: Path) -> None:
+    """Send a request to this process over a new connection, as a node sends a heartbeat, and wait for the reply.
+
+    The request waits behind everything that arrived before it. Any reply shows how far the process is, also a refusal.
+    Raises `OSError` if there is none.
+    """
+    with shorten_socket_path(socket_path) as address:
+        reader, writer = await asyncio.open_unix_connection(address)
+    try:
+        writer.write(f"GET {PROBE_PATH} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
+        if not await reader.read(MAX_PROBE_REPLY_BYTES):
+            raise ConnectionResetError("the connection was closed without a reply")
+    finally:
+        writer.close()

@@ -15,6 +15,7 @@ from wharf.cluster.server.metrics import RequestMeter
 from wharf.cluster.server.node_channels.connections import LocalNodeChannels
 from wharf.cluster.server.node_channels.port import NodeChannels
 from wharf.cluster.server.relay import RequestRelay
+from wharf.cluster.server.rpc.heartbeats import HeartbeatForwarder
 from wharf.cluster.server.rpc.leader_client import LeaderClient
 from wharf.cluster.server.rpc.method import RpcTransport
 from wharf.cluster.server.security.access_services import AccessServices
@@ -69,6 +70,8 @@ class Server:
         self.follower = Follower(world, engine, self.replica)
         self.reader = Reader(world, engine, self.follower)
         self.writer = Writer(world, engine, self.follower)
+        self.heartbeats = HeartbeatForwarder(world, lambda: self.leader)
+        """Passes heartbeats of nodes to the leader."""
         self.bootstrap = ClusterBootstrap(self.follower, self.writer, scheduler=scheduler)
         self.events: EventFeed | None = None
         """The source of event streams; `None` if this process serves none. Set by the wiring."""

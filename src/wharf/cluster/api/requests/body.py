@@ -34,9 +34,12 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], max_body_b
     """Return the whole request body.
 
     Raises `Refusal` if it is too large, `ClientDisconnected` if it is incomplete, `BodyTimeout` if it arrives too
-    slowly.
+    slowly. A request without a body is complete even if its caller has disconnected: a heartbeat that waited for too
+    long on a slow server counts all the same.
     """
     content_length = headers.get(b"content-length", b"")
+    if content_length == b"0":
+        return b""
     if content_length.isdigit() and (len(content_length) > MAX_LENGTH_DIGITS or int(content_length) > max_body_bytes):
         raise build_too_large_refusal(max_body_bytes)
     first = await _receive_part(receive)

@@ -1,6 +1,7 @@
 """A duty of the leader: gives up the leadership if no call can reach this brain, and another server may lead.
 
-All calls to the leader, also those of other servers, pass through the api processes of its server.
+All calls to the leader, also those of other servers, pass through the api processes of its server. The network may also
+drop the calls of all other servers.
 """
 
 import asyncio
@@ -15,6 +16,12 @@ MAX_ISOLATION_S: Final = 8.0
 
 An api process that was killed or hangs is replaced sooner. One that is busy may be silent for a minute.
 """
+MAX_PEER_ISOLATION_S: Final = 12.0
+"""How long no other server may reach the leader, although all of them are members of the cluster.
+
+Longer than the lease of a member, 9 s: a server that is frozen or dead is no member any more after that. One that still
+renews its lease but does not reach the leader shows that the leader is cut off.
+"""
 
 
 class IsolationDuty:
@@ -27,7 +34,11 @@ class IsolationDuty:
     async def run(self) -> None:
         """Check at short intervals, while this server leads, whether another server should lead."""
         while self._brain.is_leading:
-            if self._brain.node_monitor.measure_isolation_s() >= MAX_ISOLATION_S:
+            monitor = self._brain.node_monitor
+            if (
+                monitor.measure_isolation_s() >= MAX_ISOLATION_S
+                or monitor.measure_peer_isolation_s() >= MAX_PEER_ISOLATION_S
+            ):
                 await self._transfer()
             await asyncio.sleep(PULSE_INTERVAL_S)
 

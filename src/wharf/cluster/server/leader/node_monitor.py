@@ -25,7 +25,7 @@ from wharf.cluster.server.log.follower import Follower
 from wharf.cluster.server.log.preview import get_current_preview
 from wharf.cluster.server.log.writer import Writer
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import NODES
+from wharf.cluster.state.tables import LEADER, MEMBERS, NODES
 from wharf.contract.model.nodes.node import Node, NodeStatus
 from wharf.contract.model.refusal import Refusal, RefusalCode, no_leader
 from wharf.contract.model.times import DecisionContext
@@ -121,7 +121,7 @@ class NodeMonitor:
 
         Keep the deadlines of nodes that have sent a heartbeat already.
         """
-        replica, now_s = self._follower.replica, self._read_clock_s()
+        replica, now_s = self._follower.replica, self._read_clock_ahead_s()
         for node in replica.iter_all(NODES):
             if node.status is not NodeStatus.DOWN and not self.heartbeats.is_expected(node.id):
                 self.heartbeats.grant_failover_ttl(node.id, now_s)
@@ -135,13 +135,21 @@ class NodeMonitor:
 
     # -- reception of heartbeats -----------------------------------------------------------------------------------
 
-    def record_pulse(self, process: str) -> None:
-        """Record that an api process of this server can receive heartbeats, also while this server does not lead."""
-        self._reception.record_pulse(process, self._world.monotonic_s())
+    def record_pulse(self, process: str, *, delay_s: float = 0.0, member_id: str = "") -> None:
+        """Record that all heartbeats which arrived at an api process until `delay_s` ago have been received here.
+
+        `member_id`: the other server that the process belongs to. Pulses of this server count also while it does not lead.
+        """
+        now_s = self._world.monotonic_s()
+        if not member_id:
+            self._reception.record_pulse(process, now_s, delay_s=delay_s)
+        elif self._term.is_leading:
+            self._reception.record_pulse(f"{member_id}/{process}", now_s, delay_s=delay_s, member_id=member_id)
 
     async def run_reception_clock(self) -> None:
         """Read the clock at short intervals, until cancelled. A longer interval shows that the brain did not run."""
         while True:
+            self._reception.retain_members(self._list_other_members())
             self._read_clock_s()
             await asyncio.sleep(PULSE_INTERVAL_S)
 
@@ -149,6 +157,29 @@ class NodeMonitor:
         """Return for how long no call could reach this brain, because all api processes of its server were silent."""
         self._read_clock_s()  # A stall of the brain itself is no silence of others.
         return self._reception.measure_isolation_s(self._world.monotonic_s())
+
+    def measure_peer_isolation_s(self) -> float:
+        """Return for how long no other server has reached this brain, although all of them are members of the cluster.
+
+        0 if there is no other server, or one that has sent no pulse in this term, such as one of an older version.
+        """
+        self._read_clock_s()
+        now_s = self._world.monotonic_s()
+        silences_s = [
+            self._reception.measure_silence_s(member_id, now_s) or 0.0 for member_id in self._list_other_members()
+        ]
+        return min(silences_s, default=0.0)
+
+    def _list_other_members(self) -> list[str]:
+        """Return the ids of all members of the cluster except the leader, which is this server while it leads."""
+        leader = self._follower.replica.get(LEADER)
+        own_id = leader.member_id if leader is not None else ""
+        return [member.id for member in self._follower.replica.iter_all(MEMBERS) if member.id != own_id]
+
+    def _read_clock_ahead_s(self) -> float:
+        """Return the time from which a new heartbeat deadline counts."""
+        self._read_clock_s()
+        return self._reception.read_ahead_s(self._world.monotonic_s())
 
     def _read_clock_s(self) -> float:
         """Return the time of heartbeat deadlines. Logs the beginning and the end of an outage."""
@@ -240,10 +271,33 @@ class NodeMonitor:
             raise no_leader()
         node = self._follower.replica.get(NODES, node_id)
         written = status.NodeWriteResult(0, reports_from=node.reports_from if node is not None else 0)
+        if node is not None and node.status is not NodeStatus.DOWN:
+            self._renew_heartbeat(node_id)  # The node is alive, however long the write takes.
         if node is None or node.status is not NodeStatus.READY:
             operation = partial(_mark_reachable, node_id, self._term.max_evaluations)
             written = await self._write(NodeWriteKind.STATUS, node_id, operation)
         return await self._request_full_report(node_id, written), self._renew_heartbeat(node_id)
+
+    def record_heartbeats(self, node_ids: Sequence[str]) -> list[tuple[status.NodeWriteResult, float] | None]:
+        """Restart the deadlines of many nodes at once. Return the result and the TTL in seconds of each.
+
+        `None` for a node about which something must be written or requested: it needs `record_heartbeat`. Raises
+        `Refusal` if this server does not lead.
+        """
+        if not self._term.is_leading:
+            raise no_leader()
+        results: list[tuple[status.NodeWriteResult, float] | None] = []
+        for node_id in node_ids:
+            node = self._follower.replica.get(NODES, node_id)
+            if node is None or node.status is NodeStatus.DOWN:
+                results.append(None)
+                continue
+            ttl_s = self._renew_heartbeat(node_id)
+            if node.status is NodeStatus.READY and not self._must_report_all(node_id):
+                results.append((status.NodeWriteResult(0, reports_from=node.reports_from), ttl_s))
+            else:
+                results.append(None)
+        return results
 
     async def _write(self, kind: NodeWriteKind, node_id: str, operation: NodeOperation) -> status.NodeWriteResult:
         """Commit what the operation decides, in one write with those of other nodes if possible, else alone."""
@@ -286,7 +340,7 @@ class NodeMonitor:
     def _renew_heartbeat(self, node_id: str) -> float:
         """Start a new heartbeat deadline for the node and return its TTL in seconds."""
         self._on_heartbeat()
-        return self.heartbeats.record_heartbeat(node_id, self._read_clock_s())
+        return self.heartbeats.record_heartbeat(node_id, self._read_clock_ahead_s())
 
     async def record_reports(
         self,

@@ -81,12 +81,12 @@ class LeaderClient:
     @asynccontextmanager
     async def _end_on_leader_change(self) -> AsyncIterator[None]:
         """Return a context manager that raises `TimeoutError` some time after another member became the leader."""
-        loop, former_id = asyncio.get_running_loop(), self._get_leader_id()
+        loop, former_id = asyncio.get_running_loop(), self.get_leader_id()
         limit = asyncio.timeout(None)
 
         def check_leader() -> None:
             subscription.rearm()
-            if not subscription.is_closed and limit.when() is None and self._get_leader_id() not in ("", former_id):
+            if not subscription.is_closed and limit.when() is None and self.get_leader_id() not in ("", former_id):
                 limit.reschedule(loop.time() + LEADER_CHANGE_GRACE_S)
 
         def on_change() -> None:
@@ -99,7 +99,7 @@ class LeaderClient:
         finally:
             subscription.close()
 
-    def _get_leader_id(self) -> str:
+    def get_leader_id(self) -> str:
         """Return the id of the leading member, or an empty text if there is none."""
         leader = self._replica.get(LEADER)
         return leader.member_id if leader is not None else ""

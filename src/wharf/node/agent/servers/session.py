@@ -21,6 +21,7 @@ from wharf.node.agent.servers.reports import AssignmentHandler, ReportQueue
 from wharf.node.credentials import NodeCredentials
 from wharf.world import World
 from wharf.world.backoff import Backoff
+from wharf.world.failover import MAX_PART_S
 from wharf.world.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
@@ -32,8 +33,8 @@ MAX_RETRY_DELAY_S: Final = 10.0
 MAX_URGENT_RETRY_DELAY_S: Final = 3.0
 """The longest delay before a heartbeat or report is repeated. Servers grant 10 s beyond the TTL, so several heartbeats must
 fit; and they place allocations on resources that they consider free until a report says otherwise."""
-HEARTBEAT_RETRY_PART: Final = 0.05
-"""A failed heartbeat is repeated after this part of the TTL, or half of it, if that is longer than the usual delay. Servers
+RETRY_PART: Final = 0.05
+"""A failed heartbeat or report is repeated after this part of the TTL, or half of it, if that is longer than the usual delay. Servers
 grant a fifth of the TTL, so several heartbeats fit. Limits the load while no server leads."""
 RETURN_SPREAD_PART: Final = 0.1
 """Nodes that lost their servers request assignments again within this part of their TTL. The TTL grows with the fleet, so
@@ -50,6 +51,14 @@ HEARTBEAT_TIMEOUT_S: Final = 10.0
 A frozen server or a dropped network answers nothing. The first server has 2.5 s, so that a node with several servers
 is on another one within 3 s. The next heartbeat begins there.
 """
+HEARTBEAT_TIMEOUT_PART: Final = 0.1
+"""A heartbeat has this part of the TTL, if that is longer. Servers are slow while a large fleet returns to them, and a
+repeated heartbeat makes them slower. Servers grant a fifth of the TTL."""
+MAX_SERVER_PART: Final = 0.05
+"""A server has this part of the TTL for its reply before another one is tried, if that is longer than 2.5 s. Moving a large
+fleet from a slow server to another one would make both slower. 2.5 s remain for a TTL of up to 50 s."""
+MIN_HEARTBEAT_WAIT_PART: Final = 0.1
+"""The shortest wait between two heartbeats, as a part of the TTL, if the reply took almost as long as the TTL."""
 MAX_ASSIGNMENTS_PER_FETCH: Final = 1_000
 """Limit of one request; each assignment contains its job. Servers refuse more than ten times as many."""
 
@@ -123,7 +132,7 @@ class ServerSession:
     async def _register(self) -> float:
         """Register and send a first heartbeat; repeat until a server accepts both.
 
-        Return the seconds until the next heartbeat is due. Each failure is passed to the handler as server silence.
+        Return the seconds until the next heartbeat. Each failure is passed to the handler as server silence.
         """
         last_error, backoff = "", self._create_backoff()
         while True:
@@ -146,10 +155,14 @@ class ServerSession:
     async def _send_heartbeat(self) -> float:
         """Send a heartbeat. Return the seconds until the next one is due. Raises `Refusal` and `Unreachable`.
 
-        The reply may request a full report or higher report numbers.
+        The TTL counts from the time at which the heartbeat was sent: the server received it later, so the next one is in
+        time even if this reply took long. The reply may request a full report or higher report numbers.
         """
+        sent_s = self._world.monotonic_s()
         reply = await self._client.node_agents.send_heartbeat(
-            self._identity.id, self._identity.secret_id, timeout_s=HEARTBEAT_TIMEOUT_S
+            self._identity.id,
+            self._identity.secret_id,
+            timeout_s=max(HEARTBEAT_TIMEOUT_S, self._ttl_s * HEARTBEAT_TIMEOUT_PART),
         )
         self._last_reply_s = self._world.monotonic_s()
         self._handler.on_server_contact()
@@ -158,7 +171,8 @@ class ServerSession:
             self._reports.request_full_report()
             self._has_changes.set()
         self._ttl_s = reply.heartbeat_ttl / SECOND
-        return self._ttl_s
+        self._client.servers.max_part_s = max(MAX_PART_S, self._ttl_s * MAX_SERVER_PART)
+        return max(self._ttl_s - (self._last_reply_s - sent_s), self._ttl_s * MIN_HEARTBEAT_WAIT_PART)
 
     async def _run_heartbeats(self, first_wait_s: float) -> None:
         """Send heartbeats until canceled, the first after `first_wait_s`; register again if servers do not know the node.
@@ -177,12 +191,15 @@ class ServerSession:
                     last_error = str(error)
                     log.warning("heartbeat failed node=%s error=%s", self._log_name, error)
                 self._handler.on_server_silence(self._last_reply_s)
-                longer_s = self._ttl_s * HEARTBEAT_RETRY_PART * self._world.random.uniform(0.5, 1.0)
-                wait_s = max(backoff.next_delay_s(get_requested_delay_s(error)), longer_s)
+                wait_s = max(backoff.next_delay_s(get_requested_delay_s(error)), self._draw_retry_delay_s())
                 if isinstance(error, Refusal) and error.code is RefusalCode.NOT_FOUND:
                     # The servers have another state than before, for example from a snapshot; read it from the start.
                     self._index = 0
                     wait_s = await self._register()
+
+    def _draw_retry_delay_s(self) -> float:
+        """Return the shortest delay before a heartbeat or report is repeated. It grows with the TTL, and so with the fleet."""
+        return self._ttl_s * RETRY_PART * self._world.random.uniform(0.5, 1.0)
 
     async def _follow_assignments(self) -> None:
         """Wait for changes of the node's assignments and apply them, until canceled."""
@@ -279,7 +296,7 @@ class ServerSession:
                 log.warning("report of allocations failed node=%s error=%s", self._log_name, error)
                 if isinstance(error, Refusal) and error.code in (RefusalCode.INVALID, RefusalCode.TOO_LARGE):
                     self._reports.on_rejected(is_too_large=error.code is RefusalCode.TOO_LARGE)
-                await asyncio.sleep(backoff.next_delay_s(get_requested_delay_s(error)))
+                await asyncio.sleep(max(backoff.next_delay_s(get_requested_delay_s(error)), self._draw_retry_delay_s()))
                 if isinstance(error, Refusal) and error.code is RefusalCode.INVALID:
                     # If this fails, the next report is rejected too, and it is tried again.
                     with contextlib.suppress(Refusal, Unreachable):

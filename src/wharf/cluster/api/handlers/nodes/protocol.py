@@ -23,10 +23,8 @@ from wharf.cluster.operations.nodes.writes import NodeWriteResult
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.rpc.handlers.nodes import (
     DRAIN_NODE,
-    RECORD_HEARTBEAT,
     RECORD_NODE_REPORT,
     REGISTER_NODE,
-    HeartbeatRequest,
     NodeLease,
     RecordNodeReportRequest,
 )
@@ -181,7 +179,7 @@ class NodeProtocolActions:
         if world.monotonic_s() < self._no_leader_until_s:
             raise no_leader()
         try:
-            lease = await self._server.leader.call(RECORD_HEARTBEAT, HeartbeatRequest(node.id))
+            lease = await self._server.heartbeats.record(node.id)
         except Refusal as refusal:
             if refusal.code is RefusalCode.NO_LEADER:
                 self._no_leader_until_s = world.monotonic_s() + NO_LEADER_CACHE_S

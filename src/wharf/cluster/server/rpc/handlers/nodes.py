@@ -83,6 +83,23 @@ class Pulse(msgspec.Struct, frozen=True):
 
     process: str
     """The name of the api process, such as `api-2`."""
+    delay_s: float = 0.0
+    """All heartbeats that arrived at the process until this time ago have been passed on."""
+    member_id: str = ""
+    """The server of the process, if the pulse goes to the brain of another server."""
+
+
+class HeartbeatsRequest(msgspec.Struct, frozen=True):
+    """The heartbeats of many nodes, which one api process received."""
+
+    node_ids: tuple[str, ...]
+
+
+class NodeLeases(msgspec.Struct, frozen=True):
+    """The replies to the heartbeats of many nodes, in their order."""
+
+    leases: tuple[NodeLease | None, ...]
+    """`None`: the node needs a call of its own, because something must be written or requested."""
 
 
 REPORTS_PER_CLOCK_CHECK: Final = 8
@@ -93,6 +110,7 @@ _decode_report = msgspec.msgpack.Decoder(AllocationReport).decode
 
 REGISTER_NODE: Final = RpcMethod("register-node", Node, NodeLease, is_repeatable=True)
 RECORD_HEARTBEAT: Final = RpcMethod("heartbeat", HeartbeatRequest, NodeLease, is_repeatable=True)
+RECORD_HEARTBEATS: Final = RpcMethod("heartbeats", HeartbeatsRequest, NodeLeases, is_repeatable=True)
 RECORD_NODE_REPORT: Final = RpcMethod(
     "report", RecordNodeReportRequest, NodeWriteResult, is_repeatable=True, received_type=ReceivedNodeReport
 )
@@ -119,9 +137,19 @@ class NodeHandlers:
         written, ttl_s = await self._brain.node_monitor.record_heartbeat(request.node_id)
         return NodeLease(ttl_s, 0, written.must_report, written.reports_from)
 
+    async def record_heartbeats(self, request: HeartbeatsRequest) -> NodeLeases:
+        """Restart the heartbeat TTLs of many nodes and return their leases."""
+        results = self._brain.node_monitor.record_heartbeats(request.node_ids)
+        return NodeLeases(
+            tuple(
+                None if result is None else NodeLease(result[1], reports_from=result[0].reports_from)
+                for result in results
+            )
+        )
+
     async def record_pulse(self, request: Pulse) -> EmptyMessage:
-        """Record that an api process of this server can receive heartbeats."""
-        self._brain.node_monitor.record_pulse(request.process)
+        """Record that an api process can receive heartbeats, and how far it is behind."""
+        self._brain.node_monitor.record_pulse(request.process, delay_s=request.delay_s, member_id=request.member_id)
         return EmptyMessage()
 
     async def record_report(self, request: ReceivedNodeReport) -> NodeWriteResult:
@@ -204,6 +232,7 @@ def build_routes(brain: Brain) -> tuple[RpcRoute, ...]:
     return (
         (REGISTER_NODE, handlers.register_node),
         (RECORD_HEARTBEAT, handlers.record_heartbeat),
+        (RECORD_HEARTBEATS, handlers.record_heartbeats),
         (RECORD_NODE_REPORT, handlers.record_report),
         (SET_ELIGIBILITY, handlers.set_eligibility),
         (DRAIN_NODE, handlers.drain_node),
