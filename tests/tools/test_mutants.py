@@ -36,6 +36,7 @@ def mutate_expression(expression: str) -> set[str]:
         ("f(a, b, c)", {"f(b, a, c)"}),
         ("f(*a, b)", set()),
         ("min(a, b)", {"max(a, b)"}),
+        ("zip(a, b, strict=True)", {"zip(b, a, strict=True)"}),
         ("a if b else c", {"a if (not (b)) else c"}),
         ("[x for x in a if b]", {"[x for x in a if True]"}),
         ("(a, b)", {"(b, a)"}),

@@ -94,3 +94,19 @@ def test_a_streamed_body_is_not_sent_twice(site: str, session: requests.Session)
     Site.refusals_left = 1
 
     assert 403 == session.get(site, data=iter([b""])).status_code
+
+
+def test_an_adapter_needs_no_settings(site: str) -> None:
+    with requests.Session() as session:
+        session.mount("http://", LimitedAdapter())
+
+        assert (session.get(site).content, session.get(site).headers["x-from-cache"]) == (b"the reply", "1")
+
+
+def test_an_adapter_without_a_cache_sends_no_tag(site: str) -> None:
+    with requests.Session() as session:
+        session.mount("http://", LimitedAdapter(has_cache=False))
+        for _ in range(2):
+            session.get(site)
+
+    assert ["", ""] == Site.received_tags

@@ -6,8 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.limits.client.host import Clock, Host
-from wharf.limits.client import ClientPolicy, PrimaryExceeded, SecondaryExceeded, WaitNotice, WaitTooLong
+from wharf.limits.client import (
+    ClientPolicy,
+    MemoryStateStore,
+    PrimaryExceeded,
+    SecondaryExceeded,
+    WaitNotice,
+    WaitTooLong,
+)
 from wharf.limits.client.httpx2_transport import LimitedTransport
+from wharf.limits.client.request_costs import build_account_key
 
 URL = "https://code.example/repos/o/r/issues"
 
@@ -301,3 +309,24 @@ def test_a_client_sends_nothing_while_a_refusal_is_in_force(
                 client.request(action, URL)
 
     assert 0 == host.requests_while_limited
+
+
+def test_a_permit_is_held_until_the_body_of_its_response_is_closed() -> None:
+    host, state_store = Host(Clock()), MemoryStateStore()
+    transport = LimitedTransport(
+        host,
+        state_store=state_store,
+        world=host.clock,  # type: ignore[arg-type]  # the parts of a world that the client uses
+        sleep=host.clock.sleep,
+    )
+
+    def count_permits() -> int:
+        return state_store.update(build_account_key(URL, ""), lambda state: len(state.permits))
+
+    with httpx2.Client(transport=transport) as client, client.stream("GET", URL) as response:
+        permits = [count_permits()]
+        response.read()
+        response.close()
+        permits.append(count_permits())
+
+    assert [*permits, count_permits()] == [1, 0, 0]

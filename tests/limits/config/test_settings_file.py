@@ -8,6 +8,7 @@ import pytest
 from tests.limits.decision_services import DIRECTORY, AdvancingWorld, AsgiCaller, run_async
 from wharf.limits.asgi import LimitsMiddleware
 from wharf.limits.config import LimiterSettings, StoreKind, read_settings
+from wharf.limits.config.file_watcher import WatchedFile
 from wharf.limits.config.settings_file import InvalidUpstream, read_upstream
 from wharf.limits.core.callers.addresses import read_proxies
 from wharf.limits.rate_limiter import LimiterStartError, RateLimiter, load_settings
@@ -185,3 +186,23 @@ def test_rules_with_lint_errors_are_refused(tmp_path: Path) -> None:
 def test_a_text_that_is_not_the_url_of_a_service_is_refused(text: str) -> None:
     with pytest.raises(InvalidUpstream, match="is not the URL of a service"):
         read_upstream(text)
+
+
+def test_an_unchanged_file_is_applied_only_if_that_is_forced(tmp_path: Path) -> None:
+    applied: list[str] = []
+
+    async def apply(text: str) -> None:
+        applied.append(text)
+
+    async def scenario() -> list[bool]:
+        path = tmp_path / "file"
+        missing = WatchedFile(path, "rules", apply)
+        results = [await missing.check(), await missing.check(is_forced=True)]
+        path.write_text("one")
+        file = WatchedFile(path, "rules", apply)
+        results += [await file.check(), await file.check(is_forced=True)]
+        path.write_text("another")
+        return [*results, await file.check(), await file.check()]
+
+    assert run_async(scenario) == [False, False, False, True, True, False]
+    assert applied == ["one", "another"]

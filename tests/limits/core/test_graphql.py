@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from wharf.limits.core.graphql import UNREADABLE_QUERY, QueryCostCalculator, QueryTooComplex
 from wharf.limits.core.request import QueryFacts
@@ -219,3 +220,140 @@ def test_any_query_text_has_a_cost(parts: list[str]) -> None:
 def test_any_body_has_a_cost_or_is_refused(body: bytes) -> None:
     with contextlib.suppress(QueryTooComplex):
         assert QueryCostCalculator(RULES).compute_body_cost(body).cost >= 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text", "message"),
+    [
+        ("tokens_most", 3, "{ a b }", "more than 3 tokens"),
+        ("depth_most", 2, "{ a { b { c } } }", "nested more than 2 levels"),
+        ("depth_most", 3, "{ a(x: [[1]]) }", "nested more than 3 levels"),
+        ("nodes_most", 9, "{ a(first: 10) }", "may return 10 nodes; at most 9"),
+    ],
+)
+def test_a_query_one_step_beyond_a_limit_is_refused(field: str, value: int, text: str, message: str) -> None:
+    strict, enough = (replace(GraphqlRules(), **{field: number}) for number in (value, value + 1))
+
+    with pytest.raises(QueryTooComplex, match=message):
+        QueryCostCalculator(strict).compute_query_cost(text)
+    assert QueryCostCalculator(enough).compute_query_cost(text).cost == 1
+
+
+def test_fragments_are_nested_up_to_the_maximum_depth() -> None:
+    def nest(count: int) -> str:
+        parts = [f"fragment F{n} on X {{ ...F{n + 1} }}" for n in range(count - 1)]
+        return "{ ...F0 } " + " ".join(parts) + f" fragment F{count - 1} on X {{ id }}"
+
+    calculator = QueryCostCalculator(GraphqlRules(depth_most=3))
+
+    assert calculator.compute_query_cost(nest(3)).cost == 1
+    with pytest.raises(QueryTooComplex, match="Fragments are nested more than 3"):
+        calculator.compute_query_cost(nest(4))
+
+
+@pytest.mark.parametrize(("requests", "points"), [(49, 1), (149, 1), (150, 2), (249, 2), (250, 3)])
+def test_the_cost_is_a_hundredth_of_the_requests_rounded_half_up(requests: int, points: int) -> None:
+    fields = " ".join(f"f{number}: a(first: 1) {{ id }}" for number in range(requests))
+
+    assert QueryCostCalculator(GraphqlRules()).compute_query_cost(f"{{ {fields} }}").cost == points
+
+
+@pytest.mark.parametrize(
+    ("page", "variables", "expected"),
+    [
+        ("first: 1", {}, 1),
+        ("first: 100", {}, 100),
+        ("first: 101", {}, 100),
+        ("first: 0", {}, 100),
+        ("last: 7", {}, 7),
+        ("first: 3, last: 7", {}, 7),
+        ("after: 3", {}, 0),
+        ("first: $n", {"n": 1}, 1),
+        ("first: $n", {"n": 0}, 100),
+        ("first: $n", {"n": 100}, 100),
+        ("first: $n", {"n": 101}, 100),
+        ("first: $n", {"n": True}, 100),
+        ("first: $d", {}, 20),
+        ("first: $d", {"d": 30}, 30),
+        ("first: $e", {}, 100),
+    ],
+)
+def test_the_nodes_of_a_query_are_those_of_its_pages(page: str, variables: dict[str, object], expected: int) -> None:
+    text = f"query($n: Int, $d: Int = 20, $e: Int = 1000) {{ a({page}) {{ b(first: 1) }} }}"
+    nodes = 2 * expected or 1
+
+    QueryCostCalculator(GraphqlRules(nodes_most=nodes)).compute_query_cost(text, variables)
+    with pytest.raises(QueryTooComplex, match=f"may return {nodes} nodes"):
+        QueryCostCalculator(GraphqlRules(nodes_most=nodes - 1)).compute_query_cost(text, variables)
+
+
+def test_a_default_page_size_of_three_digits_is_read() -> None:
+    text = "query($n: Int = 100) { a(first: $n) { b(first: 1) } }"
+
+    with pytest.raises(QueryTooComplex, match="may return 200 nodes"):
+        QueryCostCalculator(GraphqlRules(nodes_most=1)).compute_query_cost(text)
+
+
+def test_all_queries_of_an_array_are_added_up() -> None:
+    body = msgspec.json.encode([{"query": "mutation { addComment { id } x }"}, {"query": "{ a }"}])
+
+    assert QueryCostCalculator(RULES).compute_body_cost(body) == QueryFacts(cost=2, points=6, content=1)
+
+
+def test_an_array_of_the_maximum_length_is_accepted() -> None:
+    body = msgspec.json.encode([{"query": "{a}"}] * 100)
+
+    assert QueryCostCalculator(RULES).compute_body_cost(body).cost == 100
+
+
+def test_a_body_of_the_maximum_length_is_accepted() -> None:
+    body = b'{"query": "{a}"}'
+
+    assert QueryCostCalculator(RULES).compute_body_cost(body + b" " * ((1 << 20) - len(body))).cost == 1
+
+
+@pytest.mark.parametrize(("depth", "content"), [(1, 1), (2, 1), (3, 0)])
+def test_content_in_fragments_is_followed_two_levels_deep(depth: int, content: int) -> None:
+    parts = [f"fragment F{n} on M {{ ...F{n + 1} }}" for n in range(1, depth)]
+    text = "mutation { ...F1 } " + " ".join(parts) + f" fragment F{depth} on M {{ addComment {{ id }} }}"
+
+    assert QueryCostCalculator(RULES).compute_query_cost(text).content == content
+
+
+def test_an_operation_is_selected_by_its_name() -> None:
+    text = "query A { a(first: 100) { b(first: 100) } } query B { c } query C { d(first: 1) }"
+    costs = QueryCostCalculator(RULES)
+
+    assert [costs.compute_query_cost(text, {}, name).cost for name in ("A", "B", "unknown", None)] == [1, 1, 1, 1]
+    assert [
+        costs.compute_query_cost("mutation A { addComment } query B { c }", {}, name).content
+        for name in ("A", "B", "x")
+    ] == [1, 0, 1]
+
+
+def test_an_unknown_fragment_costs_nothing() -> None:
+    assert QueryCostCalculator(RULES).compute_query_cost("mutation { ...Nothing }").content == 0
+
+
+@pytest.mark.parametrize("limit", ["MAX_CACHED_QUERIES", "MAX_CACHED_QUERY_CHARACTERS"])
+def test_queries_that_are_not_cached_have_the_same_cost(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setattr(f"wharf.limits.core.graphql.{limit}", 1)
+    costs = QueryCostCalculator(RULES)
+    texts = ["query($n: Int) { r(first: $n) { i(first: 100) { l(first: 1) } } }", "mutation { addComment }"]
+
+    assert [
+        (facts.cost, facts.points)
+        for _ in range(2)
+        for text in texts
+        for n in (2, 50)
+        for facts in [costs.compute_query_cost(text, {"n": n})]
+    ] == [(2, 1), (51, 1), (1, 5), (1, 5)] * 2
+
+
+def test_of_several_operations_the_one_with_most_points_is_charged_then_the_one_with_the_highest_cost() -> None:
+    large = "query A { " + " ".join(f"f{number}: a(first: 1) {{ id }}" for number in range(250)) + " }"
+
+    facts = QueryCostCalculator(RULES).compute_query_cost(large + " mutation B { x } mutation C { addComment }")
+    queries = QueryCostCalculator(RULES).compute_query_cost("query Z { a } " + large)
+
+    assert (facts.points, facts.cost, queries.points, queries.cost) == (5, 1, 1, 3)

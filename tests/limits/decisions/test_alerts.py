@@ -69,6 +69,35 @@ def test_alerts_are_posted_and_an_unreachable_receiver_is_counted_as_a_failure(
     assert "sending alerts to the webhook failed alerts=1" in caplog.text
 
 
+@pytest.mark.parametrize(("status", "failures"), [(b"204 No Content", 0), (b"500 Error", 1), (b"404 Not Found", 1)])
+def test_an_alert_that_the_receiver_refuses_is_a_failure(status: bytes, failures: int) -> None:
+    async def scenario() -> int:
+        async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 %b\r\nContent-Length: 0\r\nConnection: close\r\n\r\n" % status)
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(receive, "127.0.0.1", 0)
+        webhook = Webhook(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/alerts")
+        await webhook.send([Alert("user:ada", "core", 80, 16, 20, 1_800_000_000)])
+        server.close()
+        return webhook.failures
+
+    assert run_async(scenario) == failures
+
+
+def test_too_many_waiting_alerts_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wharf.limits.decisions.alerts.MAX_PENDING_ALERTS", 1)
+    decision_service = make_decision_service(TWENTY_A_MINUTE)
+    decision_service.alerts = AlertQueue()
+    for _ in range(19):
+        send_request(decision_service, AsgiCaller(token=ADA))
+
+    assert decision_service.alerts.dropped_alerts == 1
+    assert [alert.percent for alert in decision_service.alerts.take_pending()] == [80]
+
+
 def test_the_url_of_a_webhook_is_checked() -> None:
     with pytest.raises(InvalidFile, match=r"webhook.url: 'acme' is not a URL: write https://host/path"):
         read_settings('[webhook]\nurl = "acme"', folder=Path())

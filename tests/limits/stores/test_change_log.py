@@ -13,7 +13,8 @@ from tests.limits.stores.contract import Clock, Counter
 from tests.waiting import wait_on_loop_until
 from wharf.limits.core.rule import RuleSet
 from wharf.limits.rules import read_rules
-from wharf.limits.stores import MemoryStore, memory
+from wharf.limits.stores import MemoryStore, RefundReason, memory
+from wharf.limits.stores.change_log import TrackedCounters
 from wharf.world import RealWorld
 
 RULES = read_rules('[[rule]]\nname = "core"\nceiling = 50\n')
@@ -147,3 +148,69 @@ def test_a_reset_counter_counts_once_among_the_counters_of_its_owner(tmp_path: P
         return [await counter.used(a_user(), "mine", path) for path in ("/meta", "/user")]
 
     assert asyncio.run(read_counts()) == [1, 1]
+
+
+CHANGE_RULES = read_rules(
+    'profile = "none"\n[[rule]]\nname = "core"\nresource = "core"\nceiling = 2\n'
+    '[[rule]]\nname = "cpu"\ncounts = "cpu_ms"\nceiling = 50\n'
+)
+
+
+def list_rows(store: MemoryStore) -> dict[str, list[tuple[int, ...] | None]]:
+    keys = ("user:ada", "user:eve")
+    return {name: [table.dump_row(key) for key in keys] for name, table in store.counters.tables.items()}
+
+
+@pytest.mark.parametrize("change", ["take", "refund", "repeated refund", "usage", "reset", "ban", "refusal"])
+def test_every_kind_of_change_is_written(tmp_path: Path, change: str) -> None:
+    notified: list[str] = []
+
+    async def run_process() -> MemoryStore:
+        store = create_store(tmp_path / "counters", CHANGE_RULES)
+        assert isinstance(store.counters, TrackedCounters)
+        await store.open()
+        counter = Counter(store, CHANGE_RULES, Clock())
+        for name in ("first", "second"):
+            await counter.send(a_user("ada"), request_id=name)
+        store.write_changes()
+        store.counters.on_change = lambda: notified.append("change")
+        match change:
+            case "take":
+                await counter.send(a_user("eve"))
+            case "refund":
+                await store.refund("first", RefundReason.UNCHANGED)
+            case "repeated refund":
+                await store.refund("first", RefundReason.UNCHANGED)
+                store.write_changes()
+                assert not await store.refund("first", RefundReason.UNCHANGED)
+            case "usage":
+                await store.add_usage([counter.charge(a_user("ada"), "cpu")], 7)
+            case "reset":
+                await store.reset(iter([counter.charge(a_user("ada"), "core")]))
+            case "ban":
+                await store.ban("app:7", NOON_MS + 5)
+            case _:
+                await counter.send(a_user("ada"))
+        store.write_changes()
+        return store
+
+    store = asyncio.run(run_process())
+    again = create_store(tmp_path / "counters", CHANGE_RULES)
+    asyncio.run(again.load())
+
+    assert (list_rows(again), set(again.counters.bans)) == (list_rows(store), set(store.counters.bans))
+    assert (bool(again.counters.bans), notified) == (change in ("ban", "refusal"), ["change"])
+
+
+def test_a_new_snapshot_deletes_the_files_before_it(tmp_path: Path) -> None:
+    async def run_process() -> list[list[str]]:
+        store = create_store(tmp_path / "counters", CHANGE_RULES)
+        await store.open()
+        names = []
+        for _ in range(3):
+            names.append([file.name for file in list_change_files(tmp_path)])
+            await store.save()
+        await store.close()
+        return names
+
+    assert asyncio.run(run_process()) == [[f"counters.changes.{number}"] for number in (1, 2, 3)]

@@ -104,3 +104,14 @@ def test_2_7_a_request_admitted_by_a_lease_can_be_refunded(tmp_path: Path) -> No
         return first_refund, second_refund, await counter.used(a_user(), "core")
 
     assert run_with_leases(tmp_path, scenario) == (True, False, 0)
+
+
+@pytest.mark.parametrize(("used", "taken"), [(1_780, 1), (1_781, 0)])
+def test_3_5_a_lease_leaves_a_tenth_of_the_limit(tmp_path: Path, used: int, taken: int) -> None:
+    async def scenario(counter: Counter, lease_store: QuotaLeaseStore) -> int:
+        await lease_store.add_usage([counter.charge(a_user(), "hourly")], used)
+        await counter.send(a_user())
+        return lease_store.taken_leases
+
+    # 2,000 are allowed: after a lease of 20, at least 200 must be left.
+    assert run_with_leases(tmp_path, scenario) == taken

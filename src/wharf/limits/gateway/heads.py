@@ -20,7 +20,7 @@ _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?: ([^\r\n\0]*+))
 _REPLY_HEADERS: Final = re.compile(rb"(?:" + _TOKEN + rb"++:[^\r\n\0]*+\r\n)*+")
 _LENGTH: Final = re.compile(rb"\d{1,18}")
 _HOST: Final = re.compile(rb"[\w.~!$&'()*+,;=%:\[\]-]*+")
-_ABSOLUTE: Final = re.compile(rb"https?://([^/?#@]+)(.*)", re.IGNORECASE | re.DOTALL)
+_ABSOLUTE: Final = re.compile(rb"https?://([^/?#@]+)((?:[/?#].*)?)", re.IGNORECASE | re.DOTALL)
 
 CHUNKED: Final = -1
 """The length of a body that is sent in chunks."""

@@ -1,0 +1,366 @@
+"""API insights: which requests belong to an organization, how they are grouped, sorted and paged."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.limits.builders import a_client, a_user, a_workflow, an_installation, anonymous
+from wharf.limits.core.callers.caller import Caller, CallerClass, CredentialKind
+from wharf.limits.core.callers.directory import App, Installation, MemoryDirectory, Organization
+from wharf.limits.decisions.activity import ActivityRow
+from wharf.limits.decisions.insights import InvalidInsightsQuery, compute_insights, read_time_range
+
+MINUTE = 30_000_000  # 2027-01-15T08:00:00Z
+DIRECTORY = MemoryDirectory(
+    organizations={"acme": Organization(login="acme", members=frozenset({"ada"}))},
+    installations={
+        71: Installation(id=71, app=7, account="acme"),
+        72: Installation(id=72, app=7, account="other"),
+    },
+    apps={7: App(id=7, owner="acme"), 8: App(id=8, owner="other")},
+)
+
+
+def make_row(
+    caller: Caller | None = None,
+    endpoint: str = "GET /x",
+    *,
+    minute: int = MINUTE,
+    total: int = 1,
+    primary: int = 0,
+    secondary: int = 0,
+    last_s: int = 0,
+    limited_s: int | None = None,
+) -> ActivityRow:
+    """Return a row; its times are in seconds after `MINUTE`."""
+    start_ms = MINUTE * 60_000
+    limited_ms = 0 if limited_s is None else start_ms + limited_s * 1_000
+    return ActivityRow(
+        minute, caller or a_user(), endpoint, total, primary, secondary, start_ms + last_s * 1_000, limited_ms
+    )
+
+
+def compute(path: str, *rows: ActivityRow, organization: str = "acme", **query: str) -> Any:
+    return compute_insights(rows, DIRECTORY, organization, path, query)
+
+
+def count_total(caller: Caller, path: str = "summary-stats", organization: str = "acme") -> int:
+    total: int = compute(path, make_row(caller), organization=organization)["total_request_count"]
+    return total
+
+
+@pytest.mark.parametrize(
+    ("caller", "expected"),
+    [
+        (an_installation(71), 1),
+        (an_installation(72), 0),  # The app belongs to the organization, but not the installation.
+        (an_installation(99), 0),
+        (a_workflow(), 1),
+        (a_user("ada"), 1),
+        (a_user("eve"), 0),
+        (a_user("eve", app="app:7"), 1),
+        (a_user("eve", app="app:8"), 0),
+        (a_user("eve", app="app:9"), 0),
+        (a_client(), 1),
+        (anonymous(), 0),
+    ],
+)
+def test_requests_of_members_apps_and_installations_belong_to_an_organization(caller: Caller, expected: int) -> None:
+    assert count_total(caller) == expected
+
+
+def test_an_unknown_organization_has_no_members() -> None:
+    assert (count_total(a_user("ada"), organization="nobody"), count_total(a_workflow(), organization="acm")) == (0, 0)
+
+
+def test_each_caller_is_looked_up_by_owner_app_and_token() -> None:
+    rows = [
+        make_row(a_user("eve", token="t1")),
+        make_row(a_user("eve", token="t1", app="app:7")),
+        make_row(a_user("ada", token="t1")),
+        make_row(a_user("eve", token="t1")),
+    ]
+
+    assert compute("summary-stats", *rows)["total_request_count"] == 2
+
+
+def test_a_summary_adds_up_all_requests_and_refusals() -> None:
+    rows = [make_row(total=9, primary=2, secondary=1), make_row(total=5, secondary=3), make_row(a_user("eve"))]
+
+    assert compute("/summary-stats/", *rows) == {
+        "total_request_count": 14,
+        "rate_limited_request_count": 6,
+        "secondary_limited_request_count": 4,
+    }
+
+
+@pytest.mark.parametrize(
+    ("actor", "expected"),
+    [
+        ("", 15),
+        ("/users/ada", 7),
+        ("/users/eve", 0),
+        ("/ada", 7),
+        ("/classic_pat/t1", 1),
+        ("/oauth_app/8", 2),
+        ("/oauth_app/t1", 2),
+        ("/github_app_user_to_server/7", 4),
+        ("/installation/71", 8),
+        ("/installation/7", 8),
+        ("/installation/8", 0),
+        ("/oauth_app/7", 0),
+        ("/classic_pat/", 0),
+    ],
+)
+def test_a_path_can_name_one_actor(actor: str, expected: int) -> None:
+    rows = [
+        make_row(a_user(), total=1),
+        make_row(a_user(kind=CredentialKind.OAUTH_TOKEN, app="app:8"), total=2),
+        make_row(a_user(kind=CredentialKind.APP_USER_TOKEN, app="app:7"), total=4),
+        make_row(an_installation(71), total=8),
+    ]
+
+    assert compute(f"summary-stats{actor}", *rows)["total_request_count"] == expected
+
+
+@pytest.mark.parametrize(
+    ("step", "timestamps"),
+    [
+        ("1m", [("2027-01-15T08:00:00Z", 1), ("2027-01-15T08:04:00Z", 2), ("2027-01-15T08:05:00Z", 4)]),
+        ("5m", [("2027-01-15T08:00:00Z", 3), ("2027-01-15T08:05:00Z", 4)]),
+        ("2h", [("2027-01-15T08:00:00Z", 7)]),
+        ("1d", [("2027-01-15T00:00:00Z", 7)]),
+    ],
+)
+def test_requests_are_grouped_by_time(step: str, timestamps: list[tuple[str, int]]) -> None:
+    rows = [
+        make_row(minute=MINUTE, total=1),
+        make_row(minute=MINUTE + 4, total=2),
+        make_row(minute=MINUTE + 5, total=4),
+    ]
+
+    groups = compute("time-stats", *rows, timestamp_increment=step, direction="asc")
+
+    assert [(group["timestamp"], group["total_request_count"]) for group in groups] == timestamps
+
+
+def test_time_steps_are_an_hour_unless_the_query_says_otherwise() -> None:
+    groups = compute("time-stats", make_row(), make_row(minute=MINUTE + 59), make_row(minute=MINUTE + 60))
+
+    assert [group["timestamp"] for group in groups] == ["2027-01-15T09:00:00Z", "2027-01-15T08:00:00Z"]
+
+
+@pytest.mark.parametrize("step", ["", "m", "0m", "1s", "-1m", "1.5h", "999999m", "²m", "m5"])
+def test_an_invalid_time_step_is_refused(step: str) -> None:
+    with pytest.raises(InvalidInsightsQuery, match="not a duration"):
+        compute("time-stats", timestamp_increment=step)
+
+
+def test_the_longest_time_step_has_five_digits() -> None:
+    assert len(compute("time-stats", make_row(), timestamp_increment="99999m")) == 1
+
+
+def test_requests_are_grouped_by_route() -> None:
+    rows = [
+        make_row(endpoint="GET /a", total=2, primary=1, last_s=5, limited_s=4),
+        make_row(endpoint="GET /a", total=3, last_s=9, limited_s=2),
+        make_row(endpoint="POST /a", total=1, last_s=7),
+    ]
+
+    assert compute("route-stats", *rows) == [
+        {
+            "http_method": "GET",
+            "api_route": "/a",
+            "last_rate_limited_timestamp": "2027-01-15T08:00:04Z",
+            "last_request_timestamp": "2027-01-15T08:00:09Z",
+            "total_request_count": 5,
+            "rate_limited_request_count": 1,
+            "secondary_limited_request_count": 0,
+        },
+        {
+            "http_method": "POST",
+            "api_route": "/a",
+            "last_rate_limited_timestamp": None,
+            "last_request_timestamp": "2027-01-15T08:00:07Z",
+            "total_request_count": 1,
+            "rate_limited_request_count": 0,
+            "secondary_limited_request_count": 0,
+        },
+    ]
+
+
+def test_routes_can_be_selected_by_a_part_of_them() -> None:
+    rows = [make_row(endpoint=endpoint) for endpoint in ("GET /a/b", "GET /b/a", "GET /c")]
+
+    assert [route["api_route"] for route in compute("route-stats", *rows, api_route_substring="/b")] == ["/a/b", "/b/a"]
+
+
+def test_requests_are_grouped_by_the_owner_of_their_limits() -> None:
+    rows = [make_row(a_user("ada", token="t1")), make_row(a_user("ada", token="t2")), make_row(an_installation(71))]
+
+    groups = compute("subject-stats", *rows)
+
+    fields = ("subject_type", "subject_name", "subject_id", "total_request_count")
+    assert [tuple(group[field] for field in fields) for group in groups] == [
+        ("user", "ada", "ada", 2),
+        ("installation", "71", "71", 1),
+    ]
+
+
+ACTOR_FIELDS = ("actor_type", "actor_name", "actor_id", "integration_id", "oauth_application_id")
+
+
+@pytest.mark.parametrize(
+    ("caller", "expected"),
+    [
+        (a_user("ada"), ("classic_pat", "token:t1", "t1", None, None)),
+        (
+            a_user("ada", kind=CredentialKind.OAUTH_TOKEN, app="app:8"),
+            ("oauth_app", "app:8", "8", None, "8"),
+        ),
+        (
+            a_user("ada", kind=CredentialKind.APP_USER_TOKEN, app="app:7"),
+            ("github_app_user_to_server", "app:7", "7", "7", None),
+        ),
+        (an_installation(71), ("installation", "installation:71", "71", "7", None)),
+        (a_workflow(), ("installation", "token:w1", "w1", None, None)),
+        (
+            Caller(
+                kind=CredentialKind.MACHINE, caller_class=CallerClass.MACHINE, owner="node:n1", address="", user="user:ada"
+            ),
+            ("none", "node:n1", "n1", None, None),
+        ),
+    ],
+)  # fmt: skip
+def test_an_actor_is_described_by_its_credential(caller: Caller, expected: tuple[str | None, ...]) -> None:
+    (actor,) = compute("user-stats", make_row(caller))
+
+    assert tuple(actor[field] for field in ACTOR_FIELDS) == expected
+    assert actor["total_request_count"] == 1
+
+
+def test_requests_are_grouped_by_actor() -> None:
+    rows = [
+        make_row(a_user("ada", token="t1")),
+        make_row(a_user("ada", token="t2")),
+        make_row(a_user("ada", token="t1", address="192.0.2.9")),
+        make_row(a_user("ada", token="t1", kind=CredentialKind.OAUTH_TOKEN)),
+    ]
+
+    assert [group["total_request_count"] for group in compute("user-stats", *rows)] == [2, 1, 1]
+
+
+def test_each_installation_of_an_app_is_an_actor() -> None:
+    rows = [make_row(a_user("ada", app="app:7")), make_row(an_installation(71)), make_row(a_workflow())]
+    directory = msgspec.structs.replace(
+        DIRECTORY, installations={number: Installation(id=number, app=7, account="acme") for number in (71, 73)}
+    )
+
+    groups = compute_insights([*rows, make_row(an_installation(73))], directory, "acme", "user-stats", {})
+
+    assert sorted(group["actor_name"] for group in groups) == [
+        "app:7",
+        "installation:71",
+        "installation:73",
+        "token:w1",
+    ]
+
+
+def list_routes(query: dict[str, str], *, count: int = 3) -> list[str]:
+    rows = [make_row(endpoint=f"GET /{number}", total=number % 3 + 1, last_s=number) for number in range(count)]
+    return [route["api_route"].removeprefix("/") for route in compute("route-stats", *rows, **query)]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({}, "210"),
+        ({"direction": "asc"}, "012"),
+        ({"direction": "desc"}, "210"),
+        ({"sort": "api_route"}, "210"),
+        ({"sort": "last_request_timestamp", "direction": "asc"}, "012"),
+        ({"per_page": "2"}, "21"),
+        ({"per_page": "2", "page": "2"}, "0"),
+        ({"per_page": "2", "page": "3"}, ""),
+        ({"per_page": "0"}, "2"),
+        ({"page": "0"}, "210"),
+        ({"page": "1"}, "210"),
+    ],
+)
+def test_rows_are_sorted_and_paged(query: dict[str, str], expected: str) -> None:
+    assert "".join(list_routes(query)) == expected
+
+
+@pytest.mark.parametrize(("per_page", "expected"), [(None, 30), ("100", 100), ("101", 100), ("999999999", 100)])
+def test_a_page_has_thirty_rows_and_at_most_a_hundred(per_page: str | None, expected: int) -> None:
+    query = {} if per_page is None else {"per_page": per_page}
+
+    assert len(list_routes(query, count=120)) == expected
+
+
+@pytest.mark.parametrize("direction", ["asc", "desc"])
+def test_rows_without_a_value_are_sorted_before_or_after_all_others(direction: str) -> None:
+    rows = [
+        make_row(endpoint="GET /a", limited_s=3),
+        make_row(endpoint="GET /b"),
+        make_row(endpoint="GET /c", limited_s=1),
+    ]
+
+    routes = compute("route-stats", *rows, sort="last_rate_limited_timestamp", direction=direction)
+
+    assert "".join(route["api_route"] for route in routes) == ("/b/c/a" if direction == "asc" else "/a/c/b")
+
+
+def test_no_rows_make_an_empty_page_whatever_the_order() -> None:
+    assert compute("route-stats", sort="anything") == []
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ({"sort": "color"}, "'color' is not a field"),
+        ({"per_page": "x"}, "per_page is not a number"),
+        ({"page": "-1"}, "page is not a number"),
+        ({"page": "1000000000"}, "page is not a number"),
+        ({"page": ""}, "page is not a number"),
+    ],
+)
+def test_an_invalid_order_or_page_is_refused(query: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidInsightsQuery, match=message):
+        list_routes(query)
+
+
+def test_unknown_insights_are_refused() -> None:
+    with pytest.raises(InvalidInsightsQuery, match="unknown insights 'other'"):
+        compute("other")
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({"min_timestamp": "2027-01-15T08:00:00Z"}, (1_800_000_000_000, None)),
+        ({"min_timestamp": "2027-01-15T08:00:00"}, (1_800_000_000_000, None)),
+        ({"min_timestamp": "2027-01-15T09:00:00+01:00"}, (1_800_000_000_000, None)),
+        (
+            {"min_timestamp": "2027-01-15", "max_timestamp": "2027-01-15T08:00:00.5Z"},
+            (1_799_971_200_000, 1_800_000_000_500),
+        ),
+    ],
+)
+def test_a_time_range_is_read_from_the_query(query: dict[str, str], expected: tuple[int, int | None]) -> None:
+    assert read_time_range(query) == expected
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ({}, "min_timestamp is missing"),
+        ({"max_timestamp": "2027-01-15"}, "min_timestamp is missing"),
+        ({"min_timestamp": "soon"}, "min_timestamp is not a time"),
+        ({"min_timestamp": "2027-01-15", "max_timestamp": "x"}, "max_timestamp is not a time"),
+    ],
+)
+def test_an_invalid_time_range_is_refused(query: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidInsightsQuery, match=message):
+        read_time_range(query)

@@ -1,0 +1,255 @@
+"""The WSGI middleware: what it reads of a request, and how it passes bodies and replies on."""
+
+import io
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.limits.decision_services import ADA, DIRECTORY, RecordedReply, count_slots, count_used
+from tests.waiting import wait_until
+from wharf.limits.decisions.service import MAX_BODY_BYTES
+from wharf.limits.rate_limiter import RateLimiter, load_settings
+from wharf.limits.wsgi import Environ, LimitsMiddleware, StartResponse
+from wharf.world import RealWorld
+
+RULES = """
+[[rule]]
+name = "core"
+ceiling = 90
+[[endpoint]]
+match = ["* /files/objects/batch"]
+interface = "large_files"
+"""
+
+
+class Body:
+    """The body of a reply, which records that it was closed."""
+
+    def __init__(self, *parts: bytes) -> None:
+        self.parts = parts
+        self.is_closed = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.parts)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Site:
+    """An application behind the middleware. The limiter is the same for all tests of a folder."""
+
+    def __init__(self, folder: Path, *, has_pages: bool = True) -> None:
+        (folder / "people.toml").write_text(DIRECTORY)
+        (folder / "rules.toml").write_text(RULES)
+        (folder / "limits.toml").write_text(
+            'rules = "rules.toml"\ndirectory = "people.toml"\ndata_folder = "data"\n[addresses]\nhops = 1\n'
+        )
+        self.limiter = RateLimiter(load_settings(folder / "limits.toml"), RealWorld())
+        self.service = self.limiter.decision_service
+        self.cpu_s = 5.0
+        self.headers: list[tuple[str, str]] = []
+        self.status = "200 OK"
+        self.body: Iterable[bytes] = [b"hello"]
+        self.received: list[bytes] = []
+        self.read_sizes: list[int] = [-1]
+        self.middleware = LimitsMiddleware(
+            self._serve, lambda: self.limiter, has_pages=has_pages, read_cpu_s=lambda: self.cpu_s
+        )
+
+    def _serve(self, environ: Environ, start: StartResponse) -> Iterable[bytes]:
+        self.received += [environ["wsgi.input"].read(size) for size in self.read_sizes]
+        self.cpu_s += 0.125
+        start(self.status, self.headers)
+        return self.body
+
+    def request(self, path: str = "/x", *, method: str = "GET", body: bytes = b"", **variables: Any) -> RecordedReply:
+        reply = RecordedReply()
+        environ: dict[str, Any] = {
+            "REQUEST_METHOD": method,
+            "PATH_INFO": path,
+            "REMOTE_ADDR": "192.0.2.7",
+            "HTTP_AUTHORIZATION": f"token {ADA}",
+            "CONTENT_LENGTH": str(len(body)),
+            "wsgi.input": io.BytesIO(body),
+            **variables,
+        }
+        environ = {name: value for name, value in environ.items() if value is not None}
+
+        def start(status: str, headers: list[tuple[str, str]], *_: object) -> Any:
+            reply.status, reply.headers = int(status[:3]), dict(headers)
+
+        parts: Any = self.middleware(environ, start)
+        reply.body = b"".join(parts)
+        if hasattr(parts, "close"):
+            parts.close()
+            parts.close()
+        return reply
+
+    def last_path(self) -> tuple[str, str, str]:
+        """Return method, path and address of the last logged decision."""
+        entry = next(self.service.decision_log.list_recent())
+        return entry.method, entry.path, entry.caller.address
+
+
+@pytest.fixture(scope="module")
+def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("site"))
+    yield site
+    site.middleware.close()
+
+
+@pytest.fixture
+def site(shared_site: Site) -> Site:
+    shared_site.headers, shared_site.status, shared_site.body = [], "200 OK", [b"hello"]
+    shared_site.received, shared_site.read_sizes = [], [-1]
+    return shared_site
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, ("GET", "/x", "address:192.0.2.7")),
+        ({"SCRIPT_NAME": "/app"}, ("GET", "/app/x", "address:192.0.2.7")),
+        ({"PATH_INFO": ""}, ("GET", "/", "address:192.0.2.7")),
+        ({"PATH_INFO": None}, ("GET", "/", "address:192.0.2.7")),
+        ({"REMOTE_ADDR": None}, ("GET", "/x", "address:127.0.0.1")),
+        ({"REMOTE_ADDR": ""}, ("GET", "/x", "address:127.0.0.1")),
+        ({"HTTP_X_FORWARDED_FOR": "203.0.113.9"}, ("GET", "/x", "address:203.0.113.9")),
+        ({"HTTP_FORWARDED": "for=203.0.113.9"}, ("GET", "/x", "address:192.0.2.7")),
+        ({"REQUEST_METHOD": "PUT"}, ("PUT", "/x", "address:192.0.2.7")),
+    ],
+)
+def test_a_request_is_read_from_its_environ(
+    site: Site, variables: dict[str, Any], expected: tuple[str, str, str]
+) -> None:
+    site.request(**variables)
+
+    assert site.last_path() == expected
+
+
+def test_credentials_in_the_query_are_refused(site: Site) -> None:
+    assert site.request(QUERY_STRING="access_token=x").status == 401
+
+
+@pytest.mark.parametrize(
+    ("variables", "change"),
+    [
+        ({"HTTP_IF_NONE_MATCH": "x"}, 0),
+        ({"HTTP_IF_MODIFIED_SINCE": "x"}, 0),
+        ({}, 1),
+        ({"HTTP_AUTHORIZATION": None, "HTTP_IF_NONE_MATCH": "x"}, 0),
+    ],
+)
+def test_an_unchanged_reply_to_a_conditional_request_is_refunded(
+    site: Site, variables: dict[str, Any], change: int
+) -> None:
+    site.status = "304 Not Modified"
+    before = count_used(site.service, "core")
+    site.request(**variables)
+
+    assert count_used(site.service, "core") - before == change
+
+
+@pytest.mark.parametrize(("status", "change"), [("499 X", 1), ("500 X", 0), ("503 X", 0)])
+def test_faults_are_refunded(site: Site, status: str, change: int) -> None:
+    site.status = status
+    before = count_used(site.service, "core")
+    site.request()
+
+    assert count_used(site.service, "core") - before == change
+
+
+def test_marks_of_the_application_are_charged_and_removed(site: Site) -> None:
+    site.headers = [("X-Wharf-Cpu-Ms", "2000"), ("x-wharf-content", "1"), ("X-RateLimit-Limit", "7"), ("etag", "\xe9")]
+    before = (count_used(site.service, "cpu"), count_used(site.service, "content"))
+    reply = site.request()
+    wait_until(lambda: not count_slots(site.service), what="the request ends")
+
+    assert (count_used(site.service, "cpu") - before[0]) // 1_000 == 2
+    assert count_used(site.service, "content") - before[1] == 1
+    assert (reply.headers["etag"], reply.headers["x-ratelimit-limit"]) == ("\xe9", "90")
+    assert [name for name in reply.headers if name.lower().startswith("x-wharf")] == []
+
+
+def test_the_body_of_the_application_is_closed_and_the_request_ends(site: Site) -> None:
+    site.body = body = Body(b"a", b"b")
+    reply = site.request()
+
+    wait_until(lambda: not count_slots(site.service), what="the request ends")
+    assert (reply.body, body.is_closed) == (b"ab", True)
+
+
+@pytest.mark.parametrize(("origin", "is_exposed"), [(None, False), ("https://a.example", True)])
+@pytest.mark.parametrize("path", ["/x", "/meta"])
+def test_limit_headers_are_exposed_to_other_origins(
+    site: Site, path: str, origin: str | None, is_exposed: bool
+) -> None:
+    assert ("access-control-expose-headers" in site.request(path, HTTP_ORIGIN=origin).headers) is is_exposed
+
+
+def test_a_page_of_the_limiter_has_no_body_for_head(site: Site) -> None:
+    replies = [site.request("/meta", method=method) for method in ("GET", "HEAD")]
+
+    assert [bool(reply.body) for reply in replies] == [True, False]
+    assert replies[1].headers["content-length"] == str(len(replies[0].body))
+    assert site.received == []
+
+
+def test_a_page_of_the_limiter_ends_its_request(site: Site) -> None:
+    site.request("/meta")
+
+    assert (count_slots(site.service), site.service.running_requests) == (0, {})
+
+
+def test_the_application_can_serve_the_pages_of_the_limiter_itself(tmp_path: Path) -> None:
+    site = Site(tmp_path, has_pages=False)
+
+    assert site.request("/meta").body == b"hello"
+    site.middleware.close()
+    site.middleware.close()
+
+
+QUERY = b'{"query": "{ a }"}'
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "length"),
+    [
+        ("/graphql", QUERY, None),
+        ("/graphql", QUERY + b"x", str(len(QUERY))),
+        ("/graphql", QUERY, "0" * 10 + str(len(QUERY))),
+        ("/files/objects/batch", b'{"objects": [' + b"{}, " * 50 + b"{}]}", None),
+    ],
+)
+@pytest.mark.parametrize("sizes", [[-1], [1, 3, -1], [10**6]])
+def test_the_application_reads_the_whole_body_again(
+    site: Site, path: str, body: bytes, length: str | None, sizes: list[int]
+) -> None:
+    site.read_sizes = sizes
+    variables = {} if length is None else {"CONTENT_LENGTH": length}
+
+    assert site.request(path, method="POST", body=body, **variables).status == 200
+    assert b"".join(site.received) == (body if length is None else body[: int(length)])
+
+
+@pytest.mark.parametrize("length", ["", "x", "²", "-5", "0" * 20])
+def test_a_body_without_a_valid_length_is_empty(site: Site, length: str) -> None:
+    reply = site.request("/graphql", method="POST", body=QUERY, CONTENT_LENGTH=length)
+
+    assert (reply.status, reply.json()["cause"]) == (400, "too_complex")
+
+
+@pytest.mark.parametrize(("size", "status"), [(MAX_BODY_BYTES, 200), (MAX_BODY_BYTES + 1, 400)])
+def test_a_query_of_more_than_a_mebibyte_is_refused(site: Site, size: int, status: int) -> None:
+    body = QUERY + b" " * (size - len(QUERY))
+
+    assert site.request("/graphql", method="POST", body=body).status == status
+
+
+def test_a_body_that_the_decision_does_not_need_is_not_read_before(site: Site) -> None:
+    site.request("/x", method="POST", body=b"hello")
+
+    assert site.received == [b"hello"]
