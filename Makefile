@@ -10,8 +10,8 @@ ARGS ?=
 SEEDS ?= 300
 COUNT ?= 300
 REQUESTS ?= 100000
-# The number of test processes. With JOBS=1, `-s` and a debugger work.
-JOBS ?= 2
+# The number of test processes: two for each of two cores, because most tests wait. With JOBS=1, `-s` and a debugger work.
+JOBS ?= 4
 # The tests of a file run in one process and in order, so that a shared service is started once.
 in_processes = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile --no-loadscope-reorder)
 
@@ -43,8 +43,8 @@ setup: environment programs ## create .venv/ and install the programs that tests
 run: environment ## start a cluster on this machine: one server and one node on 127.0.0.1:4646
 	@exec .venv/bin/wharf dev $(ARGS)
 
-test: environment programs ## run the tests in two processes (JOBS=1: in one)
-	@exec $(PYTHON_HERE) -m pytest $(in_processes) $(ARGS)
+test: environment programs ## run the tests in four processes (JOBS=1: in one)
+	@exec $(PYTHON_HERE) -m pytest $(in_processes) --slowest-files=25 $(ARGS)
 
 check: environment ## check format, lint, types, import rules and banned calls
 	@exec $(PYTHON_HERE) -m tools.check $(ARGS)
@@ -69,7 +69,7 @@ fuzz: environment ## run all property tests with many new examples, and REQUESTS
 	@exec env HYPOTHESIS_PROFILE=fuzz FUZZ_REQUESTS=$(REQUESTS) $(PYTHON_HERE) -m pytest -m "hypothesis or fuzz" $(ARGS)
 
 mutants: environment programs ## plant 300 random mistakes, one at a time, and list those that no test notices (COUNT=50)
-	@exec $(PYTHON_HERE) -m tools.mutants --count $(COUNT) --jobs $(JOBS) $(ARGS)
+	@exec $(PYTHON_HERE) -m tools.mutants --count $(COUNT) $(ARGS)
 
 changelog: environment ## move the notes of changelog.d/ to CHANGELOG.md: make changelog VERSION=0.2.0
 	@exec $(PYTHON_HERE) -m tools.changelog "$(VERSION)"

@@ -1,8 +1,10 @@
-"""Settings of all tests: the rules for machine abilities, and the Hypothesis profiles."""
+"""Settings of all tests: the rules for machine abilities, the Hypothesis profiles, and the order of files."""
 
 import gc
 import os
 import signal
+import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,17 @@ from hypothesis import HealthCheck, settings
 
 from tests.abilities import PROBES, AbilityRules, is_ci, read_allowed
 from tests.failures import pytest_runtest_makereport as pytest_runtest_makereport
+from tests.file_durations import FileDurations
+from tests.file_order import pytest_collection_modifyitems as pytest_collection_modifyitems
+from wharf.agent.forks import disable_grpc_fork_support
 from wharf.cluster.state.codec import RecordDecoder
+
+# Always store bytecode, whatever the environment says. Tests start hundreds of agents of up to five processes, and each
+# process would compile all modules again: half of the processor time of its start.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+disable_grpc_fork_support()  # Some tests fork this process, and forks never use gRPC.
 
 # No deadline: cores are shared, so the duration of an example means nothing. Tests leave `max_examples` to the profile, so
 # `make fuzz` can raise it for all of them.
@@ -22,6 +34,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if is_ci(os.
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite-golden", action="store_true", help="rewrite the transcripts of tests/golden")
+    parser.addoption(
+        "--slowest-files", type=int, default=0, metavar="COUNT", help="list this many of the slowest files at the end"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,6 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(
         AbilityRules(probes=PROBES, allowed=allowed, in_ci=is_ci(os.environ)), "ability-rules"
     )
+    if count := config.getoption("slowest_files"):
+        config.pluginmanager.register(FileDurations(count), "file-durations")
 
 
 def pytest_sessionstart() -> None:
@@ -44,8 +61,15 @@ def pytest_sessionstart() -> None:
         signal.signal(signal.SIGHUP, lambda *_: None)
 
 
-def pytest_collection_finish() -> None:
-    _freeze_objects()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests without garbage collection: they and the imported modules stay, and scanning them takes seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        _freeze_objects()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

@@ -11,6 +11,7 @@ import click
 import pytest
 
 from tests.agent.processes import lines, run, running
+from tests.forked_command import run_wharf
 from wharf.cli.lazy_group import LazyGroup
 from wharf.cli.root import root
 
@@ -111,7 +112,7 @@ def test_help_lines_of_a_group_match_the_help_of_its_commands(name: str) -> None
 def test_a_mistake_is_reported_in_one_line_with_exit_code_1(
     tmp_path: Path, arguments: tuple[str, ...], line: str
 ) -> None:
-    process = run(tmp_path, *arguments)
+    process = run_wharf(tmp_path, *arguments)
 
     assert (process.returncode, lines(process.stderr), process.stdout) == (1, [line.format(here=tmp_path)], "")
 
@@ -136,9 +137,9 @@ def test_config_check_counts_valid_files_and_lists_errors(tmp_path: Path) -> Non
     (tmp_path / "right.toml").write_text('data_dir = "/var/lib/wharf"\n[server]\nenabled = true\n')
     (tmp_path / "wrong.json").write_text('{\n"regoin": "eu"\n}')
 
-    valid = run(tmp_path, "config", "check", "right.toml")
-    named = run(tmp_path, "config", "check", "--config", "right.toml")
-    invalid = run(tmp_path, "config", "check", "right.toml", "wrong.json")
+    valid = run_wharf(tmp_path, "config", "check", "right.toml")
+    named = run_wharf(tmp_path, "config", "check", "--config", "right.toml")
+    invalid = run_wharf(tmp_path, "config", "check", "right.toml", "wrong.json")
 
     assert (valid.returncode, valid.stdout) == (0, "1 file is valid\n")
     assert (named.returncode, named.stdout) == (0, "1 file is valid\n")
@@ -147,7 +148,7 @@ def test_config_check_counts_valid_files_and_lists_errors(tmp_path: Path) -> Non
 
 
 def test_config_show_fits_a_wide_terminal_if_values_are_short(tmp_path: Path) -> None:
-    process = run(tmp_path, "config", "show")
+    process = run_wharf(tmp_path, "config", "show")
 
     widths = {line.split()[0]: len(line) for line in lines(process.stdout) if len(line.split()[1]) <= 20}
     assert len(widths) > 50
@@ -158,8 +159,8 @@ def test_config_show_prints_values_and_their_origins(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('data_dir = "/var/lib/wharf"\n[server]\nenabled = true\n')
     environment = {"WHARF_CONFIG__STATE__ETCD__PASSWORD": "hunter22", "WHARF_CONFIG__LOG_LEVEL": "debug"}
 
-    process = run(tmp_path, "config", "show", "--config", "a.toml", "--json", environment=environment)
-    people = run(tmp_path, "config", "show", "--config", "a.toml", "--only-changed", environment=environment)
+    process = run_wharf(tmp_path, "config", "show", "--config", "a.toml", "--json", environment=environment)
+    people = run_wharf(tmp_path, "config", "show", "--config", "a.toml", "--only-changed", environment=environment)
 
     values = {value["key"]: (value["value"], value["origin"]) for value in json.loads(process.stdout)}
     assert values["data_dir"] == ("/var/lib/wharf", "a.toml:1")
@@ -177,7 +178,7 @@ def test_config_show_prints_values_and_their_origins(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_completion_script_calls_wharf(tmp_path: Path, shell: str) -> None:
-    process = run(tmp_path, "completion", shell)
+    process = run_wharf(tmp_path, "completion", shell)
 
     assert process.returncode == 0
     assert "_WHARF_COMPLETE" in process.stdout
@@ -187,13 +188,13 @@ def test_a_snapshot_is_saved_beside_a_running_agent_and_restored_without_one(tmp
     folder = tmp_path / "a"
     with running(folder, "dev", "--port", "0") as agent:
         agent.wait_ready()
-        saved = run(folder, "operator", "snapshot", "save", "a.snap", "--data-dir", ".wharf")
+        saved = run_wharf(folder, "operator", "snapshot", "save", "a.snap", "--data-dir", ".wharf")
         before = (folder / "a.snap").read_bytes()
-        repeated = run(folder, "operator", "snapshot", "save", "a.snap", "--data-dir", ".wharf")
+        repeated = run_wharf(folder, "operator", "snapshot", "save", "a.snap", "--data-dir", ".wharf")
         stored = (folder / "a.snap").read_bytes()
-        forced = run(folder, "operator", "snapshot", "save", "a.snap", "--force", "--data-dir", ".wharf")
-    inspected = run(folder, "operator", "snapshot", "inspect", "a.snap", "--json")
-    unconfirmed = run(folder, "operator", "snapshot", "restore", "a.snap", "--data-dir", "other")
+        forced = run_wharf(folder, "operator", "snapshot", "save", "a.snap", "--force", "--data-dir", ".wharf")
+    inspected = run_wharf(folder, "operator", "snapshot", "inspect", "a.snap", "--json")
+    unconfirmed = run_wharf(folder, "operator", "snapshot", "restore", "a.snap", "--data-dir", "other")
 
     assert saved.returncode == 0, saved.stderr
     assert (repeated.returncode, lines(repeated.stderr), stored) == (
@@ -205,7 +206,7 @@ def test_a_snapshot_is_saved_beside_a_running_agent_and_restored_without_one(tmp
     assert json.loads(inspected.stdout)["trailer"]["rows"]["namespaces"] == 1
     assert (unconfirmed.returncode, lines(unconfirmed.stderr)[-1]) == (130, "wharf: stopped")
     assert "not confirmed: without a terminal, confirm with --yes" in lines(unconfirmed.stderr)
-    restored = run(folder, "operator", "snapshot", "restore", "a.snap", "--yes", "--data-dir", "other")
+    restored = run_wharf(folder, "operator", "snapshot", "restore", "a.snap", "--yes", "--data-dir", "other")
     assert restored.returncode == 0, restored.stderr
     assert f"restored {folder}/other/state (index " in restored.stdout
     # A snapshot holds no key. Without a copy of the keyring file, its sealed variables cannot be read.
@@ -221,15 +222,15 @@ def test_a_downloaded_snapshot_is_complete_and_restores_the_state(tmp_path: Path
     with running(folder, "dev", "--port", "0") as agent:
         agent.wait_ready()
         existing = {"WHARF_ADDR": agent.address}
-        saved = run(folder, "operator", "snapshot", "save", "a.snap", environment=existing)
+        saved = run_wharf(folder, "operator", "snapshot", "save", "a.snap", environment=existing)
         stored = (folder / "a.snap").read_bytes()
-        repeated = run(folder, "operator", "snapshot", "save", "a.snap", environment=existing)
-        run(folder, "namespace", "apply", "late", environment=existing)
-        unconfirmed = run(folder, "operator", "snapshot", "restore", "a.snap", environment=existing)
+        repeated = run_wharf(folder, "operator", "snapshot", "save", "a.snap", environment=existing)
+        run_wharf(folder, "namespace", "apply", "late", environment=existing)
+        unconfirmed = run_wharf(folder, "operator", "snapshot", "restore", "a.snap", environment=existing)
         namespaces = [found["Name"] for found in as_list(agent.get("/v1/namespaces"))]
         (folder / "b.snap").write_bytes(stored[: len(stored) // 2])
-        damaged = run(folder, "operator", "snapshot", "restore", "--yes", "b.snap", environment=existing)
-        restored = run(folder, "operator", "snapshot", "restore", "--yes", "a.snap", environment=existing)
+        damaged = run_wharf(folder, "operator", "snapshot", "restore", "--yes", "b.snap", environment=existing)
+        restored = run_wharf(folder, "operator", "snapshot", "restore", "--yes", "a.snap", environment=existing)
 
         assert (saved.returncode, lines(saved.stdout)[0]) == (0, "a.snap"), saved.stderr
         assert (repeated.returncode, (folder / "a.snap").read_bytes()) == (1, stored)
@@ -239,7 +240,9 @@ def test_a_downloaded_snapshot_is_complete_and_restores_the_state(tmp_path: Path
         assert restored.returncode == 0, restored.stderr
         assert f"restored the state of the servers at {agent.address}" in lines(restored.stdout)
         assert [found["Name"] for found in as_list(agent.get("/v1/namespaces"))] == ["default"]
-    silent = run(folder, "operator", "snapshot", "save", "c.snap", environment={"WHARF_ADDR": "http://127.0.0.1:1"})
+    silent = run_wharf(
+        folder, "operator", "snapshot", "save", "c.snap", environment={"WHARF_ADDR": "http://127.0.0.1:1"}
+    )
 
     assert silent.returncode == 1
     assert "cannot connect to http://127.0.0.1:1" in silent.stderr
@@ -252,9 +255,9 @@ def as_list(document: object) -> list[dict[str, object]]:
 
 
 def test_certificates_are_created_with_instructions_for_their_use(tmp_path: Path) -> None:
-    server = run(tmp_path, "tls", "create", "--san", "example.org")
-    client = run(tmp_path, "tls", "create", "--client")
-    repeated = run(tmp_path, "tls", "create")
+    server = run_wharf(tmp_path, "tls", "create", "--san", "example.org")
+    client = run_wharf(tmp_path, "tls", "create", "--client")
+    repeated = run_wharf(tmp_path, "tls", "create")
 
     assert (server.returncode, client.returncode, repeated.returncode) == (0, 0, 1)
     assert f'cert_file = "{tmp_path}/tls/server-global.pem"' in server.stdout

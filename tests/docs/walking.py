@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,9 @@ from typing import NamedTuple
 import httpx2
 
 from tests.agent.processes import RunningAgent
+from tests.forked_command import run_in_fork
 from tests.waiting import wait_until
+from wharf.cli import main
 
 PAGES = Path(__file__).parents[2]
 SHOWN_ADDRESS = "http://127.0.0.1:4646"
@@ -26,6 +29,8 @@ READS = re.compile(
     r"wharf (job (status|history|explain|plan)|deployment (status|list)|node status|status|job logs|alloc (logs|fs)|(namespace|quota) (list|status))\b"
 )
 """Commands that only read. They are repeated until they print what the page shows, because the cluster may need time."""
+SHELL_SYNTAX = re.compile(r"[|;&<>$*`\\]")
+"""Signs that a shell must interpret. In quotes they need no shell, but one does no harm."""
 WITHIN_S = 60.0
 MASKS = (
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|\b[0-9a-f]{8}\b"), "ID"),
@@ -135,6 +140,8 @@ class Walk:
         """Run a command of the page in the folder of the agent. Return its output lines."""
         if command.startswith("curl "):
             return self._send_request(shlex.split(command.replace(SHOWN_ADDRESS, self._agent.address)))
+        if command.startswith("wharf ") and not SHELL_SYNTAX.search(command):
+            return self._run_wharf(shlex.split(command)[1:])
         text = re.sub(r"(^|\$\()wharf\b", rf"\1{sys.executable} -m wharf", command)
         process = subprocess.run(
             text,
@@ -149,6 +156,19 @@ class Walk:
             env=self._environment,
         )
         return process.stdout.rstrip("\n").splitlines()
+
+    def _run_wharf(self, arguments: list[str]) -> list[str]:
+        """Run a command without a shell. Return its output lines."""
+        with tempfile.TemporaryFile() as output:
+            run_in_fork(
+                lambda: main(arguments),
+                folder=self._agent.folder,
+                environment=self._environment,
+                output=output,
+                errors=output,
+            )
+            output.seek(0)
+            return output.read().decode().rstrip("\n").splitlines()
 
     @staticmethod
     def _send_request(words: list[str]) -> list[str]:

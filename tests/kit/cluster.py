@@ -113,6 +113,11 @@ class ACluster:
     def world(self, member: str) -> SimulatedWorld:
         return SimulatedWorld(self._seed, asyncio.get_running_loop().time, member=member)
 
+    def advance_clocks(self, seconds: float) -> None:
+        """Advance the wall clock of every server. No timer fires: a month costs no more than a second."""
+        for member in self.servers.values():
+            member.world.clock_offset_ns += round(seconds * 1_000_000_000)
+
     def start(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.append(task)
