@@ -34,7 +34,12 @@ WORK_FOLDER = ROOT / "build" / "mutants"
 COVERAGE_FOLDER = WORK_FOLDER / "coverage"
 # The packages that decide, each with the tests that must hold it.
 PACKAGES: Mapping[str, tuple[str, ...]] = {
-    "cluster/scheduling": ("tests/cluster/scheduling",),
+    "cluster/scheduling": (
+        "tests/cluster/scheduling",
+        # Capacity reports and proposed moves are tested through the operation and the controller that use them.
+        "tests/cluster/operations/test_job_explanations.py",
+        "tests/cluster/controllers/test_rebalancing.py",
+    ),
     "cluster/operations": ("tests/cluster/operations", "tests/cluster/controllers", "tests/cluster/api"),
     "cluster/controllers": ("tests/cluster/controllers", "tests/cluster/operations"),
     "cluster/state": ("tests/cluster/state", "tests/cluster/operations"),

@@ -72,6 +72,8 @@ class _Finder:
     def _visit(self, node: ast.AST) -> Iterator[Mutation]:
         if isinstance(node, (ast.Raise, ast.Assert, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             return  # Inner functions are found by themselves.
+        if isinstance(node, ast.keyword) and node.arg == "strict":
+            return  # `zip(a, b, strict=True)` is an assertion: the lengths are equal.
         if isinstance(node, ast.Expr) and (_is_log_call(node.value) or isinstance(node.value, ast.Constant)):
             return
         yield from self._mutate(node)

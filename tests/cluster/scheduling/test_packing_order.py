@@ -3,10 +3,14 @@
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.builders import a_group, a_task, some_resources
+from tests.kit.state import a_node
+from wharf.cluster.scheduling.fleet.fleet import Fleet
 from wharf.cluster.scheduling.placement import packing_order
 from wharf.cluster.scheduling.placement.packing_order import GroupDemand, order_groups
 
@@ -51,3 +55,39 @@ def test_each_allocation_is_in_the_order_once(groups: list[GroupDemand]) -> None
 
 def test_a_job_that_needs_both_resources_strands_little_of_either() -> None:
     assert order_groups([GroupDemand(20, 0.5, 0.293), GroupDemand(40, 0.2, 0.293)]) == [(0, 1), (1, 2)] * 20
+
+
+@pytest.mark.parametrize("is_considered", [(), (False, False)])
+def test_without_nodes_the_groups_are_placed_one_after_the_other(is_considered: tuple[bool, ...]) -> None:
+    fleet = Fleet()
+    for number, _ in enumerate(is_considered):
+        fleet.set_node(a_node(f"n{number}"))
+    groups = [a_group("small"), a_group("large", a_task(resources=some_resources(cpu=900)))]
+
+    order = packing_order.order_groups_for_fleet(fleet, np.asarray(is_considered, dtype=np.bool_), groups, [3, 2])
+
+    assert order == [(0, 3), (1, 2)]
+
+
+def test_demands_are_shares_of_the_median_node() -> None:
+    fleet = Fleet()
+    for number, (cpu, memory_mb) in enumerate([(1, 1), (1_000, 2_000), (1_000, 2_000), (9_000, 9_000)]):
+        fleet.set_node(a_node(f"n{number}", cpu=cpu, memory_mb=memory_mb))
+    groups = [
+        a_group(name, a_task(resources=some_resources(cpu=cpu, memory_mb=memory_mb)))
+        for name, cpu, memory_mb in (("cpu", 500, 600), ("memory", 200, 600))
+    ]
+    mask = np.ones(4, dtype=np.bool_)
+
+    # In shares of the median node these are the demands of the test above.
+    assert packing_order.order_groups_for_fleet(fleet, mask, groups, [2, 4]) == [(0, 1), (1, 2), (0, 1), (1, 2)]
+    assert packing_order.order_groups_for_fleet(fleet, mask, groups[:1], [2]) == [(0, 2)]
+
+
+@pytest.mark.parametrize("count", [16, 17])
+def test_more_demands_than_are_searched_are_placed_largest_first(count: int) -> None:
+    groups = [GroupDemand(2, 0.5, 0.3), GroupDemand(4, 0.2, 0.3)]
+    groups += [GroupDemand(0, 0.001 * number, 0.001) for number in range(1, count - 1)]
+
+    expected = [(0, 1), (1, 2), (0, 1), (1, 2)] if count == 16 else [(0, 2), (1, 4)]
+    assert order_groups(groups) == expected
