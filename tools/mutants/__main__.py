@@ -92,10 +92,12 @@ class Reach:
         self._files = {name[name.index("src/wharf/") :]: name for name in self._data.measured_files()}
 
     def select_tests(self, mutation: Mutation) -> TestSelection:
-        """Return the tests that reach the line, the fastest first."""
+        """Return the tests that reach the line, the fastest first. Every test reaches a line that runs on import."""
         by_line = self._read_lines(mutation.path)
-        lines = range(mutation.line, mutation.end_line + 1)
-        durations = {i: self._durations[i] for line in lines for i in by_line.get(line, ()) if i in self._durations}
+        contexts = {name for line in range(mutation.line, mutation.end_line + 1) for name in by_line.get(line, ())}
+        durations = {i: self._durations[i] for i in contexts if i in self._durations}
+        if contexts == {""}:
+            durations = {**self._durations}
         return TestSelection(tuple(sorted(durations, key=lambda i: (durations[i], i))), sum(durations.values()))
 
     def _read_lines(self, path: str) -> Mapping[int, Sequence[str]]:
@@ -124,7 +126,9 @@ class SourceCopy:
     def record_coverage(self, package: str) -> None:
         path = get_coverage_path(package)
         path.parent.mkdir(parents=True, exist_ok=True)
-        environment = {"MUTANT_COVERAGE": str(path)}
+        # The second folder makes processes that tests start record their lines too.
+        folders = (self._folder / "src", self._folder / "tools" / "mutants" / "child_processes")
+        environment = {"MUTANT_COVERAGE": str(path), "PYTHONPATH": os.pathsep.join(map(str, folders))}
         code, output = self._run_pytest([*PACKAGES[package]], environment, COVERAGE_SECONDS)
         if code not in (0, 1):  # 1: some tests fail while they are traced. Those are not used.
             raise SystemExit(f"The tests of {package} could not be recorded:\n{output[-4_000:]}")
@@ -154,7 +158,7 @@ class SourceCopy:
     def _run_pytest(self, args: Iterable[str], extra: Mapping[str, str], seconds: float) -> tuple[int | None, str]:
         """Return the exit status (None: out of time) and the output. No process of the tests remains."""
         command = (sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=no", "-p", "tools.mutants.pytest_plugin", *args)
-        environment = {**os.environ, **extra, "PYTHONPATH": str(self._folder / "src"), "HYPOTHESIS_PROFILE": "ci"}
+        environment = {**os.environ, "PYTHONPATH": str(self._folder / "src"), "HYPOTHESIS_PROFILE": "ci", **extra}
         output = self._folder / "output.txt"
         with output.open("wb") as file:
             process = subprocess.Popen(

@@ -49,8 +49,8 @@ class Mutation:
 def list_mutations(path: str, source: bytes) -> list[Mutation]:
     """Return all mutations of the functions in a file, in their order in the file.
 
-    Annotations, decorators, docstrings, log lines, assertions and raised errors are left alone: tests rightly don't hold
-    their texts.
+    Annotations, decorators, docstrings, log lines, assertions (also `strict` of `zip`) and raised errors are left alone:
+    tests rightly don't hold their texts.
     """
     return sorted(set(_Finder(path, source).find()))
 
@@ -76,6 +76,8 @@ class _Finder:
             return  # `zip(a, b, strict=True)` is an assertion: the lengths are equal.
         if isinstance(node, ast.Expr) and (_is_log_call(node.value) or isinstance(node.value, ast.Constant)):
             return
+        if isinstance(node, ast.keyword) and node.arg == "strict":
+            return  # `strict` of `zip` only asserts that both have the same length.
         yield from self._mutate(node)
         passed_over = {getattr(node, "annotation", None), *_list_sets(node), *_list_strict_flags(node)}
         for child in ast.iter_child_nodes(node):

@@ -823,6 +823,17 @@ async def test_an_open_engine_returns_the_time_of_the_last_contact(kind: EngineK
 
 
 @EveryKind
+async def test_an_idle_engine_keeps_contact(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
+        await commit(engine, put("a"))
+        first_s = engine.get_last_contact_s() or 0.0
+
+        await wait_on_loop_until(
+            lambda: (engine.get_last_contact_s() or 0.0) > first_s + 0.5, what="the engine had contact"
+        )
+
+
+@EveryKind
 async def test_a_healthy_log_is_writable_and_reports_its_size(kind: EngineKind, open_log: OpenLog) -> None:
     async with open_log(kind) as (_, engine):
         await commit(engine, put("a", bytes(10_000)))

@@ -489,6 +489,278 @@ def test_a_new_leader_has_seen_all_writes_of_the_previous_leader() -> None:
     run_scenario(scenario)
 
 
+# --- terms and leases ---
+
+
+class FixedLease:
+    """A lease that is valid until a given time, and records that it was revoked."""
+
+    def __init__(self, valid_until_s: float) -> None:
+        self.id = 77
+        self.valid_until_s = valid_until_s
+        self.revocations = 0
+
+    def get_valid_until_s(self) -> float:
+        return self.valid_until_s
+
+    async def revoke(self) -> None:
+        self.revocations += 1
+
+
+def test_a_term_ends_when_the_margin_begins_or_the_leader_record_changes() -> None:
+    async def scenario(setup: ElectionSetup) -> None:
+        (member,) = await setup.bootstrap("one")
+        term = await member.election.campaign()
+        version, now_s = term.version, setup.loop.time()
+        find_loss_reason = member.election.find_loss_reason
+
+        assert find_loss_reason(FixedLease(now_s + MARGIN_S + 0.01), version) == ""
+        for late in (FixedLease(now_s + MARGIN_S), FixedLease(now_s)):
+            assert find_loss_reason(late, version) == "the leader's lease could not be renewed in time"
+        for other in (version - 1, version + 1):
+            assert find_loss_reason(FixedLease(now_s + TTL_S), other) == "another leader's record replaced ours"
+        assert term.is_held()
+        await setup.close(member)
+
+    run_scenario(scenario)
+
+
+@pytest.mark.parametrize(
+    ("valid_s", "timeout_s", "waited_s"), [(9.0, None, 7.0), (9.0, 3.0, 3.0), (4.0, 3.0, 2.0), (1.0, 3.0, 0.0)]
+)
+def test_a_wait_for_a_new_leader_ends_with_the_margin_or_the_timeout(
+    valid_s: float, timeout_s: float | None, waited_s: float
+) -> None:
+    async def scenario(setup: ElectionSetup) -> None:
+        (member,) = await setup.bootstrap("one")
+        began_s = setup.loop.time()
+
+        lease = FixedLease(began_s + valid_s)
+        await member.election.wait_leader_changed(0, lease, timeout_s=timeout_s)
+
+        assert setup.loop.time() - began_s == pytest.approx(waited_s)
+        await setup.close(member)
+
+    run_scenario(scenario)
+
+
+def test_a_wait_for_a_new_leader_ends_when_the_record_changes() -> None:
+    async def scenario(setup: ElectionSetup) -> None:
+        first_member, second_member = await setup.bootstrap("one", "two")
+        began_s = setup.loop.time()
+        waiting = asyncio.ensure_future(second_member.election.wait_leader_changed(0, FixedLease(began_s + 60.0)))
+        await asyncio.sleep(1.0)
+        term = await first_member.election.campaign()
+        await waiting
+
+        assert setup.loop.time() - began_s < 1.5
+        assert second_member.view.get_leader_version() == term.version
+        await setup.close(first_member, second_member)
+
+    run_scenario(scenario)
+
+
+def test_a_term_that_ended_stays_ended_with_its_first_reason() -> None:
+    async def scenario(setup: ElectionSetup) -> None:
+        (member,) = await setup.bootstrap("one")
+        term = await member.election.campaign()
+        assert (term.is_held(), term.get_end_reason()) == (True, "")
+        await term.resign()
+        assert (term.is_held(), term.get_end_reason()) == (False, "the leader resigned")
+        await setup.wait_until(lambda: member.view.get_leader_version() == 0)
+
+        next_term = await member.election.campaign()
+        await next_term.resign()
+        await term.resign()
+        assert term.get_end_reason() == "the leader resigned"
+        lost_term = await member.election.campaign()
+        assert await lost_term.transfer("two")
+        await lost_term.resign()
+        assert lost_term.get_end_reason() == "the leadership was handed over to two"
+        await setup.close(member)
+
+    run_scenario(scenario)
+
+
+def test_a_lost_term_releases_its_lease_so_that_others_need_not_wait() -> None:
+    async def scenario(setup: ElectionSetup) -> None:
+        first_member, second_member = await setup.bootstrap("one", "two")
+        term = await first_member.election.campaign()
+        losing = asyncio.ensure_future(term.wait_lost())
+        await asyncio.sleep(1.0)
+        assert not losing.done()
+        await commit(second_member.engine, put(LEADER_KEY, b"usurper", table=LEADER_TABLE))
+        await asyncio.sleep(0.5)
+
+        assert losing.done()
+        assert term.get_end_reason() == "another leader's record replaced ours"
+        assert ("members", "one") not in await records(second_member.engine)
+        await setup.close(first_member, second_member)
+
+    run_scenario(scenario)
+
+
+def test_a_member_keeps_its_lease_until_it_is_released() -> None:
+    async def scenario(setup: ElectionSetup) -> None:
+        (member,) = await setup.bootstrap("one")
+        election = member.election
+        first = await election.join()
+        assert await election.join() is first
+        await election.release_lease(first)
+        second = await election.join()
+        assert second is not first
+
+        await election.release_lease(first)  # As a term does that ended earlier.
+
+        assert await election.join() is second
+        assert ("members", "one") in await records(member.engine)
+        await election.leave()
+        assert ("members", "one") not in await records(member.engine)
+        await election.leave()
+        assert await election.join() is not second
+        await setup.close(member)
+
+    run_scenario(scenario)
+
+
+def test_a_lease_that_expired_is_replaced_when_the_member_joins_again() -> None:
+    async def scenario(setup: ElectionSetup) -> None:
+        (member,) = await setup.bootstrap("one")
+        first = await member.election.join()
+        member.faults.disconnect()
+        await asyncio.sleep(TTL_S - MARGIN_S)
+        member.faults.reconnect()
+
+        second = await member.election.join()
+
+        assert second is not first
+        assert first.get_valid_until_s() == float("-inf")
+        assert second.get_valid_until_s() > setup.loop.time() + TTL_S - 1.0
+        await setup.close(member)
+
+    run_scenario(scenario)
+
+
+def test_a_member_joins_as_soon_as_the_log_accepts_writes_again() -> None:
+    async def scenario(setup: ElectionSetup) -> None:
+        (member,) = await setup.bootstrap("one")
+        setup.log.full_reason = "full"
+        joining, began_s = asyncio.ensure_future(member.election.join()), setup.loop.time()
+        await asyncio.sleep(1.0)
+        setup.log.full_reason = ""
+        await joining
+
+        assert setup.loop.time() - began_s < 1.5
+        assert ("members", "one") in await records(member.engine)
+        await setup.close(member)
+
+    run_scenario(scenario)
+
+
+def test_a_lease_without_a_member_record_is_renewed_until_it_would_be_unsafe() -> None:
+    """Renewals go on while the log is full, so the attempts go on too; once they fail, the member gives up."""
+
+    async def scenario(setup: ElectionSetup) -> None:
+        (member,) = await setup.bootstrap("one")
+        setup.log.full_reason = "full"
+        joining = asyncio.ensure_future(member.election.join())
+        await asyncio.sleep(3 * TTL_S)
+        assert not joining.done()
+        member.faults.choose_fault = lambda operation: (
+            LoseRequestFault() if operation is EngineOperation.KEEPALIVE else None
+        )
+        await asyncio.sleep(TTL_S)
+
+        with pytest.raises(LogUnavailable):
+            await joining
+        setup.log.full_reason = ""
+        assert await member.election.join()
+        await setup.close(member)
+
+    run_scenario(scenario)
+
+
+def test_a_leader_whose_offer_is_rejected_goes_on_leading() -> None:
+    async def scenario(setup: ElectionSetup) -> None:
+        (member,) = await setup.bootstrap("one")
+        setup.start_member(member)
+        await setup.wait_until(member.leads)
+        setup.log.full_reason = "full"
+        assert member.term is not None
+
+        assert not await member.term.transfer("two")
+
+        setup.log.full_reason = ""
+        await asyncio.sleep(2 * TTL_S)
+        assert (member.leads(), len(member.terms)) == (True, 1)
+        await setup.close(member)
+
+    run_scenario(scenario)
+
+
+def test_a_write_of_the_election_whose_outcome_stays_unknown_gives_up_the_lease() -> None:
+    async def scenario(setup: ElectionSetup) -> None:
+        (member,) = await setup.bootstrap("one")
+        term = await member.election.campaign()
+        lost: dict[EngineOperation, Fault] = {
+            EngineOperation.COMMIT: LoseReplyFault(),
+            EngineOperation.FIND: LoseRequestFault(),
+        }
+        member.faults.choose_fault = lambda operation: lost.get(operation)
+
+        with pytest.raises(LogUnavailable):
+            await term.transfer("two")
+
+        member.faults.choose_fault = lambda _operation: None
+        assert not term.is_held()
+        await setup.wait_until(lambda: member.view.get_leader_version() == 0, within_s=1.0)
+        await setup.close(member)
+
+    run_scenario(scenario)
+
+
+def test_a_candidate_campaigns_soon_after_the_log_returns() -> None:
+    async def scenario(setup: ElectionSetup) -> None:
+        (member,) = await setup.bootstrap("one")
+        member.faults.disconnect()
+        setup.start_member(member)
+        await asyncio.sleep(10 * TTL_S)
+        member.faults.reconnect()
+        began_s = setup.loop.time()
+
+        # At most the timeout of the attempt in progress and the longest pause.
+        assert await setup.wait_until(member.leads) - began_s < 2.5
+        await setup.close(member)
+
+    run_scenario(scenario)
+
+
+def test_a_member_record_that_the_log_rejects_is_written_once_a_second() -> None:
+    async def scenario(setup: ElectionSetup) -> None:
+        (member,) = await setup.bootstrap("one")
+        setup.start_member(member)
+        await setup.wait_until(member.leads)
+        commits: list[float] = []
+
+        def count_commits(operation: EngineOperation) -> Fault | None:
+            if operation is EngineOperation.COMMIT:
+                commits.append(setup.loop.time())
+            return None
+
+        await commit(member.engine, EncodedChange(MEMBERS_TABLE, "one", None))
+        setup.log.full_reason = "full"
+        member.faults.choose_fault = count_commits
+        await asyncio.sleep(5.5)
+        assert 4 <= len(commits) <= 6
+        setup.log.full_reason = ""
+        await asyncio.sleep(1.5)
+
+        assert ("members", "one") in await records(member.engine)
+        await setup.close(member)
+
+    run_scenario(scenario)
+
+
 # --- one id, one process ---
 
 
@@ -500,9 +772,12 @@ def test_a_copy_of_a_living_servers_folder_does_not_join_and_leaves_its_record_a
         copy = await setup.add_member("one", address=" at b:4646")
         await asyncio.sleep(1.0)
 
+        began_s = setup.loop.time()
         with pytest.raises(MemberIdInUse, match=r"server-id one is in use by member one; .* remove `server-id` from"):
             await copy.election.join()
 
+        # The record of a dead process would have expired, also if the log was out of reach at first.
+        assert setup.loop.time() - began_s == pytest.approx(1.5 * TTL_S, abs=0.1)
         assert (await records(first_member.engine))["members", "one"] == b"member one"
         assert len(first_member.terms) == 1
         await setup.close(first_member, copy)

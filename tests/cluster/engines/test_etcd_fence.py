@@ -1,12 +1,15 @@
 """A write in flight is never committed after `find_write` has returned None for it."""
 
+from collections.abc import AsyncIterator, Sequence
+
 import pytest
 
-from tests.cluster.engines.contract import a_write, commit, put, records, unchanged
+from tests.cluster.engines.contract import a_write, commit, index_of, load, put, records, unchanged
 from tests.cluster.engines.kind_etcd import fresh_settings, shared_server
 from wharf.cluster.engines.etcd.commit import build_write_transaction
 from wharf.cluster.engines.etcd.engine import EtcdEngine
 from wharf.cluster.engines.etcd.session import EtcdSession
+from wharf.cluster.engines.port import FollowerBehind, LogPosition, StoredRecord
 from wharf.world import RealWorld
 
 pytestmark = pytest.mark.needs_program("etcd")
@@ -63,3 +66,23 @@ async def test_a_write_is_found_after_any_number_of_later_writes() -> None:
     assert await engine.find_write("never", since=0) is None
     assert await engine.find_write(first.id, since=2) is None
     await engine.close()
+
+
+async def test_a_search_may_begin_at_the_first_index_of_an_epoch_and_not_before() -> None:
+    engine = EtcdEngine(fresh_settings(shared_server()), RealWorld())
+    await engine.open()
+    await commit(engine, put("a"))
+    await engine.restore(no_records(), LogPosition(1, {}))
+    _, position = await load(engine)
+    write = a_write(put("b"))
+    index = index_of(await engine.commit(write))
+
+    assert await engine.find_write(write.id, since=position.epoch_since) == index
+    assert await engine.find_write("never", since=position.epoch_since) is None
+    with pytest.raises(FollowerBehind, match="the log began epoch 1 after index"):
+        await engine.find_write("never", since=position.epoch_since - 1)
+    await engine.close()
+
+
+async def no_records() -> AsyncIterator[Sequence[StoredRecord]]:
+    yield []

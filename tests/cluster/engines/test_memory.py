@@ -169,6 +169,95 @@ def test_a_cut_connection_is_unavailable_and_keeps_its_time_of_last_contact() ->
     run_in_virtual_time(scenario)
 
 
+def test_an_engine_that_cannot_reach_its_log_is_not_opened() -> None:
+    async def scenario(setup: FaultSetup) -> None:
+        await setup.engine.close()
+        for fault, reason in ((RefuseFault("not now"), "not now"), (LoseReplyFault(), "no reply came")):
+            setup.inject(EngineOperation.OPEN, fault)
+            with pytest.raises(LogUnavailable, match=reason):
+                await setup.engine.open()
+            with pytest.raises(LogUnavailable, match=reason):
+                await setup.engine.barrier()
+        await setup.engine.open()
+        assert await setup.engine.barrier() == 0
+
+    run_in_virtual_time(scenario)
+
+
+def test_an_operation_of_an_earlier_session_fails_after_the_engine_is_opened_again() -> None:
+    async def scenario(setup: FaultSetup) -> None:
+        feed = setup.engine.follow(0)
+        setup.inject(EngineOperation.COMMIT, DelayFault(reply_s=5.0))
+        slow = asyncio.ensure_future(setup.engine.commit(a_write(put("a"))))
+        await asyncio.sleep(1.0)
+        await setup.engine.close()
+        await setup.engine.open()
+
+        assert isinstance(await slow, WriteOutcomeUnknown)
+        with pytest.raises(LogUnavailable, match="the log in memory was opened again"):
+            await anext(feed)
+        assert await records(setup.engine) == {("jobs", "a"): b"data"}
+
+    run_in_virtual_time(scenario)
+
+
+def test_a_load_is_the_state_of_one_moment() -> None:
+    async def scenario(setup: FaultSetup) -> None:
+        engine = MemoryEngine(setup.world, setup.log, slice_rows=2)
+        await engine.open()
+        for number in range(5):
+            await commit(engine, put(f"k{number}"))
+        loading = engine.load()
+        slices = loading.iter_slices()
+        keys = [[row.key for row in await anext(slices)]]
+        await commit(engine, put("later"))
+
+        keys += [[row.key for row in rows] async for rows in slices]
+        assert keys == [["k0", "k1"], ["k2", "k3"], ["k4"]]
+        assert (await loading.get_position()).index == 5
+        await engine.close()
+
+    run_in_virtual_time(scenario)
+
+
+def test_a_lease_is_renewed_three_times_in_its_time_to_live_and_more_often_after_a_failure() -> None:
+    async def scenario(setup: FaultSetup) -> None:
+        renewals: list[float] = []
+        failures = [RefuseFault("not now")] * 2
+
+        def note_renewals(operation: EngineOperation) -> Fault | None:
+            if operation is not EngineOperation.KEEPALIVE:
+                return None
+            renewals.append(round(setup.loop.time(), 6))
+            return failures.pop() if len(renewals) in (2, 3) else None
+
+        setup.faults.choose_fault = note_renewals
+        lease = await setup.engine.grant_lease(30.0)
+        assert lease.get_valid_until_s() == 30.0
+        await asyncio.sleep(47.0)
+
+        assert renewals == [10.0, 20.0, 23.0, 26.0, 36.0, 46.0]
+        assert lease.get_valid_until_s() == 76.0
+        setup.log.revoke_lease(lease.id)
+        await asyncio.sleep(60.0)
+        assert renewals[6:] == [56.0]
+
+    run_in_virtual_time(scenario)
+
+
+def test_a_revoked_lease_is_not_renewed() -> None:
+    async def scenario(setup: FaultSetup) -> None:
+        lease, kept = await setup.engine.grant_lease(9.0), await setup.engine.grant_lease(9.0)
+        await lease.revoke()
+
+        assert lease.get_valid_until_s() == float("-inf")
+        await asyncio.sleep(30.0)
+        assert lease.get_valid_until_s() == float("-inf")
+        assert kept.get_valid_until_s() > setup.loop.time()
+
+    run_in_virtual_time(scenario)
+
+
 def test_a_connection_cut_during_a_write_leaves_its_outcome_unknown() -> None:
     async def scenario(setup: FaultSetup) -> None:
         setup.inject(EngineOperation.COMMIT, DelayFault(request_s=1.0), DelayFault(reply_s=1.0))

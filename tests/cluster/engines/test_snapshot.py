@@ -1,21 +1,26 @@
 """Snapshots: saving, checking, and restoring into another engine. A damaged snapshot is rejected and changes nothing."""
 
 import asyncio
+import hashlib
 import os
 import stat
-from collections.abc import AsyncIterator
+import zlib
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.cluster.engines.contract import a_write, commit, load, put, records
 from wharf.cluster.engines.memory.engine import MemoryEngine
 from wharf.cluster.engines.memory.log import MemoryLog
-from wharf.cluster.engines.port import FollowerBehind, LogEngine
+from wharf.cluster.engines.port import FollowerBehind, LogEngine, LogPosition, StoredRecord
 from wharf.cluster.engines.snapshot_file import (
     SNAPSHOT_FORMAT,
     SNAPSHOT_MAGIC,
+    SnapshotHeader,
+    SnapshotTrailer,
     SnapshotUnusable,
     inspect_snapshot,
     restore_snapshot,
@@ -177,3 +182,120 @@ async def test_a_snapshot_that_cannot_be_written_is_an_error_and_leaves_no_file(
             await save(source, tmp_path / "missing" / "a.snapshot")
 
     assert os.listdir(tmp_path) == ["log"]
+
+
+# --- files of other writers ---
+
+START = SNAPSHOT_MAGIC + SNAPSHOT_FORMAT.to_bytes(2, "big")
+RECORDS = [StoredRecord("jobs", "a", 1, b"1"), StoredRecord("nodes", "n", 2, b"2")]
+
+
+def frame(kind: int, content: bytes) -> bytes:
+    return len(content).to_bytes(4, "big") + bytes([kind]) + content
+
+
+def header() -> bytes:
+    return frame(1, msgspec.msgpack.encode(SnapshotHeader(5, "test")))
+
+
+def slice_of(*rows: StoredRecord, tail: bytes = b"") -> bytes:
+    return frame(2, zlib.compress(msgspec.msgpack.encode(rows)) + tail)
+
+
+def trailer(**rows: int) -> bytes:
+    return frame(3, msgspec.msgpack.encode(SnapshotTrailer(LogPosition(2, {}), rows)))
+
+
+def write_file(path: Path, *parts: bytes, after: bytes = b"") -> Path:
+    """Write a file with a valid checksum over its parts."""
+    data = b"".join(parts)
+    path.write_bytes(data + hashlib.sha256(data).digest() + after)
+    return path
+
+
+def test_a_file_of_another_writer_is_read_if_its_parts_are_whole(tmp_path: Path) -> None:
+    path = write_file(
+        tmp_path / "a", START, header(), slice_of(RECORDS[0]), slice_of(RECORDS[1]), trailer(jobs=1, nodes=1)
+    )
+
+    info = inspect_snapshot(path)
+
+    assert (info.header.created_ns, info.trailer.rows) == (5, {"jobs": 1, "nodes": 1})
+    assert info.sha256 == hashlib.sha256(path.read_bytes()[:-32]).hexdigest()
+    assert info.size_bytes == path.stat().st_size
+
+
+DAMAGED: dict[str, tuple[list[bytes], bytes, str]] = {
+    "no header": ([START, slice_of(*RECORDS), trailer(jobs=1, nodes=1)], b"", "its parts are out of order"),
+    "no header and no rows": ([START, trailer()], b"", "its parts are out of order"),
+    "two headers": ([START, header(), header(), trailer()], b"", "its parts are out of order"),
+    "an unknown part": ([START, header(), frame(4, b""), trailer()], b"", "its parts are out of order"),
+    "no trailer": ([START, header(), slice_of(*RECORDS)], b"", "a part is longer than any can be|ends too early"),
+    "too few rows": ([START, header(), slice_of(*RECORDS), trailer(jobs=1)], b"", "rows are missing"),
+    "too many rows": ([START, header(), trailer(jobs=1)], b"", "rows are missing"),
+    "rows of no type": ([START, header(), frame(2, zlib.compress(b"\xc0")), trailer()], b"", "Expected"),
+    "a bad header": ([START, frame(1, b"\xc1"), trailer()], b"", "MessagePack"),
+    "a bad trailer": ([START, header(), frame(3, b"\xc1")], b"", "MessagePack"),
+    "rows that are not compressed": ([START, header(), frame(2, b"rows"), trailer()], b"", "Error -3"),
+    "something after a slice": (
+        [START, header(), slice_of(*RECORDS, tail=b"x"), trailer(jobs=1, nodes=1)], b"", "a slice of rows is not whole",
+    ),
+    "half a slice": (
+        [START, header(), frame(2, zlib.compress(msgspec.msgpack.encode(RECORDS))[:-1]), trailer(jobs=1, nodes=1)],
+        b"",
+        "a slice of rows is not whole",
+    ),
+    "something after the end": ([START, header(), trailer()], b"x", "something follows its end"),
+    "a part of 300 MB": ([START, header(), b"\xff\xff\xff\xff\2"], b"", "a part is longer than any can be"),
+    "nothing": ([START], b"", "a part is longer than any can be|ends too early"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_file_whose_parts_are_not_whole_is_refused_in_spite_of_its_checksum(tmp_path: Path, case: str) -> None:
+    parts, after, reason = DAMAGED[case]
+    path = write_file(tmp_path / "a", *parts, after=after)
+
+    with pytest.raises(SnapshotUnusable, match=f"is damaged .*({reason}).*: use another one; nothing was changed"):
+        inspect_snapshot(path)
+
+
+@pytest.mark.parametrize("data", [b"", b"WHARF", b"something else entirely", b"wharfsnapshot\n\0\1"])
+def test_another_file_is_not_a_snapshot(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(data)
+
+    with pytest.raises(SnapshotUnusable, match=r"a is not a snapshot; nothing was changed"):
+        inspect_snapshot(path)
+
+
+def test_a_missing_snapshot_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SnapshotUnusable, match=r"/a cannot be read: No such file or directory"):
+        inspect_snapshot(tmp_path / "a")
+
+
+async def test_a_snapshot_that_changes_while_it_is_restored_is_refused(tmp_path: Path) -> None:
+    """The log then keeps its state, as after any error of the records."""
+    path = write_file(tmp_path / "a", START, header(), slice_of(RECORDS[0]), trailer(jobs=1))
+
+    class ChangingTarget:
+        async def restore(self, records: AsyncIterator[Sequence[StoredRecord]], position: LogPosition) -> int:
+            write_file(path, START, header(), slice_of(RECORDS[0]), slice_of(), trailer(jobs=1))
+            received.extend([row async for rows in records for row in rows])
+            return position.index
+
+    received: list[StoredRecord] = []
+    with pytest.raises(SnapshotUnusable, match="changed while it was read: nothing was restored; try again"):
+        await restore_snapshot(ChangingTarget(), path)
+
+
+async def test_a_saved_snapshot_reports_its_size_and_checksum(tmp_path: Path) -> None:
+    async with a_file_log(tmp_path / "log") as source:
+        await fill(source, batches=2)
+        path = tmp_path / "a.snapshot"
+
+        info = await save_snapshot(source, path, world=WORLD, program="test", needs=["the keyring"])
+
+    inspected = inspect_snapshot(path)
+    assert (info.trailer, info.size_bytes, info.sha256) == (inspected.trailer, inspected.size_bytes, inspected.sha256)
+    assert info.header.created_ns == inspected.header.created_ns

@@ -407,6 +407,15 @@ def test_in_a_new_epoch_no_last_change_falls_below_an_earlier_one() -> None:
     assert (max(last_changes), [replica.get_last_change(table) for table in TABLES]) == (4, [9] * len(TABLES))
 
 
+def test_a_load_of_a_new_epoch_may_have_a_smaller_index() -> None:
+    replica = make_filled_replica()
+
+    replica.load_state([make_stored_record(CRATES, 2, make_crate("z"))], LogPosition(2, {"crates": 2}, 1, 2))
+
+    assert (replica.index, replica.epoch, replica.epoch_since) == (2, 1, 2)
+    assert [crate.name for crate in replica.iter_all(CRATES)] == ["z"]
+
+
 def test_a_table_that_never_changed_keeps_the_index_of_its_epoch() -> None:
     replica = make_filled_replica()
     replica.load_state([make_stored_record(CRATES, 9, make_crate("z"))], LogPosition(9, {"crates": 9}, 1))

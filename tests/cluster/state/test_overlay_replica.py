@@ -1,9 +1,11 @@
 """`OverlayReplica`: reads of a replica with a few changed records."""
 
+from msgspec.structs import replace
+
 from tests.builders import a_job
 from tests.kit.state import AState
 from wharf.cluster.state.overlay import OverlayReplica
-from wharf.cluster.state.tables import JOBS, JOBS_OF_TYPE
+from wharf.cluster.state.tables import JOB_VERSIONS, JOBS, JOBS_OF_TYPE, VERSIONS_OF_JOB
 
 
 def test_an_overlay_returns_changed_records_and_passes_others_through() -> None:
@@ -43,3 +45,18 @@ def test_an_overlay_does_not_change_the_replica() -> None:
     OverlayReplica(state.replica, [JOBS.build_delete("default", "shop")])
 
     assert state.job() == job
+
+
+def test_index_reads_of_several_attributes_include_the_changed_records() -> None:
+    state = AState()
+    state.register(a_job("shop"))
+    stored = state.job("shop")
+    (version,) = state.replica.list_by_index(VERSIONS_OF_JOB, "default", "shop")
+    new, other = replace(version, version=1), replace(version, id="store")
+
+    imagined = OverlayReplica(state.replica, map(JOB_VERSIONS.build_put, (new, other)))
+
+    assert imagined.list_by_index(VERSIONS_OF_JOB, "default", "shop") == [version, new]
+    assert list(imagined.iter_by_index(VERSIONS_OF_JOB, "default", "store")) == [(JOB_VERSIONS.get_key(other), other)]
+    assert imagined.list_by_index(JOBS_OF_TYPE, "service") == [stored]
+    assert (imagined.epoch, imagined.epoch_since) == (state.replica.epoch, state.replica.epoch_since)

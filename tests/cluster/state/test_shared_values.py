@@ -1,19 +1,30 @@
 """Recurring values of related records are stored in memory once, without a visible difference."""
 
 import json
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from tests.cluster.state.inventory import make_write
-from wharf.cluster.state import Replica
-from wharf.cluster.state.codec import encode_record
+from tests.cluster.state.inventory import PARCELS, Contents, make_parcel, make_write
+from wharf.cluster.state import Replica, Table
+from wharf.cluster.state.codec import MAX_SHARED_VALUES, RecordDecoder, encode_record
+from wharf.cluster.state.table import SchemaMigration
 from wharf.cluster.state.tables import ALL_TABLES, EVALUATIONS, JOB_VERSIONS, JOBS
 from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus, EvaluationTrigger, SchedulerType
 from wharf.contract.model.jobs.groups import Task, TaskGroup
 from wharf.contract.model.jobs.job import Job, JobStatus
-from wharf.contract.model.log import WRITE_INDEX, Batch, LogPosition, PutRecord, StoredRecord, join_key
+from wharf.contract.model.log import (
+    WRITE_INDEX,
+    Batch,
+    Cause,
+    CauseKind,
+    LogPosition,
+    PutRecord,
+    StoredRecord,
+    join_key,
+)
 
 
 def make_batch(index: int, *changes: PutRecord) -> Batch:
@@ -126,3 +137,67 @@ def test_evaluations_that_fail_for_the_same_reason_share_their_metrics() -> None
     first, second, third = (each.failed_tg_allocs for each in replica.iter_all(EVALUATIONS))
     assert first is second
     assert third == {"web": AllocMetric(nodes_evaluated=8)}
+
+
+def decode_parcel(decoder: RecordDecoder[Any], pieces: int) -> Any:
+    contents = Contents(goods="tea", pieces=pieces)
+    data = encode_record(PARCELS, make_parcel("p", contents=contents))
+    parcel = decoder.decode_record("p", data, 1)
+    assert parcel.contents == contents
+    return parcel.contents
+
+
+def test_the_cache_of_shared_values_is_cleared_when_it_is_full() -> None:
+    decoder = RecordDecoder(PARCELS)
+    first = decode_parcel(decoder, 0)
+    for pieces in range(1, MAX_SHARED_VALUES):
+        decode_parcel(decoder, pieces)
+    assert decode_parcel(decoder, 0) is first
+
+    newest = decode_parcel(decoder, MAX_SHARED_VALUES)
+
+    assert decode_parcel(decoder, 0) is not first
+    assert decode_parcel(decoder, MAX_SHARED_VALUES) is newest
+
+
+def test_a_value_that_left_the_cache_is_not_taken_for_a_cached_one() -> None:
+    decoder = RecordDecoder(PARCELS)
+    first = decode_parcel(decoder, 0)
+    for pieces in range(1, MAX_SHARED_VALUES + 1):
+        decode_parcel(decoder, pieces)
+    parcel = make_parcel("p", contents=first)
+
+    adopted = decoder.adopt_record(parcel, "p", encode_record(PARCELS, parcel), 1)
+
+    assert adopted.contents == first
+    assert adopted.contents is decode_parcel(decoder, 0)
+
+
+def test_a_record_under_two_keys_is_encoded_once() -> None:
+    replica, job = Replica(ALL_TABLES), make_job("web")
+
+    first, second = replica.encode_write(
+        make_write(JOBS.build_put(job), JOB_VERSIONS.build_put(job)), write_id="w"
+    ).changes
+
+    assert first.data is second.data
+
+
+def test_a_record_in_two_tables_with_different_schemas_is_encoded_for_each() -> None:
+    def same(record: dict[str, Any]) -> dict[str, Any]:
+        return record
+
+    newer = Table(
+        "newer", PARCELS.record_type, key=("id",), packed_fields=PARCELS.packed_fields,
+        shared_fields=PARCELS.shared_fields, migrations=(SchemaMigration(4, same, same),),
+    )  # fmt: skip
+    replica, parcel = Replica([PARCELS, newer]), make_parcel("p", contents=Contents(goods="tea"))
+    puts = [PARCELS.build_put(parcel), newer.build_put(parcel), newer.build_put(make_parcel("q"))]
+
+    changes = replica.encode_write(make_write(*puts), write_id="w").changes
+
+    assert [change.data for change in changes] == [
+        encode_record(PARCELS, parcel), encode_record(newer, parcel), encode_record(newer, make_parcel("q"))
+    ]  # fmt: skip
+    replica.apply_batch(Batch(1, "w", "test", Cause(CauseKind.REQUEST), changes))
+    assert [replica.get_version(newer, key) for key in "pq"] == [1, 1]

@@ -111,3 +111,18 @@ def test_a_snapshot_that_is_closed_early_removes_its_observer() -> None:
     snapshot.close()
 
     assert state.replica.watches.table_watches == {}
+
+
+def test_a_snapshot_whose_remaining_records_are_all_deleted_returns_the_originals() -> None:
+    for returned_before in (1, 2):
+        state = AState()
+        for number in range(2):
+            write(state, "put", number)
+        before = list(state.replica.iter_by_key(JOBS))
+        snapshot = TableSnapshot(state.replica, JOBS)
+        loaded = snapshot.read_next(returned_before)
+        for number in range(2):
+            write(state, "drop", number)
+
+        assert [*loaded, *snapshot.read_next(5)] == before
+        assert snapshot.read_next(5) == []

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.cluster.state.inventory import make_write
+from tests.cluster.state.inventory import CRATES, NOTICE, make_crate, make_write
 from tests.contract.model.strategies import records
 from wharf.cluster.state import Replica, Table
 from wharf.cluster.state.packed_map import encode_packed_as_raw
@@ -128,3 +128,25 @@ def test_a_scaling_policy_with_an_incomplete_target_can_be_applied() -> None:
     replica.apply_batch(Batch(1, "w", "test", logged.cause, logged.changes))
 
     assert [found.id for found in replica.list_by_index(SCALING_POLICIES_OF_JOB, "", "web")] == ["p"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "key"),
+    [
+        ((), "crates"),
+        (("a",), "a"),
+        ((7,), "7".zfill(20)),
+        (("a", "b"), "a\0b"),
+        (("a", 7), "a\0" + "7".zfill(20)),
+        ((7, "a"), "7".zfill(20) + "\0a"),
+        (("a", "b", "c"), "a\0b\0c"),
+        (("a", "b", 12), "a\0b\0" + "12".zfill(20)),
+    ],
+)
+def test_a_key_joins_its_parts_and_pads_numbers(parts: tuple[str | int, ...], key: str) -> None:
+    assert CRATES.build_key(*parts) == key
+
+
+def test_the_key_of_a_record_is_made_of_its_key_attributes() -> None:
+    assert CRATES.get_key(make_crate("a", "north")) == CRATES.build_key("north", "a")
+    assert NOTICE.get_key(NOTICE.record_type()) == NOTICE.build_key() == "notice"

@@ -15,7 +15,7 @@ from tests.cluster.state.inventory import (
 from wharf.cluster.state import ReplicaLoad, Subscription
 from wharf.cluster.state.replica import MAX_COMPARED_PER_STEP
 from wharf.cluster.state.tables import JOB_VERSIONS
-from wharf.cluster.state.watches import watch_index, watch_key, watch_table
+from wharf.cluster.state.watches import watch_index, watch_key, watch_prefix, watch_table
 from wharf.contract.model.log import WRITE_INDEX, LogPosition
 
 
@@ -136,3 +136,56 @@ def test_a_subscription_made_during_a_load_misses_no_later_change() -> None:
     assert woken == ["during"]
     assert list(finishing) == []
     assert woken == ["during", "before"]
+
+
+def test_subscriptions_to_prefixes_of_one_length_are_closed_independently() -> None:
+    replica = make_replica()
+    woken: list[str] = []
+    kept = replica.watches.subscribe([watch_table(CRATES)], lambda: None)
+    first = replica.watches.subscribe([watch_prefix(CRATES, "no")], lambda: woken.append("no"))
+    second = replica.watches.subscribe([watch_prefix(CRATES, "so")], lambda: woken.append("so"))
+
+    first.close()
+    replica.apply_batch(
+        make_batch(1, CRATES.build_put(make_crate("a", "north")), CRATES.build_put(make_crate("a", "south")))
+    )
+    assert woken == ["so"]
+    second.close()
+
+    assert replica.watches.table_watches[CRATES.name].prefix_lengths == {}
+    kept.close()
+    assert replica.watches.table_watches == {}
+
+
+def test_subscriptions_to_prefixes_of_several_lengths_are_all_woken() -> None:
+    replica = make_replica()
+    woken: list[str] = []
+    for prefix in ("", "n", "north\0a", "north\0ab", "nox", "nort"):
+        replica.watches.subscribe([watch_prefix(CRATES, prefix)], lambda prefix=prefix: woken.append(prefix))  # type: ignore[misc]  # as above
+
+    replica.apply_batch(make_batch(1, CRATES.build_put(make_crate("a"))))
+
+    assert woken == ["", "n", "north\0a", "nort"]
+
+
+def test_closing_one_of_two_subscriptions_to_a_target_leaves_the_other() -> None:
+    replica = make_replica()
+    woken: list[str] = []
+    targets = [
+        watch_table(CRATES),
+        watch_key(CRATES, "north", "a"),
+        watch_prefix(CRATES, "no"),
+        watch_index(CRATES_OF_OWNER, "north", "ann"),
+    ]
+    pairs = [
+        [replica.watches.subscribe([target], lambda name=name: woken.append(name)) for name in ("closed", "open")]  # type: ignore[misc]  # as above
+        for target in targets
+    ]
+    for closed, _ in pairs:
+        closed.close()
+        closed.close()
+    assert replica.watches.subscription_count == len(targets)
+
+    replica.apply_batch(make_batch(1, CRATES.build_put(make_crate("a", owner="ann"))))
+
+    assert woken == ["open"] * len(targets)

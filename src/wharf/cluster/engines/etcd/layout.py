@@ -66,7 +66,7 @@ class Epoch(msgspec.Struct, frozen=True):
         if version == 0:
             return 0
         revision = version - self.base
-        return revision if revision > 0 and self.fence else IMPOSSIBLE_REVISION
+        return revision if revision > 0 else IMPOSSIBLE_REVISION
 
 
 EMPTY_LOG_EPOCH: Final = Epoch(number=0, generation=FIRST_GENERATION, base=0, since=0, fence=0)

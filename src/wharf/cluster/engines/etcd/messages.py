@@ -64,10 +64,9 @@ def build_range(
     return rpc.RangeRequest(key=start, range_end=end, limit=limit, revision=revision, keys_only=keys_only)
 
 
-def build_watch(start: bytes, end: bytes, *, revision: int, drops_only: bool = False) -> ProtobufMessage:
+def build_watch(start: bytes, end: bytes, *, revision: int) -> ProtobufMessage:
     """Build a watch of a range from a revision on. Without `fragment`, one response contains whole revisions."""
-    filters = [rpc.WatchCreateRequest.NOPUT] if drops_only else []
-    create = rpc.WatchCreateRequest(key=start, range_end=end, start_revision=revision, filters=filters)
+    create = rpc.WatchCreateRequest(key=start, range_end=end, start_revision=revision)
     return rpc.WatchRequest(create_request=create)
 
 

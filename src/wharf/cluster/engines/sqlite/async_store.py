@@ -336,9 +336,7 @@ class AsyncSqliteStore:
         """Make new batches visible to followers, and cache them while there are followers."""
         if self.sync_store.index == self._published_index:
             return
-        if self._followers and batches and batches[-1].index == self.sync_store.index:
-            if batches[0].index - 1 not in self._recent:
-                self._clear_recent()
+        if self._followers and batches:
             for batch in batches:
                 frame = self._encode(batch)
                 self._recent[batch.index] = frame

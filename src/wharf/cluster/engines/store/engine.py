@@ -230,9 +230,12 @@ class RemoteEngine:
 
     def _require_connection(self) -> MainConnection:
         """Return the main connection. Raises `LogUnavailable` while it is lost."""
-        if self._attachment is None or self._attachment.connection.lost_reason.done():
+        if self._attachment is None:
             raise LogUnavailable(self._unavailable_reason)
-        return self._attachment.connection
+        connection = self._attachment.connection
+        if connection.lost_reason.done():
+            raise LogUnavailable(connection.lost_reason.result())
+        return connection
 
     async def _request_value(self, build: Callable[[int], StoreMessage]) -> int | None:
         """Send a request whose reply is a number, and return that number."""
@@ -264,7 +267,8 @@ class RemoteEngine:
                 self._leases.pop(lost).mark_ended()
             self._signal_change()
             try:
-                self._mark_unavailable(await attachment.connection.lost_reason)
+                # Shielded, because a cancelled `lost_reason` would leave the requests in flight waiting forever.
+                self._mark_unavailable(await asyncio.shield(attachment.connection.lost_reason))
             except asyncio.CancelledError:
                 attachment.connection.close()
                 raise
