@@ -76,10 +76,8 @@ class _Finder:
             return  # `zip(a, b, strict=True)` is an assertion: the lengths are equal.
         if isinstance(node, ast.Expr) and (_is_log_call(node.value) or isinstance(node.value, ast.Constant)):
             return
-        if isinstance(node, ast.keyword) and node.arg == "strict":
-            return  # `strict` of `zip` only asserts that both have the same length.
         yield from self._mutate(node)
-        passed_over = {getattr(node, "annotation", None), *_list_sets(node), *_list_strict_flags(node)}
+        passed_over = {getattr(node, "annotation", None), *_list_sets(node)}
         for child in ast.iter_child_nodes(node):
             if child not in passed_over:
                 yield from self._visit(child)
@@ -178,12 +176,6 @@ def _list_sets(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the tuple of `x in (a, b)`: its order means nothing."""
     if isinstance(node, ast.Compare) and isinstance(node.ops[-1], ast.In | ast.NotIn):
         yield from (right for right in node.comparators if isinstance(right, ast.Tuple))
-
-
-def _list_strict_flags(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the argument `strict` of `zip`: it only guards against other mistakes."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "zip":
-        yield from (keyword for keyword in node.keywords if keyword.arg == "strict")
 
 
 def _is_text(node: ast.expr) -> bool:
