@@ -28,13 +28,17 @@ def get_store_socket(settings: AgentSettings) -> Path:
     return get_store_folder(settings) / STORE_SOCKET
 
 
-def build_engine(settings: AgentSettings, world: World) -> LogEngine:
-    """Return an engine for a process of a running agent, not opened yet. Imports only what that engine needs."""
+def build_engine(settings: AgentSettings, world: World, *, index_descriptor: int = -1) -> LogEngine:
+    """Return an engine for a process of a running agent, not opened yet. Imports only what that engine needs.
+
+    `index_descriptor`: the memory in which the store publishes the newest index; -1: none.
+    """
     if settings.state.engine is EngineKind.ETCD:
         return _build_etcd_engine(settings.state.etcd, world)
     from wharf.cluster.engines.store.engine import RemoteEngine
+    from wharf.cluster.engines.store.shared_index import open_shared_index
 
-    return RemoteEngine(world, get_store_socket(settings))
+    return RemoteEngine(world, get_store_socket(settings), shared_index=open_shared_index(index_descriptor))
 
 
 def build_command_engine(settings: AgentSettings, world: World, *, can_create: bool) -> LogEngine:

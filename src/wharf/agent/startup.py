@@ -24,6 +24,7 @@ from wharf.agent.supervision.control import ControlReply, DebugReply, ProcessRep
 from wharf.agent.supervision.process_tree import ProcessSpec, ProcessTree
 from wharf.agent.supervision.supervisor import SpawnSpec, Supervisor
 from wharf.cluster.engines.settings import EngineKind
+from wharf.cluster.engines.store.shared_index import create_shared_index
 from wharf.cluster.server.agent_interface import format_stacks
 from wharf.config.configuration import Configuration
 from wharf.config.display import apply_live_settings, compare_settings
@@ -126,6 +127,8 @@ class AgentProcess:
         self._folder = DataFolder(Path(self.settings.data_dir))
         self._logs = ProcessLogging("agent")
         self._listening: socket.socket | None = None
+        self._index_descriptor = -1
+        """The memory in which the store publishes the newest log index. It outlives every store process."""
         self._address = ""
         self._next_snapshot_s: float | None = None
 
@@ -144,6 +147,8 @@ class AgentProcess:
         finally:
             if self._listening is not None:
                 self._listening.close()
+            if self._index_descriptor >= 0:
+                os.close(self._index_descriptor)
 
     def _run_in_folder(self) -> str:
         """Run the agent while the data folder is locked."""
@@ -156,7 +161,10 @@ class AgentProcess:
             raise CommandError(f"the log file {self.settings.log_file} cannot be written: {error.strerror}") from error
         self._folder.remove_leftovers()
         self._schedule_snapshots()
-        tree = ProcessTree(list_process_specs(self.settings))
+        specs = list_process_specs(self.settings)
+        if any(spec.name == "store" for spec in specs):
+            self._index_descriptor = create_shared_index()
+        tree = ProcessTree(specs)
         with listen_for_commands(self._folder.path) as commands:
             try:
                 return Supervisor(self._world, tree, self, commands=commands).run()
@@ -195,6 +203,9 @@ class AgentProcess:
             assert self._listening is not None
             listening = self._listening.fileno()
             descriptors.append(listening)
+        index_descriptor = self._index_descriptor if role in ("store", "brain", "api") else -1
+        if index_descriptor >= 0:
+            descriptors.append(index_descriptor)
         order = ProcessOrder(
             role=role,
             name=part,
@@ -202,6 +213,7 @@ class AgentProcess:
             settings=self.settings,
             log=build_log_configuration(self.settings),
             listening=listening,
+            index_descriptor=index_descriptor,
             address=self._address,
             door_secret=self._member_secret if role in ("api", "brain") else "",
             own_node_secret=self._own_node_secret if role in ("api", "node") else "",

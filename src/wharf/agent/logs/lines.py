@@ -1,7 +1,9 @@
 """Formats log records as text lines for operators and as JSON lines for programs."""
 
 import logging
+import math
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -166,7 +168,15 @@ def render_line(written: str) -> str:
 
 def format_log_time(at_s: float) -> str:
     """Return the time in UTC with milliseconds: `2026-01-31T12:00:01.250Z`."""
-    return datetime.fromtimestamp(at_s, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    fraction, second = math.modf(at_s)
+    seconds, microseconds = divmod(round(fraction * 1_000_000), 1_000_000)  # Rounded as `datetime` does.
+    return f"{_format_second(int(second) + seconds)}.{microseconds // 1_000:03d}Z"
+
+
+@lru_cache(maxsize=8)
+def _format_second(second: int) -> str:
+    """Return a whole second in UTC without its zone. Cached, because many lines have the same second."""
+    return datetime.fromtimestamp(second, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _format_value(value: object) -> str:

@@ -67,7 +67,7 @@ def build_server(context: ProcessContext) -> Server:
     )
     server = Server(
         context.world,
-        build_engine(context.order.settings, context.world),
+        build_engine(context.order.settings, context.world, index_descriptor=context.order.index_descriptor),
         identity,
         job_settings=JobSettings(
             region=settings.region,

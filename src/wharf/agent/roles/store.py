@@ -9,6 +9,7 @@ from wharf.agent.process_context import ProcessContext
 from wharf.cluster.engines.port import LogUnavailable
 from wharf.cluster.engines.settings import EngineKind
 from wharf.cluster.engines.store.server import StoreProcessSettings, StoreServer
+from wharf.cluster.engines.store.shared_index import open_shared_index
 from wharf.world import World
 
 _SWITCH_INTERVAL_S = 0.001
@@ -23,7 +24,8 @@ async def run(context: ProcessContext) -> None:
         shutil.rmtree(get_store_folder(context.order.settings), ignore_errors=True)
     world: World = context.world
     try:
-        server = StoreServer(StoreProcessSettings(folder=str(get_store_folder(context.order.settings))), world)
+        settings = StoreProcessSettings(folder=str(get_store_folder(context.order.settings)))
+        server = StoreServer(settings, world, open_shared_index(context.order.index_descriptor))
         await server.start()
     except LogUnavailable as error:
         raise StartupError(str(error)) from error

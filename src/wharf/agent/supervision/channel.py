@@ -36,6 +36,9 @@ class ProcessOrder(msgspec.Struct, frozen=True, kw_only=True, tag="Order"):
     log: LogConfiguration
     listening: int = -1
     """The descriptor of the listening HTTP socket; only for api processes."""
+    index_descriptor: int = -1
+    """The descriptor of the memory in which the store publishes the newest log index; only for processes that read or
+    write it."""
     address: str = ""
     """The URL of the HTTP port, with the port that was bound."""
     door_secret: str = ""

@@ -131,6 +131,11 @@ class EvaluationBroker:
         """The number of places in the queue that are reserved for retried evaluations and not used yet."""
         return len(self._slots)
 
+    @property
+    def has_queued(self) -> bool:
+        """Whether an evaluation is in the queue. Its job may still be busy with another one."""
+        return bool(self._queued)
+
     def take_next(self) -> Evaluation | None:
         """Remove the next evaluation from the queue and return it, or `None` if no evaluation can be processed.
 

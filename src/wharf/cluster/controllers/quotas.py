@@ -5,14 +5,18 @@ It reads only the replica and keeps no state.
 
 from wharf.cluster.scheduling.capacity.quotas import RemainingQuota, get_remaining_quota, sum_requested_amounts
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import EVALUATIONS_BY_STATUS, JOBS
+from wharf.cluster.state.tables import EVALUATIONS_BY_QUOTA, JOBS
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus
 
 
 def list_waiting_evaluations(snapshot: Replica) -> list[Evaluation]:
     """Return the blocked evaluations that wait for a quota, by descending priority, then age."""
-    blocked = snapshot.list_by_index(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED)
-    retries = [evaluation for evaluation in blocked if evaluation.quota_limit_reached]
+    retries = [
+        evaluation
+        for quota in snapshot.iter_index_values(EVALUATIONS_BY_QUOTA)
+        for evaluation in snapshot.list_by_index(EVALUATIONS_BY_QUOTA, quota)
+        if evaluation.status is EvaluationStatus.BLOCKED
+    ]
     return sorted(retries, key=lambda evaluation: (-evaluation.priority, evaluation.create_index, evaluation.id))
 
 

@@ -202,6 +202,14 @@ class LogEngine(Protocol):
         """Return the newest index of the log; 0 when it was never written. Raises `LogUnavailable`."""
         ...
 
+    def read_published_index(self) -> int | None:
+        """Return an index that is at least that of every write acknowledged before this call, without asking the log.
+
+        Returns `None` if only `barrier` returns one. Unlike a barrier, this does not wait for this engine's own writes
+        that are still in flight.
+        """
+        ...
+
     async def grant_lease(self, ttl_s: float) -> Lease: ...
 
     async def compact(self, before: int) -> None:

@@ -89,11 +89,13 @@ JOB_SUMMARIES: Final = Table(
 
 EVALUATIONS_OF_JOB: Final = Index[Evaluation]("job", "namespace", "job_id")
 EVALUATIONS_BY_STATUS: Final = Index[Evaluation]("status", "status")
+EVALUATIONS_BY_QUOTA: Final = Index[Evaluation]("quota", "quota_limit_reached")
+"""Evaluations that reached the limit of a quota, by the name of the quota."""
 EVALUATIONS: Final = Table(
     "evaluations",
     Evaluation,
     key=("id",),
-    indexes=(EVALUATIONS_OF_JOB, EVALUATIONS_BY_STATUS),
+    indexes=(EVALUATIONS_OF_JOB, EVALUATIONS_BY_STATUS, EVALUATIONS_BY_QUOTA),
     order=ListOrder.CREATED,
     write_index_fields=("create_index", "job_modify_index", "node_modify_index"),
     interned_fields=("namespace", "job_id", "node_id", "status_description"),

@@ -120,7 +120,8 @@ def convert_object(record_type: type[T], submitted: object) -> DecodedInput[T]:
     `submitted` is not modified.
     """
     progress = _Progress(MAX_TOTAL_ITEMS_BY_BODY.get(getattr(record_type, "__name__", ""), MAX_TOTAL_ITEMS))
-    normalizer = _find_normalizer(record_type, _DEFAULT_LIMITS)
+    body_type: typing.Any = record_type  # mypy does not know that every type is hashable.
+    normalizer = _get_body_normalizer(body_type)
     normalized = normalizer(submitted, [], progress) if normalizer is not None else submitted
     try:
         value = msgspec.convert(normalized, record_type, str_keys=True)
@@ -289,6 +290,12 @@ def _find_field_normalizer(field: str, value_type: object) -> Normalizer | None:
     if normalizer is None and limits.max_text_chars != MAX_TEXT_CHARS:
         return _make_text_normalizer(limits.max_text_chars)
     return normalizer
+
+
+@cache
+def _get_body_normalizer(body_type: object) -> Normalizer | None:
+    """Return the function that normalizes bodies of this type. Few types of bodies exist, so each is searched once."""
+    return _find_normalizer(body_type, _DEFAULT_LIMITS)
 
 
 def _find_normalizer(value_type: object, limits: FieldLimits) -> Normalizer | None:

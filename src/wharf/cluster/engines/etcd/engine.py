@@ -101,6 +101,9 @@ class EtcdEngine:
     async def find_write(self, write_id: str, *, since: int) -> int | None:
         return await find_write(self._session, write_id, since)
 
+    def read_published_index(self) -> None:
+        """Return `None`: only a barrier returns the newest index."""
+
     async def barrier(self) -> int:
         if self._session.client.is_closed:
             raise LogUnavailable(f"the connection to {self._settings.describe()} is closed")

@@ -194,6 +194,9 @@ class MemoryEngine:
     async def find_write(self, write_id: str, *, since: int) -> int | None:
         return await self.call_log(EngineOperation.FIND, lambda: self.log.find_write(write_id, since))
 
+    def read_published_index(self) -> None:
+        """Return `None`: only a barrier returns the newest index."""
+
     async def barrier(self) -> int:
         return await self.call_log(EngineOperation.BARRIER, lambda: self.log.last_write_index)
 

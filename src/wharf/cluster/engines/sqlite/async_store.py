@@ -77,9 +77,13 @@ class AsyncSqliteStore:
         encode: BatchEncoder,
         writer: Executor | None = None,
         is_writer_for_large_only: bool = False,
+        publish_index: Callable[[int], None] = lambda _: None,
     ) -> None:
         """`encode`: encodes a batch for followers. `writer`: the executor on which the store works; None: the event
-        loop itself. With `is_writer_for_large_only`, small groups run on the loop and only large ones on the writer."""
+        loop itself. With `is_writer_for_large_only`, small groups run on the loop and only large ones on the writer.
+
+        `publish_index` is called with each new index, before a write of this index is acknowledged.
+        """
         self.sync_store = sync_store
         self._encode = encode
         self._writer = writer
@@ -92,6 +96,7 @@ class AsyncSqliteStore:
         self._is_writing_large = False
         self._has_maintained = False
         self._published_index = 0
+        self._publish_index = publish_index
         self._recent: dict[int, bytes] = {}
         self._recent_bytes = 0
         self._followers = 0
@@ -105,6 +110,7 @@ class AsyncSqliteStore:
         """Open the file. Raises `LogUnavailable`."""
         await self.run_on_store(self.sync_store.open)
         self._published_index = self.sync_store.index
+        self._publish_index(self._published_index)
 
     async def close(self) -> None:
         """Finish everything that was submitted, then close the file. Later calls raise `LogUnavailable`."""
@@ -347,6 +353,7 @@ class AsyncSqliteStore:
         else:
             self._clear_recent()
         self._published_index = self.sync_store.index
+        self._publish_index(self._published_index)
         self._wake_followers()
 
     def _clear_recent(self) -> None:

@@ -115,6 +115,9 @@ class SqliteEngine:
     async def find_write(self, write_id: str, *, since: int) -> int | None:
         return await self.get_store().find_write(write_id, since=since)
 
+    def read_published_index(self) -> None:
+        """Return `None`: only a barrier returns the newest index."""
+
     async def barrier(self) -> int:
         index = self.get_store().barrier()
         return index if isinstance(index, int) else await index

@@ -44,6 +44,7 @@ from wharf.cluster.engines.store.messages import (
     StoreMessage,
     ValueReply,
 )
+from wharf.cluster.engines.store.shared_index import SharedIndex
 from wharf.cluster.engines.store.stream_connection import StreamConnection
 from wharf.world import World
 from wharf.world.backoff import Backoff
@@ -83,12 +84,15 @@ class RemoteEngine:
         *,
         open_timeout_s: float = 5.0,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
+        shared_index: SharedIndex | None = None,
     ) -> None:
+        """`shared_index`: the memory in which the store publishes the newest index; `None` if there is none."""
         self.limits = WriteLimits()  # Replaced by the store's own limits after attaching.
         self._world = world
         self._path = socket_path
         self._open_timeout_s = open_timeout_s
         self._request_timeout_s = request_timeout_s
+        self._shared_index = shared_index
         self._owner = ""
         self._attachment: StoreAttachment | None = None
         self._unavailable_reason = f"the log at {socket_path} is not open"
@@ -153,6 +157,13 @@ class RemoteEngine:
         index = await self._request_value(BarrierRequest)
         assert index is not None
         return index
+
+    def read_published_index(self) -> int | None:
+        """Return the index that the store has published; `None` while this engine is not attached to the store."""
+        attachment, shared_index = self._attachment, self._shared_index
+        if shared_index is None or attachment is None or attachment.connection.lost_reason.done():
+            return None
+        return shared_index.read() or None
 
     async def grant_lease(self, ttl_s: float) -> "RemoteLease":
         lease_id = await self._request_value(lambda number: GrantLeaseRequest(number, ttl_s))

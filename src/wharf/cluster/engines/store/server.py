@@ -24,6 +24,7 @@ from wharf.cluster.engines.sqlite.leases import LeaseTracker
 from wharf.cluster.engines.sqlite.store import MIN_TAIL_CHANGES, SqliteStore
 from wharf.cluster.engines.store.messages import BatchReply
 from wharf.cluster.engines.store.server_connection import StoreServerConnection
+from wharf.cluster.engines.store.shared_index import SharedIndex, open_shared_index
 from wharf.world import RealWorld, World
 from wharf.world.framing import encode_frame
 from wharf.world.unix_sockets import bind_private_socket
@@ -49,6 +50,8 @@ class StoreProcessSettings(msgspec.Struct, frozen=True, kw_only=True):
     min_tail_changes: int = MIN_TAIL_CHANGES
     limits: WriteLimits = WriteLimits()
     parent_descriptor: int | None = None
+    index_descriptor: int = -1
+    """The memory in which the store publishes the newest index (`shared_index`); -1: none."""
     vfs: str = ""
 
     def get_socket_path(self) -> Path:
@@ -58,7 +61,7 @@ class StoreProcessSettings(msgspec.Struct, frozen=True, kw_only=True):
 class StoreServer:
     """The store of one folder and its connections, on the running event loop."""
 
-    def __init__(self, settings: StoreProcessSettings, world: World) -> None:
+    def __init__(self, settings: StoreProcessSettings, world: World, shared_index: SharedIndex | None = None) -> None:
         self.world = world
         self.connections: set[StoreServerConnection] = set()
         self.main_connections: dict[str, StoreServerConnection] = {}
@@ -73,7 +76,13 @@ class StoreServer:
         # Small commits run on the loop itself, because a thread would add two thread switches to each
         # (docs/adr/0014). Large ones run on the writer thread, so that barrier requests need not wait for them.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="log-writes")
-        self.store = AsyncSqliteStore(store, encode=_encode_batch, writer=self._writer, is_writer_for_large_only=True)
+        self.store = AsyncSqliteStore(
+            store,
+            encode=_encode_batch,
+            writer=self._writer,
+            is_writer_for_large_only=True,
+            publish_index=shared_index.publish if shared_index is not None else lambda _: None,
+        )
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -122,7 +131,7 @@ class StoreServer:
 
 async def serve_store(settings: StoreProcessSettings, world: World) -> None:
     """Serve until SIGTERM, SIGINT, the end of the parent process or an error of the store. Raises `LogUnavailable`."""
-    server = StoreServer(settings, world)
+    server = StoreServer(settings, world, open_shared_index(settings.index_descriptor))
     stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

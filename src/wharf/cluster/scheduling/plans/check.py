@@ -1,7 +1,8 @@
 """Checks a plan against the newest state and builds the write of its next part. It does not commit."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -24,6 +25,9 @@ from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, JO
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.log import Cause, CauseKind, Condition, DeleteRecord, PutRecord, Write
 
+NO_PLACEMENTS: Final[Mapping[str, tuple[Allocation, ...]]] = MappingProxyType({})
+PLAN_WRITE_KIND: Final = "plan"
+"""The kind of every write that contains a part of a plan, or several plans."""
 COMMON_CONDITION_COUNT: Final = 3
 """How many conditions every part of a plan needs: the evaluation, the job, and the cluster version."""
 
@@ -59,7 +63,14 @@ class _WritePart:
         return self._max_changes - len(self.changes)
 
 
-def check_plan(plan: Plan, snapshot: Replica, *, max_changes: int, cache: SchedulerCache | None = None) -> PlanCheck:
+def check_plan(
+    plan: Plan,
+    snapshot: Replica,
+    *,
+    max_changes: int,
+    cache: SchedulerCache | None = None,
+    earlier_placements: Mapping[str, tuple[Allocation, ...]] = NO_PLACEMENTS,
+) -> PlanCheck:
     """Check the plan against the newest state and return its next part, as one write of at most `max_changes` changes.
 
     The order is: deployments; stops, because they free resources; placements node by node, without nodes that can no
@@ -67,7 +78,8 @@ def check_plan(plan: Plan, snapshot: Replica, *, max_changes: int, cache: Schedu
 
     Each part is valid alone. After a crash between two parts the evaluation is still pending, and its next run finds
     what was placed. If the evaluation or the job has changed, nothing of the plan is committed. An all-at-once plan is
-    committed in one part or not at all.
+    committed in one part or not at all. `earlier_placements` are new allocations by node id that the same write
+    contains: they use capacity of their nodes.
     """
     if not _is_current(plan, snapshot):
         return PlanCheck(None)
@@ -78,7 +90,9 @@ def check_plan(plan: Plan, snapshot: Replica, *, max_changes: int, cache: Schedu
     changes = _add_changes(plan.changes, snapshot, part)
     if changes is None:
         return PlanCheck(None)
-    placements, dropped = ({**plan.placements}, []) if changes else _add_placements(plan, snapshot, cache, part)
+    placements, dropped = (
+        ({**plan.placements}, []) if changes else _add_placements(plan, snapshot, cache, part, earlier_placements)
+    )
     if plan.all_at_once and dropped:
         return PlanCheck(None, None, dropped)
     if plan.all_at_once and (changes or placements):
@@ -104,7 +118,9 @@ def check_plan(plan: Plan, snapshot: Replica, *, max_changes: int, cache: Schedu
     if not part.changes:
         return PlanCheck(None, None, dropped)
     cause = Cause(CauseKind.EVALUATION, plan.evaluation.id)
-    write = Write("plan", cause, part.changes, [*part.conditions, *_build_common_conditions(plan, snapshot, part)])
+    write = Write(
+        PLAN_WRITE_KIND, cause, part.changes, [*part.conditions, *_build_common_conditions(plan, snapshot, part)]
+    )
     return PlanCheck(write, remaining, dropped)
 
 
@@ -227,7 +243,11 @@ def _apply_stop(current: Allocation, desired: Allocation) -> Allocation:
 
 
 def _add_placements(
-    plan: Plan, snapshot: Replica, cache: SchedulerCache, part: _WritePart
+    plan: Plan,
+    snapshot: Replica,
+    cache: SchedulerCache,
+    part: _WritePart,
+    earlier: Mapping[str, tuple[Allocation, ...]],
 ) -> tuple[dict[str, tuple[Allocation, ...]], list[str]]:
     """Add new allocations to the part, node by node.
 
@@ -242,7 +262,10 @@ def _add_placements(
     remaining_quota = None
     if job is not None and plan.placements:
         remaining_quota = get_remaining_quota(snapshot, job.namespace, job.region, cache.quota_usage.get_quota_usage)
-    fitting_nodes = _find_fitting_nodes(cache, islice(plan.placements.items(), part.count_free_changes() + 1))
+    checked_placements = islice(plan.placements.items(), part.count_free_changes() + 1)
+    fitting_nodes = _find_fitting_nodes(
+        cache, ((node_id, (*earlier.get(node_id, ()), *placed)) for node_id, placed in checked_placements)
+    )
     existing, expect_version = (
         snapshot.get_table_records(ALLOCATIONS).records,
         capacity_versions.make_node_version_lookup(snapshot),
@@ -258,7 +281,9 @@ def _add_placements(
         fitting, postponed = (
             (placed, ()) if len(placed) <= free_changes else (placed[:free_changes], placed[free_changes:])
         )
-        fits = node_id in fitting_nodes or _can_place_on_node(snapshot, cache, node_id, fitting)
+        fits = node_id in fitting_nodes or _can_place_on_node(
+            snapshot, cache, node_id, (*earlier.get(node_id, ()), *fitting)
+        )
         # Two plans may use the id that was promised to the allocation that preempted others. The second plan is
         # dropped.
         already_exists = any(allocation.id in existing for allocation in fitting)

@@ -57,15 +57,15 @@ class PeriodicLaunchDuty:
 
     def _on_batch(self, batch: Batch) -> None:
         """Record which periodic jobs a batch changed and wake the duty. Does nothing unless this server leads."""
-        if not self._brain.is_leading:
+        job_changes = [change for change in batch.changes if change.table == JOBS.name]
+        if not job_changes or not self._brain.is_leading:
             return
-        for change in batch.changes:
-            if change.table == JOBS.name:
-                namespace, _, job_id = change.key.partition(KEY_SEPARATOR)
-                key = (namespace, job_id)
-                if self._launches.should_track(key, self._brain.replica.get(JOBS, *key)):
-                    self._changed_jobs[key] = None
-                    self._wake_event.set()
+        for change in job_changes:
+            namespace, _, job_id = change.key.partition(KEY_SEPARATOR)
+            key = (namespace, job_id)
+            if self._launches.should_track(key, self._brain.replica.get(JOBS, *key)):
+                self._changed_jobs[key] = None
+                self._wake_event.set()
 
     def _on_load(self) -> None:
         """Request that the schedule is built again, because the replica was reloaded."""

@@ -4,6 +4,7 @@ Only this module writes new allocations. `scheduling` makes the plan and checks 
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -12,7 +13,8 @@ from wharf.cluster.engines.port import WriteConflict
 from wharf.cluster.operations import evaluations
 from wharf.cluster.scheduling.plans.check import check_plan
 from wharf.cluster.scheduling.plans.plan import Plan
-from wharf.cluster.scheduling.scheduler import get_max_plan_attempts
+from wharf.cluster.scheduling.scheduler import can_plan_ahead, get_max_plan_attempts
+from wharf.cluster.server.leader.plan_group import MAX_GROUP_PLANS, PlanGroup, can_join_group
 from wharf.cluster.server.leader.planner import LeaderPlanner
 from wharf.cluster.server.leader.pre_planning import PrePlanner
 from wharf.cluster.server.leader.queues import LeaderQueues
@@ -36,6 +38,10 @@ MAX_PART_CHANGES: Final = 500
 
 Limits how long a read waits while a part is applied, and lets the brain plan the next evaluation during a commit.
 """
+
+MAX_GATHERING_S: Final = 0.005
+"""How long plans for one write are made before it is committed: limits the delay of the first one, and how long the event
+loop is held."""
 
 FOLLOW_UP_DELAY_NS: Final = 60 * SECOND
 MAX_FOLLOW_UP_JITTER_NS: Final = 300 * SECOND
@@ -65,19 +71,103 @@ class EvaluationProcessor:
         self._pre_planner.reset()
 
     async def process_next(self) -> bool:
-        """Process the next evaluation of the evaluation broker. Return whether one was ready."""
+        """Process the next evaluation of the evaluation broker, with others if their plans fit in one write.
+
+        Return whether one was ready.
+        """
         self._queues.broker.enqueue_due(self._world.now_ns())
         planned_ahead = self._pre_planner.take()
         evaluation, plan = planned_ahead if planned_ahead is not None else (self._queues.broker.take_next(), None)
         if evaluation is None:
             return False
+        waiting = deque(self._gather_plans(evaluation, plan))
         is_done = True
         try:
-            is_done = await self._process(evaluation, plan)
+            if len(waiting) > 1:
+                await self._commit_together(waiting)
+                while len(waiting) > 1:  # They return to the queue, because more urgent work may wait.
+                    self._queues.broker.finish(waiting.pop()[0])
+            if waiting:
+                is_done = await self._process(*waiting[0])
         finally:
             if is_done:
-                self._queues.broker.finish(evaluation)
+                for evaluation, _ in waiting:
+                    self._queues.broker.finish(evaluation)
         return True
+
+    def _gather_plans(self, first: Evaluation, plan: Plan | None) -> "list[tuple[Evaluation, Plan | None]]":
+        """Return the evaluation, and further queued ones that may share its write, each with its plan.
+
+        A plan assumes that the plans before it are committed. Only the last evaluation may have no plan.
+        """
+        broker, replica = self._queues.broker, self._follower.replica
+        members: list[tuple[Evaluation, Plan | None]] = [(first, plan)]
+        # The order of retried evaluations depends on the result of the one before.
+        if broker.remaining_slots or not broker.has_queued or not can_plan_ahead(replica, first):
+            return members
+        deadline_s = self._world.monotonic_s() + MAX_GATHERING_S
+        plans: list[Plan] = []
+        while True:
+            evaluation, plan = members[-1]
+            if plan is None:
+                plan = self._try_plan(evaluation, plans)
+                members[-1] = (evaluation, plan)
+            if plan is None or not can_join_group(plan):
+                return members
+            plans.append(plan)
+            if len(plans) == MAX_GROUP_PLANS or self._world.monotonic_s() >= deadline_s:
+                return members
+            following = broker.take_next()
+            if following is None:
+                return members
+            members.append((following, None))
+            if not can_plan_ahead(replica, following):
+                return members
+
+    def _try_plan(self, evaluation: Evaluation, earlier_plans: list[Plan]) -> Plan | None:
+        """Plan the evaluation as if the earlier plans were committed.
+
+        Return `None` if it must be processed alone: it is no longer pending, it is not small, or planning fails.
+        """
+        try:
+            return self._planner.plan_small(evaluation, committing=earlier_plans)
+        except Exception:  # It fails again when the evaluation is processed alone, and is then logged and counted.
+            log.debug("planning for a shared write failed evaluation=%s", evaluation.id, exc_info=True)
+            return None
+
+    async def _commit_together(self, waiting: "deque[tuple[Evaluation, Plan | None]]") -> None:
+        """Commit the first plans in one write, as many as can share it, and remove and finish their evaluations.
+
+        The others stay in `waiting`. The plan of the first of them relies on committed plans only. Nothing is removed if
+        fewer than two plans can share a write, or if it conflicts.
+        """
+        is_committed = False
+        group: PlanGroup | None = None
+        try:
+            async with self._term.write_lock:
+                group = PlanGroup(
+                    self._follower.replica, self._queues.fleet_updater.cache, max_changes=self._term.max_changes
+                )
+                for _, plan in waiting:
+                    if plan is None or not group.try_add(plan):
+                        break
+                if len(group.plans) > 1:
+                    is_whole = len(group.plans) == len(waiting)
+                    meanwhile = partial(self._pre_planner.plan_next, *group.plans) if is_whole else None
+                    outcome = await self._term.commit(group.build_write(), meanwhile=meanwhile)
+                    is_committed = not isinstance(outcome, WriteConflict)
+        except Refusal as refusal:
+            if refusal.code is not RefusalCode.TOO_LARGE:
+                raise
+        except Exception:  # The evaluation that causes it fails again when it is processed alone, and is then logged.
+            log.debug("shared write of plans failed", exc_info=True)
+        finally:
+            if not is_committed:
+                self._pre_planner.discard_plan()
+        for _ in group.plans if group is not None and is_committed else ():
+            evaluation, _ = waiting.popleft()
+            self._attempts.pop(evaluation.id, None)
+            self._queues.broker.finish(evaluation)
 
     async def _process(self, evaluation: Evaluation, plan: Plan | None) -> bool:
         """Process one evaluation, with the plan made ahead if there is one. Return whether it is finished.

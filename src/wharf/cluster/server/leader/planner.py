@@ -5,12 +5,14 @@ therefore the same as one made on the event loop, and like every plan it is chec
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Final
 
 from wharf.cluster.scheduling.plans.plan import Plan
 from wharf.cluster.scheduling.scheduler import is_small_evaluation, plan_evaluation
+from wharf.cluster.server.leader.plan_group import merge_placements
 from wharf.cluster.server.leader.queues import LeaderQueues
 from wharf.cluster.server.log.follower import Follower
 from wharf.cluster.server.log.writer import Writer
@@ -35,21 +37,13 @@ class LeaderPlanner:
         self._slow_jobs: OrderedDict[tuple[str, str], None] = OrderedDict()
         """Jobs whose last plan on the event loop took too long."""
 
-    async def plan(self, evaluation: Evaluation, *, committing: Plan | None = None) -> Plan | None:
+    async def plan(self, evaluation: Evaluation, *, committing: Sequence[Plan] = ()) -> Plan | None:
         """Return the plan of the evaluation; `None` if it is no longer pending.
 
-        `committing`: a plan that the log commits at this moment. Its placements count as used.
+        `committing`: plans that the log commits at this moment. Their placements count as used.
         """
-        current = self._find_pending(evaluation)
-        if current is None:
-            return None
-        job_key = (evaluation.namespace, evaluation.job_id)
-        cache = self._queues.fleet_updater.cache
-        if job_key not in self._slow_jobs and is_small_evaluation(cache, self._follower.replica, current):
-            began_s = self._world.cpu_s()
-            plan = self._make_plan(current, committing)
-            if self._world.cpu_s() - began_s > MAX_PLAN_ON_LOOP_S:
-                self._remember_slow_job(job_key)
+        plan = self.plan_small(evaluation, committing=committing)
+        if plan is not None:
             return plan
         async with self._follower.apply_lock:
             current = self._find_pending(evaluation)  # A batch may have been applied before the lock was free.
@@ -57,21 +51,41 @@ class LeaderPlanner:
                 return None
             return await self._world.run_off_loop(partial(self._make_plan, current, committing))
 
+    def plan_small(self, evaluation: Evaluation, *, committing: Sequence[Plan] = ()) -> Plan | None:
+        """Return the plan of a small evaluation, made on the event loop; `None` if it is not small or no longer pending.
+
+        `committing`: plans that will be committed before. Their placements count as used.
+        """
+        current = self._find_pending(evaluation)
+        job_key = (evaluation.namespace, evaluation.job_id)
+        cache = self._queues.fleet_updater.cache
+        if (
+            current is None
+            or job_key in self._slow_jobs
+            or not is_small_evaluation(cache, self._follower.replica, current)
+        ):
+            return None
+        began_s = self._world.cpu_s()
+        plan = self._make_plan(current, committing)
+        if self._world.cpu_s() - began_s > MAX_PLAN_ON_LOOP_S:
+            self._remember_slow_job(job_key)
+        return plan
+
     def _find_pending(self, evaluation: Evaluation) -> Evaluation | None:
         """Return the stored record of the evaluation, or `None` if it is no longer pending."""
         current = self._follower.replica.get(EVALUATIONS, evaluation.id)
         return current if current is not None and current.status is EvaluationStatus.PENDING else None
 
-    def _make_plan(self, evaluation: Evaluation, committing: Plan | None) -> Plan:
+    def _make_plan(self, evaluation: Evaluation, committing: Sequence[Plan]) -> Plan:
         """Return the plan of the evaluation. Runs on the event loop or on the thread."""
         cache, replica = self._queues.fleet_updater.cache, self._follower.replica
         expected: AbstractContextManager[None] = nullcontext()
-        if committing is not None:
-            # New allocations of the other plan that the replica does not contain yet, by node id.
+        if committing:
+            # New allocations of the other plans that the replica does not contain yet, by node id.
             expected = cache.fleet.expect_placements(
                 {
                     node_id: placed
-                    for node_id, placed in committing.placements.items()
+                    for node_id, placed in merge_placements(*committing).items()
                     if replica.get(ALLOCATIONS, placed[0].id) is None
                 }
             )

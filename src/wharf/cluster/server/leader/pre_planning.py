@@ -6,6 +6,7 @@ depend on other jobs through free capacity alone are planned ahead.
 """
 
 import logging
+from collections.abc import Sequence
 
 from wharf.cluster.scheduling.plans.plan import Plan
 from wharf.cluster.scheduling.scheduler import can_plan_ahead
@@ -50,8 +51,8 @@ class PrePlanner:
             return None
         return evaluation, plan if plan is not None and self._is_still_valid(plan) else None
 
-    async def plan_next(self, current_plan: Plan) -> None:
-        """Take the next evaluation and plan it, as if all of `current_plan` were committed.
+    async def plan_next(self, *current_plans: Plan) -> None:
+        """Take the next evaluation and plan it, as if all of `current_plans` were committed.
 
         It is held without a plan if it cannot be planned ahead.
         """
@@ -61,24 +62,25 @@ class PrePlanner:
             return
         self._evaluation = evaluation = broker.take_next()
         replica = self._follower.replica
-        if evaluation is None or not self._can_plan(evaluation, current_plan):
+        if evaluation is None or not self._can_plan(evaluation, current_plans):
             return
         current = replica.get(EVALUATIONS, evaluation.id)
         if current is None or current.modify_index != evaluation.modify_index:
             return
         try:
-            plan = await self._planner.plan(current, committing=current_plan)
+            plan = await self._planner.plan(current, committing=current_plans)
         except Exception:  # The evaluation fails when it is processed; the plan being committed must not.
             log.debug("pre-planning failed evaluation=%s", evaluation.id, exc_info=True)
             return
         if self._evaluation is evaluation:  # Else the queues were rebuilt meanwhile.
             self._plan = plan
 
-    def _can_plan(self, evaluation: Evaluation, current_plan: Plan) -> bool:
-        """Whether the result of this evaluation depends on `current_plan` only through free capacity."""
-        job_key = (current_plan.evaluation.namespace, current_plan.evaluation.job_id)
-        if any((record.allocation.namespace, record.allocation.job_id) != job_key for record in current_plan.changes):
-            return False  # The plan preempts allocations of other jobs.
+    def _can_plan(self, evaluation: Evaluation, current_plans: Sequence[Plan]) -> bool:
+        """Whether the result of this evaluation depends on `current_plans` only through free capacity."""
+        for plan in current_plans:
+            job_key = (plan.evaluation.namespace, plan.evaluation.job_id)
+            if any((record.allocation.namespace, record.allocation.job_id) != job_key for record in plan.changes):
+                return False  # The plan preempts allocations of other jobs.
         return can_plan_ahead(self._follower.replica, evaluation)
 
     def _is_still_valid(self, plan: Plan) -> bool:

@@ -121,13 +121,16 @@ class Reader:
             raise no_leader() from None
 
     async def _is_caught_up(self) -> bool:
-        """Request a barrier from the log and wait until the replica has reached it. Return whether that succeeded.
+        """Find out the newest index of the log and wait until the replica has reached it. Return whether that succeeded.
 
-        Returns false if there is no leader or the log does not answer.
+        The index is the one that the log has published, or else that of a barrier. Returns false if there is no leader
+        or the log does not answer.
         """
         if not self.has_leader():
             return False
-        index = await self._next_barrier()
+        index = self._engine.read_published_index()
+        if index is None:
+            index = await self._next_barrier()
         if index is None:
             return False
         if self._follower.replica.index < index:
