@@ -1,0 +1,68 @@
+"""Which nodes may register while access control is on."""
+
+import pytest
+
+from tests.kit.state import AState, a_node
+from wharf.cluster.operations.nodes.introductions import Introduction, check_node_admission
+from wharf.cluster.state.tables import NODES
+from wharf.contract.model.refusal import Refusal, RefusalCode
+
+INTRODUCED = Introduction(node_pool="")
+
+
+def find_refusal(state: AState, introduction: Introduction | None, **node: str) -> str:
+    """Return the text with which a node is refused; empty if it is admitted."""
+    try:
+        check_node_admission(state.replica, a_node("n1", **node), introduction)
+    except Refusal as refusal:
+        return refusal.text if refusal.code is RefusalCode.FORBIDDEN else f"{refusal.code}: {refusal.text}"
+    return ""
+
+
+@pytest.mark.parametrize("introduction", [None, INTRODUCED])
+@pytest.mark.parametrize(
+    ("stored", "shown", "is_admitted"),
+    [
+        ("a" * 64, "a" * 64, True),
+        ("a" * 64, "b" * 64, False),
+        ("a" * 64, "", False),
+        ("", "", False),
+        ("", "a" * 64, False),
+    ],
+)
+def test_a_registered_node_needs_the_secret_with_which_it_registered(
+    stored: str, shown: str, is_admitted: bool, introduction: Introduction | None
+) -> None:
+    state = AState()
+    state.put(NODES.build_put(a_node("n1", secret_digest=stored)))
+
+    refusal = find_refusal(state, introduction, secret_digest=shown)
+
+    assert refusal == ("" if is_admitted else "node secret ID does not match")
+
+
+def test_a_new_node_needs_an_introduction() -> None:
+    assert "wharf node intro create" in find_refusal(AState(), None)
+    assert find_refusal(AState(), INTRODUCED) == ""
+
+
+@pytest.mark.parametrize(
+    ("introduction", "node", "refusal"),
+    [
+        (Introduction(node_pool="gpu"), {"node_pool": "gpu"}, ""),
+        (Introduction(node_pool="gpu"), {"node_pool": "cpu"}, 'for the node pool "gpu"'),
+        (Introduction(node_pool="gpu"), {"node_pool": ""}, 'for the node pool "gpu"'),
+        (Introduction(node_pool="default"), {"node_pool": ""}, ""),
+        (Introduction(), {"node_pool": "gpu"}, 'for the node pool "default"'),
+        (Introduction(node_pool=""), {"node_pool": "gpu"}, ""),
+        (Introduction(node_name="n1"), {"name": "n1"}, ""),
+        (Introduction(node_name="n1"), {"name": "n2"}, 'for the node "n1"'),
+    ],
+)
+def test_an_introduction_admits_only_the_node_and_the_pool_that_it_names(
+    introduction: Introduction, node: dict[str, str], refusal: str
+) -> None:
+    found = find_refusal(AState(), introduction, **node)
+
+    assert found.endswith(refusal)
+    assert bool(found) is bool(refusal)
