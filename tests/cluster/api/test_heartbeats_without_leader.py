@@ -15,7 +15,7 @@ class CountingTransport:
         self.heartbeats = 0
 
     async def call(self, name: str, body: bytes) -> RpcReply:
-        self.heartbeats += name == "heartbeat"
+        self.heartbeats += name in ("heartbeat", "heartbeats")
         return await self._server.rpc_dispatcher.call(name, body)
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from tests.builders import a_group, a_job, a_task
 from tests.cluster.api.test_websocket_relay import WebSocketCaller
@@ -113,9 +114,10 @@ async def with_node(cluster: ACluster, *, access: bool = False, driver: str = "d
     action = TaskAction(name="greet", command="/bin/echo", args=("hello", "you"))
     job = a_job("shop", a_group("web", a_task("server", driver=driver, actions=(action,))), create_index=WRITE_INDEX)
     node = a_node(NODE, status=NodeStatus.READY, create_index=WRITE_INDEX, secret_digest=hash_secret(SECRET))
-    work = an_allocation(job, RUNS, node_id=NODE, client_status=ClientStatus.RUNNING)
+    index = await commit(server, NODES.build_put(node), JOBS.build_put(job), JOB_VERSIONS.build_put(job))
+    job = replace(job, create_index=index)
     await commit(
-        server, NODES.build_put(node), JOBS.build_put(job), JOB_VERSIONS.build_put(job), ALLOCATIONS.build_put(work)
+        server, ALLOCATIONS.build_put(an_allocation(job, RUNS, node_id=NODE, client_status=ClientStatus.RUNNING))
     )
     return server
 

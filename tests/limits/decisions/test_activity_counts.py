@@ -169,12 +169,13 @@ def test_the_oldest_rows_and_callers_make_room(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(activity, "MAX_ROWS", 2)
     monkeypatch.setattr(activity, "MAX_LAST_CALLERS", 2)
     limiter, counts = InMemoryLimiter(build_rules_text()), ActivityCounts()
-    for login in ("ada", "bob", "ada", "eve"):
+    for minute, login in enumerate(("ada", "bob", "ada", "eve")):
         send(limiter, counts, a_user(login))
-        counts.add_admissions_to_rows(NOON_MS)
+        counts.add_admissions_to_rows(NOON_MS + minute // 2 * MINUTE_MS)
 
-    assert [row.caller.owner for row in counts.list_rows()] == ["user:bob", "user:eve"]
-    assert (counts.dropped_rows, [*counts.last_callers]) == (1, ["user:ada", "user:eve"])
+    rows = [(row.minute - NOON_MS // MINUTE_MS, row.caller.owner) for row in counts.list_rows()]
+    assert rows == [(1, "user:ada"), (1, "user:eve")]
+    assert (counts.dropped_rows, [*counts.last_callers]) == (2, ["user:ada", "user:eve"])
 
 
 # -- CPU time ------------------------------------------------------------------------------------------------------
