@@ -1,5 +1,7 @@
 """Which nodes may register while access control is on."""
 
+from typing import Any
+
 import pytest
 
 from tests.kit.state import AState, a_node
@@ -10,7 +12,7 @@ from wharf.contract.model.refusal import Refusal, RefusalCode
 INTRODUCED = Introduction(node_pool="")
 
 
-def find_refusal(state: AState, introduction: Introduction | None, **node: str) -> str:
+def find_refusal(state: AState, introduction: Introduction | None, **node: Any) -> str:
     """Return the text with which a node is refused; empty if it is admitted."""
     try:
         check_node_admission(state.replica, a_node("n1", **node), introduction)
