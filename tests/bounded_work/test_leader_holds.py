@@ -17,6 +17,7 @@ from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from wharf.cluster.operations.jobs import registration
 from wharf.cluster.operations.nodes.drains import DrainOptions, DrainRequest
 from wharf.cluster.operations.nodes.reports import AllocationReport
+from wharf.cluster.server.duties.deployments import FULL_PASS_INTERVAL_S
 from wharf.cluster.server.rpc.handlers.jobs import STOP_JOB, StopJobRequest
 from wharf.cluster.server.rpc.handlers.nodes import (
     DRAIN_NODE,
@@ -26,9 +27,10 @@ from wharf.cluster.server.rpc.handlers.nodes import (
     RecordNodeReportRequest,
 )
 from wharf.cluster.server.rpc.method import RpcMethod
-from wharf.cluster.state.tables import ALLOCATIONS, NODES
+from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, JOB_VERSIONS, NODES
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.allocations.task_states import TaskEvent, TaskState, TaskStatus
+from wharf.contract.model.deployments import Deployment, DeploymentGroup, DeploymentStatus
 from wharf.contract.model.jobs.groups import Task, TaskGroup
 from wharf.contract.model.jobs.job import Job, JobType
 from wharf.contract.model.jobs.resources import Resources
@@ -37,6 +39,7 @@ from wharf.contract.model.nodes.node import NodeStatus
 from wharf.contract.model.nodes.resources import NodeCpu, NodeDisk, NodeMemory, NodeResources
 
 MAX_NODES_PER_WRITE: Final = 500
+DEPLOYMENT_COUNT: Final = 5_000
 
 
 async def put_nodes(server: OneServer, count: int) -> list[str]:
@@ -146,6 +149,36 @@ def test_no_drain_or_purge_of_a_large_node_holds_the_leader() -> None:
             assert {allocation.node_id for allocation in left} == {third}
             assert len(left) == 6_000
             holds.require_short("a drain and a purge")
+
+    scenario()
+
+
+def test_no_check_of_many_running_deployments_holds_the_leader() -> None:
+    @in_virtual_time
+    async def scenario() -> None:
+        async with MeasuredCluster() as cluster:
+            server = await cluster.a_server()
+            await put_nodes(server, 10)
+            job = msgspec.structs.replace(make_job(JobType.SERVICE), id="running", create_index=WRITE_INDEX)
+            stored = await server.server.writer.commit(
+                Write("test", Cause(CauseKind.REQUEST, "test"), [JOB_VERSIONS.build_put(job)])
+            )
+            running = [
+                Deployment(
+                    id=f"d{number:05}", namespace=job.namespace, job_id=job.id, job_create_index=stored.index,  # type: ignore[union-attr]  # Without conditions there is no conflict.
+                   
+                    create_index=WRITE_INDEX, status=DeploymentStatus.RUNNING, task_groups={"g": DeploymentGroup()},
+                )
+                for number in range(DEPLOYMENT_COUNT)
+            ]  # fmt: skip
+            for start in range(0, DEPLOYMENT_COUNT, MAX_NODES_PER_WRITE):
+                changes = [DEPLOYMENTS.build_put(each) for each in running[start : start + MAX_NODES_PER_WRITE]]
+                await server.server.writer.commit(Write("test", Cause(CauseKind.REQUEST, "test"), changes))
+            with measure_holds() as holds:
+                await register(server, make_job(JobType.SERVICE))
+                await pass_time(2 * FULL_PASS_INTERVAL_S)
+
+            holds.require_short("running deployments")
 
     scenario()
 
