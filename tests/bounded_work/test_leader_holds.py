@@ -163,10 +163,10 @@ def test_no_check_of_many_running_deployments_holds_the_leader() -> None:
             stored = await server.server.writer.commit(
                 Write("test", Cause(CauseKind.REQUEST, "test"), [JOB_VERSIONS.build_put(job)])
             )
+            index = stored.index  # type: ignore[union-attr]  # Without conditions there is no conflict.
             running = [
                 Deployment(
-                    id=f"d{number:05}", namespace=job.namespace, job_id=job.id, job_create_index=stored.index,  # type: ignore[union-attr]  # Without conditions there is no conflict.
-                   
+                    id=f"d{number:05}", namespace=job.namespace, job_id=job.id, job_create_index=index,
                     create_index=WRITE_INDEX, status=DeploymentStatus.RUNNING, task_groups={"g": DeploymentGroup()},
                 )
                 for number in range(DEPLOYMENT_COUNT)
