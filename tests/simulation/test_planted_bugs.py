@@ -31,7 +31,13 @@ REASONS = {
     PlantedBug.LOST_LEADER_CHECK: ("as leader; the leader is",),
     PlantedBug.SPLIT_BATCH: ("has no summary", "is not stored", "was committed at"),
     PlantedBug.INDEX_BACK: ("changed last at", "and then at", "no state of the log"),
-    PlantedBug.FORGETFUL_DISK: ("is started a second time", "still runs", "starts after its end was reported as"),
+    # A node that has lost the exit code of a task reports -1 instead.
+    PlantedBug.FORGETFUL_DISK: (
+        "is started a second time",
+        "still runs",
+        "starts after its end was reported as",
+        "is reported to have ended as",
+    ),
     PlantedBug.GUESSED_OUTCOMES: ("is reported to have ended as", "but these runs failed"),
 }
 
