@@ -1,4 +1,4 @@
-"""Find text that must not be in the repository: paths of one machine, addresses of package registries.
+"""Find what must not be in the repository: paths of one machine, addresses of package registries, binary files.
 
 For a long Python file it prints a note, which is not a failure: a long table is fine, a second topic in one file is not.
 """
@@ -14,6 +14,9 @@ from tools.findings import ROOT, Finding
 LONG_FILE_LINES = 700
 # Text whose lines are not written by hand, or that is not ours.
 SKIPPED_FILES = ("LICENSE",)
+# The folders of files that are not text: fixtures and pictures.
+BINARY_FOLDERS = ("tests/", "docs/pictures/")
+_BINARY_RULE = "binary-file"
 
 # Written in pieces, so that this file does not hold what it looks for.
 _BANNED_TEXT = (
@@ -46,6 +49,18 @@ _BANNED_TEXT = (
 )
 
 
+def check_file(path: str, data: bytes) -> Iterator[Finding]:
+    """Yield the findings of a file."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        if not path.startswith(BINARY_FOLDERS):
+            folders = " and ".join(BINARY_FOLDERS)
+            yield Finding(path, 1, _BINARY_RULE, f"not a text: only {folders} hold other files; remove it")
+        return
+    yield from check_text(path, text)
+
+
 def check_text(path: str, text: str) -> Iterator[Finding]:
     """Yield a finding for each line that contains a banned text."""
     for number, line in enumerate(text.splitlines(), start=1):
@@ -67,15 +82,12 @@ def main() -> int:
     for path in list_files(ROOT):
         if path in SKIPPED_FILES:
             continue
-        try:
-            text = (ROOT / path).read_text("utf-8")
-        except UnicodeDecodeError:
-            continue  # Not text.
-        findings.extend(check_text(path, text))
-        lines = text.count("\n")
+        data = (ROOT / path).read_bytes()
+        findings.extend(check_file(path, data))
+        lines = data.count(b"\n")
         if path.endswith(".py") and lines > LONG_FILE_LINES:
             print(f"note: {path} has {lines} lines: does it still have one topic?")
-    return print_remaining_findings(findings, {rule for rule, _, _ in _BANNED_TEXT})
+    return print_remaining_findings(findings, {rule for rule, _, _ in _BANNED_TEXT} | {_BINARY_RULE})
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -78,11 +79,14 @@ class RunningAgent:
             return json.load(reply)
 
     def put_without_body(self, path: str) -> int:
-        """Send a PUT without a body and return the status of the reply."""
-        with urllib.request.urlopen(
-            urllib.request.Request(self.address + path, method="PUT"), timeout=ANSWERED_WITHIN_S
-        ) as reply:
-            return int(reply.status)
+        """Send a PUT without a body and return the status of the reply. An error shows the text of the reply."""
+        request = urllib.request.Request(self.address + path, method="PUT")
+        try:
+            with urllib.request.urlopen(request, timeout=ANSWERED_WITHIN_S) as reply:
+                return int(reply.status)
+        except urllib.error.HTTPError as error:
+            error.add_note(error.read(1_000).decode(errors="replace"))
+            raise
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)

@@ -62,6 +62,15 @@ class Cost(msgspec.Struct, frozen=True):
         )
 
 
+class Findings(msgspec.Struct, frozen=True):
+    """What a probe has found, to be passed between processes."""
+
+    problems: tuple[str, ...]
+    """The requests that held the loop for too long, cost too much, or failed."""
+    worst: str
+    """The requests that held the loop longest, and those that cost most, for a person to read."""
+
+
 class Probe:
     """Measures requests, one at a time."""
 
@@ -125,12 +134,14 @@ class Probe:
         finally:
             connection.close()
 
-    def find_problems(self) -> list[str]:
-        """Return the requests that held the loop for too long, cost too much, or failed."""
-        return [f"{request}: {cost}" for request, cost in self.costs if not cost.is_allowed or cost.status in (0, 500)]
+    @property
+    def findings(self) -> Findings:
+        problems = [
+            f"{request}: {cost}" for request, cost in self.costs if not cost.is_allowed or cost.status in (0, 500)
+        ]
+        return Findings(tuple(problems), self._describe_worst())
 
-    def describe_worst(self, count: int = 8) -> str:
-        """Return the requests that held the loop longest, and those that cost most."""
+    def _describe_worst(self, count: int = 8) -> str:
         by_hold = sorted(self.costs, key=lambda each: -each[1].hold_s)[:count]
         by_cpu = sorted(self.costs, key=lambda each: -each[1].cpu_s)[:count]
         lines = [

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.kit.cluster import OneServer
-from tests.kit.loop_holds import MeasuredCluster, measure_holds
+from tests.kit.loop_holds import MeasuredCluster, measure_holds, work_of_others
 from tests.kit.state import SETTINGS, a_node
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from wharf.cluster.operations.jobs import registration
@@ -72,11 +72,13 @@ def make_job(kind: JobType, *, groups: int = 1, count: int = 1, env: str = "") -
 
 
 async def register(server: OneServer, job: Job) -> None:
-    await server.server.writer.execute(
-        lambda snapshot, context: registration.register_job(
-            snapshot, registration.JobRegistration(job=job), context, SETTINGS
+    """Register the job as an api process does, and wait until the leader has placed it."""
+    with work_of_others():
+        await server.server.writer.execute(
+            lambda snapshot, context: registration.register_job(
+                snapshot, registration.JobRegistration(job=job), context, SETTINGS
+            )
         )
-    )
     await settled(server)
 
 

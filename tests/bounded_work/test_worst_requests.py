@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.bounded_work.measured_loop import run_measured
-from tests.bounded_work.probe import open_probe
+from tests.bounded_work.measured_loop import run_measured_alone
+from tests.bounded_work.probe import Findings, open_probe
 from tests.bounded_work.worst_requests import BODY_ENDPOINTS, WorstRequest, iter_body_requests, iter_parameter_requests
 from tests.fuzz.rounds import IS_FULL_RUN
-from wharf.contract.wire.endpoint_table import Endpoint
 
 pytestmark = pytest.mark.fuzz
 
@@ -31,33 +30,38 @@ def select_bodies(requests: Iterator[WorstRequest], number: int) -> Iterator[Wor
     return islice(cases, number % min(BODY_STEP, len(cases)), None, BODY_STEP)
 
 
-ENDPOINT_GROUPS = [(endpoint,) for endpoint in BODY_ENDPOINTS] if IS_FULL_RUN else [BODY_ENDPOINTS]
+ENDPOINT_NAMES = [endpoint.name for endpoint in BODY_ENDPOINTS]
+ENDPOINT_GROUPS = [(name,) for name in ENDPOINT_NAMES] if IS_FULL_RUN else [tuple(ENDPOINT_NAMES)]
 
 
-@pytest.mark.parametrize("endpoints", ENDPOINT_GROUPS, ids=lambda group: group[0].name)
-def test_no_body_holds_the_event_loop(endpoints: Sequence[Endpoint]) -> None:
-    async def scenario() -> None:
-        async with open_probe() as probe:
-            for number, endpoint in enumerate(endpoints):
-                for request in select_bodies(iter_body_requests(endpoint, probe.ids), number * 5):
-                    await probe.measure(request)
+def require_no_problem(findings: Findings) -> None:
+    print(f"\n{findings.worst}")
+    assert findings.problems == ()
 
-            print(f"\n{probe.describe_worst()}")
-            assert probe.find_problems() == []
 
-    run_measured(scenario)
+async def send_bodies(endpoint_names: Sequence[str]) -> Findings:
+    async with open_probe() as probe:
+        endpoints = [endpoint for endpoint in BODY_ENDPOINTS if endpoint.name in endpoint_names]
+        for number, endpoint in enumerate(endpoints):
+            for request in select_bodies(iter_body_requests(endpoint, probe.ids), number * 5):
+                await probe.measure(request)
+        return probe.findings
+
+
+@pytest.mark.parametrize("endpoint_names", ENDPOINT_GROUPS, ids=lambda group: group[0])
+def test_no_body_holds_the_event_loop(endpoint_names: Sequence[str]) -> None:
+    require_no_problem(run_measured_alone(send_bodies, endpoint_names))
+
+
+async def send_parameters() -> Findings:
+    async with open_probe() as probe:
+        for request in islice(iter_parameter_requests(probe.ids), 0, None, PARAMETER_STEP):
+            await probe.measure(request)
+        return probe.findings
 
 
 def test_no_parameter_holds_the_event_loop() -> None:
-    async def scenario() -> None:
-        async with open_probe() as probe:
-            for request in islice(iter_parameter_requests(probe.ids), 0, None, PARAMETER_STEP):
-                await probe.measure(request)
-
-            print(f"\n{probe.describe_worst()}")
-            assert probe.find_problems() == []
-
-    run_measured(scenario)
+    require_no_problem(run_measured_alone(send_parameters))
 
 
 def large_valid_jobs() -> dict[str, dict[str, Any]]:
@@ -73,20 +77,16 @@ def large_valid_jobs() -> dict[str, dict[str, Any]]:
     }
 
 
+async def send_large_valid_job(name: str) -> Findings:
+    job = {"ID": "large", "Type": "batch", **large_valid_jobs()[name]}
+    async with open_probe() as probe:
+        for target, method in (("/v1/validate/job", "PUT"), ("/v1/job/large/plan", "PUT"), ("/v1/jobs", "PUT")):
+            data = json.dumps({"Job": job}).encode()
+            cost = await probe.measure(WorstRequest("job", f"{name} to {target}", method, target, partial(bytes, data)))
+            assert cost.status == 200, cost
+        return probe.findings
+
+
 @pytest.mark.parametrize("name", large_valid_jobs() if IS_FULL_RUN else ("1,000 groups", "90,000 Meta entries"))
 def test_a_large_valid_job_holds_no_event_loop(name: str) -> None:
-    job = {"ID": "large", "Type": "batch", **large_valid_jobs()[name]}
-
-    async def scenario() -> None:
-        async with open_probe() as probe:
-            for target, method in (("/v1/validate/job", "PUT"), ("/v1/job/large/plan", "PUT"), ("/v1/jobs", "PUT")):
-                data = json.dumps({"Job": job}).encode()
-                cost = await probe.measure(
-                    WorstRequest("job", f"{name} to {target}", method, target, partial(bytes, data))
-                )
-                assert cost.status == 200, cost
-
-            print(f"\n{probe.describe_worst()}")
-            assert probe.find_problems() == []
-
-    run_measured(scenario)
+    require_no_problem(run_measured_alone(send_large_valid_job, name))

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -23,6 +24,19 @@ MAX_HOLD_S: Final = 0.020
 """The longest time that a request may hold an event loop."""
 NOISE_FACTOR: Final = 2.0
 """How much longer a hold may be in a test. CPU time grows with cache misses and hyper-threading of a busy machine."""
+
+
+_is_work_of_others: ContextVar[bool] = ContextVar("is_work_of_others", default=False)
+
+
+@contextmanager
+def work_of_others() -> Iterator[None]:
+    """Return a context manager for work of the current task that runs in another process of an agent: it is not measured."""
+    token = _is_work_of_others.set(True)
+    try:
+        yield
+    finally:
+        _is_work_of_others.reset(token)
 
 
 @dataclass
@@ -59,11 +73,14 @@ def measure_holds() -> Iterator[LoopHolds]:
     run_handle = asyncio.Handle._run  # The only place that each callback of every loop passes.
 
     def run_measured(handle: asyncio.Handle) -> None:
+        context: Context = handle._context  # type: ignore[attr-defined]  # Has no public name.
+        began_as_other = context.get(_is_work_of_others, False)
         began_s = time.thread_time()
         try:
             run_handle(handle)
         finally:
-            holds.add(handle, time.thread_time() - began_s)
+            if not (began_as_other or context.get(_is_work_of_others, False)):
+                holds.add(handle, time.thread_time() - began_s)
 
     was_enabled = gc.isenabled()
     gc.disable()

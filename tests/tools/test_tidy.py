@@ -1,8 +1,8 @@
-"""The check of text that must not be in the repository."""
+"""The check of text and files that must not be in the repository."""
 
 import pytest
 
-from tools.tidy import check_text
+from tools.tidy import check_file, check_text
 
 HOME = "/" + "home/"
 SCRATCH = "/" + "tmp/"
@@ -25,3 +25,22 @@ def test_the_address_of_a_registry_is_found_with_its_line() -> None:
 )
 def test_other_paths_pass(line: str) -> None:
     assert list(check_text("docs/page.md", line)) == []
+
+
+PROGRAM = b"PK\x03\x04\xff\xfe"
+
+
+@pytest.mark.parametrize("path", ["library.whl", "src/wharf/data.bin", "docs/archive.zip"])
+def test_a_binary_file_is_found(path: str) -> None:
+    assert [finding.rule for finding in check_file(path, PROGRAM)] == ["binary-file"]
+
+
+@pytest.mark.parametrize("path", ["tests/node/agent/state.bin", "docs/pictures/page.png"])
+def test_fixtures_and_pictures_may_be_binary(path: str) -> None:
+    assert list(check_file(path, PROGRAM)) == []
+
+
+def test_the_text_of_a_file_is_checked() -> None:
+    assert [finding.rule for finding in check_file("docs/page.md", f"see {HOME}anna/notes".encode())] == [
+        "machine-path"
+    ]

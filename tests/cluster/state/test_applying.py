@@ -13,7 +13,7 @@ from tests.cluster.state.inventory import (
 )
 from wharf.cluster.state import BatchApplication, OutOfOrder, Replica, ReplicaLoad, Subscription
 from wharf.cluster.state.codec import DamagedRecord
-from wharf.cluster.state.replica import MAX_DECODED_PER_STEP
+from wharf.cluster.state.replica import MAX_DECODED_BYTES_PER_STEP, MAX_DECODED_PER_STEP
 from wharf.cluster.state.watches import MAX_WAKES_PER_STEP, watch_index, watch_table
 from wharf.contract.model.log import WRITE_INDEX, Batch, EncodedChange, LogPosition
 
@@ -31,6 +31,28 @@ def test_a_large_batch_is_decoded_in_steps_and_becomes_visible_at_once() -> None
 
     assert seen == [0] * (1_000 // MAX_DECODED_PER_STEP - 1)
     assert (before, replica.count_records(PARCELS), replica.index) == (0, 1_000, 1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected_steps"),
+    [
+        pytest.param([1.01], 1, id="a large record is decoded in one step and applied in the next"),
+        pytest.param([0.1, 1.01, 0.1], 2, id="a large record between small ones has a step of its own"),
+        pytest.param([0.3, 0.3, 0.3, 0.3], 1, id="records that are large together"),
+        pytest.param([0.3, 0.3, 0.3], 0, id="records that fit into one step"),
+    ],
+)
+def test_large_records_are_decoded_in_steps(sizes: list[float], expected_steps: int) -> None:
+    replica = make_replica()
+    parcels = [
+        make_parcel(f"{number}", yard="x" * int(size * MAX_DECODED_BYTES_PER_STEP)) for number, size in enumerate(sizes)
+    ]
+    applying = BatchApplication(replica, make_batch(1, *map(PARCELS.build_put, parcels)))
+
+    assert len(list(applying.decode_in_steps())) == expected_steps
+    assert replica.count_records(PARCELS) == 0
+    applying.apply_changes()
+    assert replica.count_records(PARCELS) == len(sizes)
 
 
 def test_a_small_batch_is_decoded_and_wakes_subscriptions_in_one_step() -> None:

@@ -38,6 +38,9 @@ R = TypeVar("R", bound=msgspec.Struct)
 MAX_DECODED_PER_STEP: Final = 500
 """How many changes are decoded before the event loop gets a turn: about 1.5 milliseconds."""
 
+MAX_DECODED_BYTES_PER_STEP: Final = 250_000
+"""How many bytes are decoded before the event loop gets a turn. A job of 2.4 MB takes 10 milliseconds, in a step of its own."""
+
 MAX_COMPARED_PER_STEP: Final = 1_000
 """How many records are compared after a load before the event loop gets a turn: about a millisecond."""
 
@@ -267,29 +270,36 @@ class BatchApplication:
         decoded, adoptable = self._decoded, self._adoptable
         # A job and its newest version are the same record under two keys, so it is decoded once.
         previous, previous_data, previous_signature = None, b"", None
-        for start in range(0, len(changes), MAX_DECODED_PER_STEP):
-            if start:
+        step_changes = step_bytes = 0
+        for change in changes:
+            data = change.data
+            size = 0 if data is None else len(data)
+            if step_changes and (
+                step_changes >= MAX_DECODED_PER_STEP or step_bytes + size > MAX_DECODED_BYTES_PER_STEP
+            ):
                 yield
-            for change in changes[start : start + MAX_DECODED_PER_STEP]:
-                table_records = records_by_table.get(change.table)
-                if table_records is None:
-                    raise _make_unknown_table_error(change.table)
-                key, data = change.key, change.data
-                if data is None:
-                    decoded.append((table_records, key, None))
-                elif adoptable and (own_record := adoptable.get((change.table, key))) is not None:
-                    decoded.append(
-                        (table_records, key, table_records.decoder.adopt_record(own_record, key, data, index))
-                    )
-                elif data == previous_data and table_records.decoder.signature == previous_signature:
-                    decoded.append((table_records, key, previous))
-                else:
-                    previous, previous_data, previous_signature = (
-                        table_records.decoder.decode_record(key, data, index),
-                        data,
-                        table_records.decoder.signature,
-                    )
-                    decoded.append((table_records, key, previous))
+                step_changes = step_bytes = 0
+            step_changes += 1
+            table_records = records_by_table.get(change.table)
+            if table_records is None:
+                raise _make_unknown_table_error(change.table)
+            key = change.key
+            if data is None:
+                decoded.append((table_records, key, None))
+            elif adoptable and (own_record := adoptable.get((change.table, key))) is not None:
+                decoded.append((table_records, key, table_records.decoder.adopt_record(own_record, key, data, index)))
+            elif data == previous_data and table_records.decoder.signature == previous_signature:
+                decoded.append((table_records, key, previous))
+            else:
+                step_bytes += size
+                previous, previous_data, previous_signature = (
+                    table_records.decoder.decode_record(key, data, index),
+                    data,
+                    table_records.decoder.signature,
+                )
+                decoded.append((table_records, key, previous))
+        if step_bytes > MAX_DECODED_BYTES_PER_STEP:
+            yield
 
     def apply_changes(self) -> None:
         """Apply the decoded changes in one step, and notify observers. Call it after `decode_in_steps` has ended."""
