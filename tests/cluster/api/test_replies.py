@@ -16,9 +16,11 @@ from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time
 from wharf.cluster.api.access_control import CallerAuthenticator
 from wharf.cluster.api.app import MAX_HEADERS, MAX_PATH_BYTES, Api
-from wharf.cluster.api.replies.encoding import negotiate_encoding
+from wharf.cluster.api.replies.encoding import BODY_CHUNK_BYTES, ReplyBody, negotiate_encoding
+from wharf.cluster.api.replies.sender import HttpReply, ReplyContext, ReplySender
 from wharf.cluster.api.results import ActionResult, StreamedBody
 from wharf.contract.client import ClientReply
+from wharf.world import SimulatedWorld
 
 
 async def get(server: OneServer, path: str, query: str = "", **options: Any) -> ClientReply:
@@ -407,3 +409,49 @@ async def test_a_body_that_arrives_too_slowly_times_out_even_if_each_part_is_in_
 
         assert sent[0]["status"] == 408
         assert now_s() - began_s < 60
+
+
+# -- lost connections
+
+
+class LostConnection:
+    """A connection that breaks at the first part of a body. As in asyncio, that is known after a turn of the event loop."""
+
+    def __init__(self) -> None:
+        self.is_lost = asyncio.Event()
+        self.part_count = 0
+        """The parts that were written before the loss was known."""
+
+    async def receive(self) -> Any:
+        await self.is_lost.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.body" and not self.is_lost.is_set():
+            self.part_count += 1
+            asyncio.get_running_loop().call_soon(self.is_lost.set)
+
+
+async def ready_parts() -> AsyncGenerator[bytes]:
+    for _ in range(20):
+        yield b"part"
+
+
+@pytest.mark.parametrize(
+    "make_body",
+    [
+        pytest.param(lambda: ReplyBody([b"x" * BODY_CHUNK_BYTES * 20]), id="one large chunk"),
+        pytest.param(lambda: ReplyBody([b"x"] * 20), id="many chunks"),
+        pytest.param(lambda: StreamedBody(ready_parts()), id="a stream whose parts are ready"),
+    ],
+)
+@in_virtual_time
+async def test_a_lost_connection_is_noticed_between_the_parts_of_a_reply(make_body: Any) -> None:
+    connection = LostConnection()
+    sender = ReplySender(SimulatedWorld(1, now_s), extra_headers={}, is_nomad_compatible=False)
+    context = ReplyContext({}, is_cors_allowed=False, receive=connection.receive, send=connection.send)
+
+    await sender.send(HttpReply(200, [], make_body()), context)
+
+    assert connection.is_lost.is_set()
+    assert connection.part_count == 1

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -176,19 +176,27 @@ class ReplySender:
 
 
 async def _send_chunks(chunks: Sequence[bytes], send: Send) -> None:
-    """Send the chunks of a body in pieces of limited size, so that the ASGI server can wait for a slow client in
-    between.
+    """Send the chunks of a body in pieces of limited size.
+
+    Between the pieces the ASGI server can wait for a slow client, other requests have their turn, and the end of the
+    connection is noticed.
     """
-    last = len(chunks) - 1
-    for number, chunk in enumerate(chunks):
+    pieces = list(_split_chunks(chunks))
+    last = len(pieces) - 1
+    for number, piece in enumerate(pieces):
+        await send({"type": "http.response.body", "body": piece, "more_body": number < last})
+        if number < last:
+            await asyncio.sleep(0)
+
+
+def _split_chunks(chunks: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield the chunks, large ones in pieces."""
+    for chunk in chunks:
         if len(chunk) <= 2 * BODY_CHUNK_BYTES:
-            await send({"type": "http.response.body", "body": chunk, "more_body": number < last})
-            continue
-        for start in range(0, len(chunk), BODY_CHUNK_BYTES):
-            more = number < last or start + BODY_CHUNK_BYTES < len(chunk)
-            await send(
-                {"type": "http.response.body", "body": chunk[start : start + BODY_CHUNK_BYTES], "more_body": more}
-            )
+            yield chunk
+        else:
+            for start in range(0, len(chunk), BODY_CHUNK_BYTES):
+                yield chunk[start : start + BODY_CHUNK_BYTES]
 
 
 async def _send_parts(send: Send, body: StreamedBody) -> None:
@@ -203,6 +211,7 @@ async def _send_parts(send: Send, body: StreamedBody) -> None:
                     await send({"type": "http.response.body", "body": part, "more_body": True})
             except TimeoutError:
                 return  # The caller reads nothing. The reply stays incomplete, so the server closes the connection.
+            await asyncio.sleep(0)  # Parts may be ready without a wait; the end of the connection must be noticed.
     finally:
         if isinstance(body.parts, AsyncGenerator):
             await body.parts.aclose()  # Release its resources now, not at garbage collection.
