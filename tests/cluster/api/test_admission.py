@@ -1,15 +1,18 @@
 """Admission: how many requests of each class may be in flight, and what the others get."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from tests.builders import a_job
+from tests.cluster.api.access import UNKNOWN_SECRET
 from tests.kit.cluster import ACluster, ANode, OneServer
-from tests.kit.exchange import InMemoryTransport, send_raw
+from tests.kit.exchange import InMemoryTransport, build_scope, send_raw
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.cluster.api.admission import (
     DEFAULT_LIMITS,
+    DEFAULT_MAX_BODY_MEMORY,
     AdmissionController,
     AdmissionGate,
     AdmissionLimit,
@@ -23,16 +26,18 @@ from wharf.contract.client import AsyncClient, ClientReply, RetryPolicy
 from wharf.contract.model.nodes.node import NodeStatus
 
 
-def limit_to(server: OneServer, *nodes: ANode, **limits: int) -> None:
+def limit_to(server: OneServer, *nodes: ANode, body_bytes: int = 0, **limits: int) -> None:
     """Give the server an application in which these classes, named as in `RequestClass`, have these limits.
 
-    The nodes use this application from now on.
+    The nodes use this application from now on. `body_bytes`: how many bytes the bodies of callers may take.
     """
     changed = {
         RequestClass[name]: AdmissionLimit(limit, returns_per_s=1.0, max_retry_after_s=30)
         for name, limit in limits.items()
     }
-    server.api = Api(server.server, admission=AdmissionController(server.server, {**DEFAULT_LIMITS, **changed}))
+    memory = {**DEFAULT_MAX_BODY_MEMORY, RequestClass.WRITE: body_bytes} if body_bytes else DEFAULT_MAX_BODY_MEMORY
+    admission = AdmissionController(server.server, {**DEFAULT_LIMITS, **changed}, memory)
+    server.api = Api(server.server, admission=admission)
     server.exchange.api = server.api
     for node in nodes:
         node.exchange.api = server.api
@@ -118,17 +123,140 @@ async def test_a_heartbeat_with_a_wrong_secret_uses_no_slot_of_registered_nodes(
 
 
 @in_virtual_time
-async def test_blocking_queries_do_not_count() -> None:
+async def test_blocking_queries_do_not_count_while_they_wait() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await server.client.jobs.register(a_job("web"))
-        limit_to(server, READ=1)
+        limit_to(server, READ=1, QUERY=50)
         query = f"index={server.replica.index}&wait=20s"
         waiting = [asyncio.ensure_future(send_raw(server.api, "GET", "/v1/jobs", query=query)) for _ in range(50)]
         await pass_time(1.0)
 
         assert (await send_raw(server.api, "GET", "/v1/jobs")).status == 200
+        waiting += [asyncio.ensure_future(send_raw(server.api, "GET", "/v1/jobs", query=query)) for _ in range(50)]
         assert {reply.status for reply in await asyncio.gather(*waiting)} == {200}
+
+
+@in_virtual_time
+async def test_blocking_queries_that_are_answered_at_once_count() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await server.client.jobs.register(a_job("web"))
+        limit_to(server, QUERY=2)
+
+        replies = await asyncio.gather(
+            *(send_raw(server.api, "GET", "/v1/jobs", query="index=1&wait=20s") for _ in range(5))
+        )
+        after = await send_raw(server.api, "GET", "/v1/jobs", query="index=1&wait=20s")
+
+        assert sorted(reply.status for reply in replies) == [200, 200, 503, 503, 503]
+        assert after.status == 200
+
+
+class SlowBody:
+    """A request whose body arrives in parts, each when `send_part` is called."""
+
+    def __init__(self, server: OneServer, path: str, **headers: str) -> None:
+        self._messages: asyncio.Queue[Any] = asyncio.Queue()
+        self._sent: list[Any] = []
+        scope = build_scope("PUT", path, query="", headers=headers)
+        self.reply = asyncio.ensure_future(self._run(server, scope))
+
+    async def _run(self, server: OneServer, scope: Any) -> ClientReply:
+        async def send(message: Any) -> None:
+            self._sent.append(message)
+
+        await server.api(scope, self._messages.get, send)
+        start, *parts = self._sent
+        headers = {name.decode(): value.decode() for name, value in start["headers"]}
+        return ClientReply(start["status"], headers, b"".join(part["body"] for part in parts))
+
+    async def send_part(self, part: bytes, *, is_last: bool = False) -> None:
+        self._messages.put_nowait({"type": "http.request", "body": part, "more_body": not is_last})
+        await pass_time(0.01)
+
+
+NAMESPACE_START = b" " * 1_000 + b'{"Name":"n1"'
+NAMESPACE_END = b"}"
+
+
+@in_virtual_time
+async def test_bodies_above_the_memory_for_bodies_are_refused_until_others_have_their_reply() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        limit_to(server, body_bytes=2 * len(NAMESPACE_START) + 1)
+        first, second, third = (SlowBody(server, "/v1/namespace/n1") for _ in range(3))
+        for each in (first, second, third):
+            await each.send_part(NAMESPACE_START)
+
+        refused = await third.reply
+        small = await send_raw(server.api, "PUT", "/v1/namespace/n2", body=b'{"Name":"n2"}')
+        assert (refused.status, refused.headers["retry-after"], small.status) == (503, "5", 200)
+        assert refused.headers["x-cluster-error-reason"] == "overloaded"
+        assert refused.body == (
+            b"the server is overloaded: the bodies of the requests in progress take 2025 bytes; "
+            b"send the request again after 5 s"
+        )
+
+        await first.send_part(b"", is_last=True)
+        assert (await first.reply).status == 400
+        again = SlowBody(server, "/v1/namespace/n1")
+        await again.send_part(NAMESPACE_START)
+        assert not again.reply.done()
+        await second.send_part(b"", is_last=True)
+        await again.send_part(NAMESPACE_END, is_last=True)
+        assert (await again.reply).status == 200
+
+
+@in_virtual_time
+async def test_the_memory_of_a_body_is_free_again_if_its_caller_disconnects_or_sends_too_much() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        limit_to(server, body_bytes=3_000)
+        for _ in range(3):
+            lost = SlowBody(server, "/v1/namespace/n1")
+            await lost.send_part(NAMESPACE_START)
+            lost._messages.put_nowait({"type": "http.disconnect"})
+            assert (await lost.reply).status == 400
+            large = SlowBody(server, "/v1/namespace/n1")
+            await large.send_part(NAMESPACE_START)
+            await large.send_part(b" " * 3_000)
+            assert (await large.reply).status == 503
+
+        whole = SlowBody(server, "/v1/namespace/n1")
+        await whole.send_part(NAMESPACE_START)
+        await whole.send_part(NAMESPACE_END, is_last=True)
+        assert (await whole.reply).status == 200
+
+
+@in_virtual_time
+async def test_the_rest_of_a_large_body_is_not_read_from_a_caller_without_access() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server("m1", access=True)
+        for headers in ({}, {"X-Cluster-Token": UNKNOWN_SECRET}):
+            stranger = SlowBody(server, "/v1/namespace/n1", **headers)
+            await stranger.send_part(NAMESPACE_START)
+
+            assert stranger.reply.done()
+            assert (await stranger.reply).status == 403
+
+
+@in_virtual_time
+async def test_bodies_of_unknown_nodes_take_no_memory_of_registered_nodes() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        (node,) = await cluster.ready_nodes(server, 1)
+        memory = {**DEFAULT_MAX_BODY_MEMORY, RequestClass.NEW_NODE: 1_500}
+        server.api = Api(server.server, admission=AdmissionController(server.server, DEFAULT_LIMITS, memory))
+        first, second = (SlowBody(server, f"/v1/node/{node.id}/report") for _ in range(2))
+        known = SlowBody(server, f"/v1/node/{node.id}/report", **{"X-Cluster-Node-Secret": node.secret_id})
+        for each in (first, second, known):
+            await each.send_part(b" " * 1_000)
+
+        assert [each.reply.done() for each in (first, second, known)] == [False, True, False]
+        await known.send_part(b"{}", is_last=True)
+        await first.send_part(b"{}", is_last=True)
+        assert [(await each.reply).status for each in (first, second, known)] == [403, 503, 200]
 
 
 @in_virtual_time

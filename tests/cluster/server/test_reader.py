@@ -372,7 +372,7 @@ async def test_a_canceled_caller_leaves_no_watch_behind() -> None:
         to_call: list[Callable[[], None]] = []
         reader = server.server.reader
         waiting = cluster.start(
-            reader.read_blocking(read_namespace("a"), index=index, wait_s=60.0, on_disconnect=to_call.append),
+            reader.read_blocking(read_namespace("a"), index=index, wait_s=60.0, on_wait=to_call.append),
             name="waits",
         )
         await pass_time(1.0)

@@ -1,4 +1,5 @@
-"""Admission of requests: limits how many are in flight, by class of caller, so that each is answered in time.
+"""Admission of requests: limits how many are in flight, by class of caller, so that each is answered in time, and how much
+memory their bodies take.
 
 A request beyond the limit of its class is refused with 503 and `Retry-After` before it is decoded, authenticated or
 executed. Each class has a limit of its own, so a flood of registrations cannot delay a heartbeat. How often a caller may
@@ -37,6 +38,7 @@ class RequestClass(enum.Enum):
     NODE = "requests of registered nodes"
     NEW_NODE = "node registrations"
     READ = "reads"
+    QUERY = "blocking queries that do not wait yet"
     WRITE = "writes"
     LOCAL = "requests about agents and tasks"
     HEALTH = "health checks"
@@ -62,12 +64,14 @@ DEFAULT_LIMITS: Final[Mapping[RequestClass, AdmissionLimit]] = MappingProxyType(
     # Each is a write with a commit; a hundred take about a second. No work depends on a node that is not registered.
     RequestClass.NEW_NODE: AdmissionLimit(128, returns_per_s=100.0, max_retry_after_s=30),
     RequestClass.READ: AdmissionLimit(1_024, returns_per_s=200.0, max_retry_after_s=15),
+    # After a restart all callers of blocking queries return at once. Two seconds of work; a query that waits costs nothing.
+    RequestClass.QUERY: AdmissionLimit(8_192, returns_per_s=1_000.0, max_retry_after_s=15),
     RequestClass.WRITE: AdmissionLimit(512, returns_per_s=200.0, max_retry_after_s=15),
     # They may wait for a node or a peer that does not reply, so they must not use up the slots of reads and writes.
     RequestClass.LOCAL: AdmissionLimit(512, returns_per_s=100.0, max_retry_after_s=15),
     RequestClass.HEALTH: AdmissionLimit(64, returns_per_s=50.0, max_retry_after_s=3),
 })  # fmt: skip
-"""The limits of each api process. Blocking queries, streams and websockets count only until they begin to wait."""
+"""The limits of each api process. Blocking queries count until they begin to wait, streams and websockets until they begin."""
 
 HEARTBEAT_ENDPOINT: Final = "node.heartbeat"
 NODE_ENDPOINTS: Final = frozenset((
@@ -82,6 +86,19 @@ CLASS_BY_ENDPOINT: Final = MappingProxyType(
 SERVER_ENDPOINT: Final = "server.ask"
 
 
+DEFAULT_MAX_BODY_MEMORY: Final[Mapping[RequestClass, int]] = MappingProxyType({
+    RequestClass.WRITE: 256_000_000,
+    # A node sends up to 2 MB at a time, and registers with less than 64 kB.
+    RequestClass.NODE: 128_000_000,
+    RequestClass.NEW_NODE: 32_000_000,
+})  # fmt: skip
+"""Bytes of large bodies that an api process holds at a time, for registered nodes, new nodes and all other callers. Without
+access control on nodes, only the last two can be used up by callers without a token, and none by bodies that arrive at once.
+"""
+BODY_RETRY_AFTER_S: Final = 5
+"""The `Retry-After` of a request whose body does not fit into the memory for bodies."""
+
+
 class Overloaded(Refusal):
     """The refusal of a request because too many of its class are in flight. Nothing of it was executed."""
 
@@ -92,6 +109,18 @@ class Overloaded(Refusal):
         )
         super().__init__(RefusalCode.UNAVAILABLE, text, RefusalReason.OVERLOADED)
         self.retry_after_s = retry_after_s
+
+
+class BodyMemoryFull(Refusal):
+    """The refusal of a request whose body does not fit into the memory for bodies. Nothing of it was executed."""
+
+    def __init__(self, max_bytes: int) -> None:
+        text = (
+            f"the server is overloaded: the bodies of the requests in progress take {max_bytes} bytes; "
+            f"send the request again after {BODY_RETRY_AFTER_S} s"
+        )
+        super().__init__(RefusalCode.UNAVAILABLE, text, RefusalReason.OVERLOADED)
+        self.retry_after_s = BODY_RETRY_AFTER_S
 
 
 class AdmissionGate:
@@ -135,30 +164,97 @@ class AdmissionGate:
         return max(1, min(limit.max_retry_after_s, math.ceil(self._refused / limit.returns_per_s)))
 
 
+class QueryPass:
+    """Counts one blocking query in its gate until it begins to wait, or ends without a wait."""
+
+    __slots__ = ("_gate",)
+
+    def __init__(self, gate: AdmissionGate) -> None:
+        self._gate: AdmissionGate | None = gate
+
+    def leave(self) -> None:
+        """Stop counting the query. Further calls do nothing."""
+        if self._gate is not None:
+            self._gate.leave()
+            self._gate = None
+
+
+class BodyMemory:
+    """The memory of the large bodies of one class of callers."""
+
+    __slots__ = ("max_bytes", "used_bytes")
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.used_bytes = 0
+
+
+class AdmittedBody:
+    """Counts the memory of one large body until `release`. Implements `HeldBody`."""
+
+    __slots__ = ("_memory", "_size")
+
+    def __init__(self, memory: BodyMemory) -> None:
+        self._memory = memory
+        self._size = 0
+
+    def grow(self, size: int) -> None:
+        """Count more bytes. Raises `BodyMemoryFull` if the bodies of the class would take more than their limit."""
+        memory = self._memory
+        if memory.used_bytes + size > memory.max_bytes:
+            raise BodyMemoryFull(memory.max_bytes)
+        memory.used_bytes += size
+        self._size += size
+
+    def release(self) -> None:
+        """Stop counting the body: its request has its reply."""
+        self._memory.used_bytes -= self._size
+        self._size = 0
+
+
 class AdmissionController:
     """The gates of one api process: assigns each request to a class and counts it while it is in flight."""
 
-    def __init__(self, server: Server, limits: Mapping[RequestClass, AdmissionLimit] = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        server: Server,
+        limits: Mapping[RequestClass, AdmissionLimit] = DEFAULT_LIMITS,
+        max_body_memory: Mapping[RequestClass, int] = DEFAULT_MAX_BODY_MEMORY,
+    ) -> None:
         self._server = server
+        self._body_memory = {request_class: BodyMemory(size) for request_class, size in max_body_memory.items()}
         self._server_secret = server.identity.door_secret.encode()
         self._gates = {request_class: AdmissionGate(request_class, limits[request_class]) for request_class in limits}
         self._gate_by_endpoint: dict[str, AdmissionGate] = {}
 
-    def enter(self, request: Request) -> AdmissionGate | None:
-        """Count the request until `leave` of the returned gate. Raises `Overloaded` if too many are in flight.
+    def enter(self, request: Request) -> "AdmissionGate | QueryPass | None":
+        """Count the request until `leave` of the result. Raises `Overloaded` if too many are in flight.
 
-        Return `None` for requests that wait by design, and for uploads, which last as long as the caller takes.
+        Return a `QueryPass` for a blocking query, which calls `leave` when it begins to wait, and `None` for an upload,
+        which lasts as long as the caller takes.
         """
         endpoint = request.endpoint
-        if endpoint.has_streamed_body or (
+        if endpoint.has_streamed_body:
+            return None
+        if (
             endpoint.kind is EndpointKind.READ
             and endpoint.can_block
             and request.query.get("index", "0") not in ("", "0")
         ):
-            return None
+            gate = self._gates[RequestClass.QUERY]
+            gate.enter(self._server.meter.now_s())
+            return QueryPass(gate)
         gate = self._gate_by_endpoint.get(endpoint.name) or self._find_gate(endpoint, request)
         gate.enter(self._server.meter.now_s())
         return gate
+
+    def hold_body(self, request: Request) -> AdmittedBody:
+        """Return the count of a request's body. Call its `release` when the request has its reply."""
+        name, request_class = request.endpoint.name, RequestClass.WRITE
+        if name in NODE_ENDPOINTS or name in CLASS_BY_ENDPOINT:
+            known = CLASS_BY_ENDPOINT.get(name) or self._classify_node_request(name, request)
+            request_class = known if known in self._body_memory else RequestClass.NODE
+        return AdmittedBody(self._body_memory[request_class])
 
     def _find_gate(self, endpoint: Endpoint, request: Request) -> AdmissionGate:
         """Return the gate of the request. Gates that depend on the endpoint alone are stored for the next request."""

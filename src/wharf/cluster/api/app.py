@@ -4,7 +4,7 @@ Endpoints are executed by `reads`, `actions` and `websockets.dispatcher`. Their 
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -17,7 +17,7 @@ from wharf.cluster.api.access_control import (
     has_conflicting_tokens,
 )
 from wharf.cluster.api.actions import WRITE_KINDS, ActionExecutor
-from wharf.cluster.api.admission import AdmissionController, Overloaded
+from wharf.cluster.api.admission import AdmissionController, AdmittedBody, BodyMemoryFull, Overloaded, QueryPass
 from wharf.cluster.api.asgi import Receive, Scope, Send
 from wharf.cluster.api.audit import AuditPort, AuditRecord
 from wharf.cluster.api.connection import HttpConnection, take_connection
@@ -208,16 +208,27 @@ class Api:
         """
         error = ""
         began_s = self._server.meter.now_s()
+        body: AdmittedBody | None = None
         try:
             if target is None:
-                request = await self._read_parameters_and_body(scope, receive, request)
+                body = self._admission.hold_body(request) if scope["method"] in BODY_METHODS else None
+
+                async def require_access() -> None:
+                    nonlocal request  # The audit record of a refused request names its caller.
+                    request = await self._authorizer.add_caller(request)
+                    self._authorizer.check(request)
+
+                request = await self._read_parameters_and_body(scope, receive, request, body, require_access)
             if request.endpoint.unsupported_reason:
                 raise Refusal(RefusalCode.NOT_IMPLEMENTED, request.endpoint.unsupported_reason)
             gate = self._admission.enter(request)
             try:
                 if request.endpoint.kind is EndpointKind.READ:
                     target = target or self._parse_target(scope, request)
-                    reply = await self.reads.execute(request, target, receive, connection)
+                    if isinstance(gate, QueryPass):
+                        reply = await self.reads.execute(request, target, receive, connection, on_wait=gate.leave)
+                    else:
+                        reply = await self.reads.execute(request, target, receive, connection)
                 else:
                     request.require_region(self._server.identity.region)
                     request = await self._authorizer.add_caller(request)
@@ -227,7 +238,7 @@ class Api:
             finally:
                 if gate is not None:
                     gate.leave()
-        except (Overloaded, OffLoopBusy, WorkersBusy) as refusal:
+        except (Overloaded, BodyMemoryFull, OffLoopBusy, WorkersBusy) as refusal:
             reply = build_refusal_reply(refusal, (b"retry-after", b"%d" % refusal.retry_after_s))
             series = get_request_series(request.endpoint, reply.status, is_blocking=False)
             self._server.meter.record_request(series, began_s=began_s)
@@ -243,15 +254,26 @@ class Api:
             log.exception("request failed id=%s method=%s path=%s", request.id, scope["method"], scope["path"])
             error = f"internal error: see request {request.id} in the server log"
             reply = build_text_reply(500, error)
+        finally:
+            if body is not None:
+                body.release()
         series = get_request_series(request.endpoint, reply.status, is_blocking="index" in request.query)
         self._server.meter.record_request(series, began_s=began_s)
         self._record_audit(scope, request, reply, error)
         return reply
 
-    async def _read_parameters_and_body(self, scope: Scope, receive: Receive, request: Request) -> Request:
-        """Return the request with its parsed parameters and its body. Raises `Refusal`.
+    async def _read_parameters_and_body(
+        self,
+        scope: Scope,
+        receive: Receive,
+        request: Request,
+        held: AdmittedBody | None,
+        require_access: Callable[[], Awaitable[None]],
+    ) -> Request:
+        """Return the request with its parsed parameters and its body, counted by `held`. Raises `Refusal`.
 
-        A streamed body is not read here: the handler reads it from `body_parts`.
+        A streamed body is not read here: the handler reads it from `body_parts`. The rest of a large body is read only if
+        its caller may use the endpoint, so that callers without a token cannot fill the memory.
         """
         endpoint = request.endpoint
         parameters = parse_endpoint_parameters(endpoint, request.query, scope["query_string"])
@@ -261,12 +283,12 @@ class Api:
             if get_content_encoding(request.headers):
                 raise Refusal(RefusalCode.UNSUPPORTED, "this request body must not have a content encoding")
             return msgspec.structs.replace(request, body_parts=iterate_body(receive))
-        if scope["method"] in BODY_METHODS:
+        if held is not None:
             encoding = get_content_encoding(request.headers)
             max_bytes = min(self._max_body_bytes, endpoint.max_body_bytes or self._max_body_bytes)
-            body = await read_body(receive, request.headers, max_bytes)
+            body = await read_body(receive, request.headers, max_bytes, held, require_access)
             if encoding and body:
-                body = await decompress_body(body, max_bytes)
+                body = await decompress_body(body, max_bytes, held)
             request = msgspec.structs.replace(request, body=body)
         return request
 

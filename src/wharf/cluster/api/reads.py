@@ -5,6 +5,7 @@ the same rights share one evaluation and one encoded body.
 """
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 from urllib.parse import quote
@@ -93,22 +94,33 @@ class ReadExecutor:
         )
 
     async def execute(
-        self, request: Request, target: RequestTarget, receive: Receive, connection: HttpConnection | None
+        self,
+        request: Request,
+        target: RequestTarget,
+        receive: Receive,
+        connection: HttpConnection | None,
+        *,
+        on_wait: Callable[[], None] = lambda: None,
     ) -> HttpReply:
         """Return the reply of a read. With an `index` parameter, first wait until the result's index exceeds it. Raises
         `Refusal`.
 
         Unless stale data is allowed, the replica first catches up with the log. A worker executes reads with large
-        bodies.
+        bodies. `on_wait` is called when a blocking query begins to wait.
         """
         if request.body and needs_worker(request):
             if target.options.index > 0 and target.endpoint.can_block:
                 raise invalid_request(LARGE_BLOCKING_BODY_TEXT)
             return await self._off_loop.run_read(request, lambda: self._execute(request, target, receive, connection))
-        return await self._execute(request, target, receive, connection)
+        return await self._execute(request, target, receive, connection, on_wait)
 
     async def _execute(
-        self, request: Request, target: RequestTarget, receive: Receive, connection: HttpConnection | None
+        self,
+        request: Request,
+        target: RequestTarget,
+        receive: Receive,
+        connection: HttpConnection | None,
+        on_wait: Callable[[], None] = lambda: None,
     ) -> HttpReply:
         """Return the reply of a read, executed in this process."""
         if not target.options.is_stale_allowed:
@@ -116,7 +128,7 @@ class ReadExecutor:
         while True:
             try:
                 if target.options.index > 0 and target.endpoint.can_block:
-                    result = await self._evaluate_blocking(request, target, receive, connection)
+                    result = await self._evaluate_blocking(request, target, receive, connection, on_wait)
                 else:
                     result = self._evaluate(self._server.replica, request, target)
                 break
@@ -178,7 +190,12 @@ class ReadExecutor:
         return result
 
     async def _evaluate_blocking(
-        self, request: Request, target: RequestTarget, receive: Receive, connection: HttpConnection | None
+        self,
+        request: Request,
+        target: RequestTarget,
+        receive: Receive,
+        connection: HttpConnection | None,
+        on_wait: Callable[[], None],
     ) -> ReadResult:
         """Return the result of a blocking query: wait until its index exceeds the requested one, or the time is over.
 
@@ -189,14 +206,23 @@ class ReadExecutor:
         jitter_s = world.random.random() * options.wait_s / 16
         # Stop waiting when the caller disconnects; otherwise clients that reconnect often would pile up waiting reads.
         disconnect_watcher = DisconnectWatcher(world, receive, connection)
+
+        def begin_wait(cancel: Callable[[], None]) -> None:
+            on_wait()
+            disconnect_watcher.start(cancel)
+
+        async def wait_for_slot() -> None:
+            on_wait()
+            await self._node_pacer.wait_for_slot()
+
         try:
             return await self._server.reader.read_blocking(
                 lambda replica: self._evaluate(replica, request, target),
                 index=options.index,
                 wait_s=options.wait_s + jitter_s,
-                on_disconnect=disconnect_watcher.start,
+                on_wait=begin_wait,
                 is_caught_up=not options.is_stale_allowed,
-                wait_for_slot=self._node_pacer.wait_for_slot if target.endpoint.name == ASSIGNMENTS_ENDPOINT else None,
+                wait_for_slot=wait_for_slot if target.endpoint.name == ASSIGNMENTS_ENDPOINT else None,
             )
         finally:
             disconnect_watcher.stop()

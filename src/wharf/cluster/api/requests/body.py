@@ -2,8 +2,8 @@
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Mapping
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Final, Protocol
 
 from wharf.cluster.api.asgi import Message, Receive
 from wharf.contract.model.body_limits import cut_echo
@@ -30,12 +30,26 @@ class BodyTimeout(Exception):
     """The caller sent its body too slowly, or not at all."""
 
 
-async def read_body(receive: Receive, headers: Mapping[bytes, bytes], max_body_bytes: int) -> bytes:
+class HeldBody(Protocol):
+    """Counts the memory of one body until its request has its reply."""
+
+    def grow(self, size: int) -> None:
+        """Count more bytes. Raises `Refusal` if all bodies together take too much memory."""
+
+
+async def read_body(
+    receive: Receive,
+    headers: Mapping[bytes, bytes],
+    max_body_bytes: int,
+    held: HeldBody,
+    require_access: Callable[[], Awaitable[None]],
+) -> bytes:
     """Return the whole request body.
 
     Raises `Refusal` if it is too large, `ClientDisconnected` if it is incomplete, `BodyTimeout` if it arrives too
     slowly. A request without a body is complete even if its caller has disconnected: a heartbeat that waited for too
-    long on a slow server counts all the same.
+    long on a slow server counts all the same. `require_access` is awaited before more than the first part is read, and
+    raises `Refusal` if the caller may not use the endpoint.
     """
     content_length = headers.get(b"content-length", b"")
     if content_length == b"0":
@@ -48,16 +62,20 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], max_body_b
     part: bytes = first.get("body", b"")
     if len(part) > max_body_bytes:
         raise build_too_large_refusal(max_body_bytes)
-    return part if not first.get("more_body") else await _read_remaining_parts(receive, part, max_body_bytes)
+    if not first.get("more_body"):
+        return part
+    await require_access()
+    return await _read_remaining_parts(receive, part, max_body_bytes, held)
 
 
-async def _read_remaining_parts(receive: Receive, first: bytes, max_body_bytes: int) -> bytes:
+async def _read_remaining_parts(receive: Receive, first: bytes, max_body_bytes: int, held: HeldBody) -> bytes:
     """Return the whole body, of which `first` is the first part. Raises `ClientDisconnected`, `BodyTimeout` or
     `Refusal`.
 
     All parts go into one buffer: a list of many small parts would take more memory than the data.
     """
     body = bytearray(first)
+    held.grow(len(first))
     try:
         async with asyncio.timeout(PART_TIMEOUT_S + len(first) / MIN_BYTES_PER_S) as time_limit:
             while True:
@@ -65,6 +83,7 @@ async def _read_remaining_parts(receive: Receive, first: bytes, max_body_bytes: 
                 if message["type"] == "http.disconnect":
                     raise ClientDisconnected
                 part = message.get("body", b"")
+                held.grow(len(part))
                 body += part
                 if len(body) > max_body_bytes:
                     raise build_too_large_refusal(max_body_bytes)
@@ -109,7 +128,7 @@ def get_content_encoding(headers: Mapping[bytes, bytes]) -> str:
     )
 
 
-async def decompress_body(body: bytes, max_body_bytes: int) -> bytes:
+async def decompress_body(body: bytes, max_body_bytes: int, held: HeldBody) -> bytes:
     """Return the content of a gzip body. Raises `Refusal` if it is not gzip, or larger than the limit of a body.
 
     At most `max_body_bytes` are decompressed, and other tasks run between two steps.
@@ -119,6 +138,7 @@ async def decompress_body(body: bytes, max_body_bytes: int) -> bytes:
     try:
         while not decompressor.eof:
             part = decompressor.decompress(rest, DECOMPRESSION_STEP_BYTES)
+            held.grow(len(part))
             content += part
             if len(content) > max_body_bytes:
                 raise build_too_large_refusal(max_body_bytes)

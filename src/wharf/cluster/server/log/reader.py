@@ -180,7 +180,7 @@ class Reader:
         *,
         index: int,
         wait_s: float,
-        on_disconnect: Callable[[Callable[[], None]], None] = lambda _: None,
+        on_wait: Callable[[Callable[[], None]], None] = lambda _: None,
         is_caught_up: bool = False,
         wait_for_slot: Callable[[], Awaitable[None]] | None = None,
     ) -> ReadResult:
@@ -189,8 +189,9 @@ class Reader:
         The watch is rearmed before each read, without an await in between, so no change is missed. If the replica has
         not reached `index` when the time is over, raises `Refusal` instead of returning an older state. `is_caught_up`:
         the replica already passed a barrier, so a higher `index` belongs to a replaced log and the lower one is
-        returned. `on_disconnect` receives a function to call when the client disconnects. `wait_for_slot` is awaited before a
-        change is returned; the result is then read again, so that it contains all changes up to that time.
+        returned. `on_wait` is called when the wait begins, and receives a function to call when the client disconnects.
+        `wait_for_slot` is awaited before a change is returned; the result is then read again, so that it contains all
+        changes up to that time.
         """
         result = read(self._follower.replica)
         if self._is_closing:
@@ -203,7 +204,7 @@ class Reader:
         waiter = ChangeWaiter()
         subscription = self._follower.replica.watches.subscribe(result.watched, waiter.wake)
         self._change_waiters[waiter] = None
-        on_disconnect(waiter.cancel)
+        on_wait(waiter.cancel)
         timer = asyncio.get_running_loop().call_later(wait_s, waiter.time_out)
         try:
             while True:
