@@ -73,10 +73,7 @@ def iter_worst_bodies(body_type: type, path_name: str) -> Iterator[BodyCase]:
     `path_name`: the id or name in the path of the request, or "".
     """
     name = body_type.__name__
-    # Bodies whose id or name differs from that of the path are refused early.
-    path_values = {
-        f"{record}.{field}": path_name for record in (name, "Job", "Node", "HostVolume") for field in ("ID", "Name")
-    }
+    path_values = _make_path_values(body_type, path_name)
     kind = inspect.type_info(body_type)
     inline_bytes = min(MAX_INLINE_BODY_BYTES, MAX_INLINE_BYTES_BY_BODY.get(name, MAX_INLINE_BODY_BYTES))
     inline_objects = MAX_INLINE_OBJECTS_BY_BODY.get(name, MAX_INLINE_OBJECTS)
@@ -120,6 +117,20 @@ def _build_with(
 ) -> bytes:
     """Return a small body with another value at the path, encoded."""
     return _encode(_put(kind, path, make_value(), path_values))
+
+
+def _make_path_values(body_type: type, path_name: str) -> Mapping[str, str]:
+    """Return the values of the fields that must agree with the path: bodies with others are refused early."""
+    return {
+        f"{record}.{field}": path_name
+        for record in (body_type.__name__, "Job", "Node", "HostVolume")
+        for field in ("ID", "Name")
+    }
+
+
+def build_body(body_type: type, path: Path, value: Any, path_name: str) -> Any:
+    """Return a small body with this value at the path. `path_name`: the id or name in the path of the request, or ""."""
+    return _put(inspect.type_info(body_type), path, value, _make_path_values(body_type, path_name))
 
 
 def _list_integers() -> list[int]:

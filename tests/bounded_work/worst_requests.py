@@ -76,7 +76,7 @@ BODY_ENDPOINTS: Final = tuple(
 
 def iter_body_requests(endpoint: Endpoint, ids: Mapping[str, Sequence[str]]) -> Iterator[WorstRequest]:
     """Yield the worst requests of an endpoint with a body."""
-    target, values = _build_target(endpoint, ids)
+    target, values = build_target(endpoint, ids)
     assert endpoint.body_type is not None
     for body in iter_worst_bodies(endpoint.body_type, next(iter(values.values()), "")):
         yield WorstRequest(endpoint.name, body.name, endpoint.method, target, body.build)
@@ -87,7 +87,7 @@ def iter_parameter_requests(ids: Mapping[str, Sequence[str]]) -> Iterator[WorstR
     for endpoint in ENDPOINTS:
         if endpoint.name in LONG_BY_DESIGN | SHUTTING_DOWN or endpoint.unsupported_reason:
             continue
-        target, _ = _build_target(endpoint, ids)
+        target, _ = build_target(endpoint, ids)
         for name, kind in _list_parameters(endpoint):
             for value in WORST_BY_NAME.get(name) or WORST_BY_KIND[kind]:
                 yield WorstRequest(
@@ -109,7 +109,7 @@ def _list_parameters(endpoint: Endpoint) -> list[tuple[str, ParameterKind]]:
     return own + [(name, ParameterKind.TEXT) for name in names if name not in dict(own)]
 
 
-def _build_target(endpoint: Endpoint, ids: Mapping[str, Sequence[str]]) -> tuple[str, dict[str, str]]:
+def build_target(endpoint: Endpoint, ids: Mapping[str, Sequence[str]]) -> tuple[str, dict[str, str]]:
     """Return the path of the endpoint with known ids, and the ids by the name of their part of the path."""
     values = {}
     segments = []

@@ -18,6 +18,7 @@ from wharf.cluster.state.tables import (
     NODES,
 )
 from wharf.contract.model import volumes
+from wharf.contract.model.body_limits import cut_echo
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.validation.findings import ValidationProblem, format_problems
 from wharf.contract.model.jobs.volumes import VolumeType
@@ -132,7 +133,7 @@ def begin_volume_creation(
     check_volume(snapshot, requested, has_folder=False)
     node = snapshot.get(NODES, node_id)
     if node is None:
-        raise not_found(f"Unknown node {node_id}")
+        raise not_found(f"Unknown node {cut_echo(node_id)}")
     plugin = requested.plugin_id or volumes.DEFAULT_VOLUME_PLUGIN
     volume = replace(requested, node_id=node_id, node_pool=node.node_pool, plugin_id=plugin, modify_index=0)
     volume = replace(volume, host_path="", capacity_bytes=0, modify_time=context.now_ns)
@@ -162,7 +163,7 @@ def finish_volume_creation(
     volume = get_volume(snapshot, namespace, volume_id)
     node = snapshot.get(NODES, volume.node_id)
     if node is None:
-        raise not_found(f"Unknown node {volume.node_id}")
+        raise not_found(f"Unknown node {cut_echo(volume.node_id)}")
     state = HostVolumeState.READY if _is_reported_by(volume, node) else volume.state
     volume = replace(
         volume, host_path=host_path, capacity_bytes=capacity_bytes, state=state, modify_time=context.now_ns

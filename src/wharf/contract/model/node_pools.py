@@ -1,5 +1,6 @@
 """Node pools: named sets of nodes with optional scheduling settings, and the checks before one is written."""
 
+from wharf.contract.model.body_limits import cut_echo
 from wharf.contract.model.names import NODE_POOL_NAME_REGEX, is_valid_node_pool_name, list_description_problems
 from wharf.contract.model.operator.scheduler_configuration import SchedulerAlgorithm
 from wharf.contract.model.record import Record
@@ -46,7 +47,7 @@ def list_node_pool_problems(pool: NodePool) -> list[str]:
     found += list_description_problems(pool.description)
     configuration = pool.scheduler_configuration
     if configuration is not None and configuration.scheduler_algorithm not in list(SchedulerAlgorithm):
-        found.append(f"invalid scheduler algorithm: {configuration.scheduler_algorithm}")
+        found.append(f"invalid scheduler algorithm: {cut_echo(configuration.scheduler_algorithm)}")
     if pool.node_identity_ttl <= 0:
         found.append("node identity TTL must be positive")
     return found

@@ -43,6 +43,11 @@ class HttpReply(msgspec.Struct, frozen=True):
 LONG_WORD_PATTERN: Final = re.compile(rf"(\S{{{MAX_ECHOED_CHARS}}})\S+")
 """Text without white space that is longer than any word of an error text, so it is input of the caller."""
 
+QUOTED_PATTERN: Final = re.compile(r'"([^"\n]*)"')
+"""A value in an error text. Error texts put values of the caller in double quotes."""
+MAX_ERROR_LINE_CHARS: Final = 600
+"""The longest line of an error text. Limits input that is in no quotes; our own sentences are shorter."""
+
 
 def format_error_text(text: str, inputs: Iterable[str] = ()) -> str:
     """Return the text of an error as it is sent: without a line break at the end, and with long input cut.
@@ -54,6 +59,11 @@ def format_error_text(text: str, inputs: Iterable[str] = ()) -> str:
             if len(value) > MAX_ECHOED_CHARS:
                 text = text.replace(value, cut_echo(value))
         text = LONG_WORD_PATTERN.sub(r"\1...", text)
+        text = QUOTED_PATTERN.sub(lambda quoted: f'"{cut_echo(quoted[1])}"', text)
+        text = "\n".join(
+            line if len(line) <= MAX_ERROR_LINE_CHARS else line[:MAX_ERROR_LINE_CHARS] + "..."
+            for line in text.split("\n")
+        )
     return text.rstrip("\n")
 
 

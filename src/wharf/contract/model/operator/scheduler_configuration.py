@@ -2,6 +2,7 @@
 
 import enum
 
+from wharf.contract.model.body_limits import cut_echo
 from wharf.contract.model.record import Record
 
 
@@ -43,7 +44,7 @@ def list_scheduler_configuration_problems(configuration: SchedulerConfiguration)
     """Return an error text for each invalid field of a submitted scheduler configuration; empty if it is valid."""
     found = []
     if configuration.scheduler_algorithm not in (SchedulerAlgorithm.BINPACK, SchedulerAlgorithm.SPREAD):
-        found.append(f"invalid scheduler algorithm: {configuration.scheduler_algorithm}")
+        found.append(f"invalid scheduler algorithm: {cut_echo(configuration.scheduler_algorithm)}")
     if configuration.node_limit_for_feasibility_checks < 0:
         found.append("node limit for feasibility checks cannot be negative")
     return found

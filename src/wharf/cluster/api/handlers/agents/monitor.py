@@ -20,6 +20,7 @@ from wharf.cluster.api.results import ActionHandler, ActionResult, EncodedBody, 
 from wharf.cluster.server.node_channels.port import NoNodePath
 from wharf.cluster.server.server import Server
 from wharf.cluster.state.tables import NODES
+from wharf.contract.model.body_limits import cut_echo
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
 from wharf.contract.wire import agents as agents_wire
 from wharf.world.tasks import cancel_tasks
@@ -61,7 +62,7 @@ class AgentMonitorActions:
 
     async def _stream_node_log(self, request: Request, node_id: str, *, is_plain: bool) -> ActionResult:
         """Stream the log lines of the agent that runs this node, through the node's connection. Raises `Refusal`."""
-        await require_record(self._server, NODES, node_id, not_found_text=f"Unknown node {node_id}")
+        await require_record(self._server, NODES, node_id, not_found_text=f"Unknown node {cut_echo(node_id)}")
         try:
             channel = self._server.node_channels.channel_to(node_id)
         except NoNodePath:

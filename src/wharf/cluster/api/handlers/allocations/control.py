@@ -11,6 +11,7 @@ from wharf.cluster.server.rpc.handlers.allocations import STOP_ALLOCATION, StopA
 from wharf.cluster.server.server import Server
 from wharf.cluster.state.tables import ALLOCATIONS
 from wharf.contract.model.allocations.allocation import Allocation
+from wharf.contract.model.body_limits import cut_echo
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.refusal import invalid_request
 from wharf.contract.wire.allocations.messages import (
@@ -79,7 +80,7 @@ class AllocationControlActions:
         body = request.decode_body(AllocPauseRequest)
         if body.schedule_state not in SCHEDULE_STATES:
             raise invalid_request(
-                f"invalid schedule state {body.schedule_state!r}: use one of {', '.join(SCHEDULE_STATES)}"
+                f"invalid schedule state {cut_echo(body.schedule_state)!r}: use one of {', '.join(SCHEDULE_STATES)}"
             )
         return await self._nodes.call_allocation_node(
             request, lambda allocation, job: check_task(allocation, job, body.task)

@@ -20,6 +20,7 @@ from wharf.cluster.operations.jobs.registration import JobRegistration, JobWrite
 from wharf.cluster.server.rpc.handlers.dry_runs import DRY_RUN_JOB, DryRunJobRequest
 from wharf.cluster.server.server import Server
 from wharf.contract.model.acl import permissions
+from wharf.contract.model.body_limits import cut_echo
 from wharf.contract.model.decoding import DecodingError, convert_object, decode_json, fill_with_nulls
 from wharf.contract.model.jobs.canonical_form import canonicalize_job
 from wharf.contract.model.jobs.job import DEFAULT_REGION, Job, Submission
@@ -179,7 +180,7 @@ class JobSpecificationActions:
         region = body.region or request.query.get("region") or body.job.region
         if region not in ("", DEFAULT_REGION, self._server.identity.region):
             raise invalid_request(
-                f"No path to region: this region is {self._server.identity.region}; send the request with `region={region}`"
+                f"No path to region: this region is {self._server.identity.region}; send the request with `region={cut_echo(region)}`"
             )
         return replace(body.job, namespace=namespace)
 

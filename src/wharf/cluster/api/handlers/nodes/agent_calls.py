@@ -11,6 +11,7 @@ from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, require_record
 from wharf.cluster.server.server import Server
 from wharf.cluster.state.tables import NODES
+from wharf.contract.model.body_limits import cut_echo
 from wharf.contract.model.refusal import invalid_request
 from wharf.contract.wire.nodes.messages import NodeIdentityRequest, NodeMetaApplyRequest
 
@@ -53,7 +54,7 @@ class NodeAgentActions:
         node_id = node_id or self._server.agent.info.node_id
         if not node_id:
             raise invalid_request("missing node ID: this agent runs no node; name one with `node_id`")
-        await require_record(self._server, NODES, node_id, not_found_text=f"Unknown node {node_id}")
+        await require_record(self._server, NODES, node_id, not_found_text=f"Unknown node {cut_echo(node_id)}")
         return await self._nodes.call_node(request, node_id)
 
 

@@ -73,8 +73,9 @@ class Findings(msgspec.Struct, frozen=True):
 def format_problems(entries: Sequence[ReportEntry]) -> str:
     """Return problems as text: `N errors occurred:`, then a line for each, then two newlines.
 
-    Clients know this format (jobs.md 6).
+    Clients know this format (jobs.md 6). Problems beyond `MAX_REPORTED_PROBLEMS` are dropped.
     """
+    entries = entries[:MAX_REPORTED_PROBLEMS]
     count = "1 error" if len(entries) == 1 else f"{len(entries)} errors"
     return f"{count} occurred:\n\t" + "\n\t".join(f"* {entry}" for entry in entries) + "\n\n"
 
