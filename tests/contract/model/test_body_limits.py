@@ -19,6 +19,7 @@ from wharf.contract.model.body_limits import (
     MAX_TEXT_CHARS,
     MAX_TOTAL_ITEMS,
     MAX_TOTAL_ITEMS_BY_BODY,
+    NAME_LIST_FIELDS,
     OBJECT_ITEMS,
     UNCHECKED_NAME_FIELDS,
     render_page,
@@ -87,7 +88,9 @@ def test_the_page_of_limits_is_up_to_date() -> None:
 
 
 def test_every_field_with_a_limit_of_its_own_is_a_field_of_a_body() -> None:
-    assert sorted({*LIMITS_BY_FIELD, *FURTHER_NAME_FIELDS, *UNCHECKED_NAME_FIELDS} - BODY_FIELDS) == []
+    assert (
+        sorted({*LIMITS_BY_FIELD, *FURTHER_NAME_FIELDS, *NAME_LIST_FIELDS, *UNCHECKED_NAME_FIELDS} - BODY_FIELDS) == []
+    )
 
 
 def test_every_body_with_a_limit_of_its_own_is_the_body_of_an_endpoint() -> None:
@@ -243,3 +246,23 @@ def test_a_problem_repeats_at_most_200_characters_of_input() -> None:
     ((path, _),) = read_problems(Bag, {"Labels": {"k" * 900: 1}})
 
     assert path == "Labels[" + "k" * MAX_ECHOED_CHARS + "...]"
+
+
+@pytest.mark.parametrize("name", ["dc\n1", "dc\u202e1", "d" * (MAX_NAME_BYTES + 1), "../dc1"])
+@pytest.mark.parametrize(
+    ("path", "build"),
+    [
+        ("Datacenters[1]", lambda name: {"Datacenters": ["dc1", name]}),
+        ("TaskGroups[0].Tasks[0].Driver", lambda name: {"TaskGroups": [{"Tasks": [{"Driver": name}]}]}),
+        (
+            "TaskGroups[0].Networks[0].DynamicPorts[0].HostNetwork",
+            lambda name: {"TaskGroups": [{"Networks": [{"DynamicPorts": [{"HostNetwork": name}]}]}]},
+        ),
+    ],
+)
+def test_names_of_datacenters_drivers_and_host_networks_follow_the_rule_of_names(
+    name: str, path: str, build: Any
+) -> None:
+    ((found_path, _message),) = read_problems(Job, build(name))
+
+    assert found_path == path

@@ -115,12 +115,16 @@ FURTHER_NAME_FIELDS: Final = frozenset(
         "Node.Datacenter",
         "Node.NodeClass",
         "Node.NodePool",
+        "Port.HostNetwork",
         "Port.Label",
+        "Task.Driver",
         "VariableRequest.Path",
         "VolumeRequest.Source",
     )
 )
 """Fields with other wire names that hold an id or a name, as `Record.Field`."""
+NAME_LIST_FIELDS: Final = frozenset(("Job.Datacenters",))
+"""Lists whose elements are names, as `Record.Field`."""
 UNCHECKED_NAME_FIELDS: Final = frozenset(("JobName.ID", "ServiceRegistration.ID", "TokenRequest.Name"))
 """Fields that are not checked while decoding: references to records whose ids servers made from other ids, and the name
 of a token, which is checked with the other fields of the token.

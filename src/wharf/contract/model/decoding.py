@@ -35,6 +35,7 @@ from wharf.contract.model.body_limits import (
     MAX_TEXT_CHARS,
     MAX_TOTAL_ITEMS,
     MAX_TOTAL_ITEMS_BY_BODY,
+    NAME_LIST_FIELDS,
     OBJECT_ITEMS,
     FieldLimits,
     cut_echo,
@@ -284,6 +285,8 @@ _DEFAULT_LIMITS: Final = FieldLimits("")
 def _find_field_normalizer(field: str, value_type: object) -> Normalizer | None:
     """Return the normalizer of a field, as `Record.Field`, with the limits and the name rule of this field."""
     limits = LIMITS_BY_FIELD.get(field, _DEFAULT_LIMITS)
+    if field in NAME_LIST_FIELDS:
+        return _make_list_normalizer(_normalize_name, limits)
     normalizer = _find_normalizer(value_type, limits)
     if normalizer is None and is_name_field(field):
         return _normalize_name
