@@ -1,4 +1,4 @@
-"""Websockets when the HTTP port stops: each is closed with a reason, and none delays the stop."""
+"""The HTTP port: websockets are closed with a reason when it stops, and the address of a caller is that of its socket."""
 
 import asyncio
 import logging
@@ -27,7 +27,10 @@ LONG_GRACE = msgspec.structs.replace(AgentSettings(), api=ApiSettings(shutdown_g
 
 
 class Port:
-    """An application for websockets: sends endlessly on `/flood` and nothing elsewhere, until the server stops."""
+    """An application for websockets: sends endlessly on `/flood` and nothing elsewhere, until the server stops.
+
+    HTTP requests get the scheme and the address of their caller.
+    """
 
     def __init__(self) -> None:
         self.world = RealWorld()
@@ -38,6 +41,11 @@ class Port:
         self.http = HttpServer(self.world, self, LONG_GRACE, listening.detach())
 
     async def __call__(self, scope: Any, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
+        if scope["type"] == "http":
+            client = f"{scope['scheme']} {scope['client'][0]}".encode()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": client})
+            return
         socket = CallerSocket(scope, receive, send, self.closing)
         await socket.accept()
         talking = self._flood(socket) if scope["path"] == "/flood" else socket.receive()
@@ -102,3 +110,18 @@ async def _connect_stalled_client(port: Port) -> asyncio.StreamWriter:
 
     await wait_on_loop_until(is_stalled, what="the send buffer is full")
     return writer
+
+
+def test_headers_of_proxies_do_not_change_the_address_of_a_local_caller() -> None:
+    async def test() -> bytes:
+        async with serve_until_exit() as port:
+            reader, writer = await asyncio.open_connection(HOST, port.number)
+            writer.write(
+                b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Forwarded-For: 10.9.9.9\r\n"
+                b"X-Forwarded-Proto: https\r\nForwarded: for=10.9.9.9\r\nX-Real-IP: 10.9.9.9\r\n\r\n"
+            )
+            reply = await reader.read()
+            writer.close()
+            return reply
+
+    assert asyncio.run(test()).endswith(b"http 127.0.0.1\r\n0\r\n\r\n")

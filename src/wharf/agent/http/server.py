@@ -59,6 +59,8 @@ class HttpServer:
             log_config=None,
             access_log=False,
             server_header=False,
+            # Otherwise uvicorn takes the address of a local caller from X-Forwarded-For. The limiter has its own trusted proxies.
+            proxy_headers=False,
             backlog=LISTEN_BACKLOG,
             timeout_graceful_shutdown=max(1, round(settings.api.shutdown_grace.seconds)),
         )
