@@ -1,5 +1,6 @@
 """Lists: pages that stay consistent under writes, order, tokens, prefixes, filters."""
 
+import asyncio
 import json
 import sys
 from collections.abc import Callable
@@ -365,14 +366,15 @@ async def test_a_long_list_is_consistent_while_others_write() -> None:
         before = [uuid(2 * n) for n in range(6_000)]
         queries = ("", "filter=" + quote("Priority == 50"), "prefix=00")
         pending = [cluster.start(get(server, "/v1/evaluations", query), name="lists") for query in queries]
-        while EVALUATIONS.name not in server.replica.watches.table_watches:
+        watches = server.replica.watches.table_watches
+        while EVALUATIONS.name not in watches or len(watches[EVALUATIONS.name].observers) < len(queries):
             await pass_time(0.0)
 
         last = EVALUATIONS.build_delete(uuid(11_998))
-        await server.server.writer.commit(
+        written = await server.server.writer.commit(
             Write("test", CAUSE, [last, put_evaluation(uuid(1)), put_evaluation(uuid(9_001))])
         )
-        await server.server.follower.wait_until_applied(server.replica.index)
+        await server.server.follower.wait_until_applied(written.index)  # type: ignore[union-attr]  # It has no conditions.
         changed = server.replica.get(EVALUATIONS, uuid(11_998)) is None
         incomplete = [each for each in pending if not each.done()]
         replies = [await each for each in pending]
@@ -402,3 +404,47 @@ async def test_other_requests_are_answered_while_a_long_list_is_encoded() -> Non
             await each
 
         assert done == ["/v1/status/leader", "/v1/evaluations"]
+
+
+@in_virtual_time
+async def test_a_short_request_waits_for_one_slice_beside_many_long_lists() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        for start in range(0, 2_000, 500):
+            await write(server, *(put_evaluation(uuid(n)) for n in range(start, start + 500)))
+        lists = [
+            cluster.start(get(server, "/v1/evaluations", "filter=" + quote(f"Priority != {n}")), name="lists")
+            for n in range(100, 120)
+        ]
+        await asyncio.sleep(0)
+        short = cluster.start(get(server, "/v1/status/leader"), name="short")
+        iterations = 0
+        while not short.done():
+            iterations += 1
+            await asyncio.sleep(0)
+
+        assert iterations < 10
+        assert sum(task.done() for task in lists) == 0
+        assert {len(json.loads((await task).body)) for task in lists} == {2_000}
+
+
+@in_virtual_time
+async def test_lists_beyond_the_memory_for_lists_are_refused_until_others_are_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        for start in range(0, 2_000, 500):
+            await write(server, *(put_evaluation(uuid(n)) for n in range(start, start + 500)))
+        memory = server.api.reads.list_encoder.reply_memory
+        whole = await get(server, "/v1/evaluations", "pretty")
+        monkeypatch.setattr(memory, "max_bytes", memory.used_bytes + 2 * len(whole.body))
+        queries = ["filter=" + quote(f"Priority != {n}") for n in range(100, 110)]
+
+        replies = await asyncio.gather(*(get(server, "/v1/evaluations", query) for query in queries))
+
+        refused = [reply for reply in replies if reply.status == 503]
+        assert {reply.status for reply in replies} == {200, 503}
+        assert {reply.headers["retry-after"] for reply in refused} == {"5"}
+        assert refused[0].headers["x-cluster-error-reason"] == "overloaded"
+        assert b"read pages with per_page" in refused[0].body

@@ -24,6 +24,7 @@ from wharf.cluster.api.connection import HttpConnection, take_connection
 from wharf.cluster.api.off_loop import OffLoopExecutor
 from wharf.cluster.api.reads import ReadExecutor
 from wharf.cluster.api.replies.cors import build_preflight_headers, list_cors_methods
+from wharf.cluster.api.replies.encoding import ReplyMemoryFull
 from wharf.cluster.api.replies.sender import (
     HttpReply,
     ReplyContext,
@@ -107,7 +108,10 @@ class Api:
         self.reads = ReadExecutor(server, authenticator, off_loop, is_nomad_compatible=is_nomad_compatible)
         self._targets = RequestTargetCache()
         self._replies = ReplySender(
-            server.world, extra_headers=extra_headers or {}, is_nomad_compatible=is_nomad_compatible
+            server.world,
+            server.off_loop.turns,
+            extra_headers=extra_headers or {},
+            is_nomad_compatible=is_nomad_compatible,
         )
         self._websockets = WebSocketDispatcher(self, server, self._router, self._replies, self._authorizer)
 
@@ -238,7 +242,7 @@ class Api:
             finally:
                 if gate is not None:
                     gate.leave()
-        except (Overloaded, BodyMemoryFull, OffLoopBusy, WorkersBusy) as refusal:
+        except (Overloaded, BodyMemoryFull, ReplyMemoryFull, OffLoopBusy, WorkersBusy) as refusal:
             reply = build_refusal_reply(refusal, (b"retry-after", b"%d" % refusal.retry_after_s))
             series = get_request_series(request.endpoint, reply.status, is_blocking=False)
             self._server.meter.record_request(series, began_s=began_s)

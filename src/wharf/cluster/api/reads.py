@@ -136,8 +136,27 @@ class ReadExecutor:
                 await compile_rights_off_loop(self._server, missing)
         shared = result.value
         assert isinstance(shared, SharedReply), "_evaluate wraps every result in a SharedReply"
+        if isinstance(shared.result, Listing) and not (shared.encoded or shared.encoding_tasks):
+            shared = await self._await_turn(shared, request, target)
         encoded = shared.encoded.get(target.is_pretty) or await self._encode(shared, is_pretty=target.is_pretty)
         return self._build_reply(encoded)
+
+    async def _await_turn(self, shared: SharedReply, request: Request, target: RequestTarget) -> SharedReply:
+        """Wait until the loop has time for a list, and return the list as it is then."""
+        replica = self._server.replica
+        version = (replica.epoch, replica.index)
+        await self._server.off_loop.turns.begin()
+        while (replica.epoch, replica.index) != version:
+            version = (replica.epoch, replica.index)
+            try:
+                result = self._evaluate(replica, request, target)
+            except RightsNotCompiled as missing:
+                await compile_rights_off_loop(self._server, missing)
+                version = (0, -1)
+            else:
+                assert isinstance(result.value, SharedReply), "_evaluate wraps every result in a SharedReply"
+                shared = result.value
+        return shared
 
     def _parse_options(self, request: Request) -> QueryOptions:
         """Return the query options. Those that the endpoint does not support are reset. Raises `Refusal` for an invalid

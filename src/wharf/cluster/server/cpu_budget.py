@@ -5,6 +5,7 @@ is used up. What a step is, and what to do in it, is decided by the callers.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -67,6 +68,49 @@ class CpuBudget:
             raise invalid_request(self._exceeded_text)
 
 
+class LoopTurns:
+    """Lets one task at a time use the event loop for a slice: one in each iteration of the loop, in order of arrival.
+
+    Without turns, each of N requests in slices would take its slice in every iteration, and a short request would wait
+    for N slices.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._is_taken = False
+        """Whether a task has had the turn of this iteration."""
+
+    async def begin(self) -> None:
+        """Wait for a turn. Returns at once if no other task has had or awaits the turn of this iteration."""
+        if self._is_taken:
+            await self.wait()
+        else:
+            self._take()
+
+    async def wait(self) -> None:
+        """End the turn of this task and wait for another one. Other tasks run first."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(future)
+        if not self._is_taken:
+            self._take()
+        await future
+
+    def _take(self) -> None:
+        self._is_taken = True
+        asyncio.get_running_loop().call_soon(self._give_next)
+
+    def _give_next(self) -> None:
+        """Give the turn of this iteration to the task that has waited longest."""
+        self._is_taken = False
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():  # The task may be cancelled.
+                future.set_result(None)
+                self._take()
+                return
+
+
 class OffLoopBusy(Refusal):
     """The refusal of a request because too many wait for the thread for long computations."""
 
@@ -81,10 +125,14 @@ class OffLoopBusy(Refusal):
 
 
 class OffLoopWorker:
-    """Runs long computations of requests on a thread, one at a time, and refuses more than a few at once."""
+    """Runs long computations of requests on a thread, one at a time, and refuses more than a few at once.
+
+    `turns` are those of computations that run in slices on the loop.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self.turns = LoopTurns()
         self._request_count = 0
 
     async def run(self, work: Callable[[], T]) -> T:
@@ -128,9 +176,12 @@ class SlicedWork:
         self._budget.spend(used_s)
 
     async def pause(self) -> None:
-        """Count the CPU time of the slice and let other tasks run. Raises `Refusal` if the budget is used up."""
+        """Count the CPU time of the slice, let other tasks run, and wait for the next turn.
+
+        Raises `Refusal` if the budget is used up.
+        """
         self.count_slice()
-        await asyncio.sleep(0)
+        await self._off_loop.turns.wait()
         self._began_s = self._world.cpu_s()
 
     async def run_off_loop(self, work: Callable[[Callable[[], bool]], T]) -> T:

@@ -4,12 +4,13 @@ Handlers use the same interfaces as in the api process. The copy decides and enc
 the log and calls the leader.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from wharf.cluster.engines.port import Committed, EncodedWrite, WriteConflict
 from wharf.cluster.operations.decision import Decision
-from wharf.cluster.server.cpu_budget import OffLoopWorker
+from wharf.cluster.server.cpu_budget import LoopTurns, OffLoopWorker
 from wharf.cluster.server.log.preview import PREVIEW_INDEX, forbid_in_preview, get_current_preview
 from wharf.cluster.server.log.reader import Reader
 from wharf.cluster.server.log.writer import WriteOperation, Writer, log_rejected_transitions
@@ -19,6 +20,7 @@ from wharf.cluster.server.server import Server
 from wharf.contract.model.log import Write
 from wharf.contract.model.refusal import Refusal, RefusalCode, no_leader
 from wharf.contract.model.state_machines.machine import InvalidTransition
+from wharf.world import World
 
 T = TypeVar("T")
 
@@ -158,8 +160,22 @@ class SnapshotLeaderClient(LeaderClient):
         return self._snapshot.call(member_id, name, body, is_repeatable=True)
 
 
+class SnapshotLoopTurns(LoopTurns):
+    """Gives each turn at once: the copy executes one request, without an event loop."""
+
+    async def begin(self) -> None:
+        pass
+
+    async def wait(self) -> None:
+        await asyncio.sleep(0)
+
+
 class SnapshotOffLoopWorker(OffLoopWorker):
     """Computes at once: the copy has no event loop that must stay free, and no threads."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.turns = SnapshotLoopTurns()
 
     async def run(self, work: Callable[[], T]) -> T:
         return work()

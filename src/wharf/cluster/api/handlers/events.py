@@ -12,7 +12,6 @@ import msgspec
 
 from wharf.cluster.access import Caller, build_denial, reauthenticate_caller
 from wharf.cluster.api.lists.listing import ALL_NAMESPACES
-from wharf.cluster.api.replies.encoding import yield_to_loop
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, StreamedBody
 from wharf.cluster.operations.events import ClusterEvent, EventFilter, is_event_visible, parse_topics
@@ -82,7 +81,7 @@ class EventActions:
 
         Ends when the subscription has fallen too far behind or the caller has lost its rights.
         """
-        world = self._server.world
+        world, turns = self._server.world, self._server.off_loop.turns
         subscription = feed.subscribe(since_index=index)
         try:
             yield HEARTBEAT_LINE
@@ -90,10 +89,12 @@ class EventActions:
             while True:
                 for commit in subscription.take(COMMITS_PER_STEP):
                     caller = self._reauthenticate(caller, event_filter)
+                    has_lines = False
                     for line in _encode_commit(commit, caller, event_filter):
-                        yield line
-                        await yield_to_loop()
-                    await yield_to_loop()  # Also after a commit of which nothing was requested.
+                        has_lines = True
+                        yield line  # The sender waits for the next turn.
+                    if not has_lines:
+                        await turns.wait()
                 await subscription.wait(due_s - world.monotonic_s())
                 if world.monotonic_s() >= due_s:
                     caller = self._reauthenticate(caller, event_filter)

@@ -20,9 +20,8 @@ from wharf.cluster.api.replies.encoding import (
     EncodeRecords,
     ReplyBody,
     pause_if_due,
-    yield_to_loop,
 )
-from wharf.cluster.server.cpu_budget import SlicedWork
+from wharf.cluster.server.cpu_budget import LoopTurns, SlicedWork
 from wharf.cluster.state import Replica
 from wharf.cluster.state.watches import RecordChange
 
@@ -87,21 +86,21 @@ class SegmentedBody(ReplyBody):
         texts = [segment.get_text(is_first=not number) for number, segment in enumerate(segments)]
         super().__init__([*texts, b"]"] if texts else [b"[]"])
 
-    async def get_encoded_chunks(self, encoding: bytes) -> Sequence[bytes]:
+    async def get_encoded_chunks(self, encoding: bytes, turns: LoopTurns) -> Sequence[bytes]:
         """Return the chunks of the body in the encoding; b"" means uncompressed.
 
         For gzip, only segments that are not compressed yet are compressed. Their deflate blocks are put between a gzip
         header and a trailer with the checksum and size of the whole text.
         """
         if encoding != GZIP_ENCODING:
-            return await super().get_encoded_chunks(encoding)
+            return await super().get_encoded_chunks(encoding, turns)
         if encoding not in self._compressed:
             checksum, parts = 0, [GZIP_HEADER]
             # A changed segment is replaced by a new object, so these segments stay as they were.
             for text, segment in zip(self.chunks, self._segments, strict=False):
                 parts.append(segment.get_deflated(text))
                 checksum = zlib.crc32(text, checksum)
-                await yield_to_loop()
+                await turns.wait()
             compressor = zlib.compressobj(COMPRESSION_LEVEL, zlib.DEFLATED, RAW_WINDOW_BITS)
             end = compressor.compress(self.chunks[-1]) + compressor.flush(zlib.Z_FINISH)
             checksum = zlib.crc32(self.chunks[-1], checksum)

@@ -12,8 +12,10 @@ from wharf.cluster.api.lists.pages import ListPage, RecordTest
 from wharf.cluster.api.replies.encoding import (
     EncodedRecordCache,
     EncodeRecords,
+    HeldReply,
     ListBodyCache,
     ReplyBody,
+    ReplyMemory,
     encode_body,
     encode_json,
     encode_list,
@@ -41,6 +43,7 @@ class ListEncoder:
         self._filters = filters
         self._shared_replies = shared_replies
         self._bodies = ListBodyCache()
+        self.reply_memory = ReplyMemory()
         self._encoded_records = EncodedRecordCache()
         self.cached_lists = ListCache()
 
@@ -88,6 +91,7 @@ class ListEncoder:
             record_list.records,
             lambda records: [encode_json(build_view(record)) for record in records],
             self.make_work(),
+            HeldReply(self.reply_memory),
             is_pretty=is_pretty,
         )
 
@@ -157,7 +161,8 @@ class ListEncoder:
         if listing.build_reply is not None:
             body = encode_body(listing.build_reply(records), is_pretty=is_pretty)
         else:
-            body = await encode_list(records, self._build_encoder(listing), self.make_work(), is_pretty=is_pretty)
+            encode, held = self._build_encoder(listing), HeldReply(self.reply_memory)
+            body = await encode_list(records, encode, self.make_work(), held, is_pretty=is_pretty)
         if key is not None:
             self._bodies.put(key, version, body, next_token)
         return self._shared_replies.store_encoded(

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from wharf.cluster.server.cpu_budget import SlicedWork
+from wharf.cluster.server.cpu_budget import LoopTurns, SlicedWork
+from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
 
 COMPRESSION_LEVEL: Final = 1
 """The fastest level: a list shrinks to a tenth; higher levels save little more for several times the CPU time."""
@@ -87,24 +88,72 @@ CACHE_ENTRY_BYTES: Final = 200
 encode_json: Final = msgspec.json.Encoder().encode
 
 
-async def yield_to_loop() -> None:
-    """Let other tasks of the event loop run."""
-    await asyncio.sleep(0)
+MAX_REPLY_MEMORY: Final = 512_000_000
+"""Bytes of lists in one api process that are being built, sent or cached. Protects its memory against many callers of large
+lists that differ, or that callers read slowly."""
+REPLY_RETRY_AFTER_S: Final = 5
+"""When a caller may return that found this memory in use."""
+
+
+class ReplyMemoryFull(Refusal):
+    """The refusal of a list because other replies use the memory for lists."""
+
+    def __init__(self, max_bytes: int) -> None:
+        text = (
+            f"the server is overloaded: lists that are built or sent take {max_bytes} bytes; send the request again after "
+            f"{REPLY_RETRY_AFTER_S} s, or read pages with per_page"
+        )
+        super().__init__(RefusalCode.UNAVAILABLE, text, RefusalReason.OVERLOADED)
+        self.retry_after_s = REPLY_RETRY_AFTER_S
+
+
+class ReplyMemory:
+    """The memory of the lists of one api process that are being built, sent or cached."""
+
+    def __init__(self, max_bytes: int = MAX_REPLY_MEMORY) -> None:
+        self.max_bytes = max_bytes
+        self.used_bytes = 0
+
+
+class HeldReply:
+    """Counts the memory of one list until nothing refers to its body any more."""
+
+    __slots__ = ("_memory", "_size")
+
+    def __init__(self, memory: ReplyMemory) -> None:
+        self._memory = memory
+        self._size = 0
+
+    def grow(self, size: int) -> None:
+        """Count more bytes. Raises `ReplyMemoryFull` if all lists would take too much, unless this is the only one."""
+        memory = self._memory
+        if memory.used_bytes + size > memory.max_bytes and memory.used_bytes > self._size:
+            raise ReplyMemoryFull(memory.max_bytes)
+        memory.used_bytes += size
+        self._size += size
+
+    def __del__(self) -> None:
+        self._memory.used_bytes -= self._size
 
 
 class ReplyBody:
     """The body of a reply in chunks. Each compressed version is created once and shared by all callers."""
 
-    __slots__ = ("_compressed", "_lock", "chunks", "size")
+    __slots__ = ("_compressed", "_held", "_lock", "chunks", "size")
 
-    def __init__(self, chunks: Sequence[bytes]) -> None:
+    def __init__(self, chunks: Sequence[bytes], held: HeldReply | None = None) -> None:
+        """`held` counts the memory of the chunks."""
         self.chunks = chunks
         self.size = sum(map(len, chunks))
+        self._held = held
         self._compressed: dict[bytes, Sequence[bytes]] = {}
         self._lock: asyncio.Lock | None = None
 
-    async def get_encoded_chunks(self, encoding: bytes) -> Sequence[bytes]:
-        """Return the chunks in the encoding (gzip, deflate or b"" for uncompressed), compressed at the first call."""
+    async def get_encoded_chunks(self, encoding: bytes, turns: LoopTurns) -> Sequence[bytes]:
+        """Return the chunks in the encoding (gzip, deflate or b"" for uncompressed), compressed at the first call.
+
+        Each part of a large body is compressed in a turn of its own.
+        """
         if not encoding:
             return self.chunks
         if encoding in self._compressed:
@@ -120,7 +169,7 @@ class ReplyBody:
                 for part in compress_parts(self.chunks, encoding):
                     if part:
                         parts.append(part)
-                    await yield_to_loop()
+                    await turns.wait()
                 self._compressed[encoding] = parts
         return self._compressed[encoding]
 
@@ -272,9 +321,17 @@ async def pause_if_due(work: SlicedWork, position: int) -> None:
 
 
 async def encode_list(
-    records: Sequence[Any], encode_records: EncodeRecords, work: SlicedWork, *, is_pretty: bool
+    records: Sequence[Any],
+    encode_records: EncodeRecords,
+    work: SlicedWork,
+    held: HeldReply | None = None,
+    *,
+    is_pretty: bool,
 ) -> ReplyBody:
-    """Return the records as a JSON list. Other tasks run between two steps of encoding."""
+    """Return the records as a JSON list. Other tasks run between two steps of encoding.
+
+    `held` counts the memory of a large list. Raises `ReplyMemoryFull` if other lists use all of it.
+    """
     chunks: list[bytes] = []
     encoded_records: list[bytes] = []
     size = 0
@@ -286,6 +343,8 @@ async def encode_list(
         encoded_records += map(_indent_record, encoded) if is_pretty else encoded
         size += sum(map(len, encoded))
         if size > BODY_CHUNK_BYTES:
+            if held is not None:
+                held.grow(size)
             chunks.append(_join_records(encoded_records, is_first=not chunks, pretty=is_pretty))
             encoded_records, size = [], 0
     if encoded_records:
@@ -293,7 +352,7 @@ async def encode_list(
     if not chunks:
         return ReplyBody((b"[]\n" if is_pretty else b"[]",))
     chunks.append(b"\n]\n" if is_pretty else b"]")
-    return ReplyBody(chunks if len(chunks) > 2 else (b"".join(chunks),))
+    return ReplyBody(chunks if len(chunks) > 2 else (b"".join(chunks),), held)
 
 
 def _join_records(encoded_records: list[bytes], *, is_first: bool, pretty: bool) -> bytes:
