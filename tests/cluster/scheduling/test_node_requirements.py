@@ -27,6 +27,7 @@ from wharf.cluster.scheduling.feasibility.location import is_in_pool_and_datacen
 from wharf.cluster.scheduling.feasibility.volumes import NamespaceVolumes
 from wharf.cluster.scheduling.fleet.fleet import Fleet
 from wharf.cluster.scheduling.fleet.node_class import compute_node_class, make_class_key
+from wharf.cluster.scheduling.ranking.metrics import build_screening_metric
 from wharf.contract.model.jobs.constraints import Constraint
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
@@ -314,6 +315,20 @@ def test_screening_results_are_shared_until_a_node_changes_and_cannot_be_written
     for column in (first.feasible, first.considered, first.reason_codes):
         with pytest.raises(ValueError, match="read-only"):
             column[0] = 0
+
+
+def test_the_metric_of_a_screening_result_is_built_once_until_a_node_changes() -> None:
+    fleet = make_fleet(a_node("a"))
+    checker = FeasibilityChecker(fleet)
+    first, again = (
+        build_screening_metric(fleet, screen(fleet, a_job(job_id), checker), a_job(job_id))
+        for job_id in ("shop", "other")
+    )
+    fleet.set_node(replace(a_node("b"), status=NodeStatus.READY))
+    later = build_screening_metric(fleet, screen(fleet, a_job("shop"), checker), a_job("shop"))
+
+    assert first is again
+    assert (first.nodes_evaluated, later.nodes_evaluated) == (1, 2)
 
 
 def test_only_the_screening_results_used_last_are_cached() -> None:

@@ -11,15 +11,17 @@ from tests.cluster.server.test_pre_planning import (
     start_server,
 )
 from tests.kit.cluster import ACluster, OneServer
+from tests.kit.requests import commit
 from tests.kit.state import a_node
 from tests.kit.virtual_time import in_virtual_time, until
 from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation, Fault, LoseReplyFault, RefuseFault
 from wharf.cluster.engines.port import Batch
 from wharf.cluster.server.leader.plan_group import MAX_GROUP_PLANS
-from wharf.cluster.state.tables import ALLOCATIONS, EVALUATIONS
-from wharf.contract.model.allocations.allocation import Allocation
+from wharf.cluster.state.tables import ALLOCATIONS, EVALUATIONS, JOBS
+from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus
 from wharf.contract.model.evaluations import EvaluationStatus
-from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.jobs.job import Job, JobStatus
+from wharf.contract.model.log import WRITE_INDEX
 
 
 class PlanWrites:
@@ -163,3 +165,52 @@ async def test_a_job_that_changes_during_a_shared_write_is_evaluated_in_its_new_
         assert sorted(each.job_id for each in live) == ["job-0", "job-1", "job-2", "job-3"]
         assert next(each for each in live if each.job_id == "job-2").job_version == 1
         assert_nothing_over_committed(server)
+
+
+@in_virtual_time
+async def test_a_change_by_another_process_during_the_commit_of_a_plan_reaches_the_status_of_its_job() -> None:
+    async with ACluster() as cluster:
+        leader = await cluster.a_server("m1")
+        other = await cluster.a_server("m2", leads=False)
+        kinds: list[str] = []
+        leader.server.follower.batch_listeners.append(lambda batch: kinds.append(batch.kind))
+        fail_plan_writes(leader, DelayFault(request_s=1), count=1)
+        await other.client.jobs.register(make_job("shop"))  # No node can run it.
+        job = other.replica.get(JOBS, "default", "shop")
+        assert job is not None
+        running = Allocation(
+            id="a1",
+            namespace="default",
+            job_id="shop",
+            job_create_index=job.create_index,
+            task_group="web",
+            name="shop.web[0]",
+            desired_status=DesiredStatus.RUN,
+            client_status=ClientStatus.RUNNING,
+            create_index=WRITE_INDEX,
+        )
+
+        await commit(other, ALLOCATIONS.build_put(running))
+        await until(lambda: "plan" in kinds, what="the plan is committed")
+        await until(lambda: "jobs-settled" in kinds, what="the status of the job is computed")
+
+        assert kinds[:4] == ["job-registered", "test", "plan", "jobs-settled"]
+        stored = leader.replica.get(JOBS, "default", "shop")
+        assert stored is not None
+        assert stored.status is JobStatus.RUNNING
+
+
+@in_virtual_time
+async def test_after_a_plan_the_status_of_its_jobs_needs_no_other_write() -> None:
+    async with ACluster() as cluster:
+        server = await start_server(cluster, capacity=2)
+        kinds: list[str] = []
+        server.server.follower.batch_listeners.append(lambda batch: kinds.append(batch.kind))
+
+        await server.client.jobs.register(make_job("job-0"))
+        await until(lambda: "plan" in kinds, what="the plan is committed")
+        await server.client.jobs.register(make_job("job-1"))
+        await until(lambda: kinds.count("plan") == 2, what="the second plan is committed")
+
+        assert kinds == ["job-registered", "plan", "job-registered", "plan"]
+        assert [job.status for job in server.replica.iter_all(JOBS)] == [JobStatus.RUNNING] * 2

@@ -6,9 +6,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from wharf.cluster.state import BatchApplication, Replica
+from tests.builders import a_group, a_job, a_task
+from wharf.cluster.state import BatchApplication, Replica, Table
 from wharf.cluster.state.codec import encode_record
-from wharf.cluster.state.tables import ALL_TABLES, ALLOCATIONS, NODE_PLACEMENTS
+from wharf.cluster.state.tables import (
+    ALL_TABLES,
+    ALLOCATIONS,
+    DEPLOYMENTS,
+    EVALUATIONS,
+    JOB_SUMMARIES,
+    JOB_VERSIONS,
+    JOBS,
+    NODE_PLACEMENTS,
+)
 from wharf.contract.model.allocations.allocation import (
     Allocation,
     AllocationState,
@@ -29,7 +39,13 @@ from wharf.contract.model.allocations.resources import (
 )
 from wharf.contract.model.allocations.task_states import TaskState, TaskStatus
 from wharf.contract.model.cluster import NodeCapacityVersion
-from wharf.contract.model.log import WRITE_INDEX, Batch, Cause, CauseKind, Write
+from wharf.contract.model.deployments import Deployment, DeploymentGroup, DeploymentStatus
+from wharf.contract.model.evaluations import Evaluation, EvaluationStatus, EvaluationTrigger, SchedulerType
+from wharf.contract.model.jobs.canonical_form import canonicalize_job
+from wharf.contract.model.jobs.defaults import JobSettings
+from wharf.contract.model.jobs.job import GroupSummary, Job, JobStatus, JobSummary
+from wharf.contract.model.jobs.plan import DesiredUpdates, PlanAnnotations
+from wharf.contract.model.log import WRITE_INDEX, Batch, Cause, CauseKind, PutRecord, Write
 
 NOON = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
 RESOURCES = AllocatedResources(
@@ -70,18 +86,33 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
+TABLES: dict[type, Table[Any]] = {
+    Allocation: ALLOCATIONS,
+    NodeCapacityVersion: NODE_PLACEMENTS,
+    Job: JOBS,
+    JobSummary: JOB_SUMMARIES,
+    Evaluation: EVALUATIONS,
+    Deployment: DEPLOYMENTS,
+}
+
+
 def apply_and_read(record: Any, *, is_own: bool, replica: Replica | None = None) -> Any:
     """Return the record after its batch was applied, adopted by its writer or decoded by others."""
     replica = Replica(ALL_TABLES) if replica is None else replica
-    table = ALLOCATIONS if isinstance(record, Allocation) else NODE_PLACEMENTS
-    write = Write("plan", Cause(CauseKind.EVALUATION, "e1"), [table.build_put(record)])
+    table = TABLES[type(record)]
+    apply_write(replica, table.build_put(record), is_own=is_own)
+    return replica.get(table, table.get_key(record))
+
+
+def apply_write(replica: Replica, *changes: PutRecord, is_own: bool) -> None:
+    """Apply the write as the process that wrote it, or as another one."""
+    write = Write("plan", Cause(CauseKind.EVALUATION, "e1"), changes)
     coded = replica.encode_write(write, write_id="w1")
     batch = Batch(replica.index + 9, coded.id, coded.kind, coded.cause, coded.changes)
     applying = BatchApplication(replica, batch, replica.collect_adoptable(write) if is_own else None)
     for _ in applying.decode_in_steps():
         pass
     applying.apply_changes()
-    return replica.get(table, table.get_key(record))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -98,6 +129,73 @@ def test_an_adopted_node_capacity_version_equals_the_decoded_one() -> None:
     record = NodeCapacityVersion(node_id="n1")
 
     assert repr(apply_and_read(record, is_own=False)) == repr(apply_and_read(record, is_own=True))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        pytest.param(
+            canonicalize_job(
+                a_job("shop", a_group("web", a_task(config={"args": ["a", 1, 1.0, True, None]}))), JobSettings()
+            ),
+            id="a job",
+        ),
+        pytest.param(
+            JobSummary(namespace="default", job_id="shop", summary={"web": GroupSummary(queued=1)}), id="a summary"
+        ),
+        pytest.param(
+            Evaluation(
+                id="e1",
+                job_id="shop",
+                type=SchedulerType.SERVICE,
+                triggered_by=EvaluationTrigger.JOB_REGISTER,
+                status=EvaluationStatus.COMPLETE,
+                failed_tg_allocs={"web": AllocMetric(nodes_available={"dc1": 2})},
+                queued_allocations={"web": 1},
+                plan_annotations=PlanAnnotations(desired_tg_updates={"web": DesiredUpdates(place=1)}),
+                wait_until=NOON,
+                create_index=WRITE_INDEX,
+                job_modify_index=WRITE_INDEX,
+            ),
+            id="an evaluation",
+        ),
+        pytest.param(
+            Deployment(
+                id="d1",
+                job_id="shop",
+                status=DeploymentStatus.RUNNING,
+                task_groups={"web": DeploymentGroup(desired_total=2, require_progress_by=NOON)},
+                create_index=WRITE_INDEX,
+                job_create_index=WRITE_INDEX,
+            ),
+            id="a deployment",
+        ),
+    ],
+)
+def test_what_a_registration_and_its_plan_write_is_adopted_as_others_decode_it(record: Any) -> None:
+    own, theirs = apply_and_read(record, is_own=True), apply_and_read(record, is_own=False)
+
+    assert repr(theirs) == repr(own)
+    assert encode_record(TABLES[type(record)], theirs) == encode_record(TABLES[type(record)], own)
+
+
+def test_an_adopted_job_and_its_version_are_one_record() -> None:
+    replica, job = Replica(ALL_TABLES), canonicalize_job(a_job("shop"), JobSettings())
+
+    apply_write(replica, JOBS.build_put(job), JOB_VERSIONS.build_put(job), is_own=True)
+
+    assert replica.get(JOBS, "default", "shop") is replica.get(JOB_VERSIONS, "default", "shop", 0)
+
+
+def test_an_adopted_job_whose_status_changed_keeps_its_groups() -> None:
+    replica, job = Replica(ALL_TABLES), canonicalize_job(a_job("shop"), JobSettings())
+    apply_write(replica, JOBS.build_put(job), is_own=True)
+    stored = replica.get(JOBS, "default", "shop")
+    assert stored is not None
+
+    changed = apply_and_read(replace(stored, status=JobStatus.RUNNING), is_own=True, replica=replica)
+
+    assert changed.task_groups is stored.task_groups
 
 
 def test_adopting_a_record_does_not_change_the_original() -> None:

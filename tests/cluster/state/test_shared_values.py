@@ -139,6 +139,24 @@ def test_evaluations_that_fail_for_the_same_reason_share_their_metrics() -> None
     assert third == {"web": AllocMetric(nodes_evaluated=8)}
 
 
+def test_evaluations_that_fail_share_metrics_although_others_without_any_come_between() -> None:
+    replica = Replica(ALL_TABLES)
+    for number in range(4):
+        evaluation = Evaluation(
+            id=f"0000000{number}",
+            type=SchedulerType.SERVICE,
+            triggered_by=EvaluationTrigger.JOB_REGISTER,
+            status=EvaluationStatus.PENDING if number % 2 else EvaluationStatus.BLOCKED,
+            failed_tg_allocs=None if number % 2 else {"web": AllocMetric(nodes_evaluated=7)},
+            create_index=-1,
+        )
+        replica.apply_batch(make_batch(number + 1, EVALUATIONS.build_put(evaluation)))
+
+    first, second, third, fourth = (each.failed_tg_allocs for each in replica.iter_all(EVALUATIONS))
+    assert first is third
+    assert (first, second, fourth) == ({"web": AllocMetric(nodes_evaluated=7)}, None, None)
+
+
 def decode_parcel(decoder: RecordDecoder[Any], pieces: int) -> Any:
     contents = Contents(goods="tea", pieces=pieces)
     data = encode_record(PARCELS, make_parcel("p", contents=contents))

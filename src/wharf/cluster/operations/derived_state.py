@@ -147,6 +147,11 @@ class DerivedWriteBuilder:
         """All changes of the write by (table name, key)."""
         self._conditions = {(condition.table, condition.key): condition for condition in write.conditions}
         """All conditions of the write by (table name, key)."""
+        self._changed_by_value: dict[tuple[str, str], dict[Any, list[Any]]] = {}
+        """By table and index, the records that the write stores by their index value. Built on first use.
+
+        A write may contain the changes of many jobs, and each job needs only its own.
+        """
         for change in write.changes:
             record = change.record if isinstance(change, PutRecord) else None
             self._changed.setdefault(change.table, {})[change.key] = record
@@ -164,13 +169,24 @@ class DerivedWriteBuilder:
     def iterate_index(self, table: Table[Any], index: Index[Any], value: JobKey) -> Iterator[Any]:
         """Yield the records with this value of the index, as the write will leave them."""
         changed = self.get_changes(table)
-        for record in changed.values():
-            if record is not None and index.get_value(record) == value:
-                yield record
+        yield from self.list_stored(table, index, value)
         # Lazy: most callers stop at the first match, and a job may have a million allocations.
         for key, record in self.snapshot.iter_by_index(index, *value):
             if key not in changed:
                 yield record
+
+    def list_stored(self, table: Table[Any], index: Index[Any], value: JobKey) -> Sequence[Any]:
+        """Return the records with this value of the index that the write stores, in the order of its changes."""
+        changed = self._changed.get(table.name)
+        if changed is None:
+            return ()
+        by_value = self._changed_by_value.get((table.name, index.name))
+        if by_value is None:
+            by_value = self._changed_by_value[table.name, index.name] = {}
+            for record in changed.values():
+                if record is not None:
+                    by_value.setdefault(index.get_value(record), []).append(record)
+        return by_value.get(value, ())
 
     def has_deleted(self, table: Table[Any], index: Index[Any], value: JobKey) -> bool:
         """Return whether the write deletes a record that has this value of the index."""
@@ -184,6 +200,8 @@ class DerivedWriteBuilder:
         change = table.build_put(record)
         change_key = (table.name, change.key)
         self._changed.setdefault(table.name, {})[change.key] = record
+        for index in table.indexes:
+            self._changed_by_value.pop((table.name, index.name), None)
         self._changes[change_key] = change
         version = self.snapshot.get_version(table, change.key)
         self._conditions.setdefault(change_key, Condition(table.name, change.key, version))
@@ -311,18 +329,19 @@ def derive_job_status(builder: DerivedWriteBuilder, job: Job) -> JobStatus:
 def _update_summary(builder: DerivedWriteBuilder, job: Job, summary: JobSummary | None) -> JobSummary:
     """Return the summary of the job, updated for the allocations and processed evaluations that the write changes."""
     counted = summary if summary is not None else make_job_summary(job)
+    key = (job.namespace, job.id)
+    allocations: Sequence[Allocation] = builder.list_stored(ALLOCATIONS, ALLOCATIONS_OF_JOB, key)
+    evaluations: Sequence[Evaluation] = builder.list_stored(EVALUATIONS, EVALUATIONS_OF_JOB, key)
+    if not allocations and not evaluations and all(group.name in counted.summary for group in job.groups):
+        return counted
     groups = {name: msgspec.structs.asdict(group) for name, group in counted.summary.items()}
     for group in job.groups:
         groups.setdefault(group.name, msgspec.structs.asdict(GroupSummary()))
-    for key, allocation in builder.get_changes(ALLOCATIONS).items():
-        if allocation is not None and _belongs_to_job(allocation, job):
-            _count_allocation(groups, builder.snapshot.get(ALLOCATIONS, key), allocation)
-    for key, evaluation in builder.get_changes(EVALUATIONS).items():
-        belongs_to_this_job = evaluation is not None and (evaluation.namespace, evaluation.job_id) == (
-            job.namespace,
-            job.id,
-        )
-        if belongs_to_this_job and _is_processed(builder.snapshot.get(EVALUATIONS, key), evaluation):
+    for allocation in allocations:
+        if allocation.job_create_index == job.create_index:  # Else it belongs to a predecessor of the same name.
+            _count_allocation(groups, builder.snapshot.get(ALLOCATIONS, allocation.id), allocation)
+    for evaluation in evaluations:
+        if _is_processed(builder.snapshot.get(EVALUATIONS, evaluation.id), evaluation):
             for name, queued in (evaluation.queued_allocations or {}).items():
                 groups.setdefault(name, msgspec.structs.asdict(GroupSummary()))["queued"] = queued
     return replace(counted, summary={name: GroupSummary(**counters) for name, counters in groups.items()})
@@ -335,15 +354,6 @@ def _is_processed(old: Evaluation | None, new: Evaluation) -> bool:
     """
     was_open = old is None or old.status is EvaluationStatus.PENDING
     return was_open and new.status in (EvaluationStatus.COMPLETE, EvaluationStatus.BLOCKED, EvaluationStatus.FAILED)
-
-
-def _belongs_to_job(allocation: Allocation, job: Job) -> bool:
-    """Return whether the allocation belongs to the current registration of the job.
-
-    A job that was purged and registered again is a new one: allocations of its predecessor do not count.
-    """
-    is_same_job = (allocation.namespace, allocation.job_id) == (job.namespace, job.id)
-    return is_same_job and allocation.job_create_index == job.create_index
 
 
 def _count_allocation(groups: dict[str, dict[str, int]], old: Allocation | None, new: Allocation) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from wharf.cluster.state.codec import UNLIMITED_FORMAT, NewerFormat, RecordDecoder, build_encoder
+from wharf.cluster.state.sharded_dict import ShardedDict
 from wharf.cluster.state.table import Index, ListOrder, Table
 from wharf.cluster.state.table_records import TableRecords
 from wharf.cluster.state.watches import (
@@ -70,6 +71,10 @@ class Replica:
         self._decoders: dict[str, RecordDecoder[Any]] = {
             table_name: RecordDecoder(table) for table_name, table in self.tables.items()
         }
+        self._adopted_tables = [table for table in self.tables.values() if table.is_adopted]
+        self._encoders: dict[str, Callable[[Any], bytes]] = {}
+        """Encoders by table name, for the format `_encoders_format`."""
+        self._encoders_format = UNLIMITED_FORMAT
         self._records_by_table: dict[str, TableRecords[Any]] = self._create_empty_tables()
 
     def _create_empty_tables(self) -> dict[str, TableRecords[Any]]:
@@ -90,7 +95,11 @@ class Replica:
 
     def get(self, table: Table[R], *key: str | int) -> R | None:
         """Return the record under a key, or `None`. A table with a single record needs no key."""
-        return self._records_by_table[table.name].records.get(table.build_key(*key))
+        # Written out, because a registration reads 50 records and two more calls would take longer than the lookup.
+        record_key = first if len(key) == 1 and type(first := key[0]) is str else table.build_key(*key)
+        records: ShardedDict[R] = self._records_by_table[table.name].records
+        shard = records.shards.get(record_key[: records.shard_key_chars])
+        return None if shard is None else shard.get(record_key)
 
     def list_by_index(self, index: Index[R], *value: Hashable) -> list[R]:
         """Return the records with this index value. The order is arbitrary and differs between replicas."""
@@ -162,7 +171,9 @@ class Replica:
 
     def build_key_condition(self, table: Table[Any], *key: str | int) -> Condition:
         """Return the condition that the record under a key does not change, or still does not exist."""
-        return Condition(table.name, table.build_key(*key), self.get_version(table, *key))
+        record_key = table.build_key(*key)
+        record = self._records_by_table[table.name].records.get(record_key)
+        return Condition(table.name, record_key, 0 if record is None else record.modify_index)
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -186,8 +197,8 @@ class Replica:
         """
         adopted_tables = [
             table.name
-            for table in self.tables.values()
-            if table.is_adopted and table.get_schema_version(cluster_format) == table.schema_version
+            for table in self._adopted_tables
+            if table.get_schema_version(cluster_format) == table.schema_version
         ]
         return {
             (change.table, change.key): change.record
@@ -197,7 +208,9 @@ class Replica:
 
     def _encode_changes(self, changes: Iterable[PutRecord | DeleteRecord], cluster_format: int) -> list[EncodedChange]:
         """Encode the changes of a write. A record that is stored under two keys in a row is encoded once."""
-        encoders: dict[str, Callable[[Any], bytes]] = {}
+        if cluster_format != self._encoders_format:
+            self._encoders, self._encoders_format = {}, cluster_format
+        encoders = self._encoders
         previous_record, previous_data, previous_encode = None, b"", None
         encoded_changes = []
         for change in changes:
@@ -269,7 +282,7 @@ class BatchApplication:
         records_by_table, index, changes = self._replica._records_by_table, self._batch.index, self._batch.changes
         decoded, adoptable = self._decoded, self._adoptable
         # A job and its newest version are the same record under two keys, so it is decoded once.
-        previous, previous_data, previous_signature = None, b"", None
+        previous, previous_data, previous_signature, previous_own = None, b"", None, None
         step_changes = step_bytes = 0
         for change in changes:
             data = change.data
@@ -283,20 +296,20 @@ class BatchApplication:
             table_records = records_by_table.get(change.table)
             if table_records is None:
                 raise _make_unknown_table_error(change.table)
-            key = change.key
+            key, signature = change.key, table_records.decoder.signature
             if data is None:
                 decoded.append((table_records, key, None))
             elif adoptable and (own_record := adoptable.get((change.table, key))) is not None:
-                decoded.append((table_records, key, table_records.decoder.adopt_record(own_record, key, data, index)))
-            elif data == previous_data and table_records.decoder.signature == previous_signature:
+                if own_record is not previous_own or signature != previous_signature:
+                    previous = table_records.decoder.adopt_record(own_record, key, data, index)
+                    previous_own, previous_data, previous_signature = own_record, data, signature
+                decoded.append((table_records, key, previous))
+            elif data == previous_data and signature == previous_signature:
                 decoded.append((table_records, key, previous))
             else:
                 step_bytes += size
-                previous, previous_data, previous_signature = (
-                    table_records.decoder.decode_record(key, data, index),
-                    data,
-                    table_records.decoder.signature,
-                )
+                previous = table_records.decoder.decode_record(key, data, index)
+                previous_own, previous_data, previous_signature = None, data, signature
                 decoded.append((table_records, key, previous))
         if step_bytes > MAX_DECODED_BYTES_PER_STEP:
             yield
@@ -308,18 +321,16 @@ class BatchApplication:
         replica.index = index
         watched = replica.watches.table_watches
         self._last_sequence = replica.watches.last_sequence
-        changes_by_table: dict[str, list[RecordChange]] = {table_name: [] for table_name in watched}
+        changes_by_table: dict[str, list[RecordChange]] = {}
         self._changes_by_table, applied_changes = changes_by_table, self.applied_changes
         for table_records, key, record in self._decoded:
             table_records.last_change = index
             old = table_records.delete_record(key) if record is None else table_records.put_record(key, record)
             table_name = table_records.table.name
             applied_changes.append((table_name, key, old, record))
-            if watched and (changes := changes_by_table.get(table_name)) is not None:
-                changes.append((key, old, record))
-        for watches, changes in [
-            (watched[table_name], changes) for table_name, changes in changes_by_table.items() if changes
-        ]:
+            if table_name in watched:
+                changes_by_table.setdefault(table_name, []).append((key, old, record))
+        for watches, changes in [(watched[table_name], changes) for table_name, changes in changes_by_table.items()]:
             watches.notify_observers(changes)
 
     def wake_in_steps(self) -> Iterator[None]:

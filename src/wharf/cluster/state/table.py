@@ -70,9 +70,9 @@ class Table(Generic[R]):
     `interned_fields`: texts, such as a node's name. Equal texts of all tables are one object.
     `shared_fields`: structs, such as the resources of a group's allocations. A cache by encoded bytes returns one object
     for equal values of this table.
-    `recurring_fields`: values that seldom differ from those of one of three records: the previous record with this key,
-    the record of this table that was applied last, and the record that `relative_key` names. If the values are equal, the
-    new record refers to that record's object. `relative_key` is a table and a function that returns the key in it.
+    `recurring_fields`: values that seldom differ from one of three values: that of the previous record with this key, the
+    last one of this field in the table, and that of the record that `relative_key` names. If the values are equal, the new
+    record refers to that object. `relative_key` is a table and a function that returns the key in it.
     `packed_fields`: fields with a map that is rarely read (task states). It is stored as bytes and decoded on each read.
     `is_adopted`: the process that wrote a record uses it without decoding it again (`RecordDecoder.adopt_record`). Meant
     for tables with many writes. Their records must consist of the types that a decoder produces: tuples, enums, structs.

@@ -30,7 +30,7 @@ class TableRecords(Generic[R]):
     """
 
     __slots__ = (
-        "_creation_order", "_indexes", "_keys_by_index", "_newest_encoded", "_read_recurring", "_relatives", "_sorted_keys", "decoder", "last_change", "newest", "records",
+        "_creation_order", "_indexes", "_keys_by_index", "_newest_encoded", "_newest_values", "_read_recurring", "_relatives", "_sorted_keys", "decoder", "last_change", "newest", "records",
         "table",
     )  # fmt: skip
 
@@ -50,7 +50,10 @@ class TableRecords(Generic[R]):
         self._relatives: TableRecords[Any] | None = None
         self.newest: R | None = None
         """The last record that was applied, if the table has recurring fields."""
-        self._newest_encoded = b""
+        self._newest_values: list[Any] = [None] * len(table.recurring_fields)
+        """The last value of each recurring field that was not `None`."""
+        self._newest_encoded = [b""] * len(table.recurring_fields)
+        """The encoded form of each of these values."""
         # The parts of each index that `put_record` uses. Its loop is the hottest one of the replica.
         self._indexes: tuple[tuple[Callable[[R], Any], bool, dict[Any, IndexEntry]], ...] = tuple(
             (index.get_value, index.is_composite, self._keys_by_index[index.name]) for index in table.indexes
@@ -150,29 +153,29 @@ class TableRecords(Generic[R]):
         assert read is not None, f"{self.table.name} has no recurring fields"
         if self._relatives is not None and self._relatives.newest is record:
             return  # The same record is stored under two keys, and its values are shared already.
-        values = read(record)
-        # Compare encoded values: in Python 1, 1.0 and True are equal, but a driver must get exactly what the job says.
-        encoded = _encode(values)
-        if self.newest is not None and encoded == self._newest_encoded:
-            for name, value, newest_value in zip(self.table.recurring_fields, values, read(self.newest), strict=True):
-                if value is not newest_value:
-                    force_setattr(record, name, newest_value)
-        else:
-            relatives = [
-                relative for relative in (old, self.newest, self._find_relative(record)) if relative is not None
-            ]
-            self._share_single_values(record, values, [read(relative) for relative in relatives])
-        self.newest, self._newest_encoded = record, encoded
-
-    def _share_single_values(self, record: R, values: tuple[Any, ...], relative_values: list[tuple[Any, ...]]) -> None:
-        """Replace each recurring value by an equal one of any related record."""
-        for name, value, *candidates in zip(self.table.recurring_fields, values, *relative_values, strict=True):
-            if value is None:
+        relatives: list[tuple[Any, ...]] | None = None
+        newest_values, newest_encoded = self._newest_values, self._newest_encoded
+        for position, value in enumerate(read(record)):
+            if value is None or value is newest_values[position]:
                 continue
-            for candidate in candidates:
-                if candidate == value and _encode(candidate) == _encode(value):
-                    force_setattr(record, name, candidate)
+            # Compare encoded values: in Python 1, 1.0 and True are equal, but a driver must get exactly what the job says.
+            encoded = _encode(value)
+            if encoded == newest_encoded[position]:
+                if value is not newest_values[position]:
+                    force_setattr(record, self.table.recurring_fields[position], newest_values[position])
+                continue
+            if relatives is None:
+                relative = self._find_relative(record)
+                relatives = [read(each) for each in (old, relative) if each is not None]
+            shared = value
+            for candidates in relatives:
+                candidate = candidates[position]
+                if candidate == value and (candidate is value or _encode(candidate) == encoded):
+                    shared = candidate
+                    force_setattr(record, self.table.recurring_fields[position], shared)
                     break
+            newest_values[position], newest_encoded[position] = shared, encoded
+        self.newest = record
 
     def _find_relative(self, record: R) -> Any:
         """Return the related record that `relative_key` selects, or `None`."""

@@ -85,6 +85,7 @@ JOB_SUMMARIES: Final = Table(
     key=("namespace", "job_id"),
     interned_fields=("namespace", "job_id"),
     recurring_fields=("summary", "children"),
+    is_adopted=True,
 )
 
 EVALUATIONS_OF_JOB: Final = Index[Evaluation]("job", "namespace", "job_id")
@@ -101,6 +102,7 @@ EVALUATIONS: Final = Table(
     interned_fields=("namespace", "job_id", "node_id", "status_description"),
     # Most evaluations fail for the same reason as the one before.
     recurring_fields=("failed_tg_allocs", "class_eligibility", "queued_allocations", "plan_annotations"),
+    is_adopted=True,
 )
 
 ALLOCATIONS_OF_JOB: Final = Index[Allocation]("job", "namespace", "job_id")
@@ -139,6 +141,7 @@ DEPLOYMENTS: Final = Table(
     write_index_fields=("create_index", "job_modify_index", "job_spec_modify_index", "job_create_index"),
     interned_fields=("namespace", "job_id"),
     recurring_fields=("task_groups", "status_description"),
+    is_adopted=True,
 )
 
 PERIODIC_LAUNCHES: Final = Table("periodic_launches", PeriodicLaunch, key=("namespace", "id"))

@@ -27,6 +27,7 @@ from wharf.cluster.scheduling.feasibility.volumes import VolumeLookup, has_volum
 from wharf.cluster.scheduling.fleet.columns import Codes, Mask, ValueCodes
 from wharf.cluster.scheduling.fleet.fleet import MISSING_CODE, Fleet
 from wharf.cluster.scheduling.resources.devices import has_enough_devices, list_device_requests
+from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.jobs.constraints import Constraint
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
@@ -114,8 +115,11 @@ class GroupRequirements(msgspec.Struct, frozen=True):
         return any(has_unique_target(constraint) for constraint in (*self.job_constraints, *self.constraints))
 
 
-class ScreeningResult(msgspec.Struct, frozen=True):
-    """The result of a feasibility check of nodes for one group, as columns with one entry for each fleet row."""
+class ScreeningResult(msgspec.Struct, eq=False):
+    """The result of a feasibility check of nodes for one group, as columns with one entry for each fleet row.
+
+    It is valid while no node of the fleet changes, for jobs of one node pool. Only `metric` may be set later.
+    """
 
     feasible: Mask
     """Whether the node meets all requirements of the group."""
@@ -125,6 +129,8 @@ class ScreeningResult(msgspec.Struct, frozen=True):
     """Reason texts and their codes. A reason is the first requirement that a node does not meet."""
     reason_codes: Codes
     """The code of the reason. `FEASIBLE`: the node meets all requirements. `MISSING_CODE`: it was not checked."""
+    metric: AllocMetric | None = None
+    """The counts of this result, as `ranking.metrics` builds them on first use."""
 
 
 def has_unique_target(constraint: Constraint) -> bool:

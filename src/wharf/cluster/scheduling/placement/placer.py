@@ -520,4 +520,4 @@ def _restrict_to_row(screened: ScreeningResult, row: int) -> ScreeningResult:
     feasible = screened.feasible.copy()
     feasible[:] = False
     feasible[row] = screened.feasible[row]
-    return msgspec.structs.replace(screened, feasible=feasible)
+    return msgspec.structs.replace(screened, feasible=feasible, metric=None)

@@ -257,6 +257,8 @@ def _add_placements(
     node with more allocations than fit in one part is split over several parts. The part writes the cluster version and
     requires an unchanged version of each node.
     """
+    if not plan.placements:
+        return {}, []
     dropped: list[str] = []
     job = plan.job
     remaining_quota = None

@@ -80,6 +80,10 @@ class EvaluationCompletion:
         self._snapshot = snapshot
         self._evaluation = evaluation
         self._context = context
+        self._job_evaluations = snapshot.list_by_index_sorted(
+            EVALUATIONS_OF_JOB, evaluation.namespace, evaluation.job_id
+        )
+        """All evaluations of the job, sorted by id."""
 
     def complete_evaluation(
         self, result: EvaluationResult, changes: AllocationChanges
@@ -142,12 +146,9 @@ class EvaluationCompletion:
         This is the time of its oldest waiting evaluation, so that a new one keeps the position in the queue; else it is
         now.
         """
-        job_evaluations = self._snapshot.list_by_index_sorted(
-            EVALUATIONS_OF_JOB, self._evaluation.namespace, self._evaluation.job_id
-        )
         waiting_times = [
             evaluation.waiting_since_ns
-            for evaluation in job_evaluations
+            for evaluation in self._job_evaluations
             if evaluation.status is EvaluationStatus.BLOCKED
             or (evaluation.status is EvaluationStatus.PENDING and evaluation.triggered_by in BLOCKED_TRIGGERS)
         ]
@@ -195,15 +196,12 @@ class EvaluationCompletion:
 
     def _has_evaluation_due(self, follow_up: FollowUp) -> bool:
         """Return whether a pending evaluation of the job is due at the same time or shortly after."""
-        job_evaluations = self._snapshot.list_by_index_sorted(
-            EVALUATIONS_OF_JOB, self._evaluation.namespace, self._evaluation.job_id
-        )
         return any(
             evaluation.status is EvaluationStatus.PENDING
             and evaluation.id != self._evaluation.id
             and evaluation.wait_until is not None
             and 0 <= to_ns(evaluation.wait_until) + TIME_PRECISION_NS - follow_up.due_at_ns <= FOLLOW_UP_WINDOW_NS
-            for evaluation in job_evaluations
+            for evaluation in self._job_evaluations
         )
 
     def _cancel_others(self, status: EvaluationStatus, description: str) -> tuple[Evaluation, ...]:
@@ -211,12 +209,9 @@ class EvaluationCompletion:
 
         At most `MAX_CANCELED_EVALUATIONS` are returned. Evaluations that are due later are left out.
         """
-        job_evaluations = self._snapshot.list_by_index_sorted(
-            EVALUATIONS_OF_JOB, self._evaluation.namespace, self._evaluation.job_id
-        )
         others = (
             evaluation
-            for evaluation in job_evaluations
+            for evaluation in self._job_evaluations
             if evaluation.status is status
             and evaluation.id != self._evaluation.id
             and not self._is_due_later(evaluation)
@@ -245,7 +240,7 @@ class EvaluationCompletion:
         key = self._evaluation.namespace, self._evaluation.job_id
         timeouts = [
             evaluation
-            for evaluation in self._snapshot.list_by_index_sorted(EVALUATIONS_OF_JOB, *key)
+            for evaluation in self._job_evaluations
             if evaluation.triggered_by is EvaluationTrigger.MAX_DISCONNECT_TIMEOUT
             and evaluation.status is EvaluationStatus.PENDING
             and evaluation.id not in (self._evaluation.id, *canceled)

@@ -28,8 +28,10 @@ def build_screening_metric(fleet: Fleet, screened: ScreeningResult, job: Job) ->
     """Return the metric of a feasibility check: how many nodes were checked, and why nodes were filtered out.
 
     `screened` is the result of the check. Nodes that are not ready, or not in the pool and datacenters of the job, are
-    not counted.
+    not counted. The metric is stored in `screened`, because many evaluations use one cached result.
     """
+    if screened.metric is not None:
+        return screened.metric
     rows = np.flatnonzero(screened.considered)
     by_reason = np.bincount(screened.reason_codes[rows], minlength=len(screened.reasons))
     filtered = {
@@ -37,7 +39,7 @@ def build_screening_metric(fleet: Fleet, screened: ScreeningResult, job: Job) ->
         for code, reason in enumerate(screened.reasons.values)
         if code > FEASIBLE and by_reason[code]
     }
-    return AllocMetric(
+    screened.metric = AllocMetric(
         nodes_evaluated=len(rows),
         nodes_filtered=sum(filtered.values()),
         nodes_in_pool=len(rows),
@@ -46,6 +48,7 @@ def build_screening_metric(fleet: Fleet, screened: ScreeningResult, job: Job) ->
         class_filtered=_count_node_classes(fleet, np.flatnonzero(screened.considered & ~screened.feasible)) or None,
         constraint_filtered=filtered or None,
     )
+    return screened.metric
 
 
 def add_scores(metric: AllocMetric, scores: Floats, build_score: Callable[[int, float], NodeScore]) -> AllocMetric:

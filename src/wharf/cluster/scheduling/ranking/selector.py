@@ -88,8 +88,20 @@ class NodeSelector:
         """
         self._metric: AllocMetric | None = None
         """The metric that all placements without avoided nodes share. `None`: nothing is placed yet."""
-        self.rows: Ints = random.shuffle_values(np.flatnonzero(screened.feasible))
+        rows: Ints = np.flatnonzero(screened.feasible)
+        self.rows: Ints = random.shuffle_values(rows) if len(rows) else rows
         """The fleet rows of the candidates (feasible nodes), in random order. The index is the candidate position."""
+        if len(rows):
+            self._build_columns(rules, siblings)
+
+    # -- preparation -------------------------------------------------------------------------------------------------
+
+    def _build_columns(self, rules: PlacementRules, siblings: Iterable[PlacedSibling]) -> None:
+        """Build the columns of the candidates: resources, scores, distinct constraints and spreads.
+
+        Not called without candidates: a job that no node can run has a metric, and needs no columns.
+        """
+        draft, job, group = self._draft, self._job, self._group
         self._candidates = Candidates(draft, self.rows, self._assigner, self._demand)
         self._seen_change_count = len(draft.changed_rows)
         """How many entries of the draft's `changed_rows` the columns of this selector take into account."""
@@ -104,8 +116,6 @@ class NodeSelector:
         self._spreads: list[SpreadCount] = build_spread_counts(job, group, self._fleet)
         self._spread_code_columns: list[Codes] = [spread.column.codes[self.rows] for spread in self._spreads]
         self._count_siblings(siblings)
-
-    # -- preparation -------------------------------------------------------------------------------------------------
 
     def _count_siblings(self, siblings: Iterable[PlacedSibling]) -> None:
         """Count the job's allocations that already have a node, for distinct constraints, anti-affinity and spreads."""
@@ -126,6 +136,8 @@ class NodeSelector:
 
         It changes scores and distinct constraints. The resources in use do not change.
         """
+        if not len(self.rows):
+            return
         if sign < 0:
             self._is_exhausted = False  # A distinct constraint may now allow a node again, also one of the whole job.
         self._distinct_constraints.count_siblings((sibling,), sign)
@@ -142,6 +154,8 @@ class NodeSelector:
 
         They change, for example, when the selector of another group places an allocation on the same node.
         """
+        if not len(self.rows):
+            return
         for row in self._draft.freed_rows[self._seen_freed_count :]:
             self._is_exhausted = False
             position = self._candidates.find_position(row)
@@ -171,6 +185,11 @@ class NodeSelector:
         freed, unless volumes depend on the name of the allocation.
         """
         self._refresh_changed_nodes()
+        if not len(self.rows):
+            if self._failure is None:
+                self._failure = self._build_failure_metric(name)
+            self._failure_count += 1
+            return None
         if self._is_exhausted and self._volume_check is None:
             self._failure_count += 1  # Another allocation of the group found no node, so this one will not either.
             return None
@@ -339,6 +358,8 @@ class NodeSelector:
 
         Preemption could free these resources.
         """
+        if not len(self.rows):
+            return self.rows
         self._refresh_changed_nodes()
         is_full = ~self._candidates.has_capacity & (self._candidates.allocations_left > 0)
         is_full[list(self._candidates.missing_dimensions)] = False
@@ -354,6 +375,8 @@ class NodeSelector:
 
     def _find_position(self, node_id: str) -> int | None:
         """Return the candidate position of the node with this id, or `None` if it is not a candidate."""
+        if not len(self.rows):
+            return None
         return self._candidates.find_position(self._fleet.row_by_node_id.get(node_id))
 
     def _explain_distinct(self, position: int) -> str:
@@ -460,6 +483,9 @@ class NodeSelector:
 
         With `name=None`, volumes that depend on the index in the name are not checked.
         """
+        metric = metrics.build_screening_metric(self._fleet, self._screened, self._job)
+        if not len(self.rows):
+            return metric
         index = None if name is None else parse_index(name)
 
         def explain_exclusion(position: int) -> str:
@@ -469,6 +495,5 @@ class NodeSelector:
                 return MISSING_VOLUMES
             return self._explain_distinct(position)
 
-        metric = metrics.build_screening_metric(self._fleet, self._screened, self._job)
         explain_candidate = explain_exclusion if self._distinct_constraints or self._volume_check is not None else None
         return metrics.add_failure_reasons(metric, self._fleet, self._candidates, self._group, explain_candidate)

@@ -5,11 +5,13 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 from wharf.cluster.controllers.periodic import DueLaunch, LaunchSchedule, launch_if_due
 from wharf.cluster.engines.port import Batch
 from wharf.cluster.server.brain import Brain
+from wharf.cluster.state.replica import AppliedChange
 from wharf.cluster.state.tables import JOBS
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.job import JobKey
@@ -39,7 +41,7 @@ class PeriodicLaunchDuty:
         self._changed_jobs: dict[JobKey, None] = {}
         self._must_restore = True
         self._wake_event = asyncio.Event()
-        brain.follower.batch_listeners.append(self._on_batch)
+        brain.follower.change_listeners.append(self._on_batch)
         brain.follower.load_listeners.append(self._on_load)
         brain.duties.append(self.run)
 
@@ -55,15 +57,15 @@ class PeriodicLaunchDuty:
                 await self._launch(due)
             await wait_for_event(self._wake_event, self._wait_s())
 
-    def _on_batch(self, batch: Batch) -> None:
+    def _on_batch(self, batch: Batch, changed_records: Sequence[AppliedChange]) -> None:
         """Record which periodic jobs a batch changed and wake the duty. Does nothing unless this server leads."""
-        job_changes = [change for change in batch.changes if change.table == JOBS.name]
-        if not job_changes or not self._brain.is_leading:
-            return
-        for change in job_changes:
-            namespace, _, job_id = change.key.partition(KEY_SEPARATOR)
+        del batch  # The changed records have all that is needed.
+        for table, change_key, _, job in changed_records:
+            if table != JOBS.name:
+                continue
+            namespace, _, job_id = change_key.partition(KEY_SEPARATOR)
             key = (namespace, job_id)
-            if self._launches.should_track(key, self._brain.replica.get(JOBS, *key)):
+            if self._launches.should_track(key, job) and self._brain.is_leading:
                 self._changed_jobs[key] = None
                 self._wake_event.set()
 

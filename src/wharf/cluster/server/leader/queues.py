@@ -12,6 +12,7 @@ from wharf.cluster.controllers.blocked_queue import BlockedQueue
 from wharf.cluster.controllers.evaluation_broker import EvaluationBroker
 from wharf.cluster.engines.port import Batch
 from wharf.cluster.scheduling.cache import RecordChange, SchedulerCache
+from wharf.cluster.scheduling.plans.check import PLAN_WRITE_KIND
 from wharf.cluster.server.leader.node_monitor import NodeMonitor
 from wharf.cluster.server.leader.term import LeaderTerm
 from wharf.cluster.server.log.follower import Follower
@@ -154,31 +155,36 @@ class LeaderQueues:
             self.rebuild()
 
     def _on_batch(self, batch: Batch, changed_records: Sequence[AppliedChange]) -> None:
-        """Add the work that a batch creates to the queues. Does nothing unless this server leads."""
+        """Add the work that a batch creates to the queues. Does nothing unless this server leads.
+
+        The write of a plan contains the statuses and summaries that follow from it, so its jobs need no other write.
+        """
         if self._term.leadership is None:
             return
+        is_settled = batch.kind == PLAN_WRITE_KIND
         self.blocked.on_capacity_freed(self.fleet_updater.take_freed_classes(), batch.index)
         for table, key, _, record in changed_records:
             if table not in WATCHED_TABLES:
                 continue
             match record:
-                case Allocation():
-                    self.unsettled_jobs[record.namespace, record.job_id] = None
+                case Allocation() | Deployment():
+                    if not is_settled:
+                        self.unsettled_jobs[record.namespace, record.job_id] = None
                 case Evaluation():
                     self.broker.update(record)
                     self.blocked.update(record)
                     self.fleet_updater.cache.update_reservation(self._follower.replica, key, record)
-                    self.unsettled_jobs[record.namespace, record.job_id] = None
+                    if not is_settled:
+                        self.unsettled_jobs[record.namespace, record.job_id] = None
                 case Node():
                     self.changed_nodes[record.id] = None
                 case SchedulerConfiguration() | NodePool() | Namespace() | Quota():
                     self.blocked.retry_all()
                 case Job():
-                    self.unsettled_jobs[record.namespace, record.id] = None
+                    if not is_settled:
+                        self.unsettled_jobs[record.namespace, record.id] = None
                     if record.parent_id or record.is_periodic or record.is_parameterized:
                         self.blocked.on_slot_freed(record.namespace, record.parent_id or record.id, batch.index)
-                case Deployment():
-                    self.unsettled_jobs[record.namespace, record.job_id] = None
                 case None if table == EVALUATIONS.name:
                     self.broker.remove(key)
                     self.blocked.remove(key)
