@@ -25,6 +25,7 @@ log_level = "warn"
 [server]
 enabled = true
 min_heartbeat_ttl = "{heartbeat_ttl}"
+max_heartbeats_per_second = {max_heartbeats_per_second}
 
 [client]
 enabled = {has_node}
@@ -51,6 +52,7 @@ class AgentProcess:
         api_processes: int = 1,
         acl: bool = False,
         heartbeat_ttl: str = "10s",
+        max_heartbeats_per_second: float = 50.0,
         fake_nodes: int = 0,
     ) -> None:
         config, out = folder / "agent.toml", folder / "out.txt"
@@ -59,6 +61,7 @@ class AgentProcess:
             processes=api_processes,
             acl=str(acl).lower(),
             heartbeat_ttl=heartbeat_ttl,
+            max_heartbeats_per_second=float(max_heartbeats_per_second),
             has_node=str(bool(fake_nodes)).lower(),
             fake_nodes=fake_nodes,
         )
@@ -94,10 +97,24 @@ class AgentProcess:
 
 
 @contextmanager
-def run_agent(*, api_processes: int = 1, acl: bool = False, heartbeat_ttl: str = "10s") -> Iterator[AgentProcess]:
-    """Run an agent. `heartbeat_ttl` is the time after which nodes without heartbeats are down."""
+def run_agent(
+    *,
+    api_processes: int = 1,
+    acl: bool = False,
+    heartbeat_ttl: str = "10s",
+    max_heartbeats_per_second: float = 50.0,
+) -> Iterator[AgentProcess]:
+    """Run an agent. `heartbeat_ttl` is the time after which nodes without heartbeats are down; it grows with the fleet, so
+    that at most `max_heartbeats_per_second` arrive.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        process = AgentProcess(Path(folder), api_processes=api_processes, acl=acl, heartbeat_ttl=heartbeat_ttl)
+        process = AgentProcess(
+            Path(folder),
+            api_processes=api_processes,
+            acl=acl,
+            heartbeat_ttl=heartbeat_ttl,
+            max_heartbeats_per_second=max_heartbeats_per_second,
+        )
         try:
             yield process
         finally:

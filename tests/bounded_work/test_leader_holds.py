@@ -17,6 +17,7 @@ from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from wharf.cluster.operations.jobs import registration
 from wharf.cluster.operations.nodes.drains import DrainOptions, DrainRequest
 from wharf.cluster.operations.nodes.reports import AllocationReport
+from wharf.cluster.scheduling.resources.usage import Usage
 from wharf.cluster.server.duties.deployments import FULL_PASS_INTERVAL_S
 from wharf.cluster.server.rpc.handlers.jobs import STOP_JOB, StopJobRequest
 from wharf.cluster.server.rpc.handlers.nodes import (
@@ -28,7 +29,14 @@ from wharf.cluster.server.rpc.handlers.nodes import (
 )
 from wharf.cluster.server.rpc.method import RpcMethod
 from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, JOB_VERSIONS, NODES
-from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
+from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus
+from wharf.contract.model.allocations.resources import (
+    AllocatedCpu,
+    AllocatedMemory,
+    AllocatedResources,
+    AllocatedSharedResources,
+    AllocatedTaskResources,
+)
 from wharf.contract.model.allocations.task_states import TaskEvent, TaskState, TaskStatus
 from wharf.contract.model.deployments import Deployment, DeploymentGroup, DeploymentStatus
 from wharf.contract.model.jobs.groups import Task, TaskGroup
@@ -40,6 +48,8 @@ from wharf.contract.model.nodes.resources import NodeCpu, NodeDisk, NodeMemory, 
 
 MAX_NODES_PER_WRITE: Final = 500
 DEPLOYMENT_COUNT: Final = 5_000
+LOADED_NODES: Final = 2_000
+LOADED_ALLOCATIONS: Final = 20_000
 
 
 async def put_nodes(server: OneServer, count: int) -> list[str]:
@@ -181,6 +191,51 @@ def test_no_check_of_many_running_deployments_holds_the_leader() -> None:
                 await pass_time(2 * FULL_PASS_INTERVAL_S)
 
             holds.require_short("running deployments")
+
+    scenario()
+
+
+async def put_allocations(server: OneServer, node_ids: list[str], count: int) -> None:
+    """Store running allocations of one job, the same number on each node."""
+    job = make_job(JobType.SERVICE)
+    shared = AllocatedSharedResources(disk_mb=10)
+    for start in range(0, count, MAX_NODES_PER_WRITE):
+        resources = AllocatedResources(
+            tasks={
+                "server": AllocatedTaskResources(cpu=AllocatedCpu(cpu_shares=1), memory=AllocatedMemory(memory_mb=10))
+            },
+            shared=shared,
+        )
+        running = [
+            Allocation(
+                id=f"a{number:06}", namespace=job.namespace, job_id=job.id, task_group="group0", create_index=WRITE_INDEX,
+                node_id=node_ids[number % len(node_ids)], allocated_resources=resources,
+                client_status=ClientStatus.RUNNING, desired_status=DesiredStatus.RUN,
+            )
+            for number in range(start, start + MAX_NODES_PER_WRITE)
+        ]  # fmt: skip
+        changes = [ALLOCATIONS.build_put(each) for each in running]
+        await server.server.writer.commit(Write("test", Cause(CauseKind.REQUEST, "test"), changes))
+    await server.server.writer.catch_up()
+
+
+def test_no_start_of_a_leader_with_a_large_state_holds_it() -> None:
+    @in_virtual_time
+    async def scenario() -> None:
+        async with MeasuredCluster() as cluster:
+            first = await cluster.a_server()
+            node_ids = await put_nodes(first, LOADED_NODES)
+            await put_allocations(first, node_ids, LOADED_ALLOCATIONS)
+            with measure_holds() as holds:
+                second = await cluster.a_server("m2")
+                await settled(second)
+
+            per_node = LOADED_ALLOCATIONS // LOADED_NODES
+            fleet = second.brain.cache.fleet
+            assert [fleet.get_usage(row) for row, _ in fleet.iter_nodes()] == [
+                Usage(per_node, 10 * per_node, 10 * per_node)
+            ] * LOADED_NODES
+            holds.require_short("the start of a leader")
 
     scenario()
 

@@ -3,12 +3,14 @@
 import asyncio
 import itertools
 import logging
+from collections.abc import Iterator
 
 import pytest
 
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
 from wharf.cluster.engines.memory.faults import CancelWatchFault, EngineOperation, Fault
+from wharf.cluster.state import Replica
 from wharf.cluster.state import watches as watch
 from wharf.cluster.state.formats import NEWEST_FORMAT
 from wharf.cluster.state.tables import CLUSTER_FORMAT, NAMESPACES
@@ -61,6 +63,35 @@ async def test_a_replica_behind_the_compacted_log_reloads_and_wakes_waiters() ->
 
         assert late_member.replica.get(NAMESPACES, "a") is not None
         subscription.close()
+
+
+@in_virtual_time
+async def test_what_depends_on_a_loaded_state_is_prepared_before_the_replica_has_it() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server("m1", leads=False)
+        late_member = await cluster.a_server("m2", leads=False)
+        follower, replica = late_member.server.follower, late_member.replica
+        names: list[tuple[str, bool, bool]] = []
+
+        def prepare(loaded: Replica) -> Iterator[None]:
+            for step in ("first step", "second step"):
+                names.append((step, has_name(loaded), has_name(replica)))
+                yield
+
+        follower.load_preparers.append(prepare)
+        follower.load_listeners.append(lambda: names.append(("loaded", True, has_name(replica))))
+        late_member.faults.disconnect()
+        await pass_time(0.2)
+        index = await store_namespace(server, "a")
+        cluster.log.compact(index + 1)
+        late_member.faults.reconnect()
+        await follower.wait_until_applied(index)
+
+        assert names == [("first step", True, False), ("second step", True, False), ("loaded", True, True)]
+
+
+def has_name(replica: Replica) -> bool:
+    return replica.get(NAMESPACES, "a") is not None
 
 
 @in_virtual_time

@@ -31,6 +31,10 @@ WEBSOCKET_CLOSE_TIMEOUT_S: Final = 1.0
 delay the shutdown."""
 WEBSOCKET_CLOSE_POLL_S: Final = 0.02
 """How often shutdown checks whether all websockets have closed."""
+ACCEPTS_PER_ITERATION: Final = 16
+"""Connections that are accepted in each iteration of the event loop. libuv accepts only one for each listening descriptor, and
+then runs everything else that is due. After an outage, thousands of nodes would be accepted one by one, each with its
+request, and a connection of a user would wait behind them for seconds. Accepting takes 0.1 ms, a request up to 1 ms."""
 CLIENT_ERROR_MESSAGES: Final = frozenset(("Invalid HTTP request received.", "Unsupported upgrade request."))
 """Log messages of uvicorn about invalid requests. They are not logged here."""
 
@@ -137,11 +141,14 @@ class _Server(uvicorn.Server):
             # Unix sockets need no TLS: file permissions decide who may connect.
             tls = config.ssl if listening.family != socket.AF_UNIX else None
             timeout_s = self._handshake_timeout_s if tls is not None else None
-            self.servers.append(
-                await loop.create_server(
-                    protocol, sock=listening, ssl=tls, backlog=config.backlog, ssl_handshake_timeout=timeout_s
+            # A TLS handshake takes longer than most requests, so such connections are accepted one by one.
+            copies = ACCEPTS_PER_ITERATION - 1 if listening.family != socket.AF_UNIX and tls is None else 0
+            for descriptor in (listening, *(listening.dup() for _ in range(copies))):
+                self.servers.append(
+                    await loop.create_server(
+                        protocol, sock=descriptor, ssl=tls, backlog=config.backlog, ssl_handshake_timeout=timeout_s
+                    )
                 )
-            )
         self.started = True
 
     @contextlib.contextmanager

@@ -79,6 +79,8 @@ NODE_ENDPOINTS: Final = frozenset((
     "node.own_identity", "node.report",
 ))  # fmt: skip
 """Endpoints that node agents call with their secret."""
+PACED_ENDPOINTS: Final = (NODE_ENDPOINTS | {"node.register"}) - {HEARTBEAT_ENDPOINT}
+"""Requests of nodes that begin a few at a time, so that heartbeats and requests of users come first (ADR 132)."""
 CLASS_BY_ENDPOINT: Final = MappingProxyType(
     {"node.register": RequestClass.NEW_NODE, "agent.health": RequestClass.HEALTH}
 )

@@ -17,11 +17,19 @@ from wharf.cluster.api.access_control import (
     has_conflicting_tokens,
 )
 from wharf.cluster.api.actions import WRITE_KINDS, ActionExecutor
-from wharf.cluster.api.admission import AdmissionController, AdmittedBody, BodyMemoryFull, Overloaded, QueryPass
+from wharf.cluster.api.admission import (
+    PACED_ENDPOINTS,
+    AdmissionController,
+    AdmittedBody,
+    BodyMemoryFull,
+    Overloaded,
+    QueryPass,
+)
 from wharf.cluster.api.asgi import Receive, Scope, Send
 from wharf.cluster.api.audit import AuditPort, AuditRecord
 from wharf.cluster.api.connection import HttpConnection, take_connection
 from wharf.cluster.api.off_loop import OffLoopExecutor
+from wharf.cluster.api.pacing import RequestPacer
 from wharf.cluster.api.reads import ReadExecutor
 from wharf.cluster.api.replies.cors import build_preflight_headers, list_cors_methods
 from wharf.cluster.api.replies.encoding import ReplyMemoryFull
@@ -102,10 +110,13 @@ class Api:
         self._router = Router(ENDPOINTS)
         authenticator = authenticator or CallerAuthenticator(server.world)
         self._admission = admission or AdmissionController(server)
+        self._node_pacer = RequestPacer()
         self._authorizer = RequestAuthorizer(server, authenticator)
         off_loop = OffLoopExecutor(worker or InlineRequestWorker())
         self.actions = ActionExecutor(server, off_loop)
-        self.reads = ReadExecutor(server, authenticator, off_loop, is_nomad_compatible=is_nomad_compatible)
+        self.reads = ReadExecutor(
+            server, authenticator, off_loop, node_requests=self._node_pacer, is_nomad_compatible=is_nomad_compatible
+        )
         self._targets = RequestTargetCache()
         self._replies = ReplySender(
             server.world,
@@ -227,6 +238,8 @@ class Api:
                 raise Refusal(RefusalCode.NOT_IMPLEMENTED, request.endpoint.unsupported_reason)
             gate = self._admission.enter(request)
             try:
+                if request.endpoint.name in PACED_ENDPOINTS:
+                    await self._node_pacer.wait_for_slot()
                 if request.endpoint.kind is EndpointKind.READ:
                     target = target or self._parse_target(scope, request)
                     if isinstance(gate, QueryPass):

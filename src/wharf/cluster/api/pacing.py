@@ -1,7 +1,8 @@
-"""Pacing of replies that cause further requests, so that they never delay the requests of others.
+"""Pacing of nodes, so that thousands of them never delay heartbeats and the requests of users.
 
 A plan may place allocations on a thousand nodes at once. Each node whose blocking query is answered sends three further
-requests. If all were answered in the same moment, a heartbeat would wait behind thousands of requests.
+requests. If all were answered in the same moment, a heartbeat would wait behind thousands of requests. After an outage,
+the requests of all nodes arrive at once. They begin a few at a time, and other requests begin in between.
 """
 
 import asyncio
@@ -13,12 +14,60 @@ SLOTS_PER_STEP: Final = 5
 STEP_S: Final = 0.01
 """The shortest time between two steps. A step waits for one iteration of the event loop, so a slow server takes longer
 steps and the work that waits in its loop stays limited."""
+MAX_WAITING_REQUESTS: Final = 3 * SLOTS_PER_STEP
+"""While more requests of nodes than this wait until they may begin, no node is answered whose reply would cause more of them."""
+REQUESTS_PER_ITERATION: Final = 2
+"""Requests of nodes that begin in each iteration of the event loop: less than a millisecond of processor time. Limits how long
+another request waits for the iteration in which it begins."""
+
+
+class RequestPacer:
+    """Lets callers begin in order of arrival: at most `REQUESTS_PER_ITERATION` in each iteration of the event loop.
+
+    No time is lost while nobody else has work: the next iteration then begins at once.
+    """
+
+    def __init__(self) -> None:
+        self._free_slots = REQUESTS_PER_ITERATION
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def waiting_count(self) -> int:
+        """How many callers wait until they may begin."""
+        return len(self._waiting)
+
+    async def wait_for_slot(self) -> None:
+        """Wait until the caller may begin. Returns at once unless others began in the same iteration."""
+        loop = asyncio.get_running_loop()
+        if self._free_slots == REQUESTS_PER_ITERATION:
+            loop.call_soon(self._begin_iteration)
+        if self._free_slots:
+            self._free_slots -= 1
+            return
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(future)
+        await future
+
+    def _begin_iteration(self) -> None:
+        """Give the next callers their slots. Without any, the next caller has its slot at once."""
+        self._free_slots = REQUESTS_PER_ITERATION
+        while self._waiting and self._free_slots:
+            future = self._waiting.popleft()
+            if not future.done():  # The caller may be cancelled.
+                self._free_slots -= 1
+                future.set_result(None)
+        if self._free_slots < REQUESTS_PER_ITERATION:
+            asyncio.get_running_loop().call_soon(self._begin_iteration)
 
 
 class ReplyPacer:
-    """Gives callers their slots in order of arrival: at most `SLOTS_PER_STEP` in each step of the event loop."""
+    """Gives callers their slots in order of arrival: at most `SLOTS_PER_STEP` in each step of the event loop.
 
-    def __init__(self) -> None:
+    Without any while requests of nodes wait that earlier replies have caused.
+    """
+
+    def __init__(self, requests: RequestPacer) -> None:
+        self._requests = requests
         self._free_slots = SLOTS_PER_STEP
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -44,6 +93,8 @@ class ReplyPacer:
         """Give the next callers their slots. Without any, the next caller has its slot at once."""
         self._timer = None
         self._free_slots = SLOTS_PER_STEP
+        if self._waiting and self._requests.waiting_count > MAX_WAITING_REQUESTS:
+            self._free_slots = 0
         while self._waiting and self._free_slots:
             future = self._waiting.popleft()
             if not future.done():  # The caller may be cancelled.

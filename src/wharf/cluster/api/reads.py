@@ -21,7 +21,7 @@ from wharf.cluster.api.lists.encoder import ListEncoder
 from wharf.cluster.api.lists.filters import ListFilters
 from wharf.cluster.api.lists.listing import Listing
 from wharf.cluster.api.off_loop import OffLoopExecutor, needs_worker
-from wharf.cluster.api.pacing import ReplyPacer
+from wharf.cluster.api.pacing import ReplyPacer, RequestPacer
 from wharf.cluster.api.replies.cors import list_cors_methods
 from wharf.cluster.api.replies.encoding import EMPTY_REPLY_BODY, RECORDS_PER_CHECK, ReplyBody, encode_body, indent_body
 from wharf.cluster.api.replies.sender import JSON_HEADER, HttpReply, build_refusal_reply
@@ -63,9 +63,10 @@ class ReadExecutor:
         authenticator: CallerAuthenticator,
         off_loop: OffLoopExecutor,
         *,
+        node_requests: RequestPacer,
         is_nomad_compatible: bool = False,
     ) -> None:
-        """With `is_nomad_compatible`, lists treat `per_page` and `filter` as Nomad does (0068)."""
+        """`node_requests` are the requests of nodes that replies to nodes cause. With `is_nomad_compatible`, lists treat `per_page` and `filter` as Nomad does (0068)."""
         self._server = server
         self._off_loop = off_loop
         self._is_nomad_compatible = is_nomad_compatible
@@ -74,7 +75,7 @@ class ReadExecutor:
         self.handlers = build_read_handlers(server)
         self._filters = ListFilters(server.replica, JOINED_FIELD_READERS)
         self._shared_replies = SharedReplyCache()
-        self._node_pacer = ReplyPacer()
+        self._node_pacer = ReplyPacer(node_requests)
         self.list_encoder = ListEncoder(server, self._filters, self._shared_replies)
 
     def parse_target(self, request: Request, raw_path: bytes) -> RequestTarget:

@@ -3,7 +3,7 @@
 It holds the fleet (all nodes as columns), feasibility results, the usage of namespaces and quotas, and reserved nodes.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from wharf.cluster.scheduling.capacity.fair_share import NamespaceUsage
@@ -14,7 +14,6 @@ from wharf.cluster.scheduling.fleet.fleet import Fleet
 from wharf.cluster.scheduling.resources.usage import Usage
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
-    ALLOCATIONS,
     ALLOCATIONS_ON_NODE,
     EVALUATIONS_BY_STATUS,
     JOBS,
@@ -47,14 +46,22 @@ class SchedulerCache:
 
     @classmethod
     def from_snapshot(cls, snapshot: Replica) -> "SchedulerCache":
-        """Build the cache from a snapshot of the whole state, for a new leader and for tests."""
+        """Build the cache from a snapshot of the whole state, for tests and for decisions without a cache."""
         cache = cls()
-        cache.fleet = Fleet.from_snapshot(snapshot)
-        cache.feasibility = FeasibilityChecker(cache.fleet)
-        for allocation in snapshot.iter_all(ALLOCATIONS):
-            cache.namespace_usage.apply_change(None, allocation, cache.measure_usage)
-        cache.load_reservations(snapshot)
+        for _ in cache.load_in_steps(snapshot):
+            pass
         return cache
+
+    def load_in_steps(self, snapshot: Replica) -> Iterator[None]:
+        """Fill this empty cache from a snapshot of the whole state, in short steps; yield between them.
+
+        The snapshot must not change until the iterator is exhausted, and the cache must not be used before.
+        """
+        for allocations in self.fleet.load_in_steps(snapshot):
+            for allocation in allocations:
+                self.namespace_usage.apply_change(None, allocation, self.measure_usage)
+            yield
+        self.load_reservations(snapshot)
 
     def measure_usage(self, resources: AllocatedResources) -> Usage:
         """Return the CPU, memory and disk that an allocation with these resources uses. Results are cached."""

@@ -381,6 +381,12 @@ class ReplicaLoad:
                 old_records = self._replica._records_by_table[table_name].records
                 self._added_keys[table_name] += [key for key in records if key not in old_records]
 
+    def view_state(self) -> Replica:
+        """Return a replica of the records that have been added, for reading only. Its index is 0."""
+        state = Replica(self._replica.tables.values())
+        state._records_by_table = self._records_by_table
+        return state
+
     def finish(self, position: LogPosition) -> None:
         """Replace the replica's state, and wake the subscriptions of all records that differ."""
         for _ in self.finish_in_steps(position):

@@ -7,6 +7,7 @@ row of a deleted node is reused. The fleet decides nothing: it only counts.
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
@@ -37,6 +38,12 @@ MAX_CACHED_PROPERTIES: Final = 64
 MAX_CACHED_SIZES: Final = 4_096
 """Limits memory: resource records whose usage is cached."""
 
+
+NODES_PER_STEP: Final = 100
+"""Nodes that are added before the event loop may run other tasks, while a fleet is loaded: a few milliseconds."""
+
+ALLOCATIONS_PER_STEP: Final = 1_000
+"""Allocations that are counted before the event loop may run other tasks, while a fleet is loaded: 4 ms."""
 
 PREEMPTION_HOLD_NS: Final = 60_000_000_000
 """How long the resources of a victim that has ended are held for the allocation that preempted it: 60 seconds."""
@@ -132,16 +139,30 @@ class Fleet:
 
     @classmethod
     def from_snapshot(cls, snapshot: Replica) -> "Fleet":
-        """Return a new fleet with the nodes and allocations of the snapshot, for a new leader and for tests."""
+        """Return a new fleet with the nodes and allocations of the snapshot, for tests and for decisions without a cache."""
         fleet = cls()
-        for node in snapshot.iter_all(NODES):
-            fleet.set_node(node)
-        for allocation in snapshot.iter_all(ALLOCATIONS):
-            fleet.apply_change(None, allocation)
-        for victim_id, capacity in list(fleet.preempted_capacity.items()):
-            if snapshot.get(ALLOCATIONS, capacity.preemptor_id) is not None:
-                del fleet.preempted_capacity[victim_id]
+        for _ in fleet.load_in_steps(snapshot):
+            pass
         return fleet
+
+    def load_in_steps(self, snapshot: Replica) -> Iterator[Sequence[Allocation]]:
+        """Add all nodes and allocations of the snapshot to this empty fleet, in short steps.
+
+        Yields the allocations that each step has counted. The snapshot must not change until the iterator is exhausted.
+        """
+        nodes = snapshot.iter_all(NODES)
+        while step_nodes := list(islice(nodes, NODES_PER_STEP)):
+            for node in step_nodes:
+                self.set_node(node)
+            yield ()
+        allocations = snapshot.iter_all(ALLOCATIONS)
+        while step_allocations := list(islice(allocations, ALLOCATIONS_PER_STEP)):
+            for allocation in step_allocations:
+                self.apply_change(None, allocation)
+            yield step_allocations
+        for victim_id, capacity in list(self.preempted_capacity.items()):
+            if snapshot.get(ALLOCATIONS, capacity.preemptor_id) is not None:
+                del self.preempted_capacity[victim_id]
 
     def __len__(self) -> int:
         """Return the number of rows, including those of removed nodes."""

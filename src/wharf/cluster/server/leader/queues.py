@@ -5,7 +5,7 @@ A new leader fills the queues from the replica; later batches update them. This 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from wharf.cluster.controllers.blocked_queue import BlockedQueue
@@ -16,6 +16,7 @@ from wharf.cluster.scheduling.plans.check import PLAN_WRITE_KIND
 from wharf.cluster.server.leader.node_monitor import NodeMonitor
 from wharf.cluster.server.leader.term import LeaderTerm
 from wharf.cluster.server.log.follower import Follower
+from wharf.cluster.state import Replica
 from wharf.cluster.state.replica import AppliedChange
 from wharf.cluster.state.tables import (
     ALLOCATIONS,
@@ -50,13 +51,21 @@ class FleetUpdater:
         self.cache = SchedulerCache()
         self._follower = follower
         self._freed_classes: dict[str, None] = {}
+        self._prepared_cache = self.cache
+        """The cache of the state that the replica loads."""
+        follower.load_preparers.append(self._prepare_cache)
         # Must run before other listeners, because they use the cache.
         follower.change_listeners.insert(0, self._on_batch)
         follower.load_listeners.insert(0, self._reload)
 
+    def _prepare_cache(self, loaded: Replica) -> Iterator[None]:
+        """Build the cache of a loaded state in short steps, before the replica has this state."""
+        self._prepared_cache = SchedulerCache()
+        yield from self._prepared_cache.load_in_steps(loaded)
+
     def _reload(self) -> None:
-        """Build the cache again from a reloaded replica."""
-        self.cache = SchedulerCache.from_snapshot(self._follower.replica)
+        """Use the cache of the loaded state, which the replica has now."""
+        self.cache = self._prepared_cache
 
     def _on_batch(self, batch: Batch, changed_records: Sequence[AppliedChange]) -> None:
         """Apply the changes of nodes and allocations in a batch to the cache, and record freed node classes."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from wharf.cluster.engines.port import Batch, FollowerBehind, LogEngine, LogMisconfigured, LogUnavailable
@@ -43,7 +43,9 @@ class Follower:
 
     If the log no longer has the next batch, the state is loaded again. For each batch, `pre_apply_listeners` are called
     before it is applied, so they still see deleted records. Then `change_listeners` are called with the changed
-    records, then `batch_listeners`. `load_listeners` are called after every load.
+    records, then `batch_listeners`. At every load, each of `load_preparers` is iterated over in steps of the event loop with
+    a replica of the loaded state, to compute what depends on it. Then `self.replica` gets this state and
+    `load_listeners` are called, in one step.
     """
 
     def __init__(self, world: World, engine: LogEngine, replica: Replica) -> None:
@@ -51,6 +53,7 @@ class Follower:
         self.pre_apply_listeners: list[BatchListener] = []
         self.change_listeners: list[ChangeListener] = []
         self.batch_listeners: list[BatchListener] = []
+        self.load_preparers: list[Callable[[Replica], Iterator[None]]] = []
         self.load_listeners: list[Callable[[], None]] = []
         self.loaded_event = asyncio.Event()
         self.apply_lock = asyncio.Lock()
@@ -124,14 +127,21 @@ class Follower:
                 replica_load.add_records(rows[start : start + LOAD_ROWS_PER_STEP])
                 await asyncio.sleep(0)
         position = await load.get_position()
-        async with self.apply_lock:
-            for _ in replica_load.finish_in_steps(position):
+        loaded = replica_load.view_state()
+        for prepare in self.load_preparers:
+            for _ in prepare(loaded):
                 await asyncio.sleep(0)
+        async with self.apply_lock:
+            steps = replica_load.finish_in_steps(position)
+            next(steps, None)
             reject_newer_format(self.replica)
-            self.loaded_event.set()
-            self._release_waiters()
+            # No await before this: the listeners keep caches that must match the replica at all times.
             for listener in self.load_listeners:
                 listener()
+            self.loaded_event.set()
+            self._release_waiters()
+            for _ in steps:
+                await asyncio.sleep(0)
 
     async def _follow(self) -> None:
         """Apply each batch as it arrives, call the listeners, then wake the watches of changed records."""
