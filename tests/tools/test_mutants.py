@@ -24,6 +24,8 @@ def mutate_expression(expression: str) -> set[str]:
         ("a is not b", {"a is b"}),
         ("a not in b", {"a in b"}),
         ("a in ('x', 'y')", {"a not in ('x', 'y')"}),
+        ("isinstance(a, (b, c))", {"isinstance((b, c), a)"}),
+        ("f(a, (b, c))", {"f((b, c), a)", "f(a, (c, b))"}),
         ("a and b", {"a or b", "((a))", "((b))"}),
         (
             "(a or b) and c",
@@ -58,6 +60,10 @@ def list_mutated_lines(body: str) -> set[str]:
 
 def test_a_call_whose_value_is_not_used_is_dropped() -> None:
     assert list_mutated_lines("    a.close()\n") == {"pass"}
+
+
+def test_the_kinds_of_caught_errors_are_not_exchanged() -> None:
+    assert list_mutated_lines("    try:\n        x = a\n    except (KeyError, OSError):\n        x = a\n") == set()
 
 
 def test_the_end_of_a_loop_and_of_one_round_are_exchanged() -> None:
@@ -99,6 +105,7 @@ def test_no_more_mistakes_are_drawn_than_there_are() -> None:
         (0, False, "survived"),
         (1, False, "caught"),
         (2, False, "caught"),
+        (5, False, "not reached"),
         (None, True, "caught"),
         (None, False, "out of time"),
     ],

@@ -3,10 +3,14 @@
 python -m tools.mutants                        300 mistakes with a new seed
 python -m tools.mutants --count 50 --seed 7    50 of seed 7
 python -m tools.mutants --package limits       only one package
+python -m tools.mutants --compare              try each mistake in a forked and in a new process, and print differences
 
 A mistake that no test notices is printed, and written to build/mutants/report.json. It needs a test, or a sentence why
 it changes nothing. The first run records which test reaches which line, in build/mutants/coverage; delete that folder
 after larger changes.
+
+The tests of a package are collected once, and a forked process tries each mistake. If a mistake would not have its full
+effect there, pytest is started for it.
 """
 
 import argparse
@@ -20,7 +24,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,6 +32,7 @@ from pathlib import Path
 from coverage import CoverageData
 
 from tools.findings import ROOT
+from tools.mutants.collected_tests import CollectedTests, CollectionLost, get_test_environment
 from tools.mutants.mutations import Mutation, list_mutations
 
 WORK_FOLDER = ROOT / "build" / "mutants"
@@ -53,6 +58,7 @@ DEFAULT_SECONDS = 120.0  # Per mistake. If the tests need more, those that are l
 HANG_FACTOR = 5.0
 HANG_SECONDS = 15.0  # Added to it: the start of pytest on a busy machine.
 COVERAGE_SECONDS = 3_600.0  # For the recording of one package: tracing makes tests about three times slower.
+NO_TESTS_COLLECTED = 5  # pytest's exit status.
 COPIED_FOLDERS = ("src", "tests", "tools", "simulation", "benchmarks", "docs", "examples")
 
 
@@ -65,6 +71,7 @@ class Verdict:
     tests: int  # How many tests reach the line.
     seconds: float
     detail: str = ""  # Of a caught mistake: the test that noticed it.
+    way: str = "forked"  # Or why pytest was started for it.
 
     @property
     def is_caught(self) -> bool:
@@ -107,12 +114,18 @@ class Reach:
         return self._by_file[path]
 
 
+class _NeedsNewProcess(Exception):
+    """A forked process cannot judge the mistake. The text says why."""
+
+
 class SourceCopy:
     """A copy of the project in which mistakes are planted and tests run."""
 
     def __init__(self, number: int) -> None:
         self._folder = WORK_FOLDER / f"copy-{number}"
         self._planted = 0
+        self._collected: tuple[str, CollectedTests] | None = None
+        self._lost_packages: set[str] = set()
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
         for name in COPIED_FOLDERS:
@@ -133,21 +146,72 @@ class SourceCopy:
         if code not in (0, 1):  # 1: some tests fail while they are traced. Those are not used.
             raise SystemExit(f"The tests of {package} could not be recorded:\n{output[-4_000:]}")
 
-    def judge(self, mutation: Mutation, tests: TestSelection, limit: float) -> Verdict:
+    def judge(
+        self, package: str, mutation: Mutation, tests: TestSelection, limit: float, *, is_forked: bool = True
+    ) -> Verdict:
         """Plant the mistake, run the tests until one fails, and take the mistake back."""
         if not tests.ids:
             return Verdict(mutation, "not reached", 0, 0.0)
-        path = self._folder / mutation.path
-        original = path.read_bytes()
         hang_seconds = HANG_SECONDS + HANG_FACTOR * tests.duration
+        seconds, is_hang = min(limit, hang_seconds), hang_seconds < limit
         started = time.monotonic()
         try:
+            if not is_forked:
+                raise _NeedsNewProcess("requested")
+            code, output, way = *self._run_forked(package, mutation, tests.ids, seconds, is_hang), "forked"
+        except _NeedsNewProcess as reason:
+            with self._plant(mutation):
+                code, output, way = *self._run_chosen(tests.ids, seconds), str(reason)
+        outcome, detail = interpret_exit(code, output, is_hang)
+        return Verdict(mutation, outcome, len(tests.ids), time.monotonic() - started, detail, way)
+
+    def close(self) -> None:
+        if self._collected is not None:
+            self._collected[1].close()
+        self._collected = None
+
+    def _run_forked(
+        self, package: str, mutation: Mutation, tests: Sequence[str], seconds: float, is_hang: bool
+    ) -> tuple[int | None, str]:
+        """Return the exit status and the output as `_run_pytest` does. Raises `_NeedsNewProcess`."""
+        try:
+            collected = self._collect(package)
+            with self._plant(mutation):
+                reply, output = collected.run(tests, seconds, mutation)
+            if reply.obstacle:
+                raise _NeedsNewProcess(reply.obstacle)
+            if reply.code not in (0, 1, None):
+                raise _NeedsNewProcess(f"the forked process ended with {reply.code}")
+            is_noticed = reply.code == 1 or (reply.code is None and is_hang)
+            if is_noticed and not (reply.last_test and collected.is_sound(reply.last_test, seconds)):
+                raise _NeedsNewProcess(f"without the mistake, this test fails in a forked process: {reply.last_test}")
+        except CollectionLost as error:
+            self.close()
+            self._lost_packages.add(package)
+            raise _NeedsNewProcess(str(error)) from error
+        return reply.code, output
+
+    def _collect(self, package: str) -> CollectedTests:
+        """Return the collected tests of the package. Those of one package are held at a time, which limits memory."""
+        if package in self._lost_packages:
+            raise _NeedsNewProcess("the process with the collected tests ended before")
+        if self._collected is not None and self._collected[0] != package:
+            self.close()
+        if self._collected is None:
+            environment = get_test_environment(self._folder)
+            self._collected = package, CollectedTests(self._folder, PACKAGES[package], environment)
+        return self._collected[1]
+
+    @contextlib.contextmanager
+    def _plant(self, mutation: Mutation) -> Iterator[None]:
+        """Write the mistake to its file, for new processes and for modules that are imported later."""
+        path = self._folder / mutation.path
+        original = path.read_bytes()
+        try:
             self._write(path, mutation.apply(original))
-            code, output = self._run_chosen(tests.ids, min(limit, hang_seconds))
+            yield
         finally:
             self._write(path, original)
-        outcome, detail = interpret_exit(code, output, is_hang=hang_seconds < limit)
-        return Verdict(mutation, outcome, len(tests.ids), time.monotonic() - started, detail)
 
     def _run_chosen(self, tests: Sequence[str], seconds: float) -> tuple[int | None, str]:
         chosen = self._folder / "chosen-tests.json"
@@ -158,7 +222,7 @@ class SourceCopy:
     def _run_pytest(self, args: Iterable[str], extra: Mapping[str, str], seconds: float) -> tuple[int | None, str]:
         """Return the exit status (None: out of time) and the output. No process of the tests remains."""
         command = (sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=no", "-p", "tools.mutants.pytest_plugin", *args)
-        environment = {**os.environ, "PYTHONPATH": str(self._folder / "src"), "HYPOTHESIS_PROFILE": "ci", **extra}
+        environment = {**get_test_environment(self._folder), **extra}
         output = self._folder / "output.txt"
         with output.open("wb") as file:
             process = subprocess.Popen(
@@ -188,6 +252,8 @@ def interpret_exit(code: int | None, output: str, is_hang: bool) -> tuple[str, s
         return ("caught", "a test hangs") if is_hang else ("out of time", "")
     if code == 0:
         return "survived", ""
+    if code == NO_TESTS_COLLECTED:
+        return "not reached", "the recorded tests no longer exist; delete build/mutants/coverage"
     failed = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
     return "caught", failed[0][:200] if failed else f"pytest ended with {code}"
 
@@ -212,28 +278,38 @@ def draw_sample(packages: Sequence[str], count: int, seed: int) -> list[tuple[st
     return random.Random(seed).sample(sites, min(count, len(sites)))
 
 
-def run_sample(sample: Sequence[tuple[str, Mutation]], copies: Sequence[SourceCopy], seconds: float) -> list[Verdict]:
+def run_sample(
+    sample: Sequence[tuple[str, Mutation]], copies: Sequence[SourceCopy], seconds: float, way: str
+) -> list[Verdict]:
+    """Judge each mistake. The `way` is "forked", "new" (start pytest for each) or "compare" (both)."""
     reaches = {package: Reach(package) for package in {package for package, _ in sample}}
-    work = [(mutation, reaches[package].select_tests(mutation)) for package, mutation in sample]
     free = list(copies)
 
-    def judge(item: tuple[Mutation, TestSelection]) -> Verdict:
+    def judge(item: tuple[str, Mutation]) -> Verdict:
+        package, mutation = item
+        tests = reaches[package].select_tests(mutation)
         copy = free.pop()
         try:
-            verdict = copy.judge(*item, seconds)
+            verdict = copy.judge(package, mutation, tests, seconds, is_forked=way != "new")
+            if way == "compare" and verdict.way == "forked" and tests.ids:
+                other = copy.judge(package, mutation, tests, seconds, is_forked=False)
+                is_different = other.outcome != verdict.outcome
+                print(f"{'DIFFERENT: ' if is_different else ''}in a new process: {describe(other)}", flush=True)
         finally:
             free.append(copy)
         print(describe(verdict), flush=True)
         return verdict
 
+    # Packages one after the other, so that the tests of each are collected once in each copy.
     with ThreadPoolExecutor(len(copies)) as pool:
-        return list(pool.map(judge, work))
+        return list(pool.map(judge, sorted(sample)))
 
 
 def describe(verdict: Verdict) -> str:
     mutation = verdict.mutation
     place = f"{mutation.path}:{mutation.line}"
-    return f"{verdict.outcome:<12} {place}: {mutation.mistake} ({verdict.tests} tests, {verdict.seconds:.0f} s) {verdict.detail}"
+    effort = f"{verdict.tests} tests, {verdict.seconds:.1f} s{'' if verdict.way == 'forked' else f', {verdict.way}'}"
+    return f"{verdict.outcome:<12} {place}: {mutation.mistake} ({effort}) {verdict.detail}"
 
 
 def write_report(verdicts: Sequence[Verdict], seed: int) -> None:
@@ -259,7 +335,14 @@ def main() -> None:
     parser.add_argument(
         "--jobs", type=int, default=2, help="how many mistakes are tried at a time (default: %(default)s)"
     )
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument("--new", dest="way", action="store_const", const="new", help="start pytest for each mistake")
+    ways.add_argument(
+        "--compare", dest="way", action="store_const", const="compare", help="try each mistake in both ways"
+    )
     arguments = parser.parse_args()
+    # Python ends at once by default, and the processes of the tests would remain.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     packages = arguments.package or [*PACKAGES]
     seed = random.SystemRandom().randrange(1_000_000) if arguments.seed is None else arguments.seed
     copies = [SourceCopy(number) for number in range(arguments.jobs)]
@@ -268,9 +351,15 @@ def main() -> None:
             print(f"Recording which tests of {package} reach which lines ...", flush=True)
             copies[0].record_coverage(package)
     started = time.monotonic()
-    verdicts = run_sample(draw_sample(packages, arguments.count, seed), copies, arguments.seconds)
+    sample = draw_sample(packages, arguments.count, seed)
+    try:
+        verdicts = run_sample(sample, copies, arguments.seconds, arguments.way or "forked")
+    finally:
+        for copy in copies:
+            copy.close()
     write_report(verdicts, seed)
-    print(f"{time.monotonic() - started:.0f} s.")
+    forked = sum(verdict.way == "forked" for verdict in verdicts)
+    print(f"{time.monotonic() - started:.0f} s; {forked} of {len(verdicts)} mistakes in forked processes.")
 
 
 if __name__ == "__main__":

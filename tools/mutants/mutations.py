@@ -173,9 +173,14 @@ def _is_log_call(node: ast.expr) -> bool:
 
 
 def _list_sets(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the tuple of `x in (a, b)`: its order means nothing."""
-    if isinstance(node, ast.Compare) and isinstance(node.ops[-1], ast.In | ast.NotIn):
-        yield from (right for right in node.comparators if isinstance(right, ast.Tuple))
+    """Yield the tuples of `x in (a, b)`, `except (a, b)` and `isinstance(x, (a, b))`: their order means nothing."""
+    match node:
+        case ast.Compare(ops=[*_, ast.In() | ast.NotIn()], comparators=comparators):
+            yield from (right for right in comparators if isinstance(right, ast.Tuple))
+        case ast.ExceptHandler(type=ast.Tuple() as kinds):
+            yield kinds
+        case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, ast.Tuple() as kinds]):
+            yield kinds
 
 
 def _is_text(node: ast.expr) -> bool:

@@ -158,6 +158,35 @@ def test_writes_resume_when_the_disk_has_space_again(store: SqliteStore, disk: F
     assert {("jobs", "a"), ("jobs", "c")} <= rows(store).keys()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda store: store.grant_lease(ttl_ms=2_000, owner="b"),
+        lambda store: store.end_lease(1),
+        lambda store: store.begin_epoch(above=50),
+    ],
+    ids=["grant a lease", "end a lease", "begin an epoch"],
+)
+def test_a_change_of_leases_or_epochs_on_a_full_disk_has_no_effect_and_can_be_repeated(
+    store: SqliteStore, disk: FailingDisk, clock: Clock, change: Callable[[SqliteStore], object]
+) -> None:
+    assert store.grant_lease(ttl_ms=1_000, owner="a").id == 1
+    commit(store, a_write(put("a")))
+    before = (dict(store.leases), store.epoch, store.index, rows(store))
+    disk.fail = lambda operation, _path: apsw.FullError() if operation == "write" else None
+
+    with pytest.raises(LogUnavailable, match="disk is full"):
+        change(store)
+    assert (dict(store.leases), store.epoch, store.index, rows(store)) == before
+    assert not store.read_health().writable
+
+    disk.fail = lambda _operation, _path: None
+    clock.now_s += 2.0
+    change(store)
+    assert (dict(store.leases), store.epoch) != before[:2]
+    assert isinstance(commit(store, a_write(put("b")))[0], Committed)
+
+
 def test_a_log_on_a_full_disk_is_opened_for_reading_until_there_is_space(
     store: SqliteStore, disk: FailingDisk, clock: Clock
 ) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from tests.builders import a_batch_job, a_group, a_job, a_parameterized_job, a_periodic_job, a_system_job, a_task
@@ -364,3 +365,12 @@ def test_a_parent_corrected_with_its_child_has_both_changes() -> None:
 
     assert state.summary("convert").summary == {"web": GroupSummary(), "other": GroupSummary()}
     assert get_children_summary(state) == ChildrenSummary(dead=1)
+
+
+@pytest.mark.parametrize("table", [EVALUATIONS, ALLOCATIONS, DEPLOYMENTS, JOBS], ids=lambda table: table.name)
+def test_the_deletion_of_a_record_that_is_already_gone_changes_no_job(table: Any) -> None:
+    state = make_state(a_job())
+    key = ("default", "gone") if table is JOBS else ("gone",)
+    write = Write("test", CAUSE, (table.build_delete(*key),))
+
+    assert [change for change in add_derived_changes(state.replica, write).changes if change.table != table.name] == []

@@ -381,6 +381,17 @@ def test_a_full_report_without_allocations_makes_a_returning_node_ready() -> Non
     assert state.node().status == "ready"
 
 
+def test_a_failure_in_the_report_that_makes_a_node_ready_evaluates_its_job_once() -> None:
+    state, _ = make_state()
+    state.put_led(NODES.build_put(replace(state.node(), status=NodeStatus.INITIALIZING)))
+    before = list_triggers(state)
+
+    report(state, make_report(ClientStatus.FAILED), is_whole=True)
+
+    assert state.node().status == "ready"
+    assert list_triggers(state)[len(before) :] == ["alloc-failure"]
+
+
 def test_a_full_report_does_not_make_a_node_of_an_unknown_pool_ready() -> None:
     state = AState()
     register(state, a_node(node_pool="gpu"))

@@ -91,6 +91,25 @@ def test_versions_of_a_purged_job_of_the_same_name_do_not_displace_versions_of_t
     assert sorted(stored) == [*range(2, 8), *range(10, 20)]
 
 
+@pytest.mark.parametrize(
+    "action",
+    [
+        lambda state: revert(state, 7),
+        lambda state: set_stable(state, 7),
+        lambda state: set_tag(state, version=7),
+    ],
+)
+def test_a_version_of_a_purged_job_of_the_same_name_is_not_found(action: Any) -> None:
+    state = make_state(2)
+    old = replace(get_version(state, 0), version=7, create_index=1)
+    state.put(JOB_VERSIONS.build_put(old))
+    assert old.create_index != state.job().create_index
+
+    assert expect_refusal(state, action)[0] is RefusalCode.NOT_FOUND
+    with pytest.raises(Refusal, match="7"):
+        action(state)
+
+
 def test_a_new_version_conflicts_with_a_change_of_the_version_that_it_replaces() -> None:
     state = make_state(1)
     state.with_allocation(state.job())  # The last status of the version, running, is stored with the next version.

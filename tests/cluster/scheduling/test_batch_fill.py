@@ -1,14 +1,16 @@
 """A batch of placements gives the same result as single placements."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.builders import a_spread
+from tests.builders import a_spread, a_task, some_resources
 from tests.cluster.scheduling.test_node_selection import RACK, SelectorHarness, draw_jobs, draw_nodes, make_job
 from tests.kit.state import a_node
 from wharf.cluster.scheduling.ranking.selector import NodeChoice
 from wharf.contract.model.jobs.constraints import Spread, SpreadTarget
+from wharf.contract.model.jobs.group_policies import EphemeralDisk
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.nodes.node import Node
 
@@ -87,3 +89,44 @@ def test_a_batch_with_spread_chooses_the_same_nodes_as_single_placements() -> No
         each.node.id for each in place_in_batches(batched, 90, 89)
     ]
     assert len(place_in_batches(SelectorHarness(*rack_nodes, job=job), 90, 89)) == 90
+
+
+@pytest.mark.parametrize("spreads", [(), (a_spread(RACK),)])
+@pytest.mark.parametrize(
+    ("limits", "count"),
+    [
+        ({"cpu": 500}, 5),
+        ({"cpu": 499}, 4),
+        ({"memory_mb": 1_000}, 5),
+        ({"memory_mb": 999}, 4),
+        ({"disk_mb": 1_500}, 5),
+        ({"disk_mb": 1_499}, 4),
+        ({"node_max_allocs": 5}, 5),
+        ({"node_max_allocs": 4}, 4),
+    ],
+)
+def test_a_batch_fills_a_node_up_to_the_last_unit(
+    spreads: tuple[Spread, ...], limits: dict[str, int], count: int
+) -> None:
+    limits = {"cpu": 9_000, "memory_mb": 9_000, "disk_mb": 9_000, "node_max_allocs": 0, **limits}
+    node = a_node("n1", cpu=limits["cpu"], memory_mb=limits["memory_mb"], meta={"rack": "r1"})
+    assert node.node_resources is not None
+    disk = replace(node.node_resources.disk, disk_mb=limits["disk_mb"])
+    node = replace(
+        node, node_resources=replace(node.node_resources, disk=disk), node_max_allocs=limits["node_max_allocs"]
+    )
+    task = a_task(resources=some_resources(cpu=100, memory_mb=200))
+    job = make_job(count=9, tasks=(task,), ephemeral_disk=EphemeralDisk(size_mb=300), spreads=spreads)
+    harness = SelectorHarness(node, job=job)
+
+    assert harness.choose() is not None
+    assert len(harness.selector.choose_nodes(9)) == count - 1
+    assert harness.selector.choose_nodes(9) == []
+
+
+@pytest.mark.parametrize("max_count", [0, 1, 3])
+def test_a_batch_places_no_more_than_requested(max_count: int) -> None:
+    harness = SelectorHarness(a_node("n1"), a_node("n2"), job=make_job(count=9))
+    harness.choose()
+
+    assert len(harness.selector.choose_nodes(max_count)) == max_count

@@ -1,6 +1,6 @@
 """The best node for each allocation, compared with slow reference formulas and with cases by hand."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import pytest
 from hypothesis import given, settings
@@ -365,6 +365,84 @@ def test_a_group_with_volumes_by_index_is_placed_where_its_own_volume_is() -> No
     failure = harness.selector.failure_metric
     assert failure is not None
     assert failure.constraint_filtered == {"missing compatible host volumes": 2}
+
+
+def test_an_allocation_whose_volume_is_missing_does_not_exclude_those_with_other_volumes() -> None:
+    volumes = {"v": VolumeRequest(type="host", source="data", per_alloc=True)}
+    node = a_node("n1", host_volumes={"data[1]": NodeHostVolume(name="data[1]", path="/data")})
+    harness = SelectorHarness(node, job=make_job(count=3, volumes=volumes))
+
+    assert harness.place(3) == ["", "n1", ""]
+    failure = harness.selector.failure_metric
+    assert failure is not None
+    assert failure.coalesced_failures == 1
+
+
+def test_after_a_failure_a_group_without_volumes_by_index_fails_until_resources_are_freed() -> None:
+    harness = SelectorHarness(a_node("n1", cpu=150), job=make_job(count=3))
+
+    resources = harness.choose().resources  # type: ignore[union-attr]
+    assert harness.place(2) == ["", ""]
+    failure = harness.selector.failure_metric
+    assert failure is not None
+    assert failure.coalesced_failures == 1
+    harness.draft.remove_allocation(harness.fleet.row_by_node_id["n1"], resources)
+    assert harness.place(2) == ["n1", ""]
+
+
+def try_and_explain(selector: NodeSelector, node: Node) -> dict[str, int] | None:
+    """Return which dimensions the node lacks after it could not take an allocation."""
+    if selector.try_node(node, "shop.web[1]") is not None:
+        return None
+    metric = selector.explain_node_failure(node)
+    assert (metric.nodes_exhausted, metric.nodes_filtered) == (1, 0)
+    return metric.dimension_exhausted
+
+
+NODE_QUERIES: Mapping[str, tuple[Callable[[NodeSelector, Node], object], object]] = {
+    "choose_node": (lambda selector, _: selector.choose_node("shop.web[1]"), None),
+    "choose_nodes": (lambda selector, _: selector.choose_nodes(3), []),
+    "try_node": (lambda selector, node: selector.try_node(node, "shop.web[1]"), None),
+    "score_node": (lambda selector, node: selector.score_node(node, "shop.web[1]"), None),
+    "find_obstacle": (lambda selector, node: selector.find_obstacle(node), "cpu"),
+    "list_full_rows": (lambda selector, _: selector.list_full_rows().tolist(), [0]),
+    "explain_node_failure": (try_and_explain, {"cpu": 1}),
+}
+"""What can be asked about nodes, and the reply about a node that has no CPU left."""
+
+
+def test_the_obstacle_of_a_node_is_its_first_reason() -> None:
+    constraint = a_constraint("", operand="distinct_hosts")
+    nodes = [a_node("fits"), a_node("bare", attributes={}), a_node("full", cpu=10), a_node("draining")]
+    harness = SelectorHarness(*nodes, job=make_job(count=9, constraints=(constraint,)), placed=(("fits", "web"),))
+    fits, bare, full, draining = nodes
+    harness.fleet.set_node(replace(draining, status=NodeStatus.DOWN))
+    selector = harness.make_selector([])
+
+    assert selector.find_obstacle(fits) == ""
+    assert harness.selector.find_obstacle(fits) == "distinct_hosts"
+    assert selector.find_obstacle(bare) == "missing drivers"
+    assert selector.find_obstacle(full) == "cpu"
+    assert selector.find_obstacle(draining) == "not ready"
+    assert selector.find_obstacle(a_node("unknown")) == "node is gone"
+
+
+@pytest.mark.parametrize("query", NODE_QUERIES)
+def test_every_query_counts_what_other_groups_placed_and_freed_since(query: str) -> None:
+    ask, when_full = NODE_QUERIES[query]
+    node = a_node("n1", cpu=1_000, memory_mb=9_000)
+    harness = SelectorHarness(node, job=make_job(count=9))
+    harness.choose()
+    assert ask(harness.selector, node) != when_full
+    cpu_left = 1_000 - int(harness.draft.cpu_used[0])
+    other = a_task("other", resources=some_resources(cpu=cpu_left))
+    resources = SelectorHarness(node, job=make_job(tasks=(other,))).choose().resources  # type: ignore[union-attr]
+
+    harness.draft.add_allocation(0, resources, get_resources_usage(resources))
+    assert ask(harness.selector, node) == when_full
+
+    harness.draft.remove_allocation(0, resources)
+    assert ask(harness.selector, node) != when_full
 
 
 def test_placements_of_other_groups_in_the_evaluation_count() -> None:

@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from tests.builders import a_group, a_task, some_resources
-from tests.kit.state import a_node
+from tests.builders import a_group, a_job, a_task, some_resources
+from tests.kit.state import AState, a_node
 from wharf.cluster.scheduling.fleet.fleet import Fleet
 from wharf.cluster.scheduling.placement import packing_order
 from wharf.cluster.scheduling.placement.packing_order import GroupDemand, order_groups
+from wharf.cluster.state.tables import SCHEDULER_CONFIGURATION
+from wharf.contract.model.jobs.job import JobType
+from wharf.contract.model.operator.scheduler_configuration import SchedulerAlgorithm, SchedulerConfiguration
 
 SHARES = st.sampled_from([0.0, 0.001, 0.0042, 0.05, 0.1, 0.25, 0.3, 0.5, 0.6, 1.0, 1.5])
 GROUPS = st.lists(st.builds(GroupDemand, count=st.integers(0, 30), cpu=SHARES, memory=SHARES), max_size=6)
@@ -91,3 +95,90 @@ def test_more_demands_than_are_searched_are_placed_largest_first(count: int) -> 
 
     expected = [(0, 1), (1, 2), (0, 1), (1, 2)] if count == 16 else [(0, 2), (1, 4)]
     assert order_groups(groups) == expected
+
+
+@pytest.mark.parametrize(
+    ("job_type", "algorithm", "mixes"),
+    [
+        (JobType.BATCH, SchedulerAlgorithm.BINPACK, True),
+        (JobType.BATCH, SchedulerAlgorithm.SPREAD, False),
+        (JobType.SERVICE, SchedulerAlgorithm.BINPACK, False),
+        (JobType.SERVICE, SchedulerAlgorithm.SPREAD, False),
+    ],
+)
+def test_only_groups_of_batch_jobs_with_bin_packing_are_mixed(
+    job_type: JobType, algorithm: str, *, mixes: bool
+) -> None:
+    state = AState()
+    state.with_node("n1", cpu=1_000, memory_mb=9_000)
+    state.put(SCHEDULER_CONFIGURATION.build_put(SchedulerConfiguration(scheduler_algorithm=algorithm)))
+    groups = [
+        a_group(name, a_task(resources=some_resources(cpu=cpu)), count=count)
+        for name, cpu, count in (("small", 200, 3), ("large", 500, 2))
+    ]
+    state.register(replace(a_job("shop", *groups), type=job_type))
+    (evaluation,) = state.evaluations("shop")
+
+    placed = Counter(each.task_group for each in state.plan(evaluation).placements.get("n1", ()))
+
+    assert placed == ({"large": 2} if mixes else {"small": 3})
+
+
+@pytest.mark.parametrize(
+    ("cpu", "memory", "count", "steps"),
+    [
+        (0.006, 0.0, 166, 166),  # More than half of a step: one by one.
+        (0.0051, 0.001, 196, 196),
+        (0.005, 0.0, 200, 100),
+        (0.004, 0.004, 250, 125),
+        (0.0025, 0.0, 400, 100),  # The last step uses all that is left, in spite of rounding errors.
+        (0.001, 0.0, 1_000, 100),
+        (0.0, 0.001, 1_000, 100),
+        (0.001, 0.0, 15, 2),  # The last step places what remains.
+        (0.0, 0.0, 5, 1),  # Demands of nothing have no limit.
+        (0.0031, 0.0001, 322, 108),  # The last step places one, because no more fit.
+        (0.0001, 0.0031, 644, 108),  # Two nodes are filled equally, so the second costs no steps.
+    ],
+)
+def test_tiny_demands_are_added_in_steps_of_a_hundredth_of_a_node(
+    monkeypatch: pytest.MonkeyPatch, cpu: float, memory: float, count: int, steps: int
+) -> None:
+    seen: list[GroupDemand] = []
+
+    def record_step(_node: object, demand: GroupDemand) -> tuple[float, ...]:
+        seen.append(demand)
+        return (0.0,)
+
+    monkeypatch.setattr(packing_order, "PACKING_RULES", (record_step,))
+    order_groups([GroupDemand(count, cpu, memory)])
+
+    assert len(seen) == steps
+
+
+@pytest.mark.parametrize(
+    ("rule", "remaining", "preferred"),
+    [
+        (1, (4.0, 1.0), (0.9, 0.1)),  # Leaves the least CPU free, of which more is needed.
+        (1, (1.0, 4.0), (0.1, 0.9)),
+        (2, (3.0, 2.7), (0.5, 0.45)),  # Leaves as much of both as the others need.
+        (2, (2.7, 3.0), (0.45, 0.5)),
+        (3, (3.0, 2.7), (0.5, 0.45)),
+        (3, (2.7, 3.0), (0.45, 0.5)),
+    ],
+)
+def test_a_rule_prefers_what_leaves_little_of_the_resource_that_the_others_need(
+    rule: int, remaining: tuple[float, float], preferred: tuple[float, float]
+) -> None:
+    node = packing_order._ImaginaryNode(1.0, 1.0, [0, 0, 0], *remaining)
+    demands = [GroupDemand(1, *shares) for shares in ((0.1, 0.9), (0.9, 0.1), (preferred if rule > 1 else (0.5, 0.45)))]
+
+    chosen = min(demands, key=lambda demand: packing_order.PACKING_RULES[rule](node, demand))
+
+    assert (chosen.cpu, chosen.memory) == preferred
+
+
+@given(GROUPS)
+def test_cpu_and_memory_have_the_same_weight(groups: list[GroupDemand]) -> None:
+    exchanged = [GroupDemand(group.count, cpu=group.memory, memory=group.cpu) for group in groups]
+
+    assert order_groups(exchanged) == order_groups(groups)

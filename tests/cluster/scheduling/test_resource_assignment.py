@@ -193,6 +193,17 @@ def test_the_last_free_port_of_a_range_is_found() -> None:
     ]
 
 
+def test_only_the_first_network_of_a_task_counts() -> None:
+    first, second = (NetworkResource(reserved_ports=(Port(label=label, value=80),)) for label in ("a", "b"))
+    group = a_group("web", a_task("one", resources=some_resources(networks=(first, second))))
+
+    assigned = assign(group)
+
+    ((network,),) = [task.networks or () for task in (assigned.tasks or {}).values()]
+    assert [port.label for port in network.reserved_ports or ()] == ["a"]
+    assert len(ResourceAssigner(group, can_oversubscribe=False).networks) == 1
+
+
 def test_ports_of_a_task_network_share_one_address_and_do_not_collide() -> None:
     network = NetworkResource(reserved_ports=(Port(label="web", value=80),), dynamic_ports=(Port(label="rpc"),))
     group = a_group("web", a_task("one", resources=some_resources(networks=(network,))))

@@ -17,6 +17,7 @@ from wharf.cluster.state.tables import (
     JOB_SUMMARIES,
     JOB_VERSIONS,
     JOBS,
+    NAMESPACES,
     NODE_PLACEMENTS,
 )
 from wharf.contract.model.allocations.allocation import (
@@ -45,7 +46,8 @@ from wharf.contract.model.jobs.canonical_form import canonicalize_job
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.job import GroupSummary, Job, JobStatus, JobSummary
 from wharf.contract.model.jobs.plan import DesiredUpdates, PlanAnnotations
-from wharf.contract.model.log import WRITE_INDEX, Batch, Cause, CauseKind, PutRecord, Write
+from wharf.contract.model.log import WRITE_INDEX, Batch, Cause, CauseKind, DeleteRecord, PutRecord, Write
+from wharf.contract.model.namespaces import Namespace
 
 NOON = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
 RESOURCES = AllocatedResources(
@@ -215,3 +217,38 @@ def test_adopted_records_share_values_with_decoded_ones() -> None:
 
     assert own.allocated_resources is theirs.allocated_resources
     assert own.metrics is theirs.metrics
+
+
+def test_only_written_records_of_adopted_tables_are_adopted() -> None:
+    capacity = NodeCapacityVersion(node_id="n1")
+    changes: list[PutRecord | DeleteRecord] = [
+        ALLOCATIONS.build_put(PLACED),
+        ALLOCATIONS.build_delete("a2"),
+        NODE_PLACEMENTS.build_put(capacity),
+        NAMESPACES.build_put(Namespace(name="team")),
+    ]
+
+    adopted = Replica(ALL_TABLES).collect_adoptable(Write("plan", Cause(CauseKind.EVALUATION, "e1"), changes))
+
+    assert adopted == {(ALLOCATIONS.name, "a1"): PLACED, (NODE_PLACEMENTS.name, "n1"): capacity}
+
+
+def test_an_adopted_record_under_two_keys_is_not_mixed_up_with_a_record_in_between() -> None:
+    replica = Replica(ALL_TABLES)
+    job = replace(canonicalize_job(a_job("own"), JobSettings()), create_index=WRITE_INDEX)
+    own = replace(apply_and_read(job, is_own=False), create_index=WRITE_INDEX, modify_index=WRITE_INDEX)
+    other = replace(own, id="other", name="other")
+    write = Write("plan", Cause(CauseKind.EVALUATION, "e1"), [JOBS.build_put(own), JOB_VERSIONS.build_put(own)])
+    coded = replica.encode_write(write, write_id="w1")
+    between = replica.encode_write(replace(write, changes=[JOBS.build_put(other)]), write_id="w2")
+    first, second = coded.changes
+    batch = Batch(9, coded.id, coded.kind, coded.cause, [first, *between.changes, second])
+    adoptable = {(first.table, first.key): own, (second.table, second.key): own}
+
+    applying = BatchApplication(replica, batch, adoptable)
+    for _ in applying.decode_in_steps():
+        pass
+    applying.apply_changes()
+
+    assert [job.id for job in replica.iter_all(JOBS)] == ["other", "own"]
+    assert [job.id for job in replica.iter_all(JOB_VERSIONS)] == ["own"]
