@@ -25,6 +25,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
     request_s: float = 0.0
     reply_s: float = 0.0
+    reply_start_s: float = 0.0  # By how much the start of the reply is delayed in addition. The rest follows it.
     read_s: float = 0.0  # How long the caller takes for each part of the reply's body.
     is_request_lost: bool = False
     is_reply_lost: bool = False
@@ -63,15 +64,16 @@ class FaultSource:
 
     def draw_delivery(self) -> Delivery:
         """Return the delays and faults of the next request and its reply."""
-        request_s, reply_s = self.draw_delay_s(), self.draw_delay_s()
+        request_s, reply_s, reply_start_s = self.draw_delay_s(), self.draw_delay_s(), 0.0
         if self.draw_fault(LONG_DELAY, once_in=150):
             if self._random.random() < 0.5:
                 request_s += self.draw_long_delay_s()
             else:
-                reply_s += self.draw_long_delay_s()
+                reply_start_s = self.draw_long_delay_s()
         return Delivery(
             request_s=request_s,
             reply_s=reply_s,
+            reply_start_s=reply_start_s,
             read_s=self._random.uniform(0.01, 0.3) if self.draw_fault(SLOW_READER, once_in=200) else 0.0,
             is_request_lost=self.draw_fault(LOST_REQUEST, once_in=300),
             is_reply_lost=self.draw_fault(LOST_REPLY, once_in=200),

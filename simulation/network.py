@@ -294,7 +294,10 @@ class NetworkExchange:
         if self._caller_disconnected.is_set():
             return  # Drop the message, as servers do after a disconnect.
         self._outbox.append(message)
-        arrival_s = max(self._last_arrival_s, self._loop.time() + self._delivery.reply_s)
+        delay_s = self._delivery.reply_s
+        if message["type"] == "http.response.start":
+            delay_s += self._delivery.reply_start_s
+        arrival_s = max(self._last_arrival_s, self._loop.time() + delay_s)
         self._last_arrival_s = arrival_s
         self._loop.call_at(arrival_s, self._deliver_message, context=self._network.context)
         self._is_sent_completely = message["type"] == "http.response.body" and not message.get("more_body", False)

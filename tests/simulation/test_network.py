@@ -191,6 +191,24 @@ def test_a_sender_waits_for_a_slow_reader() -> None:
     assert sent == [3, 6, 9, 12]
 
 
+def test_a_late_start_of_a_reply_delays_its_further_parts_only_once() -> None:
+    read: list[float] = []
+
+    async def send_large_body(_scope: Any, _receive: Receive, send: Send) -> None:
+        await send_reply(send, *([bytes(65_536)] * 4))
+
+    async def scenario(peers: ClientAndServer) -> None:
+        reply = await peers.get()
+        async for _ in reply.iterate_parts():
+            read.append(asyncio.get_running_loop().time())
+
+    ClientAndServer(make_recording_app([], send_large_body), Delivery(reply_s=0.5, reply_start_s=4)).run(scenario)
+
+    assert len(read) == 4
+    assert read[0] == 4.5
+    assert read[-1] <= 4.5 + 3 * 0.5
+
+
 def test_the_death_of_a_server_breaks_its_connections() -> None:
     async def wait(receive: Receive, _send: Send) -> None:
         await receive()
