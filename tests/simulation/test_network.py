@@ -194,7 +194,7 @@ def test_a_sender_waits_for_a_slow_reader() -> None:
 def test_a_late_start_of_a_reply_delays_its_further_parts_only_once() -> None:
     read: list[float] = []
 
-    async def send_large_body(_scope: Any, _receive: Receive, send: Send) -> None:
+    async def send_large_body(_receive: Receive, send: Send) -> None:
         await send_reply(send, *([bytes(65_536)] * 4))
 
     async def scenario(peers: ClientAndServer) -> None:
