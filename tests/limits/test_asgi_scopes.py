@@ -9,6 +9,7 @@ import pytest
 from tests.limits.builders import build_rules_text
 from tests.limits.decision_services import (
     ADA,
+    AdvancingWorld,
     AsgiCaller,
     RecordedReply,
     count_slots,
@@ -18,6 +19,7 @@ from tests.limits.decision_services import (
     run_async,
     send_request,
 )
+from tests.waiting import wait_on_loop_until
 from wharf.limits import asgi
 from wharf.limits.asgi import SCOPE_KEY, LimitsMiddleware, read_incoming_request
 from wharf.limits.config import LimiterSettings
@@ -389,3 +391,83 @@ def test_a_connection_without_requests_is_passed_on(kind: str) -> None:
     send_request(make_decision_service(), AsgiCaller(kind=kind), application)
 
     assert kinds == [kind]
+
+
+def test_only_one_receive_waits_for_the_caller_of_a_long_request() -> None:
+    async def scenario() -> tuple[list[str], int, int]:
+        world = AdvancingWorld()
+        decision_service = make_decision_service(world=world)
+        waiting = most_waiting = 0
+        types: list[str] = []
+        caller = AsgiCaller(token=ADA)
+
+        async def receive() -> Any:
+            nonlocal waiting, most_waiting
+            waiting += 1
+            most_waiting = max(most_waiting, waiting)
+            try:
+                return await caller.messages.get()
+            finally:
+                waiting -= 1
+
+        async def application(_scope: Any, receive: Any, _send: Any) -> None:
+            types.extend([(await receive())["type"] for _ in range(2)])
+
+        running = asyncio.ensure_future(
+            LimitsMiddleware(application, decision_service)(caller.scope, receive, caller.send)
+        )
+        await wait_on_loop_until(lambda: waiting, what="the application waits for the caller")
+        world.advance(5)
+        await decision_service.run_maintenance(should_renew=False)
+        await asyncio.sleep(0)
+        caller.disconnect()
+        await running
+        return types, most_waiting, waiting
+
+    assert asyncio.run(scenario()) == (["http.request", "http.disconnect"], 1, 0)
+
+
+def test_after_a_long_request_nothing_waits_for_its_caller() -> None:
+    async def scenario() -> tuple[bool, int]:
+        world = AdvancingWorld()
+        decision_service = make_decision_service(world=world)
+        caller = AsgiCaller(token=ADA)
+        may_end = asyncio.Event()
+
+        async def application(_scope: Any, receive: Any, _send: Any) -> None:
+            await receive()
+            await may_end.wait()
+
+        before = asyncio.all_tasks()
+        running = asyncio.ensure_future(caller.call(LimitsMiddleware(application, decision_service)))
+        await wait_on_loop_until(caller.messages.empty, what="the application has the request")
+        world.advance(5)
+        await decision_service.run_maintenance(should_renew=False)
+        is_watched = len(asyncio.all_tasks() - before) == 2
+        may_end.set()
+        await running
+        await asyncio.sleep(0)
+        return is_watched, len(asyncio.all_tasks() - before)
+
+    assert asyncio.run(scenario()) == (True, 0)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "used"),
+    [
+        (200, [], "1"),
+        (304, [], "1"),
+        (304, [("if-none-match", "x")], "0"),
+        (499, [], "1"),
+        (500, [], "0"),
+        (503, [], "0"),
+    ],
+)
+def test_a_reply_of_the_application_is_refunded_if_it_is_unchanged_or_failed(
+    status: int, headers: list[tuple[str, str]], used: str
+) -> None:
+    decision_service = make_decision_service()
+    reply = send_request(decision_service, AsgiCaller(token=ADA, headers=headers), make_application(status))
+
+    assert (reply.status, reply.headers["x-ratelimit-used"]) == (status, used)
+    assert count_used(decision_service, "core") == int(used)

@@ -1,6 +1,8 @@
 """The WSGI middleware: limit headers, charges and slots, for a server with threads."""
 
+import asyncio
 import io
+import shutil
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 from tests.limits.decision_services import ADA, DIRECTORY, RecordedReply, count_slots, count_used
 from tests.waiting import wait_until
 from wharf.limits.rate_limiter import LimiterStartError, RateLimiter, load_settings
-from wharf.limits.wsgi import MAX_REOPEN_DELAY_S, Environ, LimitsMiddleware, StartResponse
+from wharf.limits.wsgi import MAX_REOPEN_DELAY_S, MIN_REOPEN_DELAY_S, Environ, LimitsMiddleware, StartResponse
 from wharf.world import RealWorld
 from wharf.world.simulated import SimulatedWorld
 
@@ -178,3 +180,49 @@ def test_an_application_that_raises_frees_its_slot(caller: WsgiCaller) -> None:
         caller.request()
 
     wait_until(lambda: not count_slots(caller.limits.decision_service), what="the slot is freed")
+
+
+def test_after_an_opening_that_succeeded_the_next_failure_waits_as_briefly_as_the_first(tmp_path: Path) -> None:
+    caller = WsgiCaller(tmp_path)
+    data = tmp_path / "data"
+
+    def fail_once() -> float:
+        """Return the time until the next attempt after a failure."""
+        with pytest.raises(LimiterStartError):
+            caller.request()
+        tried, since_s = caller.openings, caller.now_s
+        while caller.openings == tried:
+            caller.now_s += 0.25
+            with pytest.raises(LimiterStartError):
+                caller.request()
+        return caller.now_s - since_s
+
+    data.write_text("a file where the data folder belongs")
+    for _ in range(6):
+        fail_once()
+        caller.now_s += MAX_REOPEN_DELAY_S
+    data.unlink()
+    assert caller.request().status == 200
+    caller.middleware.close()
+    shutil.rmtree(data)
+    data.write_text("a file where the data folder belongs")
+
+    assert fail_once() <= 2 * MIN_REOPEN_DELAY_S
+
+
+def test_a_closed_middleware_closes_the_loop_of_its_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loops = []
+
+    def new_loop() -> asyncio.AbstractEventLoop:
+        loops.append(asyncio.SelectorEventLoop())
+        return loops[-1]
+
+    monkeypatch.setattr(asyncio, "new_event_loop", new_loop)
+    caller = WsgiCaller(tmp_path)
+    caller.middleware.close()  # Not open yet.
+    caller.request()
+    was_closed = loops[0].is_closed()
+    for _ in range(2):
+        caller.middleware.close()
+
+    assert (was_closed, [loop.is_closed() for loop in loops]) == (False, [True])

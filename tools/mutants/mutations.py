@@ -27,6 +27,7 @@ _ARITHMETIC: dict[type[ast.operator], tuple[str, str]] = {
     ast.FloorDiv: ("//", "*"),
 }
 _OPPOSITE_FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any"}
+_SYMMETRIC_FUNCTIONS = frozenset({"compare_digest"})
 _LOG_METHODS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 
 
@@ -125,7 +126,9 @@ class _Finder:
         if isinstance(node.func, ast.Name) and node.func.id in _OPPOSITE_FUNCTIONS:
             opposite = _OPPOSITE_FUNCTIONS[node.func.id]
             yield self._replace(node.func, opposite, f"`{node.func.id}` became `{opposite}`")
-        elif len(node.args) >= 2:
+        elif len(node.args) >= 2 and not (
+            isinstance(node.func, ast.Attribute) and node.func.attr in _SYMMETRIC_FUNCTIONS
+        ):
             yield from self._swap(node.args[0], node.args[1], "swapped the first two arguments")
 
     def _swap(self, first: ast.expr, second: ast.expr, mistake: str) -> Iterator[Mutation]:

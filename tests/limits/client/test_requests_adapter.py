@@ -8,8 +8,9 @@ from typing import Final
 import pytest
 import requests
 
-from wharf.limits.client import SecondaryExceeded
+from wharf.limits.client import MemoryStateStore, SecondaryExceeded
 from wharf.limits.client.policy import ClientPolicy
+from wharf.limits.client.request_costs import build_account_key
 from wharf.limits.client.requests_adapter import LimitedAdapter
 
 
@@ -110,3 +111,45 @@ def test_an_adapter_without_a_cache_sends_no_tag(site: str) -> None:
             session.get(site)
 
     assert ["", ""] == Site.received_tags
+
+
+def test_a_304_to_a_request_that_the_caller_made_conditional_is_returned(site: str, session: requests.Session) -> None:
+    session.get(site)
+    response = session.get(site, headers={"if-none-match": '"v1"'})
+
+    assert (response.status_code, response.content, "x-from-cache" in response.headers) == (304, b"", False)
+
+
+@pytest.mark.parametrize(("is_streamed", "permits"), [(False, [0, 0]), (True, [1, 0])])
+def test_a_request_ends_when_its_body_was_read_or_its_response_is_closed(
+    site: str, is_streamed: bool, permits: list[int]
+) -> None:
+    state_store = MemoryStateStore()
+
+    def count_permits() -> int:
+        return state_store.update(build_account_key(site, ""), lambda state: len(state.permits))
+
+    with requests.Session() as session:
+        session.mount("http://", LimitedAdapter(state_store=state_store))
+        response = session.get(site, stream=is_streamed)
+        counts = [count_permits()]
+        for _ in range(2):
+            response.close()
+        assert session.get(site).content == b"the reply"
+        counts.append(count_permits())
+
+    assert counts == permits
+
+
+def test_a_streamed_response_is_not_cached(site: str, session: requests.Session) -> None:
+    for _ in range(2):
+        session.get(site, stream=True).close()
+
+    assert Site.received_tags == ["", ""]
+
+
+def test_responses_in_another_format_are_cached_on_their_own(site: str, session: requests.Session) -> None:
+    for accepted in ("text/plain", "text/html", "text/plain"):
+        session.get(site, headers={"accept": accepted})
+
+    assert Site.received_tags == ["", "", '"v1"']

@@ -25,9 +25,11 @@ from wharf.limits.client import (
     RedisStateStore,
     WaitTooLong,
 )
+from wharf.limits.client import state_stores as state_stores_module
 from wharf.limits.client.httpx2_transport import AsyncLimitedTransport, LimitedTransport
 from wharf.limits.client.limit_state import GrantedPermit, LimitState, RequestCost, release_permit, request_permit
 from wharf.limits.client.request_costs import build_account_key
+from wharf.limits.client.state_stores import STATE_TTL_S
 from wharf.limits.client.step_runners import AsyncStepRunner
 from wharf.world import RealWorld, SimulatedWorld
 
@@ -346,3 +348,52 @@ def test_the_states_of_unused_credentials_are_deleted(tmp_path: Path, kind: str)
     first = state_store.update("host 0", lambda state: state.touched_ns)
     recent = state_store.update("host 450", lambda state: state.touched_ns)
     assert (first, recent) == (0, (1_000 + 450 * 60) * SECOND_NS)
+
+
+@pytest.mark.parametrize("kind", ["file", "memory"])
+@pytest.mark.parametrize(("unused_s", "is_deleted"), [(STATE_TTL_S, False), (STATE_TTL_S + 1, True)])
+def test_states_that_were_not_used_for_two_hours_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, unused_s: int, is_deleted: bool
+) -> None:
+    monkeypatch.setattr(state_stores_module, "EVICTION_THRESHOLD", 2)
+    state_store = FileStateStore(tmp_path / "limits") if kind == "file" else MemoryStateStore()
+
+    def touch(state: LimitState, at_s: int) -> int:
+        """Use a state, and return when it was used before."""
+        before, state.touched_ns = state.touched_ns, at_s * SECOND_NS
+        return before
+
+    state_store.update("old", partial(touch, at_s=100))
+    for account in ("new", "other"):
+        state_store.update(account, partial(touch, at_s=100 + unused_s))
+
+    used_before = [state_store.update(account, partial(touch, at_s=9)) for account in ("new", "other", "old")]
+    used_ns = (100 + unused_s) * SECOND_NS
+    assert used_before == [used_ns, used_ns, 0 if is_deleted else 100 * SECOND_NS]
+
+
+def test_a_file_that_becomes_shorter_keeps_its_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_stores_module, "EVICTION_THRESHOLD", 2)
+    path = tmp_path / "limits"
+    state_store = FileStateStore(path)
+    sizes = []
+    for account, at_s in (("old", 100), ("older", 100), ("new", 101 + STATE_TTL_S)):
+        state_store.update(account, partial(touch_state, at_s=at_s))
+        sizes.append(path.stat().st_size)
+
+    assert sizes[2] < sizes[1]  # The two others have expired.
+    assert state_store.update("new", lambda state: state.touched_ns) == (101 + STATE_TTL_S) * SECOND_NS
+
+
+def touch_state(state: LimitState, at_s: int) -> None:
+    state.touched_ns = at_s * SECOND_NS
+
+
+def test_a_file_of_states_is_private_and_holds_nothing_but_its_states(tmp_path: Path) -> None:
+    path = tmp_path / "limits"
+    state_store = FileStateStore(path)
+    for _ in range(2):
+        state_store.update("one", lambda _state: None)
+
+    assert msgspec.msgpack.decode(path.read_bytes(), type=dict[str, LimitState]).keys() == {"one"}
+    assert path.stat().st_mode & 0o777 == 0o600

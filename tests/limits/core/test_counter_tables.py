@@ -117,6 +117,17 @@ def test_evictions_of_a_large_table_visit_every_segment() -> None:
     assert (len(evicted), len(set(evicted)), [*table.keys()]) == (6_000, 6_000, ["open"])
 
 
+@pytest.mark.parametrize("max_scanned", [1, 63, 64, 100, 1_000])
+def test_an_eviction_of_a_large_table_removes_no_more_windows_than_asked(max_scanned: int) -> None:
+    table = FixedWindows(LENGTH_MS)
+    for number in range(6_000):
+        table.add(f"k{number}", 1, START_MS, "")
+
+    evicted = table.evict_idle(START_MS + LENGTH_MS, max_scanned=max_scanned)
+
+    assert (len(evicted), len(table)) == (max_scanned, 6_000 - max_scanned)
+
+
 # -- sliding windows -----------------------------------------------------------------------------------------------
 
 

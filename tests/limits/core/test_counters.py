@@ -482,8 +482,13 @@ def test_the_number_of_counters_follows_additions_removals_and_renames() -> None
     counts.remove("points", ["a x", "a other", "b x", "c x"])
     assert [counts.count("points", owner) for owner in "abc"] == [2, 0, 0]
     counts.rename_rules({"points": "new"})
-
     assert [counts.count(rule, "a") for rule in ("points", "new")] == [0, 2]
+
+    left = []
+    for _ in range(3):
+        counts.remove("new", ["a x"])
+        left.append(counts.count("new", "a"))
+    assert left == [1, 0, 0]
 
 
 # -- leases ----------------------------------------------------------------------------------------------------------
@@ -622,3 +627,13 @@ def test_a_ban_in_shadow_mode_is_reported_and_refuses_nothing() -> None:
     result = table.take()
 
     assert (result.is_admitted, result.banned_until_ms) == (True, NOON_MS + 5)
+
+
+def test_usage_is_charged_to_its_own_counter_although_the_table_is_full() -> None:
+    table = Table()
+    charge = replace(table.charge("points"), overflow_key="")
+    counters = Counters([charge.rule], max_keys=1)
+    charges = [replace(charge, key=key, owner=key) for key in ("a", "b")]
+
+    assert [counters.add_usage([charge], 3, NOON_MS) for charge in charges] == [(charge,) for charge in charges]
+    assert [reading.used for reading in counters.peek(charges, NOON_MS)] == [3, 3]

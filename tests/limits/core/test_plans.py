@@ -2,8 +2,11 @@
 
 import pytest
 
-from tests.limits.builders import a_client, a_user, a_workflow, an_installation, anonymous
+from tests.limits.builders import CODE_HOST, NOON_MS, a_client, a_user, a_workflow, an_installation, anonymous
+from wharf.limits.core import caches as caches_module
+from wharf.limits.core import rulebook as rulebook_module
 from wharf.limits.core.callers.caller import Caller
+from wharf.limits.core.limiter import Limiter
 from wharf.limits.core.plans import ChargePlan
 from wharf.limits.core.request import QueryFacts, RequestFacts
 from wharf.limits.core.rulebook import Rulebook
@@ -44,3 +47,17 @@ def test_a_plan_from_a_template_equals_the_plan_from_the_rules(
     from_rules = Rulebook(RULES).get_plan(RequestFacts("r2", method, path, second, query=query))
 
     assert fields(from_template) == fields(from_rules)
+
+
+def test_plans_are_cached_up_to_a_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rulebook_module, "MAX_CACHED_PLANS", 2)
+    monkeypatch.setattr(caches_module, "REMOVED_ENTRIES", 1)
+    limiter = Limiter(CODE_HOST)
+
+    def get_plan(login: str) -> ChargePlan:
+        return limiter.build_call(RequestFacts("r", "GET", "/meta", a_user(login)), NOON_MS).plan
+
+    first, second = get_plan("ada"), get_plan("bob")
+    assert (get_plan("ada") is first, get_plan("bob") is second) == (True, True)
+    get_plan("eve")  # Evicts the oldest plan.
+    assert (get_plan("bob") is second, get_plan("ada") is first) == (True, False)

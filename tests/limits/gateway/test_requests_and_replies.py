@@ -1,13 +1,15 @@
 """The parts of the gateway around the service: bodies of requests, connections to the service, marks and tunnels."""
 
 import asyncio
+import contextlib
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.limits.decision_services import ADA, AdvancingWorld, count_used
-from tests.limits.gateway.running_gateway import ReceivedRequest, Reply, RunningGateway, run_scenario
+from tests.limits.gateway.running_gateway import ReceivedRequest, Reply, RunningGateway, ScriptedService, run_scenario
 from tests.waiting import wait_on_loop_until
 from wharf.limits.config.settings import GatewaySettings, Upstream
 from wharf.limits.core.rule import ConnectionClass
@@ -310,10 +312,11 @@ class Caller:
 class Service:
     """A pool of connections to a service that a test plays, on a clock that the test moves."""
 
-    def __init__(self, *, connections_most: int = 8) -> None:
+    def __init__(self, *, connections_most: int = 8, port: int = 1) -> None:
         self.world = AdvancingWorld()
-        settings = GatewaySettings(upstream_ms=5_000, upstream_connections_most=connections_most)
-        self.pool = UpstreamPool(Upstream(host="127.0.0.1", port=1, is_tls=False, base_path=""), settings, self.world)
+        settings = GatewaySettings(upstream_ms=5_000, connect_ms=200, upstream_connections_most=connections_most)
+        upstream = Upstream(host="127.0.0.1", port=port, is_tls=False, base_path="")
+        self.pool = UpstreamPool(upstream, settings, self.world)
 
     def connect(self) -> tuple[UpstreamConnection, RecordingTransport]:
         connection, transport = UpstreamConnection(self.pool), RecordingTransport()
@@ -370,6 +373,7 @@ def test_a_reply_is_passed_on_in_order(sent: list[bytes], events: list[Any], cal
     ("sent", "reason"),
     [
         (b"what\r\n\r\n", "does not begin with a status line"),
+        (b"\r\n\r\n", "does not begin with a status line"),
         (OK + b"Transfer-Encoding: chunked\r\n\r\nx\r\n", "the size of a chunk"),
         (b"HTTP/1.1 101 S\r\nUpgrade: websocket\r\n\r\n", "switches the protocol"),
         (b"HTTP/1.1 100 C\r\n\r\n" * 65, "more than 64 informational replies"),
@@ -563,6 +567,83 @@ def test_a_connection_that_could_not_be_opened_fails_waiting_requests_too() -> N
         return [caller.events for caller in callers]
 
     assert asyncio.run(scenario()) == [[(502, "The service cannot be reached.")]] * 2
+
+
+@pytest.mark.parametrize(("seconds", "is_closed"), [(29.9, False), (30.0, True)])
+def test_an_idle_connection_is_closed_after_half_a_minute(seconds: float, is_closed: bool) -> None:
+    async def scenario() -> tuple[bool, bool]:
+        server = ScriptedService()
+        await server.open()
+        service = Service(port=server.port)
+        caller = Caller(service.connect()[0], needs_connection=False)
+        service.pool.start_connecting(caller)
+        await wait_on_loop_until(lambda: caller.events, what="the connection is open")
+        service.world.advance(seconds)
+        service.pool.expire_deadlines(service.world.monotonic_s())
+        was_closed, is_idle = caller.connection.is_closed, service.pool.take_idle() is caller.connection
+        await service.pool.close()
+        await wait_on_loop_until(lambda: server.connections, what="the service has accepted the connection")
+        server.close()
+        return was_closed, is_idle
+
+    assert asyncio.run(scenario()) == (is_closed, not is_closed)
+
+
+@pytest.mark.parametrize(("seconds", "is_failed"), [(4.9, False), (5.0, True)])
+def test_a_service_that_sends_nothing_in_time_fails_the_request(seconds: float, is_failed: bool) -> None:
+    async def scenario() -> tuple[list[Any], bool]:
+        server = ScriptedService()
+        await server.open()
+        service = Service(port=server.port)
+        caller = Caller(service.connect()[0])
+        service.pool.start_connecting(caller)
+        await wait_on_loop_until(lambda: caller.events, what="the connection is open")
+        caller.connection.begin(caller, make_request(line="GET / HTTP/1.1"))
+        service.world.advance(seconds)
+        service.pool.expire_deadlines(service.world.monotonic_s())
+        outcome = caller.events[1:], caller.connection.is_closed
+        await service.pool.close()
+        await wait_on_loop_until(lambda: server.connections, what="the service has accepted the connection")
+        server.close()
+        return outcome
+
+    failure = [(504, "The service did not reply in time.")]
+    assert asyncio.run(scenario()) == (failure if is_failed else [], is_failed)
+
+
+def test_a_service_that_accepts_no_connection_in_time_is_a_504() -> None:
+    async def scenario() -> list[Any]:
+        with socket.socket() as listener, contextlib.ExitStack() as held:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(0)
+            for _ in range(4):  # The kernel accepts the first ones, and then answers no more.
+                full = held.enter_context(socket.socket())
+                full.setblocking(False)
+                full.connect_ex(listener.getsockname())
+            service = Service(port=listener.getsockname()[1])
+            callers = [Caller(service.connect()[0]) for _ in range(2)]
+            for caller in callers:
+                service.pool.start_connecting(caller)
+            await wait_on_loop_until(lambda: all(caller.events for caller in callers), what="the requests fail")
+            await service.pool.close()
+            return [caller.events for caller in callers]
+
+    assert asyncio.run(scenario()) == [[(504, "The service did not accept a connection in time.")]] * 2
+
+
+def test_a_closed_pool_closes_its_connections() -> None:
+    async def scenario() -> bool:
+        server = ScriptedService()
+        await server.open()
+        service = Service(port=server.port)
+        caller = Caller(service.connect()[0])
+        service.pool.start_connecting(caller)
+        await wait_on_loop_until(lambda: server.connections and caller.events, what="the connection is open")
+        await service.pool.close()
+        server.close()
+        return caller.connection.is_closed
+
+    assert asyncio.run(scenario())
 
 
 # -- running gateways ----------------------------------------------------------------------------------------------

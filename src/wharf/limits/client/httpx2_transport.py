@@ -62,7 +62,8 @@ class _Exchange:
         self._key: CacheKey | None = None
         self._cached: CachedResponse | None = None
         if self._cache is not None and can_use_cache(request.method, headers):
-            self._key = CacheKey(self.account, url, (headers.get("accept", ""), headers.get("accept-encoding", "")))
+            variant = headers.get("accept", ""), headers.get("accept-encoding", "")
+            self._key = CacheKey(account=self.account, url=url, vary_values=variant)
             self._cached = self._cache.find(self._key)
         if self._cached is not None:
             headers["if-none-match"] = self._cached.tag

@@ -63,7 +63,7 @@ class LimitedAdapter(HTTPAdapter):
         cost = estimate_cost(request.method or "GET", url, encoded_body if isinstance(encoded_body, bytes) else b"")
         key = None
         if self._cache is not None and can_use_cache(request.method, request.headers):
-            key = CacheKey(account, url, (_get_header(request, "accept"),))
+            key = CacheKey(account=account, url=url, vary_values=(_get_header(request, "accept"),))
         cached = self._cache.find(key) if self._cache is not None and key is not None else None
         if cached is not None:
             request.headers["if-none-match"] = cached.tag

@@ -506,7 +506,7 @@ class DecisionService:
             slice_ms = self._cpu_meter.take_slice_ms(admitted, now_s)
             if slice_ms and admitted.decision is not None:
                 await self.evaluator.charge_cpu(admitted.decision, slice_ms)
-        if should_renew and self.running_requests:
+        if should_renew:
             leased_ids = [
                 p.id for p in self.running_requests.values() if p.decision is not None and p.decision.plan.lease_indexes
             ]

@@ -127,7 +127,6 @@ class GuardedStore:
         self._world = world
         self._breaker = Breaker(max_losses=settings.losses_most)
         self._timeout_s = settings.wait_ms / 1_000
-        self._locally_admitted: dict[str, bool] = {}  # Requests that were admitted locally.
         # Calls whose result did not arrive in time, by request id, and those of them whose request has ended since.
         self._late_takes: dict[str, asyncio.Future[TakeResult]] = {}
         self._ended_early: set[str] = set()
@@ -208,8 +207,6 @@ class GuardedStore:
         result = self.fallback.take(call, self.now_ms())
         self.counts.local_decisions += 1
         self.counts.local_refusals += not result.is_admitted
-        if result.is_admitted:
-            self._locally_admitted[call.id] = True
         return result
 
     def _settle_late_take(self, call: StoreCall, pending: "asyncio.Future[TakeResult]", *, was_admitted: bool) -> None:
@@ -355,11 +352,10 @@ class GuardedStore:
 
         If the store has not replied to its charge yet, the store is called after that reply.
         """
-        if self._locally_admitted.pop(request_id, False):
-            self.fallback.release(request_id, self.now_ms())
-            if request_id in self._late_takes:
-                self._ended_early.add(request_id)
-                return
+        was_admitted_here = self.fallback.release(request_id, self.now_ms())
+        if was_admitted_here and request_id in self._late_takes:
+            self._ended_early.add(request_id)
+            return
         self._start_release(request_id)
 
     async def renew(self, request_ids: Iterable[str]) -> int:

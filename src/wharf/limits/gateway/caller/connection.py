@@ -323,13 +323,9 @@ class CallerConnection(asyncio.Protocol):
         self._send_decided_reply(request, reply)
 
     def _send_decided_reply(self, request: ProxiedRequest, reply: LocalReply) -> None:
-        """Send a reply that the gateway made itself after awaiting the decision service, and continue reading."""
+        """Send a reply that the gateway made itself after awaiting the decision service."""
         self._is_deciding = False
-        if request.is_ended or self.transport.is_closed:
-            return
         self._send_local_reply(request, reply)
-        self.transport.resume_reading()
-        self._advance()
 
     def _send_local_reply(self, request: ProxiedRequest, reply: LocalReply) -> None:
         """Send a reply that the gateway made itself, and finish the request.

@@ -208,7 +208,7 @@ class RequestForwarder:
     ) -> None:
         """Refund and charge in another process, then start to write the reply. Reading from the service is paused until then."""
         await self._apply_charges(admitted, head)
-        if request.is_ended or self.upstream is not upstream:
+        if self.upstream is not upstream:  # The caller has disconnected, or the service has failed.
             return
         upstream.resume_reading()
         self._write_reply(request, upstream, head, rest)

@@ -46,7 +46,7 @@ class RequestReader:
         end = data.find(b"\r\n\r\n")
         max_bytes = self._max_head_bytes
         if end < 0 or end > max_bytes:
-            if end > max_bytes or len(data) > max_bytes:
+            if len(data) > max_bytes:
                 raise BadHead(f"The head of the request is longer than {max_bytes} bytes.", 431)
             if data and data[0] not in METHOD_BYTES:
                 raise BadHead("This is not an HTTP request: it does not begin with a method.")

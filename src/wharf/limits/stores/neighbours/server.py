@@ -43,6 +43,7 @@ class CounterServer:
         self._counters = store.counters
         self._path = path
         self._server: asyncio.Server | None = None
+        self._is_closed = False
         self._plans: dict[bytes, tuple[ChargePlan, BanRules]] = {}
         self._plans_version = -1
         self._overrides: dict[str, bytes] = {}
@@ -60,6 +61,7 @@ class CounterServer:
 
     async def close(self) -> None:
         """Stop listening, remove the socket and close all connections."""
+        self._is_closed = True
         if isinstance(self._counters, TrackedCounters):
             self._counters.on_change = None
         if self._server is not None:
@@ -67,6 +69,16 @@ class CounterServer:
             self._path.unlink(missing_ok=True)
         for transport in list(self.connections):
             transport.close()
+
+    def on_connected(self, transport: asyncio.Transport) -> None:
+        """Track a new connection, or close it if the server was closed while the connection was accepted.
+
+        Otherwise the neighbour would get replies for charges that are never saved.
+        """
+        if self._is_closed:
+            transport.close()
+            return
+        self.connections.add(transport)
 
     # -- overrides of operators ---------------------------------------------------------------------------------
 
@@ -224,7 +236,7 @@ class _NeighbourConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # A stream's transport is one.
-        self._counter_server.connections.add(self._transport)
+        self._counter_server.on_connected(self._transport)
 
     def connection_lost(self, _problem: Exception | None) -> None:
         if self._transport is not None:

@@ -15,7 +15,7 @@ from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError
 
 from wharf.limits.stores.port import StoreFull, StoreUnavailable, UnsuitableStore
 from wharf.limits.stores.redis.settings import RedisKind, RedisSettings
@@ -196,7 +196,7 @@ class _translated_errors(contextlib.AbstractContextManager[None]):  # noqa: N801
 
     def __exit__(self, _error_type: Any, problem: BaseException | None, _trace: Any) -> None:
         """Raise `StoreFull` if Redis has no memory left, and `StoreUnavailable` for any other error of Redis."""
-        if isinstance(problem, OutOfMemoryError) or (isinstance(problem, ResponseError) and "OOM" in str(problem)):
+        if isinstance(problem, OutOfMemoryError):
             raise StoreFull("Redis is out of memory: nothing was charged") from problem
         if isinstance(problem, RedisError | OSError | TimeoutError):
             raise StoreUnavailable(f"Redis does not reply ({type(problem).__name__}: {problem})") from problem

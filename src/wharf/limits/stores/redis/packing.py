@@ -218,15 +218,13 @@ def merge_results(call: StoreCall, results: Sequence[tuple[CallPart, Sequence[An
     counts_before = [0] * len(call.charges)
     hits: list[tuple[int, int]] = []
     overflow_indexes: list[int] = []
-    bucket_count_before = bucket_end_ms = 0
     for part, result in results:
         for index, before in zip(part.indexes, result[2], strict=True):
             counts_before[index] = before
         hits += [(part.indexes[position], free_ms) for position, free_ms in zip(result[3], result[4], strict=True)]
         overflow_indexes += [part.indexes[position] for position in result[5]]
-        if part.has_bucket:
-            bucket_count_before, bucket_end_ms = result[6], result[7]
     hits.sort()
+    (bucket_result,) = [result for part, result in results if part.has_bucket]
     return TakeResult(
         all(result[0] for _, result in results),
         max(result[1] for _, result in results),
@@ -234,7 +232,7 @@ def merge_results(call: StoreCall, results: Sequence[tuple[CallPart, Sequence[An
         tuple(index for index, _ in hits),
         tuple(free_ms for _, free_ms in hits),
         _list_keys(call, overflow_indexes) if overflow_indexes else (),
-        bucket_count_before,
-        bucket_end_ms,
+        bucket_result[6],
+        bucket_result[7],
         max(result[8] for _, result in results),
     )
