@@ -195,12 +195,11 @@ def test_a_late_start_of_a_reply_delays_its_further_parts_only_once() -> None:
     read: list[float] = []
 
     async def send_large_body(_receive: Receive, send: Send) -> None:
-        await send_reply(send, *([bytes(65_536)] * 4))
+        await send_reply(send, *([bytes(65_536)] * 4), b"")
 
     async def scenario(peers: ClientAndServer) -> None:
         reply = await peers.get()
-        async for _ in reply.iterate_parts():
-            read.append(asyncio.get_running_loop().time())
+        read.extend([asyncio.get_running_loop().time() async for _ in reply.iterate_parts()])
 
     ClientAndServer(make_recording_app([], send_large_body), Delivery(reply_s=0.5, reply_start_s=4)).run(scenario)
 
