@@ -7,6 +7,7 @@ import uvicorn
 
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.agent.http.protocol import (
+    DISCARD_S,
     FIRST_BYTE_TIMEOUT_S,
     HEAD_TIMEOUT_S,
     MAX_HEAD_BYTES,
@@ -62,6 +63,8 @@ class Wire(asyncio.Transport):
         super().__init__({"peername": (address, 40_000), "sockname": ("127.0.0.1", 4646)})
         self.sent = b""
         self.is_closed = False
+        self.is_ended = False
+        """Whether the client sees the end of what is sent."""
         self.is_aborted = False
 
     def abort(self) -> None:
@@ -70,8 +73,14 @@ class Wire(asyncio.Transport):
     def write(self, data: bytes) -> None:  # type: ignore[override]  # only bytes are written
         self.sent += data
 
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.is_ended = True
+
     def close(self) -> None:
-        self.is_closed = True
+        self.is_ended = self.is_closed = True
 
     def is_closing(self) -> bool:
         return self.is_closed
@@ -119,13 +128,26 @@ def test_a_request_head_that_is_too_long_gets_431(head: bytes) -> None:
     async def scenario() -> None:
         protocol, wire = connect(build_limiter(1))
         for start in range(0, len(head), 65_536):
-            if not wire.is_closed:
-                protocol.data_received(head[start : start + 65_536])
+            protocol.data_received(head[start : start + 65_536])
 
-        assert wire.is_closed
+        assert wire.is_ended
+        assert wire.sent.count(b"HTTP/1.1") == 1
         assert wire.sent.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
 
     asyncio.run(scenario())
+
+
+@in_virtual_time
+async def test_the_rest_of_a_rejected_request_is_discarded_for_a_second() -> None:
+    protocol, wire = connect(build_limiter(1))
+    protocol.data_received(b"GET /" + b"a" * (MAX_REQUEST_TARGET_BYTES + 1))
+    protocol.data_received(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    before = wire.is_ended, wire.is_closed
+    await pass_time(DISCARD_S)
+
+    assert before == (True, False)
+    assert wire.is_closed
+    assert wire.sent.count(b"HTTP/1.1") == 1
 
 
 @pytest.mark.parametrize("step", [65_536, 10_000_000])
@@ -135,10 +157,10 @@ def test_a_request_line_above_its_limit_is_414(end: bytes, step: int) -> None:
         protocol, wire = connect(build_limiter(1))
         head = b"GET /" + b"a" * MAX_REQUEST_TARGET_BYTES + end
         for start in range(0, len(head), step):
-            if not wire.is_closed:
-                protocol.data_received(head[start : start + step])
+            protocol.data_received(head[start : start + step])
 
-        assert wire.is_closed
+        assert wire.is_ended
+        assert wire.sent.count(b"HTTP/1.1") == 1
         assert wire.sent.startswith(b"HTTP/1.1 414 URI Too Long\r\n")
 
     asyncio.run(scenario())
@@ -161,7 +183,7 @@ def test_a_request_over_http_1_1_without_exactly_one_host_is_400(hosts: bytes) -
         protocol, wire = connect(build_limiter(1))
         protocol.data_received(b"GET / HTTP/1.1\r\n" + hosts + b"\r\n")
 
-        assert wire.is_closed
+        assert wire.is_ended
         assert wire.sent.startswith(b"HTTP/1.1 400 Bad Request\r\n")
         assert wire.sent.endswith(b"a request over HTTP/1.1 needs exactly one Host header")
 

@@ -125,3 +125,18 @@ def test_headers_of_proxies_do_not_change_the_address_of_a_local_caller() -> Non
             return reply
 
     assert asyncio.run(test()).endswith(b"http 127.0.0.1\r\n0\r\n\r\n")
+
+
+def test_a_client_can_read_the_reply_to_a_request_line_that_is_far_too_long() -> None:
+    async def test() -> list[bytes]:
+        replies = []
+        async with serve_until_exit() as port:
+            for _ in range(5):
+                reader, writer = await asyncio.open_connection(HOST, port.number)
+                writer.write(b"GET /" + b"a" * 2_000_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+                await writer.drain()
+                replies.append(await reader.read())
+                writer.close()
+        return replies
+
+    assert [reply[:12] for reply in asyncio.run(test())] == [b"HTTP/1.1 414"] * 5

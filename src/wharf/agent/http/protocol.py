@@ -109,6 +109,9 @@ FIRST_BYTE_TIMEOUT_S: Final = 60.0
 STALLED_REPLY_TIMEOUT_S: Final = 60.0
 """How long a reply may be unsent because the client does not read. Then the connection is aborted, because closing it
 regularly would wait for the client."""
+DISCARD_S: Final = 1.0
+"""How long the rest of a rejected request is read and discarded. If a connection is closed with unread data, its client may
+lose the reply."""
 REJECTION_REPLIES_PER_S: Final = 10.0
 """How many rejected connections per second get a reply. Others are closed without one, to save work in a flood."""
 MAX_REJECTION_BURST: Final = 100.0
@@ -203,6 +206,8 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
             self._head_timer: asyncio.TimerHandle | None = None
             self._first_byte_timer: asyncio.TimerHandle | None = None
             self._stalled_timer: asyncio.TimerHandle | None = None
+            self._discard_timer: asyncio.TimerHandle | None = None
+            """Set while the rest of a rejected request is discarded."""
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
             """Accept the connection if its client may open another one. Otherwise close it, usually with a 429 reply."""
@@ -219,7 +224,7 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
 
         def data_received(self, data: bytes) -> None:
             """Parse received data, and enforce the size and the time limit of the head of a request."""
-            if self._address is None:
+            if self._address is None or self._discard_timer is not None:
                 return
             if self._first_byte_timer is not None:
                 self._first_byte_timer.cancel()
@@ -251,7 +256,7 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
 
         def _cancel_timers(self) -> None:
             """Cancel all timers of the connection."""
-            for timer in (self._head_timer, self._first_byte_timer, self._stalled_timer):
+            for timer in (self._head_timer, self._first_byte_timer, self._stalled_timer, self._discard_timer):
                 if timer is not None:
                     timer.cancel()
 
@@ -311,10 +316,18 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
                 super().send_400_response(msg)
 
         def _reply_and_close(self, status: bytes, body: bytes = b"") -> None:
-            """Send a reply with this status line and close the connection. Without a body, it repeats the status."""
-            if not self.transport.is_closing():
-                self.transport.write(_build_reply(status, body or status))
-                self.transport.close()
+            """Send a reply with this status line and close the connection. Without a body, it repeats the status.
+
+            What the client sends meanwhile is discarded, so that it can read the reply.
+            """
+            if self.transport.is_closing() or self._discard_timer is not None:
+                return
+            self.transport.write(_build_reply(status, body or status))
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+                self._discard_timer = self.loop.call_later(DISCARD_S, self.transport.close)
+            else:
+                self.transport.close()  # TLS cannot close one direction only.
 
     return LimitedProtocol
 
