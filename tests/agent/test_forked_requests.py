@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -17,6 +18,7 @@ from wharf.agent.access_control import create_rsa_key
 from wharf.agent.forked_requests import MAX_RUNNING, MAX_WAITING, ForkedRequestWorker, run_coroutine
 from wharf.cluster.api.app import Api
 from wharf.cluster.server.request_worker import RequestComputation, WorkerLane, WorkersBusy
+from wharf.cluster.server.snapshot_services import StaleSnapshot
 from wharf.cluster.server.worker_process import WorkerFailed
 from wharf.cluster.state.tables import JOBS, KEYRING, VARIABLES
 from wharf.contract.client import ClientReply
@@ -183,16 +185,20 @@ def test_a_write_that_conflicts_is_decided_again_on_the_new_state() -> None:
 
         has_interfered = False
 
-        async def _run_in_copy(self, compute: RequestComputation, catch_up_failure: Refusal | None) -> bytes | None:
+        async def _run_in_copy(
+            self, compute: RequestComputation, catch_up_failure: Refusal | None, *, cpu_limit_s: float
+        ) -> tuple[bytes | None, float]:
             if not self.has_interfered:
                 self.has_interfered = True
-                running = asyncio.ensure_future(super()._run_in_copy(compute, catch_up_failure))
+                running = asyncio.ensure_future(
+                    super()._run_in_copy(compute, catch_up_failure, cpu_limit_s=cpu_limit_s)
+                )
                 await asyncio.sleep(0)  # The copy is made in the first step.
                 small = Api(self._server)
                 data = json.dumps({"Job": a_large_job(Meta={})}).encode()
                 await send_raw(small, "PUT", "/v1/jobs", headers={"content-length": str(len(data))}, body=data)
                 return await running
-            return await super()._run_in_copy(compute, catch_up_failure)
+            return await super()._run_in_copy(compute, catch_up_failure, cpu_limit_s=cpu_limit_s)
 
     async def scenario(target: Target) -> None:
         reply = await send(target, "PUT", "/v1/jobs", {"Job": a_large_job()})
@@ -227,6 +233,34 @@ def test_a_copy_that_dies_or_fails_is_reported() -> None:
         with pytest.raises(WorkerFailed, match="ValueError: unexpected"):
             await run_in_worker(fail)(target)
         assert death.value.code is RefusalCode.UNAVAILABLE
+
+    with_target(scenario)
+
+
+def test_all_attempts_of_a_request_share_one_cpu_limit() -> None:
+    """The first attempt uses more than half of the limit, and another write comes first."""
+
+    async def compute_until_stale() -> bytes:
+        began_s = time.process_time()
+        while time.process_time() < began_s + 0.3:
+            pass
+        raise StaleSnapshot
+
+    copies: list[int] = []
+
+    class CountingWorker(ForkedRequestWorker):
+        async def _run_in_copy(
+            self, compute: RequestComputation, catch_up_failure: Refusal | None, *, cpu_limit_s: float
+        ) -> tuple[bytes | None, float]:
+            copies.append(0)
+            return await super()._run_in_copy(compute, catch_up_failure, cpu_limit_s=cpu_limit_s)
+
+    async def scenario(target: Target) -> None:
+        worker = CountingWorker(target.server.server, cpu_limit_s=0.5)
+        with pytest.raises(Refusal, match="2 attempts conflicted with other writes") as refused:
+            await worker.run(compute_until_stale, lane=WorkerLane.USER)
+
+        assert (len(copies), refused.value.code) == (2, RefusalCode.CONFLICT)
 
     with_target(scenario)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.bounded_work.large_records import iter_large_reads, store_large_records
 from tests.bounded_work.measured_loop import run_measured_alone
 from tests.bounded_work.probe import Findings, open_probe
 from tests.bounded_work.worst_requests import BODY_ENDPOINTS, WorstRequest, iter_body_requests, iter_parameter_requests
@@ -90,3 +91,35 @@ async def send_large_valid_job(name: str) -> Findings:
 @pytest.mark.parametrize("name", large_valid_jobs() if IS_FULL_RUN else ("1,000 groups", "90,000 Meta entries"))
 def test_a_large_valid_job_holds_no_event_loop(name: str) -> None:
     require_no_problem(run_measured_alone(send_large_valid_job, name))
+
+
+JOBS = ("groups", "tasks", "meta", "texts", "config", "actions")
+LARGE_READ_STEP = 1 if IS_FULL_RUN else 5
+"""Every how many of the reads of large records are sent."""
+
+
+async def send_large_reads(job_ids: Sequence[str], versions: int) -> Findings:
+    async with open_probe() as probe:
+        ids = await store_large_records(probe.target.port, job_ids, versions=versions)
+        for request in islice(iter_large_reads(ids), 0, None, LARGE_READ_STEP):
+            cost = await probe.measure(request)
+            assert cost.status in (200, 404), f"{request}: {cost}"
+        return probe.findings
+
+
+@pytest.mark.parametrize("job_ids", [(name,) for name in JOBS] if IS_FULL_RUN else [("groups", "texts")], ids=" ".join)
+def test_no_read_of_a_large_record_holds_the_event_loop(job_ids: Sequence[str]) -> None:
+    require_no_problem(run_measured_alone(send_large_reads, job_ids, versions=2))
+
+
+def test_a_repeated_read_is_not_answered_from_a_cache() -> None:
+    first, repeated = run_measured_alone(measure_a_read_twice)
+
+    assert repeated > first / 3
+
+
+async def measure_a_read_twice() -> tuple[float, float]:
+    async with open_probe() as probe:
+        ids = await store_large_records(probe.target.port, ("texts",), versions=1)
+        request = WorstRequest("job.read", "a large job", "GET", f"/v1/job/{ids['job_id'][0]}")
+        return (await probe.measure(request)).loop_cpu_s, (await probe.measure(request)).loop_cpu_s

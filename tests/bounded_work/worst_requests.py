@@ -62,6 +62,9 @@ class WorstRequest(msgspec.Struct, frozen=True):
     method: str
     target: str
     build_body: Callable[[], bytes] = bytes
+    accept_encoding: str = ""
+    cpu_limit_s: float = 0.0
+    """The documented CPU budget of the request, if it is not that of all requests."""
 
     def __str__(self) -> str:
         return f"{self.endpoint}: {self.name}"

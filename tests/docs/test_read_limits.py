@@ -20,7 +20,8 @@ PAGE = " ".join((Path(__file__).parents[2] / "docs" / "read-limits.md").read_tex
     "statement",
     [
         f"| evaluate the filter of a list or of a deletion | {ReadLimits().filter_cpu_s:g} s |",
-        f"| build, encode and compress a list; search | {ReadLimits().list_cpu_s:g} s |",
+        f"| build, encode and compress a list or a large record; search | {ReadLimits().list_cpu_s:g} s |",
+        f"| compare the versions of a job; parse the rules of policies | {ReadLimits().view_cpu_s:g} s |",
         f"{MAX_OFF_LOOP_REQUESTS} requests at a time",
         f"{SLICE_S * 1_000:g} ms at a time",
         f"more than {MAX_STEPS_ON_LOOP:,} steps for one record",
@@ -46,3 +47,4 @@ def test_the_default_settings_are_the_default_limits() -> None:
 
     assert settings.max_filter_cpu.seconds == limits.filter_cpu_s
     assert settings.max_list_cpu.seconds == limits.list_cpu_s
+    assert settings.max_view_cpu.seconds == limits.view_cpu_s

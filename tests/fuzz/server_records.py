@@ -57,8 +57,13 @@ class JsonClient:
 
     def all_placed(self) -> list[dict[str, Any]]:
         """Return the allocations once all jobs are placed, else an empty list. Blocks until the reply."""
-        found: list[dict[str, Any]] = self._send_json("GET", "/v1/allocations", None, {})
+        found = self.read("/v1/allocations")
         return found if len(found) >= 4 else []
+
+    def read(self, path: str) -> list[dict[str, Any]]:
+        """Return the decoded list. Blocks until the reply."""
+        found: list[dict[str, Any]] = self._send_json("GET", path, None, {})
+        return found
 
     def _send_json(self, method: str, path: str, body: object, headers: dict[str, str]) -> Any:
         """Send a request and return the decoded reply. Raises `AssertionError` if it is refused."""

@@ -28,7 +28,7 @@ from wharf.cluster.server.security.access_services import FirstKeyMissing
 from wharf.cluster.server.server import Server
 from wharf.cluster.server.snapshot_services import Snapshot, StaleSnapshot, use_snapshot_services
 from wharf.cluster.server.worker_process import WorkerFailed
-from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason, invalid_request
+from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
 
 T = TypeVar("T")
 
@@ -44,6 +44,8 @@ COMPUTE_TIMEOUT_S: Final = 10.0
 """How long a copy may compute without a message. On a busy machine it takes longer than its CPU time."""
 MAX_MESSAGE_BYTES: Final = 256_000_000
 """Protects the memory of the api process against data that is not of this protocol."""
+MIN_ATTEMPT_CPU_S: Final = 0.01
+"""A request that conflicted with other writes is not executed again with less CPU time than this."""
 RANDOM_SEED_BYTES: Final = 16
 """Each copy gets a random seed of its own. Otherwise all copies would make the same ids."""
 RETRIES_PER_S: Final = 4
@@ -165,25 +167,39 @@ class ForkedRequestWorker:
         self._lanes = {lane: _Lane(lane) for lane in WorkerLane}
 
     async def run(self, compute: RequestComputation, *, lane: WorkerLane) -> bytes:
-        """Return the result of `compute`, executed in a copy of this process.
+        """Return the result of `compute`, executed in a copy of this process. All attempts share one CPU limit.
 
         Raises `WorkersBusy`, a `Refusal` if the copy uses too much CPU time or cannot be made, or `WorkerFailed`.
         """
         async with self._lanes[lane].enter():
-            for _ in range(MAX_ATTEMPTS):
+            remaining_s = self._cpu_limit_s
+            for attempt in range(1, MAX_ATTEMPTS + 1):
                 try:
                     # The copy must see every write that was acknowledged before the request.
                     await self._server.writer.catch_up()
                     failure = None
                 except Refusal as refusal:
                     failure = refusal  # Most requests need no current state.
-                result = await self._run_in_copy(compute, failure)
+                try:
+                    result, used_s = await self._run_in_copy(compute, failure, cpu_limit_s=remaining_s)
+                except _CpuLimitExceeded as refusal:
+                    if attempt > 1:  # The first attempts were within the limit, so conflicts are the cause.
+                        raise build_contention_refusal(attempt) from refusal
+                    raise
                 if result is not None:
                     return result
+                remaining_s -= used_s
+                if remaining_s < MIN_ATTEMPT_CPU_S:
+                    raise build_contention_refusal(attempt)
             raise build_contention_refusal()
 
-    async def _run_in_copy(self, compute: RequestComputation, catch_up_failure: Refusal | None) -> bytes | None:
-        """Return the result of one copy; `None` if it must be executed again: another write or a first key came first."""
+    async def _run_in_copy(
+        self, compute: RequestComputation, catch_up_failure: Refusal | None, *, cpu_limit_s: float
+    ) -> tuple[bytes | None, float]:
+        """Return the result of one copy, and its CPU time. The kernel ends it at `cpu_limit_s`.
+
+        The result is `None` if the request must be executed again: another write or a first key came first.
+        """
         random_seed = self._server.world.token_bytes(RANDOM_SEED_BYTES)
         own_end, copy_end = socket.socketpair()
         try:
@@ -194,25 +210,24 @@ class ForkedRequestWorker:
             text = f"cannot start a worker process: {error.strerror}; retry in a few seconds"
             raise Refusal(RefusalCode.UNAVAILABLE, text) from error
         if pid == 0:
-            _serve_in_copy(
-                self._server, compute, copy_end, catch_up_failure, random_seed, cpu_limit_s=self._cpu_limit_s
-            )
+            _serve_in_copy(self._server, compute, copy_end, catch_up_failure, random_seed, cpu_limit_s=cpu_limit_s)
         copy_end.close()
         conversation = _Conversation(self._server)
         is_reaped = False
         try:
             try:
-                return await conversation.hold(own_end)
+                result = await conversation.hold(own_end)
             except (asyncio.IncompleteReadError, ConnectionError):
                 is_reaped = True
-                exit_code = await _reap(pid)
+                exit_code, _ = await _reap(pid)
                 raise self._build_death_refusal(exit_code, has_acted=conversation.has_acted) from None
         finally:
             if not is_reaped:
                 # The copy is not reaped yet, so its process id cannot belong to another process.
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-                await _reap(pid)
+                _, used_s = await _reap(pid)
+        return result, used_s
 
     def _build_death_refusal(self, exit_code: int, *, has_acted: bool) -> Refusal:
         """Return the refusal for a request whose copy ended without a result. `has_acted`: it wrote or called before."""
@@ -220,18 +235,23 @@ class ForkedRequestWorker:
             text = "the worker process ended after a write; check the current state before you retry"
             return Refusal(RefusalCode.OUTCOME_UNKNOWN, text)
         if exit_code == -signal.SIGPROF:
-            return invalid_request(
+            return _CpuLimitExceeded(
+                RefusalCode.INVALID,
                 f"the request needs more than {self._cpu_limit_s:g} s of CPU time, the limit of one request "
-                "(api.max_request_cpu); send a smaller body, or divide it into several requests"
+                "(api.max_request_cpu); send a smaller body, or divide it into several requests",
             )
         return Refusal(RefusalCode.UNAVAILABLE, "the worker process ended before its reply; retry")
 
 
-async def _reap(pid: int) -> int:
-    """Wait for the end of a copy and return its exit code, negative for a signal."""
+class _CpuLimitExceeded(Refusal):
+    """The refusal of a request whose copy used too much CPU time."""
+
+
+async def _reap(pid: int) -> tuple[int, float]:
+    """Wait for the end of a copy. Return its exit code, negative for a signal, and its CPU time in seconds."""
     # Wait on a thread: the kernel takes some time to release the memory of the copy.
-    _, status = await asyncio.shield(asyncio.to_thread(os.waitpid, pid, 0))
-    return os.waitstatus_to_exitcode(status)
+    _, status, usage = await asyncio.shield(asyncio.to_thread(os.wait4, pid, 0))
+    return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
 
 
 class _Conversation:

@@ -174,7 +174,12 @@ def _check_tls(settings: AgentSettings) -> RuleViolations:
 
 def _check_read_limits(settings: AgentSettings) -> RuleViolations:
     """Check that the CPU limits of reads leave time for reads of the usual size, and stop endless ones."""
-    limits = (("max_filter_cpu", settings.api.max_filter_cpu), ("max_list_cpu", settings.api.max_list_cpu))
+    api = settings.api
+    limits = (
+        ("max_filter_cpu", api.max_filter_cpu),
+        ("max_list_cpu", api.max_list_cpu),
+        ("max_view_cpu", api.max_view_cpu),
+    )
     for key, limit in limits:
         if not MIN_READ_CPU_S <= limit.seconds <= MAX_READ_CPU_S:
             yield ("api", key), f'expected {MIN_READ_CPU_S:g} to {MAX_READ_CPU_S:g} s, given "{limit}"'

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from tests.builders import a_group, a_job, a_task, admitted
 from tests.cluster.api.access import an_operator
+from tests.kit.api_client import ApiClient
 from tests.kit.cluster import OneServer
 from tests.kit.exchange import build_scope
 from tests.kit.loop_holds import LoopHolds, MeasuredCluster, MeasuredWorld, measure_holds
@@ -25,7 +26,15 @@ from wharf.cluster.server.cpu_budget import (
     ReadLimits,
     SlicedWork,
 )
-from wharf.cluster.state.tables import ALLOCATIONS, EVALUATIONS, JOB_VERSIONS, JOBS, NODES, SERVICES, VARIABLES
+from wharf.cluster.state.tables import (
+    ALLOCATIONS,
+    EVALUATIONS,
+    JOB_VERSIONS,
+    JOBS,
+    NODES,
+    SERVICES,
+    VARIABLES,
+)
 from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus
 from wharf.contract.model.evaluations import EvaluationStatus
 from wharf.contract.model.jobs.job import Job, JobStatus
@@ -438,3 +447,42 @@ async def test_a_request_that_finds_the_thread_busy_gets_503_and_may_return() ->
 
     assert (refused.status, refused.headers["retry-after"]) == (503, "5")
     assert later.ids == []
+
+
+async def store_versions(server: OneServer, *, groups: int) -> None:
+    """Store two versions of a job, with a difference in every group."""
+    for priority in (1, 2):
+        many = [a_group(f"group{n}", a_task("server", env={"P": f"{priority}"})) for n in range(groups)]
+        await ApiClient(server).put("/v1/jobs", {"Job": a_job("big", *many, priority=priority)})
+
+
+@in_virtual_time
+async def test_differences_of_versions_that_use_their_cpu_time_are_refused_with_advice() -> None:
+    async with MeasuredCluster() as cluster:
+        server = await cluster.a_server()
+        await store_versions(server, groups=60)
+        allowed, _ = await send(server, "/v1/job/big/versions", "diffs=true")
+        server.server.read_limits = ReadLimits(view_cpu_s=0.002)
+
+        refused, _ = await send(server, "/v1/job/big/versions", "diffs=true&diff_version=0")
+        versions, _ = await send(server, "/v1/job/big/versions")
+
+    assert len(json.loads(allowed.body)["Diffs"][0]["TaskGroups"]) == 60
+    assert (refused.status, versions.status) == (400, 200)
+    assert refused.body == (
+        b"the request used more than 0.002 s of CPU time (api.max_view_cpu): read the versions without `diffs`, delete tags "
+        b"of versions that are not needed, or set `job_tracked_versions` lower"
+    )
+
+
+@in_virtual_time
+async def test_policies_that_use_their_cpu_time_are_refused_with_advice() -> None:
+    async with MeasuredCluster() as cluster:
+        operator = await an_operator(cluster)
+        rules = "".join(f'namespace "{n}" {{ policy = "read" }}\n' for n in range(300))
+        await operator.policy("large", rules)
+        operator.server.server.read_limits = ReadLimits(view_cpu_s=0.001)
+
+        status, text = await operator.get("/v1/acl/policy/large")
+
+    assert (status, "(api.max_view_cpu): divide the policy into several" in text) == (400, True)

@@ -88,7 +88,9 @@ def build_server(context: ProcessContext) -> Server:
         min_query_bytes=search.min_term_length,
     )
     server.read_limits = ReadLimits(
-        filter_cpu_s=settings.api.max_filter_cpu.seconds, list_cpu_s=settings.api.max_list_cpu.seconds
+        filter_cpu_s=settings.api.max_filter_cpu.seconds,
+        list_cpu_s=settings.api.max_list_cpu.seconds,
+        view_cpu_s=settings.api.max_view_cpu.seconds,
     )
     context.set_facts(lambda: collect_facts(server))
     tune_garbage_collector()

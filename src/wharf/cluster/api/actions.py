@@ -9,11 +9,13 @@ from wharf.cluster.api.handler_table import build_action_handlers
 from wharf.cluster.api.idempotency import IDEMPOTENCY_HEADER, IdempotentExecutor
 from wharf.cluster.api.off_loop import OffLoopExecutor, needs_worker
 from wharf.cluster.api.relay.authoritative import relay_to_authoritative_region, should_relay_write
-from wharf.cluster.api.replies.encoding import ReplyBody, encode_body
+from wharf.cluster.api.replies.encoding import ReplyBody
+from wharf.cluster.api.replies.pieces import encode_in_slices
 from wharf.cluster.api.replies.sender import JSON_HEADER, HttpReply
 from wharf.cluster.api.requests.parameters import is_pretty
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionResult, EncodedBody, StreamedBody
+from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.server import Server
 from wharf.contract.wire.endpoint_table import EndpointKind
 
@@ -57,10 +59,11 @@ class ActionExecutor:
             result = await self._off_loop.run_action(request, lambda: handler(request))
         else:
             result = await handler(request)
-        return build_action_reply(result, is_pretty=is_pretty(request.query))
+        work = SlicedWork(self._server.world, self._server.off_loop, self._server.read_limits.make_list_budget())
+        return await build_action_reply(result, work, is_pretty=is_pretty(request.query))
 
 
-def build_action_reply(result: ActionResult, *, is_pretty: bool) -> HttpReply:
+async def build_action_reply(result: ActionResult, work: SlicedWork, *, is_pretty: bool) -> HttpReply:
     """Return the HTTP reply of a handler's result, with the log index as a header if the result has one."""
     headers: HeaderList = [*result.headers]
     if result.index:
@@ -69,10 +72,13 @@ def build_action_reply(result: ActionResult, *, is_pretty: bool) -> HttpReply:
         case None:
             return HttpReply(result.status, headers)
         case EncodedBody(data, content_type, is_indented):
+            content_header = (b"content-type", content_type.encode())
+            body = ReplyBody((data,))
             if content_type == "application/json" and is_pretty and not is_indented:
-                data = msgspec.json.format(data, indent=4) + b"\n"
-            return HttpReply(result.status, [(b"content-type", content_type.encode()), *headers], ReplyBody((data,)))
+                body = await encode_in_slices(msgspec.Raw(data), work, is_pretty=True)
+            return HttpReply(result.status, [content_header, *headers], body)
         case StreamedBody():
             return HttpReply(result.status, headers, result.body)
         case value:
-            return HttpReply(result.status, [JSON_HEADER, *headers], encode_body(value, is_pretty=is_pretty))
+            body = await encode_in_slices(value, work, is_pretty=is_pretty)
+            return HttpReply(result.status, [JSON_HEADER, *headers], body)

@@ -6,7 +6,6 @@ the same rights share one evaluation and one encoded body.
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 from urllib.parse import quote
 
@@ -23,7 +22,8 @@ from wharf.cluster.api.lists.listing import Listing
 from wharf.cluster.api.off_loop import OffLoopExecutor, needs_worker
 from wharf.cluster.api.pacing import ReplyPacer, RequestPacer
 from wharf.cluster.api.replies.cors import list_cors_methods
-from wharf.cluster.api.replies.encoding import EMPTY_REPLY_BODY, RECORDS_PER_CHECK, ReplyBody, encode_body, indent_body
+from wharf.cluster.api.replies.encoding import EMPTY_REPLY_BODY, RECORDS_PER_CHECK, HeldReply, encode_body
+from wharf.cluster.api.replies.pieces import LightRecords, encode_deferred, encode_in_slices
 from wharf.cluster.api.replies.sender import JSON_HEADER, HttpReply, build_refusal_reply
 from wharf.cluster.api.replies.shared import (
     EncodedRead,
@@ -36,6 +36,7 @@ from wharf.cluster.api.requests.parameters import QueryOptions, is_pretty, parse
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.requests.targets import RequestTarget
 from wharf.cluster.api.results import BrainQuery, DeferredValue, RecordList, SlicedValue
+from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
@@ -75,6 +76,7 @@ class ReadExecutor:
         self.handlers = build_read_handlers(server)
         self._filters = ListFilters(server.replica, JOINED_FIELD_READERS)
         self._shared_replies = SharedReplyCache()
+        self._light_records = LightRecords()
         self._node_pacer = ReplyPacer(node_requests)
         self.list_encoder = ListEncoder(server, self._filters, self._shared_replies)
 
@@ -254,7 +256,7 @@ class ReadExecutor:
         result = shared.result
         if isinstance(result, Listing):
             return await self.list_encoder.encode(shared, result, is_pretty=is_pretty)
-        if type(result.value) in BUILT_VALUES and not _is_short_list(result.value):
+        if self._takes_long(result.value):
             task = shared.encoding_tasks.get(is_pretty)
             if task is None:
                 building = self._build_and_encode(shared, result, is_pretty=is_pretty)
@@ -266,30 +268,39 @@ class ReadExecutor:
             value = result.value
             if type(value) is RecordList:
                 value = [value.build_view(record) for record in value.records]
-            body = encode_body(value)
-            if is_pretty:
-                body = await indent_body(body, self.list_encoder.make_work())
-            encoded = EncodedRead(result.index, body)
+            encoded = EncodedRead(result.index, encode_body(value, is_pretty=is_pretty))
         return self._shared_replies.store_encoded(shared, encoded, is_pretty=is_pretty)
+
+    def _takes_long(self, value: object) -> bool:
+        """Return whether the value is built or encoded in several steps."""
+        if type(value) is RecordList:
+            return not self._is_short_list(value)
+        return type(value) in BUILT_VALUES or not self._light_records.is_light(value)
+
+    def _is_short_list(self, record_list: RecordList) -> bool:
+        """Return whether the list is encoded in one step."""
+        records = record_list.records
+        is_short = record_list.is_view_small and len(records) <= RECORDS_PER_CHECK
+        return is_short and all(map(self._light_records.is_light, records))
 
     async def _build_and_encode(self, shared: SharedReply, result: ReadResult, *, is_pretty: bool) -> EncodedRead:
         """Build a value that takes long, in slices, on a thread or in the scheduler process, and return it encoded."""
-        server, value = self._server, result.value
+        server, value, work = self._server, result.value, self.list_encoder.make_work()
         try:
             if isinstance(value, RecordList):
                 body = await self.list_encoder.encode_records(value, is_pretty=is_pretty)
             elif isinstance(value, DeferredValue):
-                body = await server.off_loop.run(partial(_encode_deferred, value, is_pretty=is_pretty))
+                budget = server.read_limits.make_view_budget(value.limit_advice)
+                work = SlicedWork(server.world, server.off_loop, budget)
+                body = await encode_deferred(value.build, work, is_pretty=is_pretty)
             else:
+                await server.off_loop.turns.begin()
                 if isinstance(value, SlicedValue):
-                    body = encode_body(await value.build(self.list_encoder.make_work()))
-                else:
-                    assert isinstance(value, BrainQuery)
-                    body = encode_body(
-                        await server.leader.call_member(server.identity.member_id, value.method, value.request)
-                    )
-                if is_pretty:
-                    body = await indent_body(body, self.list_encoder.make_work())
+                    value = await value.build(work)
+                elif isinstance(value, BrainQuery):
+                    value = await server.leader.call_member(server.identity.member_id, value.method, value.request)
+                held = HeldReply(self.list_encoder.reply_memory)
+                body = await encode_in_slices(value, work, held, is_pretty=is_pretty)
         finally:
             # After a failure the next caller must start again, not wait for the failed task.
             shared.encoding_tasks.pop(is_pretty, None)
@@ -321,13 +332,3 @@ class ReadExecutor:
         if encoded.next_token:
             headers.append((b"x-cluster-nexttoken", quote(encoded.next_token, safe=TOKEN_SAFE_CHARACTERS).encode()))
         return HttpReply(200, [JSON_HEADER, *headers], encoded.body or EMPTY_REPLY_BODY)
-
-
-def _is_short_list(value: object) -> bool:
-    """Return whether the value is a list that is encoded in one step."""
-    return type(value) is RecordList and len(value.records) <= RECORDS_PER_CHECK
-
-
-def _encode_deferred(deferred: DeferredValue, *, is_pretty: bool) -> ReplyBody:
-    """Build and encode a value. Runs off the event loop."""
-    return encode_body(deferred.build(), is_pretty=is_pretty)

@@ -37,6 +37,8 @@ class RecordList(msgspec.Struct, frozen=True):
     records: Sequence[Any]
     build_view: Callable[[Any], object] = return_record
     """Returns the list item of a record."""
+    is_view_small: bool = False
+    """Whether the view of a small record is small, because it holds no other records. Otherwise each view is measured."""
 
 
 class SlicedValue(msgspec.Struct, frozen=True):
@@ -46,12 +48,15 @@ class SlicedValue(msgspec.Struct, frozen=True):
 
 
 class DeferredValue(msgspec.Struct, frozen=True):
-    """A read result that takes long to build. It is built off the event loop when the reply is encoded.
+    """A read result that takes long to build. It is built and encoded off the event loop, within `api.max_view_cpu`.
 
-    `build` must read only records that it was given: the replica changes meanwhile. Callers with the same query share it.
+    `build` must read only records that it was given: the replica changes meanwhile. It is passed a function that returns
+    whether the CPU budget is used up, and then returns early with any value. Callers with the same query share it.
     """
 
-    build: Callable[[], object]
+    build: Callable[[Callable[[], bool]], object]
+    limit_advice: str
+    """What a caller can do who exceeds the budget, for the text of the refusal."""
 
 
 class BrainQuery(msgspec.Struct, frozen=True):

@@ -69,6 +69,13 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
             "request is refused with status 400 (docs/read-limits.md).",
         ),
     ] = Duration(30 * SECOND)
+    max_view_cpu: Annotated[
+        Duration,
+        SettingInfo(
+            "The maximum CPU time that one request may use to compute a reply from records, such as the differences of "
+            "job versions. Beyond it, the request is refused with status 400 (docs/read-limits.md).",
+        ),
+    ] = Duration(5 * SECOND)
     max_request_cpu: Annotated[
         Duration,
         SettingInfo(

@@ -30,7 +30,9 @@ class ReadLimits(msgspec.Struct, frozen=True, kw_only=True):
     filter_cpu_s: float = 1.0
     """To evaluate its filter. The setting is `api.max_filter_cpu`."""
     list_cpu_s: float = 30.0
-    """To build and encode a list, or to search. The setting is `api.max_list_cpu`."""
+    """To build and encode a list or a large record, or to search. The setting is `api.max_list_cpu`."""
+    view_cpu_s: float = 5.0
+    """To compute a reply from records, such as the differences of versions. The setting is `api.max_view_cpu`."""
 
     def make_filter_budget(self) -> "CpuBudget":
         """Return the budget of a filter."""
@@ -46,6 +48,13 @@ class ReadLimits(msgspec.Struct, frozen=True, kw_only=True):
             self.list_cpu_s,
             f"the request used more than {self.list_cpu_s:g} s of CPU time (api.max_list_cpu): "
             "read pages with per_page, or select fewer records",
+        )
+
+    def make_view_budget(self, advice: str) -> "CpuBudget":
+        """Return the budget of a reply that is computed from records. `advice`: what the caller can do instead."""
+        return CpuBudget(
+            self.view_cpu_s,
+            f"the request used more than {self.view_cpu_s:g} s of CPU time (api.max_view_cpu): {advice}",
         )
 
 

@@ -5,21 +5,32 @@ read-only maps. They need no more memory than their bytes, and are written again
 """
 
 from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 V = TypeVar("V")
 
 
+_last_read: tuple[object, Mapping[str, object]] = (None, {})
+"""The map whose item was read last, and its decoded values."""
+
+
 class PackedMap(Mapping[str, V]):
-    """A read-only map that is stored as bytes. Every read decodes all of it; for several reads convert it to a dict."""
+    """A read-only map that is stored as bytes. Every read decodes all of it, except that `map[key]` uses the map that the last
+    such read of any map decoded: `dict(map)` reads each key by itself.
+    """
 
     __slots__ = ("_data", "_decode")
 
     def __init__(self, data: bytes, decode: Callable[[bytes], dict[str, V]]) -> None:
         self._data = data
         self._decode = decode
+
+    @property
+    def size(self) -> int:
+        """The size of the stored bytes."""
+        return len(self._data)
 
     def unpack(self) -> dict[str, V]:
         """Return the decoded map. Raises `DamagedRecord` if the bytes cannot be decoded."""
@@ -30,7 +41,12 @@ class PackedMap(Mapping[str, V]):
         return msgspec.Raw(self._data)
 
     def __getitem__(self, name: str) -> V:
-        return self.unpack()[name]
+        global _last_read
+        last_map, values = _last_read
+        if last_map is not self:
+            values = self.unpack()
+            _last_read = (self, values)
+        return cast(V, values[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.unpack())

@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from wharf.cluster.api.handlers.allocations.records import build_allocation_stub
+from wharf.cluster.api.handlers.allocations.records import build_lazy_allocation_stub
 from wharf.cluster.api.lists.listing import Listing, list_by_creation
 from wharf.cluster.api.lists.pages import ListPage
 from wharf.cluster.api.requests.parameters import QueryOptions
@@ -113,7 +113,7 @@ def list_evaluation_allocations(replica: Replica, request: Request, _options: Qu
         request.require_permission(namespace=evaluation.namespace)
     placed = sort_by_creation(replica.list_by_index(ALLOCATIONS_OF_EVALUATION, eval_id))
     readable = [each for each in placed if evaluation is not None or request.has_permission(namespace=each.namespace)]
-    stubs = RecordList(readable, partial(build_allocation_stub, replica))
+    stubs = RecordList(readable, partial(build_lazy_allocation_stub, replica), is_view_small=True)
     return ReadResult(stubs, replica.get_last_change(ALLOCATIONS), [watch_index(ALLOCATIONS_OF_EVALUATION, eval_id)])
 
 

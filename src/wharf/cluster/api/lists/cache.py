@@ -186,10 +186,12 @@ class CachedList:
             encoded_records: list[bytes] = []
             size = 0
             work.restart()
-            for start in range(0, len(records), RECORDS_PER_CHECK):
-                await pause_if_due(work, start)
-                batch = records[start : start + RECORDS_PER_CHECK]
-                encoded = encode_records(batch)
+            position = 0
+            while position < len(records):
+                await pause_if_due(work, position)
+                encoded = encode_records(records[position : position + RECORDS_PER_CHECK])
+                batch = records[position : position + len(encoded)]
+                position += len(encoded)
                 encoded_records += encoded
                 positions += [self._spec.get_position(self._spec.table.get_key(record), record) for record in batch]
                 size += sum(map(len, encoded))
@@ -256,7 +258,13 @@ class CachedList:
                 for start in range(0, len(changes), RECORDS_PER_CHECK):
                     await pause_if_due(work, start)
                     batch = changes[start : start + RECORDS_PER_CHECK]
-                    encoded_records = iter(encode_records([record for _, record in batch if record is not None]))
+                    records = [record for _, record in batch if record is not None]
+                    encoded: list[bytes] = []
+                    while len(encoded) < len(records):
+                        if encoded and work.is_slice_over():
+                            await work.pause()
+                        encoded += encode_records(records[len(encoded) :])
+                    encoded_records = iter(encoded)
                     for position, record in batch:
                         self._update_position(position, None if record is None else next(encoded_records))
                 if self._body is not None and not changes:

@@ -16,10 +16,11 @@ from wharf.cluster.api.replies.encoding import (
     ListBodyCache,
     ReplyBody,
     ReplyMemory,
-    encode_body,
+    encode_batch,
     encode_json,
     encode_list,
 )
+from wharf.cluster.api.replies.pieces import LazyList, encode_in_slices
 from wharf.cluster.api.replies.shared import (
     EncodedRead,
     SharedReply,
@@ -86,14 +87,12 @@ class ListEncoder:
 
     async def encode_records(self, record_list: RecordList, *, is_pretty: bool) -> ReplyBody:
         """Return all records of a list that has no pages and no filter, encoded in slices."""
-        build_view = record_list.build_view
-        return await encode_list(
-            record_list.records,
-            lambda records: [encode_json(build_view(record)) for record in records],
-            self.make_work(),
-            HeldReply(self.reply_memory),
-            is_pretty=is_pretty,
-        )
+        views = LazyList(lambda: map(record_list.build_view, record_list.records))
+        return await self.encode_value(views, is_pretty=is_pretty)
+
+    async def encode_value(self, value: object, *, is_pretty: bool) -> ReplyBody:
+        """Return a value as JSON, encoded in slices if it is large."""
+        return await encode_in_slices(value, self.make_work(), HeldReply(self.reply_memory), is_pretty=is_pretty)
 
     def _build_tests(self, listing: Listing[Any], shared: SharedReply) -> list[RecordTest]:
         """Return the tests that a record must pass to be listed, in the order in which they are applied.
@@ -159,7 +158,7 @@ class ListEncoder:
         if listing.prepare_view is not None:
             listing = replace(listing, build_view=await listing.prepare_view(self.make_work()))
         if listing.build_reply is not None:
-            body = encode_body(listing.build_reply(records), is_pretty=is_pretty)
+            body = await self.encode_value(listing.build_reply(records), is_pretty=is_pretty)
         else:
             encode, held = self._build_encoder(listing), HeldReply(self.reply_memory)
             body = await encode_list(records, encode, self.make_work(), held, is_pretty=is_pretty)
@@ -209,15 +208,15 @@ class ListEncoder:
         cache_name, cache = listing.cache_name, self._encoded_records
         build_view, get_dependency = listing.build_view, listing.get_dependency
         if not cache_name:
-            return lambda records: [encode_json(build_view(record)) for record in records]
+            return lambda records: encode_batch(records, lambda record: encode_json(build_view(record)))
 
         def encode_records(records: Sequence[Any]) -> list[bytes]:
             dependencies = [None] * len(records) if get_dependency is None else list(map(get_dependency, records))
             cached = cache.get_all(cache_name, records, dependencies)
-            return [
-                encode_record(record, dependency) if data is None else data
-                for data, record, dependency in zip(cached, records, dependencies, strict=True)
-            ]
+            return encode_batch(
+                zip(cached, records, dependencies, strict=True),
+                lambda item: encode_record(item[1], item[2]) if item[0] is None else item[0],
+            )
 
         def encode_record(record: Any, dependency: object) -> bytes:
             data = encode_json(build_view(record))

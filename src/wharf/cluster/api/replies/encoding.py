@@ -9,12 +9,14 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from wharf.cluster.server.cpu_budget import LoopTurns, SlicedWork
 from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
+
+T = TypeVar("T")
 
 COMPRESSION_LEVEL: Final = 1
 """The fastest level: a list shrinks to a tenth; higher levels save little more for several times the CPU time."""
@@ -79,6 +81,8 @@ _decode_elements: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 RECORDS_PER_CHECK: Final = 25
 """Records encoded before the CPU time is checked, because single records may be large."""
+BATCH_BYTES: Final = 64 * 1024
+"""Encoded bytes after which the CPU time is checked, also within `RECORDS_PER_CHECK`."""
 BODY_CHUNK_BYTES: Final = 256 * 1024
 MAX_CACHED_RECORD_BYTES: Final = 64 * 1024 * 1024
 MAX_CACHED_BODY_BYTES: Final = 64 * 1024 * 1024
@@ -183,26 +187,7 @@ def encode_body(value: object, *, is_pretty: bool = False) -> ReplyBody:
     return ReplyBody((msgspec.json.format(data, indent=4) + b"\n" if is_pretty else data,))
 
 
-async def indent_body(body: ReplyBody, work: SlicedWork) -> ReplyBody:
-    """Return a JSON body of one chunk indented. A large body is indented in slices."""
-    chunks: list[bytes] = []
-    parts: list[bytes] = []
-    size = 0
-    if body.size > INDENTED_BYTES_PER_STEP:
-        work.restart()
-    for part in _iterate_indented(body.chunks[0], depth=0):
-        parts.append(part)
-        size += len(part)
-        if size > BODY_CHUNK_BYTES:
-            chunks.append(b"".join(parts))
-            parts, size = [], 0
-        if body.size > INDENTED_BYTES_PER_STEP and work.is_slice_over():
-            await work.pause()
-    chunks.append(b"".join((*parts, b"\n")))
-    return ReplyBody(chunks)
-
-
-def _iterate_indented(data: bytes, *, depth: int) -> Iterator[bytes]:
+def iterate_indented(data: bytes, *, depth: int) -> Iterator[bytes]:
     """Yield JSON indented, in parts: the members of an object or list that is larger than a step, one by one.
 
     JSON strings contain no line breaks, so every line break is layout.
@@ -217,13 +202,13 @@ def _iterate_indented(data: bytes, *, depth: int) -> Iterator[bytes]:
     if opening == b"{":
         for key, member in _decode_members(data).items():
             yield separator + encode_json(key) + b": "
-            yield from _iterate_indented(bytes(member), depth=depth + 1)
+            yield from iterate_indented(bytes(member), depth=depth + 1)
             separator = b"," + inner_line
         yield line + b"}"
         return
     for member in _decode_elements(data):
         yield separator
-        yield from _iterate_indented(bytes(member), depth=depth + 1)
+        yield from iterate_indented(bytes(member), depth=depth + 1)
         separator = b"," + inner_line
     yield line + b"]"
 
@@ -311,7 +296,22 @@ class ListBodyCache:
 
 
 EncodeRecords = Callable[[Sequence[Any]], list[bytes]]
-"""Encodes a batch of up to a few hundred records."""
+"""Encodes a batch of up to a few hundred records. Returns the encodings of the first ones, at least one: it stops above
+`BATCH_BYTES`.
+"""
+
+
+def encode_batch(records: Iterable[T], encode_record: Callable[[T], bytes]) -> list[bytes]:
+    """Return the encodings of the first records, up to the one with which they exceed `BATCH_BYTES`."""
+    encoded: list[bytes] = []
+    size = 0
+    for record in records:
+        data = encode_record(record)
+        encoded.append(data)
+        size += len(data)
+        if size > BATCH_BYTES:
+            break
+    return encoded
 
 
 async def pause_if_due(work: SlicedWork, position: int) -> None:
@@ -335,11 +335,12 @@ async def encode_list(
     chunks: list[bytes] = []
     encoded_records: list[bytes] = []
     size = 0
-    if len(records) > RECORDS_PER_CHECK:
-        work.restart()
-    for start in range(0, len(records), RECORDS_PER_CHECK):
-        await pause_if_due(work, start)
-        encoded = encode_records(records[start : start + RECORDS_PER_CHECK])
+    work.restart()
+    position = 0
+    while position < len(records):
+        await pause_if_due(work, position)
+        encoded = encode_records(records[position : position + RECORDS_PER_CHECK])
+        position += len(encoded)
         encoded_records += map(_indent_record, encoded) if is_pretty else encoded
         size += sum(map(len, encoded))
         if size > BODY_CHUNK_BYTES:

@@ -213,8 +213,8 @@ def log_rejected_transitions(decision: Decision[T]) -> None:
         log.warning("state transition rejected reason=%s", transition)
 
 
-def build_contention_refusal() -> Refusal:
+def build_contention_refusal(attempts: int = MAX_ATTEMPTS) -> Refusal:
     return Refusal(
         RefusalCode.CONFLICT,
-        f"{MAX_ATTEMPTS} attempts conflicted with other writes; read the records and retry",
+        f"{attempts} attempts conflicted with other writes; read the records and retry",
     )

@@ -12,7 +12,7 @@ import datetime
 import enum
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -59,18 +59,20 @@ _IRREGULAR_NAMES: Final[Mapping[str, str]] = {
 ListMember = TypeVar("ListMember", bound=msgspec.Struct)
 
 
-def compare_jobs(old: Job | None, new: Job | None) -> JobDiff:
+def compare_jobs(old: Job | None, new: Job | None, should_stop: Callable[[], bool] = lambda: False) -> JobDiff:
     """Return the difference from the old job to the new one.
 
-    If `old` is `None`, all of the new job is added; if `new` is `None`, all of the old job is deleted.
+    If `old` is `None`, all of the new job is added; if `new` is `None`, all of the old job is deleted. Once `should_stop`
+    returns true, the remaining groups and tasks are left out.
     """
     present = new if new is not None else old
     fields, objects = _compare_members(old, new, include_unchanged=False)
     groups = tuple(
         sorted(
             (
-                _compare_groups(old_group, new_group)
+                _compare_groups(old_group, new_group, should_stop)
                 for old_group, new_group in _pair_members(_list_groups(old), _list_groups(new))
+                if not should_stop()
             ),
             key=lambda group: group.name,
         )
@@ -89,7 +91,7 @@ def _list_groups(job: Job | None) -> Sequence[TaskGroup]:
     return (job.task_groups or ()) if job is not None else ()
 
 
-def _compare_groups(old: TaskGroup | None, new: TaskGroup | None) -> TaskGroupDiff:
+def _compare_groups(old: TaskGroup | None, new: TaskGroup | None, should_stop: Callable[[], bool]) -> TaskGroupDiff:
     """Return the difference between two versions of a group.
 
     `None` stands for a group that exists in only one version.
@@ -99,7 +101,11 @@ def _compare_groups(old: TaskGroup | None, new: TaskGroup | None) -> TaskGroupDi
     new_tasks = (new.tasks or ()) if new is not None else ()
     tasks = tuple(
         sorted(
-            (_compare_tasks(old_task, new_task) for old_task, new_task in _pair_members(old_tasks, new_tasks)),
+            (
+                _compare_tasks(old_task, new_task)
+                for old_task, new_task in _pair_members(old_tasks, new_tasks)
+                if not should_stop()
+            ),
             key=lambda task: task.name,
         )
     )

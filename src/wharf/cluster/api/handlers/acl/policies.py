@@ -1,5 +1,6 @@
 """Endpoints of policies and roles. Callers without a management token see those of their own token."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -7,6 +8,7 @@ import msgspec
 
 from wharf.cluster.access import CallerKind, InvalidPolicy, build_denial, encode_rules, parse_policy
 from wharf.cluster.api.lists.listing import Listing, list_by_name
+from wharf.cluster.api.replies.pieces import LazyList
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import (
@@ -33,6 +35,10 @@ POLICY_NOT_FOUND_TEXT: Final = "ACL policy not found"
 ROLE_NOT_FOUND_TEXT: Final = "ACL role not found"
 
 
+POLICY_LIMIT_ADVICE: Final = "divide the policy into several"
+OWN_POLICIES_LIMIT_ADVICE: Final = "read the policies one by one, or give the token fewer policies"
+
+
 def list_policies(replica: Replica, request: Request, options: QueryOptions) -> Listing[Policy]:
     """List the policies that the caller may read."""
     return list_by_name(
@@ -54,7 +60,7 @@ def read_policy(replica: Replica, request: Request, _options: QueryOptions) -> R
     policy, index, watched = find_record(replica, ACL_POLICIES, name, missing_text=POLICY_NOT_FOUND_TEXT)
     if isinstance(policy, MissingRecord):
         return ReadResult(policy, index, watched)
-    return ReadResult(DeferredValue(partial(build_policy_view, policy)), index, watched)
+    return ReadResult(DeferredValue(lambda _: build_policy_view(policy), POLICY_LIMIT_ADVICE), index, watched)
 
 
 def list_own_policies(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
@@ -69,8 +75,8 @@ def list_own_policies(replica: Replica, request: Request, _options: QueryOptions
     if caller.rights.is_management:
         return ReadResult(None, index, watched)
     records = [replica.get(ACL_POLICIES, name) for name in caller.policies]
-    views = DeferredValue(lambda: [build_policy_view(policy) for policy in records if policy is not None])
-    return ReadResult(views, index, watched)
+    present = [policy for policy in records if policy is not None]
+    return ReadResult(DeferredValue(partial(_build_policy_views, present), OWN_POLICIES_LIMIT_ADVICE), index, watched)
 
 
 def list_roles(replica: Replica, request: Request, options: QueryOptions) -> Listing[Role]:
@@ -181,6 +187,11 @@ def build_policy_stub(policy: Policy) -> acl_wire.PolicyStub:
         create_index=policy.create_index,
         modify_index=policy.modify_index,
     )
+
+
+def _build_policy_views(records: list[Policy], is_over: Callable[[], bool]) -> object:
+    """Return the views of the policies, each of which is built when it is encoded."""
+    return LazyList(lambda: (build_policy_view(policy) for policy in records if not is_over()))
 
 
 def build_policy_view(policy: Policy) -> acl_wire.PolicyView:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from wharf.cluster.api.lists.listing import Listing, list_by_creation
+from wharf.cluster.api.replies.pieces import LazyMap
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.requests.values import parse_uuid
@@ -38,6 +39,8 @@ from wharf.contract.model.allocations.task_states import TaskStateView
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.wire.allocations.messages import ALLOCATION_VIEW_FIELDS, AllocationView
 
+MAX_TASKS_BUILT_TOGETHER: Final = 50
+"""Limits the time of one step: the state of a task has up to ten events, whose messages take 30 µs."""
 LOOKUP_ERROR_PREFIX: Final = "alloc lookup failed: index error: "
 
 
@@ -77,7 +80,7 @@ def build_allocation_view(replica: Replica, allocation: Allocation) -> object:
         job=_build_job_reader(replica)(allocation),
         allocated_resources=allocated,
         metrics=allocation.metrics,
-        task_states=_build_task_state_views(allocation),
+        task_states=_build_lazy_task_state_views(allocation),
         **legacy_fields,
         **{name: getattr(allocation, name) for name in ALLOCATION_VIEW_FIELDS if name != "network_status"},
         network_status=_get_network_status(allocation),
@@ -108,10 +111,24 @@ def build_allocation_stub(
     return replace(stub, allocated_resources=allocation.allocated_resources) if has_resources else stub
 
 
+def build_lazy_allocation_stub(replica: Replica, allocation: Allocation) -> AllocationStub:
+    """Return the allocation as lists show it. The states of many tasks are built while they are encoded."""
+    stub = build_allocation_stub(replica, allocation, has_task_states=False)
+    return replace(stub, task_states=_build_lazy_task_state_views(allocation))
+
+
 def _build_task_state_views(allocation: Allocation) -> dict[str, TaskStateView] | None:
     if allocation.task_states is None:
         return None
-    return {name: make_task_state_view(state) for name, state in dict(allocation.task_states).items()}
+    return {name: make_task_state_view(state) for name, state in allocation.task_states.items()}
+
+
+def _build_lazy_task_state_views(allocation: Allocation) -> Any:
+    """Return the task states as replies show them. Those of many tasks are built one by one while they are encoded."""
+    states = () if allocation.task_states is None else allocation.task_states.items()
+    if len(states) <= MAX_TASKS_BUILT_TOGETHER:
+        return _build_task_state_views(allocation)
+    return LazyMap(lambda: ((name, make_task_state_view(state)) for name, state in states))
 
 
 ALLOCATION_STUB_FIELDS: Final = [
@@ -138,7 +155,7 @@ def list_allocation_services(replica: Replica, request: Request, _options: Query
         return ReadResult(MissingRecord("alloc not found"), replica.get_last_change(SERVICES, ALLOCATIONS), watched)
     request.require_permission(namespace=allocation.namespace)
     registered = sort_by_creation(replica.list_by_index(REGISTRATIONS_OF_ALLOCATION, allocation_id))
-    return ReadResult(RecordList(registered), replica.get_last_change(SERVICES), watched)
+    return ReadResult(RecordList(registered, is_view_small=True), replica.get_last_change(SERVICES), watched)
 
 
 JOINED_FIELD_READERS: Final[dict[type, dict[str, Callable[[Replica], Callable[[Any], Any]]]]] = {

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any, Final
 
-from wharf.cluster.api.handlers.allocations.records import build_allocation_stub
+from wharf.cluster.api.handlers.allocations.records import build_lazy_allocation_stub
 from wharf.cluster.api.lists.listing import Listing, list_by_namespace
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
@@ -94,7 +94,7 @@ def list_job_allocations(replica: Replica, request: Request, options: QueryOptio
     allocations = _list_job_records(
         replica, request, options, ALLOCATIONS_OF_JOB, includes_purged=request.get_flag("all")
     )
-    stubs = RecordList(allocations, partial(build_allocation_stub, replica))
+    stubs = RecordList(allocations, partial(build_lazy_allocation_stub, replica), is_view_small=True)
     return _build_index_result(replica, ALLOCATIONS, ALLOCATIONS_OF_JOB, stubs, _get_job_key(request, options))
 
 
@@ -102,7 +102,9 @@ def list_job_evaluations(replica: Replica, request: Request, options: QueryOptio
     """List the evaluations of the job, oldest first."""
     key = _get_job_key(request, options)
     evaluations = sort_by_creation(replica.list_by_index(EVALUATIONS_OF_JOB, *key))
-    return _build_index_result(replica, EVALUATIONS, EVALUATIONS_OF_JOB, RecordList(evaluations), key)
+    return _build_index_result(
+        replica, EVALUATIONS, EVALUATIONS_OF_JOB, RecordList(evaluations, is_view_small=True), key
+    )
 
 
 def list_job_deployments(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
@@ -111,7 +113,11 @@ def list_job_deployments(replica: Replica, request: Request, options: QueryOptio
         replica, request, options, DEPLOYMENTS_OF_JOB, includes_purged=request.get_flag("all")
     )
     return _build_index_result(
-        replica, DEPLOYMENTS, DEPLOYMENTS_OF_JOB, RecordList(deployments), _get_job_key(request, options)
+        replica,
+        DEPLOYMENTS,
+        DEPLOYMENTS_OF_JOB,
+        RecordList(deployments, is_view_small=True),
+        _get_job_key(request, options),
     )
 
 
@@ -131,7 +137,9 @@ def list_job_services(replica: Replica, request: Request, options: QueryOptions)
     if replica.get(JOBS, *key) is None:
         return ReadResult(MissingRecord(JOB_NOT_FOUND_TEXT), replica.get_last_change(JOBS), [watch_key(JOBS, *key)])
     registrations = replica.list_by_index_sorted(REGISTRATIONS_OF_JOB, *key)
-    return _build_index_result(replica, SERVICES, REGISTRATIONS_OF_JOB, RecordList(registrations), key)
+    return _build_index_result(
+        replica, SERVICES, REGISTRATIONS_OF_JOB, RecordList(registrations, is_view_small=True), key
+    )
 
 
 def list_job_actions(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:

@@ -1,5 +1,6 @@
 """Endpoints of job versions: list them with their differences, tag them, mark them stable, revert to one."""
 
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from typing import Final
@@ -11,7 +12,7 @@ from wharf.cluster.api.handlers.jobs.specification import (
     has_management_token,
     require_job_permissions,
 )
-from wharf.cluster.api.replies.encoding import encode_json
+from wharf.cluster.api.replies.pieces import LazyList
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import (
@@ -20,10 +21,8 @@ from wharf.cluster.api.results import (
     DeferredValue,
     MissingRecord,
     ReadHandler,
-    SlicedValue,
 )
 from wharf.cluster.operations.jobs import registration, versions
-from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
@@ -31,7 +30,6 @@ from wharf.cluster.state.tables import JOB_VERSIONS, JOBS, VERSIONS_OF_JOB
 from wharf.cluster.state.watches import watch_index, watch_key
 from wharf.contract.model.jobs.diff import compare_jobs
 from wharf.contract.model.jobs.job import Job, VersionTag
-from wharf.contract.model.jobs.plan import JobDiff
 from wharf.contract.model.refusal import invalid_request, not_found
 from wharf.contract.wire.jobs.messages import (
     JobIndexReply,
@@ -41,6 +39,8 @@ from wharf.contract.wire.jobs.messages import (
     VersionTagRequest,
     VersionTagResponse,
 )
+
+DIFFS_LIMIT_ADVICE: Final = "read the versions without `diffs`, delete tags of versions that are not needed, or set `job_tracked_versions` lower"
 
 
 def list_job_versions(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
@@ -53,25 +53,19 @@ def list_job_versions(replica: Replica, request: Request, options: QueryOptions)
     index = max(version.modify_index for version in job_versions)
     listed = tuple(job_versions)
     if not request.get_flag("diffs"):
-        return ReadResult(SlicedValue(partial(_encode_versions, listed, index)), index, watched)
+        return ReadResult(JobVersions(versions=listed, diffs=None, index=index), index, watched)
     pairs = _list_compared_pairs(request, job_versions)
-    deferred = DeferredValue(lambda: JobVersions(versions=listed, diffs=_compare_pairs(pairs), index=index))
-    return ReadResult(deferred, index, watched)
+    return ReadResult(
+        DeferredValue(partial(_compare_versions, listed, pairs, index), DIFFS_LIMIT_ADVICE), index, watched
+    )
 
 
-async def _encode_versions(listed: tuple[Job, ...], index: int, work: SlicedWork) -> dict[str, object]:
-    """Return `JobVersions` without differences, with each version encoded in a slice of its own: each may have 10 MB."""
-    encoded: list[msgspec.Raw] = []
-    work.restart()
-    for version in listed:
-        encoded.append(msgspec.Raw(encode_json(version)))
-        if work.is_slice_over():
-            await work.pause()
-    return {**msgspec.to_builtins(JobVersions(versions=(), diffs=None, index=index)), "Versions": encoded}
-
-
-def _compare_pairs(pairs: list[tuple[Job, Job]]) -> tuple[JobDiff, ...]:
-    return tuple(compare_jobs(older, newer) for older, newer in pairs)
+def _compare_versions(
+    listed: tuple[Job, ...], pairs: list[tuple[Job, Job]], index: int, is_over: Callable[[], bool]
+) -> object:
+    """Return the versions with the differences of the pairs, which are computed one by one while they are encoded."""
+    diffs = LazyList(lambda: (compare_jobs(older, newer, is_over) for older, newer in pairs))
+    return msgspec.structs.replace(JobVersions(versions=listed, diffs=None, index=index), diffs=diffs)
 
 
 def _list_compared_pairs(request: Request, job_versions: list[Job]) -> list[tuple[Job, Job]]:
