@@ -10,15 +10,17 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from functools import wraps
+from typing import Final, ParamSpec, TypeVar
 
 from tests.kit.cluster import ACluster
 from wharf.world import SimulatedWorld
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 MAX_HOLD_S: Final = 0.020
 """The longest time that a request may hold an event loop."""
@@ -39,6 +41,29 @@ def work_of_others() -> Iterator[None]:
         _is_work_of_others.reset(token)
 
 
+MAX_ATTEMPTS: Final = 3
+"""How often a test runs if it held the loop for too long. The first use of new memory may take 50 ms of CPU time in a virtual
+machine, in any step. What holds the loop because of its work does so every time.
+"""
+
+
+class HeldTooLong(AssertionError):
+    """A callback held the loop for longer than permitted."""
+
+
+def until_short(test: Callable[P, None]) -> Callable[P, None]:
+    """Return the test so that it runs again if it held the loop for too long. It fails if it does so every time."""
+
+    @wraps(test)
+    def run_until_short(*args: P.args, **kwargs: P.kwargs) -> None:
+        for _ in range(MAX_ATTEMPTS - 1):
+            with suppress(HeldTooLong):
+                return test(*args, **kwargs)
+        return test(*args, **kwargs)
+
+    return run_until_short
+
+
 @dataclass
 class LoopHolds:
     """The callbacks that an event loop ran while it was measured."""
@@ -55,15 +80,22 @@ class LoopHolds:
         self.count += 1
         self.total_s += duration_s
         if duration_s > self.longest_s:
-            self.longest_s, self.longest_name = duration_s, repr(handle)
+            self.longest_s, self.longest_name = duration_s, _describe(handle)
 
     def require_short(self, what: str) -> None:
-        """Fail if a callback held the loop for longer than permitted."""
+        """Raise `HeldTooLong` if a callback held the loop for longer than permitted."""
         limit_s = MAX_HOLD_S * NOISE_FACTOR
-        assert self.longest_s <= limit_s, (
-            f"{what} held the event loop for {self.longest_s * 1e3:.1f} ms of CPU time, more than "
-            f"{limit_s * 1e3:.0f} ms: {self.longest_name}"
-        )
+        if self.longest_s > limit_s:
+            raise HeldTooLong(
+                f"{what} held the event loop for {self.longest_s * 1e3:.1f} ms of CPU time, more than "
+                f"{limit_s * 1e3:.0f} ms: {self.longest_name}"
+            )
+
+
+def _describe(handle: asyncio.Handle) -> str:
+    """Return the task of the callback, or the callback itself."""
+    task = getattr(handle._callback, "__self__", None)  # type: ignore[attr-defined]  # Has no public name.
+    return f"{task.get_name()}: {task.get_coro()!r}" if isinstance(task, asyncio.Task) else repr(handle)
 
 
 @contextmanager
