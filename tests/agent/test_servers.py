@@ -1,5 +1,6 @@
 """Several agents on one etcd: one leads, all serve requests, and another takes over if the leader stops or no longer responds."""
 
+import json
 import os
 import shutil
 import signal
@@ -144,6 +145,61 @@ def test_an_agent_waits_for_an_etcd_that_cannot_be_reached_and_logs_it_once(tmp_
 
         assert agent.wait_end() == 0
         assert agent.err.count("log cannot be reached") == 2  # Once each.
+
+
+def test_a_killed_leader_stays_listed_as_failed_until_it_returns_and_health_counts_it(
+    tmp_path: Path, endpoint: str
+) -> None:
+    first_file = configure(tmp_path / "one", "one", endpoint)
+    second_file = configure(tmp_path / "two", "two", endpoint)
+    with (
+        running(tmp_path / "two", "agent", "--config", str(second_file)) as second,
+        running(tmp_path / "one", "agent", "--config", str(first_file)) as first,
+    ):
+        first.wait_ready()
+        second.wait_ready()
+        wait_until(lambda: len(members_of(second)) == 2, what="both servers are members")
+        leader, other = (first, second) if "elected leader" in first.err else (second, first)
+        name = "one" if leader is first else "two"
+        wait_until(lambda: health_of(other)["Healthy"], what="both servers are healthy")
+
+        leader.signal(signal.SIGKILL)
+
+        wait_until(lambda: last_contact_of(other, name), what="the leader is listed with its last contact")
+        assert statuses_of(other) == {"one": "alive", "two": "alive", name: "failed"}
+        health = health_of(other)
+        failed = next(server for server in health["Servers"] if server["SerfStatus"] == "failed")
+        assert (health["Healthy"], health["FailureTolerance"], len(health["Servers"])) == (False, 0, 2)
+        assert failed["WhyUnhealthy"] == "ended without leaving the cluster"
+        assert failed["LastContact"].startswith("20")
+        leader.wait_end()
+        folder, file = (tmp_path / "one", first_file) if leader is first else (tmp_path / "two", second_file)
+        with running(folder, "agent", "--config", str(file)) as returned:
+            returned.wait_ready()
+            wait_until(lambda: statuses_of(other).get(name) == "alive", what="the server is listed as alive again")
+
+            returned.signal(signal.SIGTERM)
+
+            wait_until(lambda: name not in statuses_of(other), what="a server that left is not listed")
+
+
+def statuses_of(agent: RunningAgent) -> dict[str, object]:
+    return {str(member["Name"]).removesuffix(".global"): member["Status"] for member in members_of(agent)}
+
+
+def last_contact_of(agent: RunningAgent, name: str) -> str:
+    """Return the last contact of a failed server, as the list of servers shows it; empty if it is not failed."""
+    (tags,) = [member["Tags"] for member in members_of(agent) if member["Name"] == f"{name}.global"]
+    assert isinstance(tags, dict)
+    return str(tags.get("last_contact", ""))
+
+
+def health_of(agent: RunningAgent) -> Any:
+    """Return the health of the servers, also if its status is 429."""
+    try:
+        return agent.get("/v1/operator/autopilot/health")
+    except urllib.error.HTTPError as error:
+        return json.load(error)
 
 
 def members_of(agent: RunningAgent) -> list[dict[str, object]]:

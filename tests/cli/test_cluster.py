@@ -306,7 +306,7 @@ def test_permissions_are_granted_by_policies_roles_and_tokens(
             "Server disconnected",
             True,
             None,
-            "the change may already have been applied; does the server use https only?",
+            "is this the address of a Wharf server? does the server use https only?",
         ),
     ],
 )
@@ -338,6 +338,9 @@ def test_an_unreachable_server_is_reported_with_a_hint(
 
     assert result.code == 1
     assert result.err.startswith(f"wharf: http://here ({text}); {expected}"), result.err
+    if is_sent and tls_failure is None:
+        changed = terminal.run("system", "gc")
+        assert changed.err.startswith(f"wharf: http://here ({text}); the change may already have been applied")
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,8 @@ class ProcessContext:
         self._received_messages: list[FromParent] = []
         self._send_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.is_parent_lost = False
+        """Set when the parent ended without asking this process to stop, for example because it was killed."""
         self._on_reload: list[Callable[[AgentSettings], None]] = []
         self._facts: Callable[[], dict[str, str]] = dict
         self._pending_reloads: dict[int, asyncio.Future[ReloadReply]] = {}
@@ -145,15 +147,20 @@ class ProcessContext:
                 self._send(self._describe(message.question))
             else:
                 self._call_on_loop(self._handle_message, message)
-        self._call_on_loop(self._handle_message, StopRequest())
+        self._call_on_loop(self._handle_parent_lost)
         threading.Event().wait(ORPHAN_GRACE_S)
         os._exit(1)
 
-    def _call_on_loop(self, call: Callable[[FromParent], None], message: FromParent) -> None:
-        """Call the function with the message on the event loop."""
+    def _call_on_loop(self, call: Callable[..., None], *arguments: FromParent) -> None:
+        """Call the function with the arguments on the event loop."""
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):  # The loop is closed: the process is ending.
-            self._loop.call_soon_threadsafe(call, message)
+            self._loop.call_soon_threadsafe(call, *arguments)
+
+    def _handle_parent_lost(self) -> None:
+        """Stop, because the parent is gone. Runs on the event loop."""
+        self.is_parent_lost = not self.stopping.is_set()
+        self._handle_message(StopRequest())
 
     def _handle_message(self, message: FromParent) -> None:
         """Act on a message of the parent. Runs on the event loop."""

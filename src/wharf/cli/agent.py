@@ -61,9 +61,14 @@ def agent(paths: tuple[Path, ...], port: int | None, data_dir: Path | None, log_
 def print_ready(report: "ReadyReport") -> None:
     """Print one line with the roles and the address of the agent once it is ready."""
     from wharf import __version__
+    from wharf.agent.startup_details import REGISTRATION_DETAIL
 
     roles = [
         name for name, role in (("server", report.settings.server), ("node", report.settings.client)) if role.enabled
     ]
     address = f" at {report.address}" if report.address else ""
-    click.echo(f"wharf {__version__}: {' and '.join(roles)} ready{address} after {report.ready_after_s:.1f} s")
+    pending = ""
+    if REGISTRATION_DETAIL in report.details.get("node", {}):
+        roles.remove("node")
+        pending = "; its node is not registered yet"
+    click.echo(f"wharf {__version__}: {' and '.join(roles)} ready{address} after {report.ready_after_s:.1f} s{pending}")

@@ -9,10 +9,13 @@ from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, 
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 MODULE: Final = "wharf.cli.cluster"
-SERVER_COMMANDS: Final = {"members": CommandEntry(MODULE, "members", "List the servers, with the leader.")}
+SERVER_COMMANDS: Final = {
+    "members": CommandEntry(MODULE, "members", "List the servers, with the leader and failed ones."),
+    "force-leave": CommandEntry(MODULE, "force_leave", "Remove a failed server from the list of servers."),
+}
 SYSTEM_COMMANDS: Final = {
     "gc": CommandEntry(MODULE, "gc", "Delete finished jobs, evaluations and nodes that are no longer needed."),
     "reconcile": CommandEntry(MODULE, "reconcile", "Recompute derived records."),
@@ -37,7 +40,9 @@ def reconcile() -> None:
 
 @click.command(cls=ServerCommand)
 def members(session: Session) -> None:
-    """List the servers, with the leader.
+    """List the servers, with the leader and failed ones.
+
+    A server that ended without leaving is listed as failed for 72 hours.
 
     wharf server members
     """
@@ -53,12 +58,36 @@ def members(session: Session) -> None:
                 member.name, f"{member.addr}:{member.port}", member.status,
                 "yes" if leader == f"{member.addr}:{member.port}" else "no",
                 member.tags.get("build", "-"), member.tags.get("region", "-"),
+                _format_last_contact(session, member.tags),
             )
             for member in reply.members
         ]  # fmt: skip
-        return render_table(("Name", "Address", "Status", "Leader", "Build", "Region"), rows)
+        return render_table(("Name", "Address", "Status", "Leader", "Build", "Region", "Last contact"), rows)
 
     session.print_result(reply.members, render_text)
+
+
+@click.command("force-leave", cls=QuietServerCommand)
+@click.argument("name")
+@click.option("--prune", is_flag=True, hidden=True)
+def force_leave(session: Session, name: str, prune: bool) -> None:
+    """Remove a failed server from the list of servers.
+
+    NAME is the name or the ID of the server. A server that still runs returns to the list.
+
+    wharf server force-leave server-3
+    """
+    session.client.agent.force_leave(name, prune=prune)
+    click.echo(f"removed server {name}")
+
+
+def _format_last_contact(session: Session, tags: "Mapping[str, str]") -> str:
+    """Return when a failed server was last known to run; `now` for one that runs."""
+    if not (text := tags.get("last_contact", "")):
+        return "now"
+    from datetime import datetime
+
+    return session.format_time(datetime.fromisoformat(text))
 
 
 @click.command(cls=QuietServerCommand)

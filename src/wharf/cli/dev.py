@@ -128,6 +128,7 @@ def build_presets(folder: Path) -> "Mapping[KeyPath, Scalar | list[PlainValue]]"
 def print_welcome(report: "ReadyReport") -> None:
     """Print addresses and folders of the running cluster, and commands to try next."""
     from wharf import __version__
+    from wharf.agent.startup_details import REGISTRATION_DETAIL
 
     settings, folder = report.settings, report.data_folder
     node = report.details.get("node", {})
@@ -140,7 +141,9 @@ def print_welcome(report: "ReadyReport") -> None:
         rows["Audit"] = shorten_path(Path(settings.audit.file) if settings.audit.file else folder / "audit.log")
     if settings.acl.enabled:
         rows["Access"] = "control is on: every request needs a token"
-    if node.get("drivers"):
+    if REGISTRATION_DETAIL in node:
+        rows["Node"] = "is not registered yet; the log shows why"
+    elif node.get("drivers"):
         rows["Node"] = f"runs tasks on this machine, drivers {node['drivers']}"
     if node.get("fake"):
         count = int(node["fake"])

@@ -68,6 +68,7 @@ ALIASES: Final = {
     "fs": CommandEntry("wharf.cli.alloc.files", "fs", "wharf alloc fs"),
     "eval-status": CommandEntry("wharf.cli.evaluation", "status", "wharf eval status"),
     "server-members": CommandEntry("wharf.cli.cluster", "members", "wharf server members"),
+    "server-force-leave": CommandEntry("wharf.cli.cluster", "force_leave", "wharf server force-leave"),
     "debug": CommandEntry("wharf.cli.operator.group", "debug", "wharf operator debug"),
 }
 """Short names and Nomad's names of commands, each with the command that it runs. Help does not list them."""

@@ -7,7 +7,7 @@ import pytest
 
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import send_raw
-from tests.kit.virtual_time import in_virtual_time, until
+from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from wharf.cluster.state.tables import LEADER, MEMBERS
 from wharf.contract.client import ClientReply
 from wharf.contract.model.cluster import Member
@@ -310,3 +310,30 @@ async def test_a_rebalance_plan_describes_the_moves_and_moves_nothing() -> None:
             [],
             0,
         )
+
+
+# -- an unreachable store
+
+
+@in_virtual_time
+async def test_without_its_store_a_server_names_the_cause_and_no_leader() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server("m1")
+        server.faults.disconnect()
+        await pass_time(10.0)
+
+        read = await get(server, "/v1/jobs")
+        write = await put(server, "/v1/namespace/shop", {"Name": "shop"})
+        leader = await get(server, "/v1/status/leader")
+        health = await get(server, "/v1/operator/autopilot/health")
+
+        for reply in (read, write):
+            text = reply.body.decode()
+            assert text.startswith(("No cluster leader: ", "nothing was written: ")), text
+            assert "the store has not replied since 20" in text
+            assert "the log in memory cannot be reached" in text
+            assert reply.headers["x-cluster-error-reason"] == "store-unreachable"
+        assert read.body.startswith(b"No cluster leader: ")
+        assert leader.body == b'""'
+        assert json.loads(health.body)["Leader"] == ""
+        server.faults.reconnect()

@@ -14,7 +14,7 @@ from wharf.agent.forked_worker import ForkedWorker
 from wharf.agent.forks import disable_grpc_fork_support
 from wharf.agent.identity import compute_folder_id
 from wharf.agent.process_context import ProcessContext
-from wharf.agent.roles.election import build_election
+from wharf.agent.roles.election import build_election, build_farewell
 from wharf.agent.roles.server import build_server, follow_log, get_brain_socket, open_log
 from wharf.agent.tls.contexts import build_client_tls_context
 from wharf.cluster.controllers.collection import CollectionSettings
@@ -26,6 +26,7 @@ from wharf.cluster.server.duties.collection import CollectionDuty
 from wharf.cluster.server.duties.deployments import DeploymentDuty
 from wharf.cluster.server.duties.drains import DrainDuty
 from wharf.cluster.server.duties.isolation import IsolationDuty
+from wharf.cluster.server.duties.known_servers import KnownServersDuty
 from wharf.cluster.server.duties.periodic import PeriodicLaunchDuty
 from wharf.cluster.server.duties.quotas import QuotaDuty
 from wharf.cluster.server.duties.replication import ReplicationDuty
@@ -117,6 +118,8 @@ async def run(context: ProcessContext) -> None:
     CollectionDuty(context.world, brain, build_collection_settings(context.order.settings))
     QuotaDuty(brain)
     IsolationDuty(brain)
+    if not server.engine.is_single_server:
+        KnownServersDuty(brain)
     replication_client = start_replication(context, server, brain)
     if not await open_log(context, server.engine):
         return
@@ -131,10 +134,12 @@ async def run(context: ProcessContext) -> None:
     compactor_task = context.world.start_task(compactor.run(), name="compactor")
     await context.wait_for_first([stopping, follower_task, brain_task, membership_task, compactor_task])
     await socket_server.close()
-    # Give up leadership now, so that the next leader need not wait until the lease expires.
+    # Give up leadership now, so that the next leader need not wait until the lease expires. A server whose agent was
+    # killed has not left: it stays in the list of servers as failed.
+    farewell = () if context.is_parent_lost else build_farewell(server)
     with contextlib.suppress(LogUnavailable, TimeoutError):
         async with asyncio.timeout(LEAVE_TIMEOUT_S):
-            await election.leave()
+            await election.leave(farewell)
     if replication_client is not None:
         await replication_client.close()
     await server.engine.close()

@@ -8,10 +8,11 @@ import msgspec
 
 from wharf import __version__
 from wharf.cluster.engines.election import Election
+from wharf.cluster.engines.port import EncodedChange
 from wharf.cluster.server.server import Server
 from wharf.cluster.state.codec import encode_record
 from wharf.cluster.state.formats import NEWEST_FORMAT, get_active_format
-from wharf.cluster.state.tables import LEADER, MEMBERS
+from wharf.cluster.state.tables import KNOWN_SERVERS, LEADER, MEMBERS
 from wharf.cluster.state.watches import WatchTarget, watch_key, watch_table
 from wharf.contract.model.cluster import FIRST_FORMAT, Leader, Member
 from wharf.contract.model.log import WRITE_INDEX
@@ -110,6 +111,13 @@ class ElectionView:
                 await changed.wait()
         finally:
             subscription.close()
+
+
+def build_farewell(server: Server) -> tuple[EncodedChange, ...]:
+    """Return the changes by which this server leaves the cluster, besides the deletion of its member record."""
+    if get_active_format(server.replica) < KNOWN_SERVERS.since_format:
+        return ()
+    return (EncodedChange(KNOWN_SERVERS.name, KNOWN_SERVERS.build_key(server.identity.member_id), None),)
 
 
 def build_election(server: Server, *, folder: str) -> Election:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +15,7 @@ from wharf.agent.node_identities import (
     load_or_create_own_identity,
 )
 from wharf.agent.process_context import ProcessContext
+from wharf.agent.startup_details import REGISTRATION_DETAIL
 from wharf.agent.tls.contexts import build_client_tls_context, reload_client_tls
 from wharf.config.settings import AgentSettings
 from wharf.contract.client import NO_RETRIES, AsyncClient
@@ -28,11 +28,15 @@ from wharf.node.fake_node import FakeMachine
 from wharf.node.fake_transport import FakeNodeTransport
 from wharf.node.settings import NodeLocation
 from wharf.world import World
+from wharf.world.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
 
 REGISTRATION_TIMEOUT_S: Final = 2.0
-"""How long the process waits for its node to register before it reports ready all the same."""
+"""How long a server with a node waits for its node to register before it reports ready all the same.
+
+An agent that is only a node waits without limit: it is of no use before it is registered.
+"""
 TASK_END_MARGIN_S: Final = 5.0
 """How long stopping waits for tasks beyond the longest kill timeout."""
 
@@ -78,13 +82,18 @@ async def run(context: ProcessContext) -> None:
     if fleet is not None:
         running.append(context.world.start_task(fleet.run(), name="fake nodes"))
     await is_ready.wait()
-    if (
-        not settings.client.servers
-    ):  # The server is in this agent: once it is ready, jobs should be placeable immediately.
-        with suppress(TimeoutError):
-            await asyncio.wait_for(node.server_session.is_registered.wait(), REGISTRATION_TIMEOUT_S)
-    context.report_ready(**details)
     stopping = context.world.start_task(context.stopping.wait(), name="stop request")
+    registration = context.world.start_task(node.server_session.is_registered.wait(), name="registration")
+    await asyncio.wait(
+        [registration, stopping, *running],
+        timeout=REGISTRATION_TIMEOUT_S if settings.server.enabled else None,
+        return_when=asyncio.FIRST_COMPLETED,
+    )
+    if registration.done():
+        context.report_ready(**details)
+    elif settings.server.enabled:
+        context.report_ready(**details, **{REGISTRATION_DETAIL: "pending"})
+    await cancel_tasks(registration)
     done, _ = await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
     if stopping in done and settings.client.drain_on_shutdown.enabled:
         await node.drain_node()

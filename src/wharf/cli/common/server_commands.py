@@ -44,7 +44,11 @@ class RealCommandEnvironment:
 
         try:
             # A user waits for the command: report a server that does not reply within one or two seconds.
-            return connect(settings, world=self.world, retry_policy=RetryPolicy(max_attempts=3, max_pause_s=1.0))
+            return connect(
+                settings,
+                world=self.world,
+                retry_policy=RetryPolicy(max_attempts=3, max_pause_s=1.0, retries_first_open=False),
+            )
         except ClientSettingsError as error:
             raise CliError(str(error)) from error
 
@@ -73,7 +77,10 @@ class Session:
     def client(self) -> "SyncClient":
         """The client; connected on first use, so that a command may fail earlier without a server."""
         if self._client is None:
+            from wharf.cli.common.waiting_notices import WaitingNotices
+
             self._client = self._environment.connect(self.settings)
+            self._client.set_observer(WaitingNotices(self.world, ", ".join(self.settings.addresses)))
         return self._client
 
     def close(self) -> None:
@@ -294,6 +301,7 @@ def _report_server_errors(session: Session) -> Iterator[None]:
     """Turn refusals by a server and connection failures in the block into a CliError with a hint."""
     from wharf.contract.client import Unreachable
     from wharf.contract.client.errors import RequestRefused, UnexpectedReply
+    from wharf.contract.client.transport import InvalidHeader
 
     addresses = ", ".join(session.settings.addresses)
     try:
@@ -302,6 +310,8 @@ def _report_server_errors(session: Session) -> Iterator[None]:
         raise CliError(_format_refusal(error, session.settings)) from error
     except UnexpectedReply as error:
         raise CliError(f"{addresses}: {error}; is this a Wharf server?") from error
+    except InvalidHeader as error:
+        raise CliError(str(error)) from error
     except Unreachable as error:
         raise CliError(f"{error}; {_suggest_fix(error, addresses)}") from error
 
@@ -321,6 +331,8 @@ def _suggest_fix(error: "Unreachable", addresses: str) -> str:
         return "does the server use https?"
     if error.is_sent:
         https_hint = " does the server use https only?" if "http://" in addresses else ""
+        if error.is_read:
+            return f"is this the address of a Wharf server?{https_hint}"
         return f"the change may already have been applied;{https_hint} check with `wharf status`"
     return "`wharf dev` starts a server on this machine; --address or WHARF_ADDR selects another"
 
@@ -337,7 +349,10 @@ def _format_refusal(error: "RequestRefused", settings: "ClientSettings") -> str:
             return f"{text}: the request had no token; set --token or WHARF_TOKEN"
         return f"{text}: the token does not exist or lacks a permission; `wharf acl token self` shows it"
     if isinstance(error, NoLeader):
-        return f"{text}: the cluster has no leader now; reads work with --stale"
+        cause = "" if error.reason is RefusalReason.STORE_UNREACHABLE else ": the cluster has no leader now"
+        if error.is_read:
+            return f"{text}{cause}; --stale reads what the server knew last"
+        return f"{text}{cause}; nothing was changed, so repeat the command when `wharf server members` shows a leader"
     if error.reason is RefusalReason.ACL_DISABLED:
         return f"{text}: every request is allowed; docs/access.md describes how to turn access control on"
     return text

@@ -57,10 +57,11 @@ from wharf.cluster.api.routing.router import Router
 from wharf.cluster.api.routing.unrouted import build_redirect, build_unrouted_reply, clean_path
 from wharf.cluster.api.websockets.dispatcher import WebSocketDispatcher
 from wharf.cluster.server.cpu_budget import OffLoopBusy
+from wharf.cluster.server.log.writer import NOTHING_WRITTEN_TEXT
 from wharf.cluster.server.metrics import RequestSeries
 from wharf.cluster.server.request_worker import InlineRequestWorker, RequestWorker, WorkersBusy
 from wharf.cluster.server.server import Server
-from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.refusal import NO_LEADER_TEXT, Refusal, RefusalCode, RefusalReason, no_leader
 from wharf.contract.wire.endpoint_table import ENDPOINTS, Endpoint, EndpointKind
 from wharf.world.request_id import RequestIdScope
 
@@ -207,6 +208,17 @@ class Api:
             self._targets.put((scope["method"], raw_path, scope["query_string"]), target)
         return target
 
+    def _add_outage(self, refusal: Refusal) -> Refusal:
+        """Return a refusal for lack of a leader or log with the cause, if this server cannot reach its store."""
+        is_unavailable = refusal.code is RefusalCode.UNAVAILABLE and refusal.text.startswith(NOTHING_WRITTEN_TEXT)
+        if not is_unavailable and refusal.text != NO_LEADER_TEXT:
+            return refusal
+        outage = self._server.reader.describe_outage()
+        if not is_unavailable:
+            return no_leader(outage)
+        text = f"{NOTHING_WRITTEN_TEXT}{outage}"
+        return Refusal(refusal.code, text, RefusalReason.STORE_UNREACHABLE) if outage else refusal
+
     # -- execution --------------------------------------------------------------------------------------------------
 
     async def _execute(
@@ -260,9 +272,10 @@ class Api:
             series = get_request_series(request.endpoint, reply.status, is_blocking=False)
             self._server.meter.record_request(series, began_s=began_s)
             return reply  # Not audited: nothing was executed, and a flood would fill the disk.
-        except Refusal as refusal:
-            error = format_error_text(refusal.text, (*request.path_values.values(), *request.query.values()))
-            reply = build_refusal_reply(Refusal(refusal.code, error, refusal.reason))
+        except Refusal as caught:
+            refused = self._add_outage(caught)
+            error = format_error_text(refused.text, (*request.path_values.values(), *request.query.values()))
+            reply = build_refusal_reply(Refusal(refused.code, error, refused.reason))
         except ClientDisconnected:
             return build_text_reply(400, "the request ended before its body")
         except BodyTimeout:

@@ -15,6 +15,7 @@ knows. The log must have been written once before a member can campaign.
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from wharf.cluster.engines.port import (
@@ -238,10 +239,21 @@ class Election:
             # Wait until the replica shows the record. If the write failed, the timeout leads to the next attempt.
             await self._wait_member_changed(version, within_s=_REWRITE_DELAY_S)
 
-    async def leave(self) -> None:
-        """Give up membership and leadership at once."""
-        if self._lease is not None:
-            await self.release_lease(self._lease)
+    async def leave(self, farewell: Sequence[EncodedChange] = ()) -> None:
+        """Give up membership and leadership at once.
+
+        `farewell`: changes to commit together with the deletion of the member record, by which other servers learn that
+        this member left on purpose. They are omitted if this member has not joined. Raises `LogUnavailable`.
+        """
+        if self._lease is None:
+            return
+        if farewell and self._is_safe(self._lease):
+            own_record = EncodedChange(MEMBERS_TABLE, self._candidate.member_id, None)
+            cause = Cause(CauseKind.LEASE, self._candidate.member_id)
+            await self._engine.commit(
+                EncodedWrite(self._world.new_id(), "member-left", cause, (), (own_record, *farewell), 0)
+            )
+        await self.release_lease(self._lease)
 
     # --- membership ---
 

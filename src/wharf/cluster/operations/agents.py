@@ -1,16 +1,27 @@
-"""Operator requests about the member list, and the upgrade of the cluster's record format.
+"""Operator requests about the member list, the records of known servers, and the upgrade of the cluster's record format.
 
 Each server writes its own member record and keeps it alive by a lease; that happens elsewhere.
 """
 
-import msgspec
+from typing import Final
 
-from wharf.cluster.operations.decision import Decision
+import msgspec
+from msgspec.structs import replace
+
+from wharf.cluster.operations.decision import Decision, WriteBuilder
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import CLUSTER_FORMAT, LEADER, MEMBERS
-from wharf.contract.model.cluster import RecordFormat
-from wharf.contract.model.log import Cause, CauseKind, Write
+from wharf.cluster.state.formats import get_active_format
+from wharf.cluster.state.tables import CLUSTER_FORMAT, KNOWN_SERVERS, LEADER, MEMBERS
+from wharf.contract.model.cluster import KnownServer, Member, RecordFormat
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 from wharf.contract.model.refusal import Refusal, RefusalCode, not_found
+from wharf.contract.model.times import HOUR
+
+FAILED_SERVER_RETENTION_NS: Final = 72 * HOUR
+"""How long a failed server stays in the list of servers. Limits the list where servers are replaced without a command.
+
+Autopilot's `CleanupDeadServers: false` retains them without limit (decision record 0138).
+"""
 
 
 class MemberRemovalResult(msgspec.Struct, frozen=True):
@@ -22,24 +33,118 @@ class MemberRemovalResult(msgspec.Struct, frozen=True):
 def remove_member(
     snapshot: Replica, member_id: str, *, not_found_text: str, cause: str = ""
 ) -> Decision[MemberRemovalResult]:
-    """Return the decision that deletes the record of a server that is gone, before its lease expires.
+    """Return the decision that deletes the records of a server that has ended, before its lease or retention expires.
 
     A server that still runs writes its record again. The record of the leader is needed to reach it, so it cannot be
-    removed: that raises a conflict. `not_found_text` is the error text if no such member exists.
+    removed: that raises a conflict. `not_found_text` is the error text if no such server is known.
     """
-    member = snapshot.get(MEMBERS, member_id)
-    if member is None:
+    member, known = snapshot.get(MEMBERS, member_id), snapshot.get(KNOWN_SERVERS, member_id)
+    if member is None and known is None:
         raise not_found(not_found_text)
     leader = snapshot.get(LEADER)
     if leader is not None and leader.member_id == member_id:
         raise Refusal(
-            RefusalCode.CONFLICT, f"{member.name or member.id} is the leader: make another server the leader first"
+            RefusalCode.CONFLICT,
+            f"{(member.name if member else '') or member_id} is the leader: make another server the leader first",
         )
-    change = MEMBERS.build_delete(member_id)
-    write = Write(
-        "member-forgotten", Cause(CauseKind.OPERATOR, cause), [change], [snapshot.build_key_condition(MEMBERS, member_id), snapshot.build_key_condition(LEADER)]
-    )  # fmt: skip
-    return Decision(write, MemberRemovalResult)
+    builder = WriteBuilder(snapshot)
+    builder.conditions += [
+        snapshot.build_key_condition(MEMBERS, member_id),
+        snapshot.build_key_condition(KNOWN_SERVERS, member_id),
+        snapshot.build_key_condition(LEADER),
+    ]
+    if member is not None:
+        builder.delete(MEMBERS, member_id)
+    if known is not None:
+        builder.delete(KNOWN_SERVERS, member_id)
+    cause_of_removal = Cause(CauseKind.OPERATOR, cause)
+    return Decision(
+        Write("member-forgotten", cause_of_removal, builder.changes, builder.conditions), MemberRemovalResult
+    )
+
+
+def list_failed_servers(snapshot: Replica) -> list[KnownServer]:
+    """Return the known servers that are not members now, by name: they ended without leaving the cluster."""
+    failed = [server for server in snapshot.iter_all(KNOWN_SERVERS) if snapshot.get(MEMBERS, server.id) is None]
+    return sorted(failed, key=lambda server: (server.name, server.id))
+
+
+class KnownServersUpdate(msgspec.Struct, frozen=True):
+    """What an update of the records of known servers changed, for the log."""
+
+    failed: tuple[KnownServer, ...]  # Newly found to have ended without leaving.
+    removed: tuple[KnownServer, ...]  # Deleted: replaced, or failed for too long.
+
+
+def update_known_servers(
+    snapshot: Replica, *, now_ns: int, max_changes: int, should_expire: bool
+) -> Decision[KnownServersUpdate] | None:
+    """Return the decision that brings the records of known servers up to date with the members.
+
+    - A member gets a record. The record of a server that is no member gets the time at which that was found.
+    - The record of a failed server is deleted if a member with its name and region has replaced it. With
+      `should_expire`, it is also deleted after `FAILED_SERVER_RETENTION_NS`.
+
+    Return `None` if nothing has to change, or if a server of the cluster does not know the table yet. A decision has at
+    most `max_changes` changes; the next one continues.
+    """
+    if get_active_format(snapshot) < KNOWN_SERVERS.since_format:
+        return None
+    members = {member.id: member for member in snapshot.iter_all(MEMBERS)}
+    names = {(member.name, member.region) for member in members.values() if member.name}
+    builder = WriteBuilder(snapshot)
+    failed: list[KnownServer] = []
+    removed: list[KnownServer] = []
+
+    def has_capacity() -> bool:
+        return len(builder.changes) < max_changes and len(builder.conditions) + 2 <= max_changes
+
+    def require_unchanged(server_id: str) -> None:
+        builder.conditions += [
+            snapshot.build_key_condition(MEMBERS, server_id),
+            snapshot.build_key_condition(KNOWN_SERVERS, server_id),
+        ]
+
+    for member in members.values():
+        known = snapshot.get(KNOWN_SERVERS, member.id)
+        current = _build_known_server(member, known)
+        if current != known and has_capacity():
+            builder.put(KNOWN_SERVERS, current)
+            require_unchanged(member.id)
+    for server in list_failed_servers(snapshot):
+        is_replaced = (server.name, server.region) in names
+        is_old = should_expire and server.failed_at and now_ns - server.failed_at >= FAILED_SERVER_RETENTION_NS
+        if not has_capacity():
+            break
+        if is_replaced or is_old:
+            builder.delete(KNOWN_SERVERS, server.id)
+            require_unchanged(server.id)
+            removed.append(server)
+        elif not server.failed_at:
+            builder.put(KNOWN_SERVERS, replace(server, failed_at=now_ns))
+            require_unchanged(server.id)
+            failed.append(server)
+    if not builder.changes:
+        return None
+    write = Write("known-servers", Cause(CauseKind.TIMER, "known servers"), builder.changes, builder.conditions)
+    update = KnownServersUpdate(tuple(failed), tuple(removed))
+    return Decision(write, lambda _index: update)
+
+
+def _build_known_server(member: Member, known: KnownServer | None) -> KnownServer:
+    """Return the record of a running server. It keeps the indexes of the existing record."""
+    return KnownServer(
+        id=member.id,
+        name=member.name,
+        region=member.region,
+        datacenter=member.datacenter,
+        address=member.address,
+        build=member.build,
+        newest_format=member.newest_format,
+        started_at=member.started_at,
+        create_index=known.create_index if known else WRITE_INDEX,
+        modify_index=known.modify_index if known else 0,
+    )
 
 
 def upgrade_record_format(snapshot: Replica) -> Write | None:

@@ -1,7 +1,7 @@
 """Saves and restores the whole state, and packs snapshots into archives.
 
-The leader and member records are left out: they belong to leases of running servers, contain their secrets and would
-never expire in a restored log. Records whose index is their own write are resolved first, so that a restore does not
+The records of the leader, members and known servers are left out: they describe the servers of one cluster, some contain
+secrets, and they would never expire in a restored log. Records whose index is their own write are resolved first, so that a restore does not
 change it.
 
 An archive is a gzipped tar of `meta.json`, `state.bin` and `SHA256SUMS`. `state.bin` is a snapshot file
@@ -31,12 +31,12 @@ from wharf.cluster.engines.snapshot_file import (
 )
 from wharf.cluster.state.codec import DamagedRecord, NewerFormat, RecordDecoder, WriteIndexResolver
 from wharf.cluster.state.formats import NEWEST_FORMAT
-from wharf.cluster.state.tables import ALL_TABLES
+from wharf.cluster.state.tables import ALL_TABLES, KNOWN_SERVERS
 from wharf.contract.model.cluster import RecordFormat
 from wharf.contract.model.times import SECOND
 from wharf.world import World
 
-LEASED_TABLES: Final = frozenset((LEADER_TABLE, MEMBERS_TABLE))
+OMITTED_TABLES: Final = frozenset((LEADER_TABLE, MEMBERS_TABLE, KNOWN_SERVERS.name))
 """Tables that are not part of a snapshot."""
 
 ROWS_PER_STEP: Final = 250
@@ -108,7 +108,7 @@ async def _without_leased(
 ) -> AsyncGenerator[Sequence[StoredRecord], None]:
     """Yield the records without the leader and member records."""
     async for rows in slices:
-        yield [row for row in rows if row.table not in LEASED_TABLES]
+        yield [row for row in rows if row.table not in OMITTED_TABLES]
 
 
 async def _resolve_indexes(

@@ -13,7 +13,15 @@ from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.allocations.resources import AllocatedResources
 from wharf.contract.model.allocations.task_states import TaskState
-from wharf.contract.model.cluster import IdempotencyKey, KeyringKey, Leader, Member, NodeCapacityVersion, RecordFormat
+from wharf.contract.model.cluster import (
+    IdempotencyKey,
+    KeyringKey,
+    KnownServer,
+    Leader,
+    Member,
+    NodeCapacityVersion,
+    RecordFormat,
+)
 from wharf.contract.model.deployments import Deployment
 from wharf.contract.model.evaluations import Evaluation
 from wharf.contract.model.jobs.job import Job, JobPurge, JobSummary, Submission
@@ -232,6 +240,7 @@ VARIABLES: Final = Table("variables", Variable, key=("namespace", "path"), index
 SCHEDULER_CONFIGURATION: Final = Table("scheduler_configuration", SchedulerConfiguration, key=())
 AUTOPILOT_CONFIGURATION: Final = Table("autopilot_configuration", AutopilotConfiguration, key=())
 MEMBERS: Final = Table("members", Member, key=("id",))
+KNOWN_SERVERS: Final = Table("known_servers", KnownServer, key=("id",), since_format=2)
 LEADER: Final = Table("leader", Leader, key=())
 KEYRING_KEYS_BY_STATE: Final = Index[KeyringKey]("state", "state")
 KEYRING: Final = Table("keyring", KeyringKey, key=("key_id",), indexes=(KEYRING_KEYS_BY_STATE,))
@@ -246,4 +255,5 @@ ALL_TABLES: Final[tuple[Table[Any], ...]] = (
     SCALING_POLICIES, SCALING_EVENTS, SERVICES, NODES, NODE_PLACEMENTS, NODE_POOLS, HOST_VOLUMES, NAMESPACES, QUOTAS,
     ACL_POLICIES, ACL_TOKENS, ACL_BOOTSTRAP, ACL_ROLES, ACL_AUTH_METHODS, ACL_BINDING_RULES, ONE_TIME_TOKENS, VARIABLES,
     SCHEDULER_CONFIGURATION, AUTOPILOT_CONFIGURATION, MEMBERS, LEADER, KEYRING, CLUSTER_FORMAT, IDEMPOTENCY_KEYS,
+    KNOWN_SERVERS,
 )  # fmt: skip

@@ -125,6 +125,15 @@ def is_repeatable(endpoint: Endpoint) -> bool:
     return endpoint.method == "GET" or endpoint.kind is EndpointKind.READ or endpoint.name in IDEMPOTENT_ENDPOINTS
 
 
+READ_ONLY_POSTS: Final = frozenset({"job.parse", "job.validate", "job.plan", "search.prefix", "search.fuzzy"})
+"""Endpoints other than GET that change nothing."""
+
+
+def is_read_only(endpoint: Endpoint) -> bool:
+    """Return whether a call of the endpoint changes nothing in the cluster."""
+    return endpoint.method == "GET" or endpoint.kind is EndpointKind.READ or endpoint.name in READ_ONLY_POSTS
+
+
 def has_idempotency_key(endpoint: Endpoint) -> bool:
     """Return whether requests of the endpoint can have an idempotency key, which makes a retry safe."""
     return (

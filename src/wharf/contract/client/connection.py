@@ -8,6 +8,7 @@ from wharf.contract.client.async_client import AsyncClient
 from wharf.contract.client.flow import ClientDefaults, RetryPolicy
 from wharf.contract.client.settings import ClientSettings, read_settings
 from wharf.contract.client.sync_client import SyncClient
+from wharf.contract.client.transport import find_header_problem
 from wharf.world import RealWorld, World
 
 SCHEMES: Final = ("http://", "https://", "unix://")
@@ -84,6 +85,7 @@ def _build_transport_options(
     if not address.startswith(SCHEMES):
         raise ClientSettingsError(f"invalid server address {address}: use http://, https:// or unix://")
     headers = _build_proxy_headers(settings)
+    check_token(settings.token)
     return {
         "token": settings.token,
         "tls": build_tls_context(settings) if address.startswith("https://") else None,
@@ -99,8 +101,20 @@ def _build_proxy_headers(settings: ClientSettings) -> dict[str, str]:
     return {"authorization": f"Basic {b64encode(settings.http_auth.encode()).decode()}"}
 
 
+def check_token(token: str) -> None:
+    """Raise `ClientSettingsError` if the token cannot be sent in a header. The error does not contain the token."""
+    if problem := find_header_problem(token):
+        raise ClientSettingsError(
+            f"the token {problem}: pass only the SecretID of the token with --token or WHARF_TOKEN, also if it comes from a file"
+        )
+
+
 def build_headers(settings: ClientSettings) -> dict[str, str]:
-    """Return the headers that authenticate the client, at a proxy in front of the servers and at the servers."""
+    """Return the headers that authenticate the client, at a proxy in front of the servers and at the servers.
+
+    Raises `ClientSettingsError` if the token cannot be sent.
+    """
+    check_token(settings.token)
     return _build_proxy_headers(settings) | ({"x-cluster-token": settings.token} if settings.token else {})
 
 

@@ -24,6 +24,8 @@ class RequestRefused(Refusal):
         super().__init__(code, text, reason)
         self.status = status
         self.retry_after_s = retry_after_s
+        self.is_read = False
+        """Whether the request can have changed nothing, because it only reads."""
 
 
 class InvalidRequest(RequestRefused):

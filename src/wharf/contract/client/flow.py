@@ -15,6 +15,7 @@ from wharf.contract.client.calls import (
     build_path,
     build_query,
     has_idempotency_key,
+    is_read_only,
     is_repeatable,
 )
 from wharf.contract.client.errors import (
@@ -61,6 +62,8 @@ class PauseFlow(msgspec.Struct, frozen=True):
     """A step of a call, yielded by its flow: wait before the next step."""
 
     seconds: float
+    cause: Exception | None = None
+    """The failure after which the call is attempted again; `None` if nothing failed."""
 
 
 class OpenStream(msgspec.Struct, frozen=True):
@@ -106,6 +109,9 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     max_attempts: int = 4  # Including the first one.
     initial_pause_s: float = 0.1
     max_pause_s: float = 5.0
+    retries_first_open: bool = True
+    """Whether an endless stream or a followed read is also retried without end before it has begun. If not, the caller
+    gets the error, as a user of a command expects."""
 
     def draw_pause_s(self, attempt: int, world: World, requested_s: float | None = None) -> float:
         """Return a random pause in seconds after failed attempt number `attempt`, counted from 1.
@@ -205,9 +211,13 @@ def perform_call(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> F
     `Unreachable`. This is a flow: a generator that yields steps, such as `SendRequest`, which a runner performs.
     """
     request = build_request(state, endpoint, spec)
-    reply = yield from send_with_retries(
-        state, request, success_statuses=endpoint.success_statuses, is_repeatable=_can_repeat(endpoint, request)
-    )
+    try:
+        reply = yield from send_with_retries(
+            state, request, success_statuses=endpoint.success_statuses, is_repeatable=_can_repeat(endpoint, request)
+        )
+    except (RequestRefused, Unreachable) as error:
+        error.is_read = is_read_only(endpoint)
+        raise
     value = decode_value(endpoint, reply)
     return _build_response(reply, value) if endpoint.kind is EndpointKind.READ else value
 
@@ -252,7 +262,7 @@ def send_with_retries(
         pause_s = state.draw_pause_s(failed_attempts, error)
         if failed_attempts >= retries.max_attempts or pause_s >= budget.remaining_s:
             raise error
-        yield PauseFlow(pause_s)
+        yield PauseFlow(pause_s, error)
 
 
 def _build_send(request: ClientRequest, attempt: Attempt, remaining_s: float, *, is_repeatable: bool) -> SendRequest:
@@ -431,16 +441,18 @@ def follow_changes(state: ClientState, endpoint: Endpoint, spec: RequestSpec) ->
     assert can_block, f"{endpoint.name} does not support blocking queries, so it cannot be followed"
     world = state.world
     failure_count = 0
+    has_begun = False
     while True:
         requested_index, start_s = spec.options.get("index", 0), world.monotonic_s()
         try:
             response = yield from perform_call(state, endpoint, spec)
         except (Unreachable, *TRANSIENT_ERRORS) as error:
-            if isinstance(error, UnexpectedReply):
+            if isinstance(error, UnexpectedReply) or not (has_begun or state.retry_policy.retries_first_open):
                 raise
             failure_count += 1
-            yield PauseFlow(state.draw_pause_s(failure_count, error))
+            yield PauseFlow(state.draw_pause_s(failure_count, error), error)
             continue
+        has_begun = True
         if response.index != requested_index:
             failure_count = 0
             yield YieldValue(response)

@@ -6,8 +6,8 @@ One runs in the calling thread, the other on an event loop. Which step comes nex
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any, ClassVar, Final, TypeVar
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from wharf.contract.client.calls import RequestSpec
 from wharf.contract.client.flow import (
@@ -183,6 +183,20 @@ class AsyncFlowRunner:
             raise Unreachable("the server does not reply to other requests either", is_sent=True) from None
 
 
+class CallObserver(Protocol):
+    """Is informed while calls of a synchronous client wait, so that a command can inform its user."""
+
+    def watch_reply(
+        self, request: ClientRequest, server: SyncTransport
+    ) -> AbstractContextManager[None]:  # Ends with the reply.
+        """Return a context manager that lasts while the client waits for the reply, or for the head of a stream."""
+        ...
+
+    def on_pause(self, seconds: float, cause: Exception | None) -> None:
+        """Called before the client pauses, because of `cause`, and then attempts the call again."""
+        ...
+
+
 class SyncFlowRunner:
     """Performs the steps of flows in the calling thread. A flow is a generator that decides the steps of a call."""
 
@@ -199,9 +213,14 @@ class SyncFlowRunner:
     ) -> None:
         """`sends_probes`: whether a frozen server is found by probes while a blocking query waits for it."""
         self._closing = threading.Event()
+        self._observer: CallObserver | None = None
         self._transports = tuple(transports)
         self._sends_probes = sends_probes
         self._state = ClientState(world, server_count=len(transports), defaults=defaults, retry_policy=retry_policy)
+
+    def set_observer(self, observer: CallObserver) -> None:
+        """Inform `observer` of slow replies and repeated attempts from now on."""
+        self._observer = observer
 
     def close(self) -> None:
         """Close the connections to all servers. May be called from another thread.
@@ -275,17 +294,27 @@ class SyncFlowRunner:
                 transport = self._transports[server]
                 return send_until_silent(lambda: transport.send(request), lambda: transport.send(PROBE), "the server")
             case SendRequest(request, server):
-                return self._transports[server].send(request)
+                with self._observe(request, server):
+                    return self._transports[server].send(request)
             case OpenStream(request, server):
-                return self._transports[server].open(request)
+                with self._observe(request, server):
+                    return self._transports[server].open(request)
             case ReadChunk(reply):
                 chunk: bytes = reply.read_chunk()
                 return chunk
             case CloseStream(reply):
                 reply.close()
-            case PauseFlow(seconds):
+            case PauseFlow(seconds, cause):
+                if self._observer is not None:
+                    self._observer.on_pause(seconds, cause)
                 self._pause(seconds)
         return None
+
+    def _observe(self, request: ClientRequest, server: int) -> AbstractContextManager[None]:
+        """Return a context manager that informs the observer of a request. A long one is meant to wait."""
+        if self._observer is None or request.is_long_running:
+            return nullcontext()
+        return self._observer.watch_reply(request, self._transports[server])
 
     def _pause(self, seconds: float) -> None:
         """Wait for a number of seconds. Raises `Unreachable` if the client is closed meanwhile."""

@@ -12,8 +12,10 @@ from wharf.contract.client.transport import (
     UNIX_SCHEME,
     ClientReply,
     ClientRequest,
+    InvalidHeader,
     TlsFailure,
     Unreachable,
+    find_header_problem,
 )
 
 _ERRNO: Final = re.compile(r"\[Errno -?\d+\] ")
@@ -42,6 +44,9 @@ class _HttpConfig:
         self.address = address
         self.socket_path = address.removeprefix(UNIX_SCHEME) if address.startswith(UNIX_SCHEME) else None
         self.headers = {**(headers or {}), **({"x-cluster-token": token} if token else {})}
+        for name, value in self.headers.items():
+            if problem := find_header_problem(value):
+                raise InvalidHeader(f"the {'token' if value == token else f'value of the header {name}'} {problem}")
         self.verify: ssl.SSLContext | bool = tls or address.startswith("https")
         self.extensions = {"sni_hostname": server_name} if server_name else {}
 
@@ -59,6 +64,9 @@ class _HttpConfig:
 
         Raises `Unreachable` if the request is invalid.
         """
+        for name, value in request.headers.items():
+            if problem := find_header_problem(value):
+                raise InvalidHeader(f"the value of the header {name} {problem}")
         timeout = httpx2.Timeout(request.timeout_s, connect=min(request.connect_timeout_s, request.timeout_s))
         with self.translate_errors():
             built: httpx2.Request = client.build_request(

@@ -2,13 +2,13 @@
 
 import json
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from wharf.contract.client.calls import RequestSpec, is_repeatable
+from wharf.contract.client.calls import RequestSpec, is_read_only, is_repeatable
 from wharf.contract.client.errors import TRANSIENT_ERRORS, RequestRefused, UnexpectedReply, build_error
 from wharf.contract.client.flow import (
     FAILOVER_STATUSES,
@@ -57,24 +57,38 @@ def read_stream(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> Fl
     """
     decoder = _build_decoder(state, endpoint, spec)
     failure_count = 0
+    has_begun = False
+
+    def on_open() -> None:
+        nonlocal has_begun
+        has_begun = True
+
     while True:
         cause: Exception | None = None
         try:
-            has_value = yield from _read_until_end(state, endpoint, spec, decoder)
+            has_value = yield from _read_until_end(state, endpoint, spec, decoder, on_open)
             if not decoder.is_endless:
                 return
             failure_count = 0 if has_value else failure_count + 1
         except (Unreachable, RequestRefused) as error:
-            if isinstance(error, UnexpectedReply) or not decoder.should_reopen(error):
+            error.is_read = is_read_only(endpoint)
+            may_reopen = has_begun or state.retry_policy.retries_first_open
+            if isinstance(error, UnexpectedReply) or not may_reopen or not decoder.should_reopen(error):
                 raise
             failure_count += 1
             cause = error
         decoder.resume(spec)
-        yield PauseFlow(state.draw_pause_s(max(1, failure_count), cause))
+        yield PauseFlow(state.draw_pause_s(max(1, failure_count), cause), cause)
 
 
-def _read_until_end(state: ClientState, endpoint: Endpoint, spec: RequestSpec, decoder: "StreamDecoder") -> Flow[bool]:
-    """Open a streamed reply, yield its values until it ends, and return whether it had any.
+def _read_until_end(
+    state: ClientState,
+    endpoint: Endpoint,
+    spec: RequestSpec,
+    decoder: "StreamDecoder",
+    on_open: Callable[[], None],
+) -> Flow[bool]:
+    """Open a streamed reply, call `on_open`, yield its values until it ends, and return whether it had any.
 
     Raises `RequestRefused` for an error reply, and `Unreachable` if the connection breaks. Switches server in both
     cases if another one may help. This is a flow: a generator that yields steps, such as `SendRequest`, which a runner
@@ -92,6 +106,7 @@ def _read_until_end(state: ClientState, endpoint: Endpoint, spec: RequestSpec, d
             raise build_error(
                 ClientReply(streamed_reply.status, streamed_reply.headers, (yield from _read_body(streamed_reply)))
             )
+        on_open()
         has_value = False
         while chunk := (yield ReadChunk(streamed_reply)):
             assert isinstance(chunk, bytes)

@@ -34,6 +34,26 @@ class Unreachable(Exception):
         super().__init__(text)
         self.is_sent = is_sent
         self.tls_failure = tls_failure
+        self.is_read = False
+        """Whether the request can have changed nothing, because it only reads."""
+
+
+class InvalidHeader(Unreachable):
+    """The error for a request that cannot be sent, because a value of the caller is not valid in an HTTP header."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, is_sent=False)
+
+
+def find_header_problem(value: str) -> str:
+    """Return why a text cannot be the value of an HTTP header, without the text itself; empty if it can."""
+    if "\n" in value or "\r" in value:
+        return "contains a line break"
+    if not value.isprintable():
+        return "contains a control character"
+    if not value.isascii():
+        return "contains a character that is not ASCII"
+    return "begins or ends with a space" if value != value.strip() else ""
 
 
 class ClientRequest(msgspec.Struct, frozen=True):

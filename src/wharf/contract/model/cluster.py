@@ -1,4 +1,5 @@
-"""Records of the cluster itself: members, leader, keyring keys, record format, idempotency keys and node capacity versions.
+"""Records of the cluster itself: members, known servers, leader, keyring keys, record format, idempotency keys and node
+capacity versions.
 
 Also lists the records that a new cluster starts with.
 """
@@ -39,6 +40,25 @@ class Member(Record):
     tags: dict[str, str] | None = None  # Extra fields for the list of members.
     folder: str = ""  # Identifies the machine and its data folder; empty for older programs, which do not report it.
     door_secret: str = ""  # What other members send to prove themselves; new at each start, never in a reply.
+    create_index: int = 0
+    modify_index: int = 0
+
+
+class KnownServer(Record):
+    """A server that has joined the cluster and has not left it, whether it runs or not.
+
+    The leader writes this record. It is on no lease, so it remains when the server's member record expires.
+    """
+
+    id: str
+    name: str = ""
+    region: str = "global"
+    datacenter: str = "dc1"
+    address: str = ""  # host:port of its HTTP API
+    build: str = ""  # The version of the program.
+    newest_format: int = 0  # The highest version of the record format that it can read.
+    started_at: int = 0  # ns since the epoch
+    failed_at: int = 0  # When the leader found that its member record had expired, in ns since the epoch; 0: it runs.
     create_index: int = 0
     modify_index: int = 0
 

@@ -4,6 +4,10 @@ A `Refusal` is an expected outcome, not a fault. The table in `wire.errors` maps
 """
 
 import enum
+from typing import Final
+
+NO_LEADER_TEXT: Final = "No cluster leader"
+"""Nomad's text. Clients search replies for it."""
 
 
 class RefusalCode(enum.StrEnum):
@@ -33,6 +37,7 @@ class RefusalReason(enum.StrEnum):
     EXEC_DISABLED = "exec-disabled"  # The node allows no commands in tasks, whatever the token permits.
     NO_NODE_PATH = "no-node-path"  # No server process holds the node's connection; the node may reconnect.
     OVERLOADED = "overloaded"  # The server has too many requests and has not begun this one; it may be repeated.
+    STORE_UNREACHABLE = "store-unreachable"  # The server cannot reach the store of the cluster's state, such as etcd.
     SECRET_FILE = "secret-file"  # Nobody may read the file, whatever the token permits.
 
     @classmethod
@@ -61,6 +66,11 @@ def not_found(text: str) -> Refusal:
     return Refusal(RefusalCode.NOT_FOUND, text)
 
 
-def no_leader() -> Refusal:
-    """Return the refusal of a request while the cluster has no leader."""
-    return Refusal(RefusalCode.NO_LEADER, "No cluster leader")
+def no_leader(outage: str = "") -> Refusal:
+    """Return the refusal of a request while the cluster has no leader.
+
+    `outage`: since when and why the server cannot reach its store; empty if it can.
+    """
+    if not outage:
+        return Refusal(RefusalCode.NO_LEADER, NO_LEADER_TEXT)
+    return Refusal(RefusalCode.NO_LEADER, f"{NO_LEADER_TEXT}: {outage}", RefusalReason.STORE_UNREACHABLE)

@@ -220,7 +220,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     ),
     define_write(
         "agent.force_leave", "/v1/agent/force-leave", need=permissions.WRITE_AGENT, denial_detail=DenialDetail.AGENT_SHORT,
-        summary="Delete the member record of a failed server. A running server writes its record again.",
+        summary="Remove a failed server from the list of servers. A running server returns to it.",
         parameters=(
             text("node", "The server's name or ID."),
             text("prune", "Accepted and ignored: nothing is stored of a server that left."),

@@ -60,12 +60,13 @@ class RaftConfiguration(Record):
 class AutopilotConfigurationView(Record):
     """The autopilot configuration as requests and replies contain it: durations are text such as `200ms`.
 
-    Requests may also use a number of nanoseconds. Only `last_contact_threshold` and `max_trailing_logs` have an effect.
+    Requests may also use a number of nanoseconds. Only `last_contact_threshold`,
+    `max_trailing_logs` and `cleanup_dead_servers` have an effect.
     """
 
     last_contact_threshold: str | int = ""  # A server without contact to the log for longer is unhealthy.
     server_stabilization_time: str | int = ""
-    cleanup_dead_servers: bool = False
+    cleanup_dead_servers: bool = False  # Remove failed servers from the list of servers after 72 hours.
     max_trailing_logs: int = 0  # A server whose replica is more log entries behind is unhealthy.
     min_quorum: int = 0
     enable_redundancy_zones: bool = False
@@ -126,11 +127,13 @@ class AutopilotServer(Record):
     serf_status: str  # `alive`, `leaving`, `left` or `failed`.
     version: str
     leader: bool
-    last_contact: str  # Time since its last contact with the log, such as `20ms`; or `never`.
+    last_contact: (
+        str  # Time since its last contact with the log, such as `20ms`; `never`; if it failed, when (RFC 3339).
+    )
     last_term: int  # The epoch of its log: it changes when the log is replaced by an older copy.
     last_index: int  # Log index that its replica has reached.
     healthy: bool
-    voter: bool  # Always true.
+    voter: bool  # False if it failed.
     stable_since: str  # When it started (RFC 3339).
     why_unhealthy: str = ""  # The reason; empty if it is healthy.
 
@@ -141,7 +144,7 @@ class AutopilotHealth(Record):
     healthy: bool  # Whether all servers are healthy.
     failure_tolerance: int  # How many servers may fail before the cluster is unavailable.
     leader: str  # The leader's ID; empty if there is no leader.
-    voters: list[str]  # The IDs of all servers.
+    voters: list[str]  # The IDs of all servers except failed ones.
     servers: list[AutopilotServer]
 
 
@@ -183,7 +186,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     ),
     define_write(
         "operator.remove_peer", "/v1/operator/raft/peer", method="DELETE", need=permissions.MANAGEMENT_TOKEN,
-        summary="Delete the member record of a failed server. A running server writes its record again.",
+        summary="Remove a failed server from the list of servers. A running server returns to it.",
         parameters=(text("id", "The server's ID."), text("address", "Not supported: use the ID.")),
     ),
     define_leader_write(
@@ -197,7 +200,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     ),
     define_write(
         "operator.set_autopilot", _AUTOPILOT, need=permissions.WRITE_OPERATOR, body_type=AutopilotConfigurationView,
-        summary="Replace the autopilot configuration. Only LastContactThreshold and MaxTrailingLogs have an effect.",
+        summary="Replace the autopilot configuration. Only LastContactThreshold, MaxTrailingLogs and CleanupDeadServers have an effect.",
         reply_type=bool, parameters=(_CAS_PARAMETER,),
     ),
     define_local(

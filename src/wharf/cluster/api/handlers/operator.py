@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from wharf.cluster.api.handlers.agents.health import check_engine_health
+from wharf.cluster.api.handlers.agents.server_list import LAST_CONTACT_TAG, list_known_members
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.requests.values import UUID_PATTERN
@@ -28,11 +29,11 @@ from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import AUTOPILOT_CONFIGURATION, LEADER, MEMBERS, SCHEDULER_CONFIGURATION
 from wharf.cluster.state.watches import watch_table
-from wharf.contract.model.cluster import Leader, Member
+from wharf.contract.model.cluster import Leader, Member, MemberStatus
 from wharf.contract.model.operator import autopilot
 from wharf.contract.model.operator.autopilot import ServerHealth, ServerLogStatus
 from wharf.contract.model.operator.scheduler_configuration import SchedulerConfiguration
-from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason, invalid_request
+from wharf.contract.model.refusal import NO_LEADER_TEXT, Refusal, RefusalCode, RefusalReason, invalid_request
 from wharf.contract.model.times import format_duration
 from wharf.contract.wire import operator as operator_wire
 from wharf.contract.wire.times import format_time
@@ -136,7 +137,7 @@ class ClusterOperatorActions:
     # -- servers ---------------------------------------------------------------------------------------------------
 
     async def remove_peer(self, request: Request) -> ActionResult:
-        """Delete the member record of the server with the requested id. Raises `Refusal` if it is unknown."""
+        """Remove the server with the requested id from the list of servers. Raises `Refusal` if it is unknown."""
         if request.get_text("address"):
             raise invalid_request("removing a server by its address is not supported: use its id")
         member_id = request.get_text("id")
@@ -159,7 +160,7 @@ class ClusterOperatorActions:
         successor = self._find_successor(request.query)
         leader = self._server.replica.get(LEADER)
         if leader is None:
-            raise Refusal(RefusalCode.UNAVAILABLE, "No cluster leader")
+            raise Refusal(RefusalCode.UNAVAILABLE, NO_LEADER_TEXT)
         if leader.member_id == successor.id:
             raise invalid_request(f"{successor.name or successor.id} is already the leader")
         await self._server.leader.call(TRANSFER_LEADERSHIP, TransferLeadershipRequest(successor.id))
@@ -230,10 +231,10 @@ class ClusterOperatorActions:
         """Request the status of all servers at the same time and return the health of each. The status is 429 if
         unhealthy.
 
-        A server that does not reply in time is unhealthy.
+        A server that does not reply in time, or ended without leaving, is unhealthy.
         """
         server, replica = self._server, self._server.replica
-        members = list(replica.iter_all(MEMBERS))
+        members = list_known_members(replica)
         tasks = [
             server.world.start_task(self._read_status(member), name=f"status of {member.name}") for member in members
         ]
@@ -246,13 +247,13 @@ class ClusterOperatorActions:
             can_decide=server.reader.has_leader() and log_health.writable,
             is_single_server=server.engine.is_single_server,
         )
-        leader = replica.get(LEADER)
+        leader = replica.get(LEADER) if server.reader.has_leader() else None
         leader_id = leader.member_id if leader else ""
         reply = operator_wire.AutopilotHealth(
             healthy=assessment.is_healthy,
             failure_tolerance=assessment.failures_tolerated,
             leader=leader_id,
-            voters=[member.id for member in members],
+            voters=[member.id for member in members if member.status is not MemberStatus.FAILED],
             servers=[
                 _build_server_view(member, health, is_leader=member.id == leader_id)
                 for member, health in zip(members, assessment.servers, strict=True)
@@ -261,7 +262,9 @@ class ClusterOperatorActions:
         return ActionResult(reply, status=200 if assessment.is_healthy else 429)
 
     async def _read_status(self, member: Member) -> ServerLogStatus | None:
-        """Return the status that the member reports, or `None` if it cannot be reached in time."""
+        """Return the status that the member reports, or `None` if it cannot be reached in time or has ended."""
+        if member.status is MemberStatus.FAILED:
+            return None
         try:
             async with asyncio.timeout(STATUS_TIMEOUT_S):
                 return await self._server.leader.call_member(member.id, GET_SERVER_STATUS, EmptyMessage())
@@ -308,7 +311,7 @@ def _is_address(text: str) -> bool:
 def _build_server_view(member: Member, health: ServerHealth, *, is_leader: bool) -> operator_wire.AutopilotServer:
     """Return the health of one server."""
     status = health.log_status or ServerLogStatus()
-    contact_ns = status.last_contact_ns
+    contact_ns, is_failed = status.last_contact_ns, member.status is MemberStatus.FAILED
     return operator_wire.AutopilotServer(
         id=member.id,
         name=f"{member.name}.{member.region}",
@@ -316,13 +319,15 @@ def _build_server_view(member: Member, health: ServerHealth, *, is_leader: bool)
         serf_status=member.status,
         version=member.build,
         leader=is_leader,
-        last_contact="never" if contact_ns is None else format_duration(contact_ns),
+        last_contact=(member.tags or {}).get(LAST_CONTACT_TAG, "never")
+        if contact_ns is None
+        else format_duration(contact_ns),
         last_term=status.epoch,
         last_index=status.index,
         healthy=not health.unhealthy_reason,
-        voter=True,
+        voter=not is_failed,
         stable_since=format_time(member.started_at),
-        why_unhealthy=health.unhealthy_reason,
+        why_unhealthy="ended without leaving the cluster" if is_failed else health.unhealthy_reason,
     )
 
 

@@ -42,11 +42,13 @@ def resolve_introduction_ttl(ttl_ns: int) -> int:
     return ttl_ns
 
 
-def check_node_admission(snapshot: Replica, node: Node, introduction: Introduction | None) -> None:
+def check_node_admission(
+    snapshot: Replica, node: Node, introduction: Introduction | None, *, has_token: bool = False
+) -> None:
     """Raise unless the node may register.
 
     A registered node must show the secret with which it registered. A new node needs an introduction that admits its
-    name and pool.
+    name and pool. `has_token`: whether the node sent a token; `introduction` is `None` if that token is not valid.
     """
     stored = snapshot.get(NODES, node.id)
     if stored is not None:
@@ -54,9 +56,14 @@ def check_node_admission(snapshot: Replica, node: Node, introduction: Introducti
             return
         raise Refusal(RefusalCode.FORBIDDEN, "node secret ID does not match")
     if introduction is None:
+        cause = (
+            "the introduction token is invalid or has expired"
+            if has_token
+            else "a new node needs an introduction token"
+        )
         raise Refusal(
             RefusalCode.FORBIDDEN,
-            "Permission denied: a new node needs an introduction token; make one with `wharf node intro create` "
+            f"Permission denied: {cause}; make one with `wharf node intro create` "
             "(/v1/acl/identity/client-introduction-token) and set it as client.intro_token",
         )
     if introduction.node_pool and introduction.node_pool != (node.node_pool or DEFAULT_NODE_POOL):

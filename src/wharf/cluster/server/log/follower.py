@@ -68,7 +68,11 @@ class Follower:
         self._backoff = Backoff(world.random, min_s=MIN_RETRY_DELAY_S, max_s=MAX_RETRY_DELAY_S)
         self._failure: Exception | None = None
         self._outage_reason = ""
+
+    @property
+    def outage_reason(self) -> str:
         """Why the log was unavailable at the last attempt; empty if it was available."""
+        return self._outage_reason
 
     async def run(self) -> None:
         """Follow the log until cancelled.

@@ -13,6 +13,8 @@ from wharf.cluster.server.log.follower import Follower
 from wharf.cluster.state import Replica, WatchTarget
 from wharf.cluster.state.tables import LEADER
 from wharf.contract.model.refusal import Refusal, RefusalCode, no_leader
+from wharf.contract.model.times import SECOND
+from wharf.contract.wire.times import format_time
 from wharf.world import World
 
 LEADER_TIMEOUT_S: Final = 5.0
@@ -84,13 +86,30 @@ class Reader:
         self._change_waiters: dict[ChangeWaiter, None] = {}
         self._barrier_waiters: list[asyncio.Future[int | None]] = []
         self._barrier_task: asyncio.Task[None] | None = None
+        self._barrier_failure = ""
+        """Why the last barrier failed; empty if it succeeded."""
+
+    def describe_outage(self) -> str:
+        """Return since when and why the store of the log does not reply; empty while it replies."""
+        contact_s = self._engine.get_last_contact_s()
+        reason = self._follower.outage_reason or self._barrier_failure or "it does not reply"
+        if contact_s is None:
+            return f"the store was never reached: {reason}"
+        silence_s = self._world.monotonic_s() - contact_s
+        if silence_s < CONTACT_LOST_AFTER_S and not self._follower.outage_reason:
+            return ""
+        # Whole seconds: the text stays the same while the outage lasts.
+        since = format_time(round(self._world.now_ns() / SECOND - silence_s) * SECOND)
+        return f"the store has not replied since {since}: {reason}"
 
     def has_leader(self) -> bool:
         """Whether the replica has a leader record and the log replied within `CONTACT_LOST_AFTER_S`."""
+        return self._has_contact() and self._follower.replica.get(LEADER) is not None
+
+    def _has_contact(self) -> bool:
+        """Whether the log replied within `CONTACT_LOST_AFTER_S`."""
         contact_s = self._engine.get_last_contact_s()
-        if contact_s is None or self._world.monotonic_s() - contact_s >= CONTACT_LOST_AFTER_S:
-            return False
-        return self._follower.replica.get(LEADER) is not None
+        return contact_s is not None and self._world.monotonic_s() - contact_s < CONTACT_LOST_AFTER_S
 
     @property
     def waiter_count(self) -> int:
@@ -126,6 +145,10 @@ class Reader:
         The index is the one that the log has published, or else that of a barrier. Returns false if there is no leader
         or the log does not answer.
         """
+        if not self._has_contact():
+            await (
+                self._next_barrier()
+            )  # Restores contact, or finds out for `describe_outage` why the log does not reply.
         if not self.has_leader():
             return False
         index = self._engine.read_published_index()
@@ -162,8 +185,10 @@ class Reader:
                 index: int | None
                 try:
                     index = await self._engine.barrier()
-                except LogUnavailable:
+                    self._barrier_failure = ""
+                except LogUnavailable as error:
                     index = None
+                    self._barrier_failure = str(error)
                 except Exception as error:  # Pass unexpected errors to the waiting callers.
                     for future in waiters:
                         if not future.done():

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+NOTHING_WRITTEN_TEXT: Final = "nothing was written: "
+"""Begins the text of each refusal of a write that the log did not accept."""
 MAX_ATTEMPTS: Final = 5
 """How often a write is decided again after conflicts before the caller gets a refusal."""
 
@@ -107,7 +109,7 @@ class Writer:
         try:
             index = await self._engine.barrier()
         except LogUnavailable as error:
-            raise Refusal(RefusalCode.UNAVAILABLE, f"nothing was written: {error}") from error
+            raise Refusal(RefusalCode.UNAVAILABLE, f"{NOTHING_WRITTEN_TEXT}{error}") from error
         await self._follower.wait_until_applied(index)
 
     async def commit(
@@ -133,7 +135,7 @@ class Writer:
         )
         limit_problem = check_write_limits(encoded, self._engine.limits)
         if limit_problem is not None:
-            raise Refusal(RefusalCode.TOO_LARGE, f"nothing was written: {limit_problem}")
+            raise Refusal(RefusalCode.TOO_LARGE, f"{NOTHING_WRITTEN_TEXT}{limit_problem}")
         return encoded
 
     async def commit_encoded(
@@ -147,7 +149,7 @@ class Writer:
             outcome = await self._send(encoded, meanwhile)
             will_arrive = isinstance(outcome, Committed) and replica.index < outcome.index
         except LogUnavailable as error:
-            raise Refusal(RefusalCode.UNAVAILABLE, f"nothing was written: {error}") from error
+            raise Refusal(RefusalCode.UNAVAILABLE, f"{NOTHING_WRITTEN_TEXT}{error}") from error
         finally:
             if not will_arrive:
                 self._follower.discard_cached_write(encoded.id)
@@ -155,7 +157,7 @@ class Writer:
             case Committed() | WriteConflict():
                 return outcome
             case WriteRejected(reason):
-                raise Refusal(RefusalCode.UNAVAILABLE, f"nothing was written: {reason}")
+                raise Refusal(RefusalCode.UNAVAILABLE, f"{NOTHING_WRITTEN_TEXT}{reason}")
             case WriteOutcomeUnknown(reason):
                 log.warning(
                     "write outcome unknown, looking it up kind=%s id=%s reason=%s", encoded.kind, encoded.id, reason

@@ -46,7 +46,7 @@ class AgentMethods(MethodGroup[M]):
 
     @call_method("agent.force_leave")
     def force_leave(self, node: str, *, prune: bool = False, **options: Unpack[WriteOptions]) -> CallSpec[None]:
-        """Delete the member record of the failed server with this name or ID. `prune` has no effect.
+        """Remove the failed server with this name or ID from the list of servers. `prune` has no effect.
 
         A server that still runs writes its record again.
         """

@@ -48,7 +48,7 @@ class OperatorMethods(MethodGroup[M]):
 
     @call_method("operator.remove_peer")
     def remove_server(self, id: str, **options: Unpack[WriteOptions]) -> CallSpec[None]:
-        """Delete the member record of the failed server with this ID. A running server writes its record again."""
+        """Remove the failed server with this ID from the list of servers. A running server returns to it."""
         return CallSpec(options, id=id)
 
     @call_method("operator.transfer")

@@ -1,7 +1,6 @@
 """Autopilot: Nomad's settings for the health of servers, and the health assessment of each server.
 
-Members are on leases in the log, so dead ones disappear without autopilot, and Wharf has no quorum of its own. Settings
-that only concern a quorum are stored and returned, but have no effect.
+Wharf has no quorum of its own. Settings that only concern a quorum are stored and returned, but have no effect.
 """
 
 from collections.abc import Sequence
@@ -18,13 +17,13 @@ DEFAULT_MAX_TRAILING_LOGS: Final = 250
 
 
 class AutopilotConfiguration(Record):
-    """The settings for the health of servers. Only `last_contact_threshold` and `max_trailing_logs` have an effect."""
+    """The settings for the health of servers. `last_contact_threshold`, `max_trailing_logs` and `cleanup_dead_servers` have an effect."""
 
     last_contact_threshold: int = 0  # ns; a server without contact for longer is unhealthy.
     server_stabilization_time: int = 0  # ns
     max_trailing_logs: int = 0  # A server that is further behind in the log is unhealthy.
     min_quorum: int = 0
-    cleanup_dead_servers: bool = False
+    cleanup_dead_servers: bool = False  # Delete the records of servers that failed 72 hours ago.
     enable_redundancy_zones: bool = False
     disable_upgrade_migration: bool = False
     enable_custom_upgrades: bool = False

@@ -140,6 +140,8 @@ class ServerSession:
                 await self._send_registration()
                 ttl_s = await self._send_heartbeat()
                 self.is_registered.set()
+                if last_error:
+                    log.info("node registered node=%s", self._log_name)
                 return ttl_s
             except (Refusal, Unreachable) as error:
                 if last_error != str(error):  # Only a new reason is logged.

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from wharf.cluster.api.handlers.agents.health import check_engine_health, find_brain_problem, find_disk_problem
+from wharf.cluster.api.handlers.agents.server_list import list_known_members
 from wharf.cluster.api.relay.members import find_member
 from wharf.cluster.api.requests.parameters import FALSE_WORDS, TRUE_WORDS
 from wharf.cluster.api.requests.request import Request
@@ -20,7 +21,7 @@ from wharf.cluster.server.rpc.method import EmptyMessage
 from wharf.cluster.server.server import Server
 from wharf.cluster.state.tables import LEADER, MEMBERS
 from wharf.contract.model.acl import permissions
-from wharf.contract.model.cluster import Member
+from wharf.contract.model.cluster import Member, MemberStatus
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
 from wharf.contract.wire import agents as agents_wire
 from wharf.contract.wire.times import format_time
@@ -46,7 +47,7 @@ class AgentActions:
         server, info = self._server, self._server.agent.info
         own = server.replica.get(MEMBERS, server.identity.member_id)
         config = {**info.configuration, "Version": {"Version": info.version}}
-        count = server.replica.count_records(MEMBERS)
+        count = len(list_known_members(server.replica))
         member = build_member_view(own, count) if own is not None else _build_own_member_view(server)
         return ActionResult(agents_wire.AgentSelf(config=config, member=member, stats=self._build_stats()))
 
@@ -54,7 +55,7 @@ class AgentActions:
         """Return the statistics of this server by section, with Nomad's names where Nomad has them."""
         server, process = self._server, measure_process()
         leader = server.replica.get(LEADER)
-        is_leader = leader is not None and leader.member_id == server.identity.member_id
+        is_leader = leader is not None and leader.member_id == server.identity.member_id and server.reader.has_leader()
         contact_ms = server.reader.last_contact_ms()
         return {
             "wharf": {
@@ -80,9 +81,9 @@ class AgentActions:
         }
 
     async def list_members(self, _request: Request) -> ActionResult:
-        """Return the servers of the region, by name."""
+        """Return the servers of the region, by name. Servers that ended without leaving are included as failed."""
         identity = self._server.identity
-        members = sorted(self._server.replica.iter_all(MEMBERS), key=lambda member: member.name)
+        members = list_known_members(self._server.replica)
         return ActionResult(
             agents_wire.AgentMembers(
                 server_name=identity.name,
@@ -172,13 +173,13 @@ class AgentActions:
         return ActionResult(agents_wire.JoinResult(len(addresses) - len(unknown), error, warning))
 
     async def force_member_leave(self, request: Request) -> ActionResult:
-        """Delete the member record of the server with this name or id."""
+        """Remove the server with this name or id from the list of servers. One that runs returns to it."""
         name, prune = request.get_text("node"), request.get_text("prune")
         if not name:
             raise invalid_request("missing node to force leave")
         if prune and prune not in TRUE_WORDS | FALSE_WORDS:
             raise invalid_request("invalid prune value")
-        member = find_member(self._server, name)
+        member = find_member(self._server, name) or _find_failed_server(self._server, name)
         if member is None:
             raise not_found(f"unknown server {name}")
         await self._server.writer.execute(
@@ -225,6 +226,14 @@ class AgentActions:
                 f"server.enabled_schedulers there, or use {', '.join(enabled)}"
             )
         return await self.read_schedulers_config(request)
+
+
+def _find_failed_server(server: Server, name: str) -> Member | None:
+    """Return the failed server that `name` names as `find_member` understands it; `None` if there is none."""
+    for member in list_known_members(server.replica):
+        if member.status is MemberStatus.FAILED and name in (member.id, member.name, f"{member.name}.{member.region}"):
+            return member
+    return None
 
 
 def _is_address_of(address: str, member: Member) -> bool:
@@ -305,7 +314,9 @@ class ClusterStatusActions:
 
 
 def find_leader_address(server: Server) -> str:
-    """Return the address of the leader, or "" if there is none."""
+    """Return the address of the leader; "" if there is none, or if this server cannot know it without its store."""
+    if not server.reader.has_leader():
+        return ""
     leader = server.replica.get(LEADER)
     member = server.replica.get(MEMBERS, leader.member_id) if leader else None
     return member.address if member else ""

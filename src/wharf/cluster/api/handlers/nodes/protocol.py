@@ -167,7 +167,7 @@ class NodeProtocolActions:
         introduction = (
             access.identity_signer.verify_introduction(self._server.replica, token, context) if token else None
         )
-        check_node_admission(self._server.replica, node, introduction)
+        check_node_admission(self._server.replica, node, introduction, has_token=bool(token))
 
     async def record_heartbeat(self, request: Request) -> ActionResult:
         """Record the node's heartbeat on the leader.

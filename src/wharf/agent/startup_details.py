@@ -1,0 +1,6 @@
+"""Names of details that child processes report when they are ready, for the lines that commands print."""
+
+from typing import Final
+
+REGISTRATION_DETAIL: Final = "registration"
+"""Present if the node of an agent is not registered yet."""
