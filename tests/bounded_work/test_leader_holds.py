@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.kit.cluster import OneServer
-from tests.kit.loop_holds import MeasuredCluster, measure_holds, until_short, work_of_others
+from tests.kit.loop_holds import MeasuredCluster, measure_holds, work_of_others
 from tests.kit.state import SETTINGS, a_node
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from wharf.cluster.operations.jobs import registration
@@ -125,7 +125,6 @@ def count_running(allocations: Iterable[Allocation]) -> int:
         pytest.param(make_job(JobType.SERVICE, count=10_000), 300, 10_000, id="a count of 10,000"),
     ],
 )
-@until_short
 def test_no_step_of_a_large_job_holds_the_leader(job: Job, nodes: int, expected_count: int) -> None:
     @in_virtual_time
     async def scenario() -> None:
@@ -145,7 +144,6 @@ def test_no_step_of_a_large_job_holds_the_leader(job: Job, nodes: int, expected_
     scenario()
 
 
-@until_short
 def test_no_drain_or_purge_of_a_large_node_holds_the_leader() -> None:
     @in_virtual_time
     async def scenario() -> None:
@@ -167,7 +165,6 @@ def test_no_drain_or_purge_of_a_large_node_holds_the_leader() -> None:
     scenario()
 
 
-@until_short
 def test_no_check_of_many_running_deployments_holds_the_leader() -> None:
     @in_virtual_time
     async def scenario() -> None:
@@ -222,7 +219,6 @@ async def put_allocations(server: OneServer, node_ids: list[str], count: int) ->
     await server.server.writer.catch_up()
 
 
-@until_short
 def test_no_start_of_a_leader_with_a_large_state_holds_it() -> None:
     @in_virtual_time
     async def scenario() -> None:
@@ -250,7 +246,6 @@ def make_large_report(allocations: Iterable[Allocation]) -> tuple[AllocationRepo
     return tuple(AllocationReport(each.id, ClientStatus.RUNNING, task_states=states) for each in allocations)
 
 
-@until_short
 def test_no_large_report_of_a_node_holds_the_leader() -> None:
     @in_virtual_time
     async def scenario() -> None:

@@ -14,7 +14,7 @@ from starlette.types import Message
 from tests.cluster.api.access import ApiCaller, an_operator
 from tests.cluster.api.login_provider import CLIENT_ID, CLIENT_SECRET, LoginProvider
 from tests.kit.cluster import ACluster
-from tests.kit.loop_holds import MeasuredCluster, measure_holds, until_short
+from tests.kit.loop_holds import MeasuredCluster, measure_holds
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.cluster.server.cpu_budget import ReadLimits
 from wharf.cluster.server.security.login_providers import ProviderReply, ProviderRequest, ProviderUnreachable
@@ -433,7 +433,6 @@ async def a_login_with_expensive_rules(cluster: ACluster) -> LoginSetup:
     return login
 
 
-@until_short
 @in_virtual_time
 async def test_expensive_selectors_of_binding_rules_hold_the_event_loop_only_shortly() -> None:
     async with MeasuredCluster() as cluster:

@@ -13,7 +13,7 @@ from tests.cluster.api.access import an_operator
 from tests.kit.api_client import ApiClient
 from tests.kit.cluster import OneServer
 from tests.kit.exchange import build_scope
-from tests.kit.loop_holds import LoopHolds, MeasuredCluster, MeasuredWorld, measure_holds, until_short
+from tests.kit.loop_holds import LoopHolds, MeasuredCluster, MeasuredWorld, measure_holds
 from tests.kit.requests import put
 from tests.kit.state import a_node, an_allocation, an_evaluation
 from tests.kit.virtual_time import in_virtual_time, pass_time
@@ -112,7 +112,6 @@ async def store_jobs_with_text(server: OneServer, count: int, text: str = LONG_T
 # -- filters
 
 
-@until_short
 @in_virtual_time
 async def test_a_regular_expression_that_multiplies_optional_parts_is_refused_at_once() -> None:
     async with MeasuredCluster() as cluster:
@@ -127,7 +126,6 @@ async def test_a_regular_expression_that_multiplies_optional_parts_is_refused_at
     assert holds.total_s < 0.05
 
 
-@until_short
 @in_virtual_time
 async def test_a_slow_regular_expression_runs_off_the_loop() -> None:
     async with MeasuredCluster() as cluster:
@@ -141,7 +139,6 @@ async def test_a_slow_regular_expression_runs_off_the_loop() -> None:
     holds.require_short("a slow regular expression")
 
 
-@until_short
 @in_virtual_time
 async def test_a_page_of_a_slow_filter_ends_at_its_size() -> None:
     async with MeasuredCluster() as cluster:
@@ -156,7 +153,6 @@ async def test_a_page_of_a_slow_filter_ends_at_its_size() -> None:
     holds.require_short("a page of a slow filter")
 
 
-@until_short
 @in_virtual_time
 async def test_a_filter_that_uses_its_cpu_time_is_refused() -> None:
     async with MeasuredCluster() as cluster:
@@ -182,7 +178,6 @@ async def test_a_filter_of_many_cheap_records_is_refused_at_its_cpu_time_too() -
     assert (reply.status, b"(api.max_filter_cpu)" in reply.body) == (400, True)
 
 
-@until_short
 @in_virtual_time
 async def test_a_match_of_a_text_that_is_too_long_for_the_pattern_is_refused() -> None:
     async with MeasuredCluster() as cluster:
@@ -205,7 +200,6 @@ async def test_a_match_of_a_text_that_is_too_long_for_the_pattern_is_refused() -
     ],
     ids=["contains", "plain patterns", "nested any"],
 )
-@until_short
 @in_virtual_time
 async def test_no_filter_holds_the_loop(expression: str) -> None:
     async with MeasuredCluster() as cluster:
@@ -220,7 +214,6 @@ async def test_no_filter_holds_the_loop(expression: str) -> None:
     holds.require_short(expression[:60])
 
 
-@until_short
 @in_virtual_time
 async def test_evaluations_are_selected_for_deletion_without_holding_the_loop() -> None:
     async with MeasuredCluster() as cluster:
@@ -248,7 +241,6 @@ async def test_evaluations_are_selected_for_deletion_without_holding_the_loop() 
     holds.require_short("the deletion of evaluations by a filter")
 
 
-@until_short
 @in_virtual_time
 async def test_instances_are_chosen_from_those_that_a_slow_filter_accepts() -> None:
     async with MeasuredCluster() as cluster:
@@ -309,7 +301,6 @@ async def store_large_state(server: OneServer) -> None:
     assert (await put(server, "/v1/namespace", {"Name": "default", "Quota": "q"})).status == 200
 
 
-@until_short
 @in_virtual_time
 async def test_no_long_read_holds_the_loop() -> None:
     async with MeasuredCluster() as cluster:
@@ -372,7 +363,6 @@ def build_large_policy() -> str:
     )
 
 
-@until_short
 @in_virtual_time
 async def test_a_large_policy_is_compiled_off_the_loop() -> None:
     async with MeasuredCluster() as cluster:
