@@ -193,8 +193,8 @@ def test_a_token_applies_to_one_parent() -> None:
             "Dispatch request included unpermitted metadata keys: [y z]",
         ),
         ({}, {"meta": {}}, "Dispatch did not provide required meta keys: [a]"),
-        ({}, {"priority": 101}, "dispatch job priority must be between [1, 100]"),
-        ({}, {"priority": -1}, "dispatch job priority must be between [1, 100]"),
+        ({}, {"priority": 91}, "dispatch job priority must be between [1, 90]"),
+        ({}, {"priority": -1}, "dispatch job priority must be between [1, 90]"),
         (
             {},
             {"id_prefix": "two words"},

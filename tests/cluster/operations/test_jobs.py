@@ -164,12 +164,12 @@ def test_a_system_job_runs_from_the_start_and_one_registered_as_stopped_is_dead(
 # -- stored versions
 
 
-def test_six_versions_and_the_newest_stable_one_are_stored() -> None:
+def test_the_newest_versions_and_the_newest_stable_one_are_stored() -> None:
     state = AState()
     for priority in range(1, 8):
         state.register(a_job(priority=priority))
-    assert list_version_numbers(state) == [1, 2, 3, 4, 5, 6]
-    first_stored = state.replica.get(JOB_VERSIONS, "default", "shop", 1)
+    assert list_version_numbers(state) == [2, 3, 4, 5, 6]
+    first_stored = state.replica.get(JOB_VERSIONS, "default", "shop", 2)
     assert first_stored is not None
     state.put(JOB_VERSIONS.build_put(replace(first_stored, stable=True)))
 
@@ -177,7 +177,7 @@ def test_six_versions_and_the_newest_stable_one_are_stored() -> None:
         state.register(a_job(priority=priority))
 
     # The stable version is kept instead of the next oldest (jobs.md 4).
-    assert list_version_numbers(state) == [1, 5, 6, 7, 8, 9]
+    assert list_version_numbers(state) == [2, 6, 7, 8, 9]
 
 
 def test_tagged_versions_are_kept_and_not_counted() -> None:
@@ -190,12 +190,12 @@ def test_tagged_versions_are_kept_and_not_counted() -> None:
     for priority in range(2, 10):
         state.register(a_job(priority=priority))
 
-    assert list_version_numbers(state) == [0, 3, 4, 5, 6, 7, 8]
+    assert list_version_numbers(state) == [0, 4, 5, 6, 7, 8]
 
 
 def test_a_version_that_is_tagged_meanwhile_is_not_deleted() -> None:
     state = AState()
-    for priority in range(1, 7):
+    for priority in range(1, 1 + SETTINGS.versions_kept):
         state.register(a_job(priority=priority))
     oldest = state.replica.get(JOB_VERSIONS, "default", "shop", 0)
     assert oldest is not None
@@ -299,7 +299,7 @@ def test_all_problems_are_reported_together() -> None:
     for line in (
         'job "shop" is in nonexistent namespace "nobody"',
         'job "shop" is in nonexistent node pool "nowhere"',
-        "job priority must be between [1, 100]",
+        "job priority must be between [1, 90]",
         "Missing task driver",
     ):
         assert line in result.text

@@ -67,7 +67,7 @@ def test_a_source_that_is_too_large_is_discarded_with_a_warning_and_the_job_is_r
     result = state.register(a_job(), submission=make_source("x" * 1_100_000))
 
     assert result.warnings == (
-        "1 warning:\n\n* job source size of 1.1 MB exceeds maximum of 1.0 MB and will be discarded"
+        "1 warning:\n\n* job source size of 1.1 MB exceeds maximum of 900.0 kB and will be discarded"
     )
     assert state.replica.list_by_index(SUBMISSIONS_OF_JOB, "default", "shop") == []
     assert state.job().version == 0

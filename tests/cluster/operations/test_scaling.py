@@ -144,9 +144,9 @@ def test_a_message_without_a_count_is_recorded_and_does_not_change_the_job() -> 
             "Enforcing job modify index 77: job exists with conflicting job modify index: 2",
         ),
         (
-            {"count": 50_000},
+            {"count": SETTINGS.max_count},
             RefusalCode.INVALID,
-            "total count was greater than configured job_max_count: 50001 > 50000",
+            "total count was greater than configured job_max_count: 40001 > 40000",
         ),
         (
             {"meta": {"a": "x" * 10_001}},
