@@ -14,7 +14,8 @@ from tests.agent.processes import RunningAgent, running
 from tests.node.nodes import build_raw_job
 from tests.node.test_full_disk import fill
 from tests.waiting import wait_until
-from wharf.cluster.api.handlers.agents.health import find_disk_problem
+from wharf.cluster.api.handlers.agents.health import find_disk_problem, find_node_problem
+from wharf.world.problem_file import store_problem
 
 CONFIG = """\
 data_dir = "{disk}/data"
@@ -81,6 +82,17 @@ def test_the_health_of_a_node_warns_before_its_disk_is_full(disk: Path) -> None:
         f"the disk of {disk} is nearly full {free_space}: free some space before no task starts",
     ) == nearly_full
     assert (True, f"the disk of {disk} is full: free some space; no task starts until then") == find_problem()
+
+
+def test_the_health_of_a_node_has_the_problem_that_its_agent_stored(tmp_path: Path) -> None:
+    def find_problem() -> str:
+        return asyncio.run(find_node_problem((tmp_path, tmp_path / "missing")))
+
+    store_problem(tmp_path, "it hangs")
+    stored = find_problem()
+    store_problem(tmp_path, "")
+
+    assert ("it hangs", "") == (stored, find_problem())
 
 
 def read_client_health(agent: RunningAgent) -> tuple[int, bool]:

@@ -57,6 +57,11 @@ def read_stat_fields(pid: int) -> list[str] | None:
     return text[text.rindex(")") + 2 :].split()
 
 
+def read_cpu_s(fields: list[str]) -> float:
+    """Return the CPU time in seconds that a process has used, from the fields of `read_stat_fields`."""
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def open_pidfd(process: Process) -> int | None:
     """Return a pidfd of exactly this process; None if it does not exist any more.
 
@@ -149,6 +154,14 @@ def has_arguments(pid: int, *arguments: str) -> bool:
         return (PROC / str(pid) / "cmdline").read_bytes().startswith(prefix)
     except OSError:
         return False
+
+
+def read_arguments(pid: int) -> list[str]:
+    """Return the command line of the process; empty if it does not exist."""
+    try:
+        return [os.fsdecode(argument) for argument in (PROC / str(pid) / "cmdline").read_bytes().split(b"\0")]
+    except OSError:
+        return []
 
 
 def find_processes_by_arguments(*arguments: str) -> list[int]:

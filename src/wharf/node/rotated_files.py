@@ -1,12 +1,27 @@
 """The log files `<task>.<stream>.<n>` of one output stream, limited in size and number; the newest are retained.
 
-Reading logs for remote callers is in `wharf.node.files`.
+Tasks can write to the folder. A name that belongs to anything but a log file of this stream, such as a pipe or a folder,
+is skipped, and the next number is used. Reading logs for remote callers is in `wharf.node.files`.
 """
 
 import contextlib
+import errno
 import os
-from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+from wharf.node.log_folder import LogFolder, NotRegularFile, open_regular_file
+
+MAX_SKIPPED_NUMBERS: Final = 100
+"""Numbers that are skipped at a time because their names do not belong to log files. Protects the writer of all logs of
+a node from a task that takes many names."""
+_OBSTACLE_ERRORS: Final = frozenset({
+    errno.EAGAIN,  # A task holds a lease on its own file.
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOENT,  # It was deleted meanwhile.
+    errno.ETXTBSY,  # A task executes it.
+})  # fmt: skip
+"""Errors for which an existing file is skipped. Other errors, such as a full disk, are temporary."""
 
 
 class LogFilePosition(NamedTuple):
@@ -20,20 +35,22 @@ class RotatedFiles:
     """The log files of one output stream, of which at most one is open. Writes are not buffered."""
 
     def __init__(
-        self, folder: Path, task: str, stream: str, *, max_files: int, max_file_bytes: int, open_flags: int = 0
+        self, folder: LogFolder, task: str, stream: str, *, max_files: int, max_file_bytes: int, open_flags: int = 0
     ) -> None:
         """Create the writer for the files `<task>.<stream>.<n>`. `stream` is `stdout` or `stderr`.
 
-        `open_flags` are added to the flags of open(2).
+        `open_flags` are added to the flags of open(2). The caller closes `folder`.
         """
-        self._folder = str(folder)
+        self.folder = folder
         self._stem = f"{task}.{stream}."
         self._max_files = max_files
         self._max_file_bytes = max_file_bytes
-        self._open_flags = open_flags
+        self._flags = os.O_WRONLY | open_flags
         self._descriptor: int | None = None
         self._number = 0
         self._size = 0
+        self._min_number = 0
+        """Smaller numbers are not used any more: they were skipped."""
 
     @property
     def free_bytes(self) -> int:
@@ -43,7 +60,8 @@ class RotatedFiles:
     def open_newest(self) -> LogFilePosition:
         """Open the newest file, if none is open. Return the position of the next byte. Raises OSError."""
         if self._descriptor is None:
-            self._open(max(self._list_numbers(), default=0))
+            newest_numbers = self.folder.list_numbers(self._stem)[-1:]
+            self._open(max([self._min_number, *newest_numbers]))
         return LogFilePosition(self._number, self._size)
 
     def open_writable(self) -> int:
@@ -78,8 +96,12 @@ class RotatedFiles:
 
     def count_bytes_after(self, position: LogFilePosition) -> int:
         """Return the number of bytes that the files hold after this position. Raises OSError."""
-        sizes = {number: os.path.getsize(self._get_path(number)) for number in self._list_numbers()}
-        return max(0, sum(size for number, size in sizes.items() if number >= position.number) - position.size)
+        total = 0
+        for number in self.folder.list_numbers(self._stem):
+            if number >= position.number:
+                with contextlib.suppress(FileNotFoundError):  # The task has deleted it.
+                    total += self.folder.measure_file(f"{self._stem}{number}")
+        return max(0, total - position.size)
 
     def close(self) -> None:
         """Close the open file, if there is one."""
@@ -87,25 +109,42 @@ class RotatedFiles:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _open(self, file_number: int) -> None:
-        """Open the file with this number for appending, and store its number and size. Raises OSError."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | self._open_flags
-        self._descriptor = os.open(self._get_path(file_number), flags, 0o644)
-        self._number, self._size = file_number, os.lseek(self._descriptor, 0, os.SEEK_END)
+    def _open(self, first_number: int) -> None:
+        """Open the file with this number, or with the next number that can be used. Store its number and size.
+
+        The next attempt continues after the numbers that were skipped. Raises OSError.
+        """
+        for number in range(first_number, first_number + MAX_SKIPPED_NUMBERS):
+            descriptor = self._open_number(number)
+            if descriptor is not None:
+                self._descriptor = descriptor
+                self._number, self._size = number, os.lseek(descriptor, 0, os.SEEK_END)
+                return
+        self._min_number = first_number + MAX_SKIPPED_NUMBERS
+        raise FileExistsError(errno.EEXIST, "files that are no log files have the names of the next log files")
+
+    def _open_number(self, number: int) -> int | None:
+        """Create or open the file with this number and return its descriptor. Raises OSError.
+
+        `None` if something else has its name. A file with several names is refused: the others may be in another folder.
+        """
+        name, folder = f"{self._stem}{number}", self.folder.open()
+        flags = self._flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with contextlib.suppress(FileExistsError):
+            return os.open(name, flags, 0o644, dir_fd=folder)
+        try:
+            return open_regular_file(name, self._flags, folder=folder, has_one_name=True)
+        except NotRegularFile:
+            return None
+        except OSError as error:
+            if error.errno not in _OBSTACLE_ERRORS:
+                raise
+            return None
 
     def _delete_oldest(self) -> None:
-        """Delete the files that are older than the newest `max_files` files."""
-        for number in self._list_numbers():
+        """Delete the files that are older than the newest `max_files` files. What cannot be deleted is left."""
+        folder = self.folder.open()
+        for number in self.folder.list_numbers(self._stem):
             if number <= self._number - self._max_files:
-                Path(self._get_path(number)).unlink(missing_ok=True)
-
-    def _get_path(self, file_number: int) -> str:
-        return f"{self._folder}/{self._stem}{file_number}"
-
-    def _list_numbers(self) -> list[int]:
-        """Return the numbers of the existing files; empty if the folder does not exist. Raises OSError."""
-        names: list[str] = []
-        with contextlib.suppress(FileNotFoundError):
-            names = os.listdir(self._folder)
-        suffixes = [name.removeprefix(self._stem) for name in names if name.startswith(self._stem)]
-        return [int(suffix) for suffix in suffixes if suffix.isdecimal()]
+                with contextlib.suppress(OSError):
+                    os.unlink(f"{self._stem}{number}", dir_fd=folder)

@@ -148,6 +148,7 @@ def test_the_total_count_of_a_job_is_limited(limit: int, valid: bool) -> None:
         ("system", {"count": 2}, "Count", "Count cannot exceed 1 with system scheduler"),
         ("service", {"tasks": ()}, "Tasks", "Missing tasks for task group"),
         ("service", {"tasks": (a_task(""),)}, "Tasks[0].Name", "Task 1 missing name"),
+        ("service", {"tasks": (a_task("é" * 121),)}, "Tasks[0].Name", "242 bytes long; a task name has at most 240 bytes"),
         ("service", {"tasks": (a_task("t"), a_task("t"))}, "Tasks[1].Name", "Task 2 redefines 't' from task 1"),
         ("service", {"tasks": (a_task("a", leader=True), a_task("b", leader=True))}, "Tasks[1].Leader", "Only one task"),
         ("service", {"tasks": (a_task(lifecycle=Lifecycle(hook="prestart")),)}, "Tasks", "no main task"),

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
+from wharf.contract.wire.allocations.messages import AllocFileInfo
 from wharf.node.files import ReadOnlyFolder
-from wharf.node.files.folder import detect_content_type, format_mode
+from wharf.node.files.folder import MAX_LISTED_ENTRIES, detect_content_type, format_mode
 
 
 @pytest.fixture
@@ -34,6 +35,10 @@ def read(folder: ReadOnlyFolder, path: str) -> bytes:
         return file.read()
 
 
+def list_entries(folder: ReadOnlyFolder, path: str) -> list[AllocFileInfo]:
+    return [entry for entries in folder.iter_entries(path) for entry in entries]
+
+
 def get_refusal(action: Callable[[], object]) -> tuple[RefusalCode, str]:
     with pytest.raises(Refusal) as error:
         action()
@@ -43,9 +48,9 @@ def get_refusal(action: Callable[[], object]) -> tuple[RefusalCode, str]:
 def test_a_folder_is_listed_by_name_with_hidden_files(root: Path, folder: ReadOnlyFolder) -> None:
     (root / "web/local/.hidden").touch()
 
-    assert [".hidden", "page.html"] == [entry.name for entry in folder.list_entries("web/local")]
-    assert ["alloc", "db", "web"] == [entry.name for entry in folder.list_entries("/")]
-    assert ["local", "private", "secrets"] == [entry.name for entry in folder.list_entries("/web/./local/..")]
+    assert [".hidden", "page.html"] == [entry.name for entry in list_entries(folder, "web/local")]
+    assert ["alloc", "db", "web"] == [entry.name for entry in list_entries(folder, "/")]
+    assert ["local", "private", "secrets"] == [entry.name for entry in list_entries(folder, "/web/./local/..")]
 
 
 def test_a_file_is_listed_with_size_mode_time_and_content_type(root: Path, folder: ReadOnlyFolder) -> None:
@@ -65,7 +70,7 @@ def test_a_folder_is_reported_as_a_folder(folder: ReadOnlyFolder) -> None:
     assert (RefusalCode.INVALID, 'file "web" is a directory') == get_refusal(lambda: folder.open_file("web"))
     assert (RefusalCode.INVALID, 'file "/" is a directory') == get_refusal(lambda: folder.open_file("/"))
     assert (RefusalCode.INVALID, 'file "web/local/page.html" is not a directory') == get_refusal(
-        lambda: folder.list_entries("web/local/page.html")
+        lambda: list_entries(folder, "web/local/page.html")
     )
 
 
@@ -79,7 +84,7 @@ def test_a_link_within_the_folder_is_followed(root: Path, folder: ReadOnlyFolder
 
 @pytest.mark.parametrize("path", ["../../outside", "web/../../../outside", "..", "web/local/../../.."])
 def test_a_path_outside_of_the_folder_is_refused(folder: ReadOnlyFolder, path: str) -> None:
-    for action in (folder.open_file, folder.read_info, folder.list_entries):
+    for action in (folder.open_file, folder.read_info, partial(list_entries, folder)):
         assert (RefusalCode.INVALID, "Path escapes the alloc directory") == get_refusal(partial(action, path))
 
 
@@ -91,14 +96,14 @@ def test_a_link_to_a_target_outside_of_the_folder_is_refused(root: Path, folder:
     assert (RefusalCode.INVALID, "Path escapes the alloc directory") == get_refusal(
         lambda: folder.open_file("web/local/link")
     )
-    assert "Lrwxrwxrwx" == next(entry.file_mode for entry in folder.list_entries("web/local") if entry.name == "link")
+    assert "Lrwxrwxrwx" == next(entry.file_mode for entry in list_entries(folder, "web/local") if entry.name == "link")
 
 
 def test_secrets_are_listed_and_never_read_also_through_a_link(root: Path, folder: ReadOnlyFolder) -> None:
     (root / "web/local/peek").symlink_to("../secrets/token")
     (root / "web/local/all").symlink_to("../secrets")
 
-    assert ["token"] == [entry.name for entry in folder.list_entries("web/secrets")]
+    assert ["token"] == [entry.name for entry in list_entries(folder, "web/secrets")]
     assert 6 == folder.read_info("web/secrets/token").size
     for path in ("web/secrets/token", "web/local/peek", "web/local/all/token", "db/../web/secrets/token"):
         message = f"Reading secret file prohibited: {path}"
@@ -128,7 +133,7 @@ def test_reading_a_pipe_does_not_block(root: Path, folder: ReadOnlyFolder) -> No
 def test_files_of_a_garbage_collected_allocation_are_refused_as_gone(tmp_path: Path) -> None:
     expected = (RefusalCode.NOT_FOUND, "the allocation's files are gone from its node")
 
-    assert expected == get_refusal(lambda: ReadOnlyFolder(tmp_path / "gone").list_entries("/"))
+    assert expected == get_refusal(lambda: list_entries(ReadOnlyFolder(tmp_path / "gone"), "/"))
 
 
 def test_no_descriptor_stays_open(root: Path, folder: ReadOnlyFolder) -> None:
@@ -136,7 +141,7 @@ def test_no_descriptor_stays_open(root: Path, folder: ReadOnlyFolder) -> None:
     open_descriptors = len(os.listdir("/proc/self/fd"))
 
     for path in ("web/local/page.html", "web/local/link", "none/x", "web/secrets/token", "web/local/..", ".."):
-        for action in (folder.read_info, folder.list_entries, folder.open_file):
+        for action in (folder.read_info, partial(list_entries, folder), folder.open_file):
             try:
                 result = action(path)
             except Refusal:
@@ -192,3 +197,26 @@ def test_the_refusal_of_a_secret_file_has_a_reason(folder: ReadOnlyFolder) -> No
         folder.open_file("web/secrets/token")
 
     assert caught.value.reason is RefusalReason.SECRET_FILE
+
+
+def test_a_folder_with_too_many_entries_is_refused(root: Path, folder: ReadOnlyFolder) -> None:
+    (root / "full").mkdir()
+    (root / "full/0").touch()
+    for number in range(1, MAX_LISTED_ENTRIES + 1):
+        os.link(root / "full/0", root / f"full/{number}")
+
+    with pytest.raises(Refusal, match='folder "full" has more than 50000 entries'):
+        list_entries(folder, "full")
+
+
+def test_a_path_through_too_many_folders_is_refused(root: Path, folder: ReadOnlyFolder) -> None:
+    (root / "inner").mkdir()
+
+    with pytest.raises(Refusal, match="more than 200 folders and links"):
+        folder.read_info("inner/../" * 101)
+
+
+def test_a_name_that_is_no_text_is_listed(root: Path, folder: ReadOnlyFolder) -> None:
+    os.close(os.open(os.fsencode(root) + b"/db/local/\xff", os.O_CREAT))
+
+    assert ["\N{REPLACEMENT CHARACTER}"] == [entry.name for entry in list_entries(folder, "db/local")]

@@ -1,5 +1,6 @@
 """Reading the end of a log."""
 
+import os
 from pathlib import Path
 
 from wharf.node.files import ReadOnlyFolder
@@ -35,3 +36,19 @@ def test_a_missing_log_has_an_empty_tail(tmp_path: Path) -> None:
 
     assert b"" == read_log_tail(folder, "web", "stdout", 100)
     assert b"" == read_log_tail(folder, "other", "stdout", 100)
+
+
+def test_the_tail_leaves_out_names_that_belong_to_no_file(tmp_path: Path) -> None:
+    folder = write_log(tmp_path, "one\n", "two\n")
+    (tmp_path / "alloc/logs/web.stdout.2").mkdir()
+    os.mkfifo(tmp_path / "alloc/logs/web.stdout.3")
+
+    assert b"one\ntwo\n" == read_log_tail(folder, "web", "stdout", 100)
+
+
+def test_a_link_in_the_place_of_the_log_folder_has_no_tail(tmp_path: Path) -> None:
+    folder = write_log(tmp_path, "one\n")
+    (tmp_path / "alloc/logs").rename(tmp_path / "alloc/moved")
+    (tmp_path / "alloc/logs").symlink_to("moved")
+
+    assert b"" == read_log_tail(folder, "web", "stdout", 100)

@@ -1,6 +1,7 @@
 """Following files and logs while they grow, in virtual time."""
 
-from collections.abc import AsyncGenerator
+import os
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
 import msgspec
@@ -323,3 +324,87 @@ def test_a_resumed_follower_gets_what_was_written_while_it_was_away(root: Path) 
 def test_only_a_log_file_of_the_task_is_a_position(path: str) -> None:
     assert parse_log_position("web", "stdout", path, 1) is None
     assert parse_log_position("web", "stdout", "alloc/logs/web.stdout.1", 1) == TaskLogPosition(1, 1)
+
+
+@pytest.mark.parametrize("make_obstacle", [os.mkdir, os.mkfifo])
+def test_a_follower_skips_names_that_belong_to_no_file(root: Path, make_obstacle: Callable[[Path], None]) -> None:
+    make_obstacle(root / "alloc/logs/web.stdout.0")
+    write(root, 1, "one")
+    make_obstacle(root / "alloc/logs/web.stdout.5")
+
+    @in_virtual_time
+    async def test() -> None:
+        follower = Follower(open_log_stream(root, should_follow=True))
+        await until(lambda: follower.text == "one", what="one arrives")
+        await pass_time(1)
+        write(root, 6, "two")
+        await until(lambda: follower.text == "onetwo", what="onetwo arrives")
+        assert not follower.is_done
+        follower.task.cancel()
+        await pass_time(0.1)
+
+    test()
+
+
+@pytest.mark.parametrize("make_obstacle", [os.mkdir, os.mkfifo])
+def test_a_log_ends_at_names_that_belong_to_no_file(root: Path, make_obstacle: Callable[[Path], None]) -> None:
+    write(root, 0, "one")
+    make_obstacle(root / "alloc/logs/web.stdout.5")
+
+    @in_virtual_time
+    async def test() -> None:
+        assert b"one" == b"".join(frame.data for frame in await read_frames(open_log_stream(root)))
+
+    test()
+
+
+def test_a_follower_stays_with_the_folder_that_it_has_opened(root: Path) -> None:
+    write(root, 0, "own")
+
+    @in_virtual_time
+    async def test() -> None:
+        follower = Follower(open_log_stream(root, should_follow=True))
+        await until(lambda: follower.text == "own", what="own arrives")
+        (root / "alloc/logs").rename(root / "alloc/moved")
+        (root / "alloc/forged").mkdir()
+        (root / "alloc/forged/web.stdout.1").write_text("forged")
+        (root / "alloc/logs").symlink_to("forged")
+        await pass_time(1)
+        assert follower.text == "own"
+        follower.task.cancel()
+        await pass_time(0.1)
+
+    test()
+
+
+def test_a_link_in_the_place_of_the_log_folder_is_refused(root: Path) -> None:
+    write(root, 0, "one")
+    (root / "alloc/logs").rename(root / "alloc/moved")
+    (root / "alloc/logs").symlink_to("moved")
+
+    @in_virtual_time
+    async def test() -> None:
+        with pytest.raises(Refusal, match="alloc/logs of the allocation is not a folder"):
+            await read_frames(open_log_stream(root))
+
+    test()
+
+
+def test_a_full_log_folder_is_listed_rarely(root: Path) -> None:
+    write(root, 0, "one")
+    for number in range(5_000):
+        (root / f"alloc/logs/other.stdout.{number}").touch()
+
+    @in_virtual_time
+    async def test() -> None:
+        follower = Follower(open_log_stream(root, should_follow=True))
+        await until(lambda: follower.text == "one", what="one arrives")
+        write(root, 1, "two")
+        await pass_time(0.3)
+        assert follower.text == "one"
+        await pass_time(0.3)
+        assert follower.text == "onetwo"
+        follower.task.cancel()
+        await pass_time(0.1)
+
+    test()

@@ -23,6 +23,7 @@ from wharf.node.supervisor.messages import (
     ForgetRun,
     FromSupervisor,
     Hello,
+    Pong,
     RunBegun,
     RunEnded,
     RunLimits,
@@ -61,7 +62,7 @@ class SupervisorProcess:
         """Start the supervisor, unless it runs, and connect to it."""
         command = [sys.executable, "-m", "wharf.node.supervisor", str(self.folder), self.node]
         command += [self._tracking_method, self._max_folder_absence_s]
-        with open(self.folder / "supervisor-output.txt", "ab") as output:
+        with open(self.folder / "supervisor.log", "ab") as output:
             subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=True, cwd=self.folder)
         self.connect()
 
@@ -97,7 +98,7 @@ class SupervisorProcess:
                 match message:
                     case Hello(pid, tracking_method, enforced_limits):
                         self.pid, self.tracking_method, self.limits = pid, tracking_method, enforced_limits
-                    case AllRunsSent():
+                    case AllRunsSent() | Pong():
                         self._messages.setdefault("", [])
                     case _:
                         self._messages.setdefault(message.name, []).append(message)

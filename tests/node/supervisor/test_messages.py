@@ -42,8 +42,9 @@ def test_the_encoded_names_of_a_start_request_are_fixed() -> None:
 
 
 def test_the_encoded_names_of_the_first_message_are_fixed() -> None:
-    hello = Hello(7, "cgroup", ("cpu",))
+    hello = Hello(7, "cgroup", ("cpu",), answers_pings=True)
     encoded = msgspec.msgpack.encode(hello)
 
-    assert {"type": "Hello", "pid": 7, "finds_by": "cgroup", "limits": ["cpu"]} == msgspec.msgpack.decode(encoded)
+    fields = {"type": "Hello", "pid": 7, "finds_by": "cgroup", "limits": ["cpu"], "pings": True}
+    assert fields == msgspec.msgpack.decode(encoded)
     assert hello == msgspec.msgpack.decode(encoded, type=FromSupervisor)

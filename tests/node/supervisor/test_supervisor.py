@@ -1,9 +1,12 @@
 """The supervisor with real programs: their ends, their output, and the programs that survive when processes are killed."""
 
 import os
+import resource
 import select
 import signal
+import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -11,8 +14,9 @@ import pytest
 from tests.agent.processes import is_alive
 from tests.node.supervisor.supervisor_process import SupervisorProcess, running_supervisor
 from tests.waiting import wait_until
-from wharf.node.processes import has_arguments
+from wharf.node.processes import has_arguments, read_stat_fields
 from wharf.node.supervisor.messages import KillRun, RunEnded, RunLogSettings, ShutDown, SignalRun
+from wharf.node.supervisor.supervisor_log import MAX_LOG_BYTES
 from wharf.node.supervisor.task_supervisor import RUNS_FOLDER, has_running_supervisor
 
 CODES = (0, 1, 2, *range(126, 256))
@@ -73,6 +77,31 @@ def test_log_files_are_limited_in_size_and_number(supervisor: SupervisorProcess)
     assert supervisor.output("long") == full_output[80_000:]
 
 
+def test_a_pipe_in_the_place_of_the_next_log_file_blocks_nothing(supervisor: SupervisorProcess) -> None:
+    log = RunLogSettings(str(supervisor.logs), "fifo", max_files=9, max_file_bytes=10_000)
+    files = [supervisor.logs / f"fifo.stdout.{number}" for number in (0, 2, 3)]
+    wait = f"while [ ! -s {files[0]} ]; do sleep 0.01; done"
+    supervisor.start_script("fifo", f"echo 1; {wait}; mkfifo {supervisor.logs}/fifo.stdout.1; seq 2 5000", log=log)
+    supervisor.start_script("other", "echo other")
+
+    assert supervisor.wait_ended("fifo") == RunEnded("fifo")
+    assert supervisor.wait_ended("other") == RunEnded("other")
+    assert "".join(file.read_text() for file in files) == "".join(f"{number}\n" for number in range(1, 5_001))
+
+
+def test_output_goes_to_no_folder_to_which_the_program_has_linked_its_log_folder(
+    supervisor: SupervisorProcess, tmp_path: Path
+) -> None:
+    log, victim = RunLogSettings(str(tmp_path / "alloc/logs"), "evil", max_file_bytes=1_000), tmp_path / "victim"
+    victim.mkdir()
+    (tmp_path / "alloc/logs").mkdir(parents=True)
+    supervisor.start_script("evil", "cd alloc; mv logs moved; ln -s ../victim logs; seq 1 1000", log=log)
+    supervisor.wait_ended("evil")
+
+    assert list(victim.iterdir()) == []
+    assert len(list((tmp_path / "alloc/moved").iterdir())) == 4
+
+
 def test_a_program_has_exactly_the_requested_environment(supervisor: SupervisorProcess) -> None:
     supervisor.start("env", ("/usr/bin/env",), environment={"A": "1", "a-b.c": "x y", "line": "5", "code": "6"})
     supervisor.wait_ended("env")
@@ -84,6 +113,23 @@ def test_a_program_has_exactly_the_requested_environment(supervisor: SupervisorP
     assert found == {
         "A": "1", "a-b.c": "x y", "line": "5", "code": "6", "PWD": str(supervisor.folder), "WHARF_RUN": "env",
     }  # fmt: skip
+
+
+def test_programs_get_the_usual_limit_of_open_files_and_the_supervisor_a_larger_one(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        with running_supervisor(tmp_path) as supervisor:
+            names = [f"r{number}" for number in range(60)]  # More than 256 descriptors.
+            for name in names:
+                supervisor.start_script(name, "ulimit -n; exec sleep 100")
+            for name in names:
+                supervisor.wait_begun(name)
+            wait_until(lambda: supervisor.output("r59"), what="the last program writes its limit")
+
+            assert supervisor.output("r59") == "256\n"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_program_receives_signals_that_a_shell_ignores_in_background_commands(supervisor: SupervisorProcess) -> None:
@@ -276,7 +322,7 @@ def test_a_supervisor_without_tasks_ends_after_sigterm(supervisor: SupervisorPro
 def test_a_supervisor_with_tasks_ignores_sigterm_and_logs_why(supervisor: SupervisorProcess) -> None:
     supervisor.start("stays", ("/bin/sleep", "1000"))
     task = supervisor.wait_begun("stays")
-    log = supervisor.folder / "supervisor-output.txt"
+    log = supervisor.folder / "supervisor.log"
 
     os.kill(supervisor.pid, signal.SIGTERM)
 
@@ -298,3 +344,96 @@ def test_a_supervisor_whose_folder_is_deleted_ends_and_its_task_continues(tmp_pa
         wait_until(lambda: not is_alive(supervisor.pid), what="the supervisor has ended")
         assert is_alive(task)
         (tmp_path / "deleted").rename(folder)
+
+
+@contextmanager
+def mounted_disk(folder: Path) -> Iterator[Path]:
+    """A small disk of its own, which a test can fill."""
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "wharf-test", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def read_cpu_s(pid: int) -> float:
+    fields = read_stat_fields(pid)
+    assert fields is not None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def fill(file: Path) -> None:
+    with suppress(OSError), file.open("wb", 0) as filler:
+        while True:
+            filler.write(bytes(4096))
+
+
+NUMBERS = "".join(f"{number}\n" for number in range(1, 5_001))
+
+
+@pytest.mark.needs("namespaces")
+def test_output_of_an_ended_program_is_written_when_the_disk_has_space_again(
+    supervisor: SupervisorProcess, tmp_path: Path
+) -> None:
+    with mounted_disk(tmp_path / "disk") as disk:
+        supervisor.logs = disk / "alloc/logs"
+        supervisor.logs.mkdir(parents=True)
+        fill(disk / "filler")
+        supervisor.start_script("full", "seq 1 5000")
+        assert supervisor.wait_ended("full") == RunEnded("full")
+        supervisor.forget("full")
+        supervisor.kill()  # The shim keeps the output meanwhile.
+        supervisor.launch()
+
+        (disk / "filler").unlink()
+
+        wait_until(lambda: supervisor.output("full") == NUMBERS, what="the output is complete")
+        supervisor.forget("full")
+        wait_until(lambda: not (supervisor.folder / RUNS_FOLDER / "full").exists(), what="the run is deleted")
+
+
+@pytest.mark.needs("namespaces")
+def test_a_supervisor_with_output_that_cannot_be_written_rests_and_logs_once(
+    supervisor: SupervisorProcess, tmp_path: Path
+) -> None:
+    with mounted_disk(tmp_path / "disk") as disk:
+        supervisor.logs = disk / "alloc/logs"
+        supervisor.logs.mkdir(parents=True)
+        fill(disk / "filler")
+        supervisor.start_script("full", "while :; do echo line; done")
+        supervisor.wait_begun("full")
+        log_file = supervisor.folder / "supervisor.log"
+        wait_until(lambda: "task output cannot be written" in log_file.read_text(), what="the output is blocked")
+        before_s = read_cpu_s(supervisor.pid)
+        supervisor.start("sleeps", ("/bin/sleep", "2"))
+        supervisor.wait_ended("sleeps")
+
+        assert read_cpu_s(supervisor.pid) - before_s < 0.3
+        assert log_file.read_text().count("task output cannot be written") == 1
+
+
+def test_a_name_that_is_too_long_for_a_log_file_does_not_keep_the_supervisor_busy(
+    supervisor: SupervisorProcess,
+) -> None:
+    log = RunLogSettings(str(supervisor.logs), "y" * 250)
+    supervisor.start_script("long", "echo line", log=log)
+
+    assert supervisor.wait_ended("long") == RunEnded("long")
+    log_file = supervisor.folder / "supervisor.log"
+    assert log_file.read_text().count("task output cannot be written") == 1
+
+
+def test_a_full_log_of_the_supervisor_is_replaced(tmp_path: Path) -> None:
+    log_file = tmp_path / "supervisor.log"
+    log_file.write_bytes(b"x" * (MAX_LOG_BYTES - 1))
+    with running_supervisor(tmp_path) as supervisor:
+        supervisor.start("sleeps", ("/bin/sleep", "100"))
+        supervisor.wait_begun("sleeps")
+        for _ in range(2):
+            os.kill(supervisor.pid, signal.SIGTERM)
+            wait_until(lambda: (tmp_path / "supervisor.log.1").exists(), what="the log is rotated")
+        wait_until(log_file.exists, what="a new log is begun")
+
+        assert (tmp_path / "supervisor.log.1").stat().st_size < MAX_LOG_BYTES + 1_000
+        assert log_file.stat().st_size < 1_000

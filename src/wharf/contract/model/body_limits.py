@@ -27,6 +27,9 @@ MAX_OBJECT_FIELDS: Final = 1_000
 """Fields of one object, known or unknown; limits the search for similar names."""
 MAX_NAME_BYTES: Final = 256
 """UTF-8 bytes of an id or name. Paths, page tokens, log lines and table keys hold ids."""
+MAX_TASK_NAME_BYTES: Final = 240
+"""UTF-8 bytes of the name of a task. The names of its log files contain it, and file systems allow 255 bytes: the rest is
+for `.stdout.` and seven digits."""
 MAX_ECHOED_CHARS: Final = 200
 """Characters of input that an error text repeats; limits the size of replies and log lines."""
 
@@ -183,6 +186,7 @@ def render_page() -> str:
         ("characters of a key of a map", MAX_KEY_CHARS),
         ("fields of one object", MAX_OBJECT_FIELDS),
         ("UTF-8 bytes of an id or name", MAX_NAME_BYTES),
+        ("UTF-8 bytes of the name of a task in a new or changed job", MAX_TASK_NAME_BYTES),
         ("problems reported for one body", MAX_REPORTED_PROBLEMS),
         ("characters of input that an error text repeats", MAX_ECHOED_CHARS),
     )

@@ -26,6 +26,7 @@ from wharf.node.agent.servers.node_events import NodeEventQueue
 from wharf.node.agent.servers.node_identity import SignedNodeIdentity
 from wharf.node.agent.servers.session import ServerSession
 from wharf.node.agent.shutdown_drain import ShutdownDrain
+from wharf.node.agent.supervisor_watch import SupervisorWatch
 from wharf.node.channel.agent_log import AgentLog, AgentLogHandlers
 from wharf.node.channel.allocations import NodeAllocationHandlers
 from wharf.node.channel.connection import ChannelConnection
@@ -277,6 +278,9 @@ class NodeAgent:
         """Return the coroutines that run until the agent ends, by name."""
         return {
             "supervisor": self.supervisor.run(self._on_supervisor_connected),
+            "supervisor watch": SupervisorWatch(
+                self._world, self.supervisor, self._event_queue, self._location.state_folder
+            ).run(),
             "deadlines": self._manager.run_deadlines(),
             "servers": self.server_session.run(),
             "channel": self._run_channel(),

@@ -1,7 +1,9 @@
 """Handles requests for files and logs of allocations."""
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import closing
 from typing import Final
 
 import msgspec
@@ -20,11 +22,14 @@ from wharf.node.files import (
     parse_log_position,
 )
 from wharf.node.files.folder import CONTENT_SAMPLE_BYTES, detect_content_type
+from wharf.node.files.streams import has_log
 from wharf.node.tasks.folders import AllocationFolders
 
 TEXT_CONTENT_TYPE: Final = "text/plain; charset=utf-8"
 CHUNK_BYTES: Final = 64 << 10
 """Bytes read at a time; limits the memory that a request needs."""
+MAX_PARALLEL_LISTS: Final = 2
+"""Folders that are listed at the same time; limits the CPU time and the memory that large folders need."""
 LOG_STREAMS: Final = ("stdout", "stderr")
 
 
@@ -41,6 +46,7 @@ class FileHandlers:
         self._folders = folders
         self._is_over = is_over
         self._has_started = has_started
+        self._list_permits = asyncio.Semaphore(MAX_PARALLEL_LISTS)
 
     def handlers(self) -> dict[str, VerbHandler]:
         """Return the handlers of requests for files and logs, by verb of the node channel."""
@@ -59,10 +65,14 @@ class FileHandlers:
 
     async def _list(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
         """Return the entries of a folder of the allocation as JSON."""
-        return ChannelReply(
-            JSON_CONTENT_TYPE,
-            msgspec.json.encode(self._open_folder(request).list_entries(_get_text(request, "path") or "/")),
-        )
+        folder, path = self._open_folder(request), _get_text(request, "path") or "/"
+        pieces: list[bytes] = []
+        async with self._list_permits:
+            with closing(folder.iter_entries(path)) as slices:
+                for entries in slices:
+                    pieces.append(msgspec.json.encode(entries)[1:-1])
+                    await asyncio.sleep(0)  # A task can fill a folder.
+        return ChannelReply(JSON_CONTENT_TYPE, b"[%b]" % b",".join(filter(None, pieces)))
 
     async def _stat(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
         """Return size, mode and type of one file as JSON."""
@@ -116,9 +126,7 @@ class FileHandlers:
         start = _parse_start(request, task, stream)
         folder = self._open_folder(request)
         is_over = self._is_over(request.about, task)
-        if not should_follow and not any(
-            name.startswith(f"{task}.{stream}.") for name in folder.list_names("alloc/logs")
-        ):
+        if not should_follow and not has_log(folder, task, stream):
             if is_over or not self._has_started(request.about, task):
                 raise not_found(f'task "{task}" not started yet. No logs available')
             return ChannelReply("text/plain" if request.parameters.get("plain", False) else JSON_CONTENT_TYPE, b"")
@@ -147,6 +155,7 @@ async def _read_chunks(descriptor: int, begin: int, max_bytes: int) -> AsyncGene
         offset += len(chunk)
         remaining = None if remaining is None else remaining - len(chunk)
         yield chunk
+        await asyncio.sleep(0)  # A consumer that never waits would otherwise hold the event loop.
 
 
 def _get_text(request: channel.ChannelRequest, name: str) -> str:

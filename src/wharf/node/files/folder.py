@@ -8,8 +8,9 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -18,19 +19,29 @@ import msgspec
 from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason, invalid_request, not_found
 from wharf.contract.model.times import SECOND
 from wharf.contract.wire.allocations.messages import AllocFileInfo
+from wharf.node.log_folder import LogFolder, NotRegularFile, open_regular_file
 
 T = TypeVar("T")
 
+LOGS_PATH: Final = "alloc/logs"
+"""The folder of the logs in the folder of an allocation."""
 MAX_LINKS: Final = 40
 """Limit of links on one path; protects against links that lead in a circle."""
+MAX_STEPS: Final = 200
+"""Limit of the names on one path, with those of its links. Each is an open folder, and the node agent can open 1,024 files."""
+MAX_LISTED_ENTRIES: Final = 50_000
+"""Limit of the entries of a folder that is listed; protects the node agent from a task that fills a folder."""
+LIST_SLICE: Final = 200
+"""Entries that are read before other tasks of the event loop may continue."""
 CONTENT_SAMPLE_BYTES: Final = 512
 """How much of a file is read to detect its content type."""
 # Below each task's folder. Their entries can be listed, but not read.
 SECRET_FOLDERS: Final = ("secrets", "private")
 PATH_ESCAPES_MESSAGE: Final = "Path escapes the alloc directory"
 _FOLDER_OPEN_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# O_NONBLOCK, because opening a pipe or a device must not block.
-_FILE_OPEN_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_FIRST_TIME_S: Final = -62_135_596_800
+_LAST_TIME_S: Final = 253_402_300_799
+"""The first and the last second of the calendar. A task can give its files any time."""
 
 
 class _ResolvedPath(NamedTuple):
@@ -47,18 +58,30 @@ class ReadOnlyFolder:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def list_entries(self, path: str) -> list[AllocFileInfo]:
-        """Return the entries of a folder with size, mode and type, sorted by name. Raises `Refusal`."""
+    def iter_entries(self, path: str) -> Generator[list[AllocFileInfo], None, None]:
+        """Yield the entries of a folder with size, mode and type, sorted by name, in lists of up to `LIST_SLICE`.
+
+        Reading one list takes a few milliseconds. Raises `Refusal`, also if the folder has more than `MAX_LISTED_ENTRIES`.
+        """
         with self._resolve(path) as resolved:
             descriptor = self._open_folder(resolved, path)
             try:
-                infos = [
-                    _build_info(name, os.stat(name, dir_fd=descriptor, follow_symlinks=False))
-                    for name in os.listdir(descriptor)
-                ]
+                with os.scandir(descriptor) as entries:
+                    names = [entry.name for entry in islice(entries, MAX_LISTED_ENTRIES + 1)]
+                if len(names) > MAX_LISTED_ENTRIES:
+                    raise invalid_request(
+                        f'folder "{path[:500]}" has more than {MAX_LISTED_ENTRIES} entries, too many for a list: '
+                        "list a folder in it, or run ls in the task with `wharf alloc exec`"
+                    )
+                names.sort()
+                for first in range(0, len(names), LIST_SLICE):
+                    infos = []
+                    for name in names[first : first + LIST_SLICE]:
+                        with contextlib.suppress(FileNotFoundError):  # It was deleted meanwhile.
+                            infos.append(_build_info(name, os.stat(name, dir_fd=descriptor, follow_symlinks=False)))
+                    yield infos
             finally:
                 os.close(descriptor)
-        return sorted(infos, key=lambda info: info.name)
 
     def read_info(self, path: str) -> AllocFileInfo:
         """Return size, mode and content type of one file or folder. Raises `Refusal`.
@@ -75,9 +98,12 @@ class ReadOnlyFolder:
             )
             content_type = "application/octet-stream"
             if stat.S_ISREG(info.st_mode) and not _is_secret(resolved.steps):
-                descriptor = os.open(resolved.name, _FILE_OPEN_FLAGS, dir_fd=resolved.parent)
-                with contextlib.closing(os.fdopen(descriptor, "rb")) as file:
-                    content_type = detect_content_type(file.read(CONTENT_SAMPLE_BYTES), resolved.name)
+                with contextlib.suppress(NotRegularFile):  # It was replaced meanwhile.
+                    descriptor = _refuse_if_missing(
+                        path, lambda: open_regular_file(resolved.name, os.O_RDONLY, folder=resolved.parent)
+                    )
+                    with contextlib.closing(os.fdopen(descriptor, "rb")) as file:
+                        content_type = detect_content_type(file.read(CONTENT_SAMPLE_BYTES), resolved.name)
             return _build_info(resolved.name, info, content_type)
 
     def open_file(self, path: str) -> int:
@@ -90,23 +116,31 @@ class ReadOnlyFolder:
                 raise Refusal(RefusalCode.FORBIDDEN, text, RefusalReason.SECRET_FILE)
             if not resolved.name:
                 raise invalid_request(f'file "{path}" is a directory')
-            descriptor = _refuse_if_missing(
-                path, lambda: os.open(resolved.name, _FILE_OPEN_FLAGS, dir_fd=resolved.parent)
-            )
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            os.close(descriptor)
-            raise invalid_request(f'file "{path}" is {"a directory" if stat.S_ISDIR(mode) else "not a regular file"}')
-        return descriptor
+            try:
+                return _refuse_if_missing(
+                    path, lambda: open_regular_file(resolved.name, os.O_RDONLY, folder=resolved.parent)
+                )
+            except NotRegularFile as error:
+                kind = "a directory" if error.is_folder else "not a regular file"
+                raise invalid_request(f'file "{path[:500]}" is {kind}') from None
 
-    def list_names(self, path: str) -> list[str]:
-        """Return the names in a folder; empty if the folder does not exist. Raises `Refusal`."""
+    def open_log_folder(self) -> LogFolder:
+        """Return the open folder of the logs, which the caller closes. It may not exist yet. Raises `Refusal`.
+
+        Links are refused: only a task can have put them there.
+        """
+        folder = LogFolder(self._root / LOGS_PATH)
         try:
-            return [entry.name for entry in self.list_entries(path)]
-        except Refusal as refusal:
-            if refusal.code is RefusalCode.NOT_FOUND:
-                return []
-            raise
+            folder.open()
+        except FileNotFoundError:
+            if not self._root.is_dir():
+                raise not_found("the allocation's files are gone from its node") from None
+        except (NotADirectoryError, OSError) as error:
+            raise invalid_request(
+                f"{LOGS_PATH} of the allocation is not a folder ({error.strerror}): a task has replaced it; restart the "
+                "task to have it created again"
+            ) from None
+        return folder
 
     def _open_folder(self, resolved: _ResolvedPath, path: str) -> int:
         """Open the folder at a resolved path and return its descriptor. Raises `Refusal`.
@@ -149,8 +183,11 @@ class ReadOnlyFolder:
         """
         remaining = _split_path(path)
         steps: list[str] = []
-        links = 0
+        links = step_count = 0
         while remaining:
+            step_count += 1
+            if step_count > MAX_STEPS:
+                raise invalid_request(f"a path must not lead through more than {MAX_STEPS} folders and links")
             step = remaining.pop(0)
             if step == "..":
                 if not steps:
@@ -216,10 +253,11 @@ def _is_secret(steps: tuple[str, ...]) -> bool:
 
 def _build_info(name: str, status: os.stat_result, content_type: str = "") -> AllocFileInfo:
     """Return an entry of a folder in the format of the API; `status` is its result of stat(2)."""
-    modified_at = datetime.fromtimestamp(status.st_mtime_ns // SECOND, UTC)
+    modified_at = datetime.fromtimestamp(max(_FIRST_TIME_S, min(status.st_mtime_ns // SECOND, _LAST_TIME_S)), UTC)
     text = f"{modified_at:%Y-%m-%dT%H:%M:%S}.{status.st_mtime_ns % SECOND:09}".rstrip("0").rstrip(".") + "Z"
     return AllocFileInfo(
-        name=name,
+        # Names of files are bytes; those that are not UTF-8 cannot be encoded as JSON.
+        name=os.fsencode(name).decode(errors="replace"),
         is_dir=stat.S_ISDIR(status.st_mode),
         size=status.st_size,
         file_mode=format_mode(status.st_mode),

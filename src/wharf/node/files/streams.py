@@ -2,7 +2,8 @@
 
 Also reads the end of a log.
 
-A check for new data takes microseconds, so files are checked 50 times a second.
+A check for new data takes microseconds, so files are checked 50 times a second. A log folder with many entries is listed
+less often, because a task can fill it.
 """
 
 import asyncio
@@ -19,7 +20,8 @@ import msgspec
 
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.wire.allocations.log_frames import LogFrame
-from wharf.node.files.folder import ReadOnlyFolder
+from wharf.node.files.folder import LOGS_PATH, ReadOnlyFolder
+from wharf.node.log_folder import LogFolder, NotRegularFile, open_regular_file
 
 CHUNK_BYTES: Final = 64 << 10
 """Limit of the data in one frame."""
@@ -27,8 +29,12 @@ POLL_INTERVAL_S: Final = 0.02
 """Seconds between checks for new data."""
 HEARTBEAT_INTERVAL_S: Final = 1.0
 """Seconds without data after which an empty frame is sent."""
-LOGS_PATH: Final = "alloc/logs"
-"""The folder of the logs in the folder of an allocation."""
+MAX_LISTED_NAMES_PER_S: Final = 10_000
+"""Names of a log folder that one follower lists in a second; protects the node agent from a task that fills the folder."""
+MAX_FILES_PER_PASS: Final = 200
+"""Log files that are opened or measured before other tasks of the event loop may continue."""
+MAX_TAIL_FILES: Final = 100
+"""Log files that are opened to read the end of a log; protects the event loop from a task that takes many names."""
 DELETED_EVENT: Final = "file deleted"
 TRUNCATED_EVENT: Final = "file truncated"
 
@@ -92,12 +98,14 @@ async def follow_file(
                 position += len(data)
                 quiet_s = 0.0
                 yield FileFrame(position, data, path)
+                await asyncio.sleep(0)  # A consumer that never waits would otherwise hold the event loop.
                 continue
             if not should_follow:
                 return
             if _is_truncated(descriptor, position):
                 position = 0
                 yield FileFrame(0, b"", path, TRUNCATED_EVENT)
+                await asyncio.sleep(POLL_INTERVAL_S)
                 continue
             if os.fstat(descriptor).st_nlink == 0:
                 yield FileFrame(position, b"", path, DELETED_EVENT)
@@ -128,17 +136,18 @@ async def follow_logs(
     file was deleted since, the log continues with the oldest newer file. With `should_follow` it continues until
     `is_over` returns that the task writes no more. Raises `Refusal` before the first frame.
     """
-    numbers = list_log_numbers(folder, task, stream)
-    if not numbers and not should_follow:
-        raise Refusal(RefusalCode.NOT_FOUND, f'no {stream} log of task "{task}" yet')
-    reader = _LogReader(folder, task, stream)
-    if start is not None:
-        reader.number, reader.position = start
-    elif numbers:
-        reader.number, reader.position = _locate_offset(folder, task, stream, numbers, origin, offset)
-    last_number = None if should_follow else numbers[-1]
+    log_folder = folder.open_log_folder()
+    reader = _LogReader(log_folder, task, stream)
     quiet_s = 0.0
     try:
+        numbers = log_folder.list_numbers(build_log_stem(task, stream))
+        if not numbers and not should_follow:
+            raise Refusal(RefusalCode.NOT_FOUND, f'no {stream} log of task "{task}" yet')
+        if start is not None:
+            reader.number, reader.position = start
+        elif numbers:
+            reader.number, reader.position = await _locate_offset(log_folder, task, stream, numbers, origin, offset)
+        last_number = None if should_follow else numbers[-1]
         if should_follow and start is None and origin is ReadOrigin.END:
             # A follower of the end can then resume its stream even if it breaks before any data.
             yield FileFrame(reader.position, b"", build_log_path(task, stream, reader.number))
@@ -146,12 +155,16 @@ async def follow_logs(
             if (frame := reader.read_frame()) is not None:
                 quiet_s = 0.0
                 yield frame
+                await asyncio.sleep(0)  # A consumer that never waits would otherwise hold the event loop.
                 continue
             # Checked before the list of files: anything written until now is in the files that are listed.
             was_over = is_over()
-            if reader.has_more_data() or reader.move_to_next_file(last_number):
+            is_last_check = not should_follow or was_over
+            if (is_last_check or reader.is_listing_due()) and (
+                reader.has_more_data() or await reader.move_to_next_file(last_number)
+            ):
                 continue
-            if not should_follow or was_over:
+            if is_last_check:
                 return
             await asyncio.sleep(POLL_INTERVAL_S)
             quiet_s += POLL_INTERVAL_S
@@ -160,6 +173,7 @@ async def follow_logs(
                 yield FileFrame()
     finally:
         reader.close()
+        log_folder.close()
 
 
 class _LogReader:
@@ -168,7 +182,7 @@ class _LogReader:
     The next frame begins at `position` in the file with the number `number`.
     """
 
-    def __init__(self, folder: ReadOnlyFolder, task: str, stream: str) -> None:
+    def __init__(self, folder: LogFolder, task: str, stream: str) -> None:
         self.number = 0
         self.position = 0
         self._folder = folder
@@ -176,6 +190,9 @@ class _LogReader:
         self._stream = stream
         self._descriptor: int | None = None
         self._next_numbers: list[int] = []
+        self._first_unchecked = 0
+        """Larger numbers were not tried yet. A name that was no log file when it was tried is not tried again."""
+        self._next_listing_s = 0.0
 
     def read_frame(self) -> FileFrame | None:
         """Return the next data of the current file; `None` at its end, or if it does not exist."""
@@ -189,28 +206,44 @@ class _LogReader:
         self.position += len(data)
         return FileFrame(self.position, data, build_log_path(self._task, self._stream, self.number))
 
+    def is_listing_due(self) -> bool:
+        """Return whether the folder may be listed again: the more entries it had, the later."""
+        return asyncio.get_running_loop().time() >= self._next_listing_s
+
     def has_more_data(self) -> bool:
         """Return whether the current file has unread data; also list the later files for `move_to_next_file`.
 
         The files are listed first, so that nothing written in between is skipped.
         """
-        numbers = list_log_numbers(self._folder, self._task, self._stream)
+        numbers, entry_count = self._folder.scan(build_log_stem(self._task, self._stream))
+        self._next_listing_s = asyncio.get_running_loop().time() + entry_count / MAX_LISTED_NAMES_PER_S
         # A file that could not be opened may have been created meanwhile.
         first_number = self.number if self._descriptor is None else self.number + 1
         self._next_numbers = [number for number in numbers if number >= first_number]
         return self._descriptor is not None and os.fstat(self._descriptor).st_size > self.position
 
-    def move_to_next_file(self, last_number: int | None) -> bool:
-        """Continue with the next listed file. Return whether there was one.
+    async def move_to_next_file(self, last_number: int | None) -> bool:
+        """Continue with the next listed file that can be opened. Return whether there was one.
 
         A file with a number above `last_number` is not read; `None`: no limit.
         """
-        if not self._next_numbers or (last_number is not None and self._next_numbers[0] > last_number):
-            return False
-        self.close()
-        if self._next_numbers[0] != self.number:
-            self.number, self.position = self._next_numbers[0], 0
-        return True
+        for count, number in enumerate(self._next_numbers, start=1):
+            if last_number is not None and number > last_number:
+                return False
+            if number != self.number and number < self._first_unchecked:
+                continue
+            if count % MAX_FILES_PER_PASS == 0:
+                await asyncio.sleep(0)
+            self._first_unchecked = max(self._first_unchecked, number + 1)
+            descriptor = _open_log_file(self._folder, self._task, self._stream, number)
+            if descriptor is None:
+                continue
+            self.close()
+            self._descriptor = descriptor
+            if number != self.number:
+                self.number, self.position = number, 0
+            return True
+        return False
 
     def close(self) -> None:
         """Close the current file, if it is open."""
@@ -229,6 +262,11 @@ def _is_truncated(descriptor: int, position: int) -> bool:
     return os.fstat(descriptor).st_size < position
 
 
+def build_log_stem(task: str, stream: str) -> str:
+    """Return the names of a log's files without the number, such as `web.stdout.`."""
+    return f"{task}.{stream}."
+
+
 def build_log_path(task: str, stream: str, number: int) -> str:
     """Return the path of a log file below the folder of its allocation, such as `alloc/logs/web.stdout.0`."""
     return f"{LOGS_PATH}/{task}.{stream}.{number}"
@@ -236,29 +274,32 @@ def build_log_path(task: str, stream: str, number: int) -> str:
 
 def parse_log_position(task: str, stream: str, path: str, offset: int) -> TaskLogPosition | None:
     """Return the position at `offset` in the log file `path`; `None` if the task's log has no files of such a name."""
-    match = _compile_log_pattern(task, stream).fullmatch(path.removeprefix(f"{LOGS_PATH}/"))
+    pattern = re.escape(build_log_stem(task, stream)) + r"([0-9]{1,15})"
+    match = re.fullmatch(pattern, path.removeprefix(f"{LOGS_PATH}/"))
     return TaskLogPosition(int(match[1]), max(0, offset)) if match is not None else None
 
 
-def _compile_log_pattern(task: str, stream: str) -> re.Pattern[str]:
-    """Return the pattern of the names of a log's files; its group is the number."""
-    return re.compile(re.escape(f"{task}.{stream}.") + r"([0-9]{1,15})")
+def has_log(folder: ReadOnlyFolder, task: str, stream: str) -> bool:
+    """Return whether the log has any file. Raises `Refusal`, such as if the folder of the logs is not a folder."""
+    log_folder = folder.open_log_folder()
+    try:
+        return bool(log_folder.list_numbers(build_log_stem(task, stream)))
+    finally:
+        log_folder.close()
 
 
-def list_log_numbers(folder: ReadOnlyFolder, task: str, stream: str) -> list[int]:
-    """Return the numbers of a log's files in ascending order."""
-    pattern = _compile_log_pattern(task, stream)
-    return sorted(int(match[1]) for name in folder.list_names(LOGS_PATH) if (match := pattern.fullmatch(name)))
-
-
-def _locate_offset(
-    folder: ReadOnlyFolder, task: str, stream: str, numbers: list[int], origin: ReadOrigin, offset: int
+async def _locate_offset(
+    folder: LogFolder, task: str, stream: str, numbers: list[int], origin: ReadOrigin, offset: int
 ) -> tuple[int, int]:
     """Return (file number, position in that file) for an offset over all files of the log.
 
     An offset beyond the end gives the end of the last file.
     """
-    sizes = [_get_size(folder, build_log_path(task, stream, number)) for number in numbers]
+    stem, sizes = build_log_stem(task, stream), []
+    for count, number in enumerate(numbers, start=1):
+        sizes.append(_measure_log_file(folder, f"{stem}{number}"))
+        if count % MAX_FILES_PER_PASS == 0:
+            await asyncio.sleep(0)
     remaining = _get_start(sum(sizes), origin, offset)
     for number, size in zip(numbers, sizes, strict=True):
         if remaining < size:
@@ -267,50 +308,61 @@ def _locate_offset(
     return numbers[-1], sizes[-1]
 
 
-def _get_size(folder: ReadOnlyFolder, path: str) -> int:
+def _measure_log_file(folder: LogFolder, name: str) -> int:
     """Return the size of a file; 0 if it does not exist."""
-    with contextlib.suppress(Refusal):
-        return folder.read_info(path).size
+    with contextlib.suppress(OSError):
+        return folder.measure_file(name)
     return 0
 
 
-def _open_log_file(folder: ReadOnlyFolder, task: str, stream: str, number: int) -> int | None:
-    """Open a log file and return its descriptor; `None` if it does not exist, such as after it was rotated away."""
-    with contextlib.suppress(Refusal):
-        return folder.open_file(build_log_path(task, stream, number))
+def _open_log_file(folder: LogFolder, task: str, stream: str, number: int) -> int | None:
+    """Open a log file and return its descriptor; `None` if it does not exist, such as after it was rotated away.
+
+    Also `None` if the name belongs to anything but a regular file that can be read. Raises OSError.
+    """
+    with contextlib.suppress(NotRegularFile, FileNotFoundError, PermissionError, NotADirectoryError, BlockingIOError):
+        return open_regular_file(f"{build_log_stem(task, stream)}{number}", os.O_RDONLY, folder=folder.open())
     return None
 
 
 def read_log_tail(folder: ReadOnlyFolder, task: str, stream: str, max_bytes: int) -> bytes:
     """Return the last `max_bytes` of a log over all its files; empty if the log does not exist.
 
-    If the beginning is cut off, the result begins at the start of a line if possible.
+    If the beginning is cut off, the result begins at the start of a line if possible. At most `MAX_TAIL_FILES` files are
+    read.
     """
+    try:
+        log_folder = folder.open_log_folder()
+    except Refusal:
+        return b""
+    try:
+        return _read_tail(log_folder, task, stream, max_bytes)
+    except OSError:
+        return b""
+    finally:
+        log_folder.close()
+
+
+def _read_tail(folder: LogFolder, task: str, stream: str, max_bytes: int) -> bytes:
+    """Return the last bytes of a log as `read_log_tail` does. Raises OSError."""
     pieces: list[bytes] = []
     remaining = max_bytes
     is_cut = False
-    for number in reversed(_list_readable_numbers(folder, task, stream)):
+    for number in folder.list_numbers(build_log_stem(task, stream))[: -MAX_TAIL_FILES - 1 : -1]:
         if remaining <= 0:
             is_cut = True
             break
-        with contextlib.suppress(Refusal):
-            descriptor = folder.open_file(build_log_path(task, stream, number))
-            try:
-                size = os.fstat(descriptor).st_size
-                begin = max(0, size - remaining)
-                is_cut = begin > 0
-                pieces.append(os.pread(descriptor, size - begin, begin))
-            finally:
-                os.close(descriptor)
-            remaining -= len(pieces[-1])
+        descriptor = _open_log_file(folder, task, stream, number)
+        if descriptor is None:
+            continue
+        try:
+            size = os.fstat(descriptor).st_size
+            begin = max(0, size - remaining)
+            is_cut = begin > 0
+            pieces.append(os.pread(descriptor, size - begin, begin))
+        finally:
+            os.close(descriptor)
+        remaining -= len(pieces[-1])
     text = b"".join(reversed(pieces))
     _, line_end, rest = text.partition(b"\n")
     return rest if is_cut and line_end and rest else text
-
-
-def _list_readable_numbers(folder: ReadOnlyFolder, task: str, stream: str) -> list[int]:
-    """Return the numbers of a log's files in ascending order; empty if the folder cannot be read."""
-    try:
-        return list_log_numbers(folder, task, stream)
-    except (Refusal, OSError):
-        return []

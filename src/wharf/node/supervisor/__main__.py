@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from wharf.node.supervisor.process_tracker import MarkTracker, choose_tracker
+from wharf.node.supervisor.supervisor_log import StandardErrorHandler
 from wharf.node.supervisor.task_supervisor import MAX_FOLDER_ABSENCE_S, SupervisorRunning, TaskSupervisor
 from wharf.world.descriptors import close_on_exec
 
@@ -28,7 +29,11 @@ def main() -> int:
     os.umask(0o022)
     for signal_number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(signal_number, lambda *_: None)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s supervisor %(levelname)s %(message)s")
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s supervisor %(levelname)s %(message)s",
+        handlers=[StandardErrorHandler(folder)],
+    )
     try:
         supervisor = TaskSupervisor(
             folder,

@@ -7,7 +7,9 @@ repeat the requests that are still open.
 import asyncio
 import contextlib
 import logging
+import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Collection
@@ -18,7 +20,9 @@ import msgspec
 
 from wharf.node.core.outcome import UNKNOWN, Outcome
 from wharf.node.drivers.port import Watcher
+from wharf.node.processes import Process, find_process, read_arguments, send_signal
 from wharf.node.supervisor import messages
+from wharf.node.supervisor.supervisor_log import open_log
 from wharf.node.supervisor.task_supervisor import SOCKET_FILE
 from wharf.world import World
 from wharf.world.framing import FrameDecoder, FrameTooLong, encode_frame
@@ -30,6 +34,7 @@ CONNECT_RETRY_DELAY_S: Final = 0.05
 MIN_START_INTERVAL_S: Final = 1.0
 """Seconds between two attempts to start a supervisor."""
 READ_BYTES: Final = 262_144
+SUPERVISOR_MODULE: Final = "wharf.node.supervisor"
 _decoder: Final = msgspec.msgpack.Decoder(messages.FromSupervisor)
 
 
@@ -52,6 +57,13 @@ class SupervisorClient:
         self._last_messages: dict[str, messages.FromSupervisor] = {}
         self._has_all_runs = asyncio.Event()
         self._is_shutting_down = False
+        self._answers_pings = False
+        self._is_ping_open = False
+        """Whether a `Ping` was sent that the supervisor has not answered."""
+        self._is_recovering = False
+        """Whether `on_connected` runs. Messages are not read meanwhile."""
+        self.process: Process | None = None
+        """The process of the supervisor; None if none is connected."""
         self.tracking_method = ""
         self.enforced_limits: tuple[str, ...] = ()
         self.pid = 0
@@ -82,6 +94,8 @@ class SupervisorClient:
                     log.error("supervisor connection failed error=%s", error)
             finally:
                 self._has_all_runs.clear()
+                self._is_ping_open = self._answers_pings = self._is_recovering = False
+                self.process = None
                 if self._writer is not None:
                     self._writer.close()
                     self._writer = None
@@ -99,14 +113,42 @@ class SupervisorClient:
         except BaseException:
             connection.close()
             raise
+        # Known before the supervisor sends anything, so that one that hangs can be replaced.
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        self.process = find_process(struct.unpack("3i", credentials)[0])
         reader, self._writer = await asyncio.open_unix_connection(sock=connection, limit=READ_BYTES)
         return reader
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the supervisor has not answered the last request, or no supervisor is connected."""
+        is_waiting = self._is_ping_open or not self._has_all_runs.is_set()
+        return is_waiting and not self._is_recovering and not self._is_shutting_down
+
+    def request_answer(self) -> None:
+        """Request an answer, unless the last request was not answered yet or the supervisor is too old for it."""
+        if self._answers_pings and not self._is_ping_open and self._has_all_runs.is_set():
+            self._is_ping_open = True
+            self.send_message(messages.Ping())
+
+    def kill_process(self) -> bool:
+        """Kill the supervisor with SIGKILL, so that a new one is started. Return whether that was possible.
+
+        Its tasks continue. Nothing is killed unless the process is a supervisor of this folder.
+        """
+        process = self.process
+        if process is None:
+            return False
+        arguments = read_arguments(process.pid)
+        if SUPERVISOR_MODULE not in arguments or str(self._folder) not in arguments:
+            return False
+        return send_signal(process, signal.SIGKILL, is_to_group=False)
 
     def _start_supervisor(self) -> None:
         """Start a task supervisor, which forks into the background. Blocks until the fork is done."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        command = [sys.executable, "-m", "wharf.node.supervisor", str(self._folder), self._node, self._requested_method]
-        with open(self._folder / "supervisor.log", "ab") as log_file:
+        command = [sys.executable, "-m", SUPERVISOR_MODULE, str(self._folder), self._node, self._requested_method]
+        with open_log(self._folder) as log_file:
             subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log_file, stderr=log_file, check=False)
 
     async def _listen(self, reader: asyncio.StreamReader, on_connected: Callable[[], Awaitable[None]]) -> None:
@@ -120,7 +162,9 @@ class SupervisorClient:
                 message = _decoder.decode(frame)
                 if isinstance(message, messages.AllRunsSent):
                     self._has_all_runs.set()
+                    self._is_recovering = True
                     await on_connected()
+                    self._is_recovering = False
                 else:
                     self._handle_message(message)
 
@@ -130,8 +174,12 @@ class SupervisorClient:
         Nothing is reported before the list of all runs is complete.
         """
         match message:
-            case messages.Hello(pid, tracking_method, enforced_limits):
+            case messages.Hello(pid, tracking_method, enforced_limits, answers_pings):
                 self.pid, self.tracking_method, self.enforced_limits = pid, tracking_method, enforced_limits
+                self._answers_pings = answers_pings
+                return
+            case messages.Pong():
+                self._is_ping_open = False
                 return
             case messages.AllRunsSent():
                 return

@@ -7,9 +7,12 @@ import contextlib
 import errno
 import fcntl
 import os
+import termios
+from array import array
 from pathlib import Path
 from typing import Final
 
+from wharf.node.log_folder import LogFolder
 from wharf.node.rotated_files import RotatedFiles
 from wharf.node.supervisor.messages import RunLogSettings
 
@@ -27,32 +30,41 @@ class OutputBlocked(Exception):
 class LogPipe:
     """The pipe of one output stream of a program, and the log files to which its output is moved."""
 
-    def __init__(self, pipe: Path, settings: RunLogSettings, stream: str) -> None:
-        """Open the pipe. `stream` is `stdout` or `stderr`. Raises OSError."""
+    def __init__(self, pipe: Path, folder: LogFolder, settings: RunLogSettings, stream: str) -> None:
+        """Open the pipe. `stream` is `stdout` or `stderr`. The caller closes `folder`. Raises OSError."""
         # Opened for writing too: then reads do not report the end of the pipe when all other writers have closed it.
         self.descriptor = os.open(pipe, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         with contextlib.suppress(OSError):  # Without permission, the pipe keeps its default size.
             fcntl.fcntl(self.descriptor, F_SETPIPE_SZ, PIPE_BYTES)
-        self._folder = settings.folder
         self._is_off = settings.is_off
         # Without O_APPEND, because the kernel cannot splice into such a file.
         self._files = RotatedFiles(
-            Path(settings.folder),
+            folder,
             settings.task,
             stream,
             max_files=settings.max_files,
             max_file_bytes=settings.max_file_bytes,
         )
 
-    def drain(self, *, is_complete: bool) -> None:
-        """Move available output from the pipe to the log files; if `is_complete`, until the pipe is empty.
+    def count_pending_bytes(self) -> int:
+        """Return the number of bytes in the pipe that were not moved yet."""
+        buffer = array("i", [0])
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(self.descriptor, termios.FIONREAD, buffer)
+        return buffer[0]
 
-        Raises OutputBlocked.
+    def move_available(self) -> None:
+        """Move output from the pipe to the log files, at most MAX_MOVE_BYTES. Raises OutputBlocked."""
+        self._move()
+
+    def move_pending(self) -> None:
+        """Move all output that is in the pipe now to the log files. Raises OutputBlocked.
+
+        Output that a process writes meanwhile is not waited for: it may have no end.
         """
-        while True:
-            moved = self._move()
-            if not moved or (not is_complete and moved < MAX_MOVE_BYTES):
-                return
+        remaining = self.count_pending_bytes()
+        while remaining > 0 and (moved := self._move()):
+            remaining -= moved
 
     def _move(self) -> int:
         """Move up to MAX_MOVE_BYTES from the pipe to the current log file. Return the number of moved bytes.
@@ -62,7 +74,7 @@ class LogPipe:
         try:
             if self._is_off:
                 return len(os.read(self.descriptor, MAX_MOVE_BYTES))
-            file = self._open_file()
+            file = self._files.open_writable()
             moved = os.splice(
                 self.descriptor,
                 file,
@@ -75,14 +87,6 @@ class LogPipe:
             raise OutputBlocked(error.strerror or errno.errorcode.get(error.errno or 0, "?")) from error
         self._files.count_written(moved)
         return moved
-
-    def _open_file(self) -> int:
-        """Return the descriptor of the log file to write to; a missing folder is created. Raises OSError."""
-        try:
-            return self._files.open_writable()
-        except FileNotFoundError:
-            os.makedirs(self._folder, exist_ok=True)
-            return self._files.open_writable()
 
     def close(self) -> None:
         """Close the pipe and the log file."""

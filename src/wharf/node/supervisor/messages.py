@@ -88,6 +88,10 @@ class ForgetRun(msgspec.Struct, frozen=True, tag="ForgetRun"):
     name: str  # of the run
 
 
+class Ping(msgspec.Struct, frozen=True, tag="Ping"):
+    """The message that requests a `Pong`. It is sent only to a supervisor whose `Hello` allows it."""
+
+
 class ShutDown(msgspec.Struct, frozen=True, tag="ShutDown"):
     """The message that requests the supervisor to exit once no program runs."""
 
@@ -104,6 +108,12 @@ class Hello(msgspec.Struct, frozen=True, tag="Hello"):
     """How the processes of a run are found: `cgroup`, or `mark` (by an environment variable)."""
     enforced_limits: tuple[str, ...] = msgspec.field(name="limits", default=())
     """The limits that can be enforced, such as `cpu` and `memory`."""
+    answers_pings: bool = msgspec.field(name="pings", default=False)
+    """Whether it knows `Ping`. A supervisor of an older version would close the connection."""
+
+
+class Pong(msgspec.Struct, frozen=True, tag="Pong"):
+    """The answer to a `Ping`: the supervisor's loop runs."""
 
 
 class RunBegun(msgspec.Struct, frozen=True, tag="RunBegun"):
@@ -140,5 +150,5 @@ class AllRunsSent(msgspec.Struct, frozen=True, tag="AllTold"):
     """The message that all runs of the supervisor have been reported on this connection."""
 
 
-FromAgent: TypeAlias = StartRun | SignalRun | KillRun | ForgetRun | ShutDown
-FromSupervisor: TypeAlias = Hello | RunStarting | RunBegun | RunRefused | RunEnded | AllRunsSent
+FromAgent: TypeAlias = StartRun | SignalRun | KillRun | ForgetRun | ShutDown | Ping
+FromSupervisor: TypeAlias = Hello | RunStarting | RunBegun | RunRefused | RunEnded | AllRunsSent | Pong

@@ -8,6 +8,7 @@ as well, but a program may clear its environment. Such processes can be found by
 import contextlib
 import functools
 import os
+import signal
 from collections.abc import Collection
 from pathlib import Path
 from typing import Final, Protocol
@@ -20,6 +21,8 @@ RUN_MARK_VARIABLE: Final = "WHARF_RUN"
 """Environment variable that holds the name of a process's run."""
 MAX_KILL_PASSES: Final = 100
 """How often to list and kill the members of a group; a process can fork while it is being killed."""
+MAX_KILLED_TOGETHER: Final = 200
+"""Processes of a group that are killed after the group was read once. Each needs an open file meanwhile."""
 TRACKING_CONTROLLER_V1: Final = "pids"
 """The controller whose groups track processes with version 1; `pids` only counts them and so has no side effects."""
 
@@ -124,14 +127,29 @@ class CgroupTracker:
         """Kill all processes of the run except those in `except_pids`, also those that are forked meanwhile."""
         for _ in range(MAX_KILL_PASSES):
             members = [pid for pid in self.list_processes(run) if pid not in except_pids]
-            for pid in members:
-                kill_process(pid, functools.partial(self._is_member, run, pid))
+            for first in range(0, len(members), MAX_KILLED_TOGETHER):
+                self._kill_members(run, members[first : first + MAX_KILLED_TOGETHER])
             if not members:
                 break
 
-    def _is_member(self, run: str, pid: int) -> bool:
-        """Return whether the process is in the run's control group."""
-        return pid in self.list_processes(run)
+    def _kill_members(self, run: str, pids: Collection[int]) -> None:
+        """Kill those of these processes that are in the run's control group.
+
+        The group is read once, while their pidfds are open, so that no other process with a reused id is killed.
+        """
+        handles: dict[int, int] = {}
+        try:
+            for pid in pids:
+                with contextlib.suppress(OSError):
+                    handles[pid] = os.pidfd_open(pid)
+            members = frozenset(self.list_processes(run))
+            for pid, handle in handles.items():
+                if pid in members:
+                    with contextlib.suppress(OSError):
+                        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        finally:
+            for handle in handles.values():
+                os.close(handle)
 
     def delete_run(self, run: str) -> None:
         """Remove the run's control groups, now or at a later call if a process in them is still ending."""

@@ -13,6 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from wharf.node.input_texts import open_input_texts
+from wharf.node.log_folder import LogFolder
 from wharf.node.processes import (
     Process,
     find_marked_processes,
@@ -26,6 +27,7 @@ from wharf.node.supervisor.log_pipe import LogPipe, OutputBlocked
 from wharf.node.supervisor.messages import RunEnded, RunLogSettings, RunRefused, RunRequest
 from wharf.node.supervisor.process_tracker import RUN_MARK_VARIABLE, ProcessTracker, build_mark
 from wharf.node.supervisor.run_folder import RunFolder
+from wharf.world.descriptors import limiting_open_files
 
 SHELL: Final = "/bin/dash"
 SHIM_PATH: Final = str(Path(__file__).with_name("shim.sh"))
@@ -59,7 +61,7 @@ class SupervisedRun:
     """A run (one start of a task) with its processes and pipes, whose descriptors are registered with the selector.
 
     `on_change` is called when the program has started and when it has ended, `on_output_blocked` when its log files
-    cannot be written.
+    cannot be written. The owner then calls `retry_output` from time to time, also after the end of the run.
     """
 
     def __init__(
@@ -83,7 +85,17 @@ class SupervisedRun:
         self._on_output_blocked = on_output_blocked
         self._shim: Process | None = None
         self._handles: dict[str, int] = {}
-        self._pipes = [LogPipe(folder.path / name, log, stream) for name, stream in STREAMS]
+        # Opened before the program starts, and for as long as the run exists, because the program can replace the folder.
+        self._log_folder = LogFolder(Path(log.folder))
+        if not log.is_off:
+            with contextlib.suppress(OSError):
+                self._log_folder.open()
+        # Not before there is output, because the folder of an ended run may be deleted.
+        self._log_folder.should_create = True
+        self._blocked_pipes: list[LogPipe] = []
+        """Pipes that are not read, because their output cannot be written at present."""
+        self._is_output_closed = False
+        self._pipes = [LogPipe(folder.path / name, self._log_folder, log, stream) for name, stream in STREAMS]
         self._notifications = os.open(folder.path / "news", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         for pipe in self._pipes:
             selector.register(pipe.descriptor, selectors.EVENT_READ, lambda pipe=pipe: self._on_output(pipe))
@@ -91,8 +103,8 @@ class SupervisedRun:
 
     # -- start
 
-    def spawn(self, request: RunRequest) -> None:
-        """Start the shim, which starts the program. Raises OSError."""
+    def spawn(self, request: RunRequest, max_open_files: int) -> None:
+        """Start the shim, which starts the program with this limit of open files. Raises OSError."""
         extra_variables = [
             f"{name}={value}" for name, value in request.environment.items() if not SHELL_NAME.fullmatch(name)
         ]
@@ -117,7 +129,7 @@ class SupervisedRun:
         if request.has_sandbox:
             self.folder.mark_sandbox_pending()
             environment[SANDBOX_VARIABLE] = str(self.folder.path)
-        with open_input_texts(request.input_texts) as file_actions:
+        with open_input_texts(request.input_texts) as file_actions, limiting_open_files(max_open_files):
             pid = os.posix_spawn(
                 command[0],
                 command,
@@ -179,16 +191,46 @@ class SupervisedRun:
     def _on_output(self, pipe: LogPipe) -> None:
         """Move output from the pipe to the log files; stop reading the pipe if they cannot be written."""
         try:
-            pipe.drain(is_complete=False)
+            pipe.move_available()
         except OutputBlocked as blocked:
             self._selector.unregister(pipe.descriptor)
+            self._blocked_pipes.append(pipe)
             self._on_output_blocked(self, str(blocked))
 
+    @property
+    def has_blocked_output(self) -> bool:
+        """Whether output waits in a pipe, because the log files cannot be written at present."""
+        return bool(self._blocked_pipes)
+
     def retry_output(self) -> None:
-        """Read the pipes again after the log files could not be written."""
-        for pipe in self._pipes:
-            with contextlib.suppress(KeyError):
+        """Write the output that waits in blocked pipes. What cannot be written still waits.
+
+        After the end of the run, the pipes are closed when everything is written.
+        """
+        for pipe in list(self._blocked_pipes):
+            try:
+                if self.stage is RunStage.ENDED:
+                    pipe.move_pending()
+                else:
+                    pipe.move_available()
+            except OutputBlocked:
+                continue
+            self._blocked_pipes.remove(pipe)
+            if self.stage is not RunStage.ENDED:
                 self._selector.register(pipe.descriptor, selectors.EVENT_READ, lambda pipe=pipe: self._on_output(pipe))
+        if self.stage is RunStage.ENDED and not self._blocked_pipes:
+            self._close_output()
+
+    def has_log_folder(self) -> bool:
+        """Return whether the folder of the allocation still exists, in which the log folder is."""
+        return self._log_folder.has_trusted_folder()
+
+    def discard_output(self) -> int:
+        """Discard the output of an ended run that could not be written. Return its number of bytes."""
+        lost_bytes = sum(pipe.count_pending_bytes() for pipe in self._blocked_pipes)
+        self._blocked_pipes.clear()
+        self._close_output()
+        return lost_bytes
 
     def refresh_state(self) -> None:
         """Read the run's files and processes, update the stage, and report a start or an end.
@@ -290,23 +332,45 @@ class SupervisedRun:
         self._on_change(self)
 
     def _close(self) -> None:
-        """Move the remaining output to the log files, close all descriptors, and kill the shim if it still waits."""
+        """Move the remaining output to the log files and stop watching all descriptors.
+
+        Output that cannot be written stays in its pipe for `retry_output`.
+        """
         for pipe in self._pipes:
-            try:
-                pipe.drain(is_complete=True)
-            except OutputBlocked as blocked:
-                self._on_output_blocked(self, str(blocked))
             with contextlib.suppress(KeyError):
                 self._selector.unregister(pipe.descriptor)
-            pipe.close()
+            if pipe not in self._blocked_pipes:
+                try:
+                    pipe.move_pending()
+                except OutputBlocked as blocked:
+                    self._blocked_pipes.append(pipe)
+                    self._on_output_blocked(self, str(blocked))
+        # The folder of an ended allocation may be deleted, and must not appear again.
+        self._log_folder.should_create = False
         self._selector.unregister(self._notifications)
         os.close(self._notifications)
+        # The pidfd of a dead shim would wake the selector for ever. It is still needed to kill the shim.
+        for handle in self._handles.values():
+            self._selector.unregister(handle)
+        self.retry_output()
+
+    def _close_output(self) -> None:
+        """Close the pipes and the log folder, and kill the shim, which waited only to keep the pipes open.
+
+        Repeated calls have no effect.
+        """
+        if self._is_output_closed:
+            return
+        self._is_output_closed = True
+        for pipe in self._pipes:
+            pipe.close()
+        self._log_folder.close()
         if (shim := self._handles.get("shim")) is not None:
-            # The shim waited only to keep the pipes open.
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(shim, signal.SIGKILL)
-        for name in list(self._handles):
-            self._stop_watching(name)
+        for handle in self._handles.values():
+            os.close(handle)
+        self._handles.clear()
 
     def signal(self, signal_number: int) -> bool:
         """Send a signal to the program's process group. Return False if the caller must try again soon.
@@ -338,10 +402,11 @@ class SupervisedRun:
         """Mark the run as ended after a failed start, close its descriptors and delete its folder."""
         self.stage = RunStage.ENDED
         self._close()
+        self.discard_output()
         self.delete()
 
     def delete(self) -> None:
-        """Delete the run's control groups and its folder. The run must have ended."""
+        """Delete the run's control groups and its folder. The run must have ended, and its output must be written."""
         self._tracker.delete_run(self.name)
         self.folder.remove()
 

@@ -29,6 +29,7 @@ from wharf.node.supervisor.run import PID_NAMESPACE_COMMAND, SHELL, SHIM_PATH, R
 from wharf.node.supervisor.run_folder import RunFolder, StoredRun
 from wharf.node.supervisor.selector_loop import iter_callbacks
 from wharf.world import RealWorld
+from wharf.world.descriptors import allow_many_open_files
 from wharf.world.framing import FrameDecoder, FrameTooLong, encode_frame
 from wharf.world.unix_sockets import bind_private_socket
 
@@ -41,6 +42,10 @@ SIGNAL_RETRY_DELAY_S: Final = 0.005
 """Delay before a signal for a starting program is sent again."""
 OUTPUT_RETRY_DELAY_S: Final = 1.0
 """Delay before output is written again after an error, such as a full disk."""
+MAX_UNWRITTEN_S: Final = 3_600.0
+"""How long the output of an ended run waits for its log files to be writable, before it is discarded."""
+MAX_UNWRITTEN_RUNS: Final = 100
+"""Limit of ended runs whose output waits; each needs up to 512 KiB of kernel memory. The oldest output is discarded."""
 IDLE_TIMEOUT_S: Final = 20.0
 """Seconds without runs and without an agent after which the supervisor exits."""
 FOLDER_CHECK_INTERVAL_S: Final = 2.0
@@ -101,6 +106,12 @@ class TaskSupervisor:
         self._refused: dict[str, str] = {}
         self._agent: AgentConnection | None = None
         self._blocked_runs: dict[str, SupervisedRun] = {}
+        """Runs with output that cannot be written at present."""
+        self._unwritten_since_s: dict[str, float] = {}
+        """When each blocked run ended that has ended, the oldest first."""
+        self._next_output_retry_s = 0.0
+        self._runs_to_delete: set[str] = set()
+        """Blocked runs that are deleted as soon as their output is written."""
         self._pending_signals: list[tuple[str, int]] = []
         """Signals (run, number) for programs that are still starting."""
         self._is_shutting_down = False
@@ -112,6 +123,8 @@ class TaskSupervisor:
         except BlockingIOError:
             raise SupervisorRunning(f"another supervisor uses {folder}") from None
         self._boot_id = read_boot_id()
+        # Each run needs up to seven open files.
+        self._max_open_files_of_programs = allow_many_open_files()
 
     def run(self) -> None:
         """Take over stored runs, then serve agents and runs.
@@ -129,7 +142,7 @@ class TaskSupervisor:
             wait_s = (
                 SIGNAL_RETRY_DELAY_S
                 if self._pending_signals
-                else OUTPUT_RETRY_DELAY_S
+                else max(0.0, self._next_output_retry_s - self._world.monotonic_s())
                 if self._blocked_runs
                 else IDLE_TIMEOUT_S
                 if is_idle
@@ -142,14 +155,15 @@ class TaskSupervisor:
                 call()
             self._reap()
             self._send_pending_signals()
-            blocked_runs, self._blocked_runs = self._blocked_runs, {}
-            for run in blocked_runs.values():
-                run.retry_output()
+            self._retry_blocked_output()
             if self._agent is not None:
                 self._agent.send_queued()
                 if not self._agent.is_connected:
                     self._disconnect(self._agent)
         listener.close()
+        if self._is_shutting_down:
+            for run in [run for run in self._blocked_runs.values() if run.stage is RunStage.ENDED]:
+                self._discard_output(run)
         self._tracker.sweep_unknown_runs(self._runs)
         if self._owns_folder():
             with contextlib.suppress(OSError):
@@ -234,7 +248,9 @@ class TaskSupervisor:
             connection.settimeout(SEND_TIMEOUT_S)
             agent = self._agent = AgentConnection(connection)
             self._selector.register(connection, selectors.EVENT_READ, lambda: self._receive(agent))
-            agent.queue_message(messages.Hello(os.getpid(), self._tracker.name, self._tracker.enforced_limits))
+            agent.queue_message(
+                messages.Hello(os.getpid(), self._tracker.name, self._tracker.enforced_limits, answers_pings=True)
+            )
             for run in self._runs.values():
                 self._report_run(run)
             for name, why in self._refused.items():
@@ -278,6 +294,9 @@ class TaskSupervisor:
                     run.kill()
             case messages.ForgetRun(name):
                 self._delete_run(name)
+            case messages.Ping():
+                if self._agent is not None:
+                    self._agent.queue_message(messages.Pong())
             case messages.ShutDown():
                 self._is_shutting_down = True
 
@@ -322,10 +341,11 @@ class TaskSupervisor:
             )
             return
         try:
-            run.spawn(request)
+            run.spawn(request, self._max_open_files_of_programs)
         except OSError as error:
             del self._runs[request.name]
             run.discard()
+            self._blocked_runs.pop(request.name, None)
             self._refuse(request.name, f"the program cannot be started: {error.strerror}")
 
     def _create_run(self, folder: RunFolder, log_settings: messages.RunLogSettings) -> SupervisedRun:
@@ -348,20 +368,60 @@ class TaskSupervisor:
             self._agent.queue_message(messages.RunRefused(name, why))
 
     def _delete_run(self, name: str) -> None:
-        """Delete a refused or ended run with its files. A run that has not ended is left unchanged."""
+        """Delete a refused or ended run with its files. A run that has not ended is left unchanged.
+
+        A run with output that cannot be written is deleted later.
+        """
         self._refused.pop(name, None)
         run = self._runs.get(name)
-        if run is not None and run.stage is RunStage.ENDED:
-            del self._runs[name]
-            self._blocked_runs.pop(name, None)
-            run.delete()
+        if run is None or run.stage is not RunStage.ENDED:
+            return
+        if run.has_blocked_output:
+            self._runs_to_delete.add(name)
+            return
+        del self._runs[name]
+        self._runs_to_delete.discard(name)
+        run.delete()
 
     def _on_output_blocked(self, run: SupervisedRun, why: str) -> None:
-        """Log that a run's log files cannot be written, and schedule a retry unless the run has ended."""
-        if run.name not in self._blocked_runs:
-            log.error("task output cannot be written; retrying run=%s error=%s", run.name, why)
-        if run.stage is not RunStage.ENDED:
-            self._blocked_runs[run.name] = run
+        """Log that a run's log files cannot be written, and schedule a retry."""
+        if run.name in self._blocked_runs:
+            return
+        log.error("task output cannot be written; retrying run=%s error=%s", run.name, why)
+        if not self._blocked_runs:
+            self._next_output_retry_s = self._world.monotonic_s() + OUTPUT_RETRY_DELAY_S
+        self._blocked_runs[run.name] = run
+
+    def _retry_blocked_output(self) -> None:
+        """Write the output of blocked runs again, once in OUTPUT_RETRY_DELAY_S; discard what has waited for too long."""
+        now_s = self._world.monotonic_s()
+        if not self._blocked_runs or now_s < self._next_output_retry_s:
+            return
+        for name, run in list(self._blocked_runs.items()):
+            run.retry_output()
+            if not run.has_blocked_output:
+                log.info("task output can be written again run=%s", name)
+                self._remove_blocked_run(name)
+            elif run.stage is RunStage.ENDED:
+                self._unwritten_since_s.setdefault(name, now_s)
+                if not run.has_log_folder() or now_s - self._unwritten_since_s[name] > MAX_UNWRITTEN_S:
+                    self._discard_output(run)
+        while len(self._unwritten_since_s) > MAX_UNWRITTEN_RUNS:
+            self._discard_output(self._blocked_runs[next(iter(self._unwritten_since_s))])
+        # Measured afterwards, because a slow disk must not leave the supervisor without time for anything else.
+        self._next_output_retry_s = self._world.monotonic_s() + OUTPUT_RETRY_DELAY_S
+
+    def _discard_output(self, run: SupervisedRun) -> None:
+        """Discard the output of an ended run that could not be written, and log how much was lost."""
+        log.error("output of an ended task is lost run=%s bytes=%d", run.name, run.discard_output())
+        self._remove_blocked_run(run.name)
+
+    def _remove_blocked_run(self, name: str) -> None:
+        """Stop retrying to write the output of a run, and delete the run if that was requested meanwhile."""
+        del self._blocked_runs[name]
+        self._unwritten_since_s.pop(name, None)
+        if name in self._runs_to_delete:
+            self._delete_run(name)
 
     def _adopt_all(self) -> None:
         """Track the stored runs of an earlier supervisor, and kill the processes of all other runs.

@@ -5,10 +5,10 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +23,9 @@ TRASH_FOLDER: Final = ".removed"
 """Holds folders that are being deleted."""
 INCOMING_FOLDER: Final = ".arriving"
 """Holds folders with data from another node until they are complete."""
+MAX_ENTRIES_PER_PASS: Final = 10_000
+"""Entries of a folder that are held in memory while it is deleted; a task can create any number."""
+_FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class TaskFolders(msgspec.Struct, frozen=True):
@@ -220,7 +223,59 @@ def _delete(path: Path) -> None:
     if mount_points := list_mounts_below(path):
         log.error("failed to remove folder: a file system is mounted in it folder=%s mount=%s", path, mount_points[0])
         return
-    shutil.rmtree(path, ignore_errors=True)
+    _delete_tree(path)
+
+
+def _delete_tree(path: Path) -> None:
+    """Delete a folder with its content. Errors are ignored; what cannot be deleted stays.
+
+    A task can create thousands of folders in each other, too deep for `shutil.rmtree`. Folders that are not empty are
+    therefore moved up into `path` before their content is deleted, and at most two folders are open.
+    """
+    numbers = count()
+    with suppress(OSError):
+        root = os.open(path, _FOLDER_FLAGS)
+        try:
+            while sum(_delete_entry(*entry, root, numbers) for entry in _list_entries(root)):
+                pass
+        finally:
+            os.close(root)
+        os.rmdir(path)
+
+
+def _delete_entry(name: str, is_folder: bool, root: int, numbers: Iterator[int]) -> bool:
+    """Delete an entry of the open folder `root`; if it is a folder, delete or move up what it has. Return the success.
+
+    `numbers` gives the names of folders that are moved up.
+    """
+    try:
+        if not is_folder:
+            os.unlink(name, dir_fd=root)
+            return True
+        with suppress(OSError):
+            os.rmdir(name, dir_fd=root)
+            return True
+        folder = os.open(name, _FOLDER_FLAGS, dir_fd=root)
+    except OSError:
+        return False
+    is_changed = False
+    try:
+        for inner_name, is_inner_folder in _list_entries(folder):
+            with suppress(OSError):
+                if is_inner_folder:
+                    os.rename(inner_name, f"removed.{next(numbers)}", src_dir_fd=folder, dst_dir_fd=root)
+                else:
+                    os.unlink(inner_name, dir_fd=folder)
+                is_changed = True
+    finally:
+        os.close(folder)
+    return is_changed
+
+
+def _list_entries(folder: int) -> list[tuple[str, bool]]:
+    """Return up to `MAX_ENTRIES_PER_PASS` names in an open folder, each with whether it is a folder. Raises `OSError`."""
+    with os.scandir(folder) as entries:
+        return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in islice(entries, MAX_ENTRIES_PER_PASS)]
 
 
 def _get_used_percent(total: int, free: int) -> float:

@@ -14,6 +14,7 @@ from wharf.node.drivers.docker.engine import ContainerEngine
 from wharf.node.drivers.docker.errors import EngineRejected, EngineUnreachable
 from wharf.node.drivers.docker.logs import LogFollower
 from wharf.node.drivers.port import Watcher
+from wharf.node.log_folder import LogFolder
 from wharf.node.rotated_files import RotatedFiles
 from wharf.world import World
 from wharf.world.tasks import cancel_tasks
@@ -167,9 +168,10 @@ class ContainerWatcher:
         folder, task, max_files, max_file_bytes = (labels.get(name, "") for name in LOG_LABEL_NAMES)
         if not folder or not Path(folder).is_dir():
             return None
+        log_folder = LogFolder(Path(folder), should_create=True)
         files = {
             stream: RotatedFiles(
-                Path(folder),
+                log_folder,
                 task,
                 stream,
                 max_files=int(max_files),
@@ -185,6 +187,7 @@ class ContainerWatcher:
 
     async def _copy_remaining_output(self, follower: LogFollower) -> None:
         """Copy the rest of an ended container's output; repeat until it succeeds or the engine rejects the request."""
+        last_error = ""
         while True:
             try:
                 await follower.catch_up()
@@ -193,7 +196,9 @@ class ContainerWatcher:
                 log.warning("rest of container output cannot be read error=%s", error)
                 return
             except (EngineUnreachable, OSError) as error:
-                log.warning("rest of container output cannot be read; retrying error=%s", error)
+                if str(error) != last_error:  # Log each error once.
+                    last_error = str(error)
+                    log.warning("rest of container output cannot be read; retrying error=%s", error)
                 await asyncio.sleep(RETRY_DELAY_S)
 
 

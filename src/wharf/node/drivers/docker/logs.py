@@ -94,9 +94,10 @@ class LogFollower:
         await self._copy_output(follow=False)
 
     def close(self) -> None:
-        """Close all log files."""
+        """Close all log files and their folder."""
         for files in self._files.values():
             files.close()
+            files.folder.close()
 
     async def _copy_output(self, *, follow: bool) -> None:
         """Copy output from the stored progress on, to the end of what exists; with `follow` until the container ends.

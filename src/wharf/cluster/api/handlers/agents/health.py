@@ -11,6 +11,7 @@ from wharf.cluster.server.rpc.method import EmptyMessage
 from wharf.cluster.server.server import Server
 from wharf.contract.model.refusal import Refusal
 from wharf.world.disk_space import measure_disk_space
+from wharf.world.problem_file import read_problem
 
 HEALTH_TIMEOUT_S: Final = 2.0
 """Health checks need a reply within 3 s: a log or process that does not answer within this time is unhealthy."""
@@ -47,6 +48,20 @@ async def find_disk_problem(folders: Sequence[Path]) -> tuple[bool, str]:
         if space.is_nearly_full:
             problem = f"the disk of {folder} {space.describe_shortage()}: free some space before no task starts"
     return False, problem
+
+
+async def find_node_problem(folders: Sequence[Path]) -> str:
+    """Return the problem that the node agent has stored in one of its folders, or ""."""
+    loop = asyncio.get_running_loop()
+    for folder in folders:
+        try:
+            async with asyncio.timeout(HEALTH_TIMEOUT_S / len(folders)):
+                problem = await loop.run_in_executor(None, read_problem, folder)
+        except TimeoutError:
+            continue  # The check of its disk reports this.
+        if problem:
+            return problem
+    return ""
 
 
 async def find_brain_problem(server: Server) -> str:

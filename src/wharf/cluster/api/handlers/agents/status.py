@@ -7,7 +7,12 @@ from typing import Final
 
 import msgspec
 
-from wharf.cluster.api.handlers.agents.health import check_engine_health, find_brain_problem, find_disk_problem
+from wharf.cluster.api.handlers.agents.health import (
+    check_engine_health,
+    find_brain_problem,
+    find_disk_problem,
+    find_node_problem,
+)
 from wharf.cluster.api.handlers.agents.server_list import list_known_members
 from wharf.cluster.api.relay.members import find_member
 from wharf.cluster.api.requests.parameters import FALSE_WORDS, TRUE_WORDS
@@ -107,11 +112,18 @@ class AgentActions:
         return ActionResult(health, status=200 if is_healthy else 500)
 
     async def _read_client_health(self) -> agents_wire.HealthReport:
-        """Return whether this agent has a node whose disks have space. A nearly full disk is a warning."""
+        """Return whether this agent has a node whose disks have space and whose task supervisor answers.
+
+        A nearly full disk is a warning.
+        """
         info = self._server.agent.info
         if not info.has_node:
             return agents_wire.HealthReport(False, "client not enabled")
-        is_full, problem = await find_disk_problem(info.node_folders)
+        (is_full, problem), node_problem = await asyncio.gather(
+            find_disk_problem(info.node_folders), find_node_problem(info.node_folders)
+        )
+        if node_problem and not is_full:
+            return agents_wire.HealthReport(False, node_problem)
         return agents_wire.HealthReport(not is_full, problem or "ok")
 
     async def _read_server_health(self) -> agents_wire.HealthReport:

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from wharf.contract.model.body_limits import MAX_TASK_NAME_BYTES
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.services import Service
@@ -134,3 +135,10 @@ def _check_task_name(name: str, path: str, report: ValidationReport) -> None:
         report.add_error(f"{path}.Name", "Task name cannot include slashes")
     if "\x00" in name:
         report.add_error(f"{path}.Name", "Task name contains a null character")
+    size = len(name.encode("utf-8", "surrogatepass"))
+    if size > MAX_TASK_NAME_BYTES:
+        report.add_error(
+            f"{path}.Name",
+            f"Task name is {size} bytes long; a task name has at most {MAX_TASK_NAME_BYTES} bytes",
+            "shorten it: the names of the task's log files contain it, such as NAME.stdout.0",
+        )
