@@ -131,7 +131,51 @@ BANNED_NAMES = (
     ),
 )
 
-RULES = frozenset({*(banned.rule for banned in BANNED_NAMES), "print", "await", "late-import", "set-order"})
+# These read and write in folders in which tasks write too. `tasks.folders` also works in their parents.
+TASK_FOLDER_PACKAGES = ("wharf.node.tasks", "wharf.node.migration.archive")
+TASK_FOLDER_EXCEPTIONS = ("wharf.node.tasks.folders",)
+PATH_FUNCTIONS = frozenset(
+    f"os.{name}"
+    for name in (
+        *("open", "mkdir", "makedirs", "mknod", "mkfifo", "chmod", "chown", "lchown", "rename", "renames", "replace"),
+        *(
+            "unlink",
+            "remove",
+            "rmdir",
+            "removedirs",
+            "symlink",
+            "link",
+            "readlink",
+            "stat",
+            "lstat",
+            "utime",
+            "truncate",
+        ),
+        *("walk", "path.exists", "path.lexists", "path.isdir", "path.isfile", "path.islink", "path.realpath"),
+    )
+)
+PATH_METHODS = frozenset(
+    (
+        *(
+            "touch",
+            "write_text",
+            "write_bytes",
+            "read_text",
+            "read_bytes",
+            "mkdir",
+            "chmod",
+            "unlink",
+            "rmdir",
+            "iterdir",
+        ),
+        *("symlink_to", "hardlink_to", "readlink", "is_dir", "is_file", "is_symlink", "glob", "rglob", "lstat"),
+    )
+)
+DESCRIPTOR_KEYWORDS = frozenset(("dir_fd", "src_dir_fd", "dst_dir_fd"))
+
+RULES = frozenset(
+    {*(banned.rule for banned in BANNED_NAMES), "print", "await", "late-import", "set-order", "task-folders"}
+)
 
 
 def is_inside(module: str, packages: Iterable[str]) -> bool:
@@ -155,6 +199,7 @@ def check_source(path: str, source: str) -> list[Finding]:
         *_check_waiting(path, module, tree),
         *_check_late_imports(path, module, tree),
         *_check_set_order(path, module, tree),
+        *_check_task_folders(path, module, tree),
     ]
     return sorted(set(found))
 
@@ -267,6 +312,34 @@ def _check_set_order(path: str, module: str, tree: ast.Module) -> Iterator[Findi
             f"{iteration} iterates over a set, and its order differs from run to run: use sorted(...), a dict or a list"
         )
         yield Finding(path, line, "set-order", message)
+
+
+def _check_task_folders(path: str, module: str, tree: ast.Module) -> Iterator[Finding]:
+    """Yield a finding for each call that reaches a file by its path where a task could have left a link."""
+    if not is_inside(module, TASK_FOLDER_PACKAGES) or is_inside(module, TASK_FOLDER_EXCEPTIONS):
+        return
+    names = ImportedNames(tree)
+    message = "{} follows the links of tasks: use wharf.node.confined_folder, with dir_fd or get_descriptor_path for other calls"
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or DESCRIPTOR_KEYWORDS & {keyword.arg for keyword in node.keywords}:
+            continue
+        name = names.resolve(node.func)
+        match node.args:
+            case [ast.Call(func=ast.Name(id="get_descriptor_path")), *_]:
+                continue
+            case _:
+                pass
+        match node:
+            case ast.Call(func=ast.Name(id="open"), args=[ast.Call(), *_]):
+                continue  # `os.open` or another function has opened it.
+            case ast.Call(func=ast.Name(id="open")):
+                name = "os.open"
+            case _:
+                pass
+        if name in PATH_FUNCTIONS:
+            yield Finding(path, node.lineno, "task-folders", message.format(name))
+        elif name is None and isinstance(node.func, ast.Attribute) and node.func.attr in PATH_METHODS:
+            yield Finding(path, node.lineno, "task-folders", message.format(node.func.attr))
 
 
 def main() -> int:

@@ -176,3 +176,34 @@ def test_tests_neither_skip_nor_sleep_nor_mock(source: str, rule: str) -> None:
 
 def test_a_test_may_sleep_for_zero_seconds() -> None:
     assert rules_broken(TEST, "import asyncio\nasync def f():\n    await asyncio.sleep(0)") == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\nos.chmod(folder / 'x', 0o777)",
+        "from os import mkdir\nmkdir(path)",
+        "marker.touch()",
+        "(folders.task / 'x').read_bytes()",
+        "import os\nos.path.isdir(path)",
+        "with open(path) as file: ...",
+    ],
+)
+def test_a_call_that_follows_links_of_tasks_is_found(source: str) -> None:
+    assert rules_broken("src/wharf/node/tasks/artifacts.py", source) == ["task-folders"]
+    assert rules_broken("src/wharf/node/tasks/folders.py", source) == []
+    assert rules_broken("src/wharf/node/volumes/plugins.py", source) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\nos.mkdir(name, 0o700, dir_fd=folder)",
+        "import os\nos.rename(a, b, src_dir_fd=old, dst_dir_fd=new)",
+        "import os\nos.chmod(get_descriptor_path(entry), 0o666)",
+        "import os\nfile = open(os.open(name, flags, dir_fd=folder), 'rb')",
+        "ConfinedFolder(folder).replace_file(name, data, 0o600)",
+    ],
+)
+def test_a_call_on_an_open_folder_of_a_task_is_not_found(source: str) -> None:
+    assert rules_broken("src/wharf/node/tasks/artifacts.py", source) == []

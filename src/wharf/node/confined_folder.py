@@ -34,6 +34,33 @@ class ConfinedFolder:
         self._root = root
         self._owner = owner
 
+    @contextlib.contextmanager
+    def open_folder(self, path: str = "") -> Iterator[int]:
+        """Open an existing folder; empty: the root. Yield its descriptor. Raises ConfinedPathError and OSError."""
+        with self._open_folder(_split_path(path) if path else [], create_missing=False) as folder:
+            yield folder
+
+    def exists(self, path: str) -> bool:
+        """Return whether something has this path, also a link. Raises ConfinedPathError and OSError."""
+        *folders, name = _split_path(path)
+        try:
+            with self._open_folder(folders, create_missing=False) as folder:
+                os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def read_file(self, path: str, max_bytes: int) -> bytes:
+        """Return the content of a regular file. Raises ConfinedPathError, also for a longer file, and OSError."""
+        with self.open_existing_file(path) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise ConfinedPathError(f"{path[:200]} is not a regular file")
+            data = file.read(max_bytes + 1)
+        if len(data) > max_bytes:
+            raise ConfinedPathError(f"{path[:200]} has more than {max_bytes:,} bytes")
+        return data
+
     def make_folder(self, path: str) -> None:
         """Create a folder with its parents; existing folders stay unchanged. Raises ConfinedPathError and OSError."""
         with self._open_folder(_split_path(path)):
@@ -77,7 +104,8 @@ class ConfinedFolder:
             self._remove_existing(name, folder)
             os.symlink(target, name, dir_fd=folder)
             if self._owner:
-                os.chown(name, *self._owner, dir_fd=folder, follow_symlinks=False)
+                with open_entry(name, folder, stat.S_IFLNK) as link:
+                    os.chown(get_descriptor_path(link), *self._owner)
 
     def create_hard_link(self, path: str, existing_path: str) -> None:
         """Create a second name `path` for the regular file `existing_path`; both are relative to the folder.
@@ -134,18 +162,20 @@ class ConfinedFolder:
 
         `create_missing`: a missing folder is created. Raises ConfinedPathError if the name is a file or link, and OSError.
         """
+        is_new = False
         try:
             if create_missing:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(name, 0o755, dir_fd=parent)
-                    if self._owner:
-                        os.chown(name, *self._owner, dir_fd=parent, follow_symlinks=False)
+                    is_new = True
             descriptor = os.open(name, _FOLDER_FLAGS, dir_fd=parent)
         except OSError as error:
             if error.errno in (errno.ENOTDIR, errno.ELOOP):
                 raise ConfinedPathError(f"{name[:200]} is not a folder: a file or link has that name") from None
             raise
         os.close(parent)
+        if is_new and self._owner:
+            os.fchown(descriptor, *self._owner)
         return descriptor
 
     @staticmethod
@@ -155,6 +185,39 @@ class ConfinedFolder:
             if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
                 raise _build_folder_exists_error(name)
             os.unlink(name, dir_fd=folder)
+
+
+@contextlib.contextmanager
+def open_entry(name: str, folder: int, file_type: int) -> Iterator[int]:
+    """Open an entry of the open folder, of a type such as `stat.S_IFSOCK`, only to change its owner or mode.
+
+    Links are not followed. Yield its descriptor. Raises ConfinedPathError if it has another type, and OSError.
+    """
+    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        if stat.S_IFMT(os.fstat(descriptor).st_mode) != file_type:
+            raise ConfinedPathError(f"{name[:200]} was replaced by another file")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def get_descriptor_path(descriptor: int) -> str:
+    """Return the path of an open file for calls that take no descriptor; it leads to this file, whatever its name is."""
+    return f"/proc/self/fd/{descriptor}"
+
+
+def make_open_folder(name: str, mode: int, folder: int) -> None:
+    """Create a folder with exactly this mode in the open folder, unless something has that name. Raises OSError."""
+    try:
+        os.mkdir(name, 0o700, dir_fd=folder)
+    except FileExistsError:
+        return
+    descriptor = os.open(name, _FOLDER_FLAGS, dir_fd=folder)
+    try:
+        os.fchmod(descriptor, mode)
+    finally:
+        os.close(descriptor)
 
 
 def _build_folder_exists_error(name: str) -> ConfinedPathError:

@@ -73,8 +73,14 @@ def mount_secrets(folder: Path) -> None:
     Files that are in the folder become hidden. If the process may not mount, the folder stays on the disk. Raises
     `OSError`.
     """
-    if can_mount_tmpfs() and not os.path.ismount(folder):
-        mount_tmpfs(folder)
+    if not can_mount_tmpfs() or os.path.ismount(folder):
+        return
+    # The task can replace the folder by a link, so what is open becomes the mount point.
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        mount_tmpfs(Path(f"/proc/self/fd/{descriptor}"))
+    finally:
+        os.close(descriptor)
 
 
 def mount_tmpfs(folder: Path) -> None:

@@ -75,6 +75,13 @@ class ExecSettings(msgspec.Struct, frozen=True, kw_only=True):
     allow_caps: Annotated[
         tuple[str, ...], SettingInfo("The capabilities that tasks may request; `all` permits every one.")
     ] = DEFAULT_CAPABILITIES
+    allow_host_namespaces: Annotated[
+        bool,
+        SettingInfo(
+            "Whether tasks may see the processes of the host (`pid_mode`) or use its shared memory (`ipc_mode`). Such a "
+            "task can read the secrets of every task that runs as the same user; as root, it can kill the agent."
+        ),
+    ] = False
     default_pid_mode: Annotated[
         str, SettingInfo("Whether tasks see only their own processes (`private`) or those of the host (`host`).")
     ] = "private"

@@ -37,6 +37,12 @@ CNI_PLUGINS = [
         (a_group(networks=(NetworkResource(mode="bridge"),)), CNI_PLUGINS),
         (a_group(networks=(NetworkResource(mode="host"),)), []),
         (
+            a_group("g", a_task(driver="exec", config={"pid_mode": "host", "ipc_mode": "host"})),
+            ["${attr.driver.exec.host_pid} = true", "${attr.driver.exec.host_ipc} = true"],
+        ),
+        (a_group("g", a_task(driver="exec", config={"pid_mode": "private"})), []),
+        (a_group("g", a_task(driver="docker", config={"pid_mode": "host"})), []),
+        (
             a_group("g", a_task(resources=some_resources(numa=NUMA(affinity="require")))),
             ["${attr.numa.node.count} is_set "],
         ),

@@ -8,6 +8,7 @@ import os
 import tarfile
 import zipfile
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import httpx2
@@ -48,7 +49,7 @@ def fetch_error(
 ) -> str:
     with pytest.raises(ArtifactError) as error:
         fetch(task, source, mode=mode, destination=destination, limits=limits, **options)
-    assert [] == [path for path in task.iterdir() if path.name.startswith(".artifact")], "scratch files remain"
+    assert [] == list(task.parent.rglob(".artifact-*")), "scratch files remain"
     return str(error.value)
 
 
@@ -416,3 +417,17 @@ def test_fetched_files_belong_to_the_owner(site: Site, task: Path) -> None:
     )
 
     assert {owner} == {(path.lstat().st_uid, path.lstat().st_gid) for path in task.rglob("*")}
+
+
+def test_no_scratch_file_is_in_a_folder_where_a_task_could_replace_it_by_a_link(site: Site, task: Path) -> None:
+    seen: list[str] = []
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        seen.extend(path.name for path in task.rglob("*"))
+        body(b"data")(handler)
+
+    site.answers["/file"] = answer
+    fetch(task, f"{site.address}/file")
+
+    assert (["local"], b"data") == (seen, (task / "local" / "file").read_bytes())
+    assert [task] == list(task.parent.iterdir())

@@ -32,6 +32,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     (work / "bin").mkdir()
     (work / "bin/run").write_text("one")
     (work / "link").symlink_to("bin/run")
+    (work / "alias").symlink_to(".")
     git(work, "add", ".")
     git(work, "commit", "--quiet", "-m", "one")
     git(work, "tag", "v1")
@@ -102,6 +103,7 @@ def test_only_the_requested_folder_of_a_repository_is_copied(repository: str, ta
     [
         ("?ref=none", "any", "git: "),
         ("//none", "any", "the repository has no folder none"),
+        ("//alias/bin", "any", "the repository has no folder alias/bin; links are not followed"),
         ("", "file", "a repository is a folder: set mode to any or dir"),
     ],
 )

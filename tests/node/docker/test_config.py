@@ -12,7 +12,7 @@ from wharf.node.drivers.docker.container import build_container_body, build_labe
 from wharf.node.drivers.docker.images import PullProgress, normalize_image_name
 from wharf.node.drivers.docker.output_stream import ContainerOutput, OutputFrameDecoder
 from wharf.node.drivers.docker.responses import LayerProgress, PullProgressLine
-from wharf.node.drivers.port import Given, GivenDevice, GivenPort, GivenVolume, TaskNetwork, TaskOrder
+from wharf.node.drivers.port import CannotStart, Given, GivenDevice, GivenPort, GivenVolume, TaskNetwork, TaskOrder
 
 STRICT = DockerSettings()
 OPEN = DockerSettings(volumes_enabled=True, allow_privileged=True)
@@ -57,6 +57,8 @@ def build_body(order: TaskOrder = ORDER, **config: Any) -> dict[str, Any]:
         ({"image": "x", "pids_limit": "many"}, "Config: pids_limit: expected `int`, got `str`"),
         ({"image": "x", "privileged": True}, "privileged is not allowed on this node (its setting allow_privileged)"),
         ({"image": "x", "pid_mode": "host"}, 'pid_mode = "host" is not allowed on this node'),
+        ({"image": "x", "pid_mode": "container:other"}, 'pid_mode = "container:other" is not allowed on this node'),
+        ({"image": "x", "ipc_mode": "ns:/proc/1/ns/ipc"}, 'ipc_mode = "ns:/proc/1/ns/ipc" is not allowed'),
         ({"image": "x", "cap_add": ["SYS_ADMIN"]}, "cap_add: SYS_ADMIN is not allowed on this node; allowed are audit_write"),
         ({"image": "x", "runtime": "odd"}, "runtime odd is not allowed; allowed are runc, crun, nvidia"),
         ({"image": "x", "volumes": ["/etc:/etc"]}, "volume /etc:/etc: volumes outside the allocation are not allowed"),
@@ -214,3 +216,19 @@ def test_allocated_devices_are_added_to_the_devices_of_the_config() -> None:
         (each["PathOnHost"], each["PathInContainer"]) for each in devices
     ]
     assert "rw" == devices[1]["CgroupPermissions"]
+
+
+def test_a_mount_of_the_task_follows_links_only_inside_of_its_folder(tmp_path: Path) -> None:
+    """The engine runs as root and would follow a link that an earlier run of the task has left."""
+    folder = tmp_path / "t"
+    (folder / "local" / "v1").mkdir(parents=True)
+    (folder / "local" / "current").symlink_to("v1")
+    (folder / "local" / "out").symlink_to("/")
+    order = replace(ORDER, task_folder=folder)
+
+    binds = build_body(order, volumes=["local/current/x:/x", "./local/new:/new"])["HostConfig"]["Binds"]
+    assert [f"{folder}/local/v1/x:/x", f"{folder}/local/new:/new"] == binds[-2:]
+    with pytest.raises(CannotStart, match="local/out/etc cannot be mounted, because a link in it leads out"):
+        build_body(order, volumes=["local/out/etc:/x"])
+    with pytest.raises(CannotStart, match="local/out cannot be mounted"):
+        build_body(order, mount=[{"type": "bind", "source": "local/out", "target": "/x"}])

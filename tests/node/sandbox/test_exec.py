@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.node.sandbox.driver_harness import run, running_harness
+from tests.waiting import wait_on_loop_until
 from wharf.node.core.outcome import Outcome
 from wharf.node.drivers.port import CannotStart, Given, GivenDevice, GivenVolume
 from wharf.node.settings import ExecSettings
@@ -98,6 +99,34 @@ def test_the_environment_of_the_job_reaches_only_its_own_program(tmp_path: Path)
 
 
 @pytest.mark.needs("memory_bounds")
+def test_a_task_starts_with_the_least_memory_that_a_job_may_request(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running_harness(tmp_path) as harness:
+            assert "here\n" == await harness.run_and_read_output("a", "echo here", given=Given(memory_mb=10))
+
+    run(test())
+
+
+def test_a_program_behind_a_link_is_searched_in_the_sandbox_only(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running_harness(tmp_path) as harness:
+            local = harness.task_folder("a") / "local"
+            (local / "own").mkdir()
+            (local / "own" / "sh").symlink_to("/bin/sh")
+            (local / "current").symlink_to("/local/own")
+            assert "here\n" == await harness.run_and_read_output("a", "echo here", command="/local/current/sh")
+            # Whether the machine has the file makes no difference.
+            (tmp_path / "outside").mkdir()
+            (tmp_path / "outside" / "x").write_text("")
+            for name in ("x", "missing"):
+                (harness.task_folder(name) / "local" / "out").symlink_to(tmp_path / "outside")
+                await harness.start(name, "true", command=f"/local/out/{name}")
+                assert Outcome(127) == await harness.wait_ended(name)
+
+    run(test())
+
+
+@pytest.mark.needs("memory_bounds")
 def test_limits_are_enforced_and_lack_of_memory_is_reported(tmp_path: Path) -> None:
     async def test() -> None:
         async with running_harness(tmp_path, ExecSettings(pids_limit=20)) as harness:
@@ -133,7 +162,9 @@ def test_a_program_receives_signals_and_can_be_killed(tmp_path: Path) -> None:
             harness.driver.signal("a", "SIGUSR1")
             assert Outcome(3) == await harness.wait_ended("a")
             await harness.start("b", "echo ready; exec sleep 1000")
-            await harness.wait_output("b", "ready\n")
+            # Until then the shell runs, which has a handler for SIGINT.
+            name_file = Path(f"/proc/{harness.pid('b')}/comm")
+            await wait_on_loop_until(lambda: name_file.read_text() == "sleep\n", what="the task has become sleep")
             harness.driver.signal(
                 "b", "SIGINT"
             )  # The kernel ignores a signal without a handler for the first process of a namespace.
@@ -221,6 +252,10 @@ def test_an_invalid_or_forbidden_config_is_refused_with_the_reason(tmp_path: Pat
         "cap_add": (["sys_admin"], "this node does not allow sys_admin"),
         "cap_drop": (["cap_nonsense"], "unknown capability nonsense"),
         "pid_mode": ("mine", "`pid_mode` must be"),
+        "ipc_mode": (
+            "host",
+            '`ipc_mode` = "host" is not allowed on this node; leave it out, or ask the operator to set',
+        ),
         "command": ("/no/such", "program /no/such does not exist in the task's root filesystem"),
     }
 
@@ -235,8 +270,44 @@ def test_an_invalid_or_forbidden_config_is_refused_with_the_reason(tmp_path: Pat
                 "b", "grep CapEff /proc/self/status", cap_add=["CAP_NET_BIND_SERVICE"]
             )
             assert "CapEff:\t0000000000000400\n" == capabilities
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [ExecSettings(allow_host_namespaces=True), ExecSettings(default_pid_mode="host")],
+    ids=["allowed", "default"],
+)
+def test_a_task_sees_the_processes_of_the_host_if_the_operator_allows_it(
+    tmp_path: Path, settings: ExecSettings
+) -> None:
+    async def test() -> None:
+        async with running_harness(tmp_path, settings) as harness:
             output = await harness.run_and_read_output("c", f"[ -d /proc/{os.getpid()} ] && echo all", pid_mode="host")
             assert "all\n" == output
+            attributes = (await harness.driver.probe()).attributes
+            is_allowed = "true" if settings.allow_host_namespaces else "false"
+            assert ("true", is_allowed) == (attributes["driver.exec.host_pid"], attributes["driver.exec.host_ipc"])
+
+    run(test())
+
+
+@pytest.mark.parametrize("user", ["", "root"])
+def test_a_task_reads_neither_environment_nor_files_of_another_task_of_its_user(tmp_path: Path, user: str) -> None:
+    async def test() -> None:
+        async with running_harness(tmp_path) as harness:
+            (harness.task_folder("victim") / "secrets" / "db").write_text("hunter2")
+            await harness.start(
+                "victim", "echo ready; exec sleep 1000", user=user, environment={"WHARF_TOKEN": "hunter2"}
+            )
+            await harness.wait_output("victim", "ready\n")
+            with pytest.raises(CannotStart, match='`pid_mode` = "host" is not allowed on this node'):
+                await harness.start("host", "true", user=user, pid_mode="host")
+            script = "cd /proc; cat [0-9]*/environ [0-9]*/'root'/secrets/* 2>/dev/null | grep -c hunter2; ls -d [0-9]* | wc -l"
+            await harness.start("thief", script, user=user)
+            await harness.wait_ended("thief")
+            assert "0\n3\n" == harness.output("thief")
 
     run(test())
 
@@ -333,7 +404,8 @@ def test_a_failed_sandbox_setup_is_reported_with_the_reason(tmp_path: Path) -> N
     async def test() -> None:
         async with running_harness(tmp_path) as harness:
             reason = await harness.read_refusal("a", "echo here", given=missing_device)
-            assert ("the task's sandbox cannot be set up: /dev/gone", "") == (reason, harness.output("a"))
+            expected = "the task's sandbox cannot be set up: device /dev/gone: No such file or directory"
+            assert (expected, "") == (reason, harness.output("a"))
             await harness.forget_and_wait("a")
 
     run(test())

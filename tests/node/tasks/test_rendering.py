@@ -1,6 +1,7 @@
 """Rendering of templates while their data changes."""
 
 import asyncio
+import os
 import threading
 from pathlib import Path
 
@@ -126,3 +127,17 @@ def test_a_forbidden_file_fails_the_template_with_line_and_column(tmp_path: Path
         await templates.close()
 
     asyncio.run(scenario())
+
+
+def test_a_pipe_in_place_of_a_rendered_file_is_replaced_without_waiting(tmp_path: Path) -> None:
+    context = build_context(tmp_path, "text")
+    os.mkfifo(tmp_path / "local" / "rendered")
+
+    async def scenario() -> None:
+        templates = create_templates(context, RealWorld())
+        await templates.render_initial(lambda *_, **__: None)
+        await templates.close()
+
+    asyncio.run(scenario())
+
+    assert "text" == (tmp_path / "local" / "rendered").read_text()

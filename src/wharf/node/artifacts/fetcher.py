@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from wharf.node.artifacts.errors import ArtifactError
 from wharf.node.artifacts.git import clone_repository
 from wharf.node.artifacts.source import ArtifactSource, Getter, parse_source
 from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError
+from wharf.node.deletion import delete_tree
 
 BYTES_PER_GB: Final = 1 << 30
 MAX_REPOSITORY_FILES: Final = 1_000_000
@@ -71,7 +71,8 @@ async def fetch_artifact(
     limits = limits or ArtifactLimits()
     source = parse_source(request.source, request.options)
     is_needed = True
-    scratch = Path(tempfile.mkdtemp(prefix=".artifact-", dir=task_folder))
+    # Beside the folders of tasks: in them, a task could replace the scratch folder by a link.
+    scratch = Path(tempfile.mkdtemp(prefix=".artifact-", dir=task_folder.parent))
     try:
         async with asyncio.timeout(limits.total_timeout_s):
             await _fetch_to_scratch(source, request, task_folder, scratch, limits)
@@ -87,7 +88,7 @@ async def fetch_artifact(
         raise ArtifactError(f"its files cannot be read or written: {error.strerror or error}") from error
     finally:
         is_needed = False  # Stops the thread that unpacks, which cannot be canceled.
-        await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
+        await asyncio.to_thread(delete_tree, scratch)
 
 
 async def _fetch_to_scratch(
@@ -146,7 +147,7 @@ def _install(
     if source.getter is Getter.GIT:
         if request.mode == "file":
             raise ArtifactError("a repository is a folder: set mode to any or dir", is_permanent=True)
-        _install_tree(scratch / FETCHED_TREE / source.folder, task_folder, destination, budget, source)
+        _install_tree(ConfinedFolder(scratch / FETCHED_TREE), task_folder, destination, budget, source.folder)
         return
     archive_format = detect_archive_format(source.basename, source.archive)
     match request.mode:
@@ -190,32 +191,42 @@ def _install_single_file(
     )
     if len(created) != 1:
         raise ArtifactError(f"{source.basename} has {len(created)} files, but mode is file", is_permanent=True)
-    unpacked = scratch / created[0]
-    _copy_file(unpacked, task_folder, target, unpacked.stat().st_mode & 0o777, budget)
+    with ConfinedFolder(scratch).open_existing_file(created[0]) as unpacked:
+        write_file(unpacked, task_folder, target, os.fstat(unpacked.fileno()).st_mode & 0o777, budget)
 
 
 def _install_tree(
-    tree: Path, task_folder: ConfinedFolder, destination: str, budget: UnpackBudget, source: ArtifactSource
+    repository: ConfinedFolder, task_folder: ConfinedFolder, destination: str, budget: UnpackBudget, folder: str
 ) -> None:
-    """Copy the folder `tree` of a cloned repository to `destination`, with its files and links.
+    """Copy the folder `folder` of a cloned repository to `destination`, with its files and links.
 
-    Raises ArtifactError, ConfinedPathError and OSError.
+    A link of the repository is copied and never followed. Raises ArtifactError, ConfinedPathError and OSError.
     """
-    if not tree.is_dir() or tree.is_symlink():
-        raise ArtifactError(f"the repository has no folder {source.folder[:200]}", is_permanent=True)
     task_folder.make_folder(destination)
-    for parent, folders, names in os.walk(tree):
-        relative_path = os.path.relpath(parent, tree)
-        prefix = destination if relative_path == "." else f"{destination}/{relative_path}"
-        for name in (*folders, *names):
-            path = Path(parent) / name
+    remaining = [folder.strip("/")]
+    start = len(remaining[0])
+    while remaining:
+        current = remaining.pop()
+        try:
+            with repository.open_folder(current) as descriptor:
+                entries = [(entry.name, entry.stat(follow_symlinks=False).st_mode) for entry in os.scandir(descriptor)]
+                links = {name: os.readlink(name, dir_fd=descriptor) for name, mode in entries if stat.S_ISLNK(mode)}
+        except (FileNotFoundError, ConfinedPathError):
+            raise ArtifactError(
+                f"the repository has no folder {current[:200]}; links are not followed", is_permanent=True
+            ) from None
+        for name, mode in entries:
+            path = f"{current}/{name}".lstrip("/")
+            target = f"{destination}/{path[start:].lstrip('/')}"
             budget.count_file()
-            if path.is_symlink():
-                task_folder.create_link(f"{prefix}/{name}", os.readlink(path))
-            elif path.is_dir():
-                task_folder.make_folder(f"{prefix}/{name}")
+            if name in links:
+                task_folder.create_link(target, links[name])
+            elif stat.S_ISDIR(mode):
+                task_folder.make_folder(target)
+                remaining.append(path)
             else:
-                _copy_file(path, task_folder, f"{prefix}/{name}", path.stat().st_mode & 0o777, budget)
+                with repository.open_existing_file(path) as source:
+                    write_file(source, task_folder, target, mode & 0o777, budget)
 
 
 def _copy_file(path: Path, task_folder: ConfinedFolder, target: str, mode: int, budget: UnpackBudget) -> None:

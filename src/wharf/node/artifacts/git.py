@@ -5,6 +5,7 @@ import base64
 import binascii
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -88,11 +89,13 @@ async def _run_git(command: list[str], environment: dict[str, str], folder: Path
 
 def _measure_folder(folder: Path) -> int:
     """Return the bytes of all files below a folder; 0 if it does not exist."""
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(parent, name)).st_size
-            except FileNotFoundError:
-                continue
+    total, remaining = 0, [str(folder)]
+    while remaining:
+        with suppress(FileNotFoundError), os.scandir(remaining.pop()) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    if entry.is_dir(follow_symlinks=False):
+                        remaining.append(entry.path)
+                    else:
+                        total += entry.stat(follow_symlinks=False).st_size
     return total

@@ -1,17 +1,19 @@
 """The `exec` driver: runs a host program in a sandbox (`wharf.node.sandbox`), started by the supervisor.
 
-Keys: `command` (required), `args`, `work_dir` (absolute path in the sandbox), `pid_mode` and `ipc_mode` (`private`
-or `host`), `cap_add`, `cap_drop`. The program sees its task folder as `/`, read-only those host folders that the
+Keys: `command` (required), `args`, `work_dir` (absolute path in the sandbox), `pid_mode` and `ipc_mode` (`private`,
+or `host` if the operator allows it), `cap_add`, `cap_drop`. The program sees its task folder as `/`, read-only those host folders that the
 operator lists, and only its own processes. It runs as `nobody` unless the task names a user, and cannot gain
 privileges.
 """
 
 import os
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from wharf.contract.model.jobs.implied_constraints import EXEC_HOST_IPC_ATTRIBUTE, EXEC_HOST_PID_ATTRIBUTE
 from wharf.node.drivers import command_process
 from wharf.node.drivers.port import CannotStart, Command, CommandOrder, Health, TaskOrder, View
 from wharf.node.drivers.raw_exec import parse_program_config
@@ -45,7 +47,8 @@ from wharf.node.supervisor.run import PID_NAMESPACE_COMMAND
 
 CONFIG_KEYS: Final = ("command", "args", "work_dir", "pid_mode", "ipc_mode", "cap_add", "cap_drop")
 PRIVATE_MODE: Final = "private"
-NAMESPACE_MODES: Final = (PRIVATE_MODE, "host")
+HOST_MODE: Final = "host"
+NAMESPACE_MODES: Final = (PRIVATE_MODE, HOST_MODE)
 USER_VARIABLES: Final = ("HOME", "USER", "LOGNAME", "MAIL", "SHELL", "PWD", "OLDPWD")
 """Variables that describe the agent's user. They are replaced, because the task runs as another user."""
 TRIAL_TIMEOUT_S: Final = 20.0
@@ -89,7 +92,8 @@ class ExecDriver(SupervisedDriver):
         """
         if os.geteuid() != 0:
             return Health(is_healthy=False, why="the sandbox requires a node that runs as root", is_there=False)
-        missing = [path for path in REQUIRED_PROGRAMS if not os.access(path, os.X_OK)]
+        programs = (*REQUIRED_PROGRAMS, sys.executable)
+        missing = [path for path in programs if not os.access(path, os.X_OK)]
         if missing:
             return Health(is_healthy=False, why=f"the machine lacks {', '.join(missing)}", is_there=False)
         if not self._is_trial_passed:
@@ -97,9 +101,13 @@ class ExecDriver(SupervisedDriver):
             if why := await self._find_trial_error():
                 return Health(is_healthy=False, why=why)
             self._is_trial_passed = True
-        return Health(
-            is_healthy=True, attributes={"driver.exec.bounds": ",".join(self._supervisor.enforced_limits) or "none"}
-        )
+        attributes = {"driver.exec.bounds": ",".join(self._supervisor.enforced_limits) or "none"}
+        for attribute, default in (
+            (EXEC_HOST_PID_ATTRIBUTE, self._settings.default_pid_mode),
+            (EXEC_HOST_IPC_ATTRIBUTE, self._settings.default_ipc_mode),
+        ):
+            attributes[attribute] = "true" if self._may_share(default) else "false"
+        return Health(is_healthy=True, attributes=attributes)
 
     async def start(self, order: TaskOrder) -> None:
         """Send the start of the program in a sandbox to the task supervisor; does not wait for it.
@@ -198,11 +206,31 @@ class ExecDriver(SupervisedDriver):
             )
         except PrivilegeError as error:
             raise CannotStart(f"config: {error}", is_final=True) from error
-        pids = _parse_namespace_mode(config, "pid_mode", self._settings.default_pid_mode)
-        ipc = _parse_namespace_mode(config, "ipc_mode", self._settings.default_ipc_mode)
+        pids = self._parse_namespace_mode(config, "pid_mode", self._settings.default_pid_mode)
+        ipc = self._parse_namespace_mode(config, "ipc_mode", self._settings.default_ipc_mode)
         return ProgramConfig(
             command, tuple(arguments), work_folder or "/", pids == PRIVATE_MODE, ipc == PRIVATE_MODE, privileges
         )
+
+    def _parse_namespace_mode(self, config: Mapping[str, object], name: str, default: str) -> str:
+        """Return `private` or `host` under the key `name` of the config, or `default` if it is not set.
+
+        Raises CannotStart for another value, and for a mode that the operator does not allow.
+        """
+        mode = config.get(name) or default
+        if mode not in NAMESPACE_MODES:
+            raise CannotStart(f'config: `{name}` must be "private" or "host"', is_final=True)
+        if mode == HOST_MODE and not self._may_share(default):
+            raise CannotStart(
+                f'config: `{name}` = "host" is not allowed on this node; leave it out, or ask the operator to set '
+                "client.drivers.exec.allow_host_namespaces",
+                is_final=True,
+            )
+        return str(mode)
+
+    def _may_share(self, default: str) -> bool:
+        """Return whether tasks may share a namespace with the host; `default` is its mode in the settings."""
+        return self._settings.allow_host_namespaces or default == HOST_MODE
 
     def _list_host_folders(self) -> list[BindMount]:
         """Return the bind mounts of the host folders that all tasks see."""
@@ -270,14 +298,3 @@ def _parse_names(config: Mapping[str, object], key: str) -> list[str]:
     if not isinstance(names, list | tuple) or not all(isinstance(each, str) for each in names):
         raise CannotStart(f"config: `{key}` must be a list of names", is_final=True)
     return list(names)
-
-
-def _parse_namespace_mode(config: Mapping[str, object], name: str, default: str) -> str:
-    """Return `private` or `host` under the key `name` of the config, or `default` if it is not set.
-
-    Raises CannotStart for another value.
-    """
-    mode = config.get(name) or default
-    if mode not in NAMESPACE_MODES:
-        raise CannotStart(f'config: `{name}` must be "private" or "host"', is_final=True)
-    return str(mode)

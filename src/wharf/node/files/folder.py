@@ -124,6 +124,19 @@ class ReadOnlyFolder:
                 kind = "a directory" if error.is_folder else "not a regular file"
                 raise invalid_request(f'file "{path[:500]}" is {kind}') from None
 
+    def resolve(self, path: str) -> str:
+        """Return the path below the folder without links, also of a file that does not exist. Raises `Refusal`.
+
+        A link that leads out of the folder is refused. The result is valid while nobody can change the folder.
+        """
+        try:
+            with self._resolve(path) as resolved:
+                return "/".join(resolved.steps)
+        except Refusal as refusal:
+            if refusal.code is RefusalCode.NOT_FOUND:
+                return "/".join(_split_path(path))
+            raise
+
     def open_log_folder(self) -> LogFolder:
         """Return the open folder of the logs, which the caller closes. It may not exist yet. Raises `Refusal`.
 

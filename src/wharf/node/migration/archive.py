@@ -6,13 +6,14 @@ contains what tasks wrote, so unpacking trusts nothing: it takes only the expect
 budget allows.
 """
 
+import errno
 import io
 import os
 import stat
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, NamedTuple
 
 from wharf.node.artifacts.archives import UnpackBudget
 from wharf.node.artifacts.errors import ArtifactError
@@ -37,17 +38,12 @@ def pack_folders(root: Path, tasks: tuple[str, ...], target: IO[bytes]) -> None:
     entries.
     """
     entry_count = 0
+    names_by_inode: dict[tuple[int, int], str] = {}
+    confined_folder = ConfinedFolder(root)
     with tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT) as archive:
         for folder in list_migrated_folders(tasks):
-            for path in _iter_entries(root / folder):
-                info = archive.gettarinfo(path, str(path.relative_to(root)))
-                # Owners are numbers only, because the other node may have other user names.
-                info.uname = info.gname = ""
-                if info.isreg():
-                    with open(os.open(path, _FILE_OPEN_FLAGS), "rb") as file:
-                        archive.addfile(info, file)
-                elif info.isdir() or info.issym() or info.islnk():
-                    archive.addfile(info)
+            for entry in _iter_entries(confined_folder, folder):
+                _pack_entry(archive, entry, names_by_inode)
                 entry_count += 1
         count_text = str(entry_count).encode()
         completion_entry = tarfile.TarInfo(COMPLETION_ENTRY_NAME)
@@ -55,27 +51,70 @@ def pack_folders(root: Path, tasks: tuple[str, ...], target: IO[bytes]) -> None:
         archive.addfile(completion_entry, io.BytesIO(count_text))
 
 
-def _iter_entries(folder: Path) -> Iterator[Path]:
+class _Entry(NamedTuple):
+    """A folder, file or link that is packed."""
+
+    path: str  # below the allocation's folder
+    status: os.stat_result
+    parent: int = -1
+    """The open folder that contains it, valid until the next entry; not used for folders."""
+
+
+def _pack_entry(archive: tarfile.TarFile, entry: _Entry, names_by_inode: dict[tuple[int, int], str]) -> None:
+    """Add one entry to the archive. Raises `OSError`.
+
+    `names_by_inode` has the files that are packed already, of which another name is packed as a hard link.
+    """
+    info, name = tarfile.TarInfo(entry.path), os.path.basename(entry.path)
+    file: IO[bytes] | None = None
+    status = entry.status
+    try:
+        if stat.S_ISREG(status.st_mode):
+            file = open(os.open(name, _FILE_OPEN_FLAGS, dir_fd=entry.parent), "rb")  # noqa: SIM115  # closed below
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.ESTALE, "it was replaced by another file", entry.path)
+            first_name = names_by_inode.setdefault((status.st_dev, status.st_ino), entry.path)
+            if first_name != entry.path and status.st_nlink > 1:
+                info.type, info.linkname = tarfile.LNKTYPE, first_name
+            else:
+                info.size = status.st_size
+        elif stat.S_ISLNK(status.st_mode):
+            info.type, info.linkname = tarfile.SYMTYPE, os.readlink(name, dir_fd=entry.parent)
+        else:
+            info.type = tarfile.DIRTYPE
+        # Owners are numbers only, because the other node may have other user names.
+        info.mode, info.uid, info.gid = stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid
+        info.mtime = status.st_mtime
+        archive.addfile(info, file if info.isreg() else None)
+    finally:
+        if file is not None:
+            file.close()
+
+
+def _iter_entries(root: ConfinedFolder, folder: str) -> Iterator[_Entry]:
     """Yield the folder itself and all folders, files and links below it. Links are not followed.
 
-    Nothing is yielded if the folder does not exist.
+    Each folder is opened from the root without links, because a process that outlived its task may still exchange
+    folders. Nothing is yielded if the folder does not exist. Raises `OSError`.
     """
-    try:
-        if not stat.S_ISDIR(folder.lstat().st_mode):
-            return
-    except FileNotFoundError:
-        return
-    yield folder
-    for parent, folders, files in os.walk(folder, onerror=_raise_error):
-        for name in sorted([*folders, *files]):
-            path = Path(parent, name)
-            if stat.S_IFMT(path.lstat().st_mode) in (stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK):
-                yield path
-
-
-def _raise_error(error: OSError) -> None:
-    """Raise the error; `os.walk` would ignore it."""
-    raise error
+    remaining = [folder]
+    while remaining:
+        path = remaining.pop()
+        try:
+            with root.open_folder(path) as descriptor:
+                yield _Entry(path, os.fstat(descriptor))
+                folders = []
+                for name in sorted(os.listdir(descriptor)):
+                    status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                    if stat.S_ISDIR(status.st_mode):
+                        folders.append(f"{path}/{name}")
+                    elif stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
+                        yield _Entry(f"{path}/{name}", status, descriptor)
+                remaining += reversed(folders)
+        except (FileNotFoundError, ConfinedPathError) as error:
+            if path != folder:
+                raise OSError(errno.ESTALE, "it was replaced meanwhile", path) from error
 
 
 CHUNK_BYTES: Final = 1 << 20
@@ -115,7 +154,9 @@ def unpack_folders(archive: Path, tasks: tuple[str, ...], root: Path, budget: Un
             else:
                 raise TruncatedArchive("the archive is truncated")
         for entry in reversed(folders):  # Modes are set last, because a folder may be read-only.
-            _set_owner_and_mode(root / entry.name, entry)
+            with confined_folder.open_folder(entry.name) as descriptor:
+                _set_owner(descriptor, entry)
+                os.fchmod(descriptor, entry.mode & MODE_MASK)
     except (tarfile.ReadError, EOFError) as error:
         raise TruncatedArchive(str(error)) from error
     except (tarfile.TarError, ArtifactError, ConfinedPathError, ValueError) as error:
@@ -158,16 +199,6 @@ def _unpack_entry(
         confined_folder.create_hard_link(entry.name, entry.linkname)
     else:
         raise InvalidMigrationArchive(f"{entry.name[:200]!r} is not a file, folder or link")
-
-
-def _set_owner_and_mode(folder: Path, entry: tarfile.TarInfo) -> None:
-    """Set the owner and the mode of the folder to those of the archive's entry. Raises `OSError`."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        _set_owner(descriptor, entry)
-        os.fchmod(descriptor, entry.mode & MODE_MASK)
-    finally:
-        os.close(descriptor)
 
 
 def _set_owner(descriptor: int, entry: tarfile.TarInfo) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
 from wharf.contract.wire.nodes import channel
 from wharf.node.channel.endpoint import ChannelReply, VerbHandler
+from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError
 from wharf.node.migration import list_migrated_folders, pack_folders
 from wharf.node.tasks.folders import AllocationFolders
 
@@ -47,7 +48,7 @@ class MigrationUploader:
         if tasks is None:
             raise invalid_request("the allocation has not ended, so its data may still change")
         root = self._folders.get_allocation_folder(request.about)
-        if not any((root / folder).is_dir() for folder in list_migrated_folders(tasks)):
+        if not any(has_folder(root, folder) for folder in list_migrated_folders(tasks)):
             raise not_found("the allocation's files are gone from its node")
         return ChannelReply(TAR_CONTENT_TYPE, chunks=self._stream_archive(root, tasks))
 
@@ -70,6 +71,15 @@ class MigrationUploader:
         finally:
             transport.close()  # The thread then fails to write and ends.
             packing.add_done_callback(_consume_result)
+
+
+def has_folder(root: Path, path: str) -> bool:
+    """Return whether the folder `path` exists below `root`; a link is not one. Raises `OSError`."""
+    try:
+        with ConfinedFolder(root).open_folder(path):
+            return True
+    except (ConfinedPathError, FileNotFoundError):
+        return False
 
 
 def _pack(root: Path, tasks: tuple[str, ...], write_end: int) -> None:

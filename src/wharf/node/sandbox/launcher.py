@@ -1,10 +1,12 @@
 """Builds the command lines that start a program in a sandbox, and that run a command in a task's sandbox.
 
-The last shell reads the task's environment from a file and already runs as the task's user. Variables that a job sets,
-such as `LD_PRELOAD`, must not reach the programs before it, which run as root.
+Programs of `wharf.node.sandbox_setup` set the sandbox up or enter it, and take the task's privileges: a task may cover
+every other program with a mount. The shell after them reads the task's environment from a file and already runs as the
+task's user. Variables that a job sets, such as `LD_PRELOAD`, must not reach the programs before it, which run as root.
 """
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -12,31 +14,22 @@ from typing import Final, NamedTuple
 from wharf.node.drivers.port import GivenDevice
 from wharf.node.input_texts import FIRST_INPUT_DESCRIPTOR
 from wharf.node.sandbox.privileges import ProcessPrivileges
-from wharf.node.sandbox.root_filesystem import RootFilesystem, RootFilesystemError
+from wharf.node.sandbox.root_filesystem import DeviceFile, RootFilesystem, RootFilesystemError
 from wharf.node.supervisor.run import ALONE_VARIABLE, SHELL_NAME
 
 SHELL: Final = "/bin/dash"
-LAUNCH_SCRIPT_PATH: Final = str(Path(__file__).with_name("launch.sh"))
 ENTER_SCRIPT_PATH: Final = str(Path(__file__).with_name("enter.sh"))
 SETSID_PATH: Final = "/usr/bin/setsid"
 REQUIRED_PROGRAMS: Final = (
-    *(
-        "/bin/dash",
-        "/bin/mount",
-        "/bin/umount",
-        "/bin/cp",
-        "/bin/ln",
-        "/bin/chmod",
-        "/bin/chown",
-        "/bin/mkdir",
-        "/bin/sleep",
-        "/sbin/pivot_root",
-    ),
-    *("/usr/bin/env", "/usr/bin/nsenter", "/usr/bin/setpriv", "/usr/bin/setsid", "/usr/bin/unshare"),
+    *("/bin/dash", "/bin/sleep", "/usr/bin/env", "/usr/bin/nsenter", "/usr/bin/setsid", "/usr/bin/unshare"),
 )
-"""Programs of the host that set up a sandbox."""
-REQUIRED_SANDBOX_PROGRAMS: Final = ("/bin/dash", "/bin/umount", "/usr/bin/env", "/usr/bin/setpriv", "/usr/bin/setsid")
-"""Programs that must exist in the sandbox too: they run after it is entered."""
+"""Programs of the host that set up a sandbox, besides Python."""
+REQUIRED_SANDBOX_PROGRAMS: Final = ("/bin/dash", "/usr/bin/env", "/usr/bin/setsid")
+"""Programs that must exist in the sandbox too: they run after it is entered, as the task's user."""
+PACKAGES_FOLDER: Final = str(Path(__file__).parents[3])
+"""The folder of the package `wharf`."""
+FOREIGN_DEVICE_PREFIXES: Final = ("/dev/pts/", "/dev/shm/")
+"""File systems of their own are mounted at these folders."""
 LAUNCH_ENVIRONMENT: Final = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 """The environment of all programs that run before the task."""
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -47,8 +40,7 @@ EXEC_SCRIPT: Final = '. "/proc/self/fd/$0" && exec 6<&- 7<&- && exec "$@"'
 EXEC_IN_FOLDER_SCRIPT: Final = 'cd "$1" && shift && unset OLDPWD && . "/proc/self/fd/$0" && exec 6<&- 7<&- && exec "$@"'
 """Changes to the folder $1, reads the environment from the descriptor $0, and becomes the command."""
 ENVIRONMENT_DESCRIPTOR: Final = FIRST_INPUT_DESCRIPTOR
-MOUNTS_DESCRIPTOR: Final = FIRST_INPUT_DESCRIPTOR + 1
-"""The descriptors of the environment script and of the mount table."""
+"""The descriptor of the environment script; the plan of the mounts follows it."""
 
 
 class SandboxSpec(NamedTuple):
@@ -67,7 +59,7 @@ class LaunchCommand(NamedTuple):
     """A command line that starts a program, and the texts that it reads from the input descriptors."""
 
     command: tuple[str, ...]
-    inputs: tuple[str, ...]  # the environment script and the mount table
+    inputs: tuple[str, ...]  # the environment script and the plan of the mounts
 
 
 class EntryCommand(NamedTuple):
@@ -85,27 +77,20 @@ def build_launch_command(
 ) -> LaunchCommand:
     """Return the command line that sets up the sandbox and then becomes the program `command`.
 
-    Mount points are created in the task's folder. Raises RootFilesystemError.
+    Raises RootFilesystemError.
     """
     namespace_options = ["--mount", "--uts", *(["--ipc"] if spec.has_own_ipc else [])]
-    command_line = [
-        "/usr/bin/unshare",
-        *namespace_options,
-        "--",
-        SHELL,
-        LAUNCH_SCRIPT_PATH,
-        str(root.folder),
-        f"/proc/self/fd/{MOUNTS_DESCRIPTOR}",
-    ]
-    command_line += [spec.hostname, spec.work_folder]
-    for device in spec.devices:
-        command_line += [
+    devices = [
+        DeviceFile(
             os.path.realpath(device.path),
             _check_device_target(device),
             _convert_device_permissions(device.permissions),
-            str(spec.privileges.uid),
-        ]
-    command_line += ["--", *spec.privileges.setpriv_command]
+            spec.privileges.uid,
+        )
+        for device in spec.devices
+    ]
+    command_line = ["/usr/bin/unshare", *namespace_options, "--", *_build_program_command("launch")]
+    command_line += [spec.hostname, spec.work_folder, *spec.privileges.words, "--"]
     command_line += [
         SHELL,
         "-c",
@@ -115,7 +100,16 @@ def build_launch_command(
         SETSID_PATH,
         *command,
     ]
-    return LaunchCommand(tuple(command_line), (build_environment_script(spec.environment), root.build_fstab()))
+    return LaunchCommand(tuple(command_line), (build_environment_script(spec.environment), root.build_plan(devices)))
+
+
+def _build_program_command(name: str) -> list[str]:
+    """Return the command line of a program of `wharf.node.sandbox_setup`, without its arguments.
+
+    Python ignores its environment and the packages beside this one, and so starts in a few milliseconds.
+    """
+    script = f"import sys; sys.path.append(sys.argv[1]); from wharf.node.sandbox_setup import {name}; {name}.main(sys.argv[2:])"
+    return [sys.executable, "-I", "-S", "-c", script, PACKAGES_FOLDER]
 
 
 def build_user_command(
@@ -137,16 +131,15 @@ def build_user_command(
     return EntryCommand(tuple(command_line), build_environment_script(environment))
 
 
-def _convert_device_permissions(permissions: str) -> str:
-    """Return chmod's mode for a device file, such as `u=rw,go=`, from permission letters (`r`, `w`, `m`)."""
-    letters = "".join(letter for letter in "rw" if letter in permissions)
-    return f"u={letters},go="
+def _convert_device_permissions(permissions: str) -> int:
+    """Return the permission bits of a device file, for its owner only, from permission letters (`r`, `w`, `m`)."""
+    return (0o400 if "r" in permissions else 0) | (0o200 if "w" in permissions else 0)
 
 
 def _check_device_target(device: GivenDevice) -> str:
     """Return the normalized path of a device in the sandbox. Raises RootFilesystemError if it is not below /dev."""
     target = os.path.normpath(device.target)
-    if not target.startswith("/dev/"):
+    if not target.startswith("/dev/") or target.startswith(FOREIGN_DEVICE_PREFIXES):
         raise RootFilesystemError(f"a device must be below /dev, not at {device.target}")
     return target
 
@@ -159,20 +152,9 @@ def build_entry_command(
     The command joins the control groups whose folders are `cgroups`. `session_command` makes it a session leader: it
     runs inside the namespaces, where a session leader from outside would not be visible.
     """
-    command_line = [SHELL, ENTER_SCRIPT_PATH, *(str(cgroup / "cgroup.procs") for cgroup in cgroups), "--"]
+    command_line = [*_build_program_command("enter"), str(pid), *spec.privileges.words]
+    command_line += [*(str(cgroup / "cgroup.procs") for cgroup in cgroups), "--"]
     command_line += [
-        "/usr/bin/nsenter",
-        f"--target={pid}",
-        "--mount",
-        "--uts",
-        "--ipc",
-        "--net",
-        "--pid",
-        "--root",
-        "--",
-    ]
-    command_line += [
-        *spec.privileges.setpriv_command,
         *session_command,
         SHELL,
         "-c",

@@ -8,16 +8,16 @@ from typing import Final, NamedTuple
 
 DEFAULT_USER: Final = "nobody"
 ALL_CAPABILITIES_KEYWORD: Final = "all"
-KNOWN_CAPABILITIES: Final = frozenset(
-    (
-        *("audit_control", "audit_read", "audit_write", "block_suspend", "bpf", "checkpoint_restore", "chown"),
-        *("dac_override", "dac_read_search", "fowner", "fsetid", "ipc_lock", "ipc_owner", "kill", "lease"),
-        *("linux_immutable", "mac_admin", "mac_override", "mknod", "net_admin", "net_bind_service", "net_broadcast"),
-        *("net_raw", "perfmon", "setfcap", "setgid", "setpcap", "setuid", "sys_admin", "sys_boot", "sys_chroot"),
-        *("sys_module", "sys_nice", "sys_pacct", "sys_ptrace", "sys_rawio", "sys_resource", "sys_time"),
-        *("sys_tty_config", "syslog", "wake_alarm"),
-    )
+CAPABILITY_NAMES: Final = (
+    *("chown", "dac_override", "dac_read_search", "fowner", "fsetid", "kill", "setgid", "setuid", "setpcap"),
+    *("linux_immutable", "net_bind_service", "net_broadcast", "net_admin", "net_raw", "ipc_lock", "ipc_owner"),
+    *("sys_module", "sys_rawio", "sys_chroot", "sys_ptrace", "sys_pacct", "sys_admin", "sys_boot", "sys_nice"),
+    *("sys_resource", "sys_time", "sys_tty_config", "mknod", "lease", "audit_write", "audit_control", "setfcap"),
+    *("mac_override", "mac_admin", "syslog", "wake_alarm", "block_suspend", "audit_read", "perfmon", "bpf"),
+    "checkpoint_restore",
 )
+"""The kernel's capabilities in the order of their numbers."""
+KNOWN_CAPABILITIES: Final = frozenset(CAPABILITY_NAMES)
 DEFAULT_CAPABILITIES: Final = (
     *("audit_write", "chown", "dac_override", "fowner", "fsetid", "kill", "mknod", "net_bind_service", "setfcap"),
     *("setgid", "setpcap", "setuid", "sys_chroot"),
@@ -50,22 +50,18 @@ class ProcessPrivileges(NamedTuple):
     """For root: the upper limit of its capabilities. For other users: those that the process starts with."""
 
     @property
-    def setpriv_command(self) -> list[str]:
-        """The command prefix with which a program gets these privileges and cannot gain others."""
-        granted = ",".join(["-all", *(f"+{each}" for each in self.capabilities)])
-        inherited = "-all" if self.uid == 0 else granted
-        groups = ",".join(map(str, self.groups))
-        return [
-            *("/usr/bin/setpriv", f"--reuid={self.uid}", f"--regid={self.gid}"),
-            f"--groups={groups}" if groups else "--clear-groups",
-            *(
-                "--no-new-privs",
-                f"--bounding-set={granted}",
-                f"--inh-caps={inherited}",
-                f"--ambient-caps={inherited}",
-                "--",
-            ),
-        ]
+    def words(self) -> list[str]:
+        """The arguments with which a program of `wharf.node.sandbox_setup` takes these privileges.
+
+        They are user, group, further groups and capabilities, these as the number whose bits are set.
+        """
+        bits = sum(1 << get_capability_number(name) for name in self.capabilities)
+        return [str(self.uid), str(self.gid), ",".join(map(str, self.groups)), str(bits)]
+
+
+def get_capability_number(name: str) -> int:
+    """Return the kernel's number of a capability such as `chown`; `cap_41` has the number 41."""
+    return CAPABILITY_NAMES.index(name) if name in KNOWN_CAPABILITIES else int(name.removeprefix("cap_"))
 
 
 def find_user(name: str) -> pwd.struct_passwd | None:

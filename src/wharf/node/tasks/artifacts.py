@@ -14,8 +14,8 @@ USERINFO_PATTERN: Final = re.compile(r"//[^/@\s]*@")
 """Matches credentials in a URL."""
 QUERY_PATTERN: Final = re.compile(r"(//[^\s?]*)\?[^\s:]*")
 """Matches the query of a URL, which may contain secrets."""
-FETCHED_MARKER_FILE: Final = ".fetched"
-"""In the task's private folder: its artifacts were fetched, so a restarted task keeps them."""
+FETCHED_MARKER: Final = "private/.fetched"
+"""A file below the task's folder: its artifacts were fetched, so a restarted task keeps them."""
 
 TaskEventRecorder = Callable[..., None]
 """`(event_type, message, **details)`: adds an event to the history of the task."""
@@ -39,8 +39,7 @@ async def write_payload(context: TaskContext) -> None:
 async def fetch_artifacts(context: TaskContext, record_event: TaskEventRecorder) -> None:
     """Fetch all artifacts of the task, unless that was done before a restart of the task. Raises `TaskSetupError`."""
     artifacts = context.task.artifacts or ()
-    marker_file = context.folders.task / "private" / FETCHED_MARKER_FILE
-    if not artifacts or marker_file.exists():
+    if not artifacts or _is_fetched(context):
         return
     record_event(TaskEventType.DOWNLOADING_ARTIFACTS)
     for artifact in artifacts:
@@ -66,7 +65,18 @@ async def fetch_artifacts(context: TaskContext, record_event: TaskEventRecorder)
                 "download_error",
                 is_final=error.is_permanent,
             ) from error
-    marker_file.touch()
+    try:
+        ConfinedFolder(context.folders.task).replace_file(FETCHED_MARKER, b"", 0o600)
+    except (ConfinedPathError, OSError) as error:
+        raise TaskSetupError(f"cannot store that the artifacts are downloaded: {error}") from error
+
+
+def _is_fetched(context: TaskContext) -> bool:
+    """Return whether the artifacts were fetched before a restart of the task. Raises `TaskSetupError`."""
+    try:
+        return ConfinedFolder(context.folders.task).exists(FETCHED_MARKER)
+    except (ConfinedPathError, OSError) as error:
+        raise TaskSetupError(f"cannot read whether the artifacts are downloaded: {error}") from error
 
 
 def redact_urls(text: str) -> str:

@@ -4,17 +4,19 @@ import asyncio
 import errno
 import logging
 import os
-import shutil
-from collections.abc import Iterator, Sequence
+import stat
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from itertools import count, islice
+from itertools import count
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError, make_open_folder
 from wharf.node.core.garbage_collection import DiskUsage
+from wharf.node.deletion import delete_tree
 from wharf.node.mounts import list_mounts_below, unmount_all_below
 
 log = logging.getLogger(__name__)
@@ -23,9 +25,11 @@ TRASH_FOLDER: Final = ".removed"
 """Holds folders that are being deleted."""
 INCOMING_FOLDER: Final = ".arriving"
 """Holds folders with data from another node until they are complete."""
-MAX_ENTRIES_PER_PASS: Final = 10_000
-"""Entries of a folder that are held in memory while it is deleted; a task can create any number."""
-_FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+SHARED_FOLDER_MODES: Final = {"data": 0o777, "logs": 0o777, "tmp": 0o777}
+TASK_FOLDER_MODES: Final = {"local": 0o777, "secrets": 0o777, "private": 0o700, "tmp": 0o1777}
+"""The folders in the shared folder and in that of a task, with their modes."""
 
 
 class TaskFolders(msgspec.Struct, frozen=True):
@@ -89,7 +93,7 @@ class AllocationFolders:
         What an earlier attempt left is deleted.
         """
         incoming_folder = self._root / INCOMING_FOLDER / allocation_id
-        shutil.rmtree(incoming_folder, ignore_errors=True)
+        delete_tree(incoming_folder)
         for task in tasks:
             _create_folders(incoming_folder, task)
         return incoming_folder
@@ -130,12 +134,11 @@ class AllocationFolders:
             self.get_task_folders(predecessor_id, task),
             self.get_task_folders(allocation_id, task),
         )
-        for source, target in (
-            (predecessor_folders.shared / "data", own_folders.shared / "data"),
-            (predecessor_folders.local, own_folders.local),
+        for source, target, name in (
+            (predecessor_folders.shared, own_folders.shared, "data"),
+            (predecessor_folders.task, own_folders.task, "local"),
         ):
-            if source.is_dir() and not any(target.iterdir()):
-                source.rename(target)
+            _move_folder(source, target, name)
 
     def list_allocations(self) -> list[str]:
         """Return the ids of all allocations that have a folder."""
@@ -196,18 +199,30 @@ def _create_folders(folder: Path, task: str) -> TaskFolders:
     """
     folders = TaskFolders(folder / task, folder / "alloc")
     folder.mkdir(mode=0o755, exist_ok=True)
-    shared, own = str(folders.shared), str(folders.task)
-    for path, mode in (
-        *((shared, 0o777), (f"{shared}/data", 0o777), (f"{shared}/logs", 0o777), (f"{shared}/tmp", 0o777)),
-        *((own, 0o777), (f"{own}/local", 0o777), (f"{own}/secrets", 0o777), (f"{own}/private", 0o700)),
-        (f"{own}/tmp", 0o1777),
-    ):
-        try:
-            os.mkdir(path)
-        except FileExistsError:
-            continue
-        os.chmod(path, mode)
+    with ConfinedFolder(folder).open_folder() as allocation:
+        for name, modes in (("alloc", SHARED_FOLDER_MODES), (task, TASK_FOLDER_MODES)):
+            make_open_folder(name, 0o777, allocation)
+            # Tasks can write here, so nothing below is reached by its path.
+            with ConfinedFolder(folder).open_folder(name) as descriptor:
+                for inner, mode in modes.items():
+                    make_open_folder(inner, mode, descriptor)
     return folders
+
+
+def _move_folder(source: Path, target: Path, name: str) -> None:
+    """Move the folder `name` from one folder to another, unless it is missing there or not empty here.
+
+    Links are not followed. Raises `OSError`.
+    """
+    with (
+        suppress(FileNotFoundError, ConfinedPathError),
+        ConfinedFolder(source).open_folder() as old,
+        ConfinedFolder(target).open_folder() as new,
+    ):
+        with ConfinedFolder(target).open_folder(name) as existing:
+            is_movable = not os.listdir(existing)
+        if is_movable and stat.S_ISDIR(os.stat(name, dir_fd=old, follow_symlinks=False).st_mode):
+            os.rename(name, name, src_dir_fd=old, dst_dir_fd=new)
 
 
 def _delete(path: Path) -> None:
@@ -223,59 +238,7 @@ def _delete(path: Path) -> None:
     if mount_points := list_mounts_below(path):
         log.error("failed to remove folder: a file system is mounted in it folder=%s mount=%s", path, mount_points[0])
         return
-    _delete_tree(path)
-
-
-def _delete_tree(path: Path) -> None:
-    """Delete a folder with its content. Errors are ignored; what cannot be deleted stays.
-
-    A task can create thousands of folders in each other, too deep for `shutil.rmtree`. Folders that are not empty are
-    therefore moved up into `path` before their content is deleted, and at most two folders are open.
-    """
-    numbers = count()
-    with suppress(OSError):
-        root = os.open(path, _FOLDER_FLAGS)
-        try:
-            while sum(_delete_entry(*entry, root, numbers) for entry in _list_entries(root)):
-                pass
-        finally:
-            os.close(root)
-        os.rmdir(path)
-
-
-def _delete_entry(name: str, is_folder: bool, root: int, numbers: Iterator[int]) -> bool:
-    """Delete an entry of the open folder `root`; if it is a folder, delete or move up what it has. Return the success.
-
-    `numbers` gives the names of folders that are moved up.
-    """
-    try:
-        if not is_folder:
-            os.unlink(name, dir_fd=root)
-            return True
-        with suppress(OSError):
-            os.rmdir(name, dir_fd=root)
-            return True
-        folder = os.open(name, _FOLDER_FLAGS, dir_fd=root)
-    except OSError:
-        return False
-    is_changed = False
-    try:
-        for inner_name, is_inner_folder in _list_entries(folder):
-            with suppress(OSError):
-                if is_inner_folder:
-                    os.rename(inner_name, f"removed.{next(numbers)}", src_dir_fd=folder, dst_dir_fd=root)
-                else:
-                    os.unlink(inner_name, dir_fd=folder)
-                is_changed = True
-    finally:
-        os.close(folder)
-    return is_changed
-
-
-def _list_entries(folder: int) -> list[tuple[str, bool]]:
-    """Return up to `MAX_ENTRIES_PER_PASS` names in an open folder, each with whether it is a folder. Raises `OSError`."""
-    with os.scandir(folder) as entries:
-        return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in islice(entries, MAX_ENTRIES_PER_PASS)]
+    delete_tree(path)
 
 
 def _get_used_percent(total: int, free: int) -> float:

@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import re
-import shutil
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,6 +18,7 @@ from typing import Final, Protocol
 import msgspec
 
 from wharf.contract.wire.volumes import NodeVolume, NodeVolumeCreated
+from wharf.node.deletion import delete_tree
 from wharf.node.subprocesses import run_program
 
 MKDIR: Final = "mkdir"
@@ -91,12 +91,9 @@ class MkdirPlugin:
         folder = self._get_folder(volume)
         if volume.host_path and Path(volume.host_path) != folder:
             return  # Not created by this plugin.
-        try:
-            await asyncio.to_thread(shutil.rmtree, folder)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise VolumePluginError(f"folder {folder} cannot be deleted: {error.strerror}") from error
+        await asyncio.to_thread(delete_tree, folder)
+        if await asyncio.to_thread(os.path.lexists, folder):
+            raise VolumePluginError(f"folder {folder} cannot be deleted: some of its content remains")
 
     def _get_folder(self, volume: NodeVolume) -> Path:
         """Return the path of the volume's folder. Raises VolumePluginError if the volume's id is not a plain name."""

@@ -32,6 +32,11 @@ BRIDGE_CONSTRAINTS: Final = tuple(
 )
 NUMA_CONSTRAINT: Final = Constraint(l_target="${attr.numa.node.count}", operand=Operand.IS_SET, r_target="")
 """Added to groups with tasks that request cores of one NUMA node."""
+EXEC_HOST_PID_ATTRIBUTE: Final = "driver.exec.host_pid"
+EXEC_HOST_IPC_ATTRIBUTE: Final = "driver.exec.host_ipc"
+"""Node attributes: whether tasks of the driver `exec` may share these namespaces with the host."""
+HOST_MODE_ATTRIBUTES: Final = {"pid_mode": EXEC_HOST_PID_ATTRIBUTE, "ipc_mode": EXEC_HOST_IPC_ATTRIBUTE}
+"""Keys in the config of such a task that request it."""
 REQUIRED_VAULT_VERSION: Final = ">= 0.6.1"
 REQUIRED_CONSUL_VERSION: Final = ">= 1.8.0"
 
@@ -66,7 +71,8 @@ def _add_to_group(group: TaskGroup, job: Job) -> TaskGroup:
 def _iter_implied_constraints(group: TaskGroup) -> Iterator[Constraint]:
     """Yield the constraints on nodes that follow from the features of a group.
 
-    The features are signals, services, bridge networks, Vault and NUMA. A constraint may occur twice.
+    The features are signals, services, bridge networks, Vault, NUMA and namespaces of the host. A constraint may occur
+    twice.
     """
     signals = _list_signals(group)
     if signals:
@@ -82,6 +88,9 @@ def _iter_implied_constraints(group: TaskGroup) -> Iterator[Constraint]:
     if any(network.mode == "bridge" for network in group.networks or ()):
         yield from BRIDGE_CONSTRAINTS
     for task in group.tasks or ():
+        for key, attribute in HOST_MODE_ATTRIBUTES.items():
+            if task.driver == "exec" and (task.config or {}).get(key) == "host":
+                yield Constraint(l_target=f"${{attr.{attribute}}}", operand=Operand.EQUALS, r_target="true")
         if task.vault is not None:
             yield _build_version_constraint("vault", task.vault.cluster, REQUIRED_VAULT_VERSION)
         numa = task.resources.numa

@@ -4,6 +4,7 @@ All problems (unknown keys, wrong types, features that the node forbids) are rep
 the engine.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -168,8 +169,10 @@ _SINGLE_BLOCKS: Final = ("auth", "logging", "healthchecks", "labels", "ulimit", 
 """Blocks of job files: each may arrive as a list with one element."""
 _SINGLE_MOUNT_BLOCKS: Final = ("bind_options", "tmpfs_options", "volume_options", "driver_config")
 """Blocks of a mount in job files: each may arrive as a list with one element."""
-_HOST_MODES: Final = ("pid_mode", "ipc_mode", "uts_mode", "userns_mode")
-"""Keys whose value `host` shares a namespace with the host, so that `allow_privileged` is required."""
+_SHARED_MODES: Final = ("pid_mode", "ipc_mode", "uts_mode", "userns_mode")
+"""Keys of which some values share a namespace, so that `allow_privileged` is required."""
+_SHARING_VALUE: Final = re.compile("host|(container|ns|pod):?.*", re.DOTALL)
+"""Values that share a namespace with the host or with a container of any job."""
 
 
 def parse_config(config: Mapping[str, Any], settings: DockerSettings) -> DockerConfig:
@@ -198,9 +201,9 @@ def _find_problems(config: DockerConfig, settings: DockerSettings) -> list[str]:
     if config.privileged and not settings.allow_privileged:
         problems.append("privileged is not allowed on this node (its setting allow_privileged)")
     problems.extend(
-        f'{name} = "host" is not allowed on this node (its setting allow_privileged)'
-        for name in _HOST_MODES
-        if getattr(config, name) == "host" and not settings.allow_privileged
+        f'{name} = "{getattr(config, name)[:100]}" is not allowed on this node (its setting allow_privileged)'
+        for name in _SHARED_MODES
+        if _SHARING_VALUE.fullmatch(getattr(config, name)) and not settings.allow_privileged
     )
     allowed = {name.lower() for name in settings.allow_capabilities}
     for capability in config.cap_add:

@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from wharf.contract.model.refusal import Refusal
 from wharf.node.drivers.docker.config import DockerConfig, LoggingConfig, MountConfig
-from wharf.node.drivers.port import GivenDevice, GivenPort, TaskOrder
+from wharf.node.drivers.port import CannotStart, GivenDevice, GivenPort, TaskOrder
+from wharf.node.files import ReadOnlyFolder
 
 RUN_LABEL: Final = "wharf.run"
 NODE_LABEL: Final = "wharf.node"
@@ -53,6 +55,7 @@ def build_container_body(config: DockerConfig, order: TaskOrder, labels: Mapping
     """Return the JSON body of the engine's request `POST /containers/create`.
 
     `labels` are those of the node; a label of the job overrides them, but not the labels with allocation and task.
+    Raises CannotStart if a mount leads out of the task's folder.
     """
     network = order.network
     # In a shared network namespace, the node forwards the ports.
@@ -233,10 +236,21 @@ def _build_mount(mount: MountConfig, order: TaskOrder) -> dict[str, Any]:
 def _resolve_source(source: str, order: TaskOrder) -> str:
     """Return the source of a volume as the engine expects it: a host path, or the unchanged name of a volume.
 
-    A relative path is in the task's folder; paths that lead out of it were rejected when the config was validated.
+    A relative path is in the task's folder; paths that lead out of it were rejected when the config was validated. Links
+    are resolved. Raises CannotStart if one leads out.
     """
     is_named = not source.startswith((".", "/")) and "/" not in source
-    return source if source.startswith("/") or is_named else f"{order.task_folder}/{source.removeprefix('./')}"
+    if source.startswith("/") or is_named:
+        return source
+    if ".." in source.split("/"):  # The operator allows volumes outside of the allocation.
+        return f"{order.task_folder}/{source}"
+    # The engine runs as root and follows links. No process of the task runs now, so none can change the folder.
+    try:
+        return f"{order.task_folder}/{ReadOnlyFolder(order.task_folder).resolve(source)}"
+    except Refusal as refusal:
+        raise CannotStart(
+            f"config: {source} cannot be mounted, because a link in it leads out of the task's folder: delete the link"
+        ) from refusal
 
 
 def _parse_ulimit(name: str, limit_text: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, BinaryIO, Final, NamedTuple, Self, TypeVar
 
 import httpx2
 import msgspec
@@ -119,14 +119,13 @@ class ContainerEngine:
                     raise EngineRejected(500, progress.error)
                 on_progress(progress)
 
-    async def load_image(self, archive: Path) -> None:
+    async def load_image(self, archive: BinaryIO) -> None:
         """Load an image from a tar archive. Raises EngineRejected and EngineUnreachable."""
 
         async def read_chunks() -> AsyncIterator[bytes]:
             """Yield the bytes of the archive."""
-            with archive.open("rb") as file:
-                while chunk := await asyncio.to_thread(file.read, 1 << 20):
-                    yield chunk
+            while chunk := await asyncio.to_thread(archive.read, 1 << 20):
+                yield chunk
 
         headers = {"content-type": "application/x-tar"}
         async with self._open_stream("POST", "/images/load", content=read_chunks(), headers=headers) as response:

@@ -1,9 +1,11 @@
 """Provides the images of tasks: pulls or loads them and reports progress. Concurrent requests share one pull."""
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from wharf.contract.model.refusal import Refusal
 from wharf.contract.model.times import SECOND
 from wharf.contract.wire.times import DurationError, parse_duration_ns
 from wharf.node.drivers.docker import responses
@@ -11,6 +13,8 @@ from wharf.node.drivers.docker.config import DockerConfig
 from wharf.node.drivers.docker.engine import ContainerEngine, RegistryAuth
 from wharf.node.drivers.docker.errors import EngineRejected, EngineUnreachable
 from wharf.node.drivers.port import CannotStart, TaskOrder
+from wharf.node.files import ReadOnlyFolder
+from wharf.node.files.folder import PATH_ESCAPES_MESSAGE
 from wharf.world import World
 
 PULL_IDLE_TIMEOUT_S: Final = 120.0
@@ -230,12 +234,14 @@ class TaskImages:
 
         Raises CannotStart, EngineUnreachable and EngineRejected.
         """
-        path = (order.task_folder / archive).resolve()
-        if not path.is_relative_to(order.task_folder.resolve()):
-            raise CannotStart(f"config: load: {archive} leads out of the task's folder", is_final=True)
-        if not path.is_file():
-            raise CannotStart(f"config: load: file {archive} does not exist in the task's folder")
-        await self._engine.load_image(path)
+        try:
+            descriptor = ReadOnlyFolder(order.task_folder).open_file(archive)
+        except Refusal as refusal:
+            if refusal.text == PATH_ESCAPES_MESSAGE or archive.startswith("/"):
+                raise CannotStart(f"config: load: {archive} leads out of the task's folder", is_final=True) from refusal
+            raise CannotStart(f"config: load: file {archive} does not exist in the task's folder") from refusal
+        with os.fdopen(descriptor, "rb") as file:
+            await self._engine.load_image(file)
 
 
 def _build_auth(config: DockerConfig) -> RegistryAuth | None:

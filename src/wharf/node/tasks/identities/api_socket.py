@@ -6,9 +6,11 @@ forwarded unchanged, so that nothing can follow the first request unchecked.
 """
 
 import asyncio
+import errno
 import logging
 import os
 import socket
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Final
 from wharf.contract.client import Unreachable
 from wharf.contract.client.relay.dialers import ByteStream, Dialer
 from wharf.contract.client.transport import CONNECT_TIMEOUT_S
+from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError, get_descriptor_path, open_entry
 from wharf.node.tasks.identities.tokens import API_SOCKET_FILE
 from wharf.world import World
 from wharf.world.failover import FailoverAddresses
@@ -36,7 +39,6 @@ TOKEN_HEADERS: Final = (b"x-cluster-token", b"authorization")
 """Headers that may contain a token."""
 CONNECTION_HEADERS: Final = (b"connection", b"keep-alive", b"proxy-connection")
 """Headers that are replaced by `Connection: close`."""
-FOLDER_OPEN_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 NO_TOKEN_RESPONSE: Final = (b"401 Unauthorized", b"Unauthorized")
 INVALID_REQUEST_RESPONSE: Final = (b"400 Bad Request", b"not an HTTP/1.1 request")
@@ -173,17 +175,17 @@ def _bind_socket(folder: Path) -> socket.socket:
 
     It is bound through the folder's descriptor, because socket paths are limited to about 100 bytes.
     """
-    folder_descriptor = os.open(folder, FOLDER_OPEN_FLAGS)
     api_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with suppress(FileNotFoundError):
-            os.unlink(API_SOCKET_FILE, dir_fd=folder_descriptor)
-        api_socket.bind(f"/proc/self/fd/{folder_descriptor}/{API_SOCKET_FILE}")
-        os.chmod(API_SOCKET_FILE, 0o666, dir_fd=folder_descriptor)
-    except OSError:
+        with ConfinedFolder(folder).open_folder() as folder_descriptor:
+            with suppress(FileNotFoundError):
+                os.unlink(API_SOCKET_FILE, dir_fd=folder_descriptor)
+            api_socket.bind(f"{get_descriptor_path(folder_descriptor)}/{API_SOCKET_FILE}")
+            # The task can exchange the file meanwhile, so the mode of what is open is changed.
+            with open_entry(API_SOCKET_FILE, folder_descriptor, stat.S_IFSOCK) as entry:
+                os.chmod(get_descriptor_path(entry), 0o666)
+    except (OSError, ConfinedPathError) as error:
         api_socket.close()
-        raise
-    finally:
-        os.close(folder_descriptor)
+        raise error if isinstance(error, OSError) else OSError(errno.EBUSY, str(error)) from error
     api_socket.setblocking(False)
     return api_socket

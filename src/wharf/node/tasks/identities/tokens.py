@@ -33,6 +33,8 @@ API_SOCKET_FILE: Final = "api.sock"
 """Name of the API socket in the secrets folder."""
 VALIDITY_FILE: Final = ".identities"
 """In the task's private folder: when each token was signed and when it expires."""
+MAX_VALIDITY_BYTES: Final = 1 << 20
+"""Limit of that file; protects the memory of the node from a task that replaced it."""
 FILE_MODE: Final = 0o644
 """Mode of token files; the task may run as any user."""
 RENEWAL_FRACTION: Final = 0.5
@@ -280,10 +282,9 @@ class TaskIdentities:
     def _load_validity(self) -> dict[str, TokenValidity]:
         """Return the validity of each token by identity name, as stored in the file; empty if it cannot be read."""
         try:
-            return msgspec.json.decode(
-                (self._context.folders.task / "private" / VALIDITY_FILE).read_bytes(), type=dict[str, TokenValidity]
-            )
-        except (OSError, msgspec.MsgspecError):
+            data = ConfinedFolder(self._context.folders.task).read_file(f"private/{VALIDITY_FILE}", MAX_VALIDITY_BYTES)
+            return msgspec.json.decode(data, type=dict[str, TokenValidity])
+        except (ConfinedPathError, OSError, msgspec.MsgspecError):
             return {}
 
 

@@ -259,10 +259,11 @@ class TaskTemplates:
             owner = (-1 if template.uid is None else template.uid, -1 if template.gid is None else template.gid)
         try:
             mode = int(template.perms or "0644", 8)
-            path = destination.root / destination.path
-            if not path.is_symlink() and path.is_file() and path.read_bytes() == data:
-                return False
-            ConfinedFolder(destination.root, owner).replace_file(destination.path, data, mode)
+            folder = ConfinedFolder(destination.root, owner)
+            with contextlib.suppress(ConfinedPathError, OSError):  # Missing, or replaced by the task.
+                if folder.read_file(destination.path, len(data)) == data:
+                    return False
+            folder.replace_file(destination.path, data, mode)
         except ValueError as error:
             raise build_render_error(
                 f"template {template.dest_path}: perms {template.perms} is not an octal number"
