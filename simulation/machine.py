@@ -7,7 +7,7 @@ their faults, and records what really happened in the `TaskRunLog`. The checks o
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import Context
 from random import Random
 from typing import Final, Protocol
@@ -71,7 +71,7 @@ class SimulatedDisk:
         self._own_context.run(self._loop.call_later, delay_s, complete)
         return done
 
-    def replace(self, parts: Sequence[bytes]) -> None:
+    def replace(self, parts: Iterable[bytes]) -> None:
         self._require_free_space()
         self._data = bytearray(b"".join(parts))
         self.size = self._durable_bytes = len(self._data)

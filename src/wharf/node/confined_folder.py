@@ -9,6 +9,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from io import RawIOBase
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -129,6 +130,25 @@ class ConfinedFolder:
         with self._open_folder(folders, create_missing=False) as folder:
             return os.fdopen(os.open(name, _READ_FLAGS, dir_fd=folder), "rb")
 
+    def has_content(self, path: str, data: bytes) -> bool:
+        """Return whether the path is a regular file with exactly this content. Never reads more than that.
+
+        Raises ConfinedPathError and OSError.
+        """
+        *folders, name = _split_path(path)
+        try:
+            with self._open_folder(folders, create_missing=False) as folder:
+                descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO):  # Missing, a link, or a socket.
+                return False
+            raise
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_size != len(data):
+                return False
+            return _read_at_most(file, len(data)) == data
+
     @contextlib.contextmanager
     def _create_file(self, name: str, mode: int, folder: int) -> Iterator[BinaryIO]:
         """Create a file for writing; its mode and owner are set after the content is written.
@@ -218,6 +238,14 @@ def make_open_folder(name: str, mode: int, folder: int) -> None:
         os.fchmod(descriptor, mode)
     finally:
         os.close(descriptor)
+
+
+def _read_at_most(file: RawIOBase, count: int) -> bytes:
+    """Return the next bytes of a file, fewer than `count` if it ends before."""
+    data = bytearray()
+    while len(data) < count and (part := file.read(count - len(data))):
+        data += part
+    return bytes(data)
 
 
 def _build_folder_exists_error(name: str) -> ConfinedPathError:

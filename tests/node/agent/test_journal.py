@@ -3,7 +3,8 @@
 import asyncio
 import os
 import subprocess
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import msgspec
 import pytest
 
 from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.jobs.groups import Task, TaskGroup
+from wharf.contract.model.jobs.job import Job
 from wharf.contract.wire.nodes.messages import AssignedAllocation, Assignment
 from wharf.node.agent.allocations.journal import (
     HEADER_BYTES,
@@ -66,6 +69,57 @@ def test_the_last_entry_about_an_allocation_counts(tmp_path: Path) -> None:
         ClientStatus.COMPLETE,
     )
     assert second == RestoredAllocation(make_assignment("a2"))
+
+
+def make_dispatch(id: str, command: object) -> StoredAssignment:
+    config = {"command": command, "text": "x" * 5_000}
+    group = TaskGroup(name="g", tasks=(Task(name="t", driver="mock", config=config),))
+    job = Job(id=f"job/{id}", task_groups=(group,), meta={"k": "v" * 2_000})
+    return StoredAssignment(id, Assignment(allocation=AssignedAllocation(id=id), job=job))
+
+
+def list_groups(allocations: Mapping[str, RestoredAllocation | SettledAllocation]) -> list[object]:
+    groups: list[object] = []
+    for allocation in allocations.values():
+        assert isinstance(allocation, RestoredAllocation)
+        job = allocation.stored_assignment.assignment.job
+        assert job is not None
+        groups.append(job.task_groups)
+    return groups
+
+
+def test_restored_allocations_share_equal_parts_of_their_jobs(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    for id, command in (("a1", 1), ("a2", 1), ("a3", True)):
+        journal.append_entry(make_dispatch(id, command))
+    journal.close()
+
+    reopened = NodeJournal(DiskJournalFile(tmp_path / "journal"), BOOT_ID)
+    allocations = reopened.load()
+    first, second, third = list_groups(allocations)
+    reopened.close()
+
+    assert [make_dispatch(id, command) for id, command in (("a1", 1), ("a2", 1), ("a3", True))] == [
+        allocation.stored_assignment
+        for allocation in allocations.values()
+        if isinstance(allocation, RestoredAllocation)
+    ]
+    assert (True, False) == (first is second, first is third)  # 1 and True are different values for a driver.
+
+
+def test_a_journal_uses_no_memory_for_each_copy_of_a_job(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    tracemalloc.start()
+    for number in range(50):
+        stored = make_dispatch(f"a{number}", "x" * 100_000)
+        assert stored.assignment.job is not None
+        journal.shared_jobs.share(stored.assignment.job)
+        journal.append_entry(stored)
+    used_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    journal.close()
+
+    assert used_bytes < 1_000_000
 
 
 def test_a_settled_entry_replaces_the_assignment_and_is_restored(tmp_path: Path) -> None:

@@ -161,6 +161,19 @@ def test_a_template_with_a_syntax_error_fails_its_task_with_line_and_column(node
     assert "template local/x: line 2, column" in failures[0]["DisplayMessage"]
 
 
+def test_slow_templates_delay_no_other_task_and_end_with_their_job(node: NodeProcess) -> None:
+    slow = '{{ $x := "' + "a" * 100_000 + '" }}{{ range loop 90000 }}{{ $y := sha256Hex $x }}{{ end }}'
+    job = build_raw_job("slow-templates", "true", Templates=[{"EmbeddedTmpl": slow, "DestPath": "local/x"}])
+    job["TaskGroups"][0]["Count"] = 3
+    node.run(job)
+    wait_until(lambda: find_allocation(node, "slow-templates"), what="the node has the allocations")
+    node.run(build_raw_job("beside", "true"))
+    states = wait_for_end(node, "beside")["ClientStatus"], find_allocation(node, "slow-templates")["ClientStatus"]
+    stop(node, "slow-templates")
+    assert ("complete", "pending") == states
+    assert "complete" == wait_for_end(node, "slow-templates")["ClientStatus"]
+
+
 def test_an_unknown_reference_fails_the_validation_of_its_task(node: NodeProcess) -> None:
     node.run(build_raw_job("refers", "echo ${attr.zzz} ${meta.yyy}"))
     allocation = wait_for_end(node, "refers")

@@ -11,6 +11,7 @@ from typing import Final
 
 from wharf.contract.model.nodes.node import NodeEventSubsystem
 from wharf.node.agent.servers.node_events import NodeEventQueue
+from wharf.node.threads import ThreadGroup, run_in_thread
 from wharf.world.disk_space import DiskSpace, measure_disk_space
 
 log = logging.getLogger(__name__)
@@ -29,11 +30,10 @@ class DiskWatch:
 
     async def run(self) -> None:
         """Check the disks at intervals. Runs until canceled."""
-        loop = asyncio.get_running_loop()
         while True:
             for folder in self._folders:
                 try:
-                    space = await loop.run_in_executor(None, measure_disk_space, folder)
+                    space = await run_in_thread(ThreadGroup.DISKS, measure_disk_space, folder)
                 except OSError:
                     continue  # The journal reports a disk that is gone.
                 self.handle(folder, space)

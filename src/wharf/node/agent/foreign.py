@@ -19,6 +19,7 @@ from wharf.node.processes import PROC, Process, find_process, kill_process, list
 from wharf.node.supervisor.process_tracker import RUN_MARK_VARIABLE
 from wharf.node.supervisor.run import SHIM_PATH
 from wharf.node.supervisor.task_supervisor import LOCK_FILE
+from wharf.node.threads import ThreadGroup, run_in_thread
 
 log = logging.getLogger(__name__)
 
@@ -112,8 +113,9 @@ class ForeignSearch:
 
     async def _scan(self) -> ForeignRemains:
         """Return what lost nodes have left."""
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(None, scan_machine, self._node_id, self._is_current_run, self._network_root)
+        found = await run_in_thread(
+            ThreadGroup.SEARCH, scan_machine, self._node_id, self._is_current_run, self._network_root
+        )
         return found._replace(containers=await self._containers.list_lost_containers())
 
     async def handle(self, found: ForeignRemains) -> None:
@@ -133,7 +135,7 @@ class ForeignSearch:
 
     async def _end(self, found: ForeignRemains) -> None:
         """Kill the processes, supervisors first, and remove control groups, networks and containers."""
-        await asyncio.get_running_loop().run_in_executor(None, end_processes, found)
+        await run_in_thread(ThreadGroup.SEARCH, end_processes, found)
         for node_id in found.node_ids:
             self._release_networks(node_id)
         for container in found.containers:

@@ -1,6 +1,7 @@
 """Assembles the parts of the node agent and runs them from the first registration to shutdown."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -63,6 +64,8 @@ METADATA_FILE: Final = "metadata.json"
 DRAIN_MARKER_FILE: Final = "left"
 JOURNAL_RETRY_DELAY_S: Final = 1.0
 """Seconds between attempts to read or write a journal that failed."""
+MAX_REGISTRATION_WAIT_S: Final = 10.0
+"""How long preparations of tasks wait for the first registration. Without servers, tasks continue after it."""
 
 
 class NodeAgent:
@@ -295,6 +298,7 @@ class NodeAgent:
             "foreign remains": self._build_foreign_search().run(),
             "drain cancellation": self._cancel_last_drain(),
             "identity": self._renew_identity(),
+            "preparations": self._allow_preparations(),
         }
 
     def _build_foreign_search(self) -> ForeignSearch:
@@ -343,6 +347,16 @@ class NodeAgent:
                 # The journal does not know this run, so nothing may depend on it.
                 self.supervisor.send_message(KillRun(run))
                 self._manager.tasks.run_when_stored(partial(self.supervisor.send_message, ForgetRun(run)))
+
+    async def _allow_preparations(self) -> None:
+        """Let tasks be prepared once the node is registered, or after `MAX_REGISTRATION_WAIT_S` without servers.
+
+        Otherwise the work of an earlier agent process could keep this one from its servers.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(MAX_REGISTRATION_WAIT_S):
+                await self.server_session.is_registered.wait()
+        self._task_hooks.allow_preparations()
 
     async def _renew_identity(self) -> None:
         """Renew the node's signed identity before it expires. Starts after registration; runs until canceled."""

@@ -1,6 +1,5 @@
 """Downloads a file over HTTP, with redirects, and with limits for bytes and time."""
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -9,6 +8,7 @@ import httpx2
 
 from wharf.node.artifacts.errors import ArtifactError
 from wharf.node.artifacts.source import Checksum
+from wharf.node.threads import ThreadGroup, run_in_thread
 
 MAX_REDIRECTS: Final = 10
 """Limit of redirects; protects against hosts that redirect forever."""
@@ -79,7 +79,7 @@ async def _write_body(response: httpx2.Response, target_file: Path, checksum: Ch
             count += len(chunk)
             if count > max_bytes:
                 raise ArtifactError(f"the file has more than {max_bytes:,} bytes", is_permanent=True)
-            await asyncio.to_thread(file.write, chunk)
+            await run_in_thread(ThreadGroup.ARTIFACTS, file.write, chunk)
             if digest:
                 digest.update(chunk)
     if digest and checksum:

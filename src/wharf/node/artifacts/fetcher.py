@@ -21,6 +21,7 @@ from wharf.node.artifacts.git import clone_repository
 from wharf.node.artifacts.source import ArtifactSource, Getter, parse_source
 from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError
 from wharf.node.deletion import delete_tree
+from wharf.node.threads import ThreadGroup, run_in_thread
 
 BYTES_PER_GB: Final = 1 << 30
 MAX_REPOSITORY_FILES: Final = 1_000_000
@@ -79,7 +80,9 @@ async def fetch_artifact(
             # `max_files` protects against archives that unpack to too much; a repository has its files already.
             max_files = MAX_REPOSITORY_FILES if source.getter is Getter.GIT else limits.max_files
             budget = UnpackBudget(limits.max_unpacked_bytes, max_files, lambda: is_needed)
-            await asyncio.to_thread(_install, source, request, scratch, ConfinedFolder(task_folder, owner), budget)
+            await run_in_thread(
+                ThreadGroup.ARTIFACTS, _install, source, request, scratch, ConfinedFolder(task_folder, owner), budget
+            )
     except TimeoutError:
         raise ArtifactError(f"the download took longer than {limits.total_timeout_s:g} s") from None
     except ConfinedPathError as error:
@@ -88,7 +91,7 @@ async def fetch_artifact(
         raise ArtifactError(f"its files cannot be read or written: {error.strerror or error}") from error
     finally:
         is_needed = False  # Stops the thread that unpacks, which cannot be canceled.
-        await asyncio.to_thread(delete_tree, scratch)
+        await run_in_thread(ThreadGroup.ARTIFACTS, delete_tree, scratch)
 
 
 async def _fetch_to_scratch(
@@ -102,7 +105,9 @@ async def _fetch_to_scratch(
         case Getter.GIT:
             await clone_repository(source, scratch / FETCHED_TREE, scratch, max_bytes=limits.max_bytes)
         case Getter.FILE:
-            await asyncio.to_thread(_copy_task_file, source, task_folder, scratch / FETCHED_FILE, limits.max_bytes)
+            await run_in_thread(
+                ThreadGroup.ARTIFACTS, _copy_task_file, source, task_folder, scratch / FETCHED_FILE, limits.max_bytes
+            )
         case Getter.HTTP:
             await download_file(
                 source.address,

@@ -1,6 +1,5 @@
 """Clones a repository with the program git, without prompts and without running hooks of the repository."""
 
-import asyncio
 import base64
 import binascii
 import os
@@ -12,6 +11,7 @@ from typing import Final
 from wharf.node.artifacts.errors import ArtifactError
 from wharf.node.artifacts.source import ArtifactSource
 from wharf.node.subprocesses import run_program
+from wharf.node.threads import ThreadGroup, run_in_thread
 
 MAX_ERROR_CHARS: Final = 400
 """Limit of git's error text in the events of a task."""
@@ -78,7 +78,7 @@ async def _run_git(command: list[str], environment: dict[str, str], folder: Path
 
         Raises ArtifactError above the limit.
         """
-        if await asyncio.to_thread(_measure_folder, folder) > max_bytes:
+        if await run_in_thread(ThreadGroup.ARTIFACTS, _measure_folder, folder) > max_bytes:
             raise ArtifactError(f"the repository has more than {max_bytes:,} bytes", is_permanent=True)
 
     result = await run_program(command, environment=environment, max_output_bytes=MAX_ERROR_CHARS, check=check_size)

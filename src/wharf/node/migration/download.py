@@ -18,6 +18,7 @@ from wharf.node.artifacts.archives import UnpackBudget
 from wharf.node.credentials import NodeCredentials
 from wharf.node.migration import InvalidMigrationArchive, TruncatedArchive, unpack_folders
 from wharf.node.tasks.folders import AllocationFolders
+from wharf.node.threads import ThreadGroup, run_in_thread
 from wharf.world import World
 from wharf.world.backoff import Backoff, draw_delay_s
 
@@ -78,7 +79,7 @@ class MigrationDownloader:
         except InvalidMigrationArchive as error:
             raise MigrationError(f"invalid archive: {error}") from error
         finally:
-            await asyncio.shield(asyncio.to_thread(self._folders.discard_incoming, assigned.id))
+            await asyncio.shield(run_in_thread(ThreadGroup.MIGRATION, self._folders.discard_incoming, assigned.id))
         return f"Downloaded the data of allocation {predecessor.id} from node {predecessor.node_id}: {size / BYTES_PER_MB:,.1f} MB"
 
     async def _wait_for_end(self, predecessor_id: str) -> messages.PredecessorView | None:
@@ -121,12 +122,14 @@ class MigrationDownloader:
         budget = UnpackBudget(max(size_mb * BYTES_PER_MB, self._folders.measure_free_bytes() // 2), MAX_FILES)
         archive = self._folders.get_incoming_archive(id)
         for attempt in range(MAX_DOWNLOAD_ATTEMPTS):
-            incoming_folder = await asyncio.to_thread(self._folders.create_incoming, id, tasks)
+            incoming_folder = await run_in_thread(ThreadGroup.MIGRATION, self._folders.create_incoming, id, tasks)
             try:
                 size = await self._download_archive(
                     predecessor, archive, max_bytes=max(size_mb * BYTES_PER_MB, self._folders.measure_free_bytes() // 2)
                 )
-                await asyncio.to_thread(self._unpack_and_commit, id, archive, tasks, incoming_folder, budget)
+                await run_in_thread(
+                    ThreadGroup.MIGRATION, self._unpack_and_commit, id, archive, tasks, incoming_folder, budget
+                )
                 return size
             except (Refusal, Unreachable, TruncatedArchive) as error:
                 if attempt == MAX_DOWNLOAD_ATTEMPTS - 1 or not is_transient(error):
@@ -154,7 +157,7 @@ class MigrationDownloader:
                 size += len(chunk)
                 if size > max_bytes:
                     raise MigrationError(f"the data are larger than {max_bytes:,} bytes")
-                await asyncio.to_thread(file.write, chunk)
+                await run_in_thread(ThreadGroup.MIGRATION, file.write, chunk)
         return size
 
     def _unpack_and_commit(

@@ -58,6 +58,7 @@ class TaskContext(msgspec.Struct, frozen=True):
     reference_values: ReferenceValues
     """What `${...}` references mean: values of the node and variables of the task."""
     payload: bytes = b""  # of the job's dispatch
+    job_id: str = ""
 
     def resolve_text(self, text: str) -> str:
         """Return the text with all references resolved."""

@@ -16,6 +16,7 @@ from wharf.contract.model.times import SECOND
 from wharf.node.tasks.artifacts import fetch_artifacts, write_payload
 from wharf.node.tasks.context import TaskContext, TaskSetupError
 from wharf.node.tasks.templates.queries import ClusterQueries
+from wharf.node.tasks.templates.renderer import TemplateRenderer
 from wharf.node.tasks.templates.rendering import TaskTemplates, TemplateChange
 from wharf.world import World
 
@@ -59,10 +60,17 @@ class _RenderedTask:
 class TaskPreparation:
     """Prepares payload, artifacts and templates of the node's tasks, and re-renders the templates."""
 
-    def __init__(self, world: World, build_task_client: Callable[[TaskContext], AsyncClient]) -> None:
-        """Create the preparation. `build_task_client` returns a client that sends requests with a task's token."""
+    def __init__(
+        self, world: World, build_task_client: Callable[[TaskContext], AsyncClient], may_begin: asyncio.Event
+    ) -> None:
+        """Create the preparation. `build_task_client` returns a client that sends requests with a task's token.
+
+        The templates of tasks that an earlier agent process started are rendered once `may_begin` is set.
+        """
+        self._may_begin = may_begin
         self._world = world
         self._build_task_client = build_task_client
+        self._renderer = TemplateRenderer(world)
         self._rendered_tasks: dict[tuple[str, str], _RenderedTask] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -117,6 +125,7 @@ class TaskPreparation:
         for allocation_id, task in list(self._rendered_tasks):
             self.release(allocation_id, task)
         await asyncio.gather(*self._closing, return_exceptions=True)
+        await self._renderer.close()
 
     def _get_or_create(self, context: TaskContext, task_control: TaskControl) -> _RenderedTask:
         """Return the templates of the task; they are created on first use."""
@@ -128,6 +137,7 @@ class TaskPreparation:
                 lambda on_change: ClusterQueries(
                     self._world, self._build_task_client(context), context.namespace, on_change
                 ),
+                self._renderer,
             )
             self._rendered_tasks[key] = _RenderedTask(templates, task_control)
         return self._rendered_tasks[key]
@@ -139,6 +149,7 @@ class TaskPreparation:
         """
         try:
             if is_new:
+                await self._may_begin.wait()
                 # A change while no agent was running counts like any other change.
                 await self._apply_change(
                     rendered_task.task_control, await rendered_task.templates.render_initial(lambda *_, **__: None)

@@ -21,6 +21,7 @@ from wharf.contract.wire.volumes import NodeVolume, NodeVolumeCreated
 from wharf.node.channel.endpoint import JSON_CONTENT_TYPE, ChannelReply, VerbHandler
 from wharf.node.plugins import NodeEventReporter
 from wharf.node.settings import NodeLocation, NodeSettings
+from wharf.node.threads import ThreadGroup, run_in_thread
 from wharf.node.volumes.plugins import MkdirPlugin, VolumePlugin, VolumePluginError, find_program_plugins
 from wharf.world.durable_file import replace_file
 
@@ -168,7 +169,7 @@ class NodeVolumes:
                 volume = msgspec.structs.replace(volume, host_path=created.host_path)
                 if volume != stored.volume:
                     store.save_volume(StoredVolume(volume, is_created=True))
-            if not await asyncio.to_thread(os.path.exists, volume.host_path):
+            if not await run_in_thread(ThreadGroup.VOLUMES, os.path.exists, volume.host_path):
                 # It is not created again: tasks would take an empty folder for lost data.
                 raise VolumePluginError(f"{volume.host_path} does not exist any more")
         except (VolumePluginError, OSError) as error:
@@ -237,7 +238,7 @@ class NodeVolumes:
         async with self._request_lock:
             store = self._get_store()
             self._check_name(requested)
-            if not await asyncio.to_thread(os.path.exists, requested.host_path):
+            if not await run_in_thread(ThreadGroup.VOLUMES, os.path.exists, requested.host_path):
                 raise invalid_request(f"{requested.host_path} does not exist on this node")
             # Without a plugin, because the node must not delete a folder that it did not create.
             volume = msgspec.structs.replace(requested, plugin_id="")

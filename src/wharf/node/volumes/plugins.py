@@ -5,7 +5,6 @@ rest. It prints one JSON document and fails with an exit code other than 0. Call
 result.
 """
 
-import asyncio
 import json
 import os
 import re
@@ -20,6 +19,7 @@ import msgspec
 from wharf.contract.wire.volumes import NodeVolume, NodeVolumeCreated
 from wharf.node.deletion import delete_tree
 from wharf.node.subprocesses import run_program
+from wharf.node.threads import ThreadGroup, run_in_thread
 
 MKDIR: Final = "mkdir"
 MKDIR_VERSION: Final = "1.0.0"
@@ -91,8 +91,8 @@ class MkdirPlugin:
         folder = self._get_folder(volume)
         if volume.host_path and Path(volume.host_path) != folder:
             return  # Not created by this plugin.
-        await asyncio.to_thread(delete_tree, folder)
-        if await asyncio.to_thread(os.path.lexists, folder):
+        await run_in_thread(ThreadGroup.VOLUMES, delete_tree, folder)
+        if await run_in_thread(ThreadGroup.VOLUMES, os.path.lexists, folder):
             raise VolumePluginError(f"folder {folder} cannot be deleted: some of its content remains")
 
     def _get_folder(self, volume: NodeVolume) -> Path:
@@ -152,7 +152,7 @@ class ProgramPlugin:
             raise VolumePluginError(
                 f'plugin {self.name} must print {{"path": "/…", "bytes": 0}}, but printed {output}'[:MAX_ERROR_CHARS]
             )
-        if not await asyncio.to_thread(os.path.exists, path):
+        if not await run_in_thread(ThreadGroup.VOLUMES, os.path.exists, path):
             raise VolumePluginError(f"plugin {self.name} returned the path {path}, which does not exist")
         return NodeVolumeCreated(host_path=path, capacity_bytes=size)
 

@@ -13,6 +13,8 @@ from wharf.languages.templates.values import format_value
 
 MAX_WIDTH_CHARS: Final = 500
 """The largest width and precision of `printf` and `indent`: limits the text that one call can produce."""
+MAX_RESULT_CHARS: Final = 64 << 20
+"""The longest text that `join`, `replaceAll` and `indent` produce: small arguments could produce gigabytes."""
 _PRINTF_VERB: Final = re.compile(r"%(?P<flags>[-+0 ]*)(?P<width>\d+)?(?:\.(?P<digits>\d+))?(?P<verb>.?)", re.DOTALL)
 
 
@@ -33,7 +35,9 @@ def join_list(first: Any, second: Any) -> str:
     values, separator = (second, first) if isinstance(first, str) else (first, second)
     if isinstance(values, str) or not isinstance(values, list | None) or not isinstance(separator, str):
         raise EvaluationError("join takes a list and a separator")
-    return separator.join(format_value(item) for item in values or ())
+    texts = [format_value(item) for item in values or ()]
+    _check_length("join", sum(map(len, texts)) + len(separator) * len(texts))
+    return separator.join(texts)
 
 
 def _split(separator: Any, text: Any) -> list[str]:
@@ -46,11 +50,41 @@ def _split_to_map(separator: Any, assignment: Any, text: Any) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
+def _trim(characters: Any, text: Any) -> str:
+    """Return the text without these characters at both ends.
+
+    `str.strip` would search all of `characters` for each character of the text.
+    """
+    full_text, dropped = _to_text(text), frozenset(_to_text(characters))
+    start, end = 0, len(full_text)
+    while start < end and full_text[start] in dropped:
+        start += 1
+    while end > start and full_text[end - 1] in dropped:
+        end -= 1
+    return full_text[start:end]
+
+
+def _replace_all(old: Any, new: Any, text: Any) -> str:
+    """Return the text with each occurrence of `old` replaced. Raises `EvaluationError` if the result is too long."""
+    full_text, old_text, new_text = _to_text(text), _to_text(old), _to_text(new)
+    growth = full_text.count(old_text) * (len(new_text) - len(old_text))
+    _check_length("replaceAll", len(full_text) + growth)
+    return full_text.replace(old_text, new_text)
+
+
+def _check_length(function: str, chars: int) -> None:
+    """Raise `EvaluationError` if a function would produce more than `MAX_RESULT_CHARS` characters."""
+    if chars > MAX_RESULT_CHARS:
+        raise EvaluationError(f"{function} would produce {chars:,} characters; the limit is {MAX_RESULT_CHARS:,}")
+
+
 def _indent(width: Any, text: Any) -> str:
     """Return the text with this number of spaces in front of every line that is not empty."""
     if not isinstance(width, int) or not 0 <= width <= MAX_WIDTH_CHARS:
         raise EvaluationError(f"indent takes a number from 0 to {MAX_WIDTH_CHARS}")
-    return "\n".join(" " * width + line if line else line for line in _to_text(text).split("\n"))
+    full_text = _to_text(text)
+    _check_length("indent", len(full_text) + width * (full_text.count("\n") + 1))
+    return "\n".join(" " * width + line if line else line for line in full_text.split("\n"))
 
 
 def _compile_pattern(text: Any) -> Re2Pattern:
@@ -108,7 +142,8 @@ def _format_by_verb(value: Any, verb: str, precision: int | None) -> str:
         case "d":
             return str(value)
         case "c":
-            return chr(value) if 0 <= value <= 0x10FFFF else "\ufffd"
+            is_character = 0 <= value <= 0x10FFFF and not 0xD800 <= value <= 0xDFFF
+            return chr(value) if is_character else "\ufffd"
         case "f" | "e" | "g":
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise EvaluationError(f"printf %{verb} takes a number, got {format_value(value)[:40]}")
@@ -141,11 +176,11 @@ FUNCTIONS: Final[Mapping[str, tuple[Callable[..., Any], Arity]]] = {
         _make_text_function(lambda text: re.sub(r"\b\w", lambda match: match[0].upper(), text)),
         Arity(1, 1),
     ),
-    "trim": (lambda characters, text: _to_text(text).strip(_to_text(characters)), Arity(2, 2)),
+    "trim": (_trim, Arity(2, 2)),
     "trimSpace": (_make_text_function(str.strip), Arity(1, 1)),
     "trimPrefix": (lambda prefix, text: _to_text(text).removeprefix(_to_text(prefix)), Arity(2, 2)),
     "trimSuffix": (lambda suffix, text: _to_text(text).removesuffix(_to_text(suffix)), Arity(2, 2)),
-    "replaceAll": (lambda old, new, text: _to_text(text).replace(_to_text(old), _to_text(new)), Arity(3, 3)),
+    "replaceAll": (_replace_all, Arity(3, 3)),
     "regexMatch": (lambda pattern, text: _compile_pattern(pattern).matches(_to_text(text)), Arity(2, 2)),
     "regexReplaceAll": (
         lambda old, new, text: _compile_pattern(old).replace(_to_text(text), _to_text(new)),

@@ -53,6 +53,7 @@ class LocalAssignmentHandler:
 
         An assignment of a new allocation is ignored while the agent stops all tasks; only its index is recorded.
         """
+        self._journal.shared_jobs.share(assignment.job)
         assigned = assignment.allocation
         if self._table.is_settled(assigned.id):
             self._update_settled(assigned)

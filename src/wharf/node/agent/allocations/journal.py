@@ -18,7 +18,8 @@ import gc
 import logging
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -26,6 +27,7 @@ import msgspec
 
 from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.wire.nodes.messages import Assignment
+from wharf.node.agent.allocations.shared_jobs import SharedJobParts
 from wharf.node.core.record import AllocationRecord
 from wharf.world.durable_file import rename_durably
 
@@ -58,7 +60,7 @@ class JournalFile(Protocol):
         """Return a future that is done when all data appended before this call are on the disk."""
         ...
 
-    def replace(self, parts: Sequence[bytes]) -> None:
+    def replace(self, parts: Iterable[bytes]) -> None:
         """Replace the whole content by the concatenated `parts` and sync it; after an error the old content remains."""
         ...
 
@@ -81,6 +83,8 @@ class DiskJournalFile:
         self.size = 0
         self._path = path
         self._file = -1
+        # A thread of its own: nothing else that the node does may delay the sync before a start.
+        self._sync_thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
 
     def read(self) -> bytes:
         """Return the whole content; empty if the file does not exist."""
@@ -100,9 +104,9 @@ class DiskJournalFile:
     def sync(self) -> asyncio.Future[None]:
         """Start to sync the file in a thread. Return a future that is done when the data are on the disk."""
         # A duplicate descriptor, because the file may be replaced before the sync ends.
-        return asyncio.get_running_loop().run_in_executor(None, _sync, os.dup(self._file))
+        return asyncio.get_running_loop().run_in_executor(self._sync_thread, _sync, os.dup(self._file))
 
-    def replace(self, parts: Sequence[bytes]) -> None:
+    def replace(self, parts: Iterable[bytes]) -> None:
         """Write `parts` to a new file, sync it, rename it over the journal and keep it open for appends.
 
         Raises `OSError`.
@@ -112,6 +116,8 @@ class DiskJournalFile:
         try:
             with os.fdopen(os.dup(descriptor), "wb") as stream:
                 stream.writelines(parts)
+                stream.flush()
+            size = os.fstat(descriptor).st_size
             os.fdatasync(descriptor)
             rename_durably(temporary_file, self._path)
         except OSError:
@@ -121,7 +127,7 @@ class DiskJournalFile:
             raise
         self.close()
         self._file = descriptor
-        self.size = sum(map(len, parts))
+        self.size = size
 
     def save_damaged(self, data: bytes) -> None:
         """Write a copy of a partly unreadable journal beside it, with the suffix `.damaged`. Raises `OSError`."""
@@ -205,7 +211,7 @@ class RestoredAllocation(msgspec.Struct):
 
 
 class NodeJournal:
-    """The journal of a node: appends entries to its file, and holds the encoded latest entries in memory.
+    """The journal of a node: appends entries to its file, and holds the latest entries in memory.
 
     Call `load` before any other method.
     """
@@ -218,8 +224,15 @@ class NodeJournal:
         self._boot_id = boot_id
         self._on_write_state_changed = on_write_state_changed
         self._encoder = msgspec.msgpack.Encoder()
-        self._assignments: dict[str, bytes] = {}
-        """The encoded `StoredAssignment` or `SettledAllocation` of each allocation."""
+        self.shared_jobs = SharedJobParts()
+        """Lets the assignments in memory share equal parts of their jobs."""
+        self._assignments: dict[str, StoredAssignment | bytes] = {}
+        """The `StoredAssignment` or the encoded `SettledAllocation` of each allocation.
+
+        Assignments are encoded when the file is rewritten: decoded ones share parts of their jobs.
+        """
+        self._assignment_bytes: dict[str, int] = {}
+        """The encoded size of each allocation's assignment."""
         self._records: dict[str, bytes] = {}
         self._live_bytes = 0
         self._is_loaded = False
@@ -289,12 +302,12 @@ class NodeJournal:
         return allocations
 
     def _read(self) -> list[tuple[JournalEntry, bytes]]:
-        """Return all readable entries of the file, each with its bytes.
+        """Return all readable entries of the file, those of settled allocations with their bytes.
 
         If parts are damaged, set `damage_text`, log it, and save a copy of the file.
         """
         data = self._file.read()
-        entries, damaged_bytes = split_entries(data)
+        entries, damaged_bytes = split_entries(data, self.shared_jobs)
         if damaged_bytes:
             self.damage_text = (
                 f"{damaged_bytes} of {len(data)} bytes of the node's journal are damaged and were skipped"
@@ -309,7 +322,9 @@ class NodeJournal:
 
         Raises `KeyError` if it is unknown.
         """
-        entry = _decoder.decode(self._assignments[allocation_id][HEADER_BYTES:])
+        encoded = self._assignments[allocation_id]
+        assert isinstance(encoded, bytes), "the allocation is settled"
+        entry = _decoder.decode(encoded[HEADER_BYTES:])
         assert isinstance(entry, SettledAllocation), "the allocation is settled"
         return entry
 
@@ -366,37 +381,43 @@ class NodeJournal:
         """Put the encoded entry into the tables in memory, and delete the entries that it replaces."""
         match entry:
             case StoredAssignment(id):
-                self._put_encoded(self._assignments, id, encoded)
+                self._put_assignment(id, entry, len(encoded))
             case StoredProgress(record):
-                self._put_encoded(self._records, record.id, encoded)
+                self._live_bytes += len(encoded) - len(self._records.get(record.id, b""))
+                self._records[record.id] = encoded
             case SettledAllocation(record):
-                self._put_encoded(self._assignments, record.id, encoded)
-                self._drop_encoded(self._records, record.id)
+                self._put_assignment(record.id, encoded, len(encoded))
+                self._drop_record(record.id)
             case DeletedAllocation(id):
-                self._drop_encoded(self._assignments, id)
-                self._drop_encoded(self._records, id)
+                self._assignments.pop(id, None)
+                self._live_bytes -= self._assignment_bytes.pop(id, 0)
+                self._drop_record(id)
 
-    def _put_encoded(self, entries: dict[str, bytes], id: str, encoded: bytes) -> None:
-        """Store the encoded entry under the allocation's id, and add the change in size to the live bytes."""
-        self._live_bytes += len(encoded) - len(entries.get(id, b""))
-        entries[id] = encoded
+    def _put_assignment(self, id: str, entry: StoredAssignment | bytes, size: int) -> None:
+        """Store the assignment or the encoded end of an allocation, and add the change in size to the live bytes."""
+        self._live_bytes += size - self._assignment_bytes.get(id, 0)
+        self._assignments[id] = entry
+        self._assignment_bytes[id] = size
 
-    def _drop_encoded(self, entries: dict[str, bytes], id: str) -> None:
-        """Delete the encoded entry of the allocation, if any, and subtract its size from the live bytes."""
-        self._live_bytes -= len(entries.pop(id, b""))
+    def _drop_record(self, id: str) -> None:
+        """Delete the encoded progress of the allocation, if any, and subtract its size from the live bytes."""
+        self._live_bytes -= len(self._records.pop(id, b""))
 
     def _compact(self) -> None:
         """Rewrite the file with only the latest entries of each allocation, and count all entries as synced.
 
         Raises `OSError`.
         """
-        parts = [self._encode_entry(BootMarker(self._boot_id))]
-        for id, assignment in self._assignments.items():
-            parts.append(assignment)
-            if (record := self._records.get(id)) is not None:
-                parts.append(record)
-        self._file.replace(parts)
+        self._file.replace(self._iter_latest_entries())
         self._synced_count = self._appended_count
+
+    def _iter_latest_entries(self) -> Iterator[bytes]:
+        """Yield the bytes of the boot marker and of the latest entries of each allocation."""
+        yield self._encode_entry(BootMarker(self._boot_id))
+        for id, assignment in self._assignments.items():
+            yield assignment if isinstance(assignment, bytes) else self._encode_entry(assignment)
+            if (record := self._records.get(id)) is not None:
+                yield record
 
     async def wait_until_synced(self) -> None:
         """Wait until every entry that was appended before this call is on the disk.
@@ -438,8 +459,12 @@ def decode_entries(data: bytes) -> tuple[list[JournalEntry], int]:
     return [entry for entry, _ in entries], damaged_bytes
 
 
-def split_entries(data: bytes) -> tuple[list[tuple[JournalEntry, bytes]], int]:
-    """Return (the readable entries, each with its bytes, and the number of damaged bytes).
+def split_entries(
+    data: bytes, shared_jobs: SharedJobParts | None = None
+) -> tuple[list[tuple[JournalEntry, bytes]], int]:
+    """Return (the readable entries, those of settled allocations with their bytes, and the number of damaged bytes).
+
+    Assignments share equal parts of their jobs through `shared_jobs`, if given.
 
     A truncated entry at the end is neither returned nor counted as damage. Complete entries of unknown types are
     skipped.
@@ -452,7 +477,10 @@ def split_entries(data: bytes) -> tuple[list[tuple[JournalEntry, bytes]], int]:
             # A complete entry that cannot be decoded has an unknown type: another version wrote it.
             with contextlib.suppress(msgspec.MsgspecError):
                 encoded = data[offset:end]
-                entries.append((_decoder.decode(memoryview(encoded)[HEADER_BYTES:]), encoded))
+                entry = _decoder.decode(memoryview(encoded)[HEADER_BYTES:])
+                if isinstance(entry, StoredAssignment) and shared_jobs is not None:
+                    shared_jobs.share(entry.assignment.job)
+                entries.append((entry, encoded if isinstance(entry, SettledAllocation) else b""))
                 offset = end
                 continue
         next_mark = data.find(ENTRY_MARK, offset + 1)

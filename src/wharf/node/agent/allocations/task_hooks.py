@@ -74,7 +74,8 @@ class LocalTaskHooks:
         self._networks = networks
         self._host = host
         self._identities = identities
-        self._preparation = TaskPreparation(world, identities.build_task_client)
+        self._may_prepare = asyncio.Event()
+        self._preparation = TaskPreparation(world, identities.build_task_client, self._may_prepare)
         self._check_runner = CheckRunner(world, self.handle_event, self.run_command_in_task)
         self._erased: dict[tuple[str, str], None] = {}
         """Dead tasks whose secrets have been erased; the keys are (allocation id, task name)."""
@@ -83,6 +84,10 @@ class LocalTaskHooks:
     def attach_manager(self, manager: AllocationManager) -> None:
         """Set the allocation manager, which is created after this object."""
         self._manager = manager
+
+    def allow_preparations(self) -> None:
+        """Let preparations begin that take long. Called once the node is registered, or has waited long enough."""
+        self._may_prepare.set()
 
     async def ensure_prepared(self, allocation: ManagedAllocation, task_name: str) -> None:
         """Prepare the task, unless this agent process has already prepared it. Raises `TaskSetupError`.
@@ -110,6 +115,7 @@ class LocalTaskHooks:
             self._link_volumes(allocation, task)
         if not (task.artifacts or task.dispatch_payload or has_secrets(task)):
             return  # Most tasks need nothing else.
+        await self._may_prepare.wait()
         _, folders = self._manager.tasks.build_environment_and_folders(allocation, task_name)
         self._erased.pop((allocation.record.id, task_name), None)
         try:
@@ -323,6 +329,7 @@ class LocalTaskHooks:
             environment=environment,
             reference_values=self._manager.tasks.reference_values.with_variables(environment),
             payload=allocation.job.payload or b"",
+            job_id=allocation.job.parent_id or allocation.job.id,
         )
 
     def handle_event(self, allocation_id: str, event: events.AllocationEvent) -> None:

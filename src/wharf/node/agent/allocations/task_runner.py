@@ -59,6 +59,8 @@ class TaskRunner:
         self._handle_event = handle_event
         self._on_port_taken = on_port_taken
         self._preparing: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._repeating: dict[tuple[str, str], asyncio.Task[None]] = {}
+        """Preparations that an earlier agent process did and that are repeated before a start."""
         self._background_tasks: set[asyncio.Task[None]] = set()
         self._agent_environment = dict(os.environ)  # A copy, because each read of `os.environ` decodes it.
 
@@ -118,8 +120,12 @@ class TaskRunner:
                 raise AssertionError(f"unknown action {action}")
 
     def cancel_preparations(self, allocation: ManagedAllocation) -> None:
-        """Cancel the running preparations of those tasks that are no longer in the step `PREPARING`."""
+        """Cancel the running preparations of those tasks that need them no longer."""
         for task in allocation.record.tasks:
+            if task.step is not TaskStep.STARTING:
+                repetition = self._repeating.pop((allocation.record.id, task.name), None)
+                if repetition is not None:
+                    repetition.cancel()
             if task.step is not TaskStep.PREPARING:
                 preparation = self._preparing.pop((allocation.record.id, task.name), None)
                 if preparation is not None:
@@ -185,6 +191,10 @@ class TaskRunner:
             )
             self._report_preparation(id, task_name, failure)
             return
+        except Exception as error:  # A task must not wait forever because of a mistake of the agent.
+            reason = _log_unexpected_error(allocation, task_name, error)
+            self._report_preparation(id, task_name, events.TaskPreparationFailed(task_name, reason))
+            return
         self._report_preparation(id, task_name, events.TaskPrepared(task_name))
 
     def _move_predecessor_data(self, allocation: ManagedAllocation, task_name: str) -> None:
@@ -229,7 +239,7 @@ class TaskRunner:
         if not self._is_starting(allocation, task_name, run):
             return
         try:
-            await self._task_hooks.ensure_prepared(allocation, task_name)
+            await self._ensure_prepared(allocation, task_name)
         except TaskSetupError as error:
             self._handle_event(
                 id,
@@ -258,6 +268,28 @@ class TaskRunner:
             await self.find_driver(allocation, task_name).start(order)
         except CannotStart as error:
             self._handle_event(id, events.TaskStartFailed(task_name, run, str(error), is_final=error.is_final))
+
+    async def _ensure_prepared(self, allocation: ManagedAllocation, task_name: str) -> None:
+        """Prepare the task again if an earlier agent process has prepared it. Returns early if it must stop.
+
+        Raises `TaskSetupError`.
+        """
+        key = (allocation.record.id, task_name)
+        repetition = self._world.start_task(
+            self._task_hooks.ensure_prepared(allocation, task_name), name="repeated preparation"
+        )
+        self._repeating[key] = repetition
+        try:
+            await asyncio.wait([repetition])
+        finally:
+            repetition.cancel()
+            if self._repeating.get(key) is repetition:
+                del self._repeating[key]
+        if repetition.cancelled() or (error := repetition.exception()) is None:
+            return
+        if isinstance(error, TaskSetupError):
+            raise error
+        raise TaskSetupError(_log_unexpected_error(allocation, task_name, error)) from error
 
     def _build_task_order(
         self,
@@ -301,3 +333,14 @@ class TaskRunner:
         """Return whether the task is in the step `STARTING` of exactly this run."""
         record = allocation.record.task(task_name)
         return record.step is TaskStep.STARTING and record.run == run
+
+
+def _log_unexpected_error(allocation: ManagedAllocation, task_name: str, error: BaseException) -> str:
+    """Log an unexpected error of a preparation, and return the reason for the task's history."""
+    log.error(
+        "failed to prepare a task: unexpected error allocation=%s task=%s",
+        allocation.record.id,
+        task_name,
+        exc_info=error,
+    )
+    return f"unexpected error of the node: {type(error).__name__}; its log has the details"

@@ -6,9 +6,10 @@ Every failed request is repeated.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from wharf.contract.client import AsyncClient, Unreachable
@@ -61,6 +62,10 @@ MIN_HEARTBEAT_WAIT_PART: Final = 0.1
 """The shortest wait between two heartbeats, as a part of the TTL, if the reply took almost as long as the TTL."""
 MAX_ASSIGNMENTS_PER_FETCH: Final = 1_000
 """Limit of one request; each assignment contains its job. Servers refuse more than ten times as many."""
+FIRST_ASSIGNMENTS_PER_FETCH: Final = 50
+"""The number of assignments in the first request of several; their size decides about the next request."""
+TARGET_FETCH_BYTES: Final = 16 << 20
+"""How many encoded bytes one request should fetch; limits the memory of decoded jobs until they are shared."""
 
 
 class ServerSession:
@@ -247,13 +252,16 @@ class ServerSession:
             self._handler.drop_allocation(dropped_id)
             self._reports.drop_allocation(dropped_id)
         changed = [id for id, index in desired.items() if (self._handler.find_assignment_index(id) or 0) < index]
-        for start in range(0, len(changed), MAX_ASSIGNMENTS_PER_FETCH):
-            batch = changed[start : start + MAX_ASSIGNMENTS_PER_FETCH]
+        start, count = 0, FIRST_ASSIGNMENTS_PER_FETCH
+        while start < len(changed):
+            batch = changed[start : start + count]
+            start += len(batch)
             assignments = await self._client.node_agents.fetch_assignments(
                 self._identity.id, self._identity.secret_id, batch
             )
             if report_count != self._reports.full_report_count:
                 return False
+            count = _choose_fetch_count(assignments)
             for assignment in assignments:
                 # An older assignment than the list announced comes from a server that lags.
                 if assignment.allocation.alloc_modify_index >= desired.get(assignment.allocation.id, 0):
@@ -304,3 +312,12 @@ class ServerSession:
                     with contextlib.suppress(Refusal, Unreachable):
                         await self._send_registration()
                 self._has_changes.set()
+
+
+def _choose_fetch_count(fetched: Sequence[messages.Assignment]) -> int:
+    """Return how many assignments the next request should fetch, by the average size of the last ones."""
+    total_bytes = sum(len(_encode(assignment)) for assignment in fetched)
+    return max(1, min(MAX_ASSIGNMENTS_PER_FETCH, len(fetched) * TARGET_FETCH_BYTES // max(1, total_bytes)))
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode

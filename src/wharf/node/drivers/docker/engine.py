@@ -3,7 +3,6 @@
 Every call returns the decoded response or raises one of the errors of `errors`.
 """
 
-import asyncio
 import base64
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -18,6 +17,7 @@ from wharf.node.drivers.docker import responses
 from wharf.node.drivers.docker.errors import EngineNotFound, EngineRejected, EngineUnreachable
 from wharf.node.drivers.docker.exec_connection import ExecConnection, open_exec_connection
 from wharf.node.drivers.docker.output_stream import ContainerOutput, OutputFrameDecoder
+from wharf.node.threads import ThreadGroup, run_in_thread
 
 T = TypeVar("T")
 
@@ -124,7 +124,7 @@ class ContainerEngine:
 
         async def read_chunks() -> AsyncIterator[bytes]:
             """Yield the bytes of the archive."""
-            while chunk := await asyncio.to_thread(archive.read, 1 << 20):
+            while chunk := await run_in_thread(ThreadGroup.IMAGES, archive.read, 1 << 20):
                 yield chunk
 
         headers = {"content-type": "application/x-tar"}

@@ -59,6 +59,10 @@ class ClusterQueries:
         """Return the cached result of a query; `None` if it has not arrived yet."""
         return self._results.get(QueryKey(query_type, name))
 
+    def list_results(self) -> list[tuple[QueryKey, QueryResult]]:
+        """Return all results that have arrived."""
+        return list(self._results.items())
+
     def follow(self, keys: Sequence[QueryKey]) -> None:
         """Begin to fetch these queries and to keep their results up to date. Known queries are skipped."""
         for key in keys:
