@@ -88,7 +88,7 @@ def test_the_monitor_sends_each_line_as_base64_in_a_frame(agent: RunningAgent) -
 @pytest.mark.parametrize(
     ("query", "status", "text"),
     [
-        ("log_level=loud", 400, b"Unknown log level: loud"),
+        ("log_level=loud", 400, b"Unknown log level: loud; the levels are trace, debug, info, warn, error"),
         ("log_json=x", 400, b"Unknown option for log json: x"),
         ("plain=x", 400, b"Unknown option for plain: x"),
         ("server_id=a&node_id=b", 400, b"Cannot target node and server simultaneously"),

@@ -398,9 +398,13 @@ def test_an_id_prefix_may_have_any_length(terminal: Terminal, tmp_path: Path) ->
         (("job", "inspect"), "Missing argument 'JOB'; see `wharf job inspect --help`"),
         (("namespace", "status", "gone"), "namespace gone does not exist; `wharf namespace list` lists all"),
         (("var", "get", "gone"), "variable gone does not exist in namespace default; `wharf var list` lists all"),
-        (("operator", "api", "nope"), "404: nothing exists at /v1/nope"),
+        (("operator", "api", "nope"), "404: no API endpoint at /v1/nope; /v1/docs lists the endpoints"),
         (("quota", "status", "gone"), 'quota "gone" not found'),
-        (("job", "status", "--region", "mars"), "No path to region"),
+        (
+            ("job", "status", "--region", "mars"),
+            "No path to region; no server knows a server of that region: `wharf operator api /v1/regions` lists the "
+            "regions; leave out --region for the region of the server",
+        ),
     ],
 )
 def test_an_unknown_name_is_one_line_with_a_hint_where_to_look(

@@ -3,11 +3,12 @@
 import click
 import pytest
 
-from wharf.cli.common.failures import find_common_exit_code
+from wharf.cli.alloc.group import format_event
+from wharf.cli.common.failures import find_common_exit_code, summarize_failures
 from wharf.cli.job.plan import render_plan
 from wharf.contract.model.allocations.allocation import AllocationStub, ClientStatus, DesiredStatus
 from wharf.contract.model.allocations.metrics import AllocMetric
-from wharf.contract.model.allocations.task_event_messages import make_task_state_view
+from wharf.contract.model.allocations.task_event_messages import describe_last_failure, make_task_state_view
 from wharf.contract.model.allocations.task_states import TaskEvent, TaskState, TaskStatus
 from wharf.contract.model.jobs.plan import DesiredUpdates, PlanAnnotations
 from wharf.contract.wire.jobs.messages import JobPlanResponse
@@ -59,3 +60,13 @@ def test_a_plan_separates_groups_that_wait_for_preemption_from_unplaced_ones() -
         "  db: 1 not placed",
         "    · too little cpu on 1 node",
     ]
+
+
+def test_a_task_that_ran_out_of_memory_is_described_alike_by_all_commands() -> None:
+    failed = make_failed_allocation({"exit_code": "137", "signal": "9", "oom_killed": "true"})
+    states = failed.task_states or {}
+    event = (states["main"].events or ())[0]
+
+    assert format_event(event) == "Exit Code: 137, Signal: 9 (out of memory)"
+    assert describe_last_failure(states) == "main: Exit Code: 137, Signal: 9 (out of memory)"
+    assert summarize_failures([failed])[0].text.endswith("main: Exit Code: 137, Signal: 9 (out of memory)")

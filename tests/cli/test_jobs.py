@@ -90,10 +90,11 @@ def test_an_unplaced_group_is_exit_code_2_with_the_reason(terminal: Terminal, tm
     result = terminal.run("job", "run", write_file(tmp_path, WEB.replace("CPU: 100", "CPU: 900000")))
 
     assert result.code == 2
-    assert result.lines[-3:] == [
+    assert result.lines[-4:] == [
         "Not placed, waiting for capacity:",
         "  api: 2 not placed",
-        "    · too little cpu on 2 nodes",
+        "    · too little cpu on 2 nodes, at least 896,000 MHz missing (node-1, node-2)",
+        "    lower CPU of api/main from 900000 to 4000, or free 896000 MHz on any of 2 nodes",
     ]
 
 
@@ -382,6 +383,7 @@ def test_an_empty_filtered_list_prints_that_nothing_matches(terminal: Terminal, 
     assert terminal.run_ok("deployment", "list", *without_match) == "No deployments match.\n"
     assert terminal.run_ok("eval", "list", "--job", "nobody") == "No evaluations match.\n"
     assert terminal.run_ok("volume", "status", *without_match) == "No volumes match.\n"
+    terminal.run_ok("namespace", "apply", "shop")
     assert terminal.run_ok("job", "status", "--namespace", "shop") == (
         "No jobs in namespace shop; `wharf namespace list` lists the namespaces.\n"
     )

@@ -49,10 +49,10 @@ def test_progress_shows_unplaced_groups_and_canaries_that_await_promotion(
 
     assert waiting[1].split()[1:] == ["1/1", "canaries", "healthy", *waiting[1].split()[4:]]
     assert waiting[-1].startswith("The canaries are healthy. Promote them with: wharf deployment promote ")
-    assert unplaced[-3:] == [
+    assert unplaced[-4:-1] == [
         "Not placed, waiting for capacity:",
         "  api: 2 not placed",
-        "    · too little cpu on 2 nodes",
+        "    · too little cpu on 2 nodes, at least 896,100 MHz missing (node-1, node-2)",
     ]
 
 

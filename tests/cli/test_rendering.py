@@ -128,7 +128,7 @@ def test_a_progress_bar_is_filled_by_the_share_that_is_done(done: int, total: in
 @pytest.mark.parametrize(
     ("metric", "expected"),
     [
-        (AllocMetric(node_pool="gpu"), ["no ready node in node pool gpu"]),
+        (AllocMetric(node_pool="gpu"), ["no ready node in node pool gpu and the job's datacenters"]),
         (
             AllocMetric(nodes_evaluated=3, nodes_in_pool=3, nodes_available={"dc1": 3, "dc2": 0}),
             ["no ready node in datacenter dc2"],

@@ -303,6 +303,15 @@ def test_a_command_that_cannot_be_started_is_refused_with_the_reason(node: NodeP
         run_command(node, alloc, "nonesuch")
 
 
+@pytest.mark.parametrize(
+    ("command", "code"), [("nonesuch", 127), ("/none/such", 127), ("/etc/hostname", 126), ("/etc", 126)]
+)
+def test_wharf_exits_like_a_shell_if_a_command_cannot_be_started(
+    node: NodeProcess, alloc: str, command: str, code: int
+) -> None:
+    assert wharf(node, "alloc", "exec", alloc, command).returncode == code
+
+
 def test_a_long_reason_is_visibly_truncated_without_a_guess_beside_it(node: NodeProcess, alloc: str) -> None:
     ended = wharf(node, "alloc", "exec", alloc, "x" * 200)
 

@@ -155,7 +155,7 @@ def test_variables_in_the_value_of_a_claim_are_not_replaced() -> None:
     [
         (a_rule('value.team == "x"', bind_name="a-${value.team}"), []),
         (a_rule("value.team = x"), ['selector is invalid: 1:12 (11): no match found, expected: "!=", "==", "contains", "in", "is", "matches" or "not"; write "=="']),
-        (a_rule('team == "x"'), ["selector is invalid: 1:1 (0): error finding value in datum: /team at part 0: couldn't find key: struct field with name \"team\" in MappedClaims"]),
+        (a_rule('team == "x"'), ["selector is invalid: 1:1 (0): error finding value in datum: /team at part 0: couldn't find key: struct field with name \"team\" in MappedClaims; the fields are list, value"]),
         (a_rule(bind_name="${team}"), ["bind name is invalid: ${team} is no claim; write ${value.NAME}"]),
         (a_rule(bind_name="${list.groups}"), ["bind name is invalid: ${list.groups} is no claim; write ${value.NAME}"]),
         (a_rule(bind_name="${value.team"), ["bind name is invalid: every ${ needs its }"]),

@@ -13,7 +13,7 @@ from wharf.contract.model.refusal import RefusalCode
         (Policy(name="a", rules='agent { policy = "read" }'), []),
         (Policy(name="a"), []),
         (Policy(name="a", rules="x"), ['failed to parse rules: Failed to parse ACL Policy: At 1:2: expected "=", "{" or a label, found the end']),
-        (Policy(name="a b", rules='agent { policy = "all" }'), ["invalid name 'a b'", "failed to parse rules: Invalid agent policy: 'all': it is one of deny, read, scale, write (at 1:18)"]),
+        (Policy(name="a b", rules='agent { policy = "all" }'), ["invalid name 'a b': use 1 to 128 letters, digits and dashes", "failed to parse rules: Invalid agent policy: 'all': it is one of deny, read, scale, write (at 1:18)"]),
         (Policy(name="a", job_acl=JobACL(job_id="x")), ["namespace must be set to set job ID"]),
         (Policy(name="a", job_acl=JobACL(namespace="x", job_id="y", task="z")), ["group must be set to set task"]),
         (Policy(name="a", description="x" * 257), ["description longer than 256"]),

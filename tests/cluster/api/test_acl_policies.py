@@ -156,7 +156,7 @@ async def test_a_role_is_created_changed_found_by_name_and_deleted() -> None:
         ({"ID": UNKNOWN, "Name": "s", "Policies": [{"Name": "reader"}]}, f"cannot find role {UNKNOWN}"),
         (
             {"Name": "a_b"},
-            "role 0 invalid: 2 errors occurred:\n\t* invalid name 'a_b'\n\t* at least one policy should be specified",
+            "role 0 invalid: 2 errors occurred:\n\t* invalid name 'a_b': use 1 to 128 letters, digits and dashes\n\t* at least one policy should be specified",
         ),
     ],
 )

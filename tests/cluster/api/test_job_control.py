@@ -406,7 +406,11 @@ async def test_a_scaling_is_answered_like_a_registration_and_shown_in_the_scale_
         ({"Target": {"Group": "web", "Namespace": "x"}}, 400, "namespace in payload did not match header"),
         ({"Count": 1}, 400, "missing task group name for scaling action"),
         ({"Count": 1, "Target": {"Group": "x"}}, 400, 'task group "x" specified for scaling does not exist in job'),
-        ({"Count": 2**63, "Target": {"Group": "web"}}, 400, "Count: the number is too large"),
+        (
+            {"Count": 2**63, "Target": {"Group": "web"}},
+            400,
+            "Count: the number is too large: write one from -9223372036854775808 to 9223372036854775807",
+        ),
         (b"", 400, "Request body is empty"),
     ],
 )

@@ -229,7 +229,7 @@ async def test_a_handshake_without_a_websocket_endpoint_gets_the_reply_of_the_pl
             await caller.wait_closed()
             return matches
 
-        assert await result("/v1/nowhere") == (404, b"")
+        assert await result("/v1/nowhere") == (404, b"no API endpoint at /v1/nowhere; /v1/docs lists the endpoints")
         assert await result("/v1/jobs", "index=x") == (400, b"Invalid index")
         assert await result("/v1/jobs") == (400, b"this endpoint has no websocket: send the request without an upgrade")
         assert (await result("/v1/job/none"))[0] == 404

@@ -111,7 +111,11 @@ def test_every_body_with_a_limit_of_its_own_is_the_body_of_an_endpoint() -> None
         ({"Labels": {"k" * (MAX_KEY_CHARS + 1): ""}}, "Labels", "the key is longer than 1024 characters"),
         ({"Free": {"k" * (MAX_KEY_CHARS + 1): 1}}, "Free", "the key is longer than 1024 characters"),
         ({f"F{n}": n for n in range(MAX_OBJECT_FIELDS + 1)}, "", "has 1001 fields, more than the limit of 1000"),
-        ({"Numbers": [2**63]}, "Numbers[0]", "the number is too large"),
+        (
+            {"Numbers": [2**63]},
+            "Numbers[0]",
+            "the number is too large: write one from -9223372036854775808 to 9223372036854775807",
+        ),
     ],
 )
 def test_a_value_above_a_limit_is_refused_with_its_path(submitted: Any, path: str, message: str) -> None:

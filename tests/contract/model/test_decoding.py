@@ -90,9 +90,17 @@ def test_the_number_of_reported_unknown_fields_is_limited() -> None:
     [
         ({"Leaves": [{"NodeID": "n"}, {"NodeID": 7}]}, "Leaves[1].NodeID", "expected text, got a whole number"),
         ({"Leaves": [{"NodeID": "n", "CPU": "x"}]}, "Leaves[0].CPU", "expected a whole number, got text"),
-        ({"Leaves": [{"NodeID": "n", "CPU": 1.5}]}, "Leaves[0].CPU", "expected a whole number, got a number"),
+        (
+            {"Leaves": [{"NodeID": "n", "CPU": 1.5}]},
+            "Leaves[0].CPU",
+            "expected a whole number, got 1.5: write it without a decimal point and an exponent",
+        ),
         ({"Leaves": [{"NodeID": "n", "CPU": True}]}, "Leaves[0].CPU", "expected a whole number, got true or false"),
-        ({"Leaves": [{"NodeID": "n", "CPU": 2**63}]}, "Leaves[0].CPU", "the number is too large"),
+        (
+            {"Leaves": [{"NodeID": "n", "CPU": 2**63}]},
+            "Leaves[0].CPU",
+            "the number is too large: write one from -9223372036854775808 to 9223372036854775807",
+        ),
         ({"Leaves": [{"NodeID": "n", "Data": "%%"}]}, "Leaves[0].Data", "invalid base64 encoded string"),
         ({"Leaves": [{}]}, "Leaves[0].NodeID", "is required"),
         ({"Leaves": [{"NodeID": None}]}, "Leaves[0].NodeID", "is required"),

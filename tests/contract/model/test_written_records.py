@@ -100,7 +100,7 @@ def test_problems_of_quotas(submitted: dict[str, Any], problems: list[str]) -> N
         ({"name": "read-all"}, []),
         (
             {"name": "read all", "description": TOO_LONG_TEXT},
-            ["invalid name 'read all'", "description longer than 256"],
+            ["invalid name 'read all': use 1 to 128 letters, digits and dashes", "description longer than 256"],
         ),
         ({"name": "a", "job_acl": JobACL(namespace="n", job_id="j", group="g", task="t")}, []),
         ({"name": "a", "job_acl": JobACL(job_id="j")}, ["namespace must be set to set job ID"]),
@@ -119,7 +119,10 @@ def test_problems_of_policies(submitted: dict[str, Any], problems: list[str]) ->
     ("submitted", "problems"),
     [
         ({"name": "ops", "policies": (PolicyLink(name="p"),)}, []),
-        ({"name": "o/p", "policies": (PolicyLink(name="p"),)}, ["invalid name 'o/p'"]),
+        (
+            {"name": "o/p", "policies": (PolicyLink(name="p"),)},
+            ["invalid name 'o/p': use 1 to 128 letters, digits and dashes"],
+        ),
         ({"name": "ops"}, ["at least one policy should be specified"]),
     ],
 )
@@ -211,7 +214,7 @@ JWT = AuthMethodConfig(jwks_url="https://id/keys")
     [
         ({"config": OIDC}, []),
         ({"type": "JWT", "config": JWT}, []),
-        ({"name": "", "config": OIDC}, ["invalid name ''"]),
+        ({"name": "", "config": OIDC}, ["invalid name '': use 1 to 128 letters, digits and dashes"]),
         ({"type": "SAML", "config": OIDC}, ["invalid type 'SAML': must be OIDC or JWT"]),
         ({"token_locality": "", "config": OIDC}, ["invalid token locality '': must be local or global"]),
         (

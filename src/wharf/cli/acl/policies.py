@@ -105,6 +105,7 @@ def delete_policy(session: Session, name: str) -> None:
 
     wharf acl policy delete reader
     """
+    session.client.acl.policies.read(name)  # Servers accept the deletion of a policy that does not exist.
     session.client.acl.policies.delete(name)
     click.echo(f"deleted policy {name}")
 

@@ -139,14 +139,32 @@ def update(
 
 @click.command(cls=QuietServerCommand)
 @click.argument("accessor_id", metavar="ACCESSOR")
-def delete(session: Session, accessor_id: str) -> None:
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def delete(session: Session, accessor_id: str, yes: bool) -> None:
     """Delete a token, so that it is rejected from now on.
+
+    The command asks for confirmation before it deletes the last management token.
 
     wharf acl token delete 1a2b3c4d
     """
+    from wharf.cli.common.options import confirm
+
     full_id = find_accessor_id(session, accessor_id)
+    if not yes and _is_last_management_token(session, full_id):
+        confirm(
+            f"Delete {full_id}, the last management token? Then only a reset of the bootstrap on a server lets anyone "
+            "manage access (docs/access.md)."
+        )
     session.client.acl.tokens.delete(full_id)
     click.echo(f"deleted token {full_id}")
+
+
+def _is_last_management_token(session: Session, accessor_id: str) -> bool:
+    """Return whether no other management token remains that does not expire."""
+    managing = [token for token in session.client.acl.tokens.list().value if token.type == "management"]
+    return any(token.accessor_id == accessor_id for token in managing) and not any(
+        token.accessor_id != accessor_id and token.expiration_time is None for token in managing
+    )
 
 
 def find_accessor_id(session: Session, query: str) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import sys
 import threading
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from wharf.cli.common.errors import CliError
+from wharf.cli.common.hints import add_hint
 from wharf.cli.common.lookup import require_task
 from wharf.cli.common.options import INTERRUPTED_EXIT_CODE
 from wharf.cli.common.server_commands import QuietServerCommand, Session
@@ -20,9 +22,19 @@ from wharf.world.tasks import cancel_tasks
 
 if TYPE_CHECKING:
     from wharf.contract.client import RunningCommand
+    from wharf.contract.model.refusal import Refusal
 
 HEARTBEAT_INTERVAL_S: Final = 10.0
 """How often a heartbeat is sent, so that an idle connection is not closed."""
+PERMISSION_DENIED_TEXT: Final = "Permission denied"
+"""The text of servers for a token that lacks a capability."""
+_NOT_FOUND: Final = re.compile(
+    r"program .+ (?:not found in PATH|does not exist)|.+ cannot be started: No such file or directory$"
+)
+_NOT_EXECUTABLE: Final = re.compile(
+    r".+ (?:cannot be started: (?:Permission denied|Exec format error)|is a folder, not a program|is not executable)$"
+)
+"""Why a node cannot start a command, in the words of the node."""
 READ_CHUNK_BYTES: Final = 2048
 """How many bytes of standard input are read and sent at a time."""
 
@@ -104,10 +116,32 @@ def run_interactive_command(
             _run_remote_command(session, connection, is_tty=is_tty, should_forward_input=should_forward_input)
         )
     except Refusal as refusal:
-        raise CliError(refusal.text) from refusal
+        exit_code = find_start_exit_code(refusal.text)
+        raise CliError(_format_exec_refusal(session, refusal), exit_code=exit_code) from refusal
     except KeyboardInterrupt:
         code = INTERRUPTED_EXIT_CODE
     raise click.exceptions.Exit(code)
+
+
+def find_start_exit_code(text: str) -> int:
+    """Return the exit code for a refused command, as shells have it: 127 if no such program exists in the task, 126 if it
+    cannot be executed, and 1 for every other refusal.
+    """
+    if _NOT_FOUND.match(text):
+        return 127
+    return 126 if _NOT_EXECUTABLE.match(text) else 1
+
+
+def _format_exec_refusal(session: Session, refusal: "Refusal") -> str:
+    """Return the text of a refusal. A denial names the capabilities, because the websocket carries only its text."""
+    if refusal.text != PERMISSION_DENIED_TEXT:
+        return add_hint(refusal.text)
+    if not session.settings.token:
+        return f"{refusal.text}: the request had no token; set --token or WHARF_TOKEN"
+    return (
+        f"{refusal.text}: commands in tasks need the capability alloc-exec, and also alloc-node-exec if the task can "
+        "access the files of its node, as with raw_exec; `wharf acl token self` shows your token"
+    )
 
 
 def _is_input_piped() -> bool:

@@ -1,13 +1,13 @@
 """`wharf alloc fs`: lists and prints the files of an allocation, which any server fetches from the node."""
 
-import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from wharf.cli.common.options import INTERRUPTED_EXIT_CODE, allocation_argument
+from wharf.cli.common.options import INTERRUPTED_EXIT_CODE, allocation_argument, raw_option
 from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
+from wharf.cli.common.task_output import TaskOutput
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
 if TYPE_CHECKING:
@@ -21,12 +21,16 @@ FILE_COMMANDS: Final = {
 }
 
 
-def write_output(chunks: Iterable[bytes]) -> None:
-    """Write chunks to standard output as they arrive. Ctrl-C exits with code 130."""
+def write_output(chunks: Iterable[bytes], *, is_raw: bool) -> None:
+    """Write chunks to standard output as they arrive. Ctrl-C exits with code 130.
+
+    A terminal gets no control sequences of a task, unless `is_raw`.
+    """
+    output = TaskOutput(is_raw=is_raw)
     try:
         for chunk in chunks:
-            sys.stdout.buffer.write(chunk)
-            sys.stdout.buffer.flush()
+            output.write(chunk)
+        output.finish()
     except KeyboardInterrupt:
         raise click.exceptions.Exit(INTERRUPTED_EXIT_CODE) from None
 
@@ -56,7 +60,8 @@ def list_files(session: Session, alloc_id: str, path: str) -> None:
 @click.command(cls=QuietServerCommand)
 @allocation_argument
 @click.argument("path")
-def cat(session: Session, alloc_id: str, path: str) -> None:
+@raw_option
+def cat(session: Session, alloc_id: str, path: str, raw: bool) -> None:
     """Print a file of an allocation.
 
     wharf alloc fs cat 1a2b3c4d web/local/settings.json
@@ -64,7 +69,7 @@ def cat(session: Session, alloc_id: str, path: str) -> None:
     from wharf.cli.common.lookup import find_allocation
 
     found = find_allocation(session, alloc_id)
-    write_output(session.client.files.cat(found.id, path, namespace=found.namespace))
+    write_output(session.client.files.cat(found.id, path, namespace=found.namespace), is_raw=raw)
 
 
 @click.command(cls=ServerCommand)

@@ -182,8 +182,9 @@ def _render_allocation(session: Session, allocation: "AllocationView") -> str:
 
 def format_event(event: "TaskEventView") -> str:
     """Return the text of a task event; says if the kernel ended the task for lack of memory."""
-    text = event.display_message or event.message
-    return f"{text} (out of memory)" if (event.details or {}).get("oom_killed") == "true" else text
+    from wharf.contract.model.allocations.task_event_messages import describe_event
+
+    return describe_event(event)
 
 
 def list_ports(ports: "Sequence[AllocatedPort]", network: "NetworkStatus | None") -> list[tuple[str, str, str]]:

@@ -1,7 +1,6 @@
 """`wharf alloc logs`: prints or follows the log of one task; also helpers for reading the end of a log."""
 
 import asyncio
-import sys
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -9,8 +8,9 @@ import click
 from wharf.cli.alloc.files import write_output
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.lookup import require_task
-from wharf.cli.common.options import INTERRUPTED_EXIT_CODE, allocation_argument
+from wharf.cli.common.options import INTERRUPTED_EXIT_CODE, allocation_argument, raw_option
 from wharf.cli.common.server_commands import QuietServerCommand, Session
+from wharf.cli.common.task_output import TaskOutput
 
 if TYPE_CHECKING:
     from wharf.contract.client import AsyncClient
@@ -46,6 +46,7 @@ RETAINED_LOG_TEXT: Final = (
 @click.option(
     "-n", "lines", type=click.IntRange(0), default=None, help=f"Begin with the last N lines.  [{DEFAULT_TAIL_LINES}]"
 )
+@raw_option
 @click.option("-c", "count", type=click.IntRange(0), default=None, help="Begin with the last N bytes.")
 def logs(
     session: Session,
@@ -58,6 +59,7 @@ def logs(
     tail: bool,
     lines: int | None,
     count: int | None,
+    raw: bool,
 ) -> None:
     """Print the log of a task.
 
@@ -75,13 +77,14 @@ def logs(
         count = _measure_last_lines(session, found, name, stream, DEFAULT_TAIL_LINES if lines is None else lines)
     if follow:
         try:
-            asyncio.run(_follow_log(session, found, name, stream, count))
+            asyncio.run(_follow_log(session, found, name, stream, count, TaskOutput(is_raw=raw)))
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED_EXIT_CODE) from None
         return
     origin, offset = get_read_position(count)
     write_output(
-        session.client.files.logs(found.id, name, type=stream, origin=origin, offset=offset, namespace=found.namespace)
+        session.client.files.logs(found.id, name, type=stream, origin=origin, offset=offset, namespace=found.namespace),
+        is_raw=raw,
     )
 
 
@@ -93,7 +96,12 @@ def get_read_position(last_bytes: int | None) -> tuple[str, int]:
 
 
 async def _follow_log(
-    session: Session, allocation: "AllocationStub", task: str, stream: str, last_bytes: int | None
+    session: Session,
+    allocation: "AllocationStub",
+    task: str,
+    stream: str,
+    last_bytes: int | None,
+    output: TaskOutput,
 ) -> None:
     """Print a log until its task ends. A stream that the client could not resume is opened again where it broke off."""
     from wharf.contract.client import Unreachable, connect_async
@@ -119,8 +127,8 @@ async def _follow_log(
                     is_interrupted = False
                     origin, offset, file = "start", chunk.offset, chunk.file
                     backoff.reset()
-                    sys.stdout.buffer.write(chunk)
-                    sys.stdout.buffer.flush()
+                    output.write(chunk)
+                output.finish()
                 return
             except (Unreachable, NotFound) as error:
                 if not file:

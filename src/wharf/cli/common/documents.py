@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import click
 import msgspec
 
 from wharf.cli.common.errors import CliError
@@ -14,6 +15,8 @@ from wharf.cli.common.output import to_plain
 from wharf.languages.suggestions import find_nearest_name
 
 if TYPE_CHECKING:
+    from ruamel.yaml import YAML
+
     from wharf.contract.client.calls import Response
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -108,6 +111,10 @@ MAX_FILE_BYTES: Final = 10_000_000
 """Limit of a file or of standard input; protects memory. Job files are far smaller."""
 MAX_VALUES: Final = 1_000_000
 """Limit of the values in a YAML document after aliases are expanded; protects memory from nested aliases."""
+MAX_COLLECTION_ITEMS: Final = 5_000
+"""Limit of the items of one list or map in YAML, equal to that of servers (`MAX_ITEMS`); protects the user's time."""
+LARGE_YAML_CHARS: Final = 1_000_000
+"""Above this size, a note says that reading takes seconds."""
 YAML_SUFFIXES: Final = (".yaml", ".yml")
 _DUPLICATE_KEY: Final = re.compile(r'found duplicate key "([^"]+)"')
 
@@ -160,19 +167,55 @@ def parse_json(name: str, text: str) -> Any:  # Any JSON value.
         raise CliError(f"{name}: the document is nested too deeply") from None
 
 
-def parse_yaml(name: str, text: str) -> Any:  # Any YAML value.
-    """Return the value of a YAML text that holds one document. Raises CliError with line and column."""
+def create_yaml_reader() -> "YAML":
+    """Return a YAML parser that stops at the first list or map with more than `MAX_COLLECTION_ITEMS` items.
+
+    Servers refuse such a list or map. The parser needs about 0.1 ms for each item, so that a large file would take
+    seconds before it is refused.
+    """
     from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.composer import Composer, ComposerError
+
+    class LimitedComposer(Composer):
+        """Builds nodes of a YAML document, and refuses lists and maps with too many items."""
+
+        def compose_node(self, parent: Any, index: Any) -> Any:  # ruamel.yaml has no types for nodes.
+            """Build the next node, an item of the list or map `parent`."""
+            if parent is not None and len(parent.value) > MAX_COLLECTION_ITEMS:
+                problem = (
+                    f"a list or map may hold at most {MAX_COLLECTION_ITEMS:,} items, and this one holds more: "
+                    "remove some, or store them in a file that the task reads"
+                )
+                raise ComposerError(None, None, problem, parent.start_mark)
+            return super().compose_node(parent, index)
 
     reader = YAML(typ="safe", pure=True)
     reader.version = (1, 2)  # In YAML 1.2, `on` and `no` are texts, not bools.
+    reader.Composer = LimitedComposer
+    return reader
+
+
+def parse_yaml(name: str, text: str) -> Any:  # Any YAML value.
+    """Return the value of a YAML text that holds one document. Raises CliError with line and column."""
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.reader import ReaderError
+
+    reader = create_yaml_reader()
+    if len(text) > LARGE_YAML_CHARS:
+        click.echo(f"note: {name}: reading {len(text) / 1e6:.1f} MB of YAML takes seconds; JSON is faster", err=True)
     try:
         documents = [_convert_keys_to_text(document, _DocumentBudget()) for document in reader.load_all(text)]
     except MarkedYAMLError as error:
         mark = error.problem_mark
         position = f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
         raise CliError(f"{name}{position}: {_format_yaml_problem(error.context, error.problem)}") from error
+    except ReaderError as error:
+        before = text[: error.position]
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        raise CliError(
+            f"{name}:{line}:{column}: the control character #x{ord(text[error.position]):04x} is not allowed in YAML: "
+            f'remove it, or write it in a quoted text as "\\x{ord(text[error.position]):02x}"'
+        ) from error
     except (YAMLError, ValueError) as error:
         raise CliError(f"{name}: {str(error).splitlines()[0]}") from error
     except RecursionError:

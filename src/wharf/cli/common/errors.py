@@ -35,7 +35,7 @@ def format_error(error: click.ClickException) -> str:
     for click_text, plain_text in _NUMBER_TYPE_TEXTS.items():
         if text.endswith(click_text):
             return text.removesuffix(click_text) + plain_text
-    if isinstance(error, click.MissingParameter) and error.ctx is not None:
+    if isinstance(error, click.MissingParameter | click.NoSuchOption | click.BadOptionUsage) and error.ctx is not None:
         return f"{text.rstrip('.')}; see `{error.ctx.command_path} --help`"
     return text
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from wharf.cli.common.failures import format_shortage
+from wharf.cli.common.node_reasons import count_nodes, list_node_reasons
 from wharf.cli.common.server_commands import Session
 
 if TYPE_CHECKING:
@@ -11,11 +11,9 @@ if TYPE_CHECKING:
     from wharf.contract.model.explanations import (
         AllocationExplanation,
         EvaluationExplanation,
-        Exclusion,
         GroupExplanation,
         JobExplanation,
         PlacementExplanation,
-        Shortage,
     )
 
 
@@ -98,34 +96,14 @@ def _render_group(group: "GroupExplanation", summary: str) -> str:
     lines = [", ".join(count for count in counts if count)]
     lines += [group.text] if group.text not in summary else []
     if group.unplaced and group.text:
-        lines.append(f"{_count_nodes(group.nodes)} considered, {group.fitting:,} have room now")
-    lines += [f"  · {_format_exclusion(exclusion)}" for exclusion in group.excluded]
-    lines += [f"  · {_format_node_shortage(shortage)}" for shortage in group.exhausted]
+        lines.append(f"{count_nodes(group.nodes)} considered, {group.fitting:,} have room now")
+    lines += [f"  · {reason}" for reason in list_node_reasons(group)]
     reason_count = sum(exclusion.nodes for exclusion in group.excluded)
     reason_count += sum(shortage.nodes for shortage in group.exhausted)
     if reason_count > group.nodes:
         lines.append("  (a node with several reasons is counted for each)")
     lines += [group.smallest_change] if group.smallest_change not in f"{summary}\n{group.text}" else []
     return "\n".join(lines)
-
-
-def _format_exclusion(exclusion: "Exclusion") -> str:
-    return f"{_count_nodes(exclusion.nodes)} excluded: {exclusion.rule}{_format_examples(exclusion.examples)}"
-
-
-def _format_node_shortage(shortage: "Shortage") -> str:
-    """Return how many nodes have too little of a resource, and the smallest missing amount."""
-    missing = f", at least {shortage.missing:,} {shortage.unit} missing" if shortage.missing else ""
-    nodes = _count_nodes(shortage.nodes)
-    return f"{format_shortage(shortage.dimension)} on {nodes}{missing}{_format_examples(shortage.examples)}"
-
-
-def _count_nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count:,} nodes"
-
-
-def _format_examples(examples: "Sequence[str]") -> str:
-    return f" ({', '.join(examples)})" if examples else ""
 
 
 def _render_placements(session: Session, placements: "Sequence[PlacementExplanation]") -> str:

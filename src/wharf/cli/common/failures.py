@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from wharf.cli.common.node_reasons import format_shortage, list_node_reasons
 from wharf.cli.common.server_commands import Session
 
 if TYPE_CHECKING:
     from wharf.contract.model.allocations.allocation import AllocationStub
     from wharf.contract.model.allocations.metrics import AllocMetric
     from wharf.contract.model.evaluations import Evaluation
+    from wharf.contract.model.explanations import GroupExplanation
 
 MAX_FAILURES_SHOWN: Final = 3
 """Limit of the failure reasons in one output; keeps it readable."""
@@ -21,7 +23,7 @@ def list_placement_failures(metric: "AllocMetric") -> list[str]:
     found: list[str] = []
     # The scheduler considers no node if the quota already forbids the placement: then the number of nodes says nothing.
     if metric.nodes_evaluated == 0 and not metric.nodes_in_pool and not metric.quota_exhausted:
-        found.append(f"no ready node in node pool {metric.node_pool or 'default'}")
+        found.append(f"no ready node in node pool {metric.node_pool or 'default'} and the job's datacenters")
     empty = sorted(name for name, count in (metric.nodes_available or {}).items() if not count)
     found += [f"no ready node in datacenter {name}" for name in empty]
     found += [
@@ -52,14 +54,36 @@ def find_unplaced_groups(evaluations: Iterable["Evaluation"]) -> "Mapping[str, A
     return {}
 
 
-def render_unplaced_groups(unplaced: "Mapping[str, AllocMetric]") -> list[str]:
-    """Return lines with the number of unplaced allocations of each group, and the reasons."""
+def fetch_explanations(session: Session, job_id: str, namespace: str) -> "dict[str, GroupExplanation]":
+    """Return by group why nodes cannot run it, as `wharf job explain` shows it; empty if the server does not explain."""
+    from wharf.contract.client import Unreachable
+    from wharf.contract.model.refusal import Refusal
+
+    try:
+        explanation = session.client.jobs.explain(job_id, namespace=namespace).value
+    except (Refusal, Unreachable):
+        return {}  # The metrics of the failed placements remain.
+    return {group.group: group for group in explanation.groups}
+
+
+def render_unplaced_groups(
+    unplaced: "Mapping[str, AllocMetric]", explanations: "Mapping[str, GroupExplanation] | None" = None
+) -> list[str]:
+    """Return lines with the number of unplaced allocations of each group, and the reasons.
+
+    The reasons are those of the explanations. A group without one, or for which nodes have capacity now, has the reasons
+    of its failed placement.
+    """
     from wharf.cli.common.rendering import style_dim
 
     lines: list[str] = []
     for group, metric in sorted(unplaced.items()):
         lines.append(f"{group}: {metric.coalesced_failures + 1} not placed")
-        lines += [f"  {style_dim('·')} {reason}" for reason in list_placement_failures(metric)]
+        explanation = (explanations or {}).get(group)
+        reasons = list_node_reasons(explanation) if explanation is not None and not explanation.fitting else []
+        lines += [f"  {style_dim('·')} {reason}" for reason in reasons or list_placement_failures(metric)]
+        if reasons and explanation is not None and explanation.smallest_change:
+            lines.append(f"  {explanation.smallest_change}")
     return lines
 
 
@@ -129,13 +153,6 @@ def _get_exit_code(allocation: "AllocationStub") -> int:
 
 def _is_unhealthy(allocation: "AllocationStub") -> bool:
     return allocation.deployment_status is not None and allocation.deployment_status.healthy is False
-
-
-def format_shortage(dimension: str) -> str:
-    """Return a text for a resource that nodes lack. Dimensions of ports, devices and volumes are texts already."""
-    if dimension in ("cpu", "memory", "disk"):
-        return f"too little {dimension}"
-    return "too few cores" if dimension == "cores" else dimension
 
 
 def _sort_by_count(counts: Mapping[str, int] | None) -> list[tuple[str, int]]:

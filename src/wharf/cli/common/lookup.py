@@ -51,6 +51,8 @@ def require_single(
 def find_job(session: "Session", query: str) -> "JobStub":
     """Find a job by its id or a unique prefix of it. Raises CliError."""
     found = session.client.jobs.list(prefix=query, per_page=200).value
+    if not found:
+        session.require_namespace()
     return require_single(
         "job",
         query,

@@ -1,5 +1,6 @@
 """Arguments and options that several commands share, and options with former names."""
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,9 +47,22 @@ detach_option = click.option("--detach", is_flag=True, help="Return as soon as t
 follow_option = click.option(
     "--follow", is_flag=True, help="Follow the job to its end, even if the output is not a terminal."
 )
+raw_option = click.option(
+    "--raw", is_flag=True, help="Do not remove control sequences of the task if the output is a terminal."
+)
 job_argument = click.argument("job_id", metavar="JOB", shell_complete=complete_jobs)
 allocation_argument = click.argument("alloc_id", metavar="ALLOC", shell_complete=complete_allocations)
 node_argument = click.argument("node_id", metavar="NODE", shell_complete=complete_nodes)
+
+
+def confirm(question: str) -> None:
+    """Ask for confirmation; abort the command if the user declines or there is no terminal."""
+    try:
+        click.confirm(question, abort=True, err=True)
+    except click.Abort:
+        if not sys.stdin.isatty():
+            click.echo("\nnot confirmed: without a terminal, confirm with --yes", err=True)
+        raise
 
 
 def parse_key_values(pairs: "Iterable[str]", option: str) -> dict[str, str] | None:

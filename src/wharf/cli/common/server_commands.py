@@ -121,7 +121,12 @@ class Session:
         return id if self.is_verbose else id[:SHORT_ID_LENGTH]
 
     def print_result(self, value: Any, render_text: Callable[[], str]) -> None:  # Records, lists and maps of them.
-        """Print `value` as JSON or by the template if requested, else the text that `render_text` returns."""
+        """Print `value` as JSON or by the template if requested, else the text that `render_text` returns.
+
+        If `value` is an empty list, raise CliError if the namespace of the command does not exist.
+        """
+        if isinstance(value, list | tuple) and not value:
+            self.require_namespace()
         if not self.is_machine_readable:
             text = render_text()
             if text:
@@ -135,6 +140,21 @@ class Session:
             click.echo(text, nl=not text.endswith("\n"))
             return
         click.echo(render_json(document))
+
+    def require_namespace(self) -> None:
+        """Raise CliError if the namespace of the command does not exist. Commands call this when they found nothing."""
+        from wharf.contract.client import Unreachable
+        from wharf.contract.client.errors import NotFound
+        from wharf.contract.model.refusal import Refusal
+
+        if self.namespace in ("default", "*"):
+            return
+        try:
+            self.client.namespaces.read(self.namespace)
+        except NotFound:
+            raise CliError(f"namespace {self.namespace} does not exist; `wharf namespace list` lists all") from None
+        except (Refusal, Unreachable):
+            return  # Such as a token that may not read the namespace: then nothing is known about it.
 
     def print_text(self, text: str) -> None:
         """Print a line for people. Output for programs does not have it."""
@@ -340,6 +360,7 @@ def _suggest_fix(error: "Unreachable", addresses: str) -> str:
 def _format_refusal(error: "RequestRefused", settings: "ClientSettings") -> str:
     """Return the server's text for a refused request, with what to do about it."""
     from wharf.cli.common.errors import format_validation_issues
+    from wharf.cli.common.hints import add_hint
     from wharf.contract.client.errors import Forbidden, NoLeader
     from wharf.contract.model.refusal import RefusalReason
 
@@ -355,4 +376,4 @@ def _format_refusal(error: "RequestRefused", settings: "ClientSettings") -> str:
         return f"{text}{cause}; nothing was changed, so repeat the command when `wharf server members` shows a leader"
     if error.reason is RefusalReason.ACL_DISABLED:
         return f"{text}: every request is allowed; docs/access.md describes how to turn access control on"
-    return text
+    return add_hint(text)

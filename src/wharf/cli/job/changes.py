@@ -263,6 +263,8 @@ def scale(
     found = find_job(session, job_id)
     group = group_or_count
     if count is None:
+        if group_or_count.removeprefix("-").isdigit() and not group_or_count.isdigit():
+            raise CliError(f"count {group_or_count}: expected 0 or more")
         if not group_or_count.isdigit():
             raise CliError(f"missing count: `wharf job scale {job_id} {group_or_count} 5`")
         groups = [group.name for group in session.client.jobs.read(found.id, namespace=found.namespace).value.groups]

@@ -1,10 +1,11 @@
 """Job files: reads JSON and YAML into the document that servers validate, and adds positions to validation errors."""
 
+import functools
 import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from wharf.cli.common.documents import STDIN, YAML_SUFFIXES, parse_json, parse_yaml, read_utf8_text
+from wharf.cli.common.documents import STDIN, YAML_SUFFIXES, create_yaml_reader, parse_json, parse_yaml, read_utf8_text
 from wharf.cli.common.errors import CliError, ValidationIssue, parse_validation_issues
 
 HCL_SUFFIXES: Final = (".hcl", ".nomad", ".wharf")
@@ -24,6 +25,14 @@ _NOT_A_NUMBER: Final = re.compile(r"expected a whole number(?: or null)?, got te
 _UNKNOWN_FIELD: Final = re.compile(r"Job\.(\w+(?:\[\d+\]|\.\w+)*) (is not a known field.*)")
 MIN_DURATION_NS: Final = 1_000_000
 """A shorter duration in a job is almost certainly a number of seconds without its unit."""
+INHERITED_BLOCKS: Final = {
+    re.compile(r"^TaskGroups\[\d+\]\.Update\."): "Update.",
+    re.compile(r"^TaskGroups\[\d+\]\.ReschedulePolicy\."): "Reschedule.",
+    re.compile(r"^TaskGroups\[\d+\]\.Migrate\."): "Migrate.",
+    re.compile(r"\.Tasks\[\d+\]\.RestartPolicy\."): ".RestartPolicy.",
+    re.compile(r"\.Checks\[\d+\]\.CheckRestart\."): ".CheckRestart.",
+}
+"""Paths of blocks that inherit fields, each with the path of the block that they inherit from."""
 _PATH_STEP: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
@@ -41,7 +50,8 @@ class JobFile(NamedTuple):
 
     def format_errors(self, text: str) -> str:
         """Return the server's validation errors with the lines and columns of this file, one line each."""
-        return "\n".join(self._format_issue(issue) for issue in parse_validation_issues(text))
+        # Several groups may inherit one field of the job: its problem is reported once.
+        return "\n".join(dict.fromkeys(self._format_issue(issue) for issue in parse_validation_issues(text)))
 
     def format_warning(self, warning: str) -> str:
         """Return a server's warning, with the position of the field that it is about."""
@@ -60,18 +70,27 @@ class JobFile(NamedTuple):
     def _format_issue(self, issue: ValidationIssue) -> str:
         """Return one validation problem with its position; a number error of a duration field names the format."""
         if not issue.field_path:
-            return f"{self.name}: {issue.text}"
-        text = issue.text
-        if _NOT_A_NUMBER.fullmatch(text) and _is_duration_field(issue.field_path):
-            value = self._find_value(issue.field_path)
+            located = self.format_warning(issue.text)
+            return located if located != issue.text else f"{self.name}: {issue.text}"
+        text, field_path = issue.text, self._find_origin(issue.field_path)
+        if _NOT_A_NUMBER.fullmatch(text) and _is_duration_field(field_path):
+            value = self._find_value(field_path)
             text = f'expected a duration such as 30s or 1h30m, got "{value}"'
-        return f"{self._locate(issue.field_path)}: {issue.field_path}: {text}"
+        return f"{self._locate(field_path)}: {field_path}: {text}"
+
+    def _find_origin(self, field_path: str) -> str:
+        """Return the path at which the file has the value of a field: groups and tasks inherit policies from above."""
+        for pattern, replacement in INHERITED_BLOCKS.items():
+            origin = pattern.sub(replacement, field_path)
+            if origin != field_path and self._find_value(field_path) is None and self._find_value(origin) is not None:
+                return origin
+        return field_path
 
     def _locate(self, field_path: str) -> str:
         """Return `file:line:column` of a field; of its parent if the file does not have the field."""
         steps = [] if field_path == "Job" else _parse_field_path(field_path)
-        line, column = _find_position(self.source, steps)
-        return f"{self.name}:{line}:{column}"
+        position = _find_position(self.source, steps)
+        return f"{self.name}:{position[0]}:{position[1]}" if position is not None else self.name
 
     def _find_value(self, field_path: str) -> Any:  # Any value of the document.
         """Return the value of a field of the document; None if there is none."""
@@ -161,18 +180,30 @@ def _iter_tiny_durations(value: Any, path: str = "") -> Iterator[tuple[str, int]
                 yield from _iter_tiny_durations(item, item_path)
 
 
-def _find_position(source: str, steps: list[str | int]) -> tuple[int, int]:
-    """Return line and column, from 1, of the value that a field path leads to, or of the last part of the path that
-    exists.
+@functools.lru_cache(maxsize=1)
+def _compose_nodes(source: str) -> Any:  # A node of ruamel.yaml, which has no types for nodes.
+    """Return the node of the job with the positions of all values, or None if the source has too many values.
 
-    JSON is parsed as YAML, of which it is a subset, because only the YAML parser keeps positions.
+    Cached, because a file is parsed once for all its problems. JSON is parsed as YAML, of which it is a subset, because
+    only the YAML parser keeps positions.
     """
-    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
 
-    node = YAML(typ="rt", pure=True).compose(source)
+    try:
+        node = create_yaml_reader().compose(source)
+    except YAMLError:
+        return None
     entries = {key.value: (key, value) for key, value in node.value} if isinstance(node.value, list) else {}
-    if "Job" in entries:
-        node = entries["Job"][1]
+    return entries["Job"][1] if "Job" in entries else node
+
+
+def _find_position(source: str, steps: list[str | int]) -> tuple[int, int] | None:
+    """Return line and column, from 1, of the value that a field path leads to, or of the last part of the path that
+    exists; None if the positions are not known.
+    """
+    node = _compose_nodes(source)
+    if node is None:
+        return None
     mark = node.start_mark
     for step in steps:
         if isinstance(step, int):

@@ -38,7 +38,7 @@ def follow_job(session: "Session", job_id: str, namespace: str, version: int) ->
                 session.client.jobs.allocations(
                     job_id, namespace=namespace, index=progress.snapshot_index, wait_s=POLL_WAIT_S
                 )
-                progress = fetch_progress(session, job_id, namespace, version)
+                progress = fetch_progress(session, job_id, namespace, version, previous=progress)
             view.update(progress, session.now_ns() - start_ns)
         except KeyboardInterrupt:
             view.stop()
@@ -106,7 +106,7 @@ def report_evaluation(session: Session, eval_id: str, namespace: str) -> None:
     Exits with code 2 if not everything was placed, and raises CliError if the evaluation failed. An empty `eval_id`
     does nothing.
     """
-    from wharf.cli.common.failures import render_unplaced_groups
+    from wharf.cli.common.failures import fetch_explanations, render_unplaced_groups
     from wharf.cli.job.progress import ExitCode
 
     if not eval_id:
@@ -119,7 +119,8 @@ def report_evaluation(session: Session, eval_id: str, namespace: str) -> None:
     click.echo(f"evaluation {session.shorten_id(eval_id)} is {evaluation.status}")
     if evaluation.failed_tg_allocs:
         click.echo("Not placed, waiting for capacity:")
-        for line in render_unplaced_groups(evaluation.failed_tg_allocs):
+        explanations = fetch_explanations(session, evaluation.job_id, namespace)
+        for line in render_unplaced_groups(evaluation.failed_tg_allocs, explanations):
             click.echo(f"  {line}")
         raise click.exceptions.Exit(ExitCode.NOT_PLACED)
     if evaluation.status == "failed":

@@ -21,8 +21,9 @@ from wharf.cli.alloc.logs import (
     take_last_lines,
 )
 from wharf.cli.common.errors import CliError
-from wharf.cli.common.options import INTERRUPTED_EXIT_CODE
+from wharf.cli.common.options import INTERRUPTED_EXIT_CODE, raw_option
 from wharf.cli.common.server_commands import QuietServerCommand, Session
+from wharf.cli.common.task_output import TaskOutput, clean_lines
 from wharf.cli.completion import complete_jobs
 from wharf.world.tasks import cancel_tasks
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from wharf.contract.client import AsyncClient
     from wharf.contract.client.streams import LogChunk
     from wharf.contract.model.allocations.allocation import AllocationStub
+    from wharf.contract.wire.jobs.messages import JobStub
 
 STREAMS: Final = ("stdout", "stderr")
 PREFIX_COLOURS: Final = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_blue")
@@ -48,6 +50,7 @@ POLL_WAIT_S: Final = 5.0
 @click.option("--since", default="", help="Only logs that were written to within this duration, such as `10m`.")
 @click.option("-n", "lines", type=click.IntRange(0), default=None, help="Begin with the last N lines of each log.")
 @click.option("--all-allocs", is_flag=True, help="Also allocations that were replaced.")
+@raw_option
 def logs(
     session: Session,
     job_id: str,
@@ -60,6 +63,7 @@ def logs(
     since: str,
     lines: int | None,
     all_allocs: bool,
+    raw: bool,
 ) -> None:
     """Print the logs of all tasks of a job.
 
@@ -75,6 +79,7 @@ def logs(
             f"{found.id} runs no tasks itself; print the logs of a child, such as `wharf job logs {found.id}/…`; "
             f"`wharf job status {found.id}` lists the children"
         )
+    _require_group_and_task(session, found, group, task)
     log_filter = LogFilter(
         group=group,
         task=task,
@@ -83,11 +88,29 @@ def logs(
         since_ns=session.now_ns() - _parse_since_ns(since) if since else 0,
         lines=lines,
         is_all_allocations=all_allocs,
+        is_raw=raw,
     )
     try:
         asyncio.run(_print_logs(session, found.id, found.namespace, log_filter, is_following=follow))
     except KeyboardInterrupt:
         raise click.exceptions.Exit(INTERRUPTED_EXIT_CODE) from None
+
+
+def _require_group_and_task(session: Session, job: "JobStub", group: str, task: str) -> None:
+    """Raise CliError if neither the job nor one of its allocations has a group or task of this name."""
+    if not (group or task):
+        return
+    specification = session.client.jobs.read(job.id, namespace=job.namespace).value
+    tasks_by_group = {each.name: {one.name for one in each.tasks or ()} for each in specification.groups}
+    # Groups and tasks of earlier versions may still have logs.
+    for allocation in session.client.jobs.allocations(job.id, namespace=job.namespace).value:
+        tasks_by_group.setdefault(allocation.task_group, set()).update(allocation.task_states or ())
+    if group and group not in tasks_by_group:
+        raise CliError(f"job {job.id} has no group {group}; its groups are {', '.join(sorted(tasks_by_group))}")
+    owner = f"group {group} of job {job.id}" if group else f"job {job.id}"
+    tasks = {name for each, names in tasks_by_group.items() if group in ("", each) for name in names}
+    if task and task not in tasks:
+        raise CliError(f"{owner} has no task {task}; its tasks are {', '.join(sorted(tasks))}")
 
 
 def _parse_since_ns(text: str) -> int:
@@ -117,6 +140,7 @@ class LogFilter:
         since_ns: int,
         lines: int | None,
         is_all_allocations: bool,
+        is_raw: bool,
     ) -> None:
         self.group = group
         self.task = task
@@ -125,6 +149,7 @@ class LogFilter:
         self.since_ns = since_ns
         self.lines = lines
         self.is_all_allocations = is_all_allocations
+        self.is_raw = is_raw
 
     def select_tasks(self, allocations: "list[AllocationStub]") -> "list[tuple[AllocationStub, str]]":
         """Return the selected tasks as (allocation, task name), sorted by allocation name."""
@@ -216,6 +241,7 @@ class LogSource:
         self._task = task
         self._stream = stream
         self._filter = filter
+        self._output = TaskOutput(is_raw=filter.is_raw)
         self._backoff = create_log_backoff(session)
         self._position: LogChunk | None = None
         """The last chunk that was printed: the log continues after it."""
@@ -314,7 +340,12 @@ class LogSource:
         """Print the lines that match the filter, each with its prefix."""
         pattern = self._filter.pattern
         for line in lines:
-            text = line.decode(errors="replace").rstrip("\r")
-            if pattern is None or pattern.search(text):
-                click.echo(f"{self._prefix}{text}")
+            if pattern is not None and not pattern.search(line.decode(errors="replace").rstrip("\r")):
+                continue
+            if self._output.is_filtered:
+                for text in clean_lines(line):
+                    click.echo(f"{self._prefix}{text}")
+            else:
+                prefix = self._prefix if sys.stdout.isatty() else click.unstyle(self._prefix)
+                self._output.write(prefix.encode() + line + b"\n")
         sys.stdout.flush()

@@ -1,6 +1,6 @@
 """`wharf job plan` and `wharf job validate`: check a job file against the servers without submitting it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -125,6 +125,11 @@ def _render_unplaced(response: "JobPlanResponse") -> Iterator[str]:
 
     updates = (response.annotations.desired_tg_updates if response.annotations else None) or {}
     unplaced = response.failed_tg_allocs or {}
+    explanations = response.explanations if isinstance(response.explanations, dict) else {}
+
+    def render_groups(names: "Set[str]") -> list[str]:
+        return render_unplaced_groups({name: unplaced[name] for name in names}, explanations)
+
     preempting = {name for name in unplaced if name in updates and updates[name].preemptions}
     for title, names in (
         ("Not placed until the preempted allocations have stopped", preempting),
@@ -133,7 +138,7 @@ def _render_unplaced(response: "JobPlanResponse") -> Iterator[str]:
         if names:
             yield ""
             yield click.style(title, fg="yellow")
-            yield from (f"  {line}" for line in render_unplaced_groups({name: unplaced[name] for name in names}))
+            yield from (f"  {line}" for line in render_groups(names))
 
 
 def render_job_diff(diff: "JobDiff", *, is_full: bool) -> Iterator[str]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from wharf.contract.model.allocations.metrics import AllocMetric
     from wharf.contract.model.deployments import Deployment
     from wharf.contract.model.evaluations import Evaluation
+    from wharf.contract.model.explanations import GroupExplanation
     from wharf.contract.model.jobs.job import Job
 
 _DEPLOYMENT_END_TEXTS: Final = {"failed": "failed", "cancelled": "canceled"}
@@ -36,6 +37,8 @@ class JobProgress(NamedTuple):
     deployment: "Deployment | None"
     unplaced: "Mapping[str, AllocMetric]"
     """Groups that wait for capacity, with the metric of their failed placement."""
+    explanations: "Mapping[str, GroupExplanation]"
+    """Groups that wait for capacity, with the reasons of `wharf job explain`."""
     snapshot_index: int
     """The log index of the allocations, for the next blocking query."""
 
@@ -78,8 +81,15 @@ class JobOutcome(NamedTuple):
     """The exit code of the failed tasks of a batch job, if all have the same; else 0."""
 
 
-def fetch_progress(session: "Session", job_id: str, namespace: str, version: int) -> JobProgress:
-    """Read the job with its evaluations, deployments and allocations from the server."""
+def fetch_progress(
+    session: "Session", job_id: str, namespace: str, version: int, *, previous: JobProgress | None = None
+) -> JobProgress:
+    """Read the job with its evaluations, deployments and allocations from the server.
+
+    The explanations of `previous` are reused while the failed placements are the same: an explanation examines all nodes.
+    """
+    from wharf.cli.common.failures import fetch_explanations
+
     client = session.client
     job = client.jobs.read(job_id, namespace=namespace).value
     evaluations = client.jobs.evaluations(job_id, namespace=namespace).value
@@ -91,13 +101,19 @@ def fetch_progress(session: "Session", job_id: str, namespace: str, version: int
         for deployment in deployments
         if deployment.job_version == version and deployment.job_create_index == job.create_index
     ]
+    unplaced = find_unplaced(evaluations)
+    if previous is not None and previous.unplaced == unplaced:
+        explanations = previous.explanations
+    else:
+        explanations = fetch_explanations(session, job_id, namespace) if unplaced else {}
     return JobProgress(
         job=job,
         version=version,
         allocations=tuple(allocations.value),
         evaluations=tuple(evaluations),
         deployment=max(version_deployments, key=lambda deployment: deployment.create_index, default=None),
-        unplaced=find_unplaced(evaluations),
+        unplaced=unplaced,
+        explanations=explanations,
         snapshot_index=allocations.index,
     )
 

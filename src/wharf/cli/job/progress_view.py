@@ -151,7 +151,7 @@ def render_progress(
         ]
     if progress.unplaced:
         parts.append(click.style("Not placed, waiting for capacity:", fg="yellow"))
-        parts += [f"  {line}" for line in render_unplaced_groups(progress.unplaced)]
+        parts += [f"  {line}" for line in render_unplaced_groups(progress.unplaced, progress.explanations)]
     if progress.is_awaiting_promotion and progress.deployment is not None:
         parts.append(
             click.style("The canaries are healthy.", fg="green")

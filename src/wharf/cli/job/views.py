@@ -163,9 +163,37 @@ def show_job(session: Session, job_id: str, *, is_all_allocations: bool) -> None
         session.print_result([progress.job], str)
         return
     children = _list_newest_children(session, progress.job)
+    shortage = _explain_shortage(session, progress)
     session.print_result(
-        progress, lambda: _render_job(session, found, progress, children, is_all_allocations=is_all_allocations)
+        progress,
+        lambda: _render_job(session, found, progress, children, shortage, is_all_allocations=is_all_allocations),
     )
+
+
+def _explain_shortage(session: Session, progress: "JobProgress") -> str:
+    """Return why a running service job has fewer allocations than it requests; empty if it has all of them.
+
+    Groups that wait for capacity are shown with their reasons in any case, and need no further text.
+    """
+    from wharf.contract.client import Unreachable
+    from wharf.contract.model.refusal import Refusal
+
+    job = progress.job
+    if job.type != "service" or job.stop or progress.unplaced or not progress.is_evaluated:
+        return ""
+    live = [allocation for allocation in progress.allocations if not allocation.client_status.is_terminal]
+    short = {
+        group.name: f"{count} of {group.count} of {group.name}"
+        for group in job.groups
+        if (count := sum(allocation.task_group == group.name for allocation in live)) < group.count
+    }
+    if not short:
+        return ""
+    counts = f"{', '.join(short.values())} exist"
+    try:
+        return f"{counts}: {session.client.jobs.explain(job.id, namespace=job.namespace).value.text}"
+    except (Refusal, Unreachable):
+        return counts
 
 
 def _list_newest_children(session: Session, job: "Job") -> "list[JobStub]":
@@ -199,7 +227,13 @@ def _render_schedule(session: Session, job: "Job", periodic: "Periodic") -> str:
 
 
 def _render_job(
-    session: Session, stub: "JobStub", progress: "JobProgress", children: "list[JobStub]", *, is_all_allocations: bool
+    session: Session,
+    stub: "JobStub",
+    progress: "JobProgress",
+    children: "list[JobStub]",
+    shortage: str,
+    *,
+    is_all_allocations: bool,
 ) -> str:
     """Return the status of a job: main fields, then a section each for children, groups, deployment and allocations."""
     from wharf.cli.common.failures import render_unplaced_groups
@@ -248,8 +282,13 @@ def _render_job(
         )
     if progress.unplaced:
         parts.append(
-            render_section("Not placed, waiting for capacity", "\n".join(render_unplaced_groups(progress.unplaced)))
+            render_section(
+                "Not placed, waiting for capacity",
+                "\n".join(render_unplaced_groups(progress.unplaced, progress.explanations)),
+            )
         )
+    if shortage:
+        parts.append(render_section("Fewer allocations than requested", shortage))
     if progress.deployment is not None:
         deployment = progress.deployment
         parts.append(

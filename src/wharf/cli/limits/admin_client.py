@@ -96,9 +96,8 @@ def duration_option(default: str | None = None) -> Callable[[F], F]:
             "duration",
             cls=RenamedOption,
             former_names=["--for"],
-            default=default,
-            required=default is None,
-            show_default=default is not None,
+            # An explicit default of None would count as a value.
+            **({"required": True} if default is None else {"default": default, "show_default": True}),
             help="Duration, such as 10m or 2h.",
         )(command)
 

@@ -4,7 +4,6 @@ By default through the API of the servers; with `--data-dir` or `--config`, dire
 """
 
 import asyncio
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from wharf.cli.common.errors import CliError, report_startup_errors
+from wharf.cli.common.options import confirm
 from wharf.cli.common.server_commands import QuietServerCommand, Session
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 from wharf.cli.operator.agent_options import agent_options, read_agent_configuration
@@ -96,16 +96,6 @@ def inspect(file: Path, as_json: bool) -> None:
             _print_info(info)
 
 
-def _confirm(question: str) -> None:
-    """Ask for confirmation; abort the command if the user declines or there is no terminal."""
-    try:
-        click.confirm(question, abort=True, err=True)
-    except click.Abort:
-        if not sys.stdin.isatty():
-            click.echo("\nnot confirmed: without a terminal, confirm with --yes", err=True)
-        raise
-
-
 @click.command(cls=QuietServerCommand)
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @agent_options
@@ -132,7 +122,7 @@ def restore(session: Session, file: Path, paths: tuple[Path, ...], data_dir: Pat
             else f"the servers at {', '.join(session.settings.addresses)}"
         )
         if not yes:
-            _confirm(f"Replace the whole state ({location}) with this snapshot?")
+            confirm(f"Replace the whole state ({location}) with this snapshot?")
         if settings is not None:
             index = asyncio.run(commands.run_restore_command(settings, file))
             click.echo(f"restored {location} (index {index})")

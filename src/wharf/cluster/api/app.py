@@ -187,7 +187,8 @@ class Api:
         if endpoint is None:
             if method == "OPTIONS" and (open_methods := list_cors_methods(path)):
                 return HttpReply(204, build_preflight_headers(headers, open_methods))
-            return build_text_reply(405, "Invalid method")
+            allowed = ", ".join(sorted(match.methods)).encode()
+            return build_text_reply(405, "Invalid method", (b"allow", allowed))
         try:
             query = parse_query_strict(scope["query_string"])
         except Refusal as refusal:

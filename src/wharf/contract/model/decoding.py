@@ -75,11 +75,15 @@ class DecodingProblem(msgspec.Struct, frozen=True):
 
 
 class DecodingError(Exception):
-    """The error for input that cannot be decoded as the requested record type. Holds at least one problem."""
+    """The error for input that cannot be decoded as the requested record type. Holds at least one problem.
 
-    def __init__(self, problems: tuple[DecodingProblem, ...]) -> None:
-        super().__init__("; ".join(str(problem) for problem in problems))
+    Its text also has the first unknown fields: a misspelled name often explains a missing field.
+    """
+
+    def __init__(self, problems: tuple[DecodingProblem, ...], unknown_fields: "tuple[UnknownField, ...]" = ()) -> None:
+        super().__init__("; ".join(str(each) for each in (*problems, *unknown_fields)))
         self.problems = problems
+        self.unknown_fields = unknown_fields
 
 
 class UnknownField(msgspec.Struct, frozen=True):
@@ -129,7 +133,7 @@ def convert_object(record_type: type[T], submitted: object) -> DecodedInput[T]:
     except msgspec.ValidationError as error:
         # Stops after the first problems: to search a large body for all of them would take seconds.
         problems = islice(_iter_problems(record_type, normalized, [], str(error)), MAX_REPORTED_PROBLEMS)
-        raise DecodingError(tuple(problems)) from None
+        raise DecodingError(tuple(problems), tuple(progress.unknown_fields[:MAX_HINTS])) from None
     return DecodedInput(value, tuple(progress.unknown_fields))
 
 
@@ -378,7 +382,7 @@ def _find_scalar_problem(value: object, max_text_chars: int) -> str:
         if len(value) > max_text_chars:
             return f"is {len(value)} characters long, more than the limit of {max_text_chars}"
     elif type(value) is int and not MIN_INTEGER <= value <= MAX_INTEGER:
-        return "the number is too large"
+        return f"the number is too large: write one from {MIN_INTEGER} to {MAX_INTEGER}"
     return ""
 
 
@@ -577,6 +581,8 @@ def _describe_conversion_error(message: str, value: object) -> str:
         return cut_echo(text[:1].lower() + text[1:])
     expected = " or ".join(TYPE_DESCRIPTIONS.get(name, name) for name in match[1].split(" | "))
     sentence = f"expected {expected}, got {TYPE_DESCRIPTIONS.get(match[2], match[2])}"
+    if "int" in match[1] and isinstance(value, float):
+        return f"expected {expected}, got {value!r}: write it without a decimal point and an exponent"
     if "int" in match[1] and isinstance(value, str) and _DURATION.match(value):
         return f"{sentence}; durations are whole numbers of nanoseconds (30s is 30000000000)"
     return sentence

@@ -5,6 +5,8 @@ from typing import Final
 
 NAME_REGEX: Final = "^[a-zA-Z0-9-]{1,128}$"
 """The pattern for names of namespaces, policies, roles, login methods and quotas, as error messages show it."""
+NAME_RULE_TEXT: Final = "use 1 to 128 letters, digits and dashes"
+"""The same rule in words."""
 NODE_POOL_NAME_REGEX: Final = "^[a-zA-Z0-9-_]{1,128}$"
 """The pattern for names of node pools, as error messages show it."""
 MAX_DESCRIPTION_CHARS: Final = 256

@@ -36,6 +36,8 @@ class MissingValue:
 
 
 MISSING: Final = MissingValue()
+MAX_LISTED_FIELDS: Final = 40
+"""Limit of the fields that the error for an unknown field lists; keeps it readable."""
 _EMPTY: Final[Mapping[str, object]] = {}
 
 
@@ -254,8 +256,11 @@ def _make_unknown_field_error(
     name = selector.parts[part]
     reason = f'{selector.path} at part {part}: couldn\'t find key: struct field with name "{name}" in {container}'
     suggestion = find_nearest_name(name, known)
+    names = sorted(known)
+    more = f" and {len(names) - MAX_LISTED_FIELDS} more" if len(names) > MAX_LISTED_FIELDS else ""
+    listed = f"; the fields are {', '.join(names[:MAX_LISTED_FIELDS])}{more}" if names else ""
     return errors.make_unknown_selector_error(
-        selector, part, reason + (f'; did you mean "{suggestion}"?' if suggestion else "")
+        selector, part, reason + (f'; did you mean "{suggestion}"?' if suggestion else listed)
     )
 
 

@@ -8,6 +8,7 @@ from typing import Final
 from wharf.cluster.api.replies.encoding import EMPTY_REPLY_BODY, ReplyBody
 from wharf.cluster.api.replies.sender import HttpReply, build_text_reply
 from wharf.cluster.api.routing.router import RouteMatch
+from wharf.contract.model.body_limits import cut_echo
 
 UI_PATH: Final = "/ui/"
 HTML_HEADER: Final = (b"content-type", b"text/html; charset=utf-8")
@@ -61,4 +62,4 @@ def build_unrouted_reply(path: str, match: RouteMatch, method: str, query: bytes
         return build_redirect(path + "/", method, query)
     if match.is_missing_id and path in MISSING_ID_REPLIES:
         return build_text_reply(*MISSING_ID_REPLIES[path])
-    return HttpReply(404, [], EMPTY_REPLY_BODY)
+    return build_text_reply(404, f"no API endpoint at {cut_echo(path)}; /v1/docs lists the endpoints")

@@ -9,11 +9,11 @@ from typing import Final
 
 from wharf.cluster.operations.explanations.idle_jobs import FAILED_CLIENT_STATUSES, describe_idle_state
 from wharf.cluster.operations.explanations.job_facts import JobFacts, SchedulerCacheFactory
+from wharf.cluster.operations.explanations.shortages import add_shortage
 from wharf.cluster.operations.explanations.text import (
     describe_deployment,
     describe_groups,
     describe_quota_shortage,
-    describe_shortage,
     format_allocation_count,
     format_time,
     is_delayed,
@@ -31,9 +31,11 @@ from wharf.cluster.state.tables import (
 )
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.allocations.task_event_messages import describe_last_failure
+from wharf.contract.model.deployments import Deployment
 from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger
 from wharf.contract.model.explanations import GroupExplanation, JobExplanation, WaitCondition, WaitReason
 from wharf.contract.model.jobs.groups import TaskGroup
+from wharf.contract.model.namespaces import DEFAULT_NAMESPACE
 from wharf.contract.model.nodes.node import NodeStatus
 from wharf.contract.model.refusal import not_found
 from wharf.contract.model.times import to_datetime
@@ -230,7 +232,27 @@ class JobExplainer:
         wait = describe_deployment(deployment)
         # An allocation that is not placed cannot be healthy: then the missing resources are the reason.
         if wait is not None and not (wait[0] is WaitReason.HEALTH and self._facts.blocked):
-            yield WaitCondition(waits_for=wait[0], text=wait[1], deployment_id=deployment.id)
+            remedy = self._suggest_command(wait[0], deployment)
+            text = f"{wait[1]}; {remedy}" if remedy else wait[1]
+            yield WaitCondition(waits_for=wait[0], text=text, deployment_id=deployment.id)
+
+    def _suggest_command(self, reason: WaitReason, deployment: Deployment) -> str:
+        """Return which command lets a job continue whose deployment waits for a user, or an empty text."""
+        job = self._facts.job
+        option = f" --namespace {job.namespace}" if job.namespace != DEFAULT_NAMESPACE else ""
+        if reason is WaitReason.RESUMPTION:
+            return f"resume it with `wharf deployment resume{option} {deployment.id[:8]}`"
+        if reason is WaitReason.PROMOTION:
+            return f"promote it with `wharf deployment promote{option} {deployment.id[:8]}`"
+        if reason is not WaitReason.CHANGE:
+            return ""
+        # Only a new version has a new deployment, and scaling makes one even if the count stays.
+        short = next((group for group in job.groups if self._facts.unplaced.get(group.name)), None)
+        if short is not None:
+            missing = format_allocation_count(sum(self._facts.unplaced.values()))
+            command = f"wharf job scale{option} {job.id} {short.name} {short.count}"
+            return f"{missing} missing: `{command}` starts a new deployment that places what is missing"
+        return f"correct the job and submit it with `wharf job run{option} FILE`"
 
     def _iter_drain_waits(self) -> Iterator[WaitCondition]:
         """Yield a wait condition if the job has allocations on draining nodes."""
@@ -309,30 +331,7 @@ class JobExplainer:
         report = report_capacity(
             self._facts.get_cache(), self._facts.snapshot, self._facts.job, group, self._facts.allocations
         )
-        desired = base.wanted
-        if self._facts.job.runs_on_every_node:
-            # If no node can run it, one allocation is missing nevertheless.
-            unplaced = report.unserved_nodes or int(not desired)
-            desired += unplaced
-        return GroupExplanation(
-            group=base.group,
-            wanted=desired,
-            running=base.running,
-            starting=base.starting,
-            unplaced=unplaced,
-            text=describe_shortage(
-                group,
-                max(1, unplaced),
-                report,
-                quota_name=waiting.quota_limit_reached,
-                is_all_or_nothing=self._facts.is_all_at_once,
-            ),
-            nodes=report.nodes,
-            fitting=report.fitting,
-            excluded=report.excluded,
-            exhausted=report.exhausted,
-            smallest_change=report.smallest_change,
-        )
+        return add_shortage(base, self._facts.job, group, report, quota_name=waiting.quota_limit_reached)
 
 
 def list_unexplained_jobs(snapshot: Replica) -> list[str]:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from wharf.cluster.operations.decision import DecisionContext
 from wharf.cluster.operations.evaluations import make_evaluation
+from wharf.cluster.operations.explanations.shortages import explain_plan
 from wharf.cluster.operations.jobs.admission import admit_job
 from wharf.cluster.operations.jobs.periodic import list_next_launches
 from wharf.cluster.operations.jobs.registration import inherit_server_fields
@@ -23,6 +24,7 @@ from wharf.cluster.state.overlay import OverlayReplica
 from wharf.cluster.state.tables import JOB_VERSIONS, JOBS
 from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger
+from wharf.contract.model.explanations import GroupExplanation
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.diff import annotate_job_diff, compare_jobs
 from wharf.contract.model.jobs.job import Job
@@ -39,6 +41,8 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
     annotations: PlanAnnotations | None = None
     """How many allocations of each group would be placed, stopped and updated."""
     failed_groups: dict[str, AllocMetric] | None = None  # By group, why allocations could not be placed.
+    explanations: dict[str, GroupExplanation] | None = None
+    """By group, the reasons in `failed_groups` in words, with what would help."""
     created_evaluations: tuple[Evaluation, ...] | None = None  # Evaluations that the scheduler would create.
     diff: JobDiff | None = None  # The difference to the stored job, if requested.
     next_launches: tuple[datetime.datetime, ...] = ()  # The next launches of a periodic job.
@@ -72,13 +76,16 @@ def dry_run_job(
     )
     if job.is_periodic or job.is_parameterized:  # Only its children have allocations.
         return replace(result, diff=annotate_job_diff(diff, None) if diff is not None else None)
-    plan = _plan_job(snapshot, job, stored, context, cache or SchedulerCache.from_snapshot(snapshot))
+    cache = cache or SchedulerCache.from_snapshot(snapshot)
+    plan = _plan_job(snapshot, job, stored, context, cache)
     assert plan.completed_evaluation is not None, "a plan that was not checked yet ends its evaluation"
     annotations = plan.completed_evaluation.plan_annotations
+    failed_groups = plan.completed_evaluation.failed_tg_allocs
     return replace(
         result,
         annotations=annotations,
-        failed_groups=plan.completed_evaluation.failed_tg_allocs,
+        failed_groups=failed_groups,
+        explanations=explain_plan(cache, snapshot, plan, failed_groups) if failed_groups else None,
         created_evaluations=_list_created_evaluations(plan) or None,
         diff=annotate_job_diff(diff, annotations) if diff is not None else None,
     )

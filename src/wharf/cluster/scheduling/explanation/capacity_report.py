@@ -3,7 +3,7 @@
 Computed from the current fleet. It places nothing.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -34,13 +34,21 @@ class CapacityReport(msgspec.Struct, frozen=True):
 
 
 def report_capacity(
-    cache: SchedulerCache, snapshot: Replica, job: Job, group: TaskGroup, allocations: Iterable[Allocation]
+    cache: SchedulerCache,
+    snapshot: Replica,
+    job: Job,
+    group: TaskGroup,
+    allocations: Iterable[Allocation],
+    *,
+    started: Sequence[Allocation] = (),
+    stopped: Sequence[Allocation] = (),
 ) -> CapacityReport:
     """Return which nodes could take one more allocation of the group, and why the others cannot.
 
-    `allocations` are all allocations of the job.
+    `allocations` are all allocations of the job. `started` and `stopped` are changes of a plan that the cache does not
+    contain.
     """
-    examined = ExaminedNodes(cache, snapshot, job, group, allocations)
+    examined = ExaminedNodes(cache, snapshot, job, group, allocations, started=started, stopped=stopped)
     return CapacityReport(
         nodes=int(examined.is_considered.sum()),
         fitting=int(examined.mask_fitting().sum()),

@@ -51,10 +51,20 @@ class ExaminedNodes:
     """All nodes, examined for one more allocation of a group."""
 
     def __init__(
-        self, cache: SchedulerCache, snapshot: Replica, job: Job, group: TaskGroup, allocations: Iterable[Allocation]
+        self,
+        cache: SchedulerCache,
+        snapshot: Replica,
+        job: Job,
+        group: TaskGroup,
+        allocations: Iterable[Allocation],
+        *,
+        started: Sequence[Allocation] = (),
+        stopped: Sequence[Allocation] = (),
     ) -> None:
         self._cache = cache
         self.fleet = cache.fleet
+        self._started = started
+        self._stopped = stopped
         self._snapshot = snapshot
         self.job = job
         self.group = group
@@ -106,7 +116,20 @@ class ExaminedNodes:
 
     def build_candidates(self, group: TaskGroup, rows: Ints) -> Candidates:
         """Return capacity and use of the nodes in these rows after one more allocation of this group."""
-        return Candidates(FleetDraft(self.fleet), rows, self.assigner, get_group_demand(group))
+        return Candidates(self._make_draft(), rows, self.assigner, get_group_demand(group))
+
+    def _make_draft(self) -> FleetDraft:
+        """Return the resources in use on each node, with the planned allocations and without those to be stopped."""
+        draft = FleetDraft(self.fleet)
+        for allocation in self._stopped:
+            row = self.fleet.row_by_node_id.get(allocation.node_id)
+            if row is not None and allocation.allocated_resources is not None:
+                draft.remove_allocation(row, allocation.allocated_resources)
+        for allocation in self._started:
+            row = self.fleet.row_by_node_id.get(allocation.node_id)
+            if row is not None and allocation.allocated_resources is not None:
+                draft.restore_allocation(row, allocation.allocated_resources)
+        return draft
 
     def _probe_exclusive_resources(self) -> None:
         """Try to assign ports, cores and devices on each node that has enough CPU, memory and disk.
@@ -114,7 +137,7 @@ class ExaminedNodes:
         Store what is missing first on a node in `missing_dimensions` of the candidates. At most `MAX_PROBED_NODES`
         nodes are tried.
         """
-        candidates, draft = self.candidates, FleetDraft(self.fleet)
+        candidates, draft = self.candidates, self._make_draft()
         random = SeededRandom(self.job.id, self._snapshot.index)
         for position in np.flatnonzero(candidates.has_capacity)[:MAX_PROBED_NODES]:
             row = int(self.rows[position])
@@ -188,7 +211,7 @@ class ExaminedNodes:
         Nodes beyond `MAX_PROBED_NODES` are not examined and have 0.
         """
         free: Ints = np.zeros(len(self.rows), dtype=np.int64)
-        draft = FleetDraft(self.fleet)
+        draft = self._make_draft()
         for position, row in enumerate(self.rows[:MAX_PROBED_NODES].tolist()):
             in_use = draft.get_exclusive_resources(row).cores
             free[position] = sum(core not in in_use for core in list_usable_cores(self.fleet.get_node(row)))

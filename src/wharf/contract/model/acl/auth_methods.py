@@ -9,7 +9,7 @@ import enum
 import msgspec
 
 from wharf.contract.model.acl.tokens import LifetimeLimits
-from wharf.contract.model.names import is_valid_name
+from wharf.contract.model.names import NAME_RULE_TEXT, is_valid_name
 from wharf.contract.model.record import Record
 from wharf.contract.model.times import format_duration
 
@@ -117,7 +117,7 @@ def list_auth_method_problems(method: AuthMethod, *, limits: LifetimeLimits) -> 
     """
     found = []
     if not is_valid_name(method.name):
-        found.append(f"invalid name '{method.name}'")
+        found.append(f"invalid name '{method.name}': {NAME_RULE_TEXT}")
     if method.type not in list(AuthMethodType):
         found.append(f"invalid type '{method.type}': must be OIDC or JWT")
     if method.token_locality not in list(TokenLocality):

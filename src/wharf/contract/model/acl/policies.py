@@ -1,6 +1,6 @@
 """Policies: named documents that grant or deny capabilities. `access` parses and evaluates their rules."""
 
-from wharf.contract.model.names import is_valid_name, list_description_problems
+from wharf.contract.model.names import NAME_RULE_TEXT, is_valid_name, list_description_problems
 from wharf.contract.model.record import Record
 
 ANONYMOUS_POLICY = "anonymous"
@@ -38,7 +38,7 @@ def list_policy_problems(policy: Policy) -> list[str]:
     """
     found = []
     if not is_valid_name(policy.name):
-        found.append(f"invalid name '{policy.name}'")
+        found.append(f"invalid name '{policy.name}': {NAME_RULE_TEXT}")
     found += list_description_problems(policy.description)
     if policy.job_acl is not None:
         found += _list_job_acl_problems(policy.job_acl)

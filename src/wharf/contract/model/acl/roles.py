@@ -1,6 +1,6 @@
 """Roles: named sets of policies that tokens carry."""
 
-from wharf.contract.model.names import is_valid_name, list_description_problems
+from wharf.contract.model.names import NAME_RULE_TEXT, is_valid_name, list_description_problems
 from wharf.contract.model.record import Record
 
 
@@ -29,7 +29,7 @@ def list_role_problems(role: Role) -> list[str]:
     """
     found = []
     if not is_valid_name(role.name):
-        found.append(f"invalid name '{role.name}'")
+        found.append(f"invalid name '{role.name}': {NAME_RULE_TEXT}")
     found += list_description_problems(role.description)
     if not role.policies:
         found.append("at least one policy should be specified")

@@ -70,7 +70,16 @@ def describe_last_failure(states: TaskStates) -> str:
     if (last := find_last_failure(states)) is None:
         return ""
     name, event = last
-    return f"{name}: {render_event_message(event) or event.type}"
+    return f"{name}: {describe_event(event) or event.type}"
+
+
+def describe_event(event: TaskEvent | TaskEventView) -> str:
+    """Return the message of a task event for users, with the cause if the kernel killed a task that ran out of memory.
+
+    `render_event_message` has the text of the API without the cause, as Nomad's clients expect it.
+    """
+    text = render_event_message(event)
+    return f"{text} (out of memory)" if (event.details or {}).get("oom_killed") == "true" else text
 
 
 def render_event_message(event: TaskEvent | TaskEventView) -> str:

@@ -7,6 +7,7 @@ import msgspec
 
 from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.evaluations import Evaluation
+from wharf.contract.model.explanations import GroupExplanation
 from wharf.contract.model.jobs.job import Job, JobSummary, VersionTag
 from wharf.contract.model.jobs.plan import JobDiff, PlanAnnotations
 from wharf.contract.model.record import Record
@@ -63,6 +64,8 @@ class JobPlanResponse(Record):
 
     annotations: PlanAnnotations | None = None  # The allocations that the plan would place, stop or update.
     failed_tg_allocs: dict[str, AllocMetric] | None = None  # By group name: why allocations could not be placed.
+    explanations: dict[str, GroupExplanation] | msgspec.UnsetType = msgspec.UNSET
+    """By group name: the same in words, with what would help. Only if allocations could not be placed."""
     job_modify_index: int = 0  # That of the stored job; 0 for a new job.
     created_evals: tuple[Evaluation, ...] | None = None
     diff: JobDiff | None = None  # The difference to the stored version, if requested.

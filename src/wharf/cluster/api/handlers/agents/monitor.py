@@ -51,7 +51,8 @@ class AgentMonitorActions:
         plain = _parse_flag(request.get_text("plain"), option="plain")
         _parse_flag(request.get_text("log_include_location"), option="log include location")
         if level not in LOG_LEVELS:
-            raise invalid_request(f"Unknown log level: {request.get_text('log_level')}")
+            unknown = cut_echo(request.get_text("log_level"))
+            raise invalid_request(f"Unknown log level: {unknown}; the levels are {', '.join(LOG_LEVELS)}")
         node_id = request.get_text("node_id")
         if node_id and not request.get_text("server_id"):
             return await self._stream_node_log(request, node_id, is_plain=plain)

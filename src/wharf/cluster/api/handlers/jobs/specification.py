@@ -121,6 +121,7 @@ class JobSpecificationActions:
         reply = JobPlanResponse(
             annotations=plan.annotations,
             failed_tg_allocs=plan.failed_groups,
+            explanations=plan.explanations or msgspec.UNSET,
             job_modify_index=plan.job_modify_index,
             created_evals=plan.created_evaluations,
             diff=plan.diff,

@@ -1,0 +1,46 @@
+"""What to do about refusals whose texts are those of Nomad's API, so that clients recognize them. Names no remedy twice."""
+
+import re
+from typing import Final
+
+import click
+
+_HINTS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
+    (
+        re.compile(r"No path to node$"),
+        "the node is down or out of contact: `wharf node status` shows it; try again when it is ready",
+    ),
+    (
+        re.compile(r"No path to region$"),
+        "no server knows a server of that region: `wharf operator api /v1/regions` lists the regions; leave out --region for "
+        "the region of the server",
+    ),
+    (
+        re.compile(r"can't promote terminal deployment$"),
+        "the deployment has ended, so that no canaries are left: `wharf deployment list` shows the deployments that "
+        "run, and `wharf job run` starts a new one",
+    ),
+    (re.compile(r"namespace not found$", re.IGNORECASE), "`wharf namespace list` lists all"),
+    (re.compile(r"ACL policy not found$"), "`wharf acl policy list` lists all"),
+    (
+        re.compile(r"(?:ACL bootstrap already done|Invalid bootstrap reset index) \(.*reset index: (?P<index>\d+)\)$"),
+        "to create a new first token, write the number {index} into the file acl-bootstrap-reset in the folder of the "
+        "setting data_dir, on the server that you call, and repeat the command",
+    ),
+)
+"""Texts of refusals, each with what the user can do."""
+_NAMELESS: Final = re.compile(r"(?:ACL policy|namespace|quota|node pool|policy) not found", re.IGNORECASE)
+"""Texts that do not contain the name that was not found."""
+
+
+def add_hint(text: str) -> str:
+    """Return the text of a refusal with the name that the user entered, if it lacks it, and with what to do."""
+    hint = next(
+        (hint.format(**found.groupdict()) for pattern, hint in _HINTS if (found := pattern.search(text)) is not None),
+        "",
+    )
+    context = click.get_current_context(silent=True)
+    name = context.params.get("name") if context is not None else None
+    if _NAMELESS.fullmatch(text) and isinstance(name, str) and name:
+        text = f"{text}: {name}"
+    return f"{text}; {hint}" if hint else text

@@ -1,0 +1,40 @@
+"""Texts of the reasons why nodes cannot take one more allocation of a group, one line for each reason."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wharf.contract.model.explanations import Exclusion, GroupExplanation, Shortage
+
+
+def format_shortage(dimension: str) -> str:
+    """Return a text for a resource that nodes lack. Dimensions of ports, devices and volumes are texts already."""
+    if dimension in ("cpu", "memory", "disk"):
+        return f"too little {dimension}"
+    return "too few cores" if dimension == "cores" else dimension
+
+
+def list_node_reasons(group: "GroupExplanation") -> list[str]:
+    """Return why nodes cannot take one more allocation of the group, one line for each reason."""
+    return [*map(_format_exclusion, group.excluded), *map(_format_node_shortage, group.exhausted)]
+
+
+def _format_exclusion(exclusion: "Exclusion") -> str:
+    return f"{count_nodes(exclusion.nodes)} excluded: {exclusion.rule}{_format_examples(exclusion.examples)}"
+
+
+def _format_node_shortage(shortage: "Shortage") -> str:
+    """Return how many nodes have too little of a resource, and the smallest missing amount."""
+    missing = f", at least {shortage.missing:,} {shortage.unit} missing" if shortage.missing else ""
+    nodes = count_nodes(shortage.nodes)
+    return f"{format_shortage(shortage.dimension)} on {nodes}{missing}{_format_examples(shortage.examples)}"
+
+
+def count_nodes(count: int) -> str:
+    """Return the count with the word "node" or "nodes"."""
+    return "1 node" if count == 1 else f"{count:,} nodes"
+
+
+def _format_examples(examples: "Sequence[str]") -> str:
+    return f" ({', '.join(examples)})" if examples else ""

@@ -1,0 +1,75 @@
+"""Large and unreadable files: refused early, with the line and the way out."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.terminal import WEB, open_terminal, write_file
+from wharf.cli.common.documents import LARGE_YAML_CHARS, MAX_COLLECTION_ITEMS
+from wharf.contract.model.body_limits import MAX_ITEMS
+
+ENTRIES = "".join(f"          KEY{at}: {'x' * 40}\n" for at in range(60_000))
+
+
+def run_file(capsys: pytest.CaptureFixture[str], file: str) -> tuple[str, float]:
+    with open_terminal(capsys) as terminal:
+        start = time.process_time()
+        result = terminal.run("job", "run", file)
+        assert result.code == 1
+        return result.err, time.process_time() - start
+
+
+def make_large_job() -> str:
+    return WEB.replace(
+        "{Name: main, Driver: mock, Resources: {CPU: 100, MemoryMB: 32}}",
+        f"Name: main\n        Driver: mock\n        Env:\n{ENTRIES}",
+    )
+
+
+def test_a_large_map_is_refused_while_it_is_parsed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = write_file(tmp_path, make_large_job())
+
+    error, cpu_s = run_file(capsys, file)
+
+    assert error.splitlines() == [
+        f"note: {file}: reading 3.6 MB of YAML takes seconds; JSON is faster",
+        f"wharf: {file}:11:11: a list or map may hold at most 5,000 items, and this one holds more: remove some, or "
+        "store them in a file that the task reads",
+    ]
+    assert cpu_s < 4.0
+
+
+def test_a_large_map_of_a_json_file_is_refused_without_parsing_all_positions(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    task = {"Name": "main", "Driver": "mock", "Env": {f"KEY{at}": "x" * 40 for at in range(60_000)}}
+    document = {"ID": "web", "TaskGroups": [{"Name": "api", "Tasks": [task]}]}
+    file = write_file(tmp_path, json.dumps(document), "job.json")
+
+    error, cpu_s = run_file(capsys, file)
+
+    assert error == f"wharf: {file}: TaskGroups[0].Tasks[0].Env: holds 60000 items, more than the limit of 5000\n"
+    assert cpu_s < 4.0
+
+
+def test_a_map_at_the_limit_of_servers_is_parsed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    text = WEB.replace("Driver: mock", f"Driver: mock, Meta: {{{', '.join(f'k{at}: v' for at in range(MAX_ITEMS))}}}")
+    with open_terminal(capsys) as terminal:
+        result = terminal.run("job", "validate", write_file(tmp_path, text))
+
+    assert MAX_COLLECTION_ITEMS == MAX_ITEMS
+    assert len(text) < LARGE_YAML_CHARS
+    assert (result.code, result.err) == (0, "")
+
+
+def test_a_control_character_is_reported_with_its_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = write_file(tmp_path, WEB.replace("Count: 2", "Count: 2\n    Meta: {a: x\x07y}"))
+
+    error, _ = run_file(capsys, file)
+
+    assert error == (
+        f"wharf: {file}:6:16: the control character #x0007 is not allowed in YAML: remove it, or write it in a quoted "
+        'text as "\\x07"\n'
+    )

@@ -1,0 +1,53 @@
+"""Why allocations are not placed: `job run`, `job plan` and `job status` show the reasons of `job explain`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.terminal import WEB, Terminal, open_terminal, write_file
+
+
+@pytest.fixture
+def terminal(capsys: pytest.CaptureFixture[str]) -> Iterator[Terminal]:
+    with open_terminal(capsys, nodes=2) as terminal:
+        yield terminal
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (WEB + "Datacenters: [zork]\n", "2 nodes excluded: datacenter dc1 is not in the job's list (node-1, node-2)"),
+        (WEB.replace("mock", "java"), "no node has the driver java; available: docker"),
+        (
+            WEB.replace("CPU: 100, MemoryMB: 32", "CPU: 900000, MemoryMB: 900000"),
+            "too little memory on 2 nodes, at least",
+        ),
+        (
+            WEB.replace("CPU: 100, MemoryMB: 32", "CPU: 900000, MemoryMB: 900000"),
+            "too little cpu on 2 nodes, at least",
+        ),
+    ],
+)
+def test_run_plan_status_and_explain_show_the_same_reasons(
+    terminal: Terminal, tmp_path: Path, text: str, expected: str
+) -> None:
+    file = write_file(tmp_path, text)
+
+    planned = terminal.run("job", "plan", file)
+    run = terminal.run("job", "run", file)
+    shown = [planned.out, run.out, *(terminal.run("job", word, "web").out for word in ("status", "explain"))]
+
+    assert (planned.code, run.code) == (1, 2)
+    assert [output for output in shown if expected not in output] == []
+
+
+def test_a_plan_that_fills_the_nodes_shows_what_is_missing_after_its_placements(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    text = WEB.replace("Count: 2", "Count: 3").replace("CPU: 100", "CPU: 3000")
+
+    planned = terminal.run("job", "plan", write_file(tmp_path, text))
+
+    assert "api: 1 not placed" in planned.out
+    assert "too little cpu on 2 nodes, at least" in planned.out
