@@ -211,7 +211,7 @@ class CoreNode:
         )  # fmt: skip
         self.run_events = RunEvents(self._manager, self._delete_when_stored)
         files = EndedAllocationFiles(self.allocations, folders)
-        handler = LocalAssignmentHandler(self._manager, self._journal, files, hooks)
+        handler = LocalAssignmentHandler(self._manager, self._journal, files, hooks, read_monotonic_s=world.monotonic_s)
         self._session = ServerSession(world, client, identity, handler, self._describe, log_name=node_profile.name)
 
     async def run(self) -> None:

@@ -77,6 +77,12 @@ class SimulatedDisk:
         self.size = self._durable_bytes = len(self._data)
         self._replace_count += 1
 
+    def read_end(self) -> bytes:
+        return b""
+
+    def write_end(self, data: bytes) -> None:
+        """Do nothing: the loss of power may lose any data that was not synced."""
+
     def save_damaged(self, data: bytes) -> None:
         """Do nothing: no part of the simulation reads damaged data."""
 

@@ -21,5 +21,5 @@ def remove_groups_below(folder: Path) -> None:
     """Remove the control groups of all nodes whose data is in a test's folder."""
     for pattern in NODES:
         for file in folder.glob(pattern):
-            with suppress(ValueError, KeyError):
+            with suppress(ValueError, KeyError, IsADirectoryError):
                 remove_groups_of(str(json.loads(file.read_text())["id"]))

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from wharf.agent.data_folder import get_store_folder
 from wharf.agent.engine import (
     build_command_engine,
     build_engine,
     describe_state_location,
-    get_store_folder,
     get_store_socket,
 )
 from wharf.agent.errors import CommandError

@@ -11,11 +11,15 @@ from pathlib import Path
 from typing import Final
 
 from wharf.agent.errors import CommandError
+from wharf.cluster.engines.settings import EngineKind
+from wharf.config.settings import AgentSettings
 
 LOCK_FILE: Final = "agent.lock"
 CONTROL_SOCKET: Final = "agent.sock"
 STORE_FOLDER: Final = "state"
 STORE_SOCKET: Final = "store.sock"
+VOLATILE_FOLDER: Final = "volatile"
+"""The folder of the log of engine `memory` while the agent runs."""
 SNAPSHOT_FOLDER: Final = "snapshots"
 TRANSFER_FOLDER_PREFIX: Final = "passing-"
 """Prefix of temporary folders for snapshots that are sent or received over HTTP."""
@@ -26,11 +30,55 @@ LOCK_TIMEOUT_S: Final = 2.0
 _LOCK_RETRY_INTERVAL_S: Final = 0.05
 
 
-class DataFolder:
-    """The data folder of one agent. Children inherit the lock, so it is free only when all of them have ended."""
+def get_state_folder(settings: AgentSettings) -> Path:
+    """Return the state folder of the node."""
+    return Path(settings.client.state_dir) if settings.client.state_dir else Path(settings.data_dir) / "node"
 
-    def __init__(self, path: Path) -> None:
+
+def get_allocation_folder(settings: AgentSettings) -> Path:
+    """Return the folder with the allocations of the node."""
+    return Path(settings.client.alloc_dir) if settings.client.alloc_dir else Path(settings.data_dir) / "alloc"
+
+
+def get_store_folder(settings: AgentSettings) -> Path:
+    """Return the folder of the log file. Engine `memory` has a folder of its own, which is deleted when the agent ends."""
+    is_volatile = settings.state.engine is EngineKind.MEMORY
+    return Path(settings.data_dir) / (VOLATILE_FOLDER if is_volatile else STORE_FOLDER)
+
+
+FOLDERS: Final = ("state", "node", "node/runs", "node/drivers", "node/read-only", "alloc", "logs", "snapshots")
+"""The names in a data folder that must be folders if they exist."""
+FILES: Final = (
+    "agent.lock",
+    "audit.log",
+    "cluster",
+    "keyring.key",
+    "nodes.json",
+    "server-id",
+    "state/log.db",
+    "state/log.lock",
+    "node/clusters.json",
+    "node/host_volumes.json",
+    "node/journal",
+    "node/journal.end",
+    "node/left",
+    "node/metadata.json",
+    "node/node.json",
+    "node/supervisor.lock",
+    "node/supervisor.log",
+)
+"""The names in a data folder that must not be folders."""
+
+
+class DataFolder:
+    """A folder of one agent. Children inherit the lock, so it is free only when all of them have ended."""
+
+    def __init__(self, path: Path, *, setting: str = "--data-dir", has_lock_file: bool = True) -> None:
+        """`setting` selects the folder, for error texts. Without a lock file, only the folder itself is locked."""
         self.path = path
+        self._noun = "data folder" if setting == "--data-dir" else "folder"
+        self._setting = setting
+        self._has_lock_file = has_lock_file
         self.lock_descriptor = -1
         self._folder_descriptor = -1
 
@@ -46,26 +94,51 @@ class DataFolder:
         Raises `CommandError` if the folder cannot be used or is still locked after `LOCK_TIMEOUT_S`.
         """
         self._create()
-        self._check_owner()
+        if self._setting == "--data-dir":
+            self._check_owner()
         try:
-            self.lock_descriptor = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if self._has_lock_file:
+                self.lock_descriptor = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._folder_descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise CommandError(_describe_error(self.path, error)) from error
-        self._folder_descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._close_descriptors()
+            raise CommandError(self._describe_error(error)) from error
         waited_s = 0.0
-        while not (_try_lock(self.lock_descriptor) and self._try_lock_folder()):
+        while not (self._try_lock_file() and self._try_lock_folder()):
             if waited_s >= LOCK_TIMEOUT_S:
-                owner = os.pread(self.lock_descriptor, 200, 0).decode("utf-8", "replace").strip() or "another process"
+                owner = self._read_owner()
                 self._close_descriptors()
                 raise CommandError(
-                    f"the data folder {self.path} is in use by {owner}: stop that one, or choose another folder with "
-                    "--data-dir"
+                    f"the {self._noun} {self.path} is in use by {owner}: stop that one, or choose another folder with "
+                    f"{self._setting}"
                 )
             threading.Event().wait(_LOCK_RETRY_INTERVAL_S)
             waited_s += _LOCK_RETRY_INTERVAL_S
+        if not self._has_lock_file:
+            return
         with contextlib.suppress(OSError):  # On a full disk the lock works, but does not name its owner.
             os.ftruncate(self.lock_descriptor, 0)
             os.pwrite(self.lock_descriptor, owner.encode(), 0)
+
+    def check_names(self) -> None:
+        """Raise `CommandError` if a file of the data folder is a folder, or the other way round."""
+        for name in FOLDERS:
+            if (path := self.path / name).exists() and not path.is_dir():
+                raise CommandError(f"{path} is not a folder: move it away; it must be a folder of this agent")
+        for name in FILES:
+            if (path := self.path / name).is_dir():
+                raise CommandError(
+                    f"{path} is a folder: move it away, and restore the file from a copy if you have one"
+                )
+
+    def _read_owner(self) -> str:
+        """Return how the owner of the lock describes itself."""
+        text = os.pread(self.lock_descriptor, 200, 0).decode("utf-8", "replace").strip() if self._has_lock_file else ""
+        return text or "another process"
+
+    def _try_lock_file(self) -> bool:
+        """Lock the lock file, if there is one, without waiting. Return `False` if another process holds the lock."""
+        return not self._has_lock_file or _try_lock(self.lock_descriptor)
 
     def empty(self) -> None:
         """Delete everything in the folder except the lock file."""
@@ -86,7 +159,7 @@ class DataFolder:
         """Unlock the folder."""
         if self.lock_descriptor >= 0:
             os.ftruncate(self.lock_descriptor, 0)
-            self._close_descriptors()
+        self._close_descriptors()
 
     def _close_descriptors(self) -> None:
         """Close the descriptors of the locks, which releases them unless a child still has them open."""
@@ -110,9 +183,9 @@ class DataFolder:
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except FileExistsError as error:
-            raise CommandError(f"{self.path} is a file: choose a folder with --data-dir") from error
+            raise CommandError(f"{self.path} is a file: choose a folder with {self._setting}") from error
         except OSError as error:
-            raise CommandError(_describe_error(self.path, error)) from error
+            raise CommandError(self._describe_error(error)) from error
 
     def _check_owner(self) -> None:
         """Raise `CommandError` if the folder belongs to another user."""
@@ -127,6 +200,17 @@ class DataFolder:
             "--data-dir"
         )
 
+    def _describe_error(self, error: OSError) -> str:
+        """Return why the folder cannot be used and what to do."""
+        path, setting = self.path, self._setting
+        if error.errno in (errno.EACCES, errno.EPERM):
+            return f"not allowed to write in {path}: change its owner or mode, or choose another folder with {setting}"
+        if error.errno == errno.EROFS:
+            return f"{path} is on a file system for reading only: choose another folder with {setting}"
+        if error.errno == errno.ENOSPC:
+            return f"the disk of {path} is full: make room, or choose another folder with {setting}"
+        return f"the {self._noun} {path} cannot be used ({error.strerror}): choose another with {setting}"
+
 
 def _try_lock(descriptor: int) -> bool:
     """Lock an open file without waiting. Return `False` if another process holds the lock. Raises OSError."""
@@ -135,14 +219,3 @@ def _try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _describe_error(path: Path, error: OSError) -> str:
-    """Return why the folder cannot be used and what to do."""
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return f"not allowed to write in {path}: change its owner or mode, or choose another folder with --data-dir"
-    if error.errno == errno.EROFS:
-        return f"{path} is on a file system for reading only: choose another folder with --data-dir"
-    if error.errno == errno.ENOSPC:
-        return f"the disk of {path} is full: make room, or choose another folder with --data-dir"
-    return f"the data folder {path} cannot be used ({error.strerror}): choose another with --data-dir"

@@ -2,22 +2,14 @@
 
 from pathlib import Path
 
-from wharf.agent.data_folder import STORE_FOLDER, STORE_SOCKET
-from wharf.agent.errors import CommandError
+from wharf.agent.cluster_marker import refuse_lost_log
+from wharf.agent.data_folder import STORE_SOCKET, get_store_folder
+from wharf.agent.errors import CommandError, StartupError
 from wharf.cluster.engines.port import LogEngine
 from wharf.cluster.engines.settings import EngineKind, EtcdStateSettings
 from wharf.config.settings import AgentSettings
 from wharf.world import World
 from wharf.world.unix_sockets import is_listening
-
-VOLATILE_FOLDER = "volatile"
-"""The folder of the log of engine `memory` while the agent runs."""
-
-
-def get_store_folder(settings: AgentSettings) -> Path:
-    """Return the folder of the log file. Engine `memory` has a folder of its own, which is deleted when the agent ends."""
-    is_volatile = settings.state.engine is EngineKind.MEMORY
-    return Path(settings.data_dir) / (VOLATILE_FOLDER if is_volatile else STORE_FOLDER)
 
 
 def get_store_socket(settings: AgentSettings) -> Path:
@@ -52,6 +44,11 @@ def build_command_engine(settings: AgentSettings, world: World, *, can_create: b
         raise CommandError("the state is in the memory of an agent, and none runs here: start it, or check --config")
     if not can_create and not Path(settings.data_dir).is_dir():
         raise CommandError(f"there is no data folder {settings.data_dir}: name the agent's with --data-dir or --config")
+    if not can_create:
+        try:
+            refuse_lost_log(settings)
+        except StartupError as error:
+            raise CommandError(str(error)) from error
     from wharf.cluster.engines.sqlite.engine import SqliteEngine
 
     return SqliteEngine(world, get_store_folder(settings))

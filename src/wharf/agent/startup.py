@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from wharf import __version__
-from wharf.agent.data_folder import LOCK_FILE, STORE_FOLDER, DataFolder
+from wharf.agent.data_folder import LOCK_FILE, STORE_FOLDER, DataFolder, get_allocation_folder, get_state_folder
 from wharf.agent.errors import CommandError
 from wharf.agent.logs.setup import ProcessLogging, build_log_configuration
 from wharf.agent.snapshots import schedule
@@ -125,6 +125,7 @@ class AgentProcess:
         )
         self._started_s = self._world.monotonic_s()
         self._folder = DataFolder(Path(self.settings.data_dir))
+        self._node_folders: list[DataFolder] = []
         self._logs = ProcessLogging("agent")
         self._listening: socket.socket | None = None
         self._index_descriptor = -1
@@ -143,7 +144,8 @@ class AgentProcess:
             try:
                 return self._run_in_folder()
             finally:
-                self._folder.release()
+                for folder in (*self._node_folders, self._folder):
+                    folder.release()
         finally:
             if self._listening is not None:
                 self._listening.close()
@@ -155,6 +157,8 @@ class AgentProcess:
         if self._is_fresh:
             require_no_running_tasks(self.settings)
             self._folder.empty()
+        self._folder.check_names()
+        self._lock_node_folders()
         try:
             self._logs.apply(build_log_configuration(self.settings))
         except OSError as error:
@@ -171,6 +175,21 @@ class AgentProcess:
             finally:
                 self._remove_sockets()
                 self._logs.close()
+
+    def _lock_node_folders(self) -> None:
+        """Lock the folders of the node, which can be outside of the data folder. Raises `CommandError`."""
+        settings = self.settings
+        if not settings.client.enabled:
+            return
+        state, allocations = get_state_folder(settings), get_allocation_folder(settings)
+        locked = [self._folder.path]
+        for path, setting in ((state, "client.state_dir"), (allocations, "client.alloc_dir")):
+            if any(path.exists() and path.samefile(other) for other in locked):
+                continue
+            folder = DataFolder(path, setting=setting, has_lock_file=path == state)
+            folder.acquire(owner=self._describe_owner())
+            self._node_folders.append(folder)
+            locked.append(path)
 
     def _remove_sockets(self) -> None:
         """Delete the sockets of processes that were killed. Other processes delete theirs when they end."""
@@ -198,6 +217,8 @@ class AgentProcess:
         """
         role = part.partition("-")[0]
         descriptors = [*self._folder.inherited_descriptors]
+        for folder in self._node_folders:
+            descriptors += folder.inherited_descriptors
         listening = -1
         if role == "api":
             assert self._listening is not None
@@ -290,7 +311,7 @@ class AgentProcess:
 
 def require_no_running_tasks(settings: AgentSettings) -> None:
     """Raise `CommandError` if tasks run in the data folder. Emptying it would leave them without a supervisor."""
-    state = Path(settings.client.state_dir or Path(settings.data_dir) / "node")
+    state = get_state_folder(settings)
     if has_running_supervisor(state):
         raise CommandError(
             f"tasks of an earlier run still run in {settings.data_dir}: start once without --reset-data and stop them, "

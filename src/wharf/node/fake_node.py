@@ -8,6 +8,7 @@ receives anything, beginning `go_silent_after` (default 1 s) after the start of 
 """
 
 import asyncio
+from collections.abc import Container, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final
 
@@ -182,6 +183,20 @@ class FakeNode:
     def drop_allocation(self, allocation_id: str) -> None:
         """Delete the allocation and cancel its timers. Raises `KeyError` if it is unknown."""
         self._cancel_timers(self._allocations.pop(allocation_id))
+
+    def list_held(self) -> list[str]:
+        """Return nothing: fake nodes forget their allocations when they end."""
+        return []
+
+    def confirm_allocation(self, allocation_id: str) -> None:
+        """Do nothing: no allocation is held."""
+
+    def end_allocations(self, assignments: Sequence[messages.Assignment]) -> None:
+        """Do nothing: no allocation is held."""
+
+    def list_droppable(self, _cluster_id: str, known: Container[str]) -> list[str]:
+        """Return the ids of the allocations that servers do not know."""
+        return [id for id in self.list_allocations() if id not in known]
 
     def apply_assignment(self, assignment: messages.Assignment) -> None:
         """Start, update or stop the simulated allocation as the assignment requires.

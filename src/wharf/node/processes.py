@@ -147,6 +147,15 @@ def read_environment(pid: int) -> list[bytes]:
         return []
 
 
+def read_arguments(pid: int) -> list[str]:
+    """Return the command line of a process; empty if it cannot be read."""
+    try:
+        data = (PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return []
+    return [os.fsdecode(word) for word in data.split(b"\0")]
+
+
 def has_arguments(pid: int, *arguments: str) -> bool:
     """Return whether the command line of the process begins with these arguments."""
     prefix = b"\0".join(os.fsencode(argument) for argument in arguments) + b"\0"
@@ -154,19 +163,6 @@ def has_arguments(pid: int, *arguments: str) -> bool:
         return (PROC / str(pid) / "cmdline").read_bytes().startswith(prefix)
     except OSError:
         return False
-
-
-def read_arguments(pid: int) -> list[str]:
-    """Return the command line of the process; empty if it does not exist."""
-    try:
-        return [os.fsdecode(argument) for argument in (PROC / str(pid) / "cmdline").read_bytes().split(b"\0")]
-    except OSError:
-        return []
-
-
-def find_processes_by_arguments(*arguments: str) -> list[int]:
-    """Return the ids of all processes whose command line begins with these arguments."""
-    return [pid for pid in list_pids() if has_arguments(pid, *arguments)]
 
 
 def list_cgroups(pid: int, run: str) -> list[Path]:

@@ -70,6 +70,39 @@ def test_supervisor_task_and_network_of_a_deleted_data_folder_are_found(
     assert "1 task supervisor, 1 task, 1 network" == found.describe()
 
 
+def test_what_uses_a_folder_that_was_moved_away_is_found(supervisor: SupervisorProcess, tmp_path: Path) -> None:
+    task = start_task(supervisor)
+    supervisor.folder.rename(tmp_path / "moved")
+
+    found = scan(supervisor, tmp_path)
+
+    assert (1, frozenset({supervisor.node})) == (len(found.supervisors), found.node_ids)
+    assert scan_machine("new-node", lambda _: False, tmp_path).has_absent_folder
+    assert find_process(task) in {process for process, _ in found.processes}
+
+
+def test_what_uses_a_folder_whose_path_leads_to_another_folder_is_found(
+    supervisor: SupervisorProcess, tmp_path: Path
+) -> None:
+    """The same is found after a lazy unmount, which leaves the empty folder below."""
+    start_task(supervisor)
+    supervisor.folder.rename(tmp_path / "unmounted")
+    supervisor.folder.mkdir()
+
+    found = scan(supervisor, tmp_path)
+
+    assert (1, 2) == (len(found.supervisors), len(found.processes))
+
+
+def test_a_folder_that_comes_back_is_not_found(supervisor: SupervisorProcess, tmp_path: Path) -> None:
+    start_task(supervisor)
+    supervisor.folder.rename(tmp_path / "moved")
+    first = scan(supervisor, tmp_path)
+    (tmp_path / "moved").rename(supervisor.folder)
+
+    assert "" == first.keep_common(scan(supervisor, tmp_path)).describe()
+
+
 class NoContainers:
     async def list_lost_containers(self) -> frozenset[str]:
         return frozenset()

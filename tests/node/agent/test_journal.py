@@ -159,7 +159,7 @@ def test_a_truncated_last_entry_is_ignored(tmp_path: Path, cut_bytes: int) -> No
     path = tmp_path / "journal"
     os.truncate(path, path.stat().st_size - cut_bytes)
 
-    reopened = NodeJournal(DiskJournalFile(path), BOOT_ID)
+    reopened = NodeJournal(DiskJournalFile(path), OTHER_BOOT_ID)
     assert (list(reopened.load()), reopened.damage_text) == (["a1"], "")
     assert not path.with_suffix(".damaged").exists()
     reopened.append_entry(make_assignment("a3"))
@@ -309,3 +309,86 @@ def test_a_read_only_disk_is_reported_and_stored_entries_are_restored(small: Sma
     assert reopened.retry_write() is True
     reopened.close()
     assert list(NodeJournal(DiskJournalFile(small.folder / "journal"), BOOT_ID).load()) == ["a1", "a2"]
+
+
+def read_damage_text(folder: Path, boot: str = BOOT_ID) -> str:
+    journal = open_journal(folder, boot)
+    journal.close()
+    return journal.damage_text
+
+
+def write_several_entries(folder: Path) -> Path:
+    journal = open_journal(folder)
+    for step in (TaskStep.PREPARING, TaskStep.STARTING, TaskStep.RUNNING, TaskStep.DEAD):
+        journal.append_entry(make_assignment("a1"))
+        journal.append_entry(make_progress("a1", step))
+    journal.close()
+    return folder / "journal"
+
+
+def test_a_journal_that_lost_complete_entries_at_its_end_is_noticed(tmp_path: Path) -> None:
+    file = write_several_entries(tmp_path)
+    data = file.read_bytes()
+    entry_start = data.rindex(b"WJ1\n")
+    file.write_bytes(data[:entry_start])
+
+    assert f"{len(data) - entry_start} bytes at the end of the node's journal are missing" == read_damage_text(tmp_path)
+    assert "" == read_damage_text(tmp_path)
+
+
+def test_a_missing_journal_is_noticed(tmp_path: Path) -> None:
+    write_several_entries(tmp_path).unlink()
+
+    assert "the node's journal is missing, or its beginning is" == read_damage_text(tmp_path)
+
+
+def test_an_older_copy_of_the_journal_is_noticed(tmp_path: Path) -> None:
+    older = write_several_entries(tmp_path).read_bytes()
+    open_journal(tmp_path).close()
+    (tmp_path / "journal").write_bytes(older)
+
+    assert "the node's journal is an older copy" == read_damage_text(tmp_path)
+
+
+def test_the_first_start_and_each_later_start_of_an_undamaged_journal_report_nothing(tmp_path: Path) -> None:
+    assert ["", "", ""] == [read_damage_text(tmp_path), read_damage_text(tmp_path), read_damage_text(tmp_path)]
+
+
+def test_entries_that_a_power_cut_lost_before_they_were_synced_are_no_damage(tmp_path: Path) -> None:
+    file = write_several_entries(tmp_path)
+    data = file.read_bytes()
+    file.write_bytes(data[: data.rindex(b"WJ1\n")])
+
+    assert "" == read_damage_text(tmp_path, OTHER_BOOT_ID)
+
+
+def test_synced_entries_that_are_missing_after_a_restart_of_the_machine_are_noticed(tmp_path: Path) -> None:
+    async def write() -> None:
+        journal = open_journal(tmp_path)
+        journal.append_entry(make_assignment("a1"))
+        await journal.wait_until_synced()
+        journal.close()
+
+    asyncio.run(write())
+    file = tmp_path / "journal"
+    data = file.read_bytes()
+    file.write_bytes(data[: data.rindex(b"WJ1\n")])
+
+    assert "are missing" in read_damage_text(tmp_path, OTHER_BOOT_ID)
+
+
+@pytest.mark.parametrize("content", [b"", b"WJ1", b"\0" * 100])
+def test_a_damaged_description_of_the_end_is_written_again(tmp_path: Path, content: bytes) -> None:
+    write_several_entries(tmp_path)
+    (tmp_path / "journal.end").write_bytes(content)
+
+    assert "" == read_damage_text(tmp_path)
+    assert (tmp_path / "journal.end").read_bytes() != content
+
+
+def test_an_entry_that_a_killed_agent_wrote_partly_is_no_damage(tmp_path: Path) -> None:
+    file = write_several_entries(tmp_path)
+    with file.open("ab") as journal:
+        journal.write(b"WJ1\n\0\0\0\x80")
+
+    assert "" == read_damage_text(tmp_path)

@@ -29,6 +29,18 @@ class FakeAllocations:
     def find_assignment_index(self, allocation_id: str) -> int | None:
         return 1 if allocation_id in self.updates else None
 
+    def list_droppable(self, _cluster_id: str, known: object) -> list[str]:
+        raise AssertionError(f"no assignments are applied: {known}")
+
+    def list_held(self) -> list[str]:
+        return []
+
+    def confirm_allocation(self, allocation_id: str) -> None:
+        raise AssertionError(f"nothing is held: {allocation_id}")
+
+    def end_allocations(self, assignment: object) -> None:
+        raise AssertionError(f"nothing is held: {assignment}")
+
     def is_end_acknowledged(self, allocation_id: str) -> bool:
         return allocation_id in self.acknowledged
 

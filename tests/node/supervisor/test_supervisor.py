@@ -3,9 +3,10 @@
 import os
 import resource
 import select
+import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -272,6 +273,58 @@ def test_a_program_survives_killed_supervisor_and_shim(supervisor: SupervisorPro
     may_end.touch()
     assert supervisor.wait_ended("lonely") == RunEnded("lonely", -1, is_known=False)
     assert supervisor.output("lonely") == "before\nafter\n"
+
+
+def _empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def _flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    file.write_bytes(data)
+
+
+def _replace_by_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("names", "damage"),
+    [
+        *[(("order",), damage) for damage in (_empty, Path.unlink)],
+        *[(("order", "order.copy"), damage) for damage in (_empty, _flip, _replace_by_folder, Path.unlink)],
+        *[(("pid",), damage) for damage in (_empty, _flip, _replace_by_folder, Path.unlink)],
+        (("out", "news"), Path.unlink),
+    ],
+)
+def test_a_program_survives_damaged_files_of_its_run(
+    supervisor: SupervisorProcess, names: tuple[str, ...], damage: Callable[[Path], None]
+) -> None:
+    supervisor.start_script("hurt", "echo before; until [ -e go ]; do sleep 0.05; done; exit 7")
+    pid = supervisor.wait_begun("hurt")
+    supervisor.read_shim_pid("hurt")
+    supervisor.kill()
+    for name in names:
+        damage(supervisor.folder / RUNS_FOLDER / "hurt" / name)
+
+    supervisor.launch()
+    assert supervisor.wait_begun("hurt") in (pid, 0)
+    (supervisor.folder / "go").touch()
+    assert supervisor.wait_ended("hurt") == RunEnded("hurt", 7)
+
+
+def test_the_shim_of_a_run_whose_folder_is_deleted_ends(supervisor: SupervisorProcess) -> None:
+    supervisor.start("lost", ("/bin/sleep", "1000"))
+    supervisor.wait_begun("lost")
+    shim = supervisor.read_shim_pid("lost")
+    supervisor.kill()
+    shutil.rmtree(supervisor.folder / RUNS_FOLDER / "lost")
+
+    supervisor.launch()
+
+    wait_until(lambda: not is_alive(shim), what="the shim has ended")
 
 
 def test_a_reconnected_agent_receives_missed_ends(supervisor: SupervisorProcess) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from wharf.agent.access_control import build_secrets_settings, open_keyring
+from wharf.agent.cluster_marker import mark_cluster, refuse_empty_log
 from wharf.agent.engine import describe_state_location
 from wharf.agent.errors import StartupError
 from wharf.agent.forked_worker import ForkedWorker
@@ -154,6 +155,8 @@ async def _run_brain(
     node of this agent need no leader.
     """
     await server.follower.loaded_event.wait()
+    if not server.bootstrap.is_bootstrapped():
+        refuse_empty_log(context.order.settings)
     open_keyring(context, server)
     is_ready = asyncio.Event()
 
@@ -166,6 +169,7 @@ async def _run_brain(
 
     try:
         await _bootstrap(server, report_ready)
+        mark_cluster(context.order.settings)
         await _join(election, report_ready)
         await report_ready()
         await brain.run()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from wharf.agent.data_folder import get_allocation_folder, get_state_folder
 from wharf.agent.errors import StartupError
 from wharf.agent.identity import get_agent_name
 from wharf.agent.logs.following import AgentLogReader
@@ -28,6 +29,7 @@ from wharf.node.fake_node import FakeMachine
 from wharf.node.fake_transport import FakeNodeTransport
 from wharf.node.settings import NodeLocation
 from wharf.world import World
+from wharf.world.stored_json import DamagedFile
 from wharf.world.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
@@ -60,7 +62,9 @@ async def run(context: ProcessContext) -> None:
     client = AsyncClient(context.world, transports, retry_policy=NO_RETRIES)  # The node agent retries by itself.
     data_folder = Path(context.order.data_folder)
     try:
-        node = _build_node_agent(context, client, data_folder, sockets, dialers)
+        node = _build_node_agent(context, client, sockets, dialers)
+    except DamagedFile as error:
+        raise StartupError(str(error)) from error
     except OSError as error:
         raise StartupError(f"the node's folder {error.filename} cannot be used: {error.strerror}") from error
     details = {"drivers": ", ".join(await node.list_working_drivers())}
@@ -114,7 +118,6 @@ async def run(context: ProcessContext) -> None:
 def _build_node_agent(
     context: ProcessContext,
     client: AsyncClient,
-    data_folder: Path,
     sockets: Sequence[SocketRelay],
     dialers: Sequence[Dialer],
 ) -> NodeAgent:
@@ -124,8 +127,8 @@ def _build_node_agent(
         name=get_agent_name(settings),
         datacenter=settings.datacenter,
         region=settings.region,
-        state_folder=Path(settings.client.state_dir) if settings.client.state_dir else data_folder / "node",
-        allocation_folder=Path(settings.client.alloc_dir) if settings.client.alloc_dir else data_folder / "alloc",
+        state_folder=get_state_folder(settings),
+        allocation_folder=get_allocation_folder(settings),
         http_address=_find_http_address(context),
     )
     location.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -157,7 +160,10 @@ def _build_fake_fleet(
     count = settings.client.fake_nodes
     if not count:
         return None
-    identities = load_or_create_fake_node_identities(world, data_folder / FAKE_NODE_IDENTITIES_FILE, count)
+    try:
+        identities = load_or_create_fake_node_identities(world, data_folder / FAKE_NODE_IDENTITIES_FILE, count)
+    except DamagedFile as error:
+        raise StartupError(str(error)) from error
     machines = [
         FakeMachine(
             name=f"{get_agent_name(settings)}-{number}",

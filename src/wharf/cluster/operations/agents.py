@@ -12,7 +12,7 @@ from wharf.cluster.operations.decision import Decision, WriteBuilder
 from wharf.cluster.state import Replica
 from wharf.cluster.state.formats import get_active_format
 from wharf.cluster.state.tables import CLUSTER_FORMAT, KNOWN_SERVERS, LEADER, MEMBERS
-from wharf.contract.model.cluster import KnownServer, Member, RecordFormat
+from wharf.contract.model.cluster import KnownServer, Member
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 from wharf.contract.model.refusal import Refusal, RefusalCode, not_found
 from wharf.contract.model.times import HOUR
@@ -163,7 +163,7 @@ def upgrade_record_format(snapshot: Replica) -> Write | None:
         snapshot.build_record_condition(CLUSTER_FORMAT, stored),
         *(snapshot.build_record_condition(MEMBERS, member) for member in members),
     ]
-    upgraded_format = RecordFormat(version=readable, create_index=stored.create_index)
+    upgraded_format = msgspec.structs.replace(stored, version=readable)
     return Write(
         "format-raised", Cause(CauseKind.TIMER, "format"), [CLUSTER_FORMAT.build_put(upgraded_format)], conditions
     )

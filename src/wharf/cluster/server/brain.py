@@ -191,6 +191,7 @@ class Brain:
         while leadership.is_held():
             try:
                 await self._bootstrap.bootstrap()
+                await self._bootstrap.add_cluster_id()
                 break
             except Refusal as refusal:
                 log.warning("cluster bootstrap failed, will retry reason=%s", refusal.text)

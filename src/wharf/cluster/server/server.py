@@ -72,7 +72,7 @@ class Server:
         self.writer = Writer(world, engine, self.follower)
         self.heartbeats = HeartbeatForwarder(world, lambda: self.leader)
         """Passes heartbeats of nodes to the leader."""
-        self.bootstrap = ClusterBootstrap(self.follower, self.writer, scheduler=scheduler)
+        self.bootstrap = ClusterBootstrap(self.follower, self.writer, scheduler=scheduler, new_id=world.new_id)
         self.events: EventFeed | None = None
         """The source of event streams; `None` if this process serves none. Set by the wiring."""
         self.local_channels = LocalNodeChannels()

@@ -108,6 +108,8 @@ class RecordFormat(Record):
     """The version of the schemas of all records. It is raised only when every server can read the new version."""
 
     version: int
+    cluster_id: str = ""
+    """A random id of the cluster, by which nodes notice that their servers have lost all data; empty: not known yet."""
     create_index: int = 0
     modify_index: int = 0
 
@@ -150,7 +152,7 @@ FIRST_FORMAT = 1
 
 
 def list_bootstrap_records(
-    configuration: SchedulerConfiguration | None = None, *, cluster_format: int = FIRST_FORMAT
+    configuration: SchedulerConfiguration | None = None, *, cluster_format: int = FIRST_FORMAT, cluster_id: str = ""
 ) -> list[msgspec.Struct]:
     """Return the records of the first batch of a new cluster.
 
@@ -165,7 +167,7 @@ def list_bootstrap_records(
     return [
         *(msgspec.structs.replace(record, hash=hash_content(record)) for record in named),
         configuration if configuration is not None else make_default_scheduler_configuration(),
-        RecordFormat(version=cluster_format),
+        RecordFormat(version=cluster_format, cluster_id=cluster_id),
     ]
 
 

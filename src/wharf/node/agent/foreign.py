@@ -2,10 +2,14 @@
 
 Decision record 0076 says what counts as left, and when it is ended. The processes of other agents on this machine are never
 touched: their folders exist.
+
+A folder is lost if it was deleted, or if its path leads to nothing or to another folder: it was moved away, or its disk was
+unmounted while processes still use it.
 """
 
 import asyncio
 import contextlib
+import enum
 import logging
 import os
 from collections.abc import Callable, Collection
@@ -26,10 +30,22 @@ log = logging.getLogger(__name__)
 SCAN_INTERVAL_S: Final = 60.0
 CONFIRMATION_DELAY_S: Final = 2.0
 """Delay before the second scan. Only what two scans find counts: a folder can be deleted shortly before its processes end."""
+ABSENCE_CONFIRMATION_DELAY_S: Final = 30.0
+"""Delay before the second scan if a folder was not deleted but is missing. Its disk may be mounted again soon: task supervisors
+wait 20 s for that."""
 SUPERVISOR_MODULE: Final = b"wharf.node.supervisor"
 DELETED_SUFFIX: Final = " (deleted)"
 CGROUP_PARENT: Final = "/wharf/"
 _MARK_PREFIX: Final = os.fsencode(f"{RUN_MARK_VARIABLE}=")
+
+
+class FolderLoss(enum.Enum):
+    """What has happened to a folder that a process uses."""
+
+    NONE = enum.auto()  # It exists, or that cannot be known.
+    DELETED = enum.auto()
+    ABSENT = enum.auto()
+    """Its path leads to nothing or to another folder. It may come back."""
 
 
 class ForeignRemains(NamedTuple):
@@ -43,6 +59,8 @@ class ForeignRemains(NamedTuple):
     networks: frozenset[str] = frozenset()
     """The ids of allocations that have a network of a lost node."""
     containers: frozenset[str] = frozenset()
+    has_absent_folder: bool = False
+    """Whether a folder is only missing at its path, so that it may come back."""
 
     def keep_common(self, other: "ForeignRemains") -> "ForeignRemains":
         """Return what both scans have found."""
@@ -52,6 +70,7 @@ class ForeignRemains(NamedTuple):
             self.node_ids & other.node_ids,
             self.networks & other.networks,
             self.containers & other.containers,
+            other.has_absent_folder,
         )
 
     def describe(self) -> str:
@@ -106,7 +125,7 @@ class ForeignSearch:
         while True:
             found = await self._scan()
             if found.describe():
-                await asyncio.sleep(CONFIRMATION_DELAY_S)
+                await asyncio.sleep(ABSENCE_CONFIRMATION_DELAY_S if found.has_absent_folder else CONFIRMATION_DELAY_S)
                 found = found.keep_common(await self._scan())
             await self.handle(found)
             await asyncio.sleep(SCAN_INTERVAL_S)
@@ -149,13 +168,16 @@ def scan_machine(node_id: str, is_current_run: Callable[[str], bool], network_ro
     living_ids: set[str] = {node_id}
     lost_runs: set[str] = set()
     marked: list[tuple[Process, str]] = []
+    losses: set[FolderLoss] = set()
     for pid in list_pids():
         process, words = find_process(pid), _read_arguments(pid)
         if process is None:
             continue
         if SUPERVISOR_MODULE in words and len(words) > words.index(SUPERVISOR_MODULE) + 2:
             owner = os.fsdecode(words[words.index(SUPERVISOR_MODULE) + 2])
-            if _has_deleted_lock(pid):
+            loss = _find_lock_loss(pid, os.fsdecode(words[words.index(SUPERVISOR_MODULE) + 1]))
+            if loss is FolderLoss.DELETED or (loss is FolderLoss.ABSENT and owner != node_id):
+                losses.add(loss)
                 supervisors.add(process)
                 lost_ids.add(owner)
             else:
@@ -163,7 +185,8 @@ def scan_machine(node_id: str, is_current_run: Callable[[str], bool], network_ro
         run = _read_run(pid)
         if run and not is_current_run(run):
             marked.append((process, run))
-            if os.fsencode(SHIM_PATH) in words and _has_deleted_folder(pid):
+            if os.fsencode(SHIM_PATH) in words and (loss := _find_run_folder_loss(pid, words)) is not FolderLoss.NONE:
+                losses.add(loss)
                 lost_runs.add(run)
     processes = {(process, run) for process, run in marked if run in lost_runs}
     for process, run in marked:
@@ -171,7 +194,13 @@ def scan_machine(node_id: str, is_current_run: Callable[[str], bool], network_ro
             (lost_ids if run in lost_runs else living_ids).add(owner)
     node_ids = frozenset(lost_ids - living_ids)
     networks = {allocation for owner in node_ids for allocation in _list_folder(network_root / owner)}
-    return ForeignRemains(frozenset(supervisors), frozenset(processes), node_ids, frozenset(networks))
+    return ForeignRemains(
+        frozenset(supervisors),
+        frozenset(processes),
+        node_ids,
+        frozenset(networks),
+        has_absent_folder=FolderLoss.ABSENT in losses,
+    )
 
 
 def end_processes(found: ForeignRemains) -> None:
@@ -211,16 +240,39 @@ def _read_owner(pid: int, run: str) -> str:
     return next((group.parent.name for group in list_cgroups(pid, run) if CGROUP_PARENT in str(group)), "")
 
 
-def _has_deleted_folder(pid: int) -> bool:
-    """Return whether the working folder of a shim, which is the folder of its run, was deleted."""
-    return _read_link(PROC / str(pid) / "cwd").endswith(DELETED_SUFFIX)
+def _find_run_folder_loss(pid: int, words: list[bytes]) -> FolderLoss:
+    """Return what has happened to the working folder of a shim, which is the folder of its run."""
+    position = words.index(os.fsencode(SHIM_PATH)) + 1
+    path = os.fsdecode(words[position]) if len(words) > position else ""
+    return _find_loss(pid, path, PROC / str(pid) / "cwd")
 
 
-def _has_deleted_lock(pid: int) -> bool:
-    """Return whether the lock file that a task supervisor has open was deleted."""
-    return any(
-        _read_link(file).endswith(f"/{LOCK_FILE}{DELETED_SUFFIX}") for file in _list_paths(PROC / str(pid) / "fd")
-    )
+def _find_lock_loss(pid: int, folder: str) -> FolderLoss:
+    """Return what has happened to the lock file that a task supervisor has open in its folder."""
+    for file in _list_paths(PROC / str(pid) / "fd"):
+        if _read_link(file).removesuffix(DELETED_SUFFIX).endswith(f"/{LOCK_FILE}"):
+            return _find_loss(pid, f"{folder}/{LOCK_FILE}", file)
+    return FolderLoss.NONE
+
+
+def _find_loss(pid: int, path: str, link: Path) -> FolderLoss:
+    """Return whether `path` still leads to what the process has open, which `link` in /proc shows.
+
+    Paths of a process with other mounts mean something else, so only a deletion counts there.
+    """
+    if _read_link(link).endswith(DELETED_SUFFIX):
+        return FolderLoss.DELETED
+    if not os.path.isabs(path) or _read_link(PROC / str(pid) / "ns" / "mnt") != _read_link(
+        PROC / "self" / "ns" / "mnt"
+    ):
+        return FolderLoss.NONE
+    try:
+        used = os.stat(link)
+        return FolderLoss.NONE if os.path.samestat(os.stat(path), used) else FolderLoss.ABSENT
+    except (FileNotFoundError, NotADirectoryError):
+        return FolderLoss.ABSENT if os.path.lexists(link) else FolderLoss.NONE
+    except OSError:
+        return FolderLoss.NONE
 
 
 def _read_link(path: Path) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from wharf.node.agent.disk_watch import DiskWatch
 from wharf.node.agent.fingerprint.metadata import MetadataHandlers, NodeMetadata
 from wharf.node.agent.fingerprint.node import NodeFingerprint
 from wharf.node.agent.foreign import ForeignSearch
+from wharf.node.agent.servers.clusters import ClusterMemory
 from wharf.node.agent.servers.node_events import NodeEventQueue
 from wharf.node.agent.servers.node_identity import SignedNodeIdentity
 from wharf.node.agent.servers.session import ServerSession
@@ -60,6 +61,7 @@ from wharf.world.tasks import cancel_tasks
 log = logging.getLogger(__name__)
 
 JOURNAL_FILE: Final = "journal"
+CLUSTERS_FILE: Final = "clusters.json"
 METADATA_FILE: Final = "metadata.json"
 DRAIN_MARKER_FILE: Final = "left"
 JOURNAL_RETRY_DELAY_S: Final = 1.0
@@ -199,7 +201,15 @@ class NodeAgent:
 
     def _build_server_exchange(self, servers: Sequence[SocketRelay]) -> None:
         """Create the server session, the shutdown drain and the node channel with its request handlers."""
-        handler = LocalAssignmentHandler(self._manager, self._journal, self._files, self._task_hooks)
+        handler = LocalAssignmentHandler(
+            self._manager,
+            self._journal,
+            self._files,
+            self._task_hooks,
+            read_monotonic_s=self._world.monotonic_s,
+            clusters=ClusterMemory(self._location.state_folder / CLUSTERS_FILE),
+            report_loss=self._report_loss,
+        )
         self.server_session = ServerSession(
             self._world, self._client, self._identity, handler, self._fingerprint.probe_and_build_node
         )
@@ -421,6 +431,10 @@ class NodeAgent:
             if self._journal.damage_text:
                 self._event_queue.add_event(NodeEventSubsystem.STORAGE, self._journal.damage_text)
             return stored_allocations
+
+    def _report_loss(self, message: str, details: Mapping[str, str]) -> None:
+        """Queue a node event about entries that the journal has lost."""
+        self._event_queue.add_event(NodeEventSubsystem.STORAGE, message, **details)
 
     def _on_journal_state_changed(self, reason: str) -> None:
         """Log a change and queue it as a node event: writing fails because of `reason`, or works again if it is empty."""

@@ -6,7 +6,7 @@ import os
 import re
 import selectors
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,9 @@ from wharf.node.processes import (
     find_process,
     is_marked,
     is_session_leader,
+    list_pids,
     open_pidfd,
+    read_arguments,
     send_signal,
 )
 from wharf.node.supervisor.log_pipe import LogPipe, OutputBlocked
@@ -265,7 +267,10 @@ class SupervisedRun:
         Nothing changes if the process is not found or the sandbox is not ready. `is_over`: the outcome is known.
         `has_shim`: the shim is running.
         """
+        stored = self.folder.read_task()
         pid = self.folder.read_task_pid()
+        if pid is None and stored is not None:  # The shim's file is damaged.
+            pid = stored.pid
         if pid is None and not is_over and not has_shim:
             # The shim was killed between starting the program and writing its process id.
             # The mark finds it even before it enters its control group. Its children have higher process ids.
@@ -277,7 +282,6 @@ class SupervisedRun:
         if not is_over:
             # While the shim waits for the process, its id cannot be reused.
             process = find_process(pid)
-            stored = self.folder.read_task()
             if process is not None and (
                 process == stored if stored is not None else has_shim or self._belongs_to_run(pid)
             ):
@@ -420,3 +424,23 @@ def _build_prefix(request: RunRequest) -> list[str]:
     if request.is_session_leader:
         return command
     return [*command, SETSID_PATH]
+
+
+def find_shims() -> Iterator[tuple[int, str]]:
+    """Yield (process id, folder of the run) for each shim on this machine."""
+    for pid in list_pids():
+        if folder := _read_shim_folder(pid):
+            yield pid, folder
+
+
+def is_shim_of(pid: int, folder: str) -> bool:
+    """Return whether the process is the shim of the run with this folder."""
+    return _read_shim_folder(pid) == folder
+
+
+def _read_shim_folder(pid: int) -> str:
+    """Return the folder of the run if the process is a shim; otherwise an empty text."""
+    words = read_arguments(pid)
+    if tuple(words[: len(PID_NAMESPACE_COMMAND)]) == PID_NAMESPACE_COMMAND:
+        words = words[len(PID_NAMESPACE_COMMAND) :]
+    return words[2] if words[:2] == [SHELL, SHIM_PATH] and len(words) > 2 else ""

@@ -1,8 +1,8 @@
 """The folder of one run, from which a later supervisor can restore everything it needs.
 
-The folder is complete when the file `order` is in it, and only then the program is started. The shim writes `pid` just
-before it starts the program, and `outcome` at the program's end. While the disk is full, both files can exist and be
-empty.
+The folder is complete when the file `order` is in it, and only then the program is started. `order.copy` has the same
+content, because a damaged `order` must not cost a task its output. The shim writes `pid` just before it starts the program,
+and `outcome` at the program's end. While the disk is full, both files can exist and be empty.
 """
 
 import errno
@@ -18,12 +18,16 @@ from wharf.node.supervisor.messages import RunEnded, RunLogSettings
 
 PIPES: Final = ("out", "err", "news", "own")
 """Output, errors, notifications of the shim, and the shim's own pipe."""
+REQUEST_FILE: Final = "order"
+REQUEST_COPY_FILE: Final = "order.copy"
 MAX_FILE_BYTES: Final = 4096
 UNKNOWN_OUTCOME: Final = "unknown"
 SANDBOX_FILE: Final = "walls"
 """Written by the launch script: the state of the sandbox, or why it cannot be set up."""
 SANDBOX_PENDING: Final = "making"
 SANDBOX_READY: Final = "made"
+MAX_NUMBER_DIGITS: Final = 19
+"""A process id or start time with more digits is damaged."""
 LINE_BYTES: Final = 256
 """The state is padded to this length, so that the launch script can overwrite it in place on a full disk."""
 
@@ -58,11 +62,38 @@ class RunFolder:
         os.mkdir(self._path_text, 0o700)
         for pipe in PIPES:
             os.mkfifo(f"{self._path_text}/{pipe}", 0o600)
-        self._write("order", msgspec.msgpack.encode(stored_run))
+        data = msgspec.msgpack.encode(stored_run)
+        self._write(REQUEST_COPY_FILE, data)
+        self._write(REQUEST_FILE, data)
 
     def read_stored_run(self) -> StoredRun:
-        """Return the stored request. Raises OSError, and MsgspecError if the file is damaged."""
-        return msgspec.msgpack.decode((self.path / "order").read_bytes(), type=StoredRun)
+        """Return the stored request, from its copy if the file is missing or damaged.
+
+        Raises OSError, and MsgspecError if both are damaged.
+        """
+        try:
+            return self._read_stored_run(REQUEST_FILE)
+        except (OSError, ValueError):
+            return self._read_stored_run(REQUEST_COPY_FILE)
+
+    def _read_stored_run(self, file: str) -> StoredRun:
+        """Return the request that is stored in one of the two files. Raises OSError and MsgspecError."""
+        stored_run = msgspec.msgpack.decode((self.path / file).read_bytes(), type=StoredRun)
+        if stored_run.name != self.name:
+            raise msgspec.ValidationError(f"the file is about the run {stored_run.name}")
+        return stored_run
+
+    def describe_run(self, boot_id: str) -> StoredRun:
+        """Return the request of a run of this boot whose files are damaged: its output goes to the run's folder."""
+        return StoredRun(self.name, boot_id, RunLogSettings(self._path_text, "output", max_files=1))
+
+    def restore_pipes(self) -> list[str]:
+        """Create the pipes that are missing or were replaced by files. Return their names. Raises OSError."""
+        missing_pipes = [pipe for pipe in PIPES if not (self.path / pipe).is_fifo()]
+        for pipe in missing_pipes:
+            (self.path / pipe).unlink(missing_ok=True)
+            os.mkfifo(f"{self._path_text}/{pipe}", 0o600)
+        return missing_pipes
 
     def has_started(self) -> bool:
         """Return whether the program may have started: the shim writes the file `pid` just before."""
@@ -127,18 +158,23 @@ class RunFolder:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def _read_words(self, name: str) -> list[str]:
-        """Return the words in the single line of a file; empty if the line is incomplete or the file is missing."""
+        """Return the numbers in the single line of a file; empty if the line is incomplete or damaged, or the file is
+        missing.
+        """
         text = self._read(name)
-        return text.split() if text.endswith("\n") else []
+        words = text.split() if text.endswith("\n") else []
+        return words if all(word.isdecimal() and len(word) <= MAX_NUMBER_DIGITS for word in words) else []
 
     def _read(self, name: str) -> str:
-        """Return the text of a file, up to MAX_FILE_BYTES; empty if it does not exist."""
+        """Return the text of a file, up to MAX_FILE_BYTES; empty if it cannot be read."""
         try:
             file = os.open(f"{self._path_text}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return ""
         try:
-            return os.read(file, MAX_FILE_BYTES).decode()
+            return os.read(file, MAX_FILE_BYTES).decode(errors="replace")
+        except OSError:  # Something has replaced the file by a folder.
+            return ""
         finally:
             os.close(file)
 

@@ -12,7 +12,10 @@
 cd "$1" || exit 125
 if [ "$2" = --ended ]; then
     until echo "$3
-$4" >outcome; do /bin/sleep 1; done
+$4" >outcome; do
+        [ -p own ] || exit 125
+        /bin/sleep 1
+    done
     echo ended >&3
     while :; do read -r line <&5; done
 fi
@@ -37,8 +40,8 @@ shift
 ) &
 # The shell prints the end of a job on standard error: keep that out of the task's output, which stays open as 4.
 exec 4>&2 2>/dev/null 5<>own 6<&- 7<&-
-# Retry, here and below: a full disk may have free space later.
-until echo "$$ $!" >pid; do /bin/sleep 1; done
+# Retry, here and below: a full disk may have free space later. Nobody can read a folder that was deleted.
+until echo "$$ $!" >pid || ! [ -p own ]; do /bin/sleep 1; done
 echo started >&3
 while :; do
     wait "$!"
@@ -57,6 +60,7 @@ $code" >outcome; do
     # After the end of a PID namespace's first process, this shell can start no process until it is in its own namespace.
     [ -z "$WHARF_ALONE" ] || exec /usr/bin/nsenter --no-fork --pid=/proc/$$/ns/pid -- \
         /bin/dash "$0" "$PWD" --ended "$line" "$code"
+    [ -p own ] || exit 125
     /bin/sleep 1
 done
 echo ended >&3

@@ -11,21 +11,17 @@ import os
 import selectors
 import signal
 import socket
+from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from wharf.node.processes import (
-    Process,
-    find_process,
-    find_processes_by_arguments,
-    has_arguments,
-    read_boot_id,
-)
+from wharf.node.processes import Process, find_process, kill_process, read_boot_id
 from wharf.node.supervisor import messages
 from wharf.node.supervisor.process_tracker import ProcessTracker
-from wharf.node.supervisor.run import PID_NAMESPACE_COMMAND, SHELL, SHIM_PATH, RunStage, SupervisedRun
+from wharf.node.supervisor.run import RunStage, SupervisedRun, find_shims, is_shim_of
 from wharf.node.supervisor.run_folder import RunFolder, StoredRun
 from wharf.node.supervisor.selector_loop import iter_callbacks
 from wharf.world import RealWorld
@@ -112,6 +108,8 @@ class TaskSupervisor:
         self._next_output_retry_s = 0.0
         self._runs_to_delete: set[str] = set()
         """Blocked runs that are deleted as soon as their output is written."""
+        self._deaf_runs: set[str] = set()
+        """Runs whose shim cannot notify this supervisor, because its pipe was missing. They are checked regularly."""
         self._pending_signals: list[tuple[str, int]] = []
         """Signals (run, number) for programs that are still starting."""
         self._is_shutting_down = False
@@ -156,6 +154,8 @@ class TaskSupervisor:
             self._reap()
             self._send_pending_signals()
             self._retry_blocked_output()
+            for name in self._deaf_runs:
+                self._runs[name].refresh_state()
             if self._agent is not None:
                 self._agent.send_queued()
                 if not self._agent.is_connected:
@@ -381,6 +381,7 @@ class TaskSupervisor:
             return
         del self._runs[name]
         self._runs_to_delete.discard(name)
+        self._deaf_runs.discard(name)
         run.delete()
 
     def _on_output_blocked(self, run: SupervisedRun, why: str) -> None:
@@ -426,58 +427,67 @@ class TaskSupervisor:
     def _adopt_all(self) -> None:
         """Track the stored runs of an earlier supervisor, and kill the processes of all other runs.
 
-        Folders of runs that were never started are deleted.
+        Folders of runs that were never started are deleted. A run whose folder cannot be read keeps its processes.
         """
-        for entry in sorted((self._folder / RUNS_FOLDER).iterdir()):
-            folder = RunFolder(entry)
+        runs_folder = self._folder / RUNS_FOLDER
+        shims = {folder: pid for pid, folder in sorted(find_shims(), reverse=True)}
+        for entry in sorted(runs_folder.iterdir()):
             try:
-                self._adopt(folder)
-            except (FileNotFoundError, msgspec.ValidationError, msgspec.DecodeError):
-                folder.remove()  # The file `order` is written last, so nothing was started.
-            except (OSError, ValueError, msgspec.MsgspecError) as error:
-                log.error("stored run cannot be read run=%s error=%s", entry.name, error)
-        self._tracker.sweep_unknown_runs(self._runs)
+                self._adopt(RunFolder(entry), shims)
+            except (OSError, ValueError) as error:
+                log.error("stored run cannot be read; its processes continue run=%s error=%s", entry.name, error)
+        known_runs = {*self._runs, *os.listdir(runs_folder)}
+        self._kill_unknown_shims(known_runs)
+        self._tracker.sweep_unknown_runs(known_runs)
 
-    def _adopt(self, folder: RunFolder) -> None:
+    def _kill_unknown_shims(self, known_runs: Collection[str]) -> None:
+        """Kill the shims of runs that are not in `known_runs`: they are in no control group, and would wait forever."""
+        prefix = f"{self._folder / RUNS_FOLDER}/"
+        for pid, folder in find_shims():
+            if folder.startswith(prefix) and folder[len(prefix) :] not in known_runs:
+                kill_process(pid, partial(is_shim_of, pid, folder))
+
+    def _adopt(self, folder: RunFolder, shims: Mapping[str, int]) -> None:
         """Track a stored run; delete its folder if the program was never started.
 
-        After a restart of the machine, a run without an outcome gets an unknown one. Raises OSError and MsgspecError.
+        After a restart of the machine, a run without an outcome gets an unknown one. If the files about its request are
+        damaged, the program continues all the same. `shims` are the running shims by folder. Raises OSError.
         """
-        stored_run = folder.read_stored_run()
+        shim = self._find_shim(folder, shims)
+        try:
+            stored_run = folder.read_stored_run()
+        except (OSError, ValueError) as error:
+            if shim is None and not folder.has_started():
+                folder.remove()  # The file `order` is written last, so nothing was started.
+                return
+            log.error(
+                "stored request of a run is damaged; its output goes to its folder run=%s error=%s", folder.name, error
+            )
+            stored_run = folder.describe_run(self._boot_id)
         if stored_run.boot_id != self._boot_id:
             if folder.read_outcome() is None:  # The program ended when the machine was restarted.
                 folder.write_unknown_outcome()
             self._create_run(folder, stored_run.log).adopt(None)
             return
-        shim = self._find_shim(folder)
         if shim is None and not folder.has_started():
             # It was never started; the agent repeats its request.
             folder.remove()
             return
+        missing_pipes = folder.restore_pipes()
         self._create_run(folder, stored_run.log).adopt(shim)
+        if missing_pipes:
+            log.error("pipes of a run were missing run=%s pipes=%s", folder.name, ", ".join(missing_pipes))
+            self._deaf_runs.add(folder.name)
 
     @staticmethod
-    def _find_shim(folder: RunFolder) -> Process | None:
+    def _find_shim(folder: RunFolder, shims: Mapping[str, int]) -> Process | None:
         """Return the running shim of a run; None if it does not run.
 
-        It is found by its stored process id or by its command line.
+        It is found by its stored process id, or by its command line if it could not write its process id.
         """
-        command_line = (SHELL, SHIM_PATH, str(folder.path))
+        path = str(folder.path)
         pid = folder.read_shim_pid()
-        if pid is None:  # The shim is starting, or could not write its process id.
-            pid = next(
-                iter(
-                    find_processes_by_arguments(*command_line)
-                    or find_processes_by_arguments(*PID_NAMESPACE_COMMAND, *command_line)
-                ),
-                0,
-            )
-        shim = find_process(pid)
-        if shim is None or not (
-            has_arguments(pid, *command_line) or has_arguments(pid, *PID_NAMESPACE_COMMAND, *command_line)
-        ):
-            return None
-        return shim
+        return find_process(pid if pid is not None and is_shim_of(pid, path) else shims.get(path, 0))
 
 
 def has_running_supervisor(folder: Path) -> bool:

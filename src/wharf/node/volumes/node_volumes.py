@@ -24,6 +24,7 @@ from wharf.node.settings import NodeLocation, NodeSettings
 from wharf.node.threads import ThreadGroup, run_in_thread
 from wharf.node.volumes.plugins import MkdirPlugin, VolumePlugin, VolumePluginError, find_program_plugins
 from wharf.world.durable_file import replace_file
+from wharf.world.stored_json import read_stored_json
 
 log = logging.getLogger(__name__)
 
@@ -43,14 +44,10 @@ class VolumeStore:
     """The file with the volumes that servers created on this node."""
 
     def __init__(self, file: Path) -> None:
-        """Read the file, if it exists. Raises OSError if it cannot be read, and ValueError if it is damaged."""
+        """Read the file, if it exists. Raises `DamagedFile`."""
         self._file = file
-        self._by_id: dict[str, StoredVolume] = {}
-        if file.exists():
-            try:
-                self._by_id = msgspec.json.decode(file.read_bytes(), type=dict[str, StoredVolume])
-            except msgspec.MsgspecError as error:
-                raise ValueError(f"{file} is damaged: {error}") from error
+        remedy = "restore it from a copy, or delete it: then the node does not know its volumes; their data stays"
+        self._by_id: dict[str, StoredVolume] = read_stored_json(file, dict[str, StoredVolume], remedy=remedy) or {}
 
     def list_volumes(self) -> list[StoredVolume]:
         return list(self._by_id.values())

@@ -105,6 +105,7 @@ class AsyncSqliteStore:
         self._current_group: Sequence[_PendingWrite] = ()
         self.stopped = asyncio.Event()
         self.stop_reason = ""
+        self._was_loaded = False
 
     async def open(self) -> None:
         """Open the file. Raises `LogUnavailable`."""
@@ -211,6 +212,10 @@ class AsyncSqliteStore:
         position, dead_lines = await self.run_on_store(self.sync_store.begin_load)
         return AsyncSqliteLoad(self, position, dead_lines)
 
+    def mark_loaded(self) -> None:
+        """Record that a reader has received the whole state. From now on, damage ends only writes."""
+        self._was_loaded = True
+
     # -- inside
 
     async def _require_feed_reaches(self, after: int) -> None:
@@ -244,6 +249,8 @@ class AsyncSqliteStore:
             return await self._loop.run_in_executor(self._readers, work)
         except DamagedLog as error:
             await self.run_on_store(partial(self.sync_store.suspend_writes, error))
+            if not self._was_loaded:  # No process has a copy of the state, so nothing can be served from this log.
+                self._stop(str(error))
             raise
 
     def _require_open(self) -> None:
@@ -403,6 +410,7 @@ class AsyncSqliteLoad:
                 raise LogUnavailable("the log was replaced while it was being read: load again")
             if rows:
                 yield rows
+        self._store.mark_loaded()
 
     def close(self) -> None:
         """Allow trimming again. The records that were read stay correct."""

@@ -5,6 +5,7 @@ needs these records; each leader does so at the start of its term. Existing reco
 """
 
 import logging
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -28,11 +29,24 @@ BOOTSTRAP_TABLES: Final = (NAMESPACES, NODE_POOLS, SCHEDULER_CONFIGURATION, CLUS
 class ClusterBootstrap:
     """Writes the first records of a cluster, such as its default namespace."""
 
-    def __init__(self, follower: Follower, writer: Writer, *, scheduler: SchedulerConfiguration | None = None) -> None:
-        """`scheduler`: the first scheduler configuration; `None` for the default one."""
+    def __init__(
+        self,
+        follower: Follower,
+        writer: Writer,
+        *,
+        scheduler: SchedulerConfiguration | None = None,
+        new_id: Callable[[], str] = lambda: "",
+    ) -> None:
+        """`scheduler`: the first scheduler configuration; `None` for the default one. `new_id` makes the cluster's id."""
+        self._new_id = new_id
         self._follower = follower
         self._writer = writer
         self._scheduler = scheduler
+
+    def is_bootstrapped(self) -> bool:
+        """Return whether the loaded log has the first records of a cluster."""
+        # The log index is no evidence: members write their own records before.
+        return self._follower.replica.get(CLUSTER_FORMAT) is not None
 
     async def bootstrap(self) -> None:
         """Write the first records of the cluster, unless they exist. All servers may try at the same time; one
@@ -41,13 +55,14 @@ class ClusterBootstrap:
         Raises `Refusal` if the log cannot be written.
         """
         await self._follower.loaded_event.wait()
-        # The log index is no evidence of a bootstrap: members write their own records before it.
-        if self._follower.replica.get(CLUSTER_FORMAT) is not None:
+        if self.is_bootstrapped():
             return
         tables: dict[type, Table[Any]] = {table.record_type: table for table in BOOTSTRAP_TABLES}
         records = [
             msgspec.structs.replace(record, create_index=WRITE_INDEX)
-            for record in list_bootstrap_records(self._scheduler, cluster_format=NEWEST_FORMAT)
+            for record in list_bootstrap_records(
+                self._scheduler, cluster_format=NEWEST_FORMAT, cluster_id=self._new_id()
+            )
         ]
         changes = [tables[type(record)].build_put(record) for record in records]
         condition = Condition(CLUSTER_FORMAT.name, CLUSTER_FORMAT.name, 0)
@@ -58,3 +73,14 @@ class ClusterBootstrap:
             await self._follower.wait_until_applied(outcome.index)
         else:
             await self._writer.catch_up()
+
+    async def add_cluster_id(self) -> None:
+        """Give the cluster an id, if an older version has begun it. Raises `Refusal` if the log cannot be written."""
+        stored = self._follower.replica.get(CLUSTER_FORMAT)
+        cluster_id = self._new_id()
+        if stored is None or stored.cluster_id or not cluster_id:
+            return
+        change = CLUSTER_FORMAT.build_put(msgspec.structs.replace(stored, cluster_id=cluster_id))
+        condition = Condition(CLUSTER_FORMAT.name, CLUSTER_FORMAT.name, stored.modify_index)
+        await self._writer.commit(Write("named", Cause(CauseKind.BOOTSTRAP), [change], [condition]))
+        await self._writer.catch_up()

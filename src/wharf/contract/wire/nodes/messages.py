@@ -135,6 +135,7 @@ class NodeUpdateResponse(Record):
     reports_from: int = 0
     """The number of the node's next report, unless the node already uses a higher one; 0 if reports are not numbered.
     """
+    cluster_id: str = msgspec.field(name="ClusterID", default="")  # The id of the cluster; empty if it has none yet.
 
 
 class NodeRegistration(Record):

@@ -1,5 +1,9 @@
 """What servers and the node's allocations exchange: applies assignments, and describes allocations for reports."""
 
+import logging
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Final
+
 from msgspec.structs import replace
 
 from wharf.contract.model.allocations.allocation import AllocDeploymentStatus, ClientStatus, DesiredStatus
@@ -8,22 +12,41 @@ from wharf.node.agent.allocations.allocation import ManagedAllocation, TaskHooks
 from wharf.node.agent.allocations.ended_files import EndedAllocationFiles
 from wharf.node.agent.allocations.journal import NodeJournal, StoredAssignment
 from wharf.node.agent.allocations.manager import AllocationManager
+from wharf.node.agent.servers.clusters import ClusterMemory
 from wharf.node.core import events
+
+log = logging.getLogger(__name__)
+
+MAX_HOLD_S: Final = 60.0
+"""How long restored tasks wait for servers before they start all the same, so that a node whose servers are away runs its
+tasks after a restart. With a journal that has lost entries they wait without a limit."""
 
 
 class LocalAssignmentHandler:
     """Applies the servers' assignments on a node that runs real tasks, and builds the reports about allocations."""
 
     def __init__(
-        self, manager: AllocationManager, journal: NodeJournal, files: EndedAllocationFiles, task_hooks: TaskHooks
+        self,
+        manager: AllocationManager,
+        journal: NodeJournal,
+        files: EndedAllocationFiles,
+        task_hooks: TaskHooks,
+        *,
+        read_monotonic_s: Callable[[], float],
+        clusters: ClusterMemory | None = None,
+        report_loss: Callable[[str, Mapping[str, str]], None] = lambda _message, _details: None,
     ) -> None:
+        """`report_loss` receives the message and details of a node event about entries that the journal has lost."""
         self._manager = manager
         self._table = manager.table
         self._journal = journal
+        self._read_monotonic_s = read_monotonic_s
+        self._clusters = clusters or ClusterMemory()
         self._files = files
         self._task_hooks = task_hooks
         self._ignored_assignments: dict[str, int] = {}
         """Assignments that arrived after `AllocationManager.stop_all`, by id: their index. They are ignored."""
+        self._report_loss = report_loss
         self._silent_since_s: float | None = None
 
     # -- assignments
@@ -47,6 +70,48 @@ class LocalAssignmentHandler:
     def is_end_acknowledged(self, allocation_id: str) -> bool:
         """Return whether servers have acknowledged that the allocation has ended."""
         return self._table.is_settled(allocation_id)
+
+    def list_held(self) -> list[str]:
+        """Return the ids of restored allocations whose tasks do not start before servers confirm them."""
+        return self._manager.tasks.held_starts.list_held()
+
+    def confirm_allocation(self, allocation_id: str) -> None:
+        """Let the tasks of a held allocation start: servers know that it has not ended."""
+        self._manager.tasks.held_starts.release(allocation_id)
+
+    def end_allocations(self, assignments: Sequence[messages.Assignment]) -> None:
+        """End held allocations, of which servers know that they have ended, and report the loss to operators."""
+        if not assignments:
+            return
+        count, first_id = len(assignments), assignments[0].allocation.id
+        log.error(
+            "journal has lost the ends of allocations; not starting them again count=%s first=%s", count, first_id
+        )
+        self._report_loss(
+            "The node's journal has lost the ends of allocations. Their tasks are not started again",
+            {"count": str(count), "first": first_id},
+        )
+        for assignment in assignments:
+            self._manager.end_allocation(assignment)
+
+    def list_droppable(self, cluster_id: str, known: Container[str]) -> list[str]:
+        """Return the ids of the allocations that servers do not know, without those of another cluster.
+
+        `cluster_id` is the cluster of the servers, empty if it has no id; `known` are the allocations that they know.
+        """
+        ids = self.list_allocations()
+        live_ids = [allocation.record.id for allocation in self._table.list_live()]
+        if kept_count := self._clusters.update(cluster_id, set(ids), live_ids, known):
+            log.error(
+                "servers belong to another cluster and know no allocation of this node; keeping its tasks allocations=%s",
+                kept_count,
+            )
+            self._report_loss(
+                "The servers belong to another cluster and know no allocation of this node. Its tasks are kept: restore the "
+                f"state of the servers, or stop the agent and delete {self._clusters.file} to end the tasks",
+                {"allocations": str(kept_count)},
+            )
+        return [id for id in ids if id not in known and not self._clusters.is_kept(id)]
 
     def apply_assignment(self, assignment: messages.Assignment) -> None:
         """Start, update or stop the allocation as the assignment requires.
@@ -167,6 +232,11 @@ class LocalAssignmentHandler:
         if self._silent_since_s is None:
             self._silent_since_s = since_s
             self._apply_to_contact_limited(events.ServerContactLost(since_s))
+        if not self._journal.damage_text and self._read_monotonic_s() - since_s >= MAX_HOLD_S:
+            if held := self.list_held():
+                log.warning("servers do not answer; restored tasks start all the same allocations=%s", len(held))
+            for allocation_id in held:
+                self.confirm_allocation(allocation_id)
 
     def _apply_to_contact_limited(self, event: events.AllocationEvent) -> None:
         """Apply an event to every running allocation that has a limit on how long servers may be out of contact."""

@@ -9,6 +9,8 @@ of it is outdated.
 An append reaches the kernel at once, which survives the death of the process. `wait_until_synced` waits until it is on
 the disk. If the disk cannot be written, running tasks continue: everything is held in memory, and callers that need
 durability wait. `retry_write` tries again to write everything.
+
+The length of the journal is stored in a file of its own, so that a journal that lost its end, or is an older copy, is noticed.
 """
 
 import asyncio
@@ -18,7 +20,7 @@ import gc
 import logging
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Protocol
@@ -35,6 +37,8 @@ log = logging.getLogger(__name__)
 
 DAMAGED_SUFFIX: Final = ".damaged"
 """Suffix of the copy of a journal that was partly unreadable."""
+END_SUFFIX: Final = ".end"
+"""Suffix of the file that describes the journal's end."""
 
 
 class JournalFile(Protocol):
@@ -64,6 +68,14 @@ class JournalFile(Protocol):
         """Replace the whole content by the concatenated `parts` and sync it; after an error the old content remains."""
         ...
 
+    def read_end(self) -> bytes:
+        """Return what `write_end` has stored; empty if there is nothing."""
+        ...
+
+    def write_end(self, data: bytes) -> None:
+        """Store a description of the journal's end beside it. Errors are ignored: then a loss may stay unnoticed."""
+        ...
+
     def save_damaged(self, data: bytes) -> None:
         """Store a copy of a partly unreadable journal for inspection."""
         ...
@@ -85,6 +97,7 @@ class DiskJournalFile:
         self._file = -1
         # A thread of its own: nothing else that the node does may delay the sync before a start.
         self._sync_thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._end_file = -1
 
     def read(self) -> bytes:
         """Return the whole content; empty if the file does not exist."""
@@ -125,19 +138,36 @@ class DiskJournalFile:
             with contextlib.suppress(OSError):
                 temporary_file.unlink()
             raise
-        self.close()
+        if self._file >= 0:
+            os.close(self._file)
         self._file = descriptor
         self.size = size
+
+    def read_end(self) -> bytes:
+        """Return what `write_end` has stored; empty if there is nothing."""
+        try:
+            return self._path.with_suffix(END_SUFFIX).read_bytes()
+        except OSError:
+            return b""
+
+    def write_end(self, data: bytes) -> None:
+        """Overwrite the description of the journal's end. Errors are ignored: then a loss may stay unnoticed."""
+        with contextlib.suppress(OSError):
+            if self._end_file < 0:
+                path = self._path.with_suffix(END_SUFFIX)
+                self._end_file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.pwrite(self._end_file, data, 0)
 
     def save_damaged(self, data: bytes) -> None:
         """Write a copy of a partly unreadable journal beside it, with the suffix `.damaged`. Raises `OSError`."""
         self._path.with_suffix(DAMAGED_SUFFIX).write_bytes(data)
 
     def close(self) -> None:
-        """Close the file if it is open."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        """Close the files that are open."""
+        for descriptor in (self._file, self._end_file):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._file = self._end_file = -1
 
 
 def _sync(descriptor: int) -> None:
@@ -197,6 +227,20 @@ class BootMarker(msgspec.Struct, frozen=True, tag="Booted"):
     """The journal entry with the boot of the machine during which the entries after it were written."""
 
     boot_id: str  # The random id that the kernel creates at each boot.
+    generation: int = 0
+    """How often the file was rewritten; 0: an older version wrote it, which did not count."""
+
+
+class JournalEnd(msgspec.Struct, frozen=True):
+    """The description of the journal's end, in a file of its own."""
+
+    generation: int
+    """The generation of the journal that it describes."""
+    boot_id: str
+    size: int
+    """The length of the journal in bytes, which holds unless the machine has restarted."""
+    synced_size: int
+    """The length that is on the disk for certain."""
 
 
 JournalEntry = StoredAssignment | StoredProgress | SettledAllocation | DeletedAllocation | BootMarker
@@ -238,12 +282,14 @@ class NodeJournal:
         self._is_loaded = False
         self._appended_count = 0
         self._synced_count = 0
-        self._syncing: tuple[asyncio.Future[None], int] | None = None
-        """The running sync, and how many entries will be on the disk when it is done."""
+        self._syncing: tuple[asyncio.Future[None], int, tuple[int, int]] | None = None
+        """The running sync, how many entries will be on the disk when it is done, and generation and size of the file."""
         self._is_writable_event = asyncio.Event()
+        self._generation = 0
+        self._synced_size = 0
         self.has_rebooted = False
         self.damage_text = ""
-        """A sentence about the part that could not be read; empty if everything was read."""
+        """A sentence about the part that is lost or could not be read; empty if everything was read."""
 
     def load(self) -> dict[str, RestoredAllocation | SettledAllocation]:
         """Read the journal, rewrite it without outdated entries, and return all stored allocations by id.
@@ -278,8 +324,8 @@ class NodeJournal:
                     encoded_settled[record.id] = encoded
                 case DeletedAllocation(id):
                     allocations.pop(id, None)
-                case BootMarker(boot_id):
-                    pass
+                case BootMarker(boot_id, generation):
+                    self._generation = max(self._generation, generation)
                 case _:
                     pass
         self.has_rebooted = boot_id != self._boot_id
@@ -315,7 +361,38 @@ class NodeJournal:
             with contextlib.suppress(OSError):  # For an operator who wants to inspect it.
                 self._file.save_damaged(data)
             log.error("journal is partly damaged damaged_bytes=%s bytes=%s", damaged_bytes, len(data))
+        elif lost_text := self._describe_loss(len(data), [entry for entry, _ in entries[:1]]):
+            self.damage_text = lost_text
+            with contextlib.suppress(OSError):
+                self._file.save_damaged(data)
+            log.error("journal has lost entries reason=%s", lost_text)
         return entries
+
+    def _describe_loss(self, size: int, first_entries: Sequence[JournalEntry]) -> str:
+        """Return a sentence if the journal is shorter than its stored end says, or an older copy; otherwise nothing."""
+        stored = self._file.read_end()
+        frame_end = find_entry_end(stored, 0)
+        if frame_end is None:
+            return ""
+        try:
+            end = msgspec.msgpack.decode(stored[HEADER_BYTES:frame_end], type=JournalEnd)
+        except msgspec.MsgspecError:
+            return ""
+        self._generation = end.generation
+        marker = first_entries[0] if first_entries else None
+        if not isinstance(marker, BootMarker):
+            return "the node's journal is missing, or its beginning is" if marker is None else ""
+        if not marker.generation or marker.generation > end.generation:
+            return ""
+        if marker.generation < end.generation:
+            return "the node's journal is an older copy"
+        missing_bytes = (end.size if end.boot_id == self._boot_id else end.synced_size) - size
+        return f"{missing_bytes} bytes at the end of the node's journal are missing" if missing_bytes > 0 else ""
+
+    def _store_end(self) -> None:
+        """Store where the journal ends now."""
+        end = JournalEnd(self._generation, self._boot_id, self._file.size, self._synced_size)
+        self._file.write_end(frame_entry(self._encoder.encode(end)))
 
     def read_settled(self, allocation_id: str) -> SettledAllocation:
         """Return the entry of an allocation whose end servers have acknowledged.
@@ -340,6 +417,7 @@ class NodeJournal:
             return
         try:
             self._file.append(encoded)
+            self._store_end()
             if self._file.size > MIN_COMPACTION_BYTES and self._file.size > 4 * self._live_bytes:
                 self._compact()
         except OSError as error:
@@ -409,11 +487,14 @@ class NodeJournal:
         Raises `OSError`.
         """
         self._file.replace(self._iter_latest_entries())
+        self._generation += 1
         self._synced_count = self._appended_count
+        self._synced_size = self._file.size
+        self._store_end()
 
     def _iter_latest_entries(self) -> Iterator[bytes]:
         """Yield the bytes of the boot marker and of the latest entries of each allocation."""
-        yield self._encode_entry(BootMarker(self._boot_id))
+        yield self._encode_entry(BootMarker(self._boot_id, self._generation + 1))
         for id, assignment in self._assignments.items():
             yield assignment if isinstance(assignment, bytes) else self._encode_entry(assignment)
             if (record := self._records.get(id)) is not None:
@@ -428,11 +509,14 @@ class NodeJournal:
         while self._synced_count < target_count:
             await self._is_writable_event.wait()
             if self._syncing is None:
-                self._syncing = self._file.sync(), self._appended_count
-            sync, count_after = self._syncing
+                self._syncing = self._file.sync(), self._appended_count, (self._generation, self._file.size)
+            sync, count_after, (generation, size) = self._syncing
             try:
                 await asyncio.shield(sync)
                 self._synced_count = max(self._synced_count, count_after)
+                if generation == self._generation and size > self._synced_size:
+                    self._synced_size = size
+                    self._store_end()
             except OSError as error:
                 self._on_write_failed(error)
             finally:

@@ -121,6 +121,22 @@ class AllocationManager:
             )
         self._apply_transition(ManagedAllocation(stored_assignment, spec, transition.record), transition)
 
+    def end_allocation(self, assignment: Assignment) -> None:
+        """End a restored allocation that has ended long ago, as servers know: the journal has lost its end.
+
+        A task that runs is stopped. Without one, the allocation gets the client status that servers know.
+        """
+        id = assignment.allocation.id
+        self.handle_event(id, events.AllocationStopRequested(skips_delays=True))
+        allocation = self.table.find_unsettled(id)
+        if allocation is None or not allocation.record.is_over:
+            return
+        self._journal.append_entry(StoredAssignment(id, assignment))
+        transition = apply_event(AllocationRecord(id), EMPTY_SPEC, events.AllocationStopRequested(), self._read_clock())
+        self._apply_transition(
+            ManagedAllocation(StoredAssignment(id, assignment), EMPTY_SPEC, transition.record), transition
+        )
+
     def handle_event(self, allocation_id: str, event: events.AllocationEvent) -> None:
         """Apply an event to the allocation, store the result and perform the resulting actions.
 
@@ -148,6 +164,9 @@ class AllocationManager:
         for action in transition.actions:
             self.tasks.perform(allocation, action)
         if changed:
+            self.tasks.held_starts.notify_change(record.id)
+            if record.is_over:
+                self.tasks.held_starts.release(record.id)
             self._task_hooks.on_record_changed(allocation)
             self._predecessors.on_record_changed(allocation)
             self.delete_if_ended(allocation)
@@ -254,6 +273,8 @@ class AllocationManager:
             self._journal.append_entry(StoredProgress(record))
         allocation = ManagedAllocation(stored.stored_assignment, spec, record)
         self.table.put(allocation)
+        if not record.is_over:
+            self.tasks.held_starts.hold(id)
         self._task_hooks.on_record_changed(allocation)
         self.on_change(id)
 

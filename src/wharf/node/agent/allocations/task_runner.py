@@ -30,6 +30,48 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 
+class HeldStarts:
+    """The allocations from the journal whose tasks may not start before servers have said that they have not ended.
+
+    An older or truncated journal shows ended tasks as not started. Started again, a batch task would do its work twice.
+    Running tasks continue.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, asyncio.Event] = {}
+
+    def hold(self, allocation_id: str) -> None:
+        """Let starts of the allocation's tasks wait."""
+        self._held[allocation_id] = asyncio.Event()
+
+    def release(self, allocation_id: str) -> None:
+        """Let tasks of the allocation start, if it was held."""
+        if (changed := self._held.pop(allocation_id, None)) is not None:
+            changed.set()
+
+    def is_held(self, allocation_id: str) -> bool:
+        """Return whether starts of the allocation's tasks must wait."""
+        return allocation_id in self._held
+
+    def list_held(self) -> list[str]:
+        """Return the ids of the held allocations."""
+        return list(self._held)
+
+    def notify_change(self, allocation_id: str) -> None:
+        """Have waiting starts of the allocation check whether they are still wanted."""
+        if allocation_id in self._held:
+            self._held[allocation_id].set()
+            self._held[allocation_id] = asyncio.Event()
+
+    async def wait_until_released(self, allocation_id: str, *, is_obsolete: Callable[[], bool]) -> bool:
+        """Wait until the allocation is not held, or until the start is obsolete. Return whether the start may go on."""
+        while (changed := self._held.get(allocation_id)) is not None:
+            if is_obsolete():
+                return False
+            await changed.wait()
+        return True
+
+
 class TaskRunner:
     """Performs the node core's actions on tasks through their drivers, and reports the results as events."""
 
@@ -58,6 +100,7 @@ class TaskRunner:
         self._task_hooks = task_hooks
         self._handle_event = handle_event
         self._on_port_taken = on_port_taken
+        self.held_starts = HeldStarts()
         self._preparing: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._repeating: dict[tuple[str, str], asyncio.Task[None]] = {}
         """Preparations that an earlier agent process did and that are repeated before a start."""
@@ -166,9 +209,10 @@ class TaskRunner:
     async def _prepare(self, allocation: ManagedAllocation, task_name: str) -> None:
         """Create the task's folders, check its ports and call the hooks' preparation.
 
-        The result is applied as `TaskPrepared` or `TaskPreparationFailed`.
+        The result is applied as `TaskPrepared` or `TaskPreparationFailed`. While the allocation is held, nothing happens.
         """
         id = allocation.record.id
+        await self.held_starts.wait_until_released(id, is_obsolete=lambda: False)  # Canceled when it is obsolete.
         try:
             self._folders.create_task_folders(id, task_name)
             self._move_predecessor_data(allocation, task_name)
@@ -231,11 +275,18 @@ class TaskRunner:
     async def _start(self, allocation: ManagedAllocation, task_name: str, run: int) -> None:
         """Have the driver start a run of the task; a failure is applied as `TaskStartFailed`.
 
-        Waits for the journal first, and does nothing if the run was canceled meanwhile.
+        Waits for the journal and for servers first, and does nothing if the run was canceled meanwhile.
         """
         id = allocation.record.id
         # After a power cut the journal must show that this run may have been started.
         await self._journal.wait_until_synced()
+        if not await self.held_starts.wait_until_released(
+            id, is_obsolete=lambda: not self._is_starting(allocation, task_name, run) or allocation.record.is_to_stop
+        ):
+            # It is stopped instead. The run may exist: the agent may have ended just after it had started it.
+            if self._is_starting(allocation, task_name, run):
+                await self.find_driver(allocation, task_name).recover([allocation.make_run_name(task_name, run)])
+            return
         if not self._is_starting(allocation, task_name, run):
             return
         try:
@@ -331,8 +382,8 @@ class TaskRunner:
     @staticmethod
     def _is_starting(allocation: ManagedAllocation, task_name: str, run: int) -> bool:
         """Return whether the task is in the step `STARTING` of exactly this run."""
-        record = allocation.record.task(task_name)
-        return record.step is TaskStep.STARTING and record.run == run
+        record = next((task for task in allocation.record.tasks if task.name == task_name), None)
+        return record is not None and record.step is TaskStep.STARTING and record.run == run
 
 
 def _log_unexpected_error(allocation: ManagedAllocation, task_name: str, error: BaseException) -> str:

@@ -12,17 +12,18 @@ from wharf.contract.wire.nodes import channel
 from wharf.contract.wire.nodes.messages import NodeMetaApplyRequest, NodeMetaResponse
 from wharf.node.channel.endpoint import JSON_CONTENT_TYPE, ChannelReply, VerbHandler
 from wharf.world.durable_file import replace_file
+from wharf.world.stored_json import read_stored_json
 
 
 class NodeMetadata:
     """The metadata of the node: configured (static), and changed by requests (dynamic, stored in a file)."""
 
     def __init__(self, file: Path, static: Mapping[str, str]) -> None:
+        """Read the file, if it exists. Raises `DamagedFile`."""
         self._file = file
         self._static = dict(static)
-        self._dynamic: dict[str, str | None] = {}
-        if file.exists():
-            self._dynamic = msgspec.json.decode(file.read_bytes(), type=dict[str, str | None])
+        remedy = "restore it from a copy, or delete it: then metadata that was set through the API is lost"
+        self._dynamic: dict[str, str | None] = read_stored_json(file, dict[str, str | None], remedy=remedy) or {}
 
     @property
     def merged(self) -> dict[str, str]:

@@ -7,7 +7,7 @@ servers may or may not have received is repeated before any new one; servers rec
 64).
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Container, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -44,6 +44,25 @@ class AssignmentHandler(Protocol):
 
     def is_end_acknowledged(self, allocation_id: str) -> bool:
         """Return whether servers have acknowledged that the allocation has ended. They may have lost this since."""
+        ...
+
+    def list_held(self) -> list[str]:
+        """Return the ids of restored allocations whose tasks do not start before servers confirm them."""
+        ...
+
+    def confirm_allocation(self, allocation_id: str) -> None:
+        """Let the tasks of a held allocation start: servers know that it has not ended."""
+        ...
+
+    def end_allocations(self, assignments: Sequence[messages.Assignment]) -> None:
+        """End held allocations, of which servers know that they have ended."""
+        ...
+
+    def list_droppable(self, cluster_id: str, known: Container[str]) -> list[str]:
+        """Return the ids of the allocations that servers do not know, without those of another cluster.
+
+        `cluster_id` is the cluster of the servers, empty if it has no id; `known` are the allocations that they know.
+        """
         ...
 
     def apply_assignment(self, assignment: messages.Assignment) -> None:

@@ -97,6 +97,8 @@ class ServerSession:
         self.has_reported_all = asyncio.Event()
         self.has_reported_all.set()
         self._last_reply_s = world.monotonic_s()
+        self._cluster_id = ""
+        """The id of the servers' cluster in the last reply; empty if it has none."""
         self._ttl_s = 0.0
         """The TTL in the last reply to a heartbeat."""
         self.is_registered = asyncio.Event()
@@ -106,8 +108,7 @@ class ServerSession:
         ttl_s = await self._register()
         parts = (
             (self._run_heartbeats(ttl_s), "heartbeat"),
-            (self._follow_assignments(), "assignments"),
-            (self._send_reports(), "reports"),
+            (self._exchange_allocations(), "allocations"),
         )
         tasks = [self._world.start_task(coroutine, name=f"{self._log_name} {part}") for coroutine, part in parts]
         try:
@@ -132,6 +133,7 @@ class ServerSession:
         """
         node = replace(await self._build_node(), reports_from=1)
         reply = await self._client.node_agents.register(node, self._identity.secret_id)
+        self._cluster_id = reply.cluster_id
         self._reports.start_numbering(reply.reports_from)
 
     async def _register(self) -> float:
@@ -173,6 +175,7 @@ class ServerSession:
         )
         self._last_reply_s = self._world.monotonic_s()
         self._handler.on_server_contact()
+        self._cluster_id = reply.cluster_id
         self._reports.skip_to_number(reply.reports_from)
         if reply.must_report:
             self._reports.request_full_report()
@@ -208,11 +211,52 @@ class ServerSession:
         """Return the shortest delay before a heartbeat or report is repeated. It grows with the TTL, and so with the fleet."""
         return self._ttl_s * RETRY_PART * self._world.random.uniform(0.5, 1.0)
 
+    async def _exchange_allocations(self) -> None:
+        """Settle what the journal has restored, then follow assignments and send reports, until canceled."""
+        await self._confirm_held_allocations()
+        tasks = [
+            self._world.start_task(coroutine, name=f"{self._log_name} {part}")
+            for coroutine, part in ((self._follow_assignments(), "assignments"), (self._send_reports(), "reports"))
+        ]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            await cancel_tasks(*tasks)
+
+    async def _confirm_held_allocations(self) -> None:
+        """Ask servers which of the restored allocations have not ended: only the tasks of these may start.
+
+        Repeated until a server answers. Those that servers do not know are dropped later, with the other assignments.
+        """
+        backoff = self._create_backoff(MAX_URGENT_RETRY_DELAY_S)
+        while held := self._handler.list_held():
+            try:
+                response = await self._client.node_agents.list_assignments(
+                    self._identity.id, self._identity.secret_id, without_ended=True
+                )
+                ended = [id for id in held if id not in response.value]
+                assignments: list[messages.Assignment] = []
+                for start in range(0, len(ended), MAX_ASSIGNMENTS_PER_FETCH):
+                    assignments += await self._client.node_agents.fetch_assignments(
+                        self._identity.id, self._identity.secret_id, ended[start : start + MAX_ASSIGNMENTS_PER_FETCH]
+                    )
+                self._handler.end_allocations(
+                    [each for each in assignments if each.allocation.client_status.is_terminal]
+                )
+                for id in held:
+                    if id in response.value:
+                        self._handler.confirm_allocation(id)
+                return
+            except (Refusal, Unreachable) as error:
+                log.warning("failed to confirm restored allocations node=%s error=%s", self._log_name, error)
+                await asyncio.sleep(backoff.next_delay_s(get_requested_delay_s(error)))
+
     async def _follow_assignments(self) -> None:
         """Wait for changes of the node's assignments and apply them, until canceled."""
         backoff = self._create_backoff()
         while True:
             requested_index, report_count = self._index, self._reports.full_report_count
+            cluster_id = self._cluster_id
             try:
                 # Servers give up every allocation that a full report omits, so assignments from before the report must
                 # not be applied. The first read after a report must not come from a server that lags.
@@ -225,8 +269,8 @@ class ServerSession:
                     stale=is_newer,
                 )
                 delay_s = LAGGING_SERVER_DELAY_S
-                if report_count != self._reports.full_report_count:
-                    continue
+                if report_count != self._reports.full_report_count or cluster_id != self._cluster_id:
+                    continue  # The reply may be from the former cluster.
                 # Older assignments than the applied ones come from a server that lags and are ignored. The index only
                 # advances if all assignments were fetched, because they would not be sent again.
                 if response.index >= self._index and await self._apply_desired(response.value, report_count):
@@ -248,7 +292,7 @@ class ServerSession:
         Drops allocations that are missing in `desired`, then fetches and applies the new and changed ones. Returns
         `False` if it must be repeated: the server lacks an assignment, or a full report was begun meanwhile.
         """
-        for dropped_id in [id for id in self._handler.list_allocations() if id not in desired]:
+        for dropped_id in self._handler.list_droppable(self._cluster_id, desired):
             self._handler.drop_allocation(dropped_id)
             self._reports.drop_allocation(dropped_id)
         changed = [id for id, index in desired.items() if (self._handler.find_assignment_index(id) or 0) < index]

@@ -32,7 +32,7 @@ from wharf.cluster.server.security.identities import build_node_spec, build_work
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
 from wharf.cluster.state.lookups import find_allocation_job
-from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, NODE_POOLS, NODES
+from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, CLUSTER_FORMAT, NODE_POOLS, NODES
 from wharf.cluster.state.watches import watch_index
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.nodes.node import Node
@@ -140,7 +140,15 @@ class NodeProtocolActions:
         node = msgspec.structs.replace(registration.node, secret_digest=hash_secret(registration.secret_id))
         await self._check_admission(request, node)
         await self._ensure_pool(node, request)
-        return _build_lease_result(await self._server.leader.call(REGISTER_NODE, node))
+        lease = await self._server.leader.call(REGISTER_NODE, node)
+        if not self._read_cluster_id():  # At the first start of a cluster, the replica may lag.
+            await self._server.reader.catch_up()
+        return _build_lease_result(lease, self._read_cluster_id())
+
+    def _read_cluster_id(self) -> str:
+        """Return the id of the cluster; empty if it has none yet."""
+        record = self._server.replica.get(CLUSTER_FORMAT)
+        return record.cluster_id if record is not None else ""
 
     async def _ensure_pool(self, node: Node, request: Request) -> None:
         """Create the node's pool if it does not exist.
@@ -184,7 +192,7 @@ class NodeProtocolActions:
             if refusal.code is RefusalCode.NO_LEADER:
                 self._no_leader_until_s = world.monotonic_s() + NO_LEADER_CACHE_S
             raise
-        return _build_lease_result(lease)
+        return _build_lease_result(lease, self._read_cluster_id())
 
     async def fetch_assignments(self, request: Request) -> ActionResult:
         """Return the allocations of the node with the ids in the body, each with its job. Ids of others are omitted."""
@@ -277,7 +285,7 @@ def _require_node(replica: Replica, request: Request) -> Node:
     return node
 
 
-def _build_lease_result(lease: NodeLease) -> ActionResult:
+def _build_lease_result(lease: NodeLease, cluster_id: str) -> ActionResult:
     """Return the reply to a registration or heartbeat: the TTL and what the node must report."""
     reply = messages.NodeUpdateResponse(
         heartbeat_ttl=round(lease.ttl_s * SECOND),
@@ -285,6 +293,7 @@ def _build_lease_result(lease: NodeLease) -> ActionResult:
         index=lease.index,
         must_report=lease.must_report,
         reports_from=lease.reports_from,
+        cluster_id=cluster_id,
     )
     return ActionResult(reply, lease.index)
 
