@@ -79,7 +79,7 @@ def test_a_restore_omits_the_leader_in_an_old_snapshot(tmp_path: Path) -> None:
     [
         (
             EncodedChange("format", "format", encode_record(CLUSTER_FORMAT, RecordFormat(version=99))),
-            "its format is 99; this version reads formats up to 1",
+            "its format is 99; this version reads formats up to 2",
         ),
         (EncodedChange("ships", "s", b"\x80"), "it has a table ships that this version does not know"),
         (EncodedChange("namespaces", "x", b"\x09\x80"), "has schema version 9; this program reads up to"),

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import click
 import pytest
 
 from tests.cli.terminal import CommandResult
@@ -136,17 +137,15 @@ def test_a_write_to_another_service_says_that_it_may_have_been_applied(run: Call
 
 
 @contextmanager
-def waiting_server() -> Iterator[str]:
-    """Run a server without a leader that replies to a request only after it was asked for the leader."""
-    was_asked = threading.Event()
+def waiting_server(may_reply: threading.Event) -> Iterator[str]:
+    """Run a server without a leader that replies to a request, except that for the leader, only when it may."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:  # The name that the library calls.
             if self.path == "/v1/status/leader":
                 self.reply(200, b'""')
-                was_asked.set()
                 return
-            assert was_asked.wait(30.0)
+            assert may_reply.wait(30.0)
             self.reply(500, b"No cluster leader", ("x-cluster-error", "no-leader"))
 
         def reply(self, status: int, body: bytes, *headers: tuple[str, str]) -> None:
@@ -169,8 +168,18 @@ def waiting_server() -> Iterator[str]:
             thread.join()
 
 
-def test_a_command_that_waits_says_for_what_and_then_why_it_failed(run: Callable[..., CommandResult]) -> None:
-    with waiting_server() as address:
+def test_a_command_that_waits_says_for_what_and_then_why_it_failed(
+    run: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_printed = threading.Event()
+    echo = click.echo
+
+    def echo_and_tell(*args: Any, **options: Any) -> None:
+        echo(*args, **options)
+        has_printed.set()
+
+    monkeypatch.setattr(click, "echo", echo_and_tell)
+    with waiting_server(has_printed) as address:
         result = run("job", "status", "--address", address)
 
     assert result.code == 1
