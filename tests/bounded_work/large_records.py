@@ -6,15 +6,18 @@ table: a new read endpoint with a known id in its path needs no change here.
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
+import msgspec
 from msgspec.structs import replace
 
 from tests.bounded_work.worst_requests import WorstRequest
 from tests.fuzz.server_records import BOOTSTRAP, NODE_SECRET, JsonClient
 from tests.kit.work import an_id
 from tests.waiting import wait_until
+from wharf.cluster.api.replies.encoding import RECORDS_PER_STEP
 from wharf.cluster.server.cpu_budget import ReadLimits
 from wharf.contract.wire.endpoint_table import ENDPOINTS, Endpoint, EndpointKind, ParameterKind
 from wharf.node.fake_node import FakeMachine, build_fake_node
@@ -30,14 +33,40 @@ NOWHERE: Final = {"LTarget": "${attr.kernel.name}", "RTarget": "plan9", "Operand
 """A constraint that no node meets, so that the evaluation fails for each group."""
 LIST_CPU_S: Final = ReadLimits().list_cpu_s
 """The budget of reads that are large by design: the list of a node's allocations has 86 MB."""
-LONG_STEPS: Final = frozenset(("allocation.list",))
-"""Lists that encode one allocation of 1,000 tasks in one step of 40 ms (docs/request-limits.md): a known defect."""
 NODE_ID: Final = an_id(77)
 NODE_HEADERS: Final = {"X-Cluster-Node-Secret": NODE_SECRET}
 SOURCE: Final = '"\n' * 240_000
 """A job file of almost the largest size that is stored."""
+NAMES: Final = ["large", *(f"missing-{number:04}" for number in range(3_900))]
+"""Almost as many names as a list may have."""
+SELECTOR: Final = " or ".join(f'"team-{number}" in list.groups' for number in range(100))
+AUTH_METHOD: Final = {
+    "Name": "large",
+    "Type": "JWT",
+    "TokenLocality": "local",
+    "MaxTokenTTL": "1h",
+    "Config": {
+        "JWKSURL": "https://example.com/keys",
+        "BoundAudiences": NAMES,
+        "SigningAlgs": ["RS256"],
+        "ClaimMappings": {name: name for name in NAMES},
+        "ListClaimMappings": {"groups": "groups"},
+    },
+}
 RULES: Final = "\n".join(f'namespace "{number:05}" {{ policy = "read" }}' for number in range(1_000))
 """A large policy that takes less than the CPU time of one request to store."""
+
+
+SMALL_BODIES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "plan": {"Job": {"ID": "", "Type": "batch", "TaskGroups": [{"Name": "group", "Tasks": [TASK]}]}, "Diff": True},
+    "scale": {"Target": {"Group": "group"}, "Count": 2},
+    "stable": {"JobID": "", "JobVersion": 0, "Stable": True},
+    "evaluate": {"JobID": "", "EvalOptions": {"ForceReschedule": True}},
+    "revert": {"JobID": "", "JobVersion": 0},
+    "dispatch": {"Meta": {}},
+    "periodic/force": {},
+}
+"""Small bodies of writes to a stored job, by the end of their path. An empty id stands for that of the job."""
 
 
 def build_jobs(version: int) -> dict[str, dict[str, Any]]:
@@ -99,8 +128,22 @@ async def store_large_records(port: int, job_ids: Sequence[str], *, versions: in
             await report_tasks(client, allocations[-1])
     policy = {"Name": "large", "Rules": RULES}
     await client.send("PUT", "/v1/acl/policy/large", policy)
-    token = await client.send("PUT", "/v1/acl/token", {"Name": "large", "Type": "client", "Policies": ["large"]})
     role = await client.send("PUT", "/v1/acl/role", {"Name": "large", "Policies": [{"Name": "large"}]})
+    token = await client.send(
+        "PUT", "/v1/acl/token", {"Name": "large", "Type": "client", "Policies": NAMES, "Roles": [{"ID": role["ID"]}]}
+    )
+    await client.send("PUT", "/v1/acl/auth-method", AUTH_METHOD)
+    rule = {
+        "AuthMethod": "large",
+        "Selector": SELECTOR,
+        "BindType": "role",
+        "BindName": "large",
+        "Description": "x" * 256,
+    }
+    rule = await client.send("PUT", "/v1/acl/binding-rule", rule)
+    devices = [{"Name": name, "Count": 1} for name in NAMES]
+    limit = {"Region": "global", "RegionLimit": {"CPU": 1_000_000, "Devices": devices}}
+    await client.send("PUT", "/v1/quota", {"Name": "large", "Limits": [limit]})
     await client.send("PUT", "/v1/var/large", {"Items": {"text": '"\n' * 32_000}})
     await client.send("PUT", "/v1/namespace", {"Name": "large", "Meta": MAP})
     await client.send("PUT", "/v1/node/pools", {"Name": "large", "Meta": MAP})
@@ -124,6 +167,8 @@ async def store_large_records(port: int, job_ids: Sequence[str], *, versions: in
         "path": ("large",),
         "namespace_name": ("large",),
         "pool_name": ("large",),
+        "quota_name": ("large",),
+        "rule_id": (rule["ID"],),
         "volume_id": (registered["Volume"]["ID"],),
     }
 
@@ -138,14 +183,21 @@ async def register_large_node(client: JsonClient) -> None:
     await client.send("PUT", f"/v1/node/{NODE_ID}/heartbeat", None, **NODE_HEADERS)
 
 
-async def report_tasks(client: JsonClient, allocation_id: str) -> None:
+async def store_many_allocations(client: JsonClient) -> None:
+    """Store so many small allocations that the whole list is cached."""
+    group = {"Name": "group", "Count": RECORDS_PER_STEP + 1, "Tasks": [TASK]}
+    await client.send("PUT", "/v1/jobs", {"Job": {"ID": "many", "Type": "batch", "TaskGroups": [group]}})
+    await wait_for_newest(client, "/v1/job/many/evaluations", is_done)
+
+
+async def report_tasks(client: JsonClient, allocation_id: str, *, exit_code: int = 1) -> None:
     """Report ten events for each task of the allocation."""
     allocation = await client.send("GET", f"/v1/allocation/{allocation_id}")
     (group,) = (group for group in allocation["Job"]["TaskGroups"] if group["Name"] == allocation["TaskGroup"])
-    event = {"Type": "Driver Failure", "Time": 1, "Details": {"driver_error": '"x"\n' * 5, "exit_code": "1"}}
+    event = {"Type": "Driver Failure", "Time": 1, "Details": {"driver_error": '"x"\n' * 5, "exit_code": f"{exit_code}"}}
     states = {task["Name"]: {"State": "running", "Events": [event] * 10} for task in group["Tasks"]}
     report = {"ID": allocation_id, "ClientStatus": "running", "TaskStates": states}
-    body = {"ReportID": allocation_id, "Allocations": [report]}
+    body = {"ReportID": an_id(exit_code, 1), "Allocations": [report]}
     await client.send("PUT", f"/v1/node/{NODE_ID}/report", body, **NODE_HEADERS)
 
 
@@ -170,8 +222,6 @@ def iter_large_reads(ids: Mapping[str, Sequence[str]]) -> Iterator[WorstRequest]
     for endpoint in ENDPOINTS:
         if endpoint.kind is not EndpointKind.READ or endpoint.method != "GET" or endpoint.unsupported_reason:
             continue
-        if endpoint.name in LONG_STEPS and "tasks" in ids["job_id"]:
-            continue
         flags = "&".join(f"{each.name}=true" for each in endpoint.parameters if each.kind is ParameterKind.FLAG)
         required = "version=0&" if endpoint.name == "job.submission" else ""
         for path in _list_paths(endpoint, ids):
@@ -190,6 +240,27 @@ def iter_large_reads(ids: Mapping[str, Sequence[str]]) -> Iterator[WorstRequest]
                     accept_encoding=encoding,
                     cpu_limit_s=LIST_CPU_S,
                 )
+
+
+async def store_large_parents(port: int, job_id: str) -> tuple[str, str]:
+    """Store a large job once as a parameterized and once as a periodic one, and return their ids."""
+    client, large = JsonClient(port, BOOTSTRAP), build_jobs(0)[job_id]
+    # Only service jobs can have `Update`.
+    groups = [{name: value for name, value in group.items() if name != "Update"} for group in large["TaskGroups"]]
+    job = {**large, "Type": "batch", "Update": None, "TaskGroups": groups}
+    await client.send("PUT", "/v1/jobs", {"Job": {**job, "ID": "dispatched", "ParameterizedJob": {}}})
+    await client.send("PUT", "/v1/jobs", {"Job": {**job, "ID": "periodic", "Periodic": {"Spec": "0 0 1 1 *"}}})
+    return "dispatched", "periodic"
+
+
+def iter_small_writes(job_id: str) -> Iterator[WorstRequest]:
+    """Yield requests with small bodies that change or plan the stored job."""
+    names = {"dispatched": ["dispatch"], "periodic": ["periodic/force"]}.get(job_id)
+    for name in names or ["plan", "scale", "stable", "evaluate", "revert"]:
+        body = msgspec.json.encode(SMALL_BODIES[name]).replace(b'ID":""', f'ID":"{job_id}"'.encode())
+        if job_id in ("groups", "meta"):
+            body = body.replace(b'"group"', b'"group0"')
+        yield WorstRequest("job", f"{name} of {job_id}", "PUT", f"/v1/job/{job_id}/{name}", partial(bytes, body))
 
 
 def _list_paths(endpoint: Endpoint, ids: Mapping[str, Sequence[str]]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import http.client
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -85,21 +85,28 @@ class Probe:
     def ids(self) -> Any:
         return self.target.material.ids
 
-    async def measure(self, request: WorstRequest) -> Cost:
-        """Return the cost of the request. It is sent again if it is above a limit."""
+    async def measure(self, request: WorstRequest, prepare: Callable[[], Awaitable[None]] | None = None) -> Cost:
+        """Return the cost of the request. It is sent again if it is above a limit.
+
+        `prepare` runs before each measurement, after the caches were emptied.
+        """
         body = await asyncio.to_thread(request.build_body)
-        best = await self._measure_once(request, body)
+        best = await self._measure_once(request, body, prepare)
         for _ in range(MAX_ATTEMPTS - 1):
             if best.is_allowed or best.status == 0:
                 break
-            again = await self._measure_once(request, body)
+            again = await self._measure_once(request, body, prepare)
             best = min(best, again, key=lambda cost: (not cost.is_allowed, cost.hold_s))
         self.costs.append((request, best))
         return best
 
-    async def _measure_once(self, request: WorstRequest, body: bytes) -> Cost:
+    async def _measure_once(
+        self, request: WorstRequest, body: bytes, prepare: Callable[[], Awaitable[None]] | None
+    ) -> Cost:
         self.target.server.election.allow_campaign()
         self._empty_reply_caches()
+        if prepare is not None:
+            await prepare()
         await self._settle()
         workers_before = get_children_cpu_s()
         self._loop.begin()

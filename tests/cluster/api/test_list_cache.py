@@ -29,6 +29,7 @@ from tests.kit.virtual_time import in_virtual_time
 from wharf.cluster.api.lists.cache import MAX_LIST_CHANGES, CachedList, ListCache
 from wharf.cluster.api.lists.listing import ListCacheSpec
 from wharf.cluster.api.replies.encoding import BODY_CHUNK_BYTES
+from wharf.cluster.api.replies.items import EncodedBatch
 from wharf.cluster.server.cpu_budget import LoopTurns, OffLoopWorker, ReadLimits, SlicedWork
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import EVALUATIONS, JOB_SUMMARIES, JOBS
@@ -47,13 +48,14 @@ class RecordingEncoder:
         self.encoded_names: list[str] = []
         self._padding = "x" * padding_bytes
 
-    def __call__(self, records: Sequence[Any]) -> list[bytes]:
+    def __call__(self, records: Sequence[Any]) -> EncodedBatch:
         names = [record.name if hasattr(record, "name") else record.id for record in records]
         self.encoded_names += names
-        return [
+        encoded = [
             msgspec.json.encode([name, record.modify_index, self._padding])
             for name, record in zip(names, records, strict=True)
         ]
+        return encoded, None
 
 
 def decode_list(body: Any) -> list[tuple[str, int]]:
@@ -234,7 +236,7 @@ def test_a_list_whose_refresh_failed_is_dropped() -> None:
     fill_list(cached_list, [], RecordingEncoder())
     replica.apply_batch(make_batch(1, CRATES.build_put(make_crate("a"))))
 
-    def failing(_records: Sequence[Any]) -> list[bytes]:
+    def failing(_records: Sequence[Any]) -> EncodedBatch:
         raise RuntimeError("cannot encode")
 
     with pytest.raises(RuntimeError):

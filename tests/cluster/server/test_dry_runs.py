@@ -1,5 +1,7 @@
 """Dry runs and explanations: computed on a state that is new enough, without changes."""
 
+import json
+
 import msgspec
 import pytest
 
@@ -56,9 +58,9 @@ async def test_a_dry_run_changes_nothing_and_names_no_id_that_will_be_used() -> 
 
         result = await server.server.leader.call_member("m1", DRY_RUN_JOB, request)
 
-        assert result.annotations is not None
-        assert (result.annotations.desired_tg_updates or {})["web"].place == 3
-        assert (result.diff is None, server.replica.index) == (False, before)
+        assert result.plan.annotations is not None
+        assert (result.plan.annotations.desired_tg_updates or {})["web"].place == 3
+        assert (json.loads(result.diff)["Type"], server.replica.index) == ("Added", before)
 
 
 @in_virtual_time

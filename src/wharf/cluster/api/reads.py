@@ -22,7 +22,8 @@ from wharf.cluster.api.lists.listing import Listing
 from wharf.cluster.api.off_loop import OffLoopExecutor, needs_worker
 from wharf.cluster.api.pacing import ReplyPacer, RequestPacer
 from wharf.cluster.api.replies.cors import list_cors_methods
-from wharf.cluster.api.replies.encoding import EMPTY_REPLY_BODY, RECORDS_PER_CHECK, HeldReply, encode_body
+from wharf.cluster.api.replies.encoding import EMPTY_REPLY_BODY, HeldReply, encode_body
+from wharf.cluster.api.replies.items import RECORDS_PER_CHECK
 from wharf.cluster.api.replies.pieces import LightRecords, encode_deferred, encode_in_slices
 from wharf.cluster.api.replies.sender import JSON_HEADER, HttpReply, build_refusal_reply
 from wharf.cluster.api.replies.shared import (

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Final
 
-from wharf.cluster.api.handlers.allocations.records import build_lazy_allocation_stub
+from wharf.cluster.api.handlers.allocations.records import build_allocation_stub
 from wharf.cluster.api.lists.listing import Listing, list_by_creation
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
@@ -80,7 +80,7 @@ def list_deployment_allocations(replica: Replica, request: Request, _options: Qu
     request.require_permission(namespace=deployment.namespace)
     key = (deployment.namespace, deployment.job_id)
     placed = (each for each in replica.list_by_index(ALLOCATIONS_OF_JOB, *key) if each.deployment_id == deployment_id)
-    stubs = RecordList(sort_by_creation(placed), partial(build_lazy_allocation_stub, replica), is_view_small=True)
+    stubs = RecordList(sort_by_creation(placed), partial(build_allocation_stub, replica), is_view_small=True)
     return ReadResult(stubs, index, [watch_index(ALLOCATIONS_OF_JOB, *key)])
 
 

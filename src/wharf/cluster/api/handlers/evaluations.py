@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from wharf.cluster.api.handlers.allocations.records import build_lazy_allocation_stub
+from wharf.cluster.api.handlers.allocations.records import build_allocation_stub
 from wharf.cluster.api.lists.listing import Listing, list_by_creation
 from wharf.cluster.api.lists.pages import ListPage
 from wharf.cluster.api.requests.parameters import QueryOptions
@@ -40,6 +40,8 @@ from wharf.languages.filters import Filter, FilterError, FilterSubject, compile_
 
 PREFIX_ERROR_PREFIX: Final = "eval lookup failed: index error: "
 LOOKUP_ERROR_PREFIX: Final = f"failed to lookup eval: {PREFIX_ERROR_PREFIX}"
+SMALL_EVALUATION_GROUPS: Final = 50
+"""Groups and resources up to which an evaluation needs not be measured before it is encoded in a list."""
 FILTER_SUBJECT: Final = FilterSubject(Evaluation)
 FILTER_ERROR_PREFIX: Final = "failed to read filter expression: "
 
@@ -58,7 +60,19 @@ def list_evaluations(replica: Replica, request: Request, options: QueryOptions) 
         options,
         error_prefix=PREFIX_ERROR_PREFIX,
         is_visible=is_visible,
+        is_small=is_small_evaluation,
         cache_name="evaluation.list",
+    )
+
+
+def is_small_evaluation(evaluation: Evaluation) -> bool:
+    """Return whether the evaluation is surely small enough to encode in one step."""
+    return (
+        not evaluation.failed_tg_allocs
+        and not evaluation.class_eligibility
+        and evaluation.plan_annotations is None
+        and len(evaluation.queued_allocations or ()) <= SMALL_EVALUATION_GROUPS
+        and len(evaluation.missing_non_node_resources or ()) <= SMALL_EVALUATION_GROUPS
     )
 
 
@@ -113,7 +127,7 @@ def list_evaluation_allocations(replica: Replica, request: Request, _options: Qu
         request.require_permission(namespace=evaluation.namespace)
     placed = sort_by_creation(replica.list_by_index(ALLOCATIONS_OF_EVALUATION, eval_id))
     readable = [each for each in placed if evaluation is not None or request.has_permission(namespace=each.namespace)]
-    stubs = RecordList(readable, partial(build_lazy_allocation_stub, replica), is_view_small=True)
+    stubs = RecordList(readable, partial(build_allocation_stub, replica), is_view_small=True)
     return ReadResult(stubs, replica.get_last_change(ALLOCATIONS), [watch_index(ALLOCATIONS_OF_EVALUATION, eval_id)])
 
 

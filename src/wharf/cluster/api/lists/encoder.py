@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from wharf.cluster.api.lists.cache import CachedList, ListCache, ListChanges
@@ -11,16 +12,14 @@ from wharf.cluster.api.lists.listing import ALL_NAMESPACES, ListCacheSpec, Listi
 from wharf.cluster.api.lists.pages import ListPage, RecordTest
 from wharf.cluster.api.replies.encoding import (
     EncodedRecordCache,
-    EncodeRecords,
     HeldReply,
     ListBodyCache,
     ReplyBody,
     ReplyMemory,
-    encode_batch,
     encode_json,
-    encode_list,
 )
-from wharf.cluster.api.replies.pieces import LazyList, encode_in_slices
+from wharf.cluster.api.replies.items import BATCH_BYTES, EncodedBatch, EncodeRecords, HeavyItem, encode_list
+from wharf.cluster.api.replies.pieces import PIECE_WEIGHT, LazyList, encode_in_slices, is_heavy
 from wharf.cluster.api.replies.shared import (
     EncodedRead,
     SharedReply,
@@ -160,7 +159,7 @@ class ListEncoder:
         if listing.build_reply is not None:
             body = await self.encode_value(listing.build_reply(records), is_pretty=is_pretty)
         else:
-            encode, held = self._build_encoder(listing), HeldReply(self.reply_memory)
+            encode, held = self._build_encoder(listing, is_pretty=is_pretty), HeldReply(self.reply_memory)
             body = await encode_list(records, encode, self.make_work(), held, is_pretty=is_pretty)
         if key is not None:
             self._bodies.put(key, version, body, next_token)
@@ -199,30 +198,40 @@ class ListEncoder:
         """Return the work of building and encoding a reply."""
         return SlicedWork(self._server.world, self._server.off_loop, self._server.read_limits.make_list_budget())
 
-    def _build_encoder(self, listing: Listing[Any], *, uses_record_cache: bool = True) -> EncodeRecords:
+    def _build_encoder(
+        self, listing: Listing[Any], *, is_pretty: bool = False, uses_record_cache: bool = True
+    ) -> EncodeRecords:
         """Return the function that encodes records of the listing.
 
         If the listing has a cache name, encodings are read from the cache of encoded records. New encodings are stored
-        there only with `uses_record_cache`: a `CachedList` stores its own.
+        there only with `uses_record_cache`: a `CachedList` stores its own. The caller indents small items if `is_pretty` is
+        set. Heavy ones are encoded with their layout, which the cache does not store.
         """
         cache_name, cache = listing.cache_name, self._encoded_records
-        build_view, get_dependency = listing.build_view, listing.get_dependency
-        if not cache_name:
-            return lambda records: encode_batch(records, lambda record: encode_json(build_view(record)))
+        build_view, get_dependency, is_small = listing.build_view, listing.get_dependency, listing.is_small
 
-        def encode_records(records: Sequence[Any]) -> list[bytes]:
+        def encode_records(records: Sequence[Any]) -> EncodedBatch:
             dependencies = [None] * len(records) if get_dependency is None else list(map(get_dependency, records))
-            cached = cache.get_all(cache_name, records, dependencies)
-            return encode_batch(
-                zip(cached, records, dependencies, strict=True),
-                lambda item: encode_record(item[1], item[2]) if item[0] is None else item[0],
-            )
-
-        def encode_record(record: Any, dependency: object) -> bytes:
-            data = encode_json(build_view(record))
-            if uses_record_cache:
-                cache.put(cache_name, record, dependency, data)
-            return data
+            cached = cache.get_all(cache_name, records, dependencies) if cache_name else [None] * len(records)
+            encoded: list[bytes] = []
+            size = 0
+            # One loop without further functions: it runs for each record of all lists.
+            for record, dependency, data in zip(records, dependencies, cached, strict=True):
+                if data is None or (is_pretty and len(data) > PIECE_WEIGHT):
+                    view = build_view(record)
+                    if (is_small is None or not is_small(record)) and is_heavy(view):
+                        store = None
+                        if cache_name and uses_record_cache and not is_pretty:
+                            store = partial(cache.put, cache_name, record, dependency)
+                        return encoded, HeavyItem(view, is_pretty=is_pretty, store=store)
+                    data = encode_json(view)
+                    if cache_name and uses_record_cache:
+                        cache.put(cache_name, record, dependency, data)
+                encoded.append(data)
+                size += len(data)
+                if size > BATCH_BYTES:
+                    break
+            return encoded, None
 
         return encode_records
 

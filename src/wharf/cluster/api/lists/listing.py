@@ -73,6 +73,9 @@ class Listing(Generic[R]):
     """What a blocking query waits for."""
     build_view: Callable[[R], object] = return_record
     """Returns the list item of a record."""
+    is_small: Callable[[R], bool] | None = None
+    """Returns whether the list item is small enough for one step, in constant time. The items of all other records are
+    measured, which takes as long as encoding them."""
     get_namespace: Callable[[R], str] | None = None
     """Set if records have namespaces. A list over all namespaces omits those that the caller may not read."""
     is_visible: Callable[[R], bool] | None = None

@@ -7,16 +7,14 @@ import asyncio
 import re
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import msgspec
 
-from wharf.cluster.server.cpu_budget import LoopTurns, SlicedWork
+from wharf.cluster.server.cpu_budget import LoopTurns
 from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
-
-T = TypeVar("T")
 
 COMPRESSION_LEVEL: Final = 1
 """The fastest level: a list shrinks to a tenth; higher levels save little more for several times the CPU time."""
@@ -79,10 +77,6 @@ INDENTED_BYTES_PER_STEP: Final = 256 * 1024
 _decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_elements: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
-RECORDS_PER_CHECK: Final = 25
-"""Records encoded before the CPU time is checked, because single records may be large."""
-BATCH_BYTES: Final = 64 * 1024
-"""Encoded bytes after which the CPU time is checked, also within `RECORDS_PER_CHECK`."""
 BODY_CHUNK_BYTES: Final = 256 * 1024
 MAX_CACHED_RECORD_BYTES: Final = 64 * 1024 * 1024
 MAX_CACHED_BODY_BYTES: Final = 64 * 1024 * 1024
@@ -293,79 +287,3 @@ class ListBodyCache:
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._bytes -= entry[1].size + CACHE_ENTRY_BYTES
-
-
-EncodeRecords = Callable[[Sequence[Any]], list[bytes]]
-"""Encodes a batch of up to a few hundred records. Returns the encodings of the first ones, at least one: it stops above
-`BATCH_BYTES`.
-"""
-
-
-def encode_batch(records: Iterable[T], encode_record: Callable[[T], bytes]) -> list[bytes]:
-    """Return the encodings of the first records, up to the one with which they exceed `BATCH_BYTES`."""
-    encoded: list[bytes] = []
-    size = 0
-    for record in records:
-        data = encode_record(record)
-        encoded.append(data)
-        size += len(data)
-        if size > BATCH_BYTES:
-            break
-    return encoded
-
-
-async def pause_if_due(work: SlicedWork, position: int) -> None:
-    """Let other tasks run if the slice is over, or before each `RECORDS_PER_STEP` records. `position`: of the next record."""
-    if position and (not position % RECORDS_PER_STEP or work.is_slice_over()):
-        await work.pause()
-
-
-async def encode_list(
-    records: Sequence[Any],
-    encode_records: EncodeRecords,
-    work: SlicedWork,
-    held: HeldReply | None = None,
-    *,
-    is_pretty: bool,
-) -> ReplyBody:
-    """Return the records as a JSON list. Other tasks run between two steps of encoding.
-
-    `held` counts the memory of a large list. Raises `ReplyMemoryFull` if other lists use all of it.
-    """
-    chunks: list[bytes] = []
-    encoded_records: list[bytes] = []
-    size = 0
-    work.restart()
-    position = 0
-    while position < len(records):
-        await pause_if_due(work, position)
-        encoded = encode_records(records[position : position + RECORDS_PER_CHECK])
-        position += len(encoded)
-        encoded_records += map(_indent_record, encoded) if is_pretty else encoded
-        size += sum(map(len, encoded))
-        if size > BODY_CHUNK_BYTES:
-            if held is not None:
-                held.grow(size)
-            chunks.append(_join_records(encoded_records, is_first=not chunks, pretty=is_pretty))
-            encoded_records, size = [], 0
-    if encoded_records:
-        chunks.append(_join_records(encoded_records, is_first=not chunks, pretty=is_pretty))
-    if not chunks:
-        return ReplyBody((b"[]\n" if is_pretty else b"[]",))
-    chunks.append(b"\n]\n" if is_pretty else b"]")
-    return ReplyBody(chunks if len(chunks) > 2 else (b"".join(chunks),), held)
-
-
-def _join_records(encoded_records: list[bytes], *, is_first: bool, pretty: bool) -> bytes:
-    """Return the encoded records joined by commas, after "[" if they are the first of the list, else after a comma."""
-    separator = b",\n    " if pretty else b","
-    beginning = (b"[\n    " if pretty else b"[") if is_first else separator
-    return beginning + separator.join(encoded_records)
-
-
-def _indent_record(encoded_record: bytes) -> bytes:
-    """Return the encoded record indented by four more spaces, as an item of an indented list.
-
-    JSON strings contain no line breaks, so every line break is layout.
-    """
-    return msgspec.json.format(encoded_record, indent=4).replace(b"\n", b"\n    ")

@@ -214,10 +214,15 @@ class ChunkCollector:
         self._pieces, self._size = [], 0
 
 
-def iterate_pieces(value: object, *, is_pretty: bool) -> Iterator[bytes]:
-    """Yield the value as JSON, in pieces, each of which takes little time to build."""
-    yield from _iterate_value(value, b"\n" if is_pretty else b"", heavy=is_heavy(value))
-    if is_pretty:
+def iterate_pieces(value: object, *, is_pretty: bool, depth: int = 0) -> Iterator[bytes]:
+    """Yield the value as JSON, in pieces, each of which takes little time to build.
+
+    `depth`: the number of lists and maps that hold the value. A value of depth 0 is a whole body, which ends with a line
+    break if it is indented.
+    """
+    line = b"\n" + b" " * (INDENTATION * depth) if is_pretty else b""
+    yield from _iterate_value(value, line, heavy=is_heavy(value))
+    if is_pretty and not depth:
         yield b"\n"
 
 

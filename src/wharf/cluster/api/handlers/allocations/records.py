@@ -1,6 +1,7 @@
 """Reads of allocations and their services. Requests that their nodes execute are in `control`, `files` and `exec`."""
 
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from wharf.cluster.api.results import (
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.state import Replica
 from wharf.cluster.state.lookups import find_allocation_job
+from wharf.cluster.state.packed_map import PackedMap
 from wharf.cluster.state.tables import ALLOCATIONS, REGISTRATIONS_OF_ALLOCATION, SERVICES
 from wharf.cluster.state.watches import watch_index, watch_key
 from wharf.contract.model.allocations.allocation import (
@@ -35,12 +37,17 @@ from wharf.contract.model.allocations.resources import (
     sum_resources,
 )
 from wharf.contract.model.allocations.task_event_messages import make_task_state_view
-from wharf.contract.model.allocations.task_states import TaskStateView
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.wire.allocations.messages import ALLOCATION_VIEW_FIELDS, AllocationView
 
 MAX_TASKS_BUILT_TOGETHER: Final = 50
 """Limits the time of one step: the state of a task has up to ten events, whose messages take 30 µs."""
+SMALL_STATES_BYTES: Final = 8 * 1024
+"""Stored bytes of task states up to which the allocation needs not be measured: about 50 events."""
+SMALL_EVENT_COUNT: Final = 50
+"""Reschedule events up to which the allocation needs not be measured."""
+SMALL_TEXT_CHARS: Final = 1_000
+"""Characters of a description up to which the allocation needs not be measured."""
 LOOKUP_ERROR_PREFIX: Final = "alloc lookup failed: index error: "
 
 
@@ -51,6 +58,7 @@ def list_allocations(replica: Replica, request: Request, options: QueryOptions) 
         replica, ALLOCATIONS, options,
         error_prefix=LOOKUP_ERROR_PREFIX,
         build_view=lambda allocation: build_allocation_stub(replica, allocation, has_resources=resources, has_task_states=states),
+        is_small=partial(is_small_allocation, has_resources=resources),
         # Each set of requested fields has a cache name of its own.
         cache_name=f"allocation.list{' resources' * resources}{' states' * states}",
     )  # fmt: skip
@@ -80,7 +88,7 @@ def build_allocation_view(replica: Replica, allocation: Allocation) -> object:
         job=_build_job_reader(replica)(allocation),
         allocated_resources=allocated,
         metrics=allocation.metrics,
-        task_states=_build_lazy_task_state_views(allocation),
+        task_states=_build_task_state_views(allocation),
         **legacy_fields,
         **{name: getattr(allocation, name) for name in ALLOCATION_VIEW_FIELDS if name != "network_status"},
         network_status=_get_network_status(allocation),
@@ -111,23 +119,28 @@ def build_allocation_stub(
     return replace(stub, allocated_resources=allocation.allocated_resources) if has_resources else stub
 
 
-def build_lazy_allocation_stub(replica: Replica, allocation: Allocation) -> AllocationStub:
-    """Return the allocation as lists show it. The states of many tasks are built while they are encoded."""
-    stub = build_allocation_stub(replica, allocation, has_task_states=False)
-    return replace(stub, task_states=_build_lazy_task_state_views(allocation))
+def is_small_allocation(allocation: Allocation, *, has_resources: bool = False) -> bool:
+    """Return whether the allocation, as lists show it, is surely small enough to encode in one step."""
+    states = allocation.task_states
+    return (
+        (states is None or (type(states) is PackedMap and states.size <= SMALL_STATES_BYTES))
+        and len(allocation.client_description) <= SMALL_TEXT_CHARS
+        and not allocation.preempted_allocations
+        and (
+            allocation.reschedule_tracker is None
+            or len(allocation.reschedule_tracker.events or ()) <= SMALL_EVENT_COUNT
+        )
+        and not has_resources
+    )
 
 
-def _build_task_state_views(allocation: Allocation) -> dict[str, TaskStateView] | None:
+def _build_task_state_views(allocation: Allocation) -> Any:
+    """Return the task states as replies show them. Those of many tasks are built one by one while they are encoded."""
     if allocation.task_states is None:
         return None
-    return {name: make_task_state_view(state) for name, state in allocation.task_states.items()}
-
-
-def _build_lazy_task_state_views(allocation: Allocation) -> Any:
-    """Return the task states as replies show them. Those of many tasks are built one by one while they are encoded."""
-    states = () if allocation.task_states is None else allocation.task_states.items()
+    states = allocation.task_states.items()
     if len(states) <= MAX_TASKS_BUILT_TOGETHER:
-        return _build_task_state_views(allocation)
+        return {name: make_task_state_view(state) for name, state in states}
     return LazyMap(lambda: ((name, make_task_state_view(state)) for name, state in states))
 
 

@@ -116,7 +116,9 @@ class JobSpecificationActions:
             warnings_of_reading=decoded.warnings,
             launches=MAX_SHOWN_LAUNCHES,
         )
-        plan = await server.leader.call_member(server.identity.member_id, DRY_RUN_JOB, dry_run)
+        result = await server.leader.call_member(server.identity.member_id, DRY_RUN_JOB, dry_run)
+        plan = result.plan
+        diff: Any = msgspec.Raw(result.diff) if result.diff else None
         launches = plan.next_launches
         reply = JobPlanResponse(
             annotations=plan.annotations,
@@ -124,7 +126,7 @@ class JobSpecificationActions:
             explanations=plan.explanations or msgspec.UNSET,
             job_modify_index=plan.job_modify_index,
             created_evals=plan.created_evaluations,
-            diff=plan.diff,
+            diff=diff,
             next_periodic_launch=launches[0] if launches else None,
             next_periodic_launches=launches if job.is_periodic and not job.is_parameterized else msgspec.UNSET,
             warnings=plan.warnings,

@@ -1,11 +1,12 @@
 """Status overviews of many jobs, last changed first."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import dropwhile
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 from wharf.cluster.api.lists.listing import ALL_NAMESPACES, Listing, parse_token_index
+from wharf.cluster.api.replies.pieces import LazyList
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ReadHandler
@@ -36,6 +37,9 @@ from wharf.contract.wire.jobs.messages import (
 PACK_META_KEY: Final = "pack.name"
 MAX_REQUESTED_JOBS: Final = 10_000
 """Limits the work of one request: the number of jobs that its body names."""
+
+MAX_STATUSES_BUILT_TOGETHER: Final = 500
+"""Limits the time of one step: the status of an allocation takes 3 µs."""
 
 StatusPosition = tuple[int, str, str]
 """The sort key of a job: its ModifyIndex, then namespace and id, because one write can change several jobs."""
@@ -149,9 +153,7 @@ def build_status_overview(replica: Replica, job: Job) -> JobStatusOverview:
         version=job.version,
         submit_time=job.submit_time,
         modify_index=job.modify_index,
-        allocs=None
-        if is_parent
-        else tuple(_build_allocation_status(each) for each in allocations if each.job_create_index == job.create_index),
+        allocs=None if is_parent else _build_allocation_statuses(allocations, job),
         group_count_sum=sum(group.count for group in job.groups),
         child_statuses=tuple(child.status.value for child in children) if is_parent else None,
         parent_id=job.parent_id,
@@ -160,6 +162,18 @@ def build_status_overview(replica: Replica, job: Job) -> JobStatusOverview:
         is_pack=PACK_META_KEY in (job.meta or {}),
         status=job.status,
     )
+
+
+def _build_allocation_statuses(allocations: Sequence[Allocation], job: Job) -> Any:
+    """Return the statuses of those allocations that belong to this registration of the job.
+
+    Many statuses are built one by one while they are encoded.
+    """
+
+    def iterate() -> Iterator[AllocationStatusView]:
+        return (_build_allocation_status(each) for each in allocations if each.job_create_index == job.create_index)
+
+    return tuple(iterate()) if len(allocations) <= MAX_STATUSES_BUILT_TOGETHER else LazyList(iterate)
 
 
 def _build_allocation_status(allocation: Allocation) -> AllocationStatusView:

@@ -12,7 +12,7 @@ from wharf.cluster.api.handlers.jobs.specification import (
     has_management_token,
     require_job_permissions,
 )
-from wharf.cluster.api.replies.pieces import LazyList
+from wharf.cluster.api.replies.pieces import PIECE_WEIGHT, LazyList, measure_weight
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import (
@@ -30,7 +30,7 @@ from wharf.cluster.state.tables import JOB_VERSIONS, JOBS, VERSIONS_OF_JOB
 from wharf.cluster.state.watches import watch_index, watch_key
 from wharf.contract.model.jobs.diff import compare_jobs
 from wharf.contract.model.jobs.job import Job, VersionTag
-from wharf.contract.model.refusal import invalid_request, not_found
+from wharf.contract.model.refusal import Refusal, invalid_request, not_found
 from wharf.contract.wire.jobs.messages import (
     JobIndexReply,
     JobRevertRequest,
@@ -92,6 +92,21 @@ def _list_compared_pairs(request: Request, job_versions: list[Job]) -> list[tupl
 
 
 READ_HANDLERS: Final[dict[str, ReadHandler]] = {"job.versions": list_job_versions}
+
+
+LARGE_JOB_WEIGHT: Final = 4 * PIECE_WEIGHT
+"""The weight above which a copy of the process registers a version again: it takes more than 10 ms."""
+
+
+def reverts_to_large_job(replica: Replica, request: Request) -> bool:
+    """Return whether the request registers a large version again. Its body is small, but its work is that of a large one."""
+    try:
+        body = request.decode_body(JobRevertRequest)
+        namespace = resolve_namespace(request, body.namespace)
+    except Refusal:
+        return False  # The handler refuses it, too.
+    target = versions.find_version(replica, namespace, request.get_path_value("job_id"), max(0, body.job_version))
+    return target is not None and measure_weight(target, LARGE_JOB_WEIGHT) > LARGE_JOB_WEIGHT
 
 
 class JobVersionActions:

@@ -41,6 +41,16 @@ class DryRunJobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """How many next launches of a periodic job to list."""
 
 
+class DryRunReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a dry run, in the form in which the api process sends it on."""
+
+    plan: DryRun
+    """Without its difference."""
+    diff: bytes = b""
+    """The difference to the stored job as JSON, if requested. A process would hold its loop for 25 ms to decode and encode
+    that of a job with 5,000 actions."""
+
+
 class ExplainJobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request to explain the state of a job. `index`: the log index that the caller has seen."""
 
@@ -76,7 +86,7 @@ class WorkerReply(msgspec.Struct, frozen=True):
     reason: RefusalReason = RefusalReason.UNSPECIFIED
 
 
-DRY_RUN_JOB: Final = RpcMethod("try-job", DryRunJobRequest, DryRun, is_repeatable=True)
+DRY_RUN_JOB: Final = RpcMethod("try-job", DryRunJobRequest, DryRunReply, is_repeatable=True)
 EXPLAIN_JOB: Final = RpcMethod("explain-job", ExplainJobRequest, JobExplanation, is_repeatable=True)
 EXPLAIN_EVALUATION: Final = RpcMethod(
     "explain-evaluation", ExplainEvaluationRequest, EvaluationExplanation, is_repeatable=True
@@ -95,22 +105,24 @@ class DryRunHandlers:
         self._worker = worker
 
     async def dry_run_job(self, request: DryRunJobRequest) -> msgspec.Raw:
-        """Return the plan for a job as an encoded `DryRun`, without registering the job."""
+        """Return the plan for a job as an encoded `DryRunReply`, without registering the job."""
         brain = self._brain
         # Ids of evaluations that are never stored. They come from the kernel: a forked process shares the state of the
         # id generator, so it would repeat ids.
         context = DecisionContext(brain.world.now_ns(), brain.world.new_secret)
         return await self._run_in_worker(
             request.index,
-            lambda: dry_run_job(
-                brain.replica,
-                msgspec.msgpack.decode(request.job, type=Job),
-                context,
-                request.settings,
-                should_include_diff=request.with_diff,
-                parser_warnings=request.warnings_of_reading,
-                max_launches=request.launches,
-                cache=brain.cache,
+            lambda: _build_reply(
+                dry_run_job(
+                    brain.replica,
+                    msgspec.msgpack.decode(request.job, type=Job),
+                    context,
+                    request.settings,
+                    should_include_diff=request.with_diff,
+                    parser_warnings=request.warnings_of_reading,
+                    max_launches=request.launches,
+                    cache=brain.cache,
+                )
             ),
         )
 
@@ -158,6 +170,12 @@ class DryRunHandlers:
         if reply.code is not None:
             raise Refusal(reply.code, reply.text, reply.reason)
         return reply.answer
+
+
+def _build_reply(plan: DryRun) -> DryRunReply:
+    """Return the result of a dry run with its difference as JSON."""
+    diff = b"" if plan.diff is None else msgspec.json.encode(plan.diff)
+    return DryRunReply(plan=msgspec.structs.replace(plan, diff=None), diff=diff)
 
 
 def _compute_reply(compute: Callable[[], object]) -> bytes:
