@@ -30,7 +30,7 @@ from wharf.cluster.api.lists.cache import MAX_LIST_CHANGES, CachedList, ListCach
 from wharf.cluster.api.lists.listing import ListCacheSpec
 from wharf.cluster.api.replies.encoding import BODY_CHUNK_BYTES
 from wharf.cluster.api.replies.items import EncodedBatch
-from wharf.cluster.server.cpu_budget import LoopTurns, OffLoopWorker, ReadLimits, SlicedWork
+from wharf.cluster.server.cpu_budget import LoopSlots, OffLoopWorker, ReadLimits, SlicedWork
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import EVALUATIONS, JOB_SUMMARIES, JOBS
 from wharf.contract.model.jobs.job import JobSummary
@@ -114,7 +114,7 @@ def test_an_existing_body_does_not_change_with_later_writes() -> None:
         before = await cached_list.fill(crates_in_north(replica), encoding, a_work())
         replica.apply_batch(make_batch(2, CRATES.build_put(make_crate("a"))))
         after = await cached_list.refresh(cached_list.take_changes(), encoding, a_work())
-        return before, after, b"".join(await before.get_encoded_chunks(b"gzip", LoopTurns()))
+        return before, after, b"".join(await before.get_encoded_chunks(b"gzip", LoopSlots()))
 
     before, after, compressed = asyncio.run(run())
     assert (decode_list(before), decode_list(after)) == ([("a", 1)], [("a", 2)])

@@ -19,7 +19,7 @@ from wharf.cluster.api.app import MAX_HEADERS, MAX_PATH_BYTES, Api
 from wharf.cluster.api.replies.encoding import BODY_CHUNK_BYTES, ReplyBody, negotiate_encoding
 from wharf.cluster.api.replies.sender import HttpReply, ReplyContext, ReplySender
 from wharf.cluster.api.results import ActionResult, StreamedBody
-from wharf.cluster.server.cpu_budget import LoopTurns
+from wharf.cluster.server.cpu_budget import LoopSlots
 from wharf.contract.client import ClientReply
 from wharf.world import SimulatedWorld
 
@@ -449,7 +449,7 @@ async def ready_parts() -> AsyncGenerator[bytes]:
 @in_virtual_time
 async def test_a_lost_connection_is_noticed_between_the_parts_of_a_reply(make_body: Any) -> None:
     connection = LostConnection()
-    sender = ReplySender(SimulatedWorld(1, now_s), LoopTurns(), extra_headers={}, is_nomad_compatible=False)
+    sender = ReplySender(SimulatedWorld(1, now_s), LoopSlots(), extra_headers={}, is_nomad_compatible=False)
     context = ReplyContext({}, is_cors_allowed=False, receive=connection.receive, send=connection.send)
 
     await sender.send(HttpReply(200, [], make_body()), context)

@@ -121,7 +121,7 @@ class Api:
         self._targets = RequestTargetCache()
         self._replies = ReplySender(
             server.world,
-            server.off_loop.turns,
+            server.off_loop.loop_slots,
             extra_headers=extra_headers or {},
             is_nomad_compatible=is_nomad_compatible,
         )

@@ -141,15 +141,15 @@ class ReadExecutor:
         shared = result.value
         assert isinstance(shared, SharedReply), "_evaluate wraps every result in a SharedReply"
         if isinstance(shared.result, Listing) and not (shared.encoded or shared.encoding_tasks):
-            shared = await self._await_turn(shared, request, target)
+            shared = await self._await_slot(shared, request, target)
         encoded = shared.encoded.get(target.is_pretty) or await self._encode(shared, is_pretty=target.is_pretty)
         return self._build_reply(encoded)
 
-    async def _await_turn(self, shared: SharedReply, request: Request, target: RequestTarget) -> SharedReply:
+    async def _await_slot(self, shared: SharedReply, request: Request, target: RequestTarget) -> SharedReply:
         """Wait until the loop has time for a list, and return the list as it is then."""
         replica = self._server.replica
         version = (replica.epoch, replica.index)
-        await self._server.off_loop.turns.begin()
+        await self._server.off_loop.loop_slots.begin()
         while (replica.epoch, replica.index) != version:
             version = (replica.epoch, replica.index)
             try:
@@ -295,7 +295,7 @@ class ReadExecutor:
                 work = SlicedWork(server.world, server.off_loop, budget)
                 body = await encode_deferred(value.build, work, is_pretty=is_pretty)
             else:
-                await server.off_loop.turns.begin()
+                await server.off_loop.loop_slots.begin()
                 if isinstance(value, SlicedValue):
                     value = await value.build(work)
                 elif isinstance(value, BrainQuery):

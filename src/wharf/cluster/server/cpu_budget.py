@@ -77,7 +77,7 @@ class CpuBudget:
             raise invalid_request(self._exceeded_text)
 
 
-class LoopTurns:
+class LoopSlots:
     """Lets one task at a time use the event loop for a slice: one in each iteration of the loop, in order of arrival.
 
     Without turns, each of N requests in slices would take its slice in every iteration, and a short request would wait
@@ -136,12 +136,12 @@ class OffLoopBusy(Refusal):
 class OffLoopWorker:
     """Runs long computations of requests on a thread, one at a time, and refuses more than a few at once.
 
-    `turns` are those of computations that run in slices on the loop.
+    `loop_slots` are those of computations that run in slices on the loop.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.turns = LoopTurns()
+        self.loop_slots = LoopSlots()
         self._request_count = 0
 
     async def run(self, work: Callable[[], T]) -> T:
@@ -190,7 +190,7 @@ class SlicedWork:
         Raises `Refusal` if the budget is used up.
         """
         self.count_slice()
-        await self._off_loop.turns.wait()
+        await self._off_loop.loop_slots.wait()
         self._began_s = self._world.cpu_s()
 
     async def run_off_loop(self, work: Callable[[Callable[[], bool]], T]) -> T:

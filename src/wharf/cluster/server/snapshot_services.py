@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from wharf.cluster.engines.port import Committed, EncodedWrite, WriteConflict
 from wharf.cluster.operations.decision import Decision
-from wharf.cluster.server.cpu_budget import LoopTurns, OffLoopWorker
+from wharf.cluster.server.cpu_budget import LoopSlots, OffLoopWorker
 from wharf.cluster.server.log.preview import PREVIEW_INDEX, forbid_in_preview, get_current_preview
 from wharf.cluster.server.log.reader import Reader
 from wharf.cluster.server.log.writer import WriteOperation, Writer, log_rejected_transitions
@@ -160,7 +160,7 @@ class SnapshotLeaderClient(LeaderClient):
         return self._snapshot.call(member_id, name, body, is_repeatable=True)
 
 
-class SnapshotLoopTurns(LoopTurns):
+class SnapshotLoopSlots(LoopSlots):
     """Gives each turn at once: the copy executes one request, without an event loop."""
 
     async def begin(self) -> None:
@@ -175,7 +175,7 @@ class SnapshotOffLoopWorker(OffLoopWorker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self.turns = SnapshotLoopTurns()
+        self.loop_slots = SnapshotLoopSlots()
 
     async def run(self, work: Callable[[], T]) -> T:
         return work()

@@ -81,7 +81,7 @@ class EventActions:
 
         Ends when the subscription has fallen too far behind or the caller has lost its rights.
         """
-        world, turns = self._server.world, self._server.off_loop.turns
+        world, loop_slots = self._server.world, self._server.off_loop.loop_slots
         subscription = feed.subscribe(since_index=index)
         try:
             yield HEARTBEAT_LINE
@@ -94,7 +94,7 @@ class EventActions:
                         has_lines = True
                         yield line  # The sender waits for the next turn.
                     if not has_lines:
-                        await turns.wait()
+                        await loop_slots.wait()
                 await subscription.wait(due_s - world.monotonic_s())
                 if world.monotonic_s() >= due_s:
                     caller = self._reauthenticate(caller, event_filter)

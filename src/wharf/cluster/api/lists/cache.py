@@ -20,7 +20,7 @@ from wharf.cluster.api.replies.encoding import (
     ReplyBody,
 )
 from wharf.cluster.api.replies.items import RECORDS_PER_CHECK, EncodeRecords, encode_completely, pause_if_due
-from wharf.cluster.server.cpu_budget import LoopTurns, SlicedWork
+from wharf.cluster.server.cpu_budget import LoopSlots, SlicedWork
 from wharf.cluster.state import Replica
 from wharf.cluster.state.watches import RecordChange
 
@@ -98,25 +98,25 @@ class SegmentedBody(ReplyBody):
         texts = [segment.get_text(is_first=not number) for number, segment in enumerate(segments)]
         super().__init__([*texts, b"]"] if texts else [b"[]"])
 
-    async def get_encoded_chunks(self, encoding: bytes, turns: LoopTurns) -> Sequence[bytes]:
+    async def get_encoded_chunks(self, encoding: bytes, loop_slots: LoopSlots) -> Sequence[bytes]:
         """Return the chunks of the body in the encoding; b"" means uncompressed.
 
         For gzip, only segments that are not compressed yet are compressed. Their deflate blocks are put between a gzip
         header and a trailer with the checksum and size of the whole text.
         """
         if encoding != GZIP_ENCODING:
-            return await super().get_encoded_chunks(encoding, turns)
+            return await super().get_encoded_chunks(encoding, loop_slots)
         if encoding not in self._compressed:
             checksum, parts = 0, [GZIP_HEADER]
             # A changed segment is replaced by a new object, so these segments stay as they were.
             for text, segment in zip(self.chunks, self._segments, strict=False):
                 for part in segment.iterate_deflated(text):
                     parts.append(part)
-                    await turns.wait()
+                    await loop_slots.wait()
                 for start in range(0, len(text), CHECKSUM_STEP_BYTES):
                     checksum = zlib.crc32(text[start : start + CHECKSUM_STEP_BYTES], checksum)
                     if len(text) > CHECKSUM_STEP_BYTES:
-                        await turns.wait()
+                        await loop_slots.wait()
             compressor = zlib.compressobj(COMPRESSION_LEVEL, zlib.DEFLATED, RAW_WINDOW_BITS)
             end = compressor.compress(self.chunks[-1]) + compressor.flush(zlib.Z_FINISH)
             checksum = zlib.crc32(self.chunks[-1], checksum)

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from wharf.cluster.server.cpu_budget import LoopTurns
+from wharf.cluster.server.cpu_budget import LoopSlots
 from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
 
 COMPRESSION_LEVEL: Final = 1
@@ -147,7 +147,7 @@ class ReplyBody:
         self._compressed: dict[bytes, Sequence[bytes]] = {}
         self._lock: asyncio.Lock | None = None
 
-    async def get_encoded_chunks(self, encoding: bytes, turns: LoopTurns) -> Sequence[bytes]:
+    async def get_encoded_chunks(self, encoding: bytes, loop_slots: LoopSlots) -> Sequence[bytes]:
         """Return the chunks in the encoding (gzip, deflate or b"" for uncompressed), compressed at the first call.
 
         Each part of a large body is compressed in a turn of its own.
@@ -167,7 +167,7 @@ class ReplyBody:
                 for part in compress_parts(self.chunks, encoding):
                     if part:
                         parts.append(part)
-                    await turns.wait()
+                    await loop_slots.wait()
                 self._compressed[encoding] = parts
         return self._compressed[encoding]
 

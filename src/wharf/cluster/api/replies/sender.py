@@ -13,7 +13,7 @@ from wharf.cluster.api.replies.cors import build_cors_headers
 from wharf.cluster.api.replies.encoding import BODY_CHUNK_BYTES, EMPTY_REPLY_BODY, ReplyBody, negotiate_encoding
 from wharf.cluster.api.requests.body import wait_for_disconnect
 from wharf.cluster.api.results import StreamedBody
-from wharf.cluster.server.cpu_budget import LoopTurns
+from wharf.cluster.server.cpu_budget import LoopSlots
 from wharf.contract.model.body_limits import MAX_ECHOED_CHARS, cut_echo
 from wharf.contract.model.refusal import Refusal
 from wharf.contract.wire.errors import CODE_HEADER, REASON_HEADER, STATUS_BY_CODE
@@ -107,11 +107,11 @@ class ReplySender:
     """
 
     def __init__(
-        self, world: World, turns: LoopTurns, *, extra_headers: Mapping[str, str], is_nomad_compatible: bool
+        self, world: World, loop_slots: LoopSlots, *, extra_headers: Mapping[str, str], is_nomad_compatible: bool
     ) -> None:
-        """The parts of large bodies are compressed and sent in `turns`."""
+        """The parts of large bodies are compressed and sent in `loop_slots`."""
         self._world = world
-        self._turns = turns
+        self._loop_slots = loop_slots
         self._extra_headers = [
             VARY_HEADER,
             *((name.lower().encode(), value.encode()) for name, value in extra_headers.items()),
@@ -152,7 +152,7 @@ class ReplySender:
         encoding = b""
         if b"accept-encoding" in headers and b"upgrade" not in headers:
             encoding = negotiate_encoding(headers[b"accept-encoding"])
-        chunks = await reply.body.get_encoded_chunks(encoding, self._turns)
+        chunks = await reply.body.get_encoded_chunks(encoding, self._loop_slots)
         if encoding:
             reply_headers.append((b"content-encoding", encoding))
         connection = context.connection if len(chunks) == 1 and len(chunks[0]) <= BODY_CHUNK_BYTES else None
@@ -160,7 +160,7 @@ class ReplySender:
             return
         reply_headers.append((b"content-length", str(sum(map(len, chunks))).encode()))
         await context.send({"type": "http.response.start", "status": reply.status, "headers": reply_headers})
-        await _send_chunks(chunks, context.send, self._turns)
+        await _send_chunks(chunks, context.send, self._loop_slots)
 
     async def _stream(self, status: int, headers: HeaderList, body: StreamedBody, receive: Receive, send: Send) -> None:
         """Send the parts of a streamed body until it ends, the client disconnects, or this server stops."""
@@ -171,7 +171,7 @@ class ReplySender:
                 "headers": [(b"content-type", body.content_type.encode()), *body.headers, *headers],
             }
         )
-        sending = self._world.start_task(_send_parts(send, body, self._turns), name="stream")
+        sending = self._world.start_task(_send_parts(send, body, self._loop_slots), name="stream")
         disconnect = self._world.start_task(wait_for_disconnect(receive), name="caller")
         closing = self._world.start_task(self._closing.wait(), name="closing")
         try:
@@ -190,7 +190,7 @@ class ReplySender:
         self._closing.set()
 
 
-async def _send_chunks(chunks: Sequence[bytes], send: Send, turns: LoopTurns) -> None:
+async def _send_chunks(chunks: Sequence[bytes], send: Send, loop_slots: LoopSlots) -> None:
     """Send the chunks of a body in pieces of limited size.
 
     Between the pieces the ASGI server can wait for a slow client, other requests have their turn, and the end of the
@@ -201,7 +201,7 @@ async def _send_chunks(chunks: Sequence[bytes], send: Send, turns: LoopTurns) ->
     for number, piece in enumerate(pieces):
         await send({"type": "http.response.body", "body": piece, "more_body": number < last})
         if number < last:
-            await turns.wait()
+            await loop_slots.wait()
 
 
 def _split_chunks(chunks: Sequence[bytes]) -> Iterator[bytes]:
@@ -214,7 +214,7 @@ def _split_chunks(chunks: Sequence[bytes]) -> Iterator[bytes]:
                 yield chunk[start : start + BODY_CHUNK_BYTES]
 
 
-async def _send_parts(send: Send, body: StreamedBody, turns: LoopTurns) -> None:
+async def _send_parts(send: Send, body: StreamedBody, loop_slots: LoopSlots) -> None:
     """Send the parts of a streamed body as they arrive, then its end.
 
     Stops without the end if the client takes longer than `write_timeout_s` to read a part.
@@ -226,7 +226,7 @@ async def _send_parts(send: Send, body: StreamedBody, turns: LoopTurns) -> None:
                     await send({"type": "http.response.body", "body": part, "more_body": True})
             except TimeoutError:
                 return  # The caller reads nothing. The reply stays incomplete, so the server closes the connection.
-            await turns.wait()  # Parts may be ready without a wait; the end of the connection must be noticed.
+            await loop_slots.wait()  # Parts may be ready without a wait; the end of the connection must be noticed.
     finally:
         if isinstance(body.parts, AsyncGenerator):
             await body.parts.aclose()  # Release its resources now, not at garbage collection.

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from wharf.cluster.server.cpu_budget import LoopTurns
+from wharf.cluster.server.cpu_budget import LoopSlots
 
 
 async def count_iterations(counts: list[int]) -> None:
@@ -16,14 +16,14 @@ def test_each_iteration_has_one_slice_and_all_tasks_get_their_share() -> None:
     slices: list[tuple[str, int]] = []
 
     async def scenario() -> None:
-        turns, iteration = LoopTurns(), [0]
+        loop_slots, iteration = LoopSlots(), [0]
         counting = asyncio.ensure_future(count_iterations(iteration))
 
         async def work(name: str) -> None:
-            await turns.begin()
+            await loop_slots.begin()
             for _ in range(10):
                 slices.append((name, iteration[0]))
-                await turns.wait()
+                await loop_slots.wait()
 
         await asyncio.gather(*(work(name) for name in "abcde"))
         counting.cancel()
@@ -39,13 +39,13 @@ def test_each_iteration_has_one_slice_and_all_tasks_get_their_share() -> None:
 
 def test_a_single_task_begins_at_once_and_waits_two_iterations_for_its_next_turn() -> None:
     async def scenario() -> list[int]:
-        turns, iteration = LoopTurns(), [0]
+        loop_slots, iteration = LoopSlots(), [0]
         counting = asyncio.ensure_future(count_iterations(iteration))
         await asyncio.sleep(0)
         seen = [iteration[0]]
-        await turns.begin()
+        await loop_slots.begin()
         seen.append(iteration[0])
-        await turns.wait()
+        await loop_slots.wait()
         seen.append(iteration[0])
         counting.cancel()
         return seen
@@ -57,10 +57,10 @@ def test_a_single_task_begins_at_once_and_waits_two_iterations_for_its_next_turn
 
 def test_a_second_task_of_the_same_iteration_waits() -> None:
     async def scenario() -> list[str]:
-        turns, done = LoopTurns(), list[str]()
+        loop_slots, done = LoopSlots(), list[str]()
 
         async def begin(name: str) -> None:
-            await turns.begin()
+            await loop_slots.begin()
             done.append(name)
 
         tasks = [asyncio.ensure_future(begin(name)) for name in "ab"]
@@ -74,10 +74,10 @@ def test_a_second_task_of_the_same_iteration_waits() -> None:
 
 def test_a_cancelled_task_takes_no_turn_from_the_others() -> None:
     async def scenario() -> list[str]:
-        turns, done = LoopTurns(), list[str]()
+        loop_slots, done = LoopSlots(), list[str]()
 
         async def wait(name: str) -> None:
-            await turns.wait()
+            await loop_slots.wait()
             done.append(name)
 
         first, second, third = (asyncio.ensure_future(wait(name)) for name in "abc")
