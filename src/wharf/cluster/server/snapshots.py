@@ -35,6 +35,7 @@ from wharf.cluster.state.tables import ALL_TABLES, KNOWN_SERVERS
 from wharf.contract.model.cluster import RecordFormat
 from wharf.contract.model.times import SECOND
 from wharf.world import World
+from wharf.world.bounded_tar import BoundedTarInfo
 
 OMITTED_TABLES: Final = frozenset((LEADER_TABLE, MEMBERS_TABLE, KNOWN_SERVERS.name))
 """Tables that are not part of a snapshot."""
@@ -216,7 +217,7 @@ def _extract(archive: Path, state: Path) -> None:
     """Extract the snapshot file from an archive to `state`, and verify the checksums. Raises `InvalidArchive`."""
     digests: dict[str, str] = {}
     checksum_text = ""
-    with tarfile.open(archive, "r:gz") as tar:
+    with tarfile.open(archive, "r:gz", tarinfo=BoundedTarInfo) as tar:
         for count, member in enumerate(tar):
             if count >= MAX_ARCHIVE_FILES:
                 raise InvalidArchive("the archive contains more files than a snapshot")

@@ -17,11 +17,14 @@ from typing import IO, Final, cast
 
 from wharf.node.artifacts.errors import ArtifactError
 from wharf.node.confined_folder import ConfinedFolder
+from wharf.world.bounded_tar import BoundedTarInfo
 
 CHUNK_BYTES: Final = 1 << 20
 """Bytes copied at a time."""
 MAX_LINK_TARGET_BYTES: Final = 4_096
 """Limit of a link's target in a zip archive; protects memory."""
+MAX_SKIPPED_ENTRIES: Final = 1_000_000
+"""Entries of an archive outside the requested folder; limits the time of a useless search."""
 ARCHIVE_FORMATS: Final = ("tar.gz", "tgz", "tar.bz2", "tbz2", "tar.xz", "txz", "tar", "zip", "gz", "bz2", "xz")
 """File name extensions; longer ones first, because `a.tar.gz` is not a `gz` file."""
 _DECOMPRESSORS: Final[Mapping[str, Callable[..., IO[bytes]]]] = {
@@ -41,6 +44,7 @@ class UnpackBudget:
     def __init__(self, max_bytes: int, max_files: int, is_needed: Callable[[], bool] = lambda: True) -> None:
         self._remaining_bytes, self._max_bytes = max_bytes, max_bytes
         self._remaining_files, self._max_files = max_files, max_files
+        self._skipped = 0
         self._is_needed = is_needed
 
     def count_file(self) -> None:
@@ -48,6 +52,22 @@ class UnpackBudget:
         self._remaining_files -= 1
         if self._remaining_files < 0:
             raise ArtifactError(f"the content has more than {self._max_files:,} files", is_permanent=True)
+        self._require_needed()
+
+    def count_skipped(self) -> None:
+        """Count an entry that is not unpacked. Raises ArtifactError if there are too many, or unpacking is canceled."""
+        self._skipped += 1
+        if self._skipped > MAX_SKIPPED_ENTRIES:
+            raise ArtifactError(
+                f"the archive has more than {MAX_SKIPPED_ENTRIES:,} entries outside the requested folder",
+                is_permanent=True,
+            )
+        self._require_needed()
+
+    def _require_needed(self) -> None:
+        """Raise ArtifactError if unpacking is canceled."""
+        if not self._is_needed():
+            raise ArtifactError("canceled")
 
     def count_bytes(self, byte_count: int) -> None:
         """Subtract bytes that are about to be written.
@@ -57,8 +77,7 @@ class UnpackBudget:
         self._remaining_bytes -= byte_count
         if self._remaining_bytes < 0:
             raise ArtifactError(f"the unpacked content has more than {self._max_bytes:,} bytes", is_permanent=True)
-        if not self._is_needed():
-            raise ArtifactError("canceled")
+        self._require_needed()
 
 
 def detect_archive_format(name: str, option: str) -> str:
@@ -115,10 +134,12 @@ def _unpack_tar(
     Devices and pipes are rejected. Raises ArtifactError, ConfinedPathError and OSError.
     """
     created = []
-    with tarfile.open(archive, "r|*") as opened:
+    with tarfile.open(archive, "r|*", tarinfo=BoundedTarInfo) as opened:
         for entry in opened:
+            opened.members = []  # type: ignore[attr-defined]  # Otherwise the library keeps all entries in memory.
             path = _make_relative(entry.name, archive_folder)
             if path is None:
+                budget.count_skipped()
                 continue
             budget.count_file()
             target = f"{destination}/{path}" if path else destination
@@ -156,6 +177,7 @@ def _unpack_zip(
         for entry in opened.infolist():
             path = _make_relative(entry.filename, archive_folder)
             if path is None:
+                budget.count_skipped()
                 continue
             budget.count_file()
             target = f"{destination}/{path}" if path else destination

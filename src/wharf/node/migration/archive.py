@@ -18,6 +18,7 @@ from typing import IO, Final, NamedTuple
 from wharf.node.artifacts.archives import UnpackBudget
 from wharf.node.artifacts.errors import ArtifactError
 from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError
+from wharf.world.bounded_tar import BoundedTarInfo
 
 COMPLETION_ENTRY_NAME: Final = "complete"
 """The name of the last entry, which holds the number of entries before it."""
@@ -140,7 +141,7 @@ def unpack_folders(archive: Path, tasks: tuple[str, ...], root: Path, budget: Un
     folders: list[tarfile.TarInfo] = []
     entry_count = 0
     try:
-        with tarfile.open(archive, "r|") as tar:
+        with tarfile.open(archive, "r|", tarinfo=BoundedTarInfo) as tar:
             for entry in tar:
                 if entry.name == COMPLETION_ENTRY_NAME:
                     _check_count(tar, entry, entry_count)
