@@ -18,7 +18,7 @@ BATCH_BYTES: Final = 64 * 1024
 """Encoded bytes after which the CPU time is checked, also within `RECORDS_PER_CHECK`."""
 
 MAX_CACHED_ITEM_BYTES: Final = 4 * 1024 * 1024
-"""Larger items are not stored in the cache of encoded records: joining their chunks takes 0.3 ms for each MB."""
+"""Larger items are not stored in the cache of encoded records: joining their chunks takes up to 0.75 ms for each MB."""
 
 
 class HeavyItem:

@@ -39,7 +39,7 @@ MAX_REQUESTED_JOBS: Final = 10_000
 """Limits the work of one request: the number of jobs that its body names."""
 
 MAX_STATUSES_BUILT_TOGETHER: Final = 500
-"""Limits the time of one step: the status of an allocation takes 3 µs."""
+"""Limits the time of one step: the status of an allocation takes 0.6 µs to build."""
 
 StatusPosition = tuple[int, str, str]
 """The sort key of a job: its ModifyIndex, then namespace and id, because one write can change several jobs."""
