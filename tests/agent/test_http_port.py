@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from tests.waiting import WITHIN_S, wait_on_loop_until
-from wharf.agent.http.server import HttpServer
+from wharf.agent.http.server import MAX_WEBSOCKET_MESSAGE_BYTES, HttpServer
 from wharf.agent.sockets import listen_tcp
 from wharf.cluster.api.settings import ApiSettings
 from wharf.cluster.api.websockets.sockets import GOING_AWAY_CODE, CallerSocket
@@ -140,3 +140,40 @@ def test_a_client_can_read_the_reply_to_a_request_line_that_is_far_too_long() ->
         return replies
 
     assert [reply[:12] for reply in asyncio.run(test())] == [b"HTTP/1.1 414"] * 5
+
+
+def test_a_connection_with_many_pipelined_requests_is_closed() -> None:
+    async def test() -> tuple[bytes, bytes]:
+        request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+        async with serve_until_exit() as port:
+            reader, writer = await asyncio.open_connection(HOST, port.number)
+            writer.write(request * 50)
+            few = b""
+            while few.count(b"HTTP/1.1 200") < 50:
+                few += await reader.read(65_536)
+            writer.write(request * 50_000)
+            many = b""
+            with suppress(ConnectionError):
+                while part := await reader.read(65_536):
+                    many += part
+            writer.close()
+        return few, many
+
+    few, many = asyncio.run(test())
+
+    assert few.count(b"HTTP/1.1 200") == 50
+    assert many.count(b"HTTP/1.1 200") < 50_000
+
+
+@pytest.mark.parametrize("compression", ["deflate", None])
+def test_a_websocket_message_above_its_limit_ends_the_connection(compression: str | None) -> None:
+    async def test() -> tuple[bool, int | None]:
+        async with serve_until_exit() as port:
+            caller = await connect(f"ws://{HOST}:{port.number}/", compression=compression)
+            is_compressed = bool(caller.protocol.extensions)
+            await caller.send(b"x" * (MAX_WEBSOCKET_MESSAGE_BYTES + 1))
+            with pytest.raises(ConnectionClosed):
+                await caller.recv()
+        return is_compressed, caller.close_code
+
+    assert asyncio.run(test()) == (False, 1009)

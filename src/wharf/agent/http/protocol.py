@@ -52,9 +52,14 @@ class DirectReply:
     def try_write_reply(self, status: int, headers: Headers, body: bytes) -> bool:
         """Write the whole reply and return `True`, or return `False` if the reply must go through ASGI.
 
+        A reply to a client that has disconnected is dropped.
+
         ASGI handles the special cases: HEAD, closing connections, paused writing, `Expect: 100-continue`.
         """
         cycle = self._cycle
+        if cycle.transport.is_closing():
+            cycle.disconnected = True  # Its event comes later, and a write would raise an error.
+            return True
         if (
             cycle.response_started
             or cycle.disconnected
@@ -102,6 +107,9 @@ fits, with every character escaped.
 """
 MAX_HEADERS: Final = 1_000
 """Limits the work of parsing headers before authentication."""
+MAX_PIPELINED: Final = 64
+"""How many requests of a connection may wait for the replies to earlier ones. A connection with more is closed: two megabytes of
+short requests would hold the event loop for half a second."""
 HEAD_TIMEOUT_S: Final = 30.0
 """How long a client may take to send the head of a request. Protects against slow clients that hold connections."""
 FIRST_BYTE_TIMEOUT_S: Final = 60.0
@@ -224,7 +232,7 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
 
         def data_received(self, data: bytes) -> None:
             """Parse received data, and enforce the size and the time limit of the head of a request."""
-            if self._address is None or self._discard_timer is not None:
+            if self._address is None or self._discard_timer is not None or self.transport.is_closing():
                 return
             if self._first_byte_timer is not None:
                 self._first_byte_timer.cancel()
@@ -280,6 +288,9 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
             super().handle_websocket_upgrade()
 
         def on_message_begin(self) -> None:
+            if len(self.pipeline) >= MAX_PIPELINED:
+                self.transport.abort()  # A reply would come before those to the earlier requests.
+                raise ValueError("too many pipelined requests")  # Stops the parser.
             self._is_in_head = True
             self._head_bytes = self._head_bytes or 1
             self._host_count = 0
@@ -312,7 +323,7 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
         def send_400_response(self, msg: str) -> None:
             if self._rejection is not None:
                 self._reply_and_close(*self._rejection)
-            else:
+            elif not self.transport.is_closing():
                 super().send_400_response(msg)
 
         def _reply_and_close(self, status: bytes, body: bytes = b"") -> None:

@@ -24,6 +24,8 @@ from wharf.contract.model.times import SECOND
 from wharf.world import World
 from wharf.world.tasks import wait_for_event
 
+MAX_WEBSOCKET_MESSAGE_BYTES: Final = 1024 * 1024
+"""The longest message of a websocket; limits the memory of callers without a token. Nodes and our clients send 64 KiB at a time."""
 DATE_HEADER_INTERVAL_S: Final = 1.0
 """How often the value of the Date header is updated."""
 WEBSOCKET_CLOSE_TIMEOUT_S: Final = 1.0
@@ -58,6 +60,8 @@ class HttpServer:
             app,
             http=build_protocol(ConnectionLimiter(world, max_per_client=settings.limits.http_max_conns_per_client)),
             ws="websockets-sansio",
+            ws_max_size=MAX_WEBSOCKET_MESSAGE_BYTES,
+            ws_per_message_deflate=False,  # A few bytes could become megabytes, before the caller has shown a token.
             lifespan="off",
             loop="none",
             log_config=None,
