@@ -316,15 +316,15 @@ def test_a_path_that_needs_cleaning_is_redirected_with_its_query(path: str, loca
         ("/v1/acl/policy/", 400, "Missing Policy Name"),
         ("/v1/var/", 400, "missing variable path"),
         ("/v1/service/", 400, "missing service name"),
-        ("/v1/jobs/", 404, ""),
-        ("/v1", 404, ""),
-        ("/v1/", 404, ""),
-        ("/v1/agent", 404, ""),
-        ("/v1/operator", 404, ""),
-        ("/v1/nodes/x", 404, ""),
+        ("/v1/jobs/", 404, "no API endpoint at /v1/jobs/; /v1/docs lists the endpoints"),
+        ("/v1", 404, "no API endpoint at /v1; /v1/docs lists the endpoints"),
+        ("/v1/", 404, "no API endpoint at /v1/; /v1/docs lists the endpoints"),
+        ("/v1/agent", 404, "no API endpoint at /v1/agent; /v1/docs lists the endpoints"),
+        ("/v1/operator", 404, "no API endpoint at /v1/operator; /v1/docs lists the endpoints"),
+        ("/v1/nodes/x", 404, "no API endpoint at /v1/nodes/x; /v1/docs lists the endpoints"),
     ],
 )
-def test_a_missing_id_is_refused_and_other_unknown_paths_are_empty_404s(path: str, status: int, text: str) -> None:
+def test_a_missing_id_is_refused_and_other_unknown_paths_are_404s(path: str, status: int, text: str) -> None:
     @in_virtual_time
     async def run() -> None:
         async with ACluster() as cluster:

@@ -361,12 +361,31 @@ async def test_a_write_is_searched_back_to_the_start_of_the_tail(tmp_path: Path)
                 await async_store.find_write(writes[4].id, since=since)
 
 
-async def test_a_damaged_line_that_a_read_meets_stops_writes(tmp_path: Path) -> None:
+async def commit_and_damage(async_store: AsyncSqliteStore) -> None:
+    """Commit a write, and damage the line of it that the log stores."""
+    await commit(async_store, a_write(put("a")))
+    other = apsw.Connection(str(async_store.sync_store.database.path))
+    other.execute("UPDATE log SET data = ? WHERE place = ?", (b"other", MAX_BATCH_LINES + 1))
+    other.close()
+
+
+async def test_a_damaged_line_before_the_first_load_ends_the_store(tmp_path: Path) -> None:
     async with open_store(tmp_path) as async_store:
-        await commit(async_store, a_write(put("a")))
-        other = apsw.Connection(str(async_store.sync_store.database.path))
-        other.execute("UPDATE log SET data = ? WHERE place = ?", (b"other", MAX_BATCH_LINES + 1))
-        other.close()
+        await commit_and_damage(async_store)
+
+        with pytest.raises(LogUnavailable, match="wrong checksum"):
+            await anext(async_store.iter_feed(0))
+
+        assert async_store.stopped.is_set()
+        assert "is damaged" in async_store.stop_reason
+
+
+async def test_a_damaged_line_that_a_read_meets_after_a_load_stops_writes(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as async_store:
+        load = await async_store.begin_load()
+        assert [rows async for rows in load.iter_slices()] == []
+        load.close()
+        await commit_and_damage(async_store)
 
         with pytest.raises(LogUnavailable, match="wrong checksum"):
             await anext(async_store.iter_feed(0))
