@@ -10,8 +10,8 @@ from typing import Final, Generic, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
-MAX_UNSPLIT_KEYS: Final = 5_400
-"""With more keys, the dict is split, which takes about 2 ms. The number is below 5,461, at which a dict grows."""
+MAX_UNSPLIT_KEYS: Final = 2_700
+"""With more keys, the dict is split, which takes about 2 ms. The number is below 2,730, at which a dict grows."""
 SEGMENT_COUNT: Final = 64
 """A segment of a million counters has 16,000, and grows in 2 ms at most. More segments would need more of the processor's
 caches: a decision takes 1 µs longer with 1,024."""
