@@ -10,13 +10,16 @@ from tests.limits.gateway.exchange import (
     HEAD_S,
     IDLE_S,
     OK,
+    REFUSE_ALL,
     UPSTREAM_S,
     Exchange,
     Socket,
     run,
 )
 from tests.waiting import wait_on_loop_until
+from wharf.limits.gateway.caller.connection import REQUESTS_PER_STEP
 from wharf.limits.gateway.caller.forwarding import MAX_BUFFERED_BYTES
+from wharf.limits.gateway.caller.requests import PIECE_BYTES
 from wharf.limits.gateway.caller.transport import LINGER_TIMEOUT_S, CallerTransport
 
 # -- deadlines -----------------------------------------------------------------------------------------------------
@@ -210,7 +213,7 @@ def test_time_in_which_the_caller_is_slow_is_not_charged(tmp_path: Path) -> None
     assert run(tmp_path, scenario) == [0, 1, 1, 2]
 
 
-@pytest.mark.parametrize(("size", "calls"), [(MAX_BUFFERED_BYTES, []), (MAX_BUFFERED_BYTES + 1, ["pause"])])
+@pytest.mark.parametrize(("size", "calls"), [(PIECE_BYTES, []), (PIECE_BYTES + 1, ["pause"])])
 def test_bytes_after_the_current_request_are_buffered_up_to_a_maximum(
     tmp_path: Path, size: int, calls: list[str]
 ) -> None:
@@ -342,3 +345,52 @@ def test_a_slow_caller_without_a_counted_request_pauses_only_its_reply(tmp_path:
         return calls
 
     assert run(tmp_path, scenario, is_bare=is_bare) == [[], ["pause", "resume"] if is_bare else []]
+
+
+REFUSED = b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+def test_pipelined_requests_are_answered_some_in_each_iteration_of_the_loop(tmp_path: Path) -> None:
+    count = 5_000
+
+    async def scenario(exchange: Exchange) -> list[int]:
+        exchange.connection.data_received(REFUSED * count)
+        answered, counts = 0, []
+        while answered < count:
+            replies = exchange.socket.take().count(b"HTTP/1.1 403")
+            counts.append(replies)
+            answered += replies
+            assert len(counts) < 2 * count
+            await asyncio.sleep(0)
+        return counts
+
+    counts = run(tmp_path, scenario, rules=REFUSE_ALL)
+
+    assert sum(counts) == count
+    assert max(counts) <= REQUESTS_PER_STEP
+
+
+def test_no_further_request_begins_while_the_caller_does_not_read_its_replies(tmp_path: Path) -> None:
+    async def scenario(exchange: Exchange) -> list[Any]:
+        exchange.connection.pause_writing()
+        exchange.connection.data_received(REFUSED * 3)
+        await exchange.settle()
+        seen: list[Any] = [exchange.socket.take(), exchange.socket.take_calls()]
+        exchange.connection.resume_writing()
+        await exchange.settle()
+        return [*seen, exchange.socket.take().count(b"HTTP/1.1 403"), exchange.socket.take_calls()]
+
+    assert run(tmp_path, scenario, rules=REFUSE_ALL) == [b"", ["pause"], 3, ["resume"]]
+
+
+def test_a_large_body_reaches_the_service_in_pieces_and_order(tmp_path: Path) -> None:
+    body = bytes(range(256)) * 1_000
+
+    async def scenario(exchange: Exchange) -> bytes:
+        exchange.send("PUT /x", b"Content-Length: %d\r\n" % len(body))
+        exchange.connection.data_received(body)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        return exchange.upstream_socket.take()
+
+    assert run(tmp_path, scenario).endswith(b"\r\n\r\n" + body)

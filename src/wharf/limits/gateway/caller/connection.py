@@ -6,11 +6,11 @@ reply, that the bytes of two requests are never mixed, and that every slot is fr
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
+from typing import Final, cast
 
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply
 from wharf.limits.decisions.service import run_immediately
-from wharf.limits.gateway.caller.forwarding import MAX_BUFFERED_BYTES, RequestForwarder
+from wharf.limits.gateway.caller.forwarding import RequestForwarder
 from wharf.limits.gateway.caller.replies import ReplyWriter
 from wharf.limits.gateway.caller.requests import MAX_DRAINED_BYTES, RequestReader
 from wharf.limits.gateway.caller.transport import CallerTransport
@@ -18,6 +18,9 @@ from wharf.limits.gateway.chunks import BadChunk
 from wharf.limits.gateway.environment import HEALTH_PATHS, GatewayEnvironment
 from wharf.limits.gateway.heads import BadHead
 from wharf.limits.gateway.proxied_request import ProxiedRequest
+
+REQUESTS_PER_STEP: Final = 16
+"""Requests of a connection that begin before other connections have their turn; limits how long one caller holds the loop."""
 
 
 class CallerConnection(asyncio.Protocol):
@@ -29,7 +32,9 @@ class CallerConnection(asyncio.Protocol):
     __slots__ = (
         "_environment",
         "_forwarder",
+        "_is_caller_full",
         "_is_deciding",
+        "_is_scheduled",
         "_on_closed",
         "_on_opened",
         "_reader",
@@ -54,6 +59,10 @@ class CallerConnection(asyncio.Protocol):
         self._on_closed = on_closed
         self._is_deciding = False
         """Whether the decision service works on the request: until it is done, no more of the body is read."""
+        self._is_scheduled = False
+        """Whether the next step is due in the next iteration of the loop."""
+        self._is_caller_full = False
+        """Whether the caller does not read its replies: until it does, no further request begins."""
 
     # -- callbacks of the socket -----------------------------------------------------------------------------------
 
@@ -62,6 +71,7 @@ class CallerConnection(asyncio.Protocol):
         environment = self._environment
         self.transport = CallerTransport(cast(asyncio.Transport, transport))  # uvloop's are not subclasses of it.
         self.transport.deadline_s = environment.now_s() + environment.head_timeout_s
+        self.transport.on_resumed = self._schedule
         self._reader = RequestReader(environment.settings)
         self._replies = ReplyWriter(self.transport, environment)
         self._forwarder = RequestForwarder(
@@ -103,12 +113,15 @@ class CallerConnection(asyncio.Protocol):
         if upstream is not None and upstream.is_tunnel:
             upstream.write(data)
             return
-        reader = self._reader
-        reader.buffer = reader.buffer + data if reader.buffer else data
-        self._advance()
+        self._reader.add(data)
+        if not self._is_scheduled:
+            self._advance()
+        if self._reader.has_more:
+            self.transport.hold_reading()
 
     def pause_writing(self) -> None:
         """Stop reading the reply from the service, because the caller does not read; this time is not charged."""
+        self._is_caller_full = True
         request = self.request
         if request is not None and request.admitted is not None:
             request.admitted.pause_work(self._environment.now_s())
@@ -119,7 +132,9 @@ class CallerConnection(asyncio.Protocol):
         request = self.request
         if request is not None and request.admitted is not None:
             request.admitted.resume_work(self._environment.now_s())
+        self._is_caller_full = False
         self._forwarder.on_caller_drained()
+        self._schedule()
 
     def on_deadline(self) -> None:
         """Handle a timeout of the caller: refuse an incomplete head or body with 408.
@@ -130,6 +145,8 @@ class CallerConnection(asyncio.Protocol):
         request = self.request
         if self.transport.is_lingering or (request is None and not self._reader.buffer):
             self.transport.close()
+        elif request is None and self._is_caller_full:
+            self.transport.abort()
         elif request is None:
             self._refuse_head("The head of the request did not arrive in time.", 408)
         elif request.has_reply_begun:
@@ -141,21 +158,54 @@ class CallerConnection(asyncio.Protocol):
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Process the buffered bytes, until more bytes or the end of the current request are needed."""
+        """Process received bytes, until more bytes or the end of the current request are needed.
+
+        After a piece of them, or some requests, the rest follows in the next iteration of the loop.
+        """
         reader, transport = self._reader, self.transport
-        while reader.buffer and not transport.is_closed and not transport.is_lingering:
+        begun_count, has_taken = 0, False
+        needs_more = not reader.buffer
+        while not transport.is_closed and not transport.is_lingering:
+            if needs_more:
+                if not reader.has_more:
+                    transport.release_reading()
+                    return
+                if has_taken:
+                    self._schedule()
+                    return
+                reader.take_piece()
+                has_taken = True
             request = self.request
+            needs_more = False
             if request is None:
                 if reader.drained_request is not None:
                     self._drain()
-                elif not self._read_head():
+                elif self._is_caller_full:
+                    transport.hold_reading()
                     return
-            elif request.is_body_read or self._is_deciding:
-                if len(reader.buffer) > MAX_BUFFERED_BYTES:
-                    transport.pause_reading()
+                elif begun_count >= REQUESTS_PER_STEP:
+                    self._schedule()
+                    return
+                elif self._read_head():
+                    begun_count += 1
+                else:
+                    needs_more = True
+            elif request.is_body_read or self._is_deciding or transport.is_paused or not self._read_body(request):
                 return
-            elif not self._read_body(request):
-                return
+            needs_more = needs_more or not reader.buffer
+
+    def _schedule(self) -> None:
+        """Continue in the next iteration of the loop, if received bytes are left."""
+        if not self._is_scheduled and (self._reader.buffer or self._reader.has_more):
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._continue)
+
+    def _continue(self) -> None:
+        """Process further bytes, now that other connections had their turn."""
+        self._is_scheduled = False
+        upstream = self._forwarder.upstream
+        if upstream is None or not upstream.is_tunnel:
+            self._advance()
 
     def _read_head(self) -> bool:
         """Read the head of the next request and begin the request. Return whether the head was complete and valid.
@@ -282,7 +332,7 @@ class CallerConnection(asyncio.Protocol):
 
     def _refuse_head(self, message: str, status: int) -> None:
         """Reply to an unreadable head with an error, in a task, and end the connection."""
-        self._reader.buffer = b""
+        self._reader.take_buffer()
         self.transport.is_lingering = True
         self._environment.decision_service.start_task(self._send_head_refusal(message, status))
 
@@ -364,10 +414,9 @@ class CallerConnection(asyncio.Protocol):
             self._reader.start_draining(request)
         self.transport.deadline_s = environment.now_s() + environment.idle_timeout_s
         self.transport.resume_reading()
-        if self._reader.buffer:
-            asyncio.get_running_loop().call_soon(self._advance)
+        self._schedule()
 
     def _linger(self) -> None:
         """Close the connection so that the caller can read the last reply, although it is still sending."""
-        self._reader.buffer = b""
+        self._reader.take_buffer()
         self.transport.linger(self._environment.now_s())

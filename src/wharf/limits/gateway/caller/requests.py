@@ -12,6 +12,8 @@ from wharf.limits.gateway.proxied_request import ProxiedRequest
 
 MAX_DRAINED_BYTES: Final = 64 * 1024
 """Bytes of an unneeded body that are read to keep the connection open; after more the connection is closed."""
+PIECE_BYTES: Final = 16 * 1024
+"""Received bytes that are processed at a time. Limits how long one caller holds the event loop, and what a head copies."""
 METHOD_BYTES: Final = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz\r\n")
 """Bytes that a request, or an empty line before it, can begin with."""
 
@@ -19,20 +21,52 @@ METHOD_BYTES: Final = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTU
 class RequestReader:
     """The buffer of received bytes, and the parser for the requests in it."""
 
-    __slots__ = ("_drained_bytes", "_max_head_bytes", "_max_headers", "buffer", "drained_request")
+    __slots__ = (
+        "_drained_bytes",
+        "_max_head_bytes",
+        "_max_headers",
+        "_received",
+        "_received_from",
+        "buffer",
+        "drained_request",
+    )
 
     def __init__(self, settings: GatewaySettings) -> None:
         self.buffer = b""
-        """The bytes that are not processed yet."""
+        """The bytes that are processed next."""
+        self._received = b""
+        """The bytes that follow, from position `_received_from` on."""
+        self._received_from = 0
         self._max_head_bytes = settings.head_bytes_most
         self._max_headers = settings.headers_most
         self.drained_request: ProxiedRequest | None = None
         """A request that was answered before its body was complete: the rest is discarded. `None` otherwise."""
         self._drained_bytes = 0
 
+    @property
+    def has_more(self) -> bool:
+        """Whether bytes were received that are not in the buffer yet."""
+        return bool(self._received)
+
+    def add(self, data: bytes) -> None:
+        """Add received bytes, to be taken piece by piece."""
+        self._received = self._received[self._received_from :] + data if self._received else data
+        self._received_from = 0
+
+    def take_piece(self) -> None:
+        """Move the next received bytes into the buffer."""
+        end = self._received_from + PIECE_BYTES
+        piece = self._received[self._received_from : end]
+        self.buffer = self.buffer + piece if self.buffer else piece
+        self._received_from = end
+        if end >= len(self._received):
+            self._received, self._received_from = b"", 0
+
     def take_buffer(self) -> bytes:
-        """Return the bytes that are not processed yet, and clear the buffer."""
-        data, self.buffer = self.buffer, b""
+        """Return all bytes that are not processed yet, and forget them."""
+        data = self.buffer + self._received[self._received_from :] if self._received else self.buffer
+        self.buffer = self._received = b""
+        self._received_from = 0
         return data
 
     def read_head(self) -> RequestHead | None:

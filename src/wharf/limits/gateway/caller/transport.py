@@ -4,6 +4,7 @@ Knows nothing about requests.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 LINGER_TIMEOUT_S: Final = 2.0
@@ -13,7 +14,17 @@ LINGER_TIMEOUT_S: Final = 2.0
 class CallerTransport:
     """The connection of a caller as a byte stream."""
 
-    __slots__ = ("_is_paused", "_transport", "deadline_s", "is_closed", "is_lingering", "peer", "scheme")
+    __slots__ = (
+        "_is_held",
+        "_is_paused",
+        "_transport",
+        "deadline_s",
+        "is_closed",
+        "is_lingering",
+        "on_resumed",
+        "peer",
+        "scheme",
+    )
 
     def __init__(self, transport: asyncio.Transport) -> None:
         address = transport.get_extra_info("peername")
@@ -27,17 +38,45 @@ class CallerTransport:
         self.is_lingering = False
         """Whether the last reply was sent: what the caller still sends is discarded."""
         self._is_paused = False
+        self._is_held = False
+        """Whether received bytes are not processed yet."""
+        self.on_resumed: Callable[[], None] = _do_nothing
+        """Called when the current request can take bytes again."""
         self._transport = transport
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether the current request can take no more bytes."""
+        return self._is_paused
+
     def pause_reading(self) -> None:
+        """Stop reading, because the current request can take no more bytes."""
         if not self._is_paused and not self.is_closed:
             self._is_paused = True
-            self._transport.pause_reading()
+            if not self._is_held:
+                self._transport.pause_reading()
 
     def resume_reading(self) -> None:
+        """Read again, unless received bytes must be processed first."""
         if self._is_paused and not self.is_closed:
             self._is_paused = False
-            self._transport.resume_reading()
+            if not self._is_held:
+                self._transport.resume_reading()
+            self.on_resumed()
+
+    def hold_reading(self) -> None:
+        """Stop reading until the bytes that were received are processed."""
+        if not self._is_held and not self.is_closed:
+            self._is_held = True
+            if not self._is_paused:
+                self._transport.pause_reading()
+
+    def release_reading(self) -> None:
+        """Read again, unless the current request can take no more bytes."""
+        if self._is_held and not self.is_closed:
+            self._is_held = False
+            if not self._is_paused:
+                self._transport.resume_reading()
 
     def write(self, data: bytes) -> None:
         if not self.is_closed:
@@ -51,6 +90,7 @@ class CallerTransport:
         """Stop writing and discard what the caller sends, until it closes or the linger timeout ends."""
         self.is_lingering = True
         self.resume_reading()
+        self.release_reading()
         self.deadline_s = now_s + LINGER_TIMEOUT_S
         if not self.is_closed and self._transport.can_write_eof():
             self._transport.write_eof()
@@ -58,3 +98,7 @@ class CallerTransport:
     def abort(self) -> None:
         """Reset the connection, so that the caller cannot mistake a partial reply for a complete one."""
         self._transport.abort()
+
+
+def _do_nothing() -> None:
+    pass
