@@ -154,7 +154,7 @@ class TaskSupervisor:
             self._reap()
             self._send_pending_signals()
             self._retry_blocked_output()
-            for name in self._deaf_runs:
+            for name in list(self._deaf_runs):
                 self._runs[name].refresh_state()
             if self._agent is not None:
                 self._agent.send_queued()
