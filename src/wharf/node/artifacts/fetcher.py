@@ -213,8 +213,8 @@ def _install_tree(
     while remaining:
         current = remaining.pop()
         try:
-            with repository.open_folder(current) as descriptor:
-                entries = [(entry.name, entry.stat(follow_symlinks=False).st_mode) for entry in os.scandir(descriptor)]
+            with repository.open_folder(current) as descriptor, os.scandir(descriptor) as found:
+                entries = [(entry.name, entry.stat(follow_symlinks=False).st_mode) for entry in found]
                 links = {name: os.readlink(name, dir_fd=descriptor) for name, mode in entries if stat.S_ISLNK(mode)}
         except (FileNotFoundError, ConfinedPathError):
             raise ArtifactError(
