@@ -1,9 +1,11 @@
 """Settings of all tests: the rules for machine abilities, the Hypothesis profiles, and the order of files."""
 
 import gc
+import getpass
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from tests.abilities import PROBES, AbilityRules, is_ci, read_allowed
 from tests.failures import pytest_runtest_makereport as pytest_runtest_makereport
 from tests.file_durations import FileDurations
 from tests.file_order import pytest_collection_modifyitems as pytest_collection_modifyitems
+from tests.mounts import unmount_left_by_test_runs
 from wharf.agent.forks import disable_grpc_fork_support
 from wharf.cluster.state.codec import RecordDecoder
 
@@ -59,6 +62,13 @@ def pytest_sessionstart() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Unmount what tests left mounted, before pytest deletes the folders of old runs."""
+    if not hasattr(session.config, "workerinput"):
+        unmount_left_by_test_runs(Path(tempfile.gettempdir()) / f"pytest-of-{getpass.getuser()}")
 
 
 @pytest.hookimpl(wrapper=True)
