@@ -17,13 +17,13 @@ from tests.waiting import wait_on_loop_until
 from wharf.agent.access_control import create_rsa_key
 from wharf.agent.forked_requests import MAX_RUNNING, MAX_WAITING, ForkedRequestWorker, run_coroutine
 from wharf.cluster.api.app import Api
-from wharf.cluster.server.request_worker import RequestComputation, WorkerLane, WorkersBusy
+from wharf.cluster.server.request_worker import RequestComputation, WorkerLane
 from wharf.cluster.server.snapshot_services import StaleSnapshot
 from wharf.cluster.server.worker_process import WorkerFailed
 from wharf.cluster.state.tables import JOBS, KEYRING, VARIABLES
 from wharf.contract.client import ClientReply
 from wharf.contract.model.log import Cause, CauseKind, Write
-from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.refusal import Overloaded, Refusal, RefusalCode
 
 LARGE_META = {f"key{number}": "x" * 20 for number in range(4_000)}
 
@@ -289,7 +289,7 @@ def test_requests_beyond_the_queue_are_refused_with_a_time_to_retry() -> None:
         lane = worker._lanes[WorkerLane.USER]
         await wait_on_loop_until(lambda: len(lane._waiting) == MAX_WAITING, what="the queue is full")
 
-        with pytest.raises(WorkersBusy, match=f"{MAX_WAITING} requests with large bodies wait") as refusal:
+        with pytest.raises(Overloaded, match=f"{MAX_WAITING} requests with large bodies wait") as refusal:
             await worker.run(wait_for_the_end, lane=WorkerLane.USER)
 
         async def reply() -> bytes:

@@ -22,13 +22,13 @@ import msgspec
 from wharf.agent.forks import enter_fork, fork_process
 from wharf.cluster.engines.port import Committed, EncodedWrite
 from wharf.cluster.server.log.writer import MAX_ATTEMPTS, build_contention_refusal
-from wharf.cluster.server.request_worker import RequestComputation, WorkerLane, WorkersBusy
+from wharf.cluster.server.request_worker import RequestComputation, WorkerLane
 from wharf.cluster.server.rpc.method import RpcReply
 from wharf.cluster.server.security.access_services import FirstKeyMissing
 from wharf.cluster.server.server import Server
 from wharf.cluster.server.snapshot_services import Snapshot, StaleSnapshot, use_snapshot_services
 from wharf.cluster.server.worker_process import WorkerFailed
-from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
+from wharf.contract.model.refusal import Overloaded, Refusal, RefusalCode, RefusalReason
 
 T = TypeVar("T")
 
@@ -117,7 +117,7 @@ class _Lane:
 
     @asynccontextmanager
     async def enter(self) -> AsyncIterator[None]:
-        """Hold one of the workers. Raises `WorkersBusy` if too many requests wait, or this one waits for too long."""
+        """Hold one of the workers. Raises `Overloaded` if too many requests wait, or this one waits for too long."""
         if self._running < MAX_RUNNING:
             self._running += 1
         else:
@@ -154,8 +154,11 @@ class _Lane:
                 return
         self._running -= 1
 
-    def _make_refusal(self) -> WorkersBusy:
-        return WorkersBusy(self._lane, len(self._waiting), 1 + len(self._waiting) // RETRIES_PER_S)
+    def _make_refusal(self) -> Overloaded:
+        waiting_count = len(self._waiting)
+        return Overloaded(
+            f"{waiting_count} {self._lane.value} wait for a worker process", 1 + waiting_count // RETRIES_PER_S
+        )
 
 
 class ForkedRequestWorker:
@@ -169,7 +172,7 @@ class ForkedRequestWorker:
     async def run(self, compute: RequestComputation, *, lane: WorkerLane) -> bytes:
         """Return the result of `compute`, executed in a copy of this process. All attempts share one CPU limit.
 
-        Raises `WorkersBusy`, a `Refusal` if the copy uses too much CPU time or cannot be made, or `WorkerFailed`.
+        Raises `Overloaded`, a `Refusal` if the copy uses too much CPU time or cannot be made, or `WorkerFailed`.
         """
         async with self._lanes[lane].enter():
             remaining_s = self._cpu_limit_s

@@ -16,7 +16,6 @@ from wharf.cluster.api.admission import (
     AdmissionController,
     AdmissionGate,
     AdmissionLimit,
-    Overloaded,
     RequestClass,
 )
 from wharf.cluster.api.app import Api
@@ -24,6 +23,7 @@ from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation
 from wharf.cluster.state.tables import JOBS, NODES
 from wharf.contract.client import AsyncClient, ClientReply, RetryPolicy
 from wharf.contract.model.nodes.node import NodeStatus
+from wharf.contract.model.refusal import Overloaded
 
 
 def limit_to(server: OneServer, *nodes: ANode, body_bytes: int = 0, **limits: int) -> None:

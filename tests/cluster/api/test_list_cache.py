@@ -30,7 +30,8 @@ from wharf.cluster.api.lists.cache import MAX_LIST_CHANGES, CachedList, ListCach
 from wharf.cluster.api.lists.listing import ListCacheSpec
 from wharf.cluster.api.replies.encoding import BODY_CHUNK_BYTES
 from wharf.cluster.api.replies.items import EncodedBatch
-from wharf.cluster.server.cpu_budget import LoopSlots, OffLoopWorker, ReadLimits, SlicedWork
+from wharf.cluster.server.cpu_budget import OffLoopWorker, ReadLimits, SlicedWork
+from wharf.cluster.server.loop_slots import LoopSlots
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import EVALUATIONS, JOB_SUMMARIES, JOBS
 from wharf.contract.model.jobs.job import JobSummary

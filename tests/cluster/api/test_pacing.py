@@ -12,8 +12,8 @@ from wharf.cluster.api.pacing import (
     SLOTS_PER_STEP,
     STEP_S,
     ReplyPacer,
-    RequestPacer,
 )
+from wharf.cluster.server.loop_slots import LoopSlots
 
 
 async def take_slots(pacer: ReplyPacer, count: int) -> list[float]:
@@ -29,7 +29,7 @@ async def take_slots(pacer: ReplyPacer, count: int) -> list[float]:
 
 @in_virtual_time
 async def test_a_few_callers_get_their_slots_at_once() -> None:
-    pacer = ReplyPacer(RequestPacer())
+    pacer = ReplyPacer(LoopSlots())
 
     for _ in range(10):
         assert await take_slots(pacer, SLOTS_PER_STEP) == [0.0] * SLOTS_PER_STEP
@@ -40,7 +40,7 @@ async def test_a_few_callers_get_their_slots_at_once() -> None:
 async def test_many_callers_get_their_slots_at_a_limited_rate() -> None:
     steps = 40
 
-    at_s = await take_slots(ReplyPacer(RequestPacer()), steps * SLOTS_PER_STEP)
+    at_s = await take_slots(ReplyPacer(LoopSlots()), steps * SLOTS_PER_STEP)
 
     counts = [sum(round(each / STEP_S) == step for each in at_s) for step in range(steps)]
     assert counts == [SLOTS_PER_STEP] * steps
@@ -48,7 +48,7 @@ async def test_many_callers_get_their_slots_at_a_limited_rate() -> None:
 
 @in_virtual_time
 async def test_a_caller_who_leaves_does_not_use_a_slot() -> None:
-    pacer = ReplyPacer(RequestPacer())
+    pacer = ReplyPacer(LoopSlots())
     await take_slots(pacer, SLOTS_PER_STEP)
     leaving = [asyncio.create_task(pacer.wait_for_slot()) for _ in range(100)]
     await pass_time(STEP_S / 10)
@@ -64,10 +64,10 @@ async def test_a_caller_who_leaves_does_not_use_a_slot() -> None:
 
 def test_requests_of_nodes_begin_a_few_in_each_iteration_of_the_loop() -> None:
     async def test() -> list[int]:
-        pacer, began_by_iteration = RequestPacer(), [0]
+        slots, began_by_iteration = LoopSlots(REQUESTS_PER_ITERATION), [0]
 
         async def begin() -> None:
-            await pacer.wait_for_slot()
+            await slots.begin()
             began_by_iteration[-1] += 1
 
         requests = [asyncio.create_task(begin()) for _ in range(20 * REQUESTS_PER_ITERATION)]
@@ -82,8 +82,8 @@ def test_requests_of_nodes_begin_a_few_in_each_iteration_of_the_loop() -> None:
 
 @in_virtual_time
 async def test_a_request_of_a_node_that_gives_up_uses_no_slot() -> None:
-    pacer = RequestPacer()
-    leaving = [asyncio.create_task(pacer.wait_for_slot()) for _ in range(100)]
+    slots = LoopSlots(REQUESTS_PER_ITERATION)
+    leaving = [asyncio.create_task(slots.begin()) for _ in range(100)]
     await asyncio.sleep(0)
     for task in leaving:
         task.cancel()
@@ -91,21 +91,21 @@ async def test_a_request_of_a_node_that_gives_up_uses_no_slot() -> None:
 
     await pass_time(0.001)
 
-    assert pacer.waiting_count == 0
-    await asyncio.wait_for(pacer.wait_for_slot(), 0.001)
+    assert slots.waiting_count == 0
+    await asyncio.wait_for(slots.begin(), 0.001)
 
 
 def test_no_node_is_answered_while_requests_wait_that_earlier_replies_caused() -> None:
     async def test() -> tuple[bool, bool]:
-        requests, loop = RequestPacer(), asyncio.get_running_loop()
+        requests, loop = LoopSlots(REQUESTS_PER_ITERATION), asyncio.get_running_loop()
         replies = ReplyPacer(requests)
-        caused = [asyncio.create_task(requests.wait_for_slot()) for _ in range(3 * MAX_WAITING_REQUESTS)]
+        caused = [asyncio.create_task(requests.begin()) for _ in range(3 * MAX_WAITING_REQUESTS)]
         for _ in range(SLOTS_PER_STEP):
             await replies.wait_for_slot()
         answered = asyncio.create_task(replies.wait_for_slot())
         ends_s = loop.time() + 5 * STEP_S
         while loop.time() < ends_s:  # More requests arrive than may begin.
-            caused += [asyncio.create_task(requests.wait_for_slot()) for _ in range(2 * REQUESTS_PER_ITERATION)]
+            caused += [asyncio.create_task(requests.begin()) for _ in range(2 * REQUESTS_PER_ITERATION)]
             await asyncio.sleep(0)
         was_answered = answered.done()
         await asyncio.gather(*caused)

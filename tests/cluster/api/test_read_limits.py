@@ -21,7 +21,6 @@ from tests.kit.work import SETTLED_S, an_id, pause_broker, store
 from wharf.cluster.server.cpu_budget import (
     MAX_OFF_LOOP_REQUESTS,
     CpuBudget,
-    OffLoopBusy,
     OffLoopWorker,
     ReadLimits,
     SlicedWork,
@@ -39,7 +38,7 @@ from wharf.contract.model.allocations.allocation import ClientStatus, DesiredSta
 from wharf.contract.model.evaluations import EvaluationStatus
 from wharf.contract.model.jobs.job import Job, JobStatus
 from wharf.contract.model.log import WRITE_INDEX
-from wharf.contract.model.refusal import Refusal
+from wharf.contract.model.refusal import Overloaded, Refusal
 from wharf.contract.model.services import ServiceRegistration
 from wharf.contract.model.variables import Variable
 
@@ -405,7 +404,7 @@ async def test_requests_beyond_the_limit_of_the_thread_are_refused() -> None:
     waiting = [loop.create_task(worker.run(lambda: "done")) for _ in range(MAX_OFF_LOOP_REQUESTS)]
     await pass_time(0.001)
 
-    with pytest.raises(OffLoopBusy) as refused:
+    with pytest.raises(Overloaded) as refused:
         await worker.run(lambda: "refused")
     world.finish.set()
 

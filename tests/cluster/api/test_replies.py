@@ -19,7 +19,7 @@ from wharf.cluster.api.app import MAX_HEADERS, MAX_PATH_BYTES, Api
 from wharf.cluster.api.replies.encoding import BODY_CHUNK_BYTES, ReplyBody, negotiate_encoding
 from wharf.cluster.api.replies.sender import HttpReply, ReplyContext, ReplySender
 from wharf.cluster.api.results import ActionResult, StreamedBody
-from wharf.cluster.server.cpu_budget import LoopSlots
+from wharf.cluster.server.loop_slots import LoopSlots
 from wharf.contract.client import ClientReply
 from wharf.world import SimulatedWorld
 
@@ -416,7 +416,7 @@ async def test_a_body_that_arrives_too_slowly_times_out_even_if_each_part_is_in_
 
 
 class LostConnection:
-    """A connection that breaks at the first part of a body. As in asyncio, that is known after a turn of the event loop."""
+    """A connection that breaks at the first part of a body. As in asyncio, that is known after an iteration of the event loop."""
 
     def __init__(self) -> None:
         self.is_lost = asyncio.Event()

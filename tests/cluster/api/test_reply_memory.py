@@ -2,12 +2,14 @@
 
 import pytest
 
-from wharf.cluster.api.replies.encoding import HeldReply, ReplyBody, ReplyMemory, ReplyMemoryFull
+from wharf.cluster.api.held_memory import HeldMemory
+from wharf.cluster.api.replies.encoding import ReplyBody, make_reply_memory
+from wharf.contract.model.refusal import Overloaded
 
 
 def test_the_memory_of_a_list_is_free_when_nothing_refers_to_its_body() -> None:
-    memory = ReplyMemory(1_000)
-    held = HeldReply(memory)
+    memory = make_reply_memory(1_000)
+    held = HeldMemory(memory)
     held.grow(600)
     body: ReplyBody | None = ReplyBody((b"x" * 600,), held)
     del held
@@ -19,11 +21,11 @@ def test_the_memory_of_a_list_is_free_when_nothing_refers_to_its_body() -> None:
 
 @pytest.mark.parametrize(("used", "size", "is_refused"), [(600, 400, False), (600, 401, True), (1, 1_000, True)])
 def test_a_list_beyond_the_limit_is_refused_beside_others(used: int, size: int, *, is_refused: bool) -> None:
-    memory = ReplyMemory(1_000)
-    other, held = HeldReply(memory), HeldReply(memory)
+    memory = make_reply_memory(1_000)
+    other, held = HeldMemory(memory), HeldMemory(memory)
     other.grow(used)
     if is_refused:
-        with pytest.raises(ReplyMemoryFull, match="lists that are built or sent take 1000 bytes"):
+        with pytest.raises(Overloaded, match="lists that are built or sent take 1000 bytes"):
             held.grow(size)
     else:
         held.grow(size)
@@ -32,8 +34,8 @@ def test_a_list_beyond_the_limit_is_refused_beside_others(used: int, size: int, 
 
 
 def test_a_single_list_may_be_larger_than_the_limit() -> None:
-    memory = ReplyMemory(1_000)
-    held = HeldReply(memory)
+    memory = make_reply_memory(1_000)
+    held = HeldMemory(memory)
     for _ in range(5):
         held.grow(400)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from wharf.cluster.server.cpu_budget import LoopSlots
+from wharf.cluster.server.loop_slots import LoopSlots
 
 
 async def count_iterations(counts: list[int]) -> None:
@@ -33,7 +33,7 @@ def test_each_iteration_has_one_slice_and_all_tasks_get_their_share() -> None:
     iterations = [iteration for _, iteration in slices]
     assert len(set(iterations)) == len(iterations) == 50
     assert iterations[-1] - iterations[0] <= 2 * 50
-    # The first task arrived before the others, so it had one turn more at first.
+    # The first task arrived before the others, so it had one slot more at first.
     assert [name for name, _ in slices] == [*("a" + "abcde" * 9 + "bcde")]
 
 

@@ -16,11 +16,12 @@ from typing import Final
 
 import msgspec
 
+from wharf.cluster.api.held_memory import HeldMemory, MemoryLimit
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.server.rpc.http import SECRET_HEADER
 from wharf.cluster.server.server import Server
 from wharf.cluster.state.tables import NODES
-from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
+from wharf.contract.model.refusal import Overloaded
 from wharf.contract.model.secrets import hash_secret
 from wharf.contract.wire.endpoint_table import Endpoint, EndpointKind
 
@@ -97,32 +98,6 @@ DEFAULT_MAX_BODY_MEMORY: Final[Mapping[RequestClass, int]] = MappingProxyType({
 """Bytes of large bodies that an api process holds at a time, for registered nodes, new nodes and all other callers. Without
 access control on nodes, only the last two can be used up by callers without a token, and none by bodies that arrive at once.
 """
-BODY_RETRY_AFTER_S: Final = 5
-"""The `Retry-After` of a request whose body does not fit into the memory for bodies."""
-
-
-class Overloaded(Refusal):
-    """The refusal of a request because too many of its class are in flight. Nothing of it was executed."""
-
-    def __init__(self, request_class: RequestClass, max_in_flight: int, retry_after_s: int) -> None:
-        text = (
-            f"the server is overloaded: {max_in_flight} {request_class.value} are in progress; "
-            f"send the request again after {retry_after_s} s"
-        )
-        super().__init__(RefusalCode.UNAVAILABLE, text, RefusalReason.OVERLOADED)
-        self.retry_after_s = retry_after_s
-
-
-class BodyMemoryFull(Refusal):
-    """The refusal of a request whose body does not fit into the memory for bodies. Nothing of it was executed."""
-
-    def __init__(self, max_bytes: int) -> None:
-        text = (
-            f"the server is overloaded: the bodies of the requests in progress take {max_bytes} bytes; "
-            f"send the request again after {BODY_RETRY_AFTER_S} s"
-        )
-        super().__init__(RefusalCode.UNAVAILABLE, text, RefusalReason.OVERLOADED)
-        self.retry_after_s = BODY_RETRY_AFTER_S
 
 
 class AdmissionGate:
@@ -148,7 +123,7 @@ class AdmissionGate:
         if now_s - self._logged_at_s >= LOG_INTERVAL_S:
             self._logged_at_s = now_s
             log.warning("server overloaded, refusing requests class=%s in_flight=%d", self._class.value, self.in_flight)
-        raise Overloaded(self._class, self._limit.max_in_flight, retry_after_s)
+        raise Overloaded(f"{self._limit.max_in_flight} {self._class.value} are in progress", retry_after_s)
 
     def leave(self) -> None:
         """Stop counting a request that has its reply."""
@@ -181,39 +156,6 @@ class QueryPass:
             self._gate = None
 
 
-class BodyMemory:
-    """The memory of the large bodies of one class of callers."""
-
-    __slots__ = ("max_bytes", "used_bytes")
-
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self.used_bytes = 0
-
-
-class AdmittedBody:
-    """Counts the memory of one large body until `release`. Implements `HeldBody`."""
-
-    __slots__ = ("_memory", "_size")
-
-    def __init__(self, memory: BodyMemory) -> None:
-        self._memory = memory
-        self._size = 0
-
-    def grow(self, size: int) -> None:
-        """Count more bytes. Raises `BodyMemoryFull` if the bodies of the class would take more than their limit."""
-        memory = self._memory
-        if memory.used_bytes + size > memory.max_bytes:
-            raise BodyMemoryFull(memory.max_bytes)
-        memory.used_bytes += size
-        self._size += size
-
-    def release(self) -> None:
-        """Stop counting the body: its request has its reply."""
-        self._memory.used_bytes -= self._size
-        self._size = 0
-
-
 class AdmissionController:
     """The gates of one api process: assigns each request to a class and counts it while it is in flight."""
 
@@ -224,7 +166,10 @@ class AdmissionController:
         max_body_memory: Mapping[RequestClass, int] = DEFAULT_MAX_BODY_MEMORY,
     ) -> None:
         self._server = server
-        self._body_memory = {request_class: BodyMemory(size) for request_class, size in max_body_memory.items()}
+        self._body_memory = {
+            request_class: MemoryLimit(size, "the bodies of the requests in progress")
+            for request_class, size in max_body_memory.items()
+        }
         self._server_secret = server.identity.door_secret.encode()
         self._gates = {request_class: AdmissionGate(request_class, limits[request_class]) for request_class in limits}
         self._gate_by_endpoint: dict[str, AdmissionGate] = {}
@@ -250,13 +195,13 @@ class AdmissionController:
         gate.enter(self._server.meter.now_s())
         return gate
 
-    def hold_body(self, request: Request) -> AdmittedBody:
+    def hold_body(self, request: Request) -> HeldMemory:
         """Return the count of a request's body. Call its `release` when the request has its reply."""
         name, request_class = request.endpoint.name, RequestClass.WRITE
         if name in NODE_ENDPOINTS or name in CLASS_BY_ENDPOINT:
             known = CLASS_BY_ENDPOINT.get(name) or self._classify_node_request(name, request)
             request_class = known if known in self._body_memory else RequestClass.NODE
-        return AdmittedBody(self._body_memory[request_class])
+        return HeldMemory(self._body_memory[request_class])
 
     def _find_gate(self, endpoint: Endpoint, request: Request) -> AdmissionGate:
         """Return the gate of the request. Gates that depend on the endpoint alone are stored for the next request."""

@@ -17,22 +17,15 @@ from wharf.cluster.api.access_control import (
     has_conflicting_tokens,
 )
 from wharf.cluster.api.actions import WRITE_KINDS, ActionExecutor
-from wharf.cluster.api.admission import (
-    PACED_ENDPOINTS,
-    AdmissionController,
-    AdmittedBody,
-    BodyMemoryFull,
-    Overloaded,
-    QueryPass,
-)
+from wharf.cluster.api.admission import PACED_ENDPOINTS, AdmissionController, QueryPass
 from wharf.cluster.api.asgi import Receive, Scope, Send
 from wharf.cluster.api.audit import AuditPort, AuditRecord
 from wharf.cluster.api.connection import HttpConnection, take_connection
+from wharf.cluster.api.held_memory import HeldMemory
 from wharf.cluster.api.off_loop import OffLoopExecutor
-from wharf.cluster.api.pacing import RequestPacer
+from wharf.cluster.api.pacing import REQUESTS_PER_ITERATION
 from wharf.cluster.api.reads import ReadExecutor
 from wharf.cluster.api.replies.cors import build_preflight_headers, list_cors_methods
-from wharf.cluster.api.replies.encoding import ReplyMemoryFull
 from wharf.cluster.api.replies.sender import (
     HttpReply,
     ReplyContext,
@@ -56,12 +49,12 @@ from wharf.cluster.api.requests.targets import RequestTarget, RequestTargetCache
 from wharf.cluster.api.routing.router import Router
 from wharf.cluster.api.routing.unrouted import build_redirect, build_unrouted_reply, clean_path
 from wharf.cluster.api.websockets.dispatcher import WebSocketDispatcher
-from wharf.cluster.server.cpu_budget import OffLoopBusy
 from wharf.cluster.server.log.writer import NOTHING_WRITTEN_TEXT
+from wharf.cluster.server.loop_slots import LoopSlots
 from wharf.cluster.server.metrics import RequestSeries
-from wharf.cluster.server.request_worker import InlineRequestWorker, RequestWorker, WorkersBusy
+from wharf.cluster.server.request_worker import InlineRequestWorker, RequestWorker
 from wharf.cluster.server.server import Server
-from wharf.contract.model.refusal import NO_LEADER_TEXT, Refusal, RefusalCode, RefusalReason, no_leader
+from wharf.contract.model.refusal import NO_LEADER_TEXT, Overloaded, Refusal, RefusalCode, RefusalReason, no_leader
 from wharf.contract.wire.endpoint_table import ENDPOINTS, Endpoint, EndpointKind
 from wharf.world.request_id import RequestIdScope
 
@@ -111,12 +104,12 @@ class Api:
         self._router = Router(ENDPOINTS)
         authenticator = authenticator or CallerAuthenticator(server.world)
         self._admission = admission or AdmissionController(server)
-        self._node_pacer = RequestPacer()
+        self._node_slots = LoopSlots(REQUESTS_PER_ITERATION)
         self._authorizer = RequestAuthorizer(server, authenticator)
         off_loop = OffLoopExecutor(worker or InlineRequestWorker())
         self.actions = ActionExecutor(server, off_loop)
         self.reads = ReadExecutor(
-            server, authenticator, off_loop, node_requests=self._node_pacer, is_nomad_compatible=is_nomad_compatible
+            server, authenticator, off_loop, node_requests=self._node_slots, is_nomad_compatible=is_nomad_compatible
         )
         self._targets = RequestTargetCache()
         self._replies = ReplySender(
@@ -236,7 +229,7 @@ class Api:
         """
         error = ""
         began_s = self._server.meter.now_s()
-        body: AdmittedBody | None = None
+        body: HeldMemory | None = None
         try:
             if target is None:
                 body = self._admission.hold_body(request) if scope["method"] in BODY_METHODS else None
@@ -252,7 +245,7 @@ class Api:
             gate = self._admission.enter(request)
             try:
                 if request.endpoint.name in PACED_ENDPOINTS:
-                    await self._node_pacer.wait_for_slot()
+                    await self._node_slots.begin()
                 if request.endpoint.kind is EndpointKind.READ:
                     target = target or self._parse_target(scope, request)
                     if isinstance(gate, QueryPass):
@@ -268,7 +261,7 @@ class Api:
             finally:
                 if gate is not None:
                     gate.leave()
-        except (Overloaded, BodyMemoryFull, ReplyMemoryFull, OffLoopBusy, WorkersBusy) as refusal:
+        except Overloaded as refusal:
             reply = build_refusal_reply(refusal, (b"retry-after", b"%d" % refusal.retry_after_s))
             series = get_request_series(request.endpoint, reply.status, is_blocking=False)
             self._server.meter.record_request(series, began_s=began_s)
@@ -298,7 +291,7 @@ class Api:
         scope: Scope,
         receive: Receive,
         request: Request,
-        held: AdmittedBody | None,
+        held: HeldMemory | None,
         require_access: Callable[[], Awaitable[None]],
     ) -> Request:
         """Return the request with its parsed parameters and its body, counted by `held`. Raises `Refusal`.

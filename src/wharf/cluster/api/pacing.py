@@ -6,8 +6,9 @@ the requests of all nodes arrive at once. They begin a few at a time, and other 
 """
 
 import asyncio
-from collections import deque
 from typing import Final
+
+from wharf.cluster.server.loop_slots import LoopSlots, SlotQueue
 
 SLOTS_PER_STEP: Final = 5
 """Replies that are sent in each step. With their further requests, they take less than a step of processor time."""
@@ -21,84 +22,36 @@ REQUESTS_PER_ITERATION: Final = 2
 another request waits for the iteration in which it begins."""
 
 
-class RequestPacer:
-    """Lets callers begin in order of arrival: at most `REQUESTS_PER_ITERATION` in each iteration of the event loop.
-
-    No time is lost while nobody else has work: the next iteration then begins at once.
-    """
-
-    def __init__(self) -> None:
-        self._free_slots = REQUESTS_PER_ITERATION
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    @property
-    def waiting_count(self) -> int:
-        """How many callers wait until they may begin."""
-        return len(self._waiting)
-
-    async def wait_for_slot(self) -> None:
-        """Wait until the caller may begin. Returns at once unless others began in the same iteration."""
-        loop = asyncio.get_running_loop()
-        if self._free_slots == REQUESTS_PER_ITERATION:
-            loop.call_soon(self._begin_iteration)
-        if self._free_slots:
-            self._free_slots -= 1
-            return
-        future: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(future)
-        await future
-
-    def _begin_iteration(self) -> None:
-        """Give the next callers their slots. Without any, the next caller has its slot at once."""
-        self._free_slots = REQUESTS_PER_ITERATION
-        while self._waiting and self._free_slots:
-            future = self._waiting.popleft()
-            if not future.done():  # The caller may be cancelled.
-                self._free_slots -= 1
-                future.set_result(None)
-        if self._free_slots < REQUESTS_PER_ITERATION:
-            asyncio.get_running_loop().call_soon(self._begin_iteration)
-
-
 class ReplyPacer:
     """Gives callers their slots in order of arrival: at most `SLOTS_PER_STEP` in each step of the event loop.
 
     Without any while requests of nodes wait that earlier replies have caused.
     """
 
-    def __init__(self, requests: RequestPacer) -> None:
+    def __init__(self, requests: LoopSlots) -> None:
         self._requests = requests
         self._free_slots = SLOTS_PER_STEP
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._queue = SlotQueue()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def waiting_count(self) -> int:
         """How many callers wait for their slot."""
-        return len(self._waiting)
+        return len(self._queue)
 
     async def wait_for_slot(self) -> None:
         """Wait until the caller has a slot. Returns at once unless many callers arrive at the same time."""
-        loop = asyncio.get_running_loop()
         if self._timer is None:
-            self._timer = loop.call_later(STEP_S, self._begin_step)
+            self._timer = asyncio.get_running_loop().call_later(STEP_S, self._begin_step)
         if self._free_slots:
             self._free_slots -= 1
-            return
-        future: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(future)
-        await future
+        else:
+            await self._queue.wait()
 
     def _begin_step(self) -> None:
         """Give the next callers their slots. Without any, the next caller has its slot at once."""
         self._timer = None
-        self._free_slots = SLOTS_PER_STEP
-        if self._waiting and self._requests.waiting_count > MAX_WAITING_REQUESTS:
-            self._free_slots = 0
-        while self._waiting and self._free_slots:
-            future = self._waiting.popleft()
-            if not future.done():  # The caller may be cancelled.
-                self._free_slots -= 1
-                future.set_result(None)
+        must_wait = self._queue and self._requests.waiting_count > MAX_WAITING_REQUESTS
+        self._free_slots = 0 if must_wait else self._queue.give(SLOTS_PER_STEP)
         if self._free_slots < SLOTS_PER_STEP:
             self._timer = asyncio.get_running_loop().call_later(STEP_S, self._begin_step)

@@ -16,13 +16,14 @@ from wharf.cluster.api.access_control import CallerAuthenticator, compile_rights
 from wharf.cluster.api.asgi import HeaderList, Receive
 from wharf.cluster.api.connection import DisconnectWatcher, HttpConnection
 from wharf.cluster.api.handler_table import JOINED_FIELD_READERS, build_read_handlers
+from wharf.cluster.api.held_memory import HeldMemory
 from wharf.cluster.api.lists.encoder import ListEncoder
 from wharf.cluster.api.lists.filters import ListFilters
 from wharf.cluster.api.lists.listing import Listing
 from wharf.cluster.api.off_loop import OffLoopExecutor, needs_worker
-from wharf.cluster.api.pacing import ReplyPacer, RequestPacer
+from wharf.cluster.api.pacing import ReplyPacer
 from wharf.cluster.api.replies.cors import list_cors_methods
-from wharf.cluster.api.replies.encoding import EMPTY_REPLY_BODY, HeldReply, encode_body
+from wharf.cluster.api.replies.encoding import EMPTY_REPLY_BODY, encode_body
 from wharf.cluster.api.replies.items import RECORDS_PER_CHECK
 from wharf.cluster.api.replies.pieces import LightRecords, encode_deferred, encode_in_slices
 from wharf.cluster.api.replies.sender import JSON_HEADER, HttpReply, build_refusal_reply
@@ -39,6 +40,7 @@ from wharf.cluster.api.requests.targets import RequestTarget
 from wharf.cluster.api.results import BrainQuery, DeferredValue, RecordList, SlicedValue
 from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.log.reader import ReadResult
+from wharf.cluster.server.loop_slots import LoopSlots
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import LEADER
@@ -65,7 +67,7 @@ class ReadExecutor:
         authenticator: CallerAuthenticator,
         off_loop: OffLoopExecutor,
         *,
-        node_requests: RequestPacer,
+        node_requests: LoopSlots,
         is_nomad_compatible: bool = False,
     ) -> None:
         """`node_requests` are the requests of nodes that replies to nodes cause. With `is_nomad_compatible`, lists treat `per_page` and `filter` as Nomad does (0068)."""
@@ -300,7 +302,7 @@ class ReadExecutor:
                     value = await value.build(work)
                 elif isinstance(value, BrainQuery):
                     value = await server.leader.call_member(server.identity.member_id, value.method, value.request)
-                held = HeldReply(self.list_encoder.reply_memory)
+                held = HeldMemory(self.list_encoder.reply_memory)
                 body = await encode_in_slices(value, work, held, is_pretty=is_pretty)
         finally:
             # After a failure the next caller must start again, not wait for the failed task.

@@ -4,14 +4,13 @@ A request that takes long never holds the loop for longer than a slice and one s
 is used up. What a step is, and what to do in it, is decided by the callers.
 """
 
-import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeVar
 
 import msgspec
 
-from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason, invalid_request
+from wharf.cluster.server.loop_slots import LoopSlots
+from wharf.contract.model.refusal import Overloaded, invalid_request
 from wharf.world import World
 
 T = TypeVar("T")
@@ -77,62 +76,6 @@ class CpuBudget:
             raise invalid_request(self._exceeded_text)
 
 
-class LoopSlots:
-    """Lets one task at a time use the event loop for a slice: one in each iteration of the loop, in order of arrival.
-
-    Without turns, each of N requests in slices would take its slice in every iteration, and a short request would wait
-    for N slices.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._is_taken = False
-        """Whether a task has had the turn of this iteration."""
-
-    async def begin(self) -> None:
-        """Wait for a turn. Returns at once if no other task has had or awaits the turn of this iteration."""
-        if self._is_taken:
-            await self.wait()
-        else:
-            self._take()
-
-    async def wait(self) -> None:
-        """End the turn of this task and wait for another one. Other tasks run first."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(future)
-        if not self._is_taken:
-            self._take()
-        await future
-
-    def _take(self) -> None:
-        self._is_taken = True
-        asyncio.get_running_loop().call_soon(self._give_next)
-
-    def _give_next(self) -> None:
-        """Give the turn of this iteration to the task that has waited longest."""
-        self._is_taken = False
-        while self._waiting:
-            future = self._waiting.popleft()
-            if not future.done():  # The task may be cancelled.
-                future.set_result(None)
-                self._take()
-                return
-
-
-class OffLoopBusy(Refusal):
-    """The refusal of a request because too many wait for the thread for long computations."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            RefusalCode.UNAVAILABLE,
-            f"the server is overloaded: {MAX_OFF_LOOP_REQUESTS} requests with long computations are in progress; "
-            f"send the request again after {OFF_LOOP_RETRY_AFTER_S} s",
-            RefusalReason.OVERLOADED,
-        )
-        self.retry_after_s = OFF_LOOP_RETRY_AFTER_S
-
-
 class OffLoopWorker:
     """Runs long computations of requests on a thread, one at a time, and refuses more than a few at once.
 
@@ -145,9 +88,11 @@ class OffLoopWorker:
         self._request_count = 0
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run a function on the thread and return its result. Raises `OffLoopBusy` if too many requests wait."""
+        """Run a function on the thread and return its result. Raises `Overloaded` if too many requests wait."""
         if self._request_count >= MAX_OFF_LOOP_REQUESTS:
-            raise OffLoopBusy
+            raise Overloaded(
+                f"{MAX_OFF_LOOP_REQUESTS} requests with long computations are in progress", OFF_LOOP_RETRY_AFTER_S
+            )
         self._request_count += 1
         try:
             return await self._world.run_off_loop(work)
@@ -185,7 +130,7 @@ class SlicedWork:
         self._budget.spend(used_s)
 
     async def pause(self) -> None:
-        """Count the CPU time of the slice, let other tasks run, and wait for the next turn.
+        """Count the CPU time of the slice, let other tasks run, and wait for the next slot.
 
         Raises `Refusal` if the budget is used up.
         """

@@ -8,8 +8,6 @@ import enum
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
-
 RequestComputation = Callable[[], Coroutine[Any, Any, bytes]]
 """Executes a request and returns its encoded reply. Repeatable until it writes: a worker calls it again after a conflict."""
 
@@ -21,25 +19,13 @@ class WorkerLane(enum.Enum):
     NODE = "large requests of nodes"
 
 
-class WorkersBusy(Refusal):
-    """The refusal of a request because too many requests wait for a worker. Nothing of it was executed."""
-
-    def __init__(self, lane: WorkerLane, waiting_count: int, retry_after_s: int) -> None:
-        text = (
-            f"the server is overloaded: {waiting_count} {lane.value} wait for a worker process; "
-            f"send the request again after {retry_after_s} s"
-        )
-        super().__init__(RefusalCode.UNAVAILABLE, text, RefusalReason.OVERLOADED)
-        self.retry_after_s = retry_after_s
-
-
 class RequestWorker(Protocol):
     """Executes requests outside the event loop."""
 
     async def run(self, compute: RequestComputation, *, lane: WorkerLane) -> bytes:
         """Return the result of `compute`.
 
-        Raises `WorkersBusy`, a `Refusal` if the request needs more CPU time than the limit, or `WorkerFailed`.
+        Raises `Overloaded` if too many requests wait for a worker, a `Refusal` if the request needs more CPU time than the limit, or `WorkerFailed`.
         """
         ...
 

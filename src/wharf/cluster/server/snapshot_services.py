@@ -10,10 +10,11 @@ from typing import Protocol, TypeVar
 
 from wharf.cluster.engines.port import Committed, EncodedWrite, WriteConflict
 from wharf.cluster.operations.decision import Decision
-from wharf.cluster.server.cpu_budget import LoopSlots, OffLoopWorker
+from wharf.cluster.server.cpu_budget import OffLoopWorker
 from wharf.cluster.server.log.preview import PREVIEW_INDEX, forbid_in_preview, get_current_preview
 from wharf.cluster.server.log.reader import Reader
 from wharf.cluster.server.log.writer import WriteOperation, Writer, log_rejected_transitions
+from wharf.cluster.server.loop_slots import LoopSlots
 from wharf.cluster.server.rpc.leader_client import LeaderClient
 from wharf.cluster.server.rpc.method import RpcReply
 from wharf.cluster.server.server import Server
@@ -161,7 +162,7 @@ class SnapshotLeaderClient(LeaderClient):
 
 
 class SnapshotLoopSlots(LoopSlots):
-    """Gives each turn at once: the copy executes one request, without an event loop."""
+    """Gives each slot at once: the copy executes one request, without an event loop."""
 
     async def begin(self) -> None:
         pass

@@ -56,6 +56,18 @@ class Refusal(Exception):
         self.reason = reason
 
 
+class Overloaded(Refusal):
+    """The refusal of a request because too much work is in progress. Nothing of it was executed.
+
+    `what_is_full` names the limit that is reached. `retry_after_s` is the pause that the caller is asked to make.
+    """
+
+    def __init__(self, what_is_full: str, retry_after_s: int, alternative: str = "") -> None:
+        text = f"the server is overloaded: {what_is_full}; send the request again after {retry_after_s} s{alternative}"
+        super().__init__(RefusalCode.UNAVAILABLE, text, RefusalReason.OVERLOADED)
+        self.retry_after_s = retry_after_s
+
+
 def invalid_request(text: str, reason: RefusalReason = RefusalReason.UNSPECIFIED) -> Refusal:
     """Return the refusal of a request that is wrong itself, so that a retry does not help."""
     return Refusal(RefusalCode.INVALID, text, reason)

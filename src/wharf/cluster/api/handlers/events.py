@@ -92,7 +92,7 @@ class EventActions:
                     has_lines = False
                     for line in _encode_commit(commit, caller, event_filter):
                         has_lines = True
-                        yield line  # The sender waits for the next turn.
+                        yield line  # The sender waits for the next slot.
                     if not has_lines:
                         await loop_slots.wait()
                 await subscription.wait(due_s - world.monotonic_s())

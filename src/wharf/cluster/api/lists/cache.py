@@ -20,7 +20,8 @@ from wharf.cluster.api.replies.encoding import (
     ReplyBody,
 )
 from wharf.cluster.api.replies.items import RECORDS_PER_CHECK, EncodeRecords, encode_completely, pause_if_due
-from wharf.cluster.server.cpu_budget import LoopSlots, SlicedWork
+from wharf.cluster.server.cpu_budget import SlicedWork
+from wharf.cluster.server.loop_slots import LoopSlots
 from wharf.cluster.state import Replica
 from wharf.cluster.state.watches import RecordChange
 

@@ -6,17 +6,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from wharf.cluster.api.held_memory import HeldMemory
 from wharf.cluster.api.lists.cache import CachedList, ListCache, ListChanges
 from wharf.cluster.api.lists.filters import ListFilters
 from wharf.cluster.api.lists.listing import ALL_NAMESPACES, ListCacheSpec, Listing, list_records
 from wharf.cluster.api.lists.pages import ListPage, RecordTest
 from wharf.cluster.api.replies.encoding import (
     EncodedRecordCache,
-    HeldReply,
     ListBodyCache,
     ReplyBody,
-    ReplyMemory,
     encode_json,
+    make_reply_memory,
 )
 from wharf.cluster.api.replies.items import BATCH_BYTES, EncodedBatch, EncodeRecords, HeavyItem, encode_list
 from wharf.cluster.api.replies.pieces import PIECE_WEIGHT, LazyList, encode_in_slices, is_heavy
@@ -30,8 +30,9 @@ from wharf.cluster.api.replies.shared import (
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import RecordList
-from wharf.cluster.server.cpu_budget import OffLoopBusy, SlicedWork
+from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.server import Server
+from wharf.contract.model.refusal import Overloaded
 from wharf.languages.filters import Filter
 
 
@@ -43,7 +44,7 @@ class ListEncoder:
         self._filters = filters
         self._shared_replies = shared_replies
         self._bodies = ListBodyCache()
-        self.reply_memory = ReplyMemory()
+        self.reply_memory = make_reply_memory()
         self._encoded_records = EncodedRecordCache()
         self.cached_lists = ListCache()
 
@@ -91,7 +92,7 @@ class ListEncoder:
 
     async def encode_value(self, value: object, *, is_pretty: bool) -> ReplyBody:
         """Return a value as JSON, encoded in slices if it is large."""
-        return await encode_in_slices(value, self.make_work(), HeldReply(self.reply_memory), is_pretty=is_pretty)
+        return await encode_in_slices(value, self.make_work(), HeldMemory(self.reply_memory), is_pretty=is_pretty)
 
     def _build_tests(self, listing: Listing[Any], shared: SharedReply) -> list[RecordTest]:
         """Return the tests that a record must pass to be listed, in the order in which they are applied.
@@ -159,7 +160,7 @@ class ListEncoder:
         if listing.build_reply is not None:
             body = await self.encode_value(listing.build_reply(records), is_pretty=is_pretty)
         else:
-            encode, held = self._build_encoder(listing, is_pretty=is_pretty), HeldReply(self.reply_memory)
+            encode, held = self._build_encoder(listing, is_pretty=is_pretty), HeldMemory(self.reply_memory)
             body = await encode_list(records, encode, self.make_work(), held, is_pretty=is_pretty)
         if key is not None:
             self._bodies.put(key, version, body, next_token)
@@ -238,7 +239,7 @@ class ListEncoder:
 
 def _drop_refused_task(shared: SharedReply, task: asyncio.Task[EncodedRead], *, is_pretty: bool) -> None:
     """Let the next caller start again if this task was refused because the server was busy."""
-    if not task.cancelled() and isinstance(task.exception(), OffLoopBusy):
+    if not task.cancelled() and isinstance(task.exception(), Overloaded):
         shared.encoding_tasks.pop(is_pretty, None)
 
 

@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
-from wharf.cluster.server.cpu_budget import LoopSlots
-from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
+from wharf.cluster.api.held_memory import HeldMemory, MemoryLimit
+from wharf.cluster.server.loop_slots import LoopSlots
 
 COMPRESSION_LEVEL: Final = 1
 """The fastest level: a list shrinks to a tenth; higher levels save little more for several times the CPU time."""
@@ -89,49 +89,13 @@ encode_json: Final = msgspec.json.Encoder().encode
 MAX_REPLY_MEMORY: Final = 512_000_000
 """Bytes of lists in one api process that are being built, sent or cached. Protects its memory against many callers of large
 lists that differ, or that callers read slowly."""
-REPLY_RETRY_AFTER_S: Final = 5
-"""When a caller may return that found this memory in use."""
 
 
-class ReplyMemoryFull(Refusal):
-    """The refusal of a list because other replies use the memory for lists."""
-
-    def __init__(self, max_bytes: int) -> None:
-        text = (
-            f"the server is overloaded: lists that are built or sent take {max_bytes} bytes; send the request again after "
-            f"{REPLY_RETRY_AFTER_S} s, or read pages with per_page"
-        )
-        super().__init__(RefusalCode.UNAVAILABLE, text, RefusalReason.OVERLOADED)
-        self.retry_after_s = REPLY_RETRY_AFTER_S
-
-
-class ReplyMemory:
-    """The memory of the lists of one api process that are being built, sent or cached."""
-
-    def __init__(self, max_bytes: int = MAX_REPLY_MEMORY) -> None:
-        self.max_bytes = max_bytes
-        self.used_bytes = 0
-
-
-class HeldReply:
-    """Counts the memory of one list until nothing refers to its body any more."""
-
-    __slots__ = ("_memory", "_size")
-
-    def __init__(self, memory: ReplyMemory) -> None:
-        self._memory = memory
-        self._size = 0
-
-    def grow(self, size: int) -> None:
-        """Count more bytes. Raises `ReplyMemoryFull` if all lists would take too much, unless this is the only one."""
-        memory = self._memory
-        if memory.used_bytes + size > memory.max_bytes and memory.used_bytes > self._size:
-            raise ReplyMemoryFull(memory.max_bytes)
-        memory.used_bytes += size
-        self._size += size
-
-    def __del__(self) -> None:
-        self._memory.used_bytes -= self._size
+def make_reply_memory(max_bytes: int = MAX_REPLY_MEMORY) -> MemoryLimit:
+    """Return the memory for the lists of one api process. A single list may take more."""
+    return MemoryLimit(
+        max_bytes, "lists that are built or sent", alternative=", or read pages with per_page", is_one_always_held=True
+    )
 
 
 class ReplyBody:
@@ -139,7 +103,7 @@ class ReplyBody:
 
     __slots__ = ("_compressed", "_held", "_lock", "chunks", "size")
 
-    def __init__(self, chunks: Sequence[bytes], held: HeldReply | None = None) -> None:
+    def __init__(self, chunks: Sequence[bytes], held: HeldMemory | None = None) -> None:
         """`held` counts the memory of the chunks."""
         self.chunks = chunks
         self.size = sum(map(len, chunks))
@@ -150,7 +114,7 @@ class ReplyBody:
     async def get_encoded_chunks(self, encoding: bytes, loop_slots: LoopSlots) -> Sequence[bytes]:
         """Return the chunks in the encoding (gzip, deflate or b"" for uncompressed), compressed at the first call.
 
-        Each part of a large body is compressed in a turn of its own.
+        Each part of a large body is compressed in a slot of its own.
         """
         if not encoding:
             return self.chunks

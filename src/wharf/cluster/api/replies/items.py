@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from wharf.cluster.api.replies.encoding import BODY_CHUNK_BYTES, RECORDS_PER_STEP, HeldReply, ReplyBody
+from wharf.cluster.api.held_memory import HeldMemory
+from wharf.cluster.api.replies.encoding import BODY_CHUNK_BYTES, RECORDS_PER_STEP, ReplyBody
 from wharf.cluster.api.replies.pieces import ChunkCollector, iterate_pieces
 from wharf.cluster.server.cpu_budget import SlicedWork
 
@@ -32,10 +33,10 @@ class HeavyItem:
         self._is_pretty = is_pretty
         self._store = store
 
-    async def encode(self, work: SlicedWork, held: HeldReply | None = None) -> Sequence[bytes]:
+    async def encode(self, work: SlicedWork, held: HeldMemory | None = None) -> Sequence[bytes]:
         """Return the encoding in chunks, built in slices. `held` counts their memory.
 
-        Raises `Refusal` if the budget of the work is used up, or `ReplyMemoryFull`.
+        Raises `Refusal` if the budget of the work is used up, or `Overloaded`.
         """
         chunks = ChunkCollector(held)
         for piece in iterate_pieces(self._view, is_pretty=self._is_pretty, depth=1):
@@ -79,13 +80,13 @@ async def encode_list(
     records: Sequence[Any],
     encode_records: EncodeRecords,
     work: SlicedWork,
-    held: HeldReply | None = None,
+    held: HeldMemory | None = None,
     *,
     is_pretty: bool,
 ) -> ReplyBody:
     """Return the records as a JSON list. Other tasks run between two steps of encoding.
 
-    `held` counts the memory of a large list. Raises `ReplyMemoryFull` if other lists use all of it.
+    `held` counts the memory of a large list. Raises `Overloaded` if other lists use all of it.
     """
     chunks: list[bytes] = []
     encoded_records: list[bytes] = []

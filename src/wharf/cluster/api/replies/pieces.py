@@ -13,10 +13,10 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import astuple
 
+from wharf.cluster.api.held_memory import HeldMemory
 from wharf.cluster.api.replies.encoding import (
     BODY_CHUNK_BYTES,
     INDENTATION,
-    HeldReply,
     ReplyBody,
     encode_body,
     encode_json,
@@ -148,11 +148,11 @@ def measure_weight(value: object, limit: int = PIECE_WEIGHT) -> int:
 
 
 async def encode_in_slices(
-    value: object, work: SlicedWork, held: HeldReply | None = None, *, is_pretty: bool
+    value: object, work: SlicedWork, held: HeldMemory | None = None, *, is_pretty: bool
 ) -> ReplyBody:
     """Return the value as a JSON body. A heavy value is encoded in slices, and `held` counts its memory.
 
-    Raises `Refusal` if the budget of the work is used up, or `ReplyMemoryFull`.
+    Raises `Refusal` if the budget of the work is used up, or `Overloaded`.
     """
     if not is_heavy(value):
         return encode_body(value, is_pretty=is_pretty)
@@ -189,7 +189,7 @@ async def encode_deferred(
 class ChunkCollector:
     """Joins pieces of a body to chunks, whose memory `held` counts."""
 
-    def __init__(self, held: HeldReply | None = None) -> None:
+    def __init__(self, held: HeldMemory | None = None) -> None:
         self._held = held
         self._chunks: list[bytes] = []
         self._pieces: list[bytes] = []

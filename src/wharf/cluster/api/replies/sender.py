@@ -13,7 +13,7 @@ from wharf.cluster.api.replies.cors import build_cors_headers
 from wharf.cluster.api.replies.encoding import BODY_CHUNK_BYTES, EMPTY_REPLY_BODY, ReplyBody, negotiate_encoding
 from wharf.cluster.api.requests.body import wait_for_disconnect
 from wharf.cluster.api.results import StreamedBody
-from wharf.cluster.server.cpu_budget import LoopSlots
+from wharf.cluster.server.loop_slots import LoopSlots
 from wharf.contract.model.body_limits import MAX_ECHOED_CHARS, cut_echo
 from wharf.contract.model.refusal import Refusal
 from wharf.contract.wire.errors import CODE_HEADER, REASON_HEADER, STATUS_BY_CODE
@@ -193,7 +193,7 @@ class ReplySender:
 async def _send_chunks(chunks: Sequence[bytes], send: Send, loop_slots: LoopSlots) -> None:
     """Send the chunks of a body in pieces of limited size.
 
-    Between the pieces the ASGI server can wait for a slow client, other requests have their turn, and the end of the
+    Between the pieces the ASGI server can wait for a slow client, other requests continue, and the end of the
     connection is noticed.
     """
     pieces = list(_split_chunks(chunks))
