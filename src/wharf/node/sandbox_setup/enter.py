@@ -9,6 +9,7 @@ import os
 import sys
 
 from wharf.node.sandbox_setup.kernel import (
+    ENVIRONMENT_DESCRIPTOR,
     FAILED_EXIT_CODE,
     check,
     close_all_except,
@@ -19,7 +20,6 @@ from wharf.node.sandbox_setup.kernel import (
     take_privileges,
 )
 
-ENVIRONMENT_DESCRIPTOR = 6
 NAMESPACES = ("ipc", "uts", "net", "pid", "mnt")
 NOT_FOUND_EXIT_CODE = 127
 """The exit code of a command whose program does not exist."""

@@ -26,6 +26,8 @@ MAX_CAPABILITIES = 64
 SIGINT = 2
 SIGPIPE = 13
 SIGXFSZ = 25
+ENVIRONMENT_DESCRIPTOR = 6
+"""The descriptor from which a program of a sandbox reads the environment of its command."""
 FAILED_EXIT_CODE = 125
 """The exit code of a sandbox that cannot be set up or entered."""
 

@@ -11,6 +11,7 @@ import os
 import sys
 
 from wharf.node.sandbox_setup.kernel import (
+    ENVIRONMENT_DESCRIPTOR,
     FAILED_EXIT_CODE,
     MNT_DETACH,
     MS_NODEV,
@@ -28,7 +29,6 @@ from wharf.node.sandbox_setup.kernel import (
 )
 from wharf.node.sandbox_setup.mount_tree import MountTree
 
-ENVIRONMENT_DESCRIPTOR = 6
 PLAN_DESCRIPTOR = 7
 MAX_PLAN_BYTES = 4 << 20
 """Limit of the plan; a job's list of volumes is much shorter."""
