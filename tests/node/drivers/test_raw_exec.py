@@ -66,7 +66,7 @@ def test_the_environment_of_a_command_reaches_no_program_of_another_user(shared_
             await harness.wait_output("a", "here\n")
             code, output, _ = await harness.run_command("a", "sh", "-c", "id -u", environment=loader_variables)
             assert (0, f"{NOBODY}\n", {NOBODY}) == (code, output, list_affected_users(shared_folder))
-            harness.driver.kill("a")
+            harness.driver.kill(harness.full_name("a"))
             await harness.wait_ended("a")
 
     network_file.touch()

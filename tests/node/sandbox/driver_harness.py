@@ -27,7 +27,11 @@ ENVIRONMENT: Final = {"PATH": "/usr/bin:/bin", "HOME": os.environ.get("HOME", "/
 
 
 class DriverHarness:
-    """Runs tasks with a real driver and supervisor. Each task is the only one of its allocation; both have the run's name."""
+    """Runs tasks with a real driver and supervisor. Each task is the only one of its allocation.
+
+    Tests use short names of runs. Supervisors know each run by a name that no other harness uses (`full_name`), because
+    processes are found by it on the whole machine, also those of test processes beside this one.
+    """
 
     def __init__(self, folder: Path, settings: ExecSettings, *, is_raw: bool = False) -> None:
         self.folder = folder
@@ -44,18 +48,25 @@ class DriverHarness:
             RawExecDriver(self.client, is_allowed=True) if is_raw else self.sandbox_driver
         )
 
+    def full_name(self, run: str) -> str:
+        """Return the name by which the driver and the supervisor know the run."""
+        return f"{run}.{self.node}"
+
+    def _short_name(self, full_name: str) -> str:
+        return full_name.removesuffix(f".{self.node}")
+
     # -- the watcher
 
     def on_begun(self, run: str) -> None:
-        self._begun_runs.add(run)
+        self._begun_runs.add(self._short_name(run))
         self._change.set()
 
     def on_refused(self, run: str, why: str) -> None:
-        self._refusals[run] = why
+        self._refusals[self._short_name(run)] = why
         self._change.set()
 
     def on_ended(self, run: str, outcome: Outcome) -> None:
-        self._outcomes[run] = outcome
+        self._outcomes[self._short_name(run)] = outcome
         self._change.set()
 
     def on_said(self, run: str, message: str) -> None:
@@ -91,7 +102,7 @@ class DriverHarness:
         """Start a task that runs this shell script. `config` is added to the config of the task."""
         folder = self.task_folder(run)
         order = TaskOrder(
-            run=run,
+            run=self.full_name(run),
             task="t",
             config={"command": "/bin/sh", "args": ["-c", script], **config},
             environment=ENVIRONMENT | (environment or {}),
@@ -137,7 +148,14 @@ class DriverHarness:
         self, run: str, *words: str, is_tty: bool = False, environment: dict[str, str] | None = None
     ) -> tuple[int, str, str]:
         """Run a command in a task; return its exit code, output and errors."""
-        order = CommandOrder(run, f"command-{run}", words, ENVIRONMENT | (environment or {}), "/", is_tty=is_tty)
+        order = CommandOrder(
+            self.full_name(run),
+            f"command-{self.full_name(run)}",
+            words,
+            ENVIRONMENT | (environment or {}),
+            "/",
+            is_tty=is_tty,
+        )
         command = await self.driver.run_beside(order)
         if not is_tty:
             await command.close_input()
@@ -151,17 +169,17 @@ class DriverHarness:
         return code, output.decode(), errors.decode()
 
     def pid(self, run: str) -> int:
-        pid = self.client.find_pid(run)
+        pid = self.client.find_pid(self.full_name(run))
         assert pid is not None
         return pid
 
     def list_processes(self, run: str) -> list[int]:
-        return [pid for pid, _ in find_marked_processes(frozenset({build_mark(run)}))]
+        return [pid for pid, _ in find_marked_processes(frozenset({build_mark(self.full_name(run))}))]
 
     async def forget_and_wait(self, run: str) -> None:
         """Delete a run, and wait until its folder and processes are gone."""
-        self.driver.forget(run)
-        run_folder = self.folder / "state" / "runs" / run
+        self.driver.forget(self.full_name(run))
+        run_folder = self.folder / "state" / "runs" / self.full_name(run)
         await wait_on_loop_until(
             lambda: not run_folder.exists() and not self.list_processes(run),
             what=f"nothing is left of {run}",

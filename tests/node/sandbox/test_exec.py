@@ -159,17 +159,16 @@ def test_a_program_receives_signals_and_can_be_killed(tmp_path: Path) -> None:
         async with running_harness(tmp_path) as harness:
             await harness.start("a", "trap 'echo heard; exit 3' USR1; echo ready; while :; do sleep 0.01; done")
             await harness.wait_output("a", "ready\n")
-            harness.driver.signal("a", "SIGUSR1")
+            harness.driver.signal(harness.full_name("a"), "SIGUSR1")
             assert Outcome(3) == await harness.wait_ended("a")
             await harness.start("b", "echo ready; exec sleep 1000")
             # Until then the shell runs, which has a handler for SIGINT.
             name_file = Path(f"/proc/{harness.pid('b')}/comm")
             await wait_on_loop_until(lambda: name_file.read_text() == "sleep\n", what="the task has become sleep")
-            harness.driver.signal(
-                "b", "SIGINT"
-            )  # The kernel ignores a signal without a handler for the first process of a namespace.
+            # The kernel ignores a signal without a handler for the first process of a namespace.
+            harness.driver.signal(harness.full_name("b"), "SIGINT")
             assert (0, "", "") == await harness.run_command("b", "true")
-            harness.driver.kill("b")
+            harness.driver.kill(harness.full_name("b"))
             assert Outcome(128 + SIGKILL, SIGKILL) == await harness.wait_ended("b")
 
     run(test())
@@ -190,7 +189,7 @@ def test_a_command_runs_in_the_sandbox_of_its_task(tmp_path: Path) -> None:
             assert (127, "") == (await harness.run_command("a", "no-such-program"))[:2]
             code, output, _ = await harness.run_command("a", "sh", "-c", "[ -t 0 ] && stty size", is_tty=True)
             assert (0, "24 80") == (code, output.strip())
-            assert harness.pid("a") in harness.driver.processes_of("a")
+            assert harness.pid("a") in harness.driver.processes_of(harness.full_name("a"))
 
     run(test())
 
@@ -316,9 +315,9 @@ def test_control_groups_and_mounts_are_removed_after_the_end(tmp_path: Path) -> 
     async def test() -> None:
         async with running_harness(tmp_path) as harness:
             await harness.start("forgotten", "sleep 1000", given=Given(memory_mb=20, cpu_mhz=100))
-            groups = _list_groups("forgotten")
+            groups = _list_groups(harness.full_name("forgotten"))
             assert groups
-            harness.driver.kill("forgotten")
+            harness.driver.kill(harness.full_name("forgotten"))
             await harness.wait_ended("forgotten")
             await harness.forget_and_wait("forgotten")
             assert [] == [group for group in groups if group.exists()]
