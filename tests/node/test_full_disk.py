@@ -241,3 +241,25 @@ def test_a_node_starts_with_an_unreadable_journal_and_reports_it(tmp_path: Path)
             )
             node.run(build_raw_job("next", "exit 0"))
             wait_until(lambda: list_statuses(node, "next") == ["complete"], what="the node runs tasks")
+
+
+@pytest.mark.needs("namespaces")
+def test_a_task_whose_output_cannot_be_written_has_one_event_with_the_reason(tmp_path: Path, disk: Path) -> None:
+    def list_driver_messages() -> list[str]:
+        events = node.allocations("prints")[0]["TaskStates"]["t"]["Events"]
+        return [event["DisplayMessage"] for event in events if event["Type"] == "Driver"]
+
+    with run_server(tmp_path / "server") as server, run_node(server, disk / "node") as node:
+        script = "while true; do echo line; [ -e $WHARF_TASK_DIR/go ] || sleep 0.1; done"
+        node.run(build_raw_job("prints", script, kind="service", LogConfig={"MaxFiles": 20, "MaxFileSizeMB": 1}))
+        wait_until(lambda: list_statuses(node, "prints") == ["running"], what="the allocation runs")
+        (node.folder / "alloc" / node.allocations("prints")[0]["ID"] / "t" / "local" / "go").touch()
+        fill(disk / "filler")
+
+        wait_until(list_driver_messages, what="the blocked output is reported")
+        node.kill_agent()
+        wait_until(node.has_adopted_all_runs, what="the restarted agent has found the task")
+
+        [message] = list_driver_messages()
+        assert message.startswith("output cannot be written to the log files: No space left on device")
+        (disk / "filler").unlink()

@@ -86,6 +86,39 @@ def wharf(node: NodeProcess, *arguments: str, stdin: bytes | None = b"") -> subp
 # -- files and logs
 
 
+@pytest.mark.parametrize("offset", [-1, 2**62 + 1, 2**63 - 1])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "fs/readat/{alloc}?path=alloc/logs/t.stdout.0&limit=1",
+        "fs/stream/{alloc}?path=alloc/logs/t.stdout.0&follow=false",
+        "fs/logs/{alloc}?task=t&type=stdout&follow=false",
+        "fs/logs/{alloc}?task=t&type=stdout&follow=false&file=alloc/logs/t.stdout.0",
+    ],
+)
+def test_an_offset_that_no_file_has_is_refused(node: NodeProcess, alloc: str, path: str, offset: int) -> None:
+    status, text = send_request(node, f"{path.format(alloc=alloc)}&offset={offset}")
+    reason = b"offset cannot be negative" if offset < 0 else f"offset {offset} is larger than any file".encode()
+    assert (400, reason) == (status, text[: len(reason)])
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "fs/readat/{alloc}?path=alloc/logs/t.stdout.0&limit=9223372036854775807",
+        "fs/stream/{alloc}?path=alloc/logs/t.stdout.0&follow=false",
+        "fs/logs/{alloc}?task=t&type=stdout&follow=false&file=alloc/logs/t.stdout.0",
+    ],
+)
+def test_nothing_is_read_beyond_the_end_of_a_file(node: NodeProcess, alloc: str, path: str) -> None:
+    assert (200, b"") == send_request(node, f"{path.format(alloc=alloc)}&offset={2**62}")
+
+
+def test_a_zero_byte_in_a_command_is_refused_with_a_reason(node: NodeProcess, alloc: str) -> None:
+    with pytest.raises(RequestRefused, match="command contains a zero byte"):
+        run_command(node, alloc, "echo", "a\0b")
+
+
 def test_the_log_of_a_task_is_read_through_a_server(node: NodeProcess, alloc: str) -> None:
     assert b"begun" == read_logs(node, alloc).split(b"\n")[0]
     assert b"trouble\n" == read_logs(node, alloc, "task=t&type=stderr&plain=true")

@@ -78,3 +78,15 @@ def test_children_that_closed_their_output_survive_unless_the_group_is_killed(
 def test_a_program_that_does_not_exist_cannot_be_started() -> None:
     with pytest.raises(FileNotFoundError):
         asyncio.run(run_program(["/no/such/program"], environment={}))
+
+
+@pytest.mark.parametrize(
+    ("command", "environment"),
+    [(["/bin/echo", "a\0b"], {}), (["/bin/true"], {"A": "a\0"}), (["/bin/true"], {"A=B": "1"}), (["/bin/\ud800"], {})],
+)
+@pytest.mark.parametrize("input_texts", [(), ("text",)])
+def test_a_text_that_no_program_can_receive_is_an_error_of_the_system(
+    command: list[str], environment: dict[str, str], input_texts: tuple[str, ...]
+) -> None:
+    with pytest.raises(OSError, match="a text that no program can receive"):
+        asyncio.run(run_program(command, environment=environment, input_texts=input_texts))

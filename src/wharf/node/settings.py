@@ -13,6 +13,8 @@ from wharf.contract.model.settings import Duration, SecretText, SettingInfo
 from wharf.contract.model.times import MINUTE, SECOND
 from wharf.node.sandbox.privileges import DEFAULT_CAPABILITIES
 
+DEFAULT_SECURITY_OPTS: Final = ("no-new-privileges", "no-new-privileges:true", "no-new-privileges=true")
+"""Values of `security_opt` that only take rights away from a container."""
 SHUTDOWN_MARGIN_S: Final = 10.0
 """Seconds that a shutdown may take beyond the drain deadline and the longest kill timeout."""
 
@@ -109,7 +111,11 @@ class DockerDriverSettings(msgspec.Struct, frozen=True, kw_only=True):
         bool, SettingInfo("Whether tasks may mount folders of the host and volumes of the engine.")
     ] = False
     allow_privileged: Annotated[
-        bool, SettingInfo("Whether tasks may request a privileged container and namespaces of the host.")
+        bool,
+        SettingInfo(
+            "Whether tasks may request a privileged container, and with that all devices, security options, kernel settings and "
+            "namespaces of the host.",
+        ),
     ] = False
     allow_caps: Annotated[
         tuple[str, ...], SettingInfo("The capabilities that tasks may request; `all` permits every one.")
@@ -119,6 +125,20 @@ class DockerDriverSettings(msgspec.Struct, frozen=True, kw_only=True):
         "crun",
         "nvidia",
     )
+    allow_devices: Annotated[
+        tuple[str, ...],
+        SettingInfo(
+            "The devices of the host that tasks may request with `devices`, such as `/dev/fuse`; `all` permits every one. "
+            "A task that can write to a disk of the host can become root there."
+        ),
+    ] = ()
+    allow_security_opts: Annotated[
+        tuple[str, ...],
+        SettingInfo(
+            "The values of `security_opt` that tasks may request, such as `apparmor=web`; `all` permits every one. Some "
+            "values remove the protection of the host, such as `seccomp=unconfined`."
+        ),
+    ] = DEFAULT_SECURITY_OPTS
     extra_labels: Annotated[
         tuple[str, ...],
         SettingInfo(

@@ -4,6 +4,7 @@ Tasks are started by the task supervisor, not here.
 """
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -157,12 +158,16 @@ async def start_program(
     poll: Callable[[], int | None]
     with ExitStack() as cleanup:
         child_streams, pipes = _create_pipes(streams, cleanup)
-        if input_texts:
-            pid = _spawn_with_texts(command, environment, folder, child_streams, input_texts, has_own_session)
-            poll = partial(_poll_child, pid)
-        else:
-            process = _spawn(command, environment, folder, child_streams, has_own_session, identity)
-            pid, poll = process.pid, process.poll
+        try:
+            if input_texts:
+                pid = _spawn_with_texts(command, environment, folder, child_streams, input_texts, has_own_session)
+                poll = partial(_poll_child, pid)
+            else:
+                process = _spawn(command, environment, folder, child_streams, has_own_session, identity)
+                pid, poll = process.pid, process.poll
+        except ValueError as error:
+            reason = "an argument, a variable or a folder is a text that no program can receive, such as a zero byte"
+            raise OSError(errno.EINVAL, reason) from error
     program = ChildProgram(pid, poll, pipes)
     try:
         await program.attach(buffer_bytes=buffer_bytes)

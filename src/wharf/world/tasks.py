@@ -1,14 +1,47 @@
-"""Running several coroutines until the first of them ends, cancelling tasks, and waiting for an event with a timeout."""
+"""Running several coroutines until the first of them ends, cancelling tasks, and waiting for an event with a timeout.
+
+Also the start of background tasks, which nobody awaits, so that none of them fails without a message.
+"""
 
 import asyncio
+import logging
 import sys
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any, Final
 
 from wharf.world import World
 
+log = logging.getLogger(__name__)
+
 CANCEL_INTERVAL_S: Final = 1.0
 """Seconds after which a task that has not ended is cancelled again."""
+
+
+def start_supervised(
+    world: World,
+    coroutine: Coroutine[Any, Any, Any],
+    *,
+    name: str,
+    on_failure: Callable[[Exception], None] | None = None,
+) -> asyncio.Task[Any]:
+    """Start a background task that nobody awaits, and return it. An unexpected exception is logged at once.
+
+    Without this, nobody sees the exception of a task that is still referenced. `on_failure` is called with the
+    exception, such as to show in the events of a task what no longer works.
+    """
+    task = world.start_task(coroutine, name=name)
+    task.add_done_callback(partial(_report_failure, on_failure))
+    return task
+
+
+def _report_failure(on_failure: Callable[[Exception], None] | None, task: asyncio.Task[Any]) -> None:
+    """Log the exception of an ended task, if it raised one, and call `on_failure` with it."""
+    if task.cancelled() or (error := task.exception()) is None:
+        return
+    log.error("background task failed: unexpected error task=%s", task.get_name(), exc_info=error)
+    if on_failure is not None and isinstance(error, Exception):
+        on_failure(error)
 
 
 async def run_until_first(world: World, **coroutines: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:

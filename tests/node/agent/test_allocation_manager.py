@@ -14,7 +14,9 @@ from simulation.machine import SimulatedDisk
 from tests.builders import a_group, a_job, a_task
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus
+from wharf.contract.model.services import ServiceRegistration
 from wharf.contract.wire.nodes.messages import AssignedAllocation, Assignment
+from wharf.node.agent.allocations.allocation import ManagedAllocation
 from wharf.node.agent.allocations.assignments import MAX_HOLD_S, LocalAssignmentHandler
 from wharf.node.agent.allocations.ended_files import EndedAllocationFiles
 from wharf.node.agent.allocations.journal import NodeJournal, find_entry_end
@@ -79,11 +81,13 @@ def create_disk(data: bytes = b"") -> SimulatedDisk:
 class RestoredNode:
     """The allocations of a node that was restored from a journal on this disk."""
 
-    def __init__(self, disk: SimulatedDisk, *, is_damaged: bool = False) -> None:
+    def __init__(
+        self, disk: SimulatedDisk, *, is_damaged: bool = False, hooks: SimulatedTaskHooks | None = None
+    ) -> None:
         machine, journal = FakeMachine(name="node-1"), NodeJournal(disk, BOOT_ID)
         world = SimulatedWorld(7, asyncio.get_running_loop().time, member="node-1")
         self.allocations = AllocationTable(journal)
-        self.driver, folders, hooks = ImmediateDriver(), SimulatedFolders(), SimulatedTaskHooks()
+        self.driver, folders, hooks = ImmediateDriver(), SimulatedFolders(), hooks or SimulatedTaskHooks()
         driver = self.driver
         manager = AllocationManager(
             world,
@@ -237,3 +241,37 @@ async def test_restored_tasks_start_without_servers_only_if_the_journal_is_compl
     await stop_all(nodes)
 
     assert ([], [] if is_damaged else ["a1.0.1"]) == (early_starts, late_starts)
+
+
+class FailingTaskHooks(SimulatedTaskHooks):
+    """Hooks of a node with a mistake that shows only for the allocation `a1`."""
+
+    def on_record_changed(self, allocation: object) -> None:
+        _fail_for_first(allocation)
+
+    def list_services(self, allocation: object) -> tuple[ServiceRegistration, ...]:
+        _fail_for_first(allocation)
+        return ()
+
+
+def _fail_for_first(allocation: object) -> None:
+    assert isinstance(allocation, ManagedAllocation)
+    if allocation.record.id == "a1":
+        raise ZeroDivisionError
+
+
+@in_virtual_time
+async def test_an_unexpected_error_about_one_allocation_ends_neither_it_nor_others() -> None:
+    node = RestoredNode(create_disk(), hooks=FailingTaskHooks())
+    other = replace(RUN, allocation=replace(RUN.allocation, id="a2"))
+
+    node.handler.apply_assignment(RUN)
+    node.handler.apply_assignment(other)
+    await pass_time(1.0)
+    updates = [node.handler.build_update(id) for id in ("a1", "a2")]
+    for assignment in (RUN, other):
+        stopped = replace(assignment.allocation, alloc_modify_index=9, desired_status=DesiredStatus.STOP)
+        node.handler.apply_assignment(replace(assignment, allocation=stopped))
+    await pass_time(10.0)
+
+    assert [("running", ()), ("running", ())] == [(update.client_status, update.services) for update in updates]

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import subprocess
+import threading
 import tracemalloc
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -392,3 +393,23 @@ def test_an_entry_that_a_killed_agent_wrote_partly_is_no_damage(tmp_path: Path) 
         journal.write(b"WJ1\n\0\0\0\x80")
 
     assert "" == read_damage_text(tmp_path)
+
+
+def test_a_closed_journal_leaves_no_thread(tmp_path: Path) -> None:
+    def list_threads() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name.startswith("journal")}
+
+    before = list_threads()
+    journal = NodeJournal(DiskJournalFile(tmp_path / "journal"), BOOT_ID)
+    journal.load()
+
+    async def sync() -> None:
+        journal.append_entry(DeletedAllocation("a1"))
+        await journal.wait_until_synced()
+
+    asyncio.run(sync())
+    [thread] = list_threads() - before
+    journal.close()
+    thread.join(10)
+
+    assert not thread.is_alive()

@@ -6,8 +6,10 @@ import hashlib
 import io
 import os
 import tarfile
+import tracemalloc
 import zipfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -83,6 +85,67 @@ def build_zip(**entries: bytes) -> bytes:
 
 
 # -- fetched files
+
+
+@pytest.mark.parametrize(
+    ("encoding", "encode"),
+    [
+        ("gzip", gzip.compress),
+        ("deflate", zlib.compress),
+        ("deflate", lambda data: zlib.compress(data)[2:-4]),
+        ("identity", bytes),
+    ],
+)
+def test_a_content_encoding_is_removed(site: Site, task: Path, encoding: str, encode: Callable[[bytes], bytes]) -> None:
+    site.answers["/x"] = body(encode(b"content" * 1_000), content_encoding=encoding)
+
+    fetch(task, f"{site.address}/x")
+
+    assert {"local/x": b"content" * 1_000} == read_files(task)
+
+
+def test_a_small_response_that_decompresses_to_too_much_is_refused_without_its_memory(site: Site, task: Path) -> None:
+    site.answers["/x"] = body(gzip.compress(bytes(50_000_000)), content_encoding="gzip")
+    tracemalloc.start()
+    try:
+        error = fetch_error(task, f"{site.address}/x", limits=ArtifactLimits(max_bytes=40_000_000))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert "the file has more than 40,000,000 bytes" == error.rpartition(": ")[2]
+    assert peak_bytes < 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("{address}/a\0b", "the source is not a URL"),
+        ("git::{address}/a\0b", "a text that no program can receive"),
+        ("{address}/x?checksum=md5:\0", "invalid checksum"),
+        ("http://[::1", "its source cannot be used: Invalid IPv6 URL"),
+    ],
+)
+def test_a_source_that_no_request_can_contain_is_refused_with_a_reason(
+    site: Site, task: Path, source: str, reason: str
+) -> None:
+    assert reason in fetch_error(task, source.format(address=site.address))
+
+
+def test_headers_may_contain_letters_of_all_languages(site: Site, task: Path) -> None:
+    site.answers["/x"] = body(b"content")
+    request = ArtifactRequest(f"{site.address}/x", {}, {"X-Name": "Grüße"}, "any", False, "")
+
+    asyncio.run(fetch_artifact(request, task))
+
+    assert {"local/x": b"content"} == read_files(task)
+
+
+def test_a_header_that_no_request_can_contain_is_refused_with_a_reason(site: Site, task: Path) -> None:
+    request = ArtifactRequest(f"{site.address}/x", {}, {"X-Name": "a\r\nb"}, "any", False, "")
+
+    with pytest.raises(ArtifactError, match="Illegal header value"):
+        asyncio.run(fetch_artifact(request, task))
 
 
 def test_a_file_is_stored_in_local_under_its_name(site: Site, task: Path) -> None:

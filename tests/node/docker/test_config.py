@@ -7,12 +7,13 @@ import pytest
 from msgspec.structs import replace
 
 from wharf.contract.model.jobs.groups import LogConfig
-from wharf.node.drivers.docker.config import DockerConfigError, DockerSettings, parse_config
+from wharf.node.drivers.docker.config import DockerConfig, DockerConfigError, DockerSettings, parse_config
 from wharf.node.drivers.docker.container import build_container_body, build_labels, make_container_name
 from wharf.node.drivers.docker.images import PullProgress, normalize_image_name
 from wharf.node.drivers.docker.output_stream import ContainerOutput, OutputFrameDecoder
 from wharf.node.drivers.docker.responses import LayerProgress, PullProgressLine
 from wharf.node.drivers.port import CannotStart, Given, GivenDevice, GivenPort, GivenVolume, TaskNetwork, TaskOrder
+from wharf.node.settings import DEFAULT_SECURITY_OPTS
 
 STRICT = DockerSettings()
 OPEN = DockerSettings(volumes_enabled=True, allow_privileged=True)
@@ -67,6 +68,17 @@ def build_body(order: TaskOrder = ORDER, **config: Any) -> dict[str, Any]:
         ({"image": "x", "volumes": ["/y"]}, "volume /y: write source:target, or source:target:ro"),
         ({"image": "x", "mount": {"target": "/y", "type": "odd"}}, "mount /y: unknown type odd; use volume, bind or tmpfs"),
         ({"image": "x", "mount": [{"target": "/y", "type": "bind", "source": "/"}]}, "mount /y: volumes outside"),
+        ({"image": "x", "network_mode": "container:other"}, 'network_mode = "container:other" is not allowed'),
+        ({"image": "x", "network_mode": "ns:/proc/1/ns/net"}, 'network_mode = "ns:/proc/1/ns/net" is not allowed'),
+        ({"image": "x", "cgroupns": "host"}, 'cgroupns = "host" is not allowed on this node'),
+        ({"image": "x", "devices": [{"host_path": "/dev/sda"}]}, "devices: /dev/sda is not allowed on this node (its setting allow_devices)"),
+        ({"image": "x", "security_opt": ["seccomp=unconfined"]}, "security_opt: seccomp=unconfined is not allowed"),
+        ({"image": "x", "sysctl": {"kernel.core_pattern": "|/x"}}, "sysctl: kernel.core_pattern would change the host"),
+        ({"image": "x", "sysctl": {"kernel/core_pattern": "|/x"}}, "sysctl: kernel/core_pattern would change the host"),
+        ({"image": "x", "sysctl": {"net.core.somaxconn": "9"}, "network_mode": "host"}, "sysctl: net.core.somaxconn would"),
+        ({"image": "x", "logging": {"type": "json-file", "config": {"path": "/etc/cron.d/x"}}}, "logging: option path names"),
+        ({"image": "x", "oom_score_adj": -1}, "oom_score_adj: -1 would protect the task before the host"),
+        ({"image": "x", "labels": {"wharf.log.folder": "/etc"}}, "labels: wharf.log.folder is reserved for the node"),
         ({"image": "x", "ulimit": {"nofile": "x"}}, 'ulimit nofile is "x": write "soft:hard", or one number for both'),
     ],
 )  # fmt: skip
@@ -75,6 +87,36 @@ def test_an_invalid_or_forbidden_config_is_rejected(config: dict[str, Any], prob
         parse_config(config, STRICT)
 
     assert problem in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "settings"),
+    [
+        ({"devices": [{"host_path": "/dev/fuse"}]}, DockerSettings(allow_devices=("/dev/fuse",))),
+        ({"devices": [{"host_path": "/dev/sda"}]}, DockerSettings(allow_devices=("all",))),
+        ({"devices": [{"host_path": "/dev/sda"}]}, OPEN),
+        ({"security_opt": ["no-new-privileges"]}, DockerSettings(allow_security_opts=DEFAULT_SECURITY_OPTS)),
+        ({"security_opt": ["seccomp=unconfined"]}, DockerSettings(allow_security_opts=("all",))),
+        ({"security_opt": ["seccomp=unconfined"]}, OPEN),
+        ({"sysctl": {"net.core.somaxconn": "9", "kernel.shmmax": "1", "fs.mqueue.msg_max": "1"}}, STRICT),
+        ({"sysctl": {"kernel.core_pattern": "x"}}, OPEN),
+        ({"network_mode": "host"}, STRICT),
+        ({"network_mode": "container:other"}, OPEN),
+        ({"logging": {"type": "json-file", "config": {"max-size": "1m"}}}, STRICT),
+        ({"oom_score_adj": 500}, STRICT),
+    ],
+)
+def test_values_without_root_on_the_host_and_those_that_the_operator_allows_are_accepted(
+    config: dict[str, Any], settings: DockerSettings
+) -> None:
+    assert "box" == parse_config({"image": "box", **config}, settings).image
+
+
+def test_a_job_cannot_replace_the_labels_by_which_the_node_finds_containers_and_log_files() -> None:
+    labels = build_labels(ORDER, "node-1", [])
+    config = DockerConfig(image="box", labels={**dict.fromkeys(labels, "forged"), "wharf.job": "own"})
+
+    assert labels.items() <= build_container_body(config, ORDER, labels)["Labels"].items()
 
 
 def test_all_problems_of_a_config_are_reported_together() -> None:

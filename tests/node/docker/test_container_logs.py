@@ -70,3 +70,35 @@ def test_repeated_connection_errors_are_logged_once(tmp_path: Path, caplog: pyte
     asyncio.run(follow())
 
     assert 1 == caplog.text.count("container output cannot be copied")
+
+
+def test_output_that_cannot_be_written_is_reported_to_the_users_of_the_task(tmp_path: Path) -> None:
+    reports: list[str] = []
+
+    async def follow() -> None:
+        connections = []
+
+        def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connections.append(writer)
+            writer.close()
+
+        with tempfile.TemporaryDirectory() as folder:  # The path of a socket must be short.
+            path = Path(folder, "s")
+            async with await asyncio.start_unix_server(hang_up, path), ContainerEngine(path) as engine:
+                progress_file = tmp_path / "missing" / "progress"
+                follower = LogFollower(
+                    engine, "c1", is_tty=False, files={}, progress_file=progress_file, report=reports.append
+                )
+                follow_task = asyncio.ensure_future(follower.follow())
+                await wait_on_loop_until(lambda: bool(reports), what="the follower reports the error")
+                progress_file.parent.mkdir()
+                await wait_on_loop_until(lambda: len(connections) > 1, what="the follower retries")
+                follow_task.cancel()
+                await asyncio.gather(follow_task, return_exceptions=True)
+
+    asyncio.run(follow())
+
+    assert [
+        "output cannot be written to the log files: No such file or directory. Free space on the disk of the node, or remove "
+        "what blocks the names of the log files"
+    ] == reports

@@ -2,16 +2,25 @@
 
 import asyncio
 import contextlib
+import gzip
+import logging
+import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]  # the library ships no types
 import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
+from wharf.agent.tls.certificates import create_certificates
 from wharf.cli.alloc.group import format_check_output
 from wharf.node.services import CheckSpec, CheckStatus, ProbeResult, apply_probe_result, probe_service, should_restart
-from wharf.node.services.checks import MAX_OUTPUT_BYTES, CheckState, create_check_state
+from wharf.node.services.check_runner import CheckRunner
+from wharf.node.services.checks import MAX_OUTPUT_BYTES, CheckState, create_check_state, find_input_problem
+from wharf.node.services.http_probe import build_request
+from wharf.node.services.registrations import AllocationCheck
+from wharf.world import RealWorld
 
 PASSED, FAILED, WARNED = ProbeResult(True, "ok"), ProbeResult(False, "no"), ProbeResult(False, "hm", is_warning=True)
 
@@ -103,6 +112,234 @@ def test_a_long_reply_is_truncated() -> None:
             result = await probe_service(create_check("http", port=port), refuse_script)
 
         assert "é" * (MAX_OUTPUT_BYTES // 2) == result.output
+
+    asyncio.run(scenario())
+
+
+def test_a_compressed_reply_is_shown_as_it_was_sent() -> None:
+    async def scenario() -> None:
+        requests: list[bytes] = []
+        body = gzip.compress(b"x" * 20_000_000, 1)
+        async with run_service(build_http_reply("500 Error", body, "Content-Encoding: gzip\r\n"), requests) as port:
+            result = await probe_service(create_check("http", port=port), refuse_script)
+
+        assert body[:3].decode(errors="replace") == result.output[:3]
+        assert b"accept-encoding: identity" in requests[0].lower()
+
+    asyncio.run(scenario())
+
+
+def test_a_reply_without_an_end_is_read_up_to_the_limit_and_the_connection_is_closed() -> None:
+    async def scenario() -> None:
+        is_closed = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 500 Error\r\n\r\n")
+            with contextlib.suppress(OSError):
+                while True:
+                    writer.write(b"z" * 4_096)
+                    await writer.drain()
+            is_closed.set()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with server:
+            check = create_check("http", port=server.sockets[0].getsockname()[1])
+            assert ProbeResult(False, "z" * MAX_OUTPUT_BYTES, 500) == await probe_service(check, refuse_script)
+            await asyncio.wait_for(is_closed.wait(), 10)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + build_http_reply("404 No", b"x"), ProbeResult(False, "x", 404)),
+        (b"HTTP/1.1 101 Switching\r\n\r\n", ProbeResult(True, "", 101)),
+        (b"HTTP/1.0 500 No\r\n\r\nto the end", ProbeResult(False, "to the end", 500)),
+        (b"HTTP/1.1 500\r\nContent-Length: 2\r\n\r\nabc", ProbeResult(False, "ab", 500)),
+        (
+            b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n3;a=b\r\nabc\r\n2\r\nde\r\n0\r\n\r\n",
+            ProbeResult(False, "abcde", 500),
+        ),
+        (
+            b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n-3\r\nabc\r\n",
+            ProbeResult(False, "http: the reply has a chunk of the size b'-3'"),
+        ),
+        (
+            b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n2000\r\n" + b"q" * 0x2000 + b"\r\n0\r\n\r\n",
+            ProbeResult(False, "q" * MAX_OUTPUT_BYTES, 500),
+        ),
+        (
+            b"HTTP/1.1 100 A\r\n\r\n" * 5_000,
+            ProbeResult(False, "http: the service sent more than 10 informational replies"),
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000 + b"\r\n",
+            ProbeResult(False, "http: a line of the reply or its head has more than 65536 bytes"),
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\nx: y",
+            ProbeResult(False, "http: the service closed the connection before its reply was complete"),
+        ),
+        (
+            b"220 mail\r\n\r\n",
+            ProbeResult(False, "http: the service does not speak HTTP: its reply begins with '220 mail'"),
+        ),
+        (
+            "HTTP/1.1 ²²² x\r\n\r\n".encode("latin-1"),
+            ProbeResult(False, "http: the service does not speak HTTP: its reply begins with 'HTTP/1.1 ²²² x'"),
+        ),
+    ],
+)
+def test_a_reply_is_read_up_to_its_limits(reply: bytes, expected: ProbeResult) -> None:
+    async def scenario() -> None:
+        async with run_service(reply) as port:
+            assert expected == await probe_service(create_check("http", port=port), refuse_script)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (
+            {},
+            b"GET / HTTP/1.1\r\nHost: 127.0.0.1:8000\r\nUser-Agent: wharf\r\nAccept: */*\r\nAccept-Encoding: identity"
+            b"\r\nConnection: close\r\n\r\n",
+        ),
+        (
+            {"method": "POST", "path": "ä b?q=%20&x=1#part", "headers": (("host", "web"), ("Accept-Encoding", "gzip"))},
+            b"POST /%C3%A4%20b?q=%20&x=1 HTTP/1.1\r\nUser-Agent: wharf\r\nAccept: */*\r\nhost: web\r\nAccept-Encoding: gzip"
+            b"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        ),
+        (
+            {"body": "ü", "headers": (("Content-Length", "9"), ("Connection", "keep-alive"), ("User-Agent", "u"))},
+            b"GET / HTTP/1.1\r\nHost: 127.0.0.1:8000\r\nAccept: */*\r\nAccept-Encoding: identity\r\nUser-Agent: u\r\n"
+            b"Content-Length: 2\r\nConnection: close\r\n\r\n\xc3\xbc",
+        ),
+    ],
+)
+def test_the_request_of_a_check_is_exact(more: dict[str, Any], expected: bytes) -> None:
+    assert expected == build_request(create_check("http", port=8_000, **more))
+
+
+@pytest.mark.parametrize(("skips", "name", "is_healthy"), [(True, "", True), (False, "", False), (True, "web", True)])
+def test_tls_is_verified_unless_the_check_skips_that(tmp_path: Path, skips: bool, name: str, is_healthy: bool) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(build_http_reply("200 OK"))
+        with contextlib.suppress(OSError):
+            await writer.drain()
+
+    async def scenario() -> ProbeResult:
+        create_certificates(
+            tmp_path,
+            region="global",
+            is_server=True,
+            files_name=None,
+            alternative_names=(),
+            days=5,
+            authority_days=10,
+        )
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tmp_path / "server-global.pem", tmp_path / "server-global-key.pem")
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+        async with server:
+            check = create_check(
+                "http",
+                port=server.sockets[0].getsockname()[1],
+                is_tls=True,
+                should_skip_tls_verify=skips,
+                server_name=name,
+            )
+            return await probe_service(check, refuse_script)
+
+    result = asyncio.run(scenario())
+    assert is_healthy is result.is_healthy
+    assert is_healthy or "CERTIFICATE_VERIFY_FAILED" in result.output
+
+
+def test_the_value_of_a_header_may_contain_letters_of_all_languages() -> None:
+    async def scenario() -> None:
+        requests: list[bytes] = []
+        async with run_service(build_http_reply("200 OK"), requests) as port:
+            check = create_check("http", port=port, headers=(("X-Name", "Grüße"),))
+            assert ProbeResult(True, "wharf: http ok", 200) == await probe_service(check, refuse_script)
+
+        assert "x-name: grüße".encode() in requests[0].lower().replace("Grüße".encode(), "grüße".encode())
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("check", "problem"),
+    [
+        (create_check("http", port=80, method="GE T"), "method 'GE T' is not an HTTP method"),
+        (create_check("http", port=80, method="GRÜN"), "method 'GRÜN' is not an HTTP method"),
+        (create_check("http", port=80, headers=(("X-Ä", "1"),)), "header 'X-Ä' is not a name of an HTTP header"),
+        (create_check("http", port=80, headers=(("X-A", "1\r\nX-B: 2"),)), 'header "X-A" contains a control character'),
+        (create_check("http", port=80, path="/a\nb"), "path contains the control character '\\n'"),
+        (create_check("http", port=80, server_name="."), "TLS server name '.' is not a host name"),
+        (create_check("http", port=0), "no address: port 0 is not between 1 and 65535"),
+        (create_check("tcp", port=99_999), "no address: port 99999 is not between 1 and 65535"),
+        (create_check("script", command=("/bin/check", "a\0b")), "the command has a zero byte"),
+        (create_check("http", port=80, headers=(("X-A", "Grüße\t1"),), path="/ä ö"), ""),
+    ],
+)
+def test_inputs_that_no_probe_can_send_are_named(check: CheckSpec, problem: str) -> None:
+    assert problem == find_input_problem(check)[: len(problem)]
+    assert bool(problem) is bool(find_input_problem(check))
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        create_check("http", port=1, method="G\0"),
+        create_check("http", port=1, path="/\ud800"),
+        create_check("http", port=1, headers=(("X", "\ud800"),)),
+        create_check("http", port=1, body="\ud800"),
+        create_check("http", port=99_999),
+        create_check("http", port=1, is_tls=True, server_name="x" * 300),
+        create_check("tcp", port=-1),
+        create_check("tcp", port=2**64),
+        create_check("grpc", port=2**64),
+        create_check("grpc", port=1, grpc_service="\ud800"),
+    ],
+)
+def test_any_other_wrong_input_is_a_failed_result_with_a_reason(check: CheckSpec) -> None:
+    async def scenario() -> None:
+        result = await probe_service(check, refuse_script)
+
+        assert not result.is_healthy
+        assert result.output.startswith(f"{check.kind}: ")
+
+    asyncio.run(scenario())
+
+
+def test_an_error_of_the_node_while_it_runs_a_check_is_shown_as_its_result(caplog: pytest.LogCaptureFixture) -> None:
+    has_failed = asyncio.Event()
+
+    def fail(_: str, __: object) -> None:
+        has_failed.set()
+        raise ZeroDivisionError
+
+    async def succeed(_: str, __: str, ___: tuple[str, ...]) -> tuple[int, str]:
+        return 0, "fine"
+
+    async def scenario() -> None:
+        runner = CheckRunner(RealWorld(), fail, succeed)
+        check = AllocationCheck(create_check("script", command=("/bin/check",), restart_limit=0), "s", "t", "t")
+        runner.set_checks("a", "a.g[0]", [check])
+        with caplog.at_level(logging.ERROR):
+            runner.update_running_checks("a", lambda _: 1.0)
+            await has_failed.wait()
+            for _ in range(5):  # The failed task ends, then its error is reported.
+                await asyncio.sleep(0)
+        results = await runner.build_results("a")
+
+        assert "internal error of the node: ZeroDivisionError; its log has the details" == results["c1"].output
+        assert "failure" == results["c1"].status
 
     asyncio.run(scenario())
 

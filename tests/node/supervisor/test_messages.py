@@ -42,9 +42,16 @@ def test_the_encoded_names_of_a_start_request_are_fixed() -> None:
 
 
 def test_the_encoded_names_of_the_first_message_are_fixed() -> None:
-    hello = Hello(7, "cgroup", ("cpu",), answers_pings=True)
+    hello = Hello(7, "cgroup", ("cpu",), answers_pings=True, sends_run_messages=True)
     encoded = msgspec.msgpack.encode(hello)
 
-    fields = {"type": "Hello", "pid": 7, "finds_by": "cgroup", "limits": ["cpu"], "pings": True}
+    fields = {
+        "type": "Hello",
+        "pid": 7,
+        "finds_by": "cgroup",
+        "limits": ["cpu"],
+        "pings": True,
+        "sends_run_messages": True,
+    }
     assert fields == msgspec.msgpack.decode(encoded)
     assert hello == msgspec.msgpack.decode(encoded, type=FromSupervisor)

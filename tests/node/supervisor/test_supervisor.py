@@ -16,7 +16,16 @@ from tests.agent.processes import is_alive
 from tests.node.supervisor.supervisor_process import SupervisorProcess, running_supervisor
 from tests.waiting import wait_until
 from wharf.node.processes import has_arguments, read_stat_fields
-from wharf.node.supervisor.messages import KillRun, RunEnded, RunLogSettings, ShutDown, SignalRun
+from wharf.node.supervisor.messages import (
+    KillRun,
+    RequestRunMessages,
+    RunEnded,
+    RunLogSettings,
+    RunMessage,
+    RunRefused,
+    ShutDown,
+    SignalRun,
+)
 from wharf.node.supervisor.supervisor_log import MAX_LOG_BYTES
 from wharf.node.supervisor.task_supervisor import RUNS_FOLDER, has_running_supervisor
 
@@ -464,6 +473,63 @@ def test_a_supervisor_with_output_that_cannot_be_written_rests_and_logs_once(
 
         assert read_cpu_s(supervisor.pid) - before_s < 0.3
         assert log_file.read_text().count("task output cannot be written") == 1
+
+
+@pytest.mark.needs("namespaces")
+def test_blocked_output_is_reported_once_to_an_agent_that_wants_messages(
+    supervisor: SupervisorProcess, tmp_path: Path
+) -> None:
+    with mounted_disk(tmp_path / "disk") as disk:
+        supervisor.logs = disk / "alloc/logs"
+        supervisor.logs.mkdir(parents=True)
+        fill(disk / "filler")
+        supervisor.start_script("full", "while :; do echo line; done")
+        log_file = supervisor.folder / "supervisor.log"
+        wait_until(lambda: "task output cannot be written" in log_file.read_text(), what="the output is blocked")
+        wait_until_handled(supervisor)
+        before = list_texts(supervisor, "full")
+        supervisor.send(RequestRunMessages())
+        wait_until_handled(supervisor)
+        [text] = list_texts(supervisor, "full")
+        (disk / "filler").unlink()
+        wait_until(lambda: "task output can be written again" in log_file.read_text(), what="the output is written")
+        fill(disk / "filler")
+        wait_until(lambda: log_file.read_text().count("cannot be written") == 2, what="the output is blocked again")
+        supervisor.connect()
+        supervisor.send(RequestRunMessages())
+        wait_until_handled(supervisor)
+
+        assert [] == before
+        assert text.startswith("output cannot be written to the log files: No space left on device; the task waits")
+        assert [] == list_texts(supervisor, "full")
+
+
+def wait_until_handled(supervisor: SupervisorProcess) -> None:
+    """Wait until the supervisor has handled all messages that were sent to it."""
+    name = f"after-{len(supervisor.names)}"
+    supervisor.start(name, ("/bin/true",))
+    supervisor.wait_ended(name)
+
+
+def list_texts(supervisor: SupervisorProcess, name: str) -> list[str]:
+    return [message.text for message in supervisor.list_messages(name) if isinstance(message, RunMessage)]
+
+
+@pytest.mark.parametrize(
+    ("command", "environment"),
+    [(("/bin/echo", "a\0b"), {}), (("/bin/true",), {"A": "b\0"}), (("/bin/true",), {"A\0": "b"}), (("/bin/\0",), {})],
+)
+def test_a_text_that_no_program_can_receive_is_refused(
+    supervisor: SupervisorProcess, command: tuple[str, ...], environment: dict[str, str]
+) -> None:
+    supervisor.start("zero", command, environment=environment)
+    supervisor.start("beside", ("/bin/true",))
+
+    assert RunEnded("beside") == supervisor.wait_ended("beside")
+    [refusal] = supervisor.list_messages("zero")
+    assert isinstance(refusal, RunRefused)
+    assert refusal.why.startswith("the program cannot be started: embedded null")
+    assert not (supervisor.folder / RUNS_FOLDER / "zero").exists()
 
 
 def test_a_name_that_is_too_long_for_a_log_file_does_not_keep_the_supervisor_busy(

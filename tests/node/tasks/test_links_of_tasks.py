@@ -18,7 +18,7 @@ from wharf.node.artifacts import ArtifactError, ArtifactRequest, fetch_artifact
 from wharf.node.drivers.port import View
 from wharf.node.migration import pack_folders
 from wharf.node.mounts import list_mounts_below, mount_secrets
-from wharf.node.tasks.artifacts import fetch_artifacts
+from wharf.node.tasks.artifacts import FetchPermits, fetch_artifacts
 from wharf.node.tasks.context import TaskContext, TaskSetupError
 from wharf.node.tasks.folders import AllocationFolders, TaskFolders
 from wharf.node.tasks.identities.api_socket import ApiSocket
@@ -154,7 +154,7 @@ def test_no_file_is_created_where_a_link_of_a_task_leads(tmp_path: Path, replace
     (context.folders.task / replaced).symlink_to(outside if replaced == "private" else outside / "new")
 
     with contextlib.suppress(TaskSetupError):
-        asyncio.run(fetch_artifacts(context, lambda *_, **__: None))
+        asyncio.run(fetch_artifacts(context, lambda *_, **__: None, FetchPermits()))
 
     assert [] == list(outside.iterdir())
 

@@ -182,6 +182,56 @@ def test_an_unknown_reference_fails_the_validation_of_its_task(node: NodeProcess
     assert ["unknown reference: ${attr.zzz}, ${meta.yyy}"] == messages
 
 
+@pytest.mark.parametrize(
+    ("name", "task", "message"),
+    [
+        ("env", {"Env": {"A": "${NOMAD_META_LARGE}" * 1_000}}, 'env "A" has more than 131072 characters'),
+        (
+            "argument",
+            {"Config": {"command": "/bin/echo", "args": ["${NOMAD_META_LARGE}" * 1_000]}},
+            "config.args[0] has",
+        ),
+        (
+            "together",
+            {"Config": {"command": "/bin/echo", "args": ["${NOMAD_META_LARGE}"] * 100}},
+            "together with the texts before it, config.args[",
+        ),
+        ("zero", {"Env": {"A": "a\0b"}}, 'env "A" contains a zero byte'),
+        ("variable", {"Env": {"A=B": "1"}}, "env 'A=B' is not a name of a variable"),
+        ("command", {"Config": {"command": "/bin/echo", "args": ["a\0b"]}}, "config.args[0] contains a zero byte"),
+    ],
+)
+def test_values_that_no_task_can_receive_fail_the_validation_of_the_task(
+    node: NodeProcess, name: str, task: dict[str, Any], message: str
+) -> None:
+    supervisor = node.supervisor()
+    job = build_raw_job(f"wrong-{name}", "true", Meta={"LARGE": "x" * 50_000})
+    job["TaskGroups"][0]["Tasks"][0] |= task
+    node.run(job)
+    assert "failed" == wait_for_end(node, f"wrong-{name}")["ClientStatus"]
+    messages = [event["DisplayMessage"] for event in list_events(node, f"wrong-{name}", "Failed Validation")]
+    assert [message] == [text[: len(message)] for text in messages]
+    assert supervisor == node.supervisor()
+
+
+def test_a_task_with_more_variables_than_its_supervisor_can_receive_fails_with_a_reason(node: NodeProcess) -> None:
+    supervisor = node.supervisor()
+    meta = {f"m{number}": "x" * 100_000 for number in range(11)}  # The node makes four variables of each.
+    node.run(build_raw_job("huge", "true", Meta=meta))
+    assert "failed" == wait_for_end(node, "huge")["ClientStatus"]
+    messages = [event["DisplayMessage"] for event in list_events(node, "huge", "Driver Failure")]
+    assert messages[-1].startswith("command and environment have 44")
+    assert supervisor == node.supervisor()
+
+
+def test_tags_of_services_that_grow_by_references_fail_the_validation(node: NodeProcess) -> None:
+    service = {"Name": "grows", "Provider": "wharf", "Tags": ["${NOMAD_META_LARGE}"] * 4}
+    node.run(build_raw_job("grows", "true", Meta={"LARGE": "x" * 20_000}, Services=[service]))
+    assert "failed" == wait_for_end(node, "grows")["ClientStatus"]
+    messages = [event["DisplayMessage"] for event in list_events(node, "grows", "Failed Validation")]
+    assert messages[0].startswith('together with the texts before it, tag 4 of service "grows" has more than 65536')
+
+
 def test_a_template_writes_nothing_outside_of_its_allocation(node: NodeProcess) -> None:
     # The server cannot reject the path, because it is resolved on the node.
     template = {"EmbeddedTmpl": "x", "DestPath": "${WHARF_META_WHERE}/outside"}

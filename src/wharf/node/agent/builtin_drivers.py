@@ -67,6 +67,8 @@ class BuiltinDrivers:
                 allow_privileged=docker.allow_privileged,
                 allow_capabilities=docker.allow_caps,
                 allow_runtimes=docker.allow_runtimes,
+                allow_devices=docker.allow_devices,
+                allow_security_opts=docker.allow_security_opts,
                 extra_labels=docker.extra_labels,
             ),
             node_id=node_id,

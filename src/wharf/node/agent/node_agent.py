@@ -286,6 +286,8 @@ class NodeAgent:
             await cancel_tasks(*tasks)
             await self._task_hooks.close()
             await self._builtin_drivers.docker.close()
+            await self._manager.tasks.cancel_actions()
+            self._journal.close()
 
     def _build_background_jobs(self) -> dict[str, Coroutine[Any, Any, None]]:
         """Return the coroutines that run until the agent ends, by name."""

@@ -8,7 +8,7 @@ import httpx2
 
 from wharf.node.artifacts.errors import ArtifactError
 from wharf.node.artifacts.source import Checksum
-from wharf.node.threads import ThreadGroup, run_in_thread
+from wharf.node.threads import ThreadGroup, run_in_owned_thread
 
 MAX_REDIRECTS: Final = 10
 """Limit of redirects; protects against hosts that redirect forever."""
@@ -24,25 +24,30 @@ async def download_file(
     is_insecure: bool,
     max_bytes: int,
     idle_timeout_s: float,
+    allocation_id: str,
 ) -> None:
     """Download a file to `target` and verify its checksum. Raises ArtifactError and OSError.
 
     `is_insecure`: TLS certificates are not verified. `idle_timeout_s`: the longest time without data. The job's headers
-    are sent to the host in `url`, not to hosts that it redirects to.
+    are sent to the host in `url`, not to hosts that it redirects to. `allocation_id` names the owner of the threads.
     """
+    all_headers = {name.encode(): value.encode() for name, value in headers.items()}
     timeout = httpx2.Timeout(idle_timeout_s, connect=min(CONNECT_TIMEOUT_S, idle_timeout_s))
     try:
+        first = current = httpx2.URL(url)
+    except httpx2.InvalidURL as error:
+        raise ArtifactError(f"the source is not a URL: {error}", is_permanent=True) from None
+    try:
         async with httpx2.AsyncClient(verify=not is_insecure, timeout=timeout, trust_env=True) as client:
-            first = current = httpx2.URL(url)
             for _ in range(MAX_REDIRECTS + 1):
-                sent_headers = dict(headers) if is_same_host(current, first) else {}
+                sent_headers = all_headers if is_same_host(current, first) else {}
                 async with client.stream("GET", current, headers=sent_headers, follow_redirects=False) as response:
                     if response.next_request is not None:
                         current = _check_redirect(current, response.next_request.url)
                         continue
                     if response.status_code != 200:
                         raise ArtifactError(f"{_redact_url(current)}: bad response code: {response.status_code}")
-                    await _write_body(response, target, checksum, max_bytes)
+                    await _write_body(response, target, checksum, max_bytes, allocation_id)
                     return
             raise ArtifactError(f"{_redact_url(httpx2.URL(url))}: more than {MAX_REDIRECTS} redirects")
     except httpx2.TimeoutException:
@@ -66,7 +71,9 @@ def _check_redirect(current: httpx2.URL, target: httpx2.URL) -> httpx2.URL:
     return target
 
 
-async def _write_body(response: httpx2.Response, target_file: Path, checksum: Checksum | None, max_bytes: int) -> None:
+async def _write_body(
+    response: httpx2.Response, target_file: Path, checksum: Checksum | None, max_bytes: int, allocation_id: str
+) -> None:
     """Write the body of a response to a file and verify its checksum. Raises ArtifactError and OSError."""
     length = response.headers.get("content-length", "")
     if length.isdecimal() and int(length) > max_bytes:
@@ -74,12 +81,12 @@ async def _write_body(response: httpx2.Response, target_file: Path, checksum: Ch
     digest = checksum.new_digest() if checksum else None
     count = 0
     with target_file.open("wb") as file:
-        # `aiter_bytes` removes a content encoding, so the checksum is that of the file itself.
+        # `aiter_bytes` removes a content encoding, in pieces of 1 MiB, so the checksum is that of the file itself.
         async for chunk in response.aiter_bytes():
             count += len(chunk)
             if count > max_bytes:
                 raise ArtifactError(f"the file has more than {max_bytes:,} bytes", is_permanent=True)
-            await run_in_thread(ThreadGroup.ARTIFACTS, file.write, chunk)
+            await run_in_owned_thread(ThreadGroup.ARTIFACTS, allocation_id, file.write, chunk)
             if digest:
                 digest.update(chunk)
     if digest and checksum:

@@ -21,7 +21,7 @@ from wharf.node.artifacts.git import clone_repository
 from wharf.node.artifacts.source import ArtifactSource, Getter, parse_source
 from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError
 from wharf.node.deletion import delete_tree
-from wharf.node.threads import ThreadGroup, run_in_thread
+from wharf.node.threads import ThreadGroup, run_in_owned_thread
 
 BYTES_PER_GB: Final = 1 << 30
 MAX_REPOSITORY_FILES: Final = 1_000_000
@@ -63,26 +63,33 @@ async def fetch_artifact(
     *,
     owner: tuple[int, int] | None = None,
     limits: ArtifactLimits | None = None,
+    allocation_id: str = "",
 ) -> None:
     """Fetch one artifact and install it in the task's folder. Raises ArtifactError.
 
-    Installed files belong to `owner` (uid and gid), if given. Nothing is written outside of the task's folder, and the
+    The artifacts of one allocation use only some of the threads for artifacts at a time. Installed files belong to `owner` (uid and gid), if given. Nothing is written outside of the task's folder, and the
     scratch files are removed.
     """
     limits = limits or ArtifactLimits()
-    source = parse_source(request.source, request.options)
+    try:
+        source = parse_source(request.source, request.options)
+    except ValueError as error:
+        raise ArtifactError(f"its source cannot be used: {error}", is_permanent=True) from error
     is_needed = True
     # Beside the folders of tasks: in them, a task could replace the scratch folder by a link.
     scratch = Path(tempfile.mkdtemp(prefix=".artifact-", dir=task_folder.parent))
     try:
         async with asyncio.timeout(limits.total_timeout_s):
-            await _fetch_to_scratch(source, request, task_folder, scratch, limits)
+            await _fetch_to_scratch(source, request, task_folder, scratch, limits, allocation_id)
             # `max_files` protects against archives that unpack to too much; a repository has its files already.
             max_files = MAX_REPOSITORY_FILES if source.getter is Getter.GIT else limits.max_files
             budget = UnpackBudget(limits.max_unpacked_bytes, max_files, lambda: is_needed)
-            await run_in_thread(
-                ThreadGroup.ARTIFACTS, _install, source, request, scratch, ConfinedFolder(task_folder, owner), budget
+            folder = ConfinedFolder(task_folder, owner)
+            await run_in_owned_thread(
+                ThreadGroup.ARTIFACTS, allocation_id, _install, source, request, scratch, folder, budget
             )
+    except ValueError as error:  # A text that no program, file or request can contain, such as one with a zero byte.
+        raise ArtifactError(f"its source, options or headers cannot be used: {error}", is_permanent=True) from error
     except TimeoutError:
         raise ArtifactError(f"the download took longer than {limits.total_timeout_s:g} s") from None
     except ConfinedPathError as error:
@@ -91,11 +98,16 @@ async def fetch_artifact(
         raise ArtifactError(f"its files cannot be read or written: {error.strerror or error}") from error
     finally:
         is_needed = False  # Stops the thread that unpacks, which cannot be canceled.
-        await run_in_thread(ThreadGroup.ARTIFACTS, delete_tree, scratch)
+        await run_in_owned_thread(ThreadGroup.ARTIFACTS, allocation_id, delete_tree, scratch)
 
 
 async def _fetch_to_scratch(
-    source: ArtifactSource, request: ArtifactRequest, task_folder: Path, scratch: Path, limits: ArtifactLimits
+    source: ArtifactSource,
+    request: ArtifactRequest,
+    task_folder: Path,
+    scratch: Path,
+    limits: ArtifactLimits,
+    allocation_id: str,
 ) -> None:
     """Download the file, copy it from the task's folder, or clone the repository, into the scratch folder.
 
@@ -103,10 +115,13 @@ async def _fetch_to_scratch(
     """
     match source.getter:
         case Getter.GIT:
-            await clone_repository(source, scratch / FETCHED_TREE, scratch, max_bytes=limits.max_bytes)
+            await clone_repository(
+                source, scratch / FETCHED_TREE, scratch, max_bytes=limits.max_bytes, allocation_id=allocation_id
+            )
         case Getter.FILE:
-            await run_in_thread(
-                ThreadGroup.ARTIFACTS, _copy_task_file, source, task_folder, scratch / FETCHED_FILE, limits.max_bytes
+            target = scratch / FETCHED_FILE
+            await run_in_owned_thread(
+                ThreadGroup.ARTIFACTS, allocation_id, _copy_task_file, source, task_folder, target, limits.max_bytes
             )
         case Getter.HTTP:
             await download_file(
@@ -117,6 +132,7 @@ async def _fetch_to_scratch(
                 is_insecure=request.is_insecure,
                 max_bytes=limits.max_bytes,
                 idle_timeout_s=limits.idle_timeout_s,
+                allocation_id=allocation_id,
             )
 
 

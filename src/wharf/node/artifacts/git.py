@@ -11,16 +11,18 @@ from typing import Final
 from wharf.node.artifacts.errors import ArtifactError
 from wharf.node.artifacts.source import ArtifactSource
 from wharf.node.subprocesses import run_program
-from wharf.node.threads import ThreadGroup, run_in_thread
+from wharf.node.threads import ThreadGroup, run_in_owned_thread
 
 MAX_ERROR_CHARS: Final = 400
 """Limit of git's error text in the events of a task."""
 
 
-async def clone_repository(source: ArtifactSource, target: Path, scratch: Path, *, max_bytes: int) -> None:
+async def clone_repository(
+    source: ArtifactSource, target: Path, scratch: Path, *, max_bytes: int, allocation_id: str
+) -> None:
     """Clone the repository into the new folder `target` and check out the requested ref.
 
-    `scratch` is the folder for the SSH key. Raises ArtifactError and OSError.
+    `scratch` is the folder for the SSH key. `allocation_id` names the owner of the threads. Raises ArtifactError and OSError.
     """
     git = shutil.which("git")
     if git is None:
@@ -32,16 +34,22 @@ async def clone_repository(source: ArtifactSource, target: Path, scratch: Path, 
     quiet = [git, "-c", "core.hooksPath=/dev/null", "-c", "protocol.ext.allow=never", "-c", "protocol.file.allow=never"]
     if source.ref and source.depth:
         # A shallow clone contains only what was requested by name.
-        await _run_git([*quiet, "init", "--quiet", str(target)], environment, target, max_bytes)
+        await _run_git([*quiet, "init", "--quiet", str(target)], environment, target, max_bytes, allocation_id)
         fetch = [*quiet, "-C", str(target), "fetch", "--quiet", *depth, "--", source.address, source.ref]
-        await _run_git(fetch, environment, target, max_bytes)
-        await _run_git([*quiet, "-C", str(target), "checkout", "--quiet", "FETCH_HEAD"], environment, target, max_bytes)
+        await _run_git(fetch, environment, target, max_bytes, allocation_id)
+        await _run_git(
+            [*quiet, "-C", str(target), "checkout", "--quiet", "FETCH_HEAD"],
+            environment,
+            target,
+            max_bytes,
+            allocation_id,
+        )
         return
     clone = [*quiet, "clone", "--quiet", *depth, "--", source.address, str(target)]
-    await _run_git(clone, environment, target, max_bytes)
+    await _run_git(clone, environment, target, max_bytes, allocation_id)
     if source.ref:
         checkout = [*quiet, "-C", str(target), "checkout", "--quiet", source.ref, "--"]
-        await _run_git(checkout, environment, target, max_bytes)
+        await _run_git(checkout, environment, target, max_bytes, allocation_id)
 
 
 def _build_environment(source: ArtifactSource, scratch: Path) -> dict[str, str]:
@@ -70,7 +78,9 @@ def _build_environment(source: ArtifactSource, scratch: Path) -> dict[str, str]:
     }
 
 
-async def _run_git(command: list[str], environment: dict[str, str], folder: Path, max_bytes: int) -> None:
+async def _run_git(
+    command: list[str], environment: dict[str, str], folder: Path, max_bytes: int, allocation_id: str
+) -> None:
     """Run a git command. Raises ArtifactError if it fails or if `folder` exceeds `max_bytes`."""
 
     async def check_size() -> None:
@@ -78,7 +88,7 @@ async def _run_git(command: list[str], environment: dict[str, str], folder: Path
 
         Raises ArtifactError above the limit.
         """
-        if await run_in_thread(ThreadGroup.ARTIFACTS, _measure_folder, folder) > max_bytes:
+        if await run_in_owned_thread(ThreadGroup.ARTIFACTS, allocation_id, _measure_folder, folder) > max_bytes:
             raise ArtifactError(f"the repository has more than {max_bytes:,} bytes", is_permanent=True)
 
     result = await run_program(command, environment=environment, max_output_bytes=MAX_ERROR_CHARS, check=check_size)

@@ -15,7 +15,7 @@ import msgspec
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.wire.nodes import channel
 from wharf.world import World
-from wharf.world.tasks import cancel_tasks
+from wharf.world.tasks import cancel_tasks, start_supervised
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,9 @@ class ChannelEndpoint:
         if isinstance(message, channel.ChannelRequest):
             number = message.id
             progress = _RequestInProgress(lambda count: self._send_message(channel.InputCredit(number, count)))
-            task = self._world.start_task(self._run_request(message, progress), name=f"node request {message.verb}")
+            task = start_supervised(
+                self._world, self._run_request(message, progress), name=f"node request {message.verb}"
+            )
             self._open[message.id] = (progress, task)
             return
         open_request = self._open.get(message.id)

@@ -6,6 +6,7 @@ that it started.
 
 import asyncio
 import base64
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Final
 
@@ -19,7 +20,9 @@ from wharf.node.channel.allocations import require_allocation, require_task
 from wharf.node.channel.endpoint import JSON_CONTENT_TYPE, ChannelReply, VerbHandler
 from wharf.node.drivers.port import CannotStart, Command, CommandDriver, CommandOrder, Stream
 from wharf.world import World
-from wharf.world.tasks import cancel_tasks
+from wharf.world.tasks import cancel_tasks, start_supervised
+
+log = logging.getLogger(__name__)
 
 HEARTBEAT_INTERVAL_S: Final = 10.0
 """Seconds without output after which an empty message shows that the connection is alive."""
@@ -61,6 +64,9 @@ class ExecHandlers:
         driver = self._manager.tasks.find_driver(allocation, task)
         if not isinstance(driver, CommandDriver):
             raise invalid_request(f"driver {allocation.task(task).driver} cannot run commands in tasks")
+        words = msgspec.json.decode(str(request.parameters["command"]), type=list[str])
+        if not words or any("\0" in word for word in words):
+            raise invalid_request("command is empty or contains a zero byte, which no program can receive: remove it")
         environment, folders = self._manager.tasks.build_environment_and_folders(allocation, task)
         is_tty = bool(request.parameters.get("tty", False))
         if is_tty:
@@ -68,7 +74,7 @@ class ExecHandlers:
         order = CommandOrder(
             run=allocation.make_run_name(task, record.run),
             name=f"{self._name_prefix}.{self._world.new_id()}",
-            command=tuple(msgspec.json.decode(str(request.parameters["command"]), type=list[str])),
+            command=tuple(words),
             environment=environment,
             folder=str(folders.task),
             is_tty=is_tty,
@@ -100,16 +106,21 @@ class ExecSession:
 
         An empty message is sent after `HEARTBEAT_INTERVAL_S` without output.
         """
-        input_task = self._world.start_task(self._pass_input(), name="command input")
+        input_task = start_supervised(self._world, self._pass_input(), name="command input")
         output_tasks = [
-            self._world.start_task(self._pass_output(stream), name=f"command {stream}") for stream in self._streams
+            start_supervised(self._world, self._pass_output(stream), name=f"command {stream}")
+            for stream in self._streams
         ]
-        end_task = self._world.start_task(self._finish(output_tasks), name="command end")
+        end_task = start_supervised(self._world, self._finish(output_tasks), name="command end")
         try:
             while True:
                 try:
                     message = await asyncio.wait_for(self._messages.get(), HEARTBEAT_INTERVAL_S)
                 except TimeoutError:
+                    if end_task.done():  # It has failed: otherwise its last message would be in the queue.
+                        raise Refusal(
+                            RefusalCode.OUTCOME_UNKNOWN, "internal error of the node; see the node's log"
+                        ) from None
                     yield HEARTBEAT_MESSAGE
                     continue
                 yield message
@@ -129,7 +140,12 @@ class ExecSession:
                 self._command.resize(exec_input.tty_size.height, exec_input.tty_size.width)
             if exec_input.stdin is not None:
                 if exec_input.stdin.data:
-                    await self._command.write(base64.b64decode(exec_input.stdin.data))
+                    try:
+                        data = base64.b64decode(exec_input.stdin.data)
+                    except ValueError:
+                        log.info("ignoring input of a command: not base64")
+                        continue
+                    await self._command.write(data)
                 if exec_input.stdin.close:
                     await self._command.close_input()
 

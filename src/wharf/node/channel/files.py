@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from wharf.contract.model.refusal import invalid_request, not_found
+from wharf.contract.wire.allocations.file_offsets import check_file_offset
 from wharf.contract.wire.nodes import channel
 from wharf.node.channel.endpoint import JSON_CONTENT_TYPE, ChannelReply, VerbHandler
 from wharf.node.files import (
@@ -86,7 +87,7 @@ class FileHandlers:
 
     async def _read_at(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
         """Return a part of a file, selected by the request's `offset` and `limit` in bytes."""
-        return self._read_part(request, begin=_get_number(request, "offset"), limit=_get_number(request, "limit"))
+        return self._read_part(request, begin=_get_offset(request), limit=_get_number(request, "limit"))
 
     def _read_part(self, request: channel.ChannelRequest, *, begin: int, limit: int) -> ChannelReply:
         """Return a reply with `limit` bytes of a file from byte `begin` on; all of them if `limit` is 0."""
@@ -109,7 +110,7 @@ class FileHandlers:
             folder,
             path,
             origin=_get_origin(request),
-            offset=_get_number(request, "offset"),
+            offset=_get_offset(request),
             should_follow=bool(request.parameters.get("follow", True)),
         )
         return ChannelReply(TEXT_CONTENT_TYPE, chunks=encode_frames(frames))
@@ -135,7 +136,7 @@ class FileHandlers:
             task,
             stream,
             origin=_get_origin(request),
-            offset=_get_number(request, "offset"),
+            offset=_get_offset(request),
             should_follow=should_follow,
             is_over=lambda: is_over or self._is_over(request.about, task),
             start=start,
@@ -169,12 +170,19 @@ def _get_number(request: channel.ChannelRequest, name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
+def _get_offset(request: channel.ChannelRequest) -> int:
+    """Return the request's offset in a file or log; 0 if it is missing. Raises `Refusal` if no file can be so large."""
+    offset = _get_number(request, "offset")
+    check_file_offset(offset)
+    return offset
+
+
 def _parse_start(request: channel.ChannelRequest, task: str, stream: str) -> TaskLogPosition | None:
     """Return the position in a log file from which the request reads; `None` if it names no file. Raises `Refusal`."""
     file = _get_text(request, "file")
     if not file:
         return None
-    position = parse_log_position(task, stream, file, _get_number(request, "offset"))
+    position = parse_log_position(task, stream, file, _get_offset(request))
     if position is None:
         raise invalid_request(f'file "{file}" is not a {stream} log of task "{task}": use the `File` of a frame')
     return position

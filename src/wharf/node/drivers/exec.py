@@ -42,7 +42,7 @@ from wharf.node.sandbox.launcher import (
 from wharf.node.settings import ExecSettings
 from wharf.node.subprocesses import run_program
 from wharf.node.supervisor.client import SupervisorClient
-from wharf.node.supervisor.messages import RunLimits, RunRequest, StartRun
+from wharf.node.supervisor.messages import RunLimits, RunRequest
 from wharf.node.supervisor.run import PID_NAMESPACE_COMMAND
 
 CONFIG_KEYS: Final = ("command", "args", "work_dir", "pid_mode", "ipc_mode", "cap_add", "cap_drop")
@@ -137,7 +137,7 @@ class ExecDriver(SupervisedDriver):
             has_own_pids=config.has_own_pids,
             input_texts=launch.inputs,
         )
-        self._supervisor.send_message(StartRun(request))
+        self._supervisor.start_run(request)
 
     def _build_launch_command(self, order: TaskOrder, config: ProgramConfig) -> LaunchCommand:
         """Return the command that creates the task's sandbox and runs its program. Raises RootFilesystemError."""

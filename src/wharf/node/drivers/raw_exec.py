@@ -23,7 +23,7 @@ from wharf.node.processes import list_cgroups
 from wharf.node.sandbox.launcher import ENTER_SCRIPT_PATH, LAUNCH_ENVIRONMENT, SETSID_PATH, build_user_command
 from wharf.node.sandbox.privileges import find_user
 from wharf.node.supervisor.client import SupervisorClient
-from wharf.node.supervisor.messages import RunLimits, RunRequest, StartRun
+from wharf.node.supervisor.messages import RunLimits, RunRequest
 from wharf.node.supervisor.run import NSENTER_PATH, SHELL
 
 SETPRIV_PATH: Final = "/usr/bin/setpriv"
@@ -90,7 +90,7 @@ class RawExecDriver(SupervisedDriver):
                 input_texts=(launch.input_text,),
                 is_session_leader=True,
             )
-        self._supervisor.send_message(StartRun(run))
+        self._supervisor.start_run(run)
 
     async def run_beside(self, order: CommandOrder) -> Command:
         """Start a command as the task's user, in its network and control groups. Raises CannotStart."""

@@ -30,6 +30,7 @@ from wharf.node.networks.plugin_chain import (
     disconnect_namespace,
 )
 from wharf.world import World
+from wharf.world.tasks import start_supervised
 
 log = logging.getLogger(__name__)
 
@@ -193,8 +194,8 @@ class NetworkManager:
             return
         if allocation_id in self._removals:
             return
-        removal = self._world.start_task(
-            self._remove_until_gone(allocation_id, creation), name=f"network removal {allocation_id}"
+        removal = start_supervised(
+            self._world, self._remove_until_gone(allocation_id, creation), name=f"network removal {allocation_id}"
         )
         self._removals[allocation_id] = removal
         removal.add_done_callback(lambda _: self._removals.pop(allocation_id, None))

@@ -68,7 +68,7 @@ def find_user(name: str) -> pwd.struct_passwd | None:
     """Return the user of this machine with this name or numeric id; None if it does not exist."""
     try:
         return pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
-    except KeyError:
+    except (KeyError, ValueError, OverflowError):  # Unknown, or a text that is no name, or a number that is too large.
         return None
 
 

@@ -6,16 +6,25 @@ Reports to the node core whether all checks that count for health pass, and whic
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from wharf.contract.model.times import SECOND
 from wharf.node.core import events
-from wharf.node.services import CheckState, CheckStatus, apply_probe_result, probe_service, should_restart
+from wharf.node.services import (
+    CheckState,
+    CheckStatus,
+    ProbeResult,
+    apply_probe_result,
+    probe_service,
+    should_restart,
+)
 from wharf.node.services.checks import create_check_state
 from wharf.node.services.registrations import AllocationCheck
 from wharf.world import World
+from wharf.world.tasks import start_supervised
 
 log = logging.getLogger(__name__)
 
@@ -106,8 +115,11 @@ class CheckRunner:
             if since_s is not None:
                 check.since_s = since_s
                 check.state = create_check_state(check.definition.spec)
-                check.probing = self._world.start_task(
-                    self._run_check(allocation_id, check), name=f"check {check.definition.spec.name}"
+                check.probing = start_supervised(
+                    self._world,
+                    self._run_check(allocation_id, check),
+                    name=f"check {check.definition.spec.name}",
+                    on_failure=partial(self._on_check_failed, allocation_id, check),
                 )
 
     def remove_checks(self, allocation_id: str) -> None:
@@ -143,6 +155,12 @@ class CheckRunner:
                 reason = f'healthcheck: check "{spec.name}" unhealthy'
                 self._handle_event(allocation_id, events.RestartRequested(tasks, reason=reason, is_failure=True))
             await asyncio.sleep(spec.interval_s)
+
+    def _on_check_failed(self, allocation_id: str, check: _Check, error: Exception) -> None:
+        """Show a check that has ended unexpectedly as failed, so that its last result does not count any longer."""
+        result = ProbeResult(False, f"internal error of the node: {type(error).__name__}; its log has the details")
+        check.state = CheckState(CheckStatus.FAILURE, last=result, at_ns=self._world.now_ns())
+        self._evaluate_checks(allocation_id)
 
     def _on_probed(self, allocation_id: str, previous: CheckState, current: CheckState) -> None:
         """If the status of a check has changed, evaluate all checks of the allocation."""

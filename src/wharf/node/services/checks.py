@@ -3,11 +3,19 @@
 One failure may be chance, so a check can require several equal results in a row before its status changes.
 """
 
+import re
 from enum import Enum
 from typing import Final, NamedTuple
 
 MAX_OUTPUT_BYTES: Final = 3 * 1_024
 """Limit of the output kept of one probe; protects the memory of the node."""
+
+
+MAX_PORT: Final = 65_535
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""The method and the name of a header (RFC 9110, section 5.6.2)."""
+_CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+"""Characters that no value of a header may contain; a tab is allowed."""
 
 
 class CheckStatus(Enum):
@@ -59,6 +67,8 @@ class CheckSpec(NamedTuple):
     grpc_service: str = ""
     # script
     command: tuple[str, ...] = ()
+    # Why the check cannot run as it is in the job, and how to fix that; every probe fails with it. Empty: it can run.
+    problem: str = ""
     # How many equal results in a row change the status. 0 means 1.
     successes_needed: int = 0
     failures_needed: int = 0
@@ -122,3 +132,35 @@ def _count_failures(state: CheckState, spec: CheckSpec, result: ProbeResult, run
     if running_for_s < spec.restart_grace_s:
         return state.counted_failures
     return state.counted_failures + 1
+
+
+def find_input_problem(spec: CheckSpec) -> str:
+    """Return why no probe of the check can succeed, and how to fix that; empty if it may succeed."""
+    if spec.kind == "script":
+        if any("\0" in word for word in spec.command):
+            return "the command has a zero byte: remove it from `command` and `args`"
+        return ""
+    if not spec.host or not 0 < spec.port <= MAX_PORT:
+        return (
+            f"no address: port {spec.port} is not between 1 and {MAX_PORT}; name a port of the group in the check or its "
+            "service"
+        )
+    return _find_http_problem(spec) if spec.kind == "http" else ""
+
+
+def _find_http_problem(spec: CheckSpec) -> str:
+    """Return why the HTTP request of a check cannot be sent; empty if it can."""
+    if not _TOKEN.fullmatch(spec.method):
+        return f"method {spec.method[:50]!r} is not an HTTP method: write a name such as GET"
+    for name, value in spec.headers:
+        if not _TOKEN.fullmatch(name):
+            return f"header {name[:50]!r} is not a name of an HTTP header: use letters, digits and hyphens"
+        if _CONTROL_CHARACTER.search(value):
+            return f'header "{name[:50]}" contains a control character, such as a line break: remove it'
+    if match := _CONTROL_CHARACTER.search(spec.path):
+        return f"path contains the control character {match[0]!r}: remove it"
+    try:
+        (spec.server_name or "host").encode("idna")
+    except UnicodeError:
+        return f"TLS server name {spec.server_name[:50]!r} is not a host name"
+    return ""

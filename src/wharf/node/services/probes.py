@@ -5,13 +5,15 @@ Every error becomes a result, so probing never fails.
 
 import asyncio
 import contextlib
+import logging
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import httpx2
+from wharf.node.services.checks import CheckSpec, ProbeResult, truncate_output
+from wharf.node.services.http_probe import InvalidReply, send_request
 
-from wharf.node.services.checks import MAX_OUTPUT_BYTES, CheckSpec, ProbeResult, truncate_output
+log = logging.getLogger(__name__)
 
 # The exit code by which check scripts of monitoring systems report a warning.
 WARNING_EXIT_CODE: Final = 1
@@ -28,6 +30,8 @@ async def probe_service(spec: CheckSpec, run_in_task: ScriptRunner) -> ProbeResu
 
     `run_in_task` runs the command of a script check in the task.
     """
+    if spec.problem:
+        return ProbeResult(False, truncate_output(f"{spec.kind}: {spec.problem}"))
     try:
         async with asyncio.timeout(spec.timeout_s):
             match spec.kind:
@@ -41,36 +45,21 @@ async def probe_service(spec: CheckSpec, run_in_task: ScriptRunner) -> ProbeResu
                     return _build_script_result(*await run_in_task(spec.command))
     except TimeoutError:
         return ProbeResult(False, f"{spec.kind}: no reply within {spec.timeout_s:g} s")
-    except (OSError, httpx2.HTTPError, httpx2.InvalidURL) as error:
+    except (OSError, InvalidReply) as error:
         return ProbeResult(False, truncate_output(f"{spec.kind}: {error or type(error).__name__}"))
+    except Exception as error:  # A library rejects an input, or the service sends what the library cannot read.
+        log.info("probe failed: unexpected error check=%s", spec.name, exc_info=error)
+        return ProbeResult(False, truncate_output(f"{spec.kind}: {type(error).__name__}: {error}"))
 
 
 async def _probe_http(spec: CheckSpec) -> ProbeResult:
-    """Send an HTTP request. Return a healthy result for a status below 400. Raises OSError and httpx2's errors."""
-    host = f"[{spec.host}]" if ":" in spec.host else spec.host
-    path = spec.path if spec.path.startswith("/") else f"/{spec.path}"
-    address = f"{'https' if spec.is_tls else 'http'}://{host}:{spec.port}{path}"
-    extensions = {"sni_hostname": spec.server_name} if spec.server_name else {}
-    # The service itself is probed: proxies and redirects are ignored.
-    async with (
-        httpx2.AsyncClient(verify=not spec.should_skip_tls_verify, trust_env=False, timeout=None) as client,
-        client.stream(
-            spec.method or "GET",
-            address,
-            headers=list(spec.headers),
-            content=spec.body or None,
-            extensions=extensions,
-        ) as response,
-    ):
-        code = response.status_code
-        if code == 200:
-            return ProbeResult(True, "wharf: http ok", code)
-        body = b""
-        async for chunk in response.aiter_bytes():
-            body += chunk
-            if len(body) >= MAX_OUTPUT_BYTES:
-                break
-        return ProbeResult(code < 400, truncate_output(body.decode(errors="replace")), code)
+    """Send an HTTP request. Return a healthy result for a status below 400. Raises OSError and InvalidReply.
+
+    The service itself is probed: proxies and redirects are ignored.
+    """
+    reply = await send_request(spec)
+    output = "wharf: http ok" if reply.status == 200 else reply.body.decode(errors="replace")
+    return ProbeResult(reply.status < 400, truncate_output(output), reply.status)
 
 
 async def _probe_tcp(spec: CheckSpec) -> ProbeResult:
@@ -92,7 +81,7 @@ async def _probe_grpc(spec: CheckSpec) -> ProbeResult:
 
     name = spec.grpc_service.encode()
     request = b"\x0a" + _encode_varint(len(name)) + name if name else b""
-    target = f"{spec.host}:{spec.port}"
+    target = f"[{spec.host}]:{spec.port}" if ":" in spec.host else f"{spec.host}:{spec.port}"
     channel = (
         grpc.aio.secure_channel(target, grpc.ssl_channel_credentials())
         if spec.is_tls

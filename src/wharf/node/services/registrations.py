@@ -11,12 +11,21 @@ from wharf.contract.model.times import SECOND
 from wharf.contract.wire.nodes.messages import AssignedAllocation
 from wharf.node.core.record import AllocationRecord
 from wharf.node.core.steps import TaskStep
-from wharf.node.services.checks import CheckSpec
+from wharf.node.services.checks import CheckSpec, find_input_problem
 from wharf.node.tasks.environment import TaskHost
-from wharf.node.tasks.interpolation import ReferenceValues, resolve_text
+from wharf.node.tasks.interpolation import ReferenceValues, ResolutionLimit, resolve_text
 
 GROUP_OWNER_PREFIX: Final = "group-"
 """Begins the owner name of services that belong to the whole group."""
+MAX_CHECK_CHARACTERS: Final = 262_144
+"""Limit of the texts with references of one check, after these were replaced; protects the memory of the node."""
+MAX_SERVICE_CHARACTERS: Final = 65_536
+"""Limit of the texts with references of all services of an allocation, after these were replaced.
+
+Protects the memory of servers, which store each registration.
+"""
+MAX_PORT_DIGITS: Final = 5
+"""Digits of the largest port; a longer label is no port number."""
 ALLOCATION_ADDRESS_MODE: Final = "alloc"
 """The address mode that selects the address inside the allocation's own network."""
 
@@ -67,12 +76,20 @@ def is_service_up(record: AllocationRecord, instance: ServiceInstance) -> bool:
 
 
 def build_registration(
-    allocation: AssignedAllocation, instance: ServiceInstance, host: TaskHost, reference_values: ReferenceValues
+    allocation: AssignedAllocation,
+    instance: ServiceInstance,
+    host: TaskHost,
+    reference_values: ReferenceValues,
+    limit: ResolutionLimit,
 ) -> ServiceRegistration:
-    """Return the registration of a service, with all references in its name, tags and address resolved."""
+    """Return the registration of a service, with all references in its name, tags and address resolved.
+
+    `limit` limits the results for all services of the allocation together.
+    """
     service = instance.service
     owner = instance.task or f"{GROUP_OWNER_PREFIX}{allocation.task_group}"
-    name = resolve_text(service.name, reference_values)
+    place = f'service "{service.name[:100]}"'
+    name = resolve_text(service.name, reference_values, None, limit, f"the name of {place}")
     return ServiceRegistration(
         id=make_registration_id(alloc_id=allocation.id, owner=owner, service=name, port_label=service.port_label),
         service_name=name,
@@ -81,8 +98,12 @@ def build_registration(
         datacenter=host.datacenter,
         job_id=allocation.job_id,
         alloc_id=allocation.id,
-        tags=tuple(resolve_text(tag, reference_values) for tag in service.tags or ()),
-        address=resolve_text(service.address, reference_values) or instance.address,
+        tags=tuple(
+            resolve_text(tag, reference_values, None, limit, f"tag {number} of {place}")
+            for number, tag in enumerate(service.tags or (), start=1)
+        ),
+        address=resolve_text(service.address, reference_values, None, limit, f"the address of {place}")
+        or instance.address,
         port=instance.port,
     )
 
@@ -122,10 +143,16 @@ def _build_check_spec(
     A missing interval or timeout becomes one second.
     """
     service = instance.service
-    name = resolve_text(check.name, reference_values) or f'service: "{service.name}" check'
+    limit = ResolutionLimit(MAX_CHECK_CHARACTERS)
+
+    def resolve(text: str, place: str) -> str:
+        """Return a text of the check with its references resolved."""
+        return resolve_text(text, reference_values, None, limit, f"{place} of the check")
+
+    name = resolve(check.name, "the name") or f'service: "{service.name}" check'
     restart = check.check_restart or service.check_restart
     on_update = check.on_update or service.on_update
-    return CheckSpec(
+    spec = CheckSpec(
         id=make_check_id(allocation, instance, name, check),
         name=name,
         kind=check.type,
@@ -134,18 +161,18 @@ def _build_check_spec(
         host=address,
         port=port,
         is_tls=check.protocol == "https" or check.grpc_use_tls,
-        path=resolve_text(check.path, reference_values),
+        path=resolve(check.path, "the path"),
         method=check.method or "GET",
         headers=tuple(
-            (name, resolve_text(value, reference_values))
+            (name, resolve(value, f'header "{name[:100]}"'))
             for name, values in (check.header or {}).items()
             for value in values
         ),
-        body=resolve_text(check.body, reference_values),
+        body=resolve(check.body, "the body"),
         should_skip_tls_verify=check.tls_skip_verify,
         server_name=check.tls_server_name,
         grpc_service=check.grpc_service,
-        command=(check.command, *(resolve_text(argument, reference_values) for argument in check.args or ())),
+        command=(check.command, *(resolve(argument, "an argument") for argument in check.args or ())),
         successes_needed=check.success_before_passing,
         failures_needed=check.failures_before_critical,
         is_initially_passing=check.initial_status == "passing",
@@ -155,6 +182,7 @@ def _build_check_spec(
         restart_grace_s=restart.grace / SECOND if restart is not None else 0.0,
         should_ignore_warnings_for_restart=restart.ignore_warnings if restart is not None else False,
     )
+    return spec._replace(problem=limit.problem or find_input_problem(spec))
 
 
 def make_check_id(allocation: AssignedAllocation, instance: ServiceInstance, name: str, check: ServiceCheck) -> str:
@@ -178,6 +206,6 @@ def _resolve_address(allocation: AssignedAllocation, port_label: str, mode: str,
             if is_inner_address:
                 return host.allocation_address, port.to if port.to > 0 else port.value
             return port.host_ip or host.address, port.value
-    if not port_label.isdecimal():
+    if not (port_label.isdecimal() and len(port_label) <= MAX_PORT_DIGITS):
         return "", 0
     return (host.allocation_address if is_inner_address else host.address), int(port_label)

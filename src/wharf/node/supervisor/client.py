@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from wharf.node.core.outcome import UNKNOWN, Outcome
-from wharf.node.drivers.port import Watcher
+from wharf.node.drivers.port import CannotStart, Watcher
 from wharf.node.processes import Process, find_process, read_arguments, send_signal
 from wharf.node.supervisor import messages
 from wharf.node.supervisor.supervisor_log import open_log
@@ -174,9 +174,14 @@ class SupervisorClient:
         Nothing is reported before the list of all runs is complete.
         """
         match message:
-            case messages.Hello(pid, tracking_method, enforced_limits, answers_pings):
+            case messages.Hello(pid, tracking_method, enforced_limits, answers_pings, sends_run_messages):
                 self.pid, self.tracking_method, self.enforced_limits = pid, tracking_method, enforced_limits
                 self._answers_pings = answers_pings
+                if sends_run_messages:
+                    self.send_message(messages.RequestRunMessages())
+                return
+            case messages.RunMessage(name, text):
+                self._watcher.on_said(name, text)
                 return
             case messages.Pong():
                 self._is_ping_open = False
@@ -199,6 +204,19 @@ class SupervisorClient:
                 self._watcher.on_ended(name, outcome)
             case _:
                 pass
+
+    def start_run(self, request: messages.RunRequest) -> None:
+        """Request the supervisor to start a run. Raises CannotStart if the request is larger than a message may be.
+
+        The supervisor would close the connection, which all tasks of the node share.
+        """
+        if (size := len(encode_frame(messages.StartRun(request)))) > messages.MAX_FRAME_BYTES:
+            raise CannotStart(
+                f"command and environment have {size} bytes together; the limit is {messages.MAX_FRAME_BYTES}: shorten "
+                "the arguments, variables and metadata",
+                is_final=True,
+            )
+        self.send_message(messages.StartRun(request))
 
     def send_message(self, message: msgspec.Struct) -> None:
         """Send a message to the supervisor; it is lost if the supervisor is not connected.

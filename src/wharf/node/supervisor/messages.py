@@ -92,6 +92,10 @@ class Ping(msgspec.Struct, frozen=True, tag="Ping"):
     """The message that requests a `Pong`. It is sent only to a supervisor whose `Hello` allows it."""
 
 
+class RequestRunMessages(msgspec.Struct, frozen=True, tag="RequestRunMessages"):
+    """The message that requests a `RunMessage` whenever there is one. It is sent if the `Hello` allows it."""
+
+
 class ShutDown(msgspec.Struct, frozen=True, tag="ShutDown"):
     """The message that requests the supervisor to exit once no program runs."""
 
@@ -110,6 +114,8 @@ class Hello(msgspec.Struct, frozen=True, tag="Hello"):
     """The limits that can be enforced, such as `cpu` and `memory`."""
     answers_pings: bool = msgspec.field(name="pings", default=False)
     """Whether it knows `Ping`. A supervisor of an older version would close the connection."""
+    sends_run_messages: bool = False
+    """Whether it knows `RequestRunMessages`. An agent of an older version would close the connection after one."""
 
 
 class Pong(msgspec.Struct, frozen=True, tag="Pong"):
@@ -146,9 +152,16 @@ class RunStarting(msgspec.Struct, frozen=True, tag="RunStarting"):
     name: str  # of the run
 
 
+class RunMessage(msgspec.Struct, frozen=True, tag="RunMessage"):
+    """A message about a run for the users of its task, such as that its output cannot be written."""
+
+    name: str  # of the run
+    text: str
+
+
 class AllRunsSent(msgspec.Struct, frozen=True, tag="AllTold"):
     """The message that all runs of the supervisor have been reported on this connection."""
 
 
-FromAgent: TypeAlias = StartRun | SignalRun | KillRun | ForgetRun | ShutDown | Ping
-FromSupervisor: TypeAlias = Hello | RunStarting | RunBegun | RunRefused | RunEnded | AllRunsSent | Pong
+FromAgent: TypeAlias = StartRun | SignalRun | KillRun | ForgetRun | ShutDown | Ping | RequestRunMessages
+FromSupervisor: TypeAlias = Hello | RunStarting | RunBegun | RunRefused | RunEnded | AllRunsSent | Pong | RunMessage

@@ -20,6 +20,7 @@ import msgspec
 
 from wharf.node.processes import Process, find_process, kill_process, read_boot_id
 from wharf.node.supervisor import messages
+from wharf.node.supervisor.log_pipe import PIPE_BYTES
 from wharf.node.supervisor.process_tracker import ProcessTracker
 from wharf.node.supervisor.run import RunStage, SupervisedRun, find_shims, is_shim_of
 from wharf.node.supervisor.run_folder import RunFolder, StoredRun
@@ -65,6 +66,7 @@ class AgentConnection:
         self.connection = connection
         self.frames = FrameDecoder(messages.MAX_FRAME_BYTES)
         self.is_connected = True
+        self.wants_run_messages = False
         self._queued: list[bytes] = []
 
     def queue_message(self, message: msgspec.Struct) -> None:
@@ -103,6 +105,10 @@ class TaskSupervisor:
         self._agent: AgentConnection | None = None
         self._blocked_runs: dict[str, SupervisedRun] = {}
         """Runs with output that cannot be written at present."""
+        self._run_messages: dict[str, str] = {}
+        """The message about the output of each run that has one, until an agent has received it."""
+        self._reported_runs: set[str] = set()
+        """Runs whose message about their output an agent has received: there is only one for each run."""
         self._unwritten_since_s: dict[str, float] = {}
         """When each blocked run ended that has ended, the oldest first."""
         self._next_output_retry_s = 0.0
@@ -249,7 +255,13 @@ class TaskSupervisor:
             agent = self._agent = AgentConnection(connection)
             self._selector.register(connection, selectors.EVENT_READ, lambda: self._receive(agent))
             agent.queue_message(
-                messages.Hello(os.getpid(), self._tracker.name, self._tracker.enforced_limits, answers_pings=True)
+                messages.Hello(
+                    os.getpid(),
+                    self._tracker.name,
+                    self._tracker.enforced_limits,
+                    answers_pings=True,
+                    sends_run_messages=True,
+                )
             )
             for run in self._runs.values():
                 self._report_run(run)
@@ -297,6 +309,10 @@ class TaskSupervisor:
             case messages.Ping():
                 if self._agent is not None:
                     self._agent.queue_message(messages.Pong())
+            case messages.RequestRunMessages():
+                if self._agent is not None:
+                    self._agent.wants_run_messages = True
+                    self._queue_run_messages()
             case messages.ShutDown():
                 self._is_shutting_down = True
 
@@ -334,19 +350,18 @@ class TaskSupervisor:
         try:
             folder.create(StoredRun(request.name, self._boot_id, request.log))
             run = self._create_run(folder, request.log)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             folder.remove()
-            self._refuse(
-                request.name, f"the run's folder cannot be created in the node's state folder: {error.strerror}"
-            )
+            reason = _describe_start_error(error)
+            self._refuse(request.name, f"the run's folder cannot be created in the node's state folder: {reason}")
             return
         try:
             run.spawn(request, self._max_open_files_of_programs)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a text that no program can receive.
             del self._runs[request.name]
             run.discard()
             self._blocked_runs.pop(request.name, None)
-            self._refuse(request.name, f"the program cannot be started: {error.strerror}")
+            self._refuse(request.name, f"the program cannot be started: {_describe_start_error(error)}")
 
     def _create_run(self, folder: RunFolder, log_settings: messages.RunLogSettings) -> SupervisedRun:
         """Create the object for a run whose folder exists, and track it. Raises OSError."""
@@ -382,6 +397,8 @@ class TaskSupervisor:
         del self._runs[name]
         self._runs_to_delete.discard(name)
         self._deaf_runs.discard(name)
+        self._run_messages.pop(name, None)
+        self._reported_runs.discard(name)
         run.delete()
 
     def _on_output_blocked(self, run: SupervisedRun, why: str) -> None:
@@ -392,6 +409,21 @@ class TaskSupervisor:
         if not self._blocked_runs:
             self._next_output_retry_s = self._world.monotonic_s() + OUTPUT_RETRY_DELAY_S
         self._blocked_runs[run.name] = run
+        if run.name not in self._reported_runs:
+            self._run_messages[run.name] = (
+                f"output cannot be written to the log files: {why}; the task waits when it has printed up to {PIPE_BYTES >> 10} "
+                "KiB more. Free space on the disk of the node, or remove what blocks the names of the log files"
+            )
+            self._queue_run_messages()
+
+    def _queue_run_messages(self) -> None:
+        """Queue the messages about runs for the agent, if one is connected that wants them."""
+        if self._agent is None or not self._agent.wants_run_messages:
+            return
+        for name, text in self._run_messages.items():
+            self._agent.queue_message(messages.RunMessage(name, text))
+        self._reported_runs.update(self._run_messages)
+        self._run_messages.clear()
 
     def _retry_blocked_output(self) -> None:
         """Write the output of blocked runs again, once in OUTPUT_RETRY_DELAY_S; discard what has waited for too long."""
@@ -488,6 +520,11 @@ class TaskSupervisor:
         path = str(folder.path)
         pid = folder.read_shim_pid()
         return find_process(pid if pid is not None and is_shim_of(pid, path) else shims.get(path, 0))
+
+
+def _describe_start_error(error: OSError | ValueError) -> str:
+    """Return why a run cannot be started."""
+    return str((isinstance(error, OSError) and error.strerror) or error)
 
 
 def has_running_supervisor(folder: Path) -> bool:

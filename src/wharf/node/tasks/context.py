@@ -9,7 +9,7 @@ from wharf.contract.model.allocations.task_states import TaskEventType
 from wharf.contract.model.jobs.groups import Task
 from wharf.node.drivers.port import View
 from wharf.node.tasks.folders import TaskFolders
-from wharf.node.tasks.interpolation import ReferenceValues, resolve_text
+from wharf.node.tasks.interpolation import ReferenceValues, ResolutionLimit, resolve_text
 
 
 class TaskSetupError(Exception):
@@ -31,6 +31,11 @@ class TaskSetupError(Exception):
         self.event_type = event_type
         self.detail_name = detail_name
         self.is_final = is_final
+
+
+def build_reference_error(problem: str) -> TaskSetupError:
+    """Return the error of a task whose references cannot be resolved; another attempt would fail too."""
+    return TaskSetupError(problem, TaskEventType.FAILED_VALIDATION, "validation_error", is_final=True)
 
 
 def map_task_folders(folders: TaskFolders, view: View) -> TaskFolders:
@@ -60,17 +65,25 @@ class TaskContext(msgspec.Struct, frozen=True):
     payload: bytes = b""  # of the job's dispatch
     job_id: str = ""
 
-    def resolve_text(self, text: str) -> str:
-        """Return the text with all references resolved."""
-        return resolve_text(text, self.reference_values)
+    def resolve_text(self, text: str, place: str, limit: ResolutionLimit | None = None) -> str:
+        """Return the text with all references resolved. Raises `TaskSetupError` if the result is too long.
 
-    def resolve_path(self, path: str) -> ConfinedPath:
+        `place` names the text in the job. Texts that are used together share `limit`.
+        """
+        limit = limit or ResolutionLimit()
+        resolved = resolve_text(text, self.reference_values, None, limit, place)
+        if limit.problem:
+            raise build_reference_error(limit.problem)
+        return resolved
+
+    def resolve_path(self, path: str, place: str, limit: ResolutionLimit | None = None) -> ConfinedPath:
         """Return the folder and the relative path for a path in the job.
 
         The path may be absolute on the node, absolute as the task sees it, or relative to the task's folder. A path
-        that leads out of both folders is returned below one of them; writing there is refused.
+        that leads out of both folders is returned below one of them; writing there is refused. Raises `TaskSetupError`
+        as `resolve_text` does.
         """
-        path = self.resolve_text(path)
+        path = self.resolve_text(path, place, limit)
         for root, task_path in ((self.folders.shared, "/alloc"), (self.folders.task, "/")):
             for start in (f"{root}/", f"{task_path.rstrip('/')}/" if self.view is not View.HOST else ""):
                 if start and path.startswith(start):

@@ -17,7 +17,7 @@ from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.nodes.node import NodeHostVolume
 from wharf.contract.wire.nodes.messages import AssignedAllocation
 from wharf.node.tasks.folders import TaskFolders
-from wharf.node.tasks.interpolation import ReferenceValues, resolve_text
+from wharf.node.tasks.interpolation import ReferenceValues, ResolutionLimit, resolve_text
 
 VARIABLE_PREFIXES: Final = ("WHARF_", "NOMAD_")
 _INVALID_NAME_CHARACTERS: Final = re.compile("[^A-Za-z0-9_]")
@@ -53,12 +53,14 @@ def build_environment(
     *,
     agent_environment: Mapping[str, str],
     network: NetworkStatus | None = None,
+    limit: ResolutionLimit | None = None,
 ) -> dict[str, str]:
     """Return all environment variables of a task.
 
     In order of priority: the task's `env`, the node's variables, the agent's environment without secrets. `network` is
-    the allocation's own network, if it has one.
+    the allocation's own network, if it has one. `limit` limits the results of references in the task's `env`.
     """
+    limit = limit or ResolutionLimit()
     node_variables = build_node_variables(allocation, job, task, folders, host) | _build_network_variables(
         allocation, network
     )
@@ -70,8 +72,18 @@ def build_environment(
             variables.setdefault(name, value)
     all_values = reference_values.with_variables(variables)
     for name, value in (task.env or {}).items():
-        variables[name] = resolve_text(value, all_values)
+        variables[name] = resolve_text(value, all_values, None, limit, f'env "{name[:100]}"')
     return variables
+
+
+def find_unusable_variable(environment: Mapping[str, str]) -> str:
+    """Return why a program cannot receive one of the variables, and how to fix that; empty if it can receive all."""
+    for name, value in environment.items():
+        if not name or "=" in name or "\0" in name:
+            return f"env {name[:100]!r} is not a name of a variable: it is empty, or contains `=` or a zero byte"
+        if "\0" in value:
+            return f'env "{name[:100]}" contains a zero byte, which no program can receive: remove it'
+    return ""
 
 
 def build_node_variables(

@@ -13,12 +13,13 @@ from wharf.contract.client import AsyncClient
 from wharf.contract.model.allocations.task_states import TaskEventType
 from wharf.contract.model.jobs.templates import ChangeScript
 from wharf.contract.model.times import SECOND
-from wharf.node.tasks.artifacts import fetch_artifacts, write_payload
+from wharf.node.tasks.artifacts import FetchPermits, fetch_artifacts, write_payload
 from wharf.node.tasks.context import TaskContext, TaskSetupError
 from wharf.node.tasks.templates.queries import ClusterQueries
 from wharf.node.tasks.templates.renderer import TemplateRenderer
 from wharf.node.tasks.templates.rendering import TaskTemplates, TemplateChange
 from wharf.world import World
+from wharf.world.tasks import start_supervised
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class TaskPreparation:
         self._world = world
         self._build_task_client = build_task_client
         self._renderer = TemplateRenderer(world)
+        self._fetch_permits = FetchPermits()
         self._rendered_tasks: dict[tuple[str, str], _RenderedTask] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -85,7 +87,7 @@ class TaskPreparation:
         Raises `TaskSetupError`.
         """
         await write_payload(context)
-        await fetch_artifacts(context, task_control.record_event)
+        await fetch_artifacts(context, task_control.record_event, self._fetch_permits)
         if context.task.templates:
             rendered_task = self._get_or_create(context, task_control)
             change = await rendered_task.templates.render_initial(task_control.record_event)
@@ -105,8 +107,15 @@ class TaskPreparation:
         is_new = rendered_task is None
         if rendered_task is None:
             rendered_task = self._get_or_create(build_context(), task_control)
-        rendered_task.rerendering = self._world.start_task(
-            self._rerender(rendered_task, is_new=is_new), name=f"templates of {task}"
+        rendered_task.rerendering = start_supervised(
+            self._world,
+            self._rerender(rendered_task, is_new=is_new),
+            name=f"templates of {task}",
+            on_failure=lambda error: task_control.record_event(
+                TaskEventType.TEMPLATE,
+                f"the task's templates are no longer rendered: unexpected error of the node: {type(error).__name__}; its "
+                "log has the details",
+            ),
         )
 
     def release(self, allocation_id: str, task: str) -> None:
@@ -116,7 +125,7 @@ class TaskPreparation:
             return
         if rendered_task.rerendering is not None:
             rendered_task.rerendering.cancel()
-        closing = self._world.start_task(rendered_task.templates.close(), name=f"end of the templates of {task}")
+        closing = start_supervised(self._world, rendered_task.templates.close(), name=f"end of the templates of {task}")
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 

@@ -32,6 +32,8 @@ MAX_ERROR_CHARS: Final = 500
 """Limit of a plugin's text in an error message."""
 NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 VOLUME_ID_PATTERN: Final = re.compile(r"[A-Za-z0-9-]{1,128}")
+MAX_OWNER_ID: Final = 2**32 - 2
+"""The largest number of a user or group in Linux."""
 DEFAULT_MODE: Final = 0o700
 
 
@@ -116,6 +118,8 @@ def _read_parameters(parameters: Mapping[str, str]) -> tuple[int, int, int]:
         ) from None
     if not 0 <= mode <= 0o7777:
         raise VolumePluginError(f"mkdir: {mode:o} is not a mode of a folder")
+    if not (-1 <= uid <= MAX_OWNER_ID and -1 <= gid <= MAX_OWNER_ID):
+        raise VolumePluginError(f"mkdir: uid and gid must be numbers from 0 to {MAX_OWNER_ID}")
     return mode, uid, gid
 
 

@@ -7,6 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from wharf.contract.model.allocations.allocation import AllocDeploymentStatus, ClientStatus, DesiredStatus
+from wharf.contract.model.services import ServiceRegistration
 from wharf.contract.wire.nodes import messages
 from wharf.node.agent.allocations.allocation import ManagedAllocation, TaskHooks
 from wharf.node.agent.allocations.ended_files import EndedAllocationFiles
@@ -198,9 +199,20 @@ class LocalAssignmentHandler:
                 AllocDeploymentStatus(healthy=record.is_healthy) if record.is_healthy is not None else None
             ),
             log_tails=self._files.read_log_tails(allocation),
-            services=self._task_hooks.list_services(allocation),
+            services=self._list_services(allocation),
             network_status=self._task_hooks.find_network_status(allocation_id),
         )
+
+    def _list_services(self, allocation: ManagedAllocation) -> tuple[ServiceRegistration, ...]:
+        """Return the registrations of the allocation's services; none after an unexpected error, which is logged.
+
+        Otherwise one allocation would keep the node from reporting all others.
+        """
+        try:
+            return self._task_hooks.list_services(allocation)
+        except Exception:
+            log.exception("listing the services of an allocation failed allocation=%s", allocation.record.id)
+            return ()
 
     async def wait_until_stored(self) -> None:
         """Wait until every journal entry that was appended before this call is on the disk."""

@@ -163,7 +163,8 @@ class DiskJournalFile:
         self._path.with_suffix(DAMAGED_SUFFIX).write_bytes(data)
 
     def close(self) -> None:
-        """Close the files that are open."""
+        """Close the files that are open, and end the thread once its sync has ended."""
+        self._sync_thread.shutdown(wait=False)
         for descriptor in (self._file, self._end_file):
             if descriptor >= 0:
                 os.close(descriptor)

@@ -167,7 +167,10 @@ class AllocationManager:
             self.tasks.held_starts.notify_change(record.id)
             if record.is_over:
                 self.tasks.held_starts.release(record.id)
-            self._task_hooks.on_record_changed(allocation)
+            try:
+                self._task_hooks.on_record_changed(allocation)
+            except Exception:  # An unexpected error about one allocation must not end the node, with all others.
+                log.exception("serving the tasks of an allocation failed: unexpected error allocation=%s", record.id)
             self._predecessors.on_record_changed(allocation)
             self.delete_if_ended(allocation)
             if record.is_over:

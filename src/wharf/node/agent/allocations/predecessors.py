@@ -16,6 +16,7 @@ from wharf.node.agent.allocations.table import AllocationTable
 from wharf.node.core import events
 from wharf.node.migration.download import MigrationDownloader, MigrationError
 from wharf.world import World
+from wharf.world.tasks import start_supervised
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +57,8 @@ class PredecessorTracker:
         elif not self._is_download_needed(allocation.assignment):
             self._waiting.add(id)
         elif id not in self._downloads:
-            self._downloads[id] = self._world.start_task(
-                self._download(allocation.assignment), name="download of a predecessor's data"
+            self._downloads[id] = start_supervised(
+                self._world, self._download(allocation.assignment), name="download of a predecessor's data"
             )
 
     def release_waiting(self) -> None:

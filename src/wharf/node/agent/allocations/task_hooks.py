@@ -29,17 +29,23 @@ from wharf.node.mounts import mount_secrets, unmount_secrets
 from wharf.node.networks import NetworkError
 from wharf.node.networks.allocation_networks import AllocationNetworks
 from wharf.node.services.check_runner import CheckRunner
-from wharf.node.services.registrations import build_registration, is_service_up, list_checks, list_services
-from wharf.node.tasks.context import TaskContext, TaskSetupError
+from wharf.node.services.registrations import (
+    MAX_SERVICE_CHARACTERS,
+    build_registration,
+    is_service_up,
+    list_checks,
+    list_services,
+)
+from wharf.node.tasks.context import TaskContext, TaskSetupError, build_reference_error
 from wharf.node.tasks.environment import TaskHost
 from wharf.node.tasks.identities.manager import TaskIdentityManager
 from wharf.node.tasks.identities.tokens import list_exposed_identities
-from wharf.node.tasks.interpolation import ReferenceValues
+from wharf.node.tasks.interpolation import ReferenceValues, ResolutionLimit
 from wharf.node.tasks.preparation import TaskPreparation
 from wharf.node.tasks.resources import list_granted_volumes
 from wharf.node.volumes.task_links import ReadOnlyMounts, link_volumes
 from wharf.world import World
-from wharf.world.tasks import cancel_tasks
+from wharf.world.tasks import cancel_tasks, start_supervised
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +114,8 @@ class LocalTaskHooks:
         Parts that the task does not use are skipped. Raises `TaskSetupError`.
         """
         task = allocation.task(task_name)
+        if problem := self._find_service_problem(allocation):
+            raise build_reference_error(problem)
         if self._networks.has_own_network(allocation.assignment.allocation, allocation.job):
             await self._ensure_network(allocation, task_name)
         await self._reserve_devices(allocation, task_name)
@@ -237,8 +245,8 @@ class LocalTaskHooks:
         task = allocation.task(task_name)
         if (allocation.record.id, task_name) not in self._reservations and _list_devices(allocation, task_name):
             self._reservations[allocation.record.id, task_name] = NOTHING_RESERVED
-            reserving = self._world.start_task(
-                self._reserve_devices_again(allocation, task_name), name="devices of a task"
+            reserving = start_supervised(
+                self._world, self._reserve_devices_again(allocation, task_name), name="devices of a task"
             )
             self._reserving_tasks.add(reserving)
             reserving.add_done_callback(self._reserving_tasks.discard)
@@ -263,11 +271,22 @@ class LocalTaskHooks:
         assigned, record = allocation.assignment.allocation, allocation.record
         if not record.tasks or record.is_over:
             return ()
+        limit = ResolutionLimit(MAX_SERVICE_CHARACTERS)
         return tuple(
-            build_registration(assigned, service, self._host, self._build_reference_values(allocation, service.task))
+            build_registration(
+                assigned, service, self._host, self._build_reference_values(allocation, service.task), limit
+            )
             for service in list_services(assigned, allocation.job, self._build_host(allocation.record.id))
             if is_service_up(record, service)
         )
+
+    def _find_service_problem(self, allocation: ManagedAllocation) -> str:
+        """Return a sentence if texts of the allocation's services are too long with their references resolved."""
+        assigned, limit = allocation.assignment.allocation, ResolutionLimit(MAX_SERVICE_CHARACTERS)
+        for service in list_services(assigned, allocation.job, self._host):
+            values = self._build_reference_values(allocation, service.task)
+            build_registration(assigned, service, self._host, values, limit)
+        return limit.problem
 
     def _build_host(self, allocation_id: str) -> TaskHost:
         """Return the description of the host; its allocation address is that of the allocation's own network, if any."""

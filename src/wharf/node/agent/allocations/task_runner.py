@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 from wharf.contract.model.allocations.resources import AllocatedPort
@@ -21,11 +22,18 @@ from wharf.node.core import events
 from wharf.node.core.steps import TaskStep
 from wharf.node.drivers.port import CannotStart, Driver, TaskOrder, View
 from wharf.node.tasks.context import TaskSetupError, map_task_folders
-from wharf.node.tasks.environment import TaskHost, build_environment
+from wharf.node.tasks.environment import TaskHost, build_environment, find_unusable_variable
 from wharf.node.tasks.folders import AllocationFolders, TaskFolders
-from wharf.node.tasks.interpolation import ReferenceValues, resolve_document
+from wharf.node.tasks.interpolation import (
+    ReferenceValues,
+    ResolutionLimit,
+    describe_missing,
+    find_zero_byte,
+    resolve_document,
+)
 from wharf.node.tasks.resources import build_granted_resources, build_labels
 from wharf.world import World
+from wharf.world.tasks import cancel_tasks, start_supervised
 
 log = logging.getLogger(__name__)
 
@@ -118,9 +126,9 @@ class TaskRunner:
         return self._drivers.get(driver_name) or self._drivers[""]
 
     def build_environment_and_folders(
-        self, allocation: ManagedAllocation, task_name: str
+        self, allocation: ManagedAllocation, task_name: str, limit: ResolutionLimit | None = None
     ) -> tuple[dict[str, str], TaskFolders]:
-        """Return (environment variables, folders) of a task."""
+        """Return (environment variables, folders) of a task. `limit` limits the results of references."""
         id = allocation.record.id
         folders = self._folders.get_task_folders(id, task_name)
         assigned = allocation.assignment.allocation
@@ -134,6 +142,7 @@ class TaskRunner:
             self.reference_values,
             agent_environment=self._agent_environment if view is not View.OWN else {},
             network=self._task_hooks.find_network_status(id),
+            limit=limit,
         )
         return environment | self._task_hooks.build_environment(id, task_name), folders
 
@@ -152,7 +161,9 @@ class TaskRunner:
                         self._prepare(allocation, task)
                     )
             case events.StartTask(task, run):
-                self._run_in_background(self._start(allocation, task, run))
+                self._run_in_background(
+                    self._start(allocation, task, run), partial(self._on_start_failed, allocation, task, run)
+                )
             case events.CancelStart(task, run):
                 self.find_driver(allocation, task).give_up(allocation.make_run_name(task, run))
             case events.SignalTask(task, run, signal):
@@ -174,23 +185,32 @@ class TaskRunner:
                 if preparation is not None:
                     preparation.cancel()
 
-    def _run_in_background(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _run_in_background(
+        self, coroutine: Coroutine[Any, Any, None], on_failure: Callable[[Exception], None] | None = None
+    ) -> asyncio.Task[None]:
         """Start the coroutine as an asyncio task and return that task; an unexpected error is logged."""
-        task = self._world.start_task(coroutine, name="task action")
+        task = start_supervised(self._world, coroutine, name="task action", on_failure=on_failure)
         self._background_tasks.add(task)
-        task.add_done_callback(self._on_background_task_done)
+        task.add_done_callback(self._background_tasks.discard)
         return task
 
-    def _on_background_task_done(self, task: asyncio.Task[None]) -> None:
-        """Remove a finished background task and log its failure."""
-        self._background_tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("task action failed: unexpected error", exc_info=error)
+    def _on_start_failed(self, allocation: ManagedAllocation, task_name: str, run: int, error: Exception) -> None:
+        """Apply the failure of a start because of an unexpected error: otherwise the task would start for ever."""
+        if self._is_starting(allocation, task_name, run):
+            driver, run_name = self.find_driver(allocation, task_name), allocation.make_run_name(task_name, run)
+            driver.kill(run_name)  # It may have started all the same.
+            driver.forget(run_name)
+            reason = f"unexpected error of the node: {type(error).__name__}; its log has the details"
+            self._handle_event(allocation.record.id, events.TaskStartFailed(task_name, run, reason))
 
     async def wait_for_actions(self, *, timeout_s: float) -> None:
         """Wait until all running actions are done, but not longer than `timeout_s`."""
         if self._background_tasks:
             await asyncio.wait(self._background_tasks, timeout=timeout_s)
+
+    async def cancel_actions(self) -> None:
+        """Cancel all running actions and wait until they have ended; the next agent process performs them again."""
+        await cancel_tasks(*self._background_tasks)
 
     def run_when_stored(self, action: Callable[[], None]) -> None:
         """Call `action`, such as the cleanup of a run, once all journal entries until now are on the disk.
@@ -299,26 +319,47 @@ class TaskRunner:
             return
         if not self._is_starting(allocation, task_name, run):
             return
-        task = allocation.task(task_name)
-        environment, _ = self.build_environment_and_folders(allocation, task_name)
-        missing: list[str] = []
-        config = resolve_document(task.config or {}, self.reference_values.with_variables(environment), missing)
-        if missing:
-            reason = f"unknown reference: {', '.join(missing)}"
-            event_type = TaskEventType.FAILED_VALIDATION
+        environment, config, problem = self._resolve_references(allocation, task_name)
+        if problem:
             self._handle_event(
                 id,
                 events.TaskStartFailed(
-                    task_name, run, reason, is_final=True, event_type=event_type, detail_name="validation_error"
+                    task_name,
+                    run,
+                    problem,
+                    is_final=True,
+                    event_type=TaskEventType.FAILED_VALIDATION,
+                    detail_name="validation_error",
                 ),
             )
             return
-        assert isinstance(config, dict)
         try:
             order = self._build_task_order(allocation, task_name, run, config, environment)
             await self.find_driver(allocation, task_name).start(order)
         except CannotStart as error:
             self._handle_event(id, events.TaskStartFailed(task_name, run, str(error), is_final=error.is_final))
+
+    def _resolve_references(
+        self, allocation: ManagedAllocation, task_name: str
+    ) -> tuple[dict[str, str], dict[str, object], str]:
+        """Return (environment, configuration for the driver, problem) of a task, with all references resolved.
+
+        The problem names a text that is too long or that no program can receive, or references that are unknown. It is
+        empty if there is none.
+        """
+        missing: list[str] = []
+        limit = ResolutionLimit()
+        environment, _ = self.build_environment_and_folders(allocation, task_name, limit)
+        values = self.reference_values.with_variables(environment)
+        config = resolve_document(allocation.task(task_name).config or {}, values, missing, limit)
+        assert isinstance(config, dict)
+        problem = (
+            limit.problem
+            or (describe_missing(missing) if missing else "")
+            or find_unusable_variable(environment)
+            or find_zero_byte(config)
+        )
+        return environment, config, problem
 
     async def _ensure_prepared(self, allocation: ManagedAllocation, task_name: str) -> None:
         """Prepare the task again if an earlier agent process has prepared it. Returns early if it must stop.

@@ -23,6 +23,8 @@ class DockerSettings(msgspec.Struct, frozen=True, kw_only=True):
     allow_capabilities: tuple[str, ...] = DEFAULT_CAPABILITIES
     """Capabilities that a job may add; by default those that an engine gives to every container."""
     allow_runtimes: tuple[str, ...] = ("runc", "crun", "nvidia")
+    allow_devices: tuple[str, ...] = ()  # Devices of the host that jobs may add.
+    allow_security_opts: tuple[str, ...] = ()  # Values of `security_opt` that jobs may set.
     extra_labels: tuple[str, ...] = ()  # Names of the task's labels that its container gets.
 
 
@@ -169,10 +171,22 @@ _SINGLE_BLOCKS: Final = ("auth", "logging", "healthchecks", "labels", "ulimit", 
 """Blocks of job files: each may arrive as a list with one element."""
 _SINGLE_MOUNT_BLOCKS: Final = ("bind_options", "tmpfs_options", "volume_options", "driver_config")
 """Blocks of a mount in job files: each may arrive as a list with one element."""
-_SHARED_MODES: Final = ("pid_mode", "ipc_mode", "uts_mode", "userns_mode")
+_SHARED_MODES: Final = ("pid_mode", "ipc_mode", "uts_mode", "userns_mode", "cgroupns")
 """Keys of which some values share a namespace, so that `allow_privileged` is required."""
 _SHARING_VALUE: Final = re.compile("host|(container|ns|pod):?.*", re.DOTALL)
 """Values that share a namespace with the host or with a container of any job."""
+_FOREIGN_NETWORK: Final = re.compile("(container|ns|pod):.*", re.DOTALL)
+"""Values of `network_mode` that join the network of a container of any job. `host` is the default of other drivers."""
+_OWN_SYSCTL: Final = re.compile(
+    r"fs\.mqueue\..+|kernel\.(domainname|msgmax|msgmnb|msgmni|sem|shmall|shmmax|shmmni|shm_rmid_forced)"
+)
+"""Kernel settings that a container has for itself. Others change the host, some of them to run programs as root there."""
+_NETWORK_SYSCTL: Final = re.compile(r"net\..+")
+"""Kernel settings that a container has for itself unless it uses the network of the host."""
+_FILE_LOG_OPTIONS: Final = frozenset({"path"})
+"""Options of log drivers that name a file of the host, which the engine writes as root."""
+_RESERVED_LABEL_PREFIXES: Final = ("wharf.run", "wharf.node", "wharf.log.")
+"""Labels with which the node finds its containers and their log files. It writes those files as root."""
 
 
 def parse_config(config: Mapping[str, Any], settings: DockerSettings) -> DockerConfig:
@@ -200,6 +214,13 @@ def _find_problems(config: DockerConfig, settings: DockerSettings) -> list[str]:
         problems.append("image is missing: name the image to run")
     if config.privileged and not settings.allow_privileged:
         problems.append("privileged is not allowed on this node (its setting allow_privileged)")
+    if not settings.allow_privileged:
+        problems += _find_host_access(config, settings)
+    problems.extend(
+        f"labels: {name[:100]} is reserved for the node: use another name"
+        for name in config.labels
+        if name.startswith(_RESERVED_LABEL_PREFIXES)
+    )
     problems.extend(
         f'{name} = "{getattr(config, name)[:100]}" is not allowed on this node (its setting allow_privileged)'
         for name in _SHARED_MODES
@@ -229,6 +250,50 @@ def _find_problems(config: DockerConfig, settings: DockerSettings) -> list[str]:
     for name, limit in config.ulimit.items():
         if not all(part.lstrip("-").isdecimal() for part in limit.split(":")) or limit.count(":") > 1:
             problems.append(f'ulimit {name} is "{limit}": write "soft:hard", or one number for both')
+    return problems
+
+
+def _find_host_access(config: DockerConfig, settings: DockerSettings) -> list[str]:
+    """Return one sentence for each value with which the container could become root on the host.
+
+    Only on nodes without `allow_privileged`, which permits all of them.
+    """
+    problems = []
+    if "all" not in settings.allow_devices:
+        problems += [
+            f"devices: {device.host_path[:100]} is not allowed on this node (its setting allow_devices)"
+            for device in config.devices
+            if device.host_path not in settings.allow_devices
+        ]
+    if "all" not in settings.allow_security_opts:
+        problems += [
+            f"security_opt: {option[:100]} is not allowed on this node (its setting allow_security_opts)"
+            for option in config.security_opt
+            if option not in settings.allow_security_opts
+        ]
+    for name in config.sysctl:
+        key = name.replace("/", ".")
+        has_own = _OWN_SYSCTL.fullmatch(key) or (_NETWORK_SYSCTL.fullmatch(key) and config.network_mode != "host")
+        if not has_own:
+            problems.append(
+                f"sysctl: {name[:100]} would change the host; that is not allowed on this node (its setting "
+                "allow_privileged)"
+            )
+    if _FOREIGN_NETWORK.fullmatch(config.network_mode):
+        problems.append(
+            f'network_mode = "{config.network_mode[:100]}" is not allowed on this node (its setting allow_privileged): '
+            "put the tasks into one group with a network of its own"
+        )
+    if config.logging is not None and (named := _FILE_LOG_OPTIONS & config.logging.config.keys()):
+        problems.append(
+            f"logging: option {', '.join(sorted(named))} names a file of the host; that is not allowed on this node (its "
+            "setting allow_privileged)"
+        )
+    if config.oom_score_adj < 0:
+        problems.append(
+            f"oom_score_adj: {config.oom_score_adj} would protect the task before the host; that is not allowed on this "
+            "node (its setting allow_privileged): use 0 to 1000"
+        )
     return problems
 
 

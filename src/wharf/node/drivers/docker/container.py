@@ -54,7 +54,7 @@ def build_labels(order: TaskOrder, node_id: str, operator_labels: Sequence[str])
 def build_container_body(config: DockerConfig, order: TaskOrder, labels: Mapping[str, str]) -> dict[str, Any]:
     """Return the JSON body of the engine's request `POST /containers/create`.
 
-    `labels` are those of the node; a label of the job overrides them, but not the labels with allocation and task.
+    `labels` are those of the node. A label of the job overrides only those that the operator has selected.
     Raises CannotStart if a mount leads out of the task's folder.
     """
     network = order.network
@@ -65,10 +65,11 @@ def build_container_body(config: DockerConfig, order: TaskOrder, labels: Mapping
         TASK_LABEL: order.task,
         COMPATIBLE_LABEL: order.allocation_id,
     }
+    node_labels = {name: labels[name] for name in (RUN_LABEL, NODE_LABEL, *LOG_LABEL_NAMES) if name in labels}
     body: dict[str, Any] = {
         "Image": config.image,
         "Env": [f"{name}={value}" for name, value in sorted(order.environment.items())],
-        "Labels": {**labels, **config.labels, **required_labels},
+        "Labels": {**labels, **config.labels, **node_labels, **required_labels},
         "User": order.user,
         "Tty": config.tty,
         "OpenStdin": config.interactive,

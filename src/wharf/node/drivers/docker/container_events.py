@@ -12,6 +12,7 @@ from typing import Final
 from wharf.node.drivers.docker.engine import ContainerEngine
 from wharf.node.drivers.docker.errors import EngineRejected, EngineUnreachable
 from wharf.world import World
+from wharf.world.tasks import start_supervised
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,9 @@ class ContainerEvents:
         flag = asyncio.Event()
         self._waiters.setdefault(container, set()).add(flag)
         if self._listening is None:
-            self._listening = self._world.start_task(self._listen(), name="container events")
+            self._listening = start_supervised(
+                self._world, self._listen(), name="container events", on_failure=self._on_listening_failed
+            )
         try:
             yield flag
         finally:
@@ -59,6 +62,10 @@ class ContainerEvents:
             if not self._waiters and self._listening is not None:
                 self._listening.cancel()
                 self._listening, self._is_open = None, False
+
+    def _on_listening_failed(self, _: Exception) -> None:
+        """Let the next subscriber listen again; until then, containers are checked at intervals."""
+        self._listening, self._is_open = None, False
 
     async def _listen(self) -> None:
         """Receive events and wake the waiters of their containers. Runs until canceled."""

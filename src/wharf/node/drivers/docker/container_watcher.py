@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,7 @@ from wharf.node.drivers.port import Watcher
 from wharf.node.log_folder import LogFolder
 from wharf.node.rotated_files import RotatedFiles
 from wharf.world import World
-from wharf.world.tasks import cancel_tasks
+from wharf.world.tasks import cancel_tasks, start_supervised
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +104,9 @@ class ContainerWatcher:
             return
         run.pid = info.state.pid
         follower = self._build_log_follower(run, info)
-        follow_task = self._world.start_task(follower.follow(), name=f"output of {run.name}") if follower else None
+        follow_task = (
+            start_supervised(self._world, follower.follow(), name=f"output of {run.name}") if follower else None
+        )
         try:
             ended = await self._wait_for_end(run)
         finally:
@@ -182,7 +185,12 @@ class ContainerWatcher:
         }
         progress_file = self._progress_folder / run.name
         return LogFollower(
-            self._engine, run.container, is_tty=info.config.tty, files=files, progress_file=progress_file
+            self._engine,
+            run.container,
+            is_tty=info.config.tty,
+            files=files,
+            progress_file=progress_file,
+            report=partial(self._watcher.on_said, run.name),
         )
 
     async def _copy_remaining_output(self, follower: LogFollower) -> None:

@@ -25,7 +25,7 @@ from wharf.node.drivers.port import CannotStart, Command, CommandOrder, Health, 
 from wharf.node.drivers.supervised import add_signal_prefix
 from wharf.node.processes import list_container_processes
 from wharf.world import World
-from wharf.world.tasks import cancel_tasks
+from wharf.world.tasks import cancel_tasks, start_supervised
 
 log = logging.getLogger(__name__)
 
@@ -135,14 +135,36 @@ class DockerDriver:
         """Start the container, report its start, and begin to watch it in the background. Raises CannotStart."""
         await self._starter.start(run, order)
         self._watcher.on_begun(run.name)
-        run.watch_task = self._start_task(self._container_watcher.watch(run))
+        run.watch_task = self._start_task(self._watch(run))
 
     async def recover(self, runs: Collection[str]) -> None:
         """Begin to watch the containers of these runs, and remove containers of unknown runs, in the background."""
         for name in runs:
             run = self._runs[name] = ContainerRun(name)
-            run.watch_task = self._start_task(self._container_watcher.recover(run))
+            run.watch_task = self._start_task(self._recover(run))
         self._start_task(self._remove_unknown_containers())
+
+    async def _watch(self, run: ContainerRun) -> None:
+        """Watch a container until it has ended. After an unexpected error, begin again: its end must be noticed."""
+        while True:
+            try:
+                await self._container_watcher.watch(run)
+            except Exception:
+                log.exception("watching a container failed unexpectedly; watching it again run=%s", run.name)
+                await asyncio.sleep(RETRY_DELAY_S)
+            else:
+                return
+
+    async def _recover(self, run: ContainerRun) -> None:
+        """Find the container of a run and watch it until it has ended; begin again after an unexpected error."""
+        while True:
+            try:
+                await self._container_watcher.recover(run)
+            except Exception:
+                log.exception("watching a container failed unexpectedly; watching it again run=%s", run.name)
+                await asyncio.sleep(RETRY_DELAY_S)
+            else:
+                return
 
     def signal(self, run: str, name: str) -> None:
         """Send the signal `name` to the run in the background; an empty name is SIGTERM."""
@@ -286,16 +308,10 @@ class DockerDriver:
 
     def _start_task(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Start the coroutine as an asyncio task, which `close` cancels, and return that task."""
-        task = self._world.start_task(coroutine, name="container step")
+        task = start_supervised(self._world, coroutine, name="container step")
         self._tasks.add(task)
-        task.add_done_callback(self._on_task_done)
+        task.add_done_callback(self._tasks.discard)
         return task
-
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        """Remove a finished asyncio task, and log its exception if there is one."""
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("container step failed unexpectedly", exc_info=error)
 
 
 def find_socket(configured_path: str) -> Path:

@@ -12,6 +12,7 @@ from wharf.node.drivers.docker.errors import EngineRejected, EngineUnreachable
 from wharf.node.drivers.docker.exec_connection import ExecConnection
 from wharf.node.drivers.port import CannotStart, CommandOrder, Stream
 from wharf.world import World
+from wharf.world.tasks import start_supervised
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,12 @@ class ContainerCommand:
             "stderr": asyncio.Queue(MAX_QUEUED_CHUNKS),
         }
         self._ended: dict[Stream, bool] = {"stdout": False, "stderr": False}
-        self._reader_task = world.start_task(self._read_output(), name="output of a command in a container")
+        self._reader_task = start_supervised(
+            world,
+            self._read_output(),
+            name="output of a command in a container",
+            on_failure=self._on_reading_failed,
+        )
         self._resize_task: asyncio.Task[None] | None = None
 
     async def read(self, stream: Stream) -> bytes:
@@ -53,7 +59,7 @@ class ContainerCommand:
         self._connection.close_input()
 
     def resize(self, height: int, width: int) -> None:
-        self._resize_task = self._world.start_task(self._resize(height, width), name="terminal resize")
+        self._resize_task = start_supervised(self._world, self._resize(height, width), name="terminal resize")
 
     async def wait(self) -> int:
         """Wait until the command has ended and return its exit code.
@@ -83,8 +89,16 @@ class ContainerCommand:
         async for chunk in self._connection.read_output():
             if chunk.data:
                 await self._output[chunk.stream].put(chunk.data)
+        await self._end_output()
+
+    async def _end_output(self) -> None:
+        """Put the mark of the end into the queues of all streams."""
         # Concurrently, because a stream without a reader must not block the other.
         await asyncio.gather(*(queue.put(b"") for queue in self._output.values()))
+
+    def _on_reading_failed(self, _: Exception) -> None:
+        """End the output after an unexpected error, so that its readers do not wait for ever."""
+        self._reader_task = start_supervised(self._world, self._end_output(), name="end of a command's output")
 
     async def _resize(self, height: int, width: int) -> None:
         """Set the size of the command's terminal; a failure is only logged."""

@@ -16,6 +16,7 @@ from wharf.node.drivers.port import CannotStart, TaskOrder
 from wharf.node.files import ReadOnlyFolder
 from wharf.node.files.folder import PATH_ESCAPES_MESSAGE
 from wharf.world import World
+from wharf.world.tasks import start_supervised
 
 PULL_IDLE_TIMEOUT_S: Final = 120.0
 """Seconds without progress after which a pull is canceled."""
@@ -192,7 +193,7 @@ class TaskImages:
             """Report that the download begins, and start to report its progress."""
             self._report_message(run, f"Downloading image {normalize_image_name(config.image)}")
             progress_tasks.append(
-                self._world.start_task(self._report_progress(run, config.image), name="progress of a pull")
+                start_supervised(self._world, self._report_progress(run, config.image), name="progress of a pull")
             )
 
         try:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -48,8 +49,14 @@ class LogFollower:
         is_tty: bool,
         files: dict[str, RotatedFiles],
         progress_file: Path,
+        report: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Create a follower that stores its progress in `progress_file`; `files` are the log files by stream."""
+        """Create a follower that stores its progress in `progress_file`; `files` are the log files by stream.
+
+        `report` is called with a message for the users of the task, once, if output is missing in the logs.
+        """
+        self._report = report
+        self._has_reported = False
         self._engine = engine
         self._container = container
         self._is_tty = is_tty
@@ -77,14 +84,26 @@ class LogFollower:
                 return
             except EngineRejected as error:
                 log.warning("container output cannot be read container=%s error=%s", self._container, error)
+                self._report_problem(f"the container engine does not send the output: {error}")
                 return
             except (EngineUnreachable, OSError) as error:
+                if isinstance(error, OSError):  # The disk is full, or a task has put something else in the place.
+                    self._report_problem(
+                        f"output cannot be written to the log files: {error.strerror or error}. Free space on the disk of "
+                        "the node, or remove what blocks the names of the log files"
+                    )
                 if str(error) != last_error:  # Log each error once.
                     last_error = str(error)
                     log.warning(
                         "container output cannot be copied; retrying container=%s error=%s", self._container, error
                     )
                 await asyncio.sleep(RETRY_DELAY_S)
+
+    def _report_problem(self, message: str) -> None:
+        """Report why output is missing in the logs, once for each container."""
+        if not self._has_reported:
+            self._has_reported = True
+            self._report(message)
 
     async def catch_up(self) -> None:
         """Copy the output of an ended container that was not copied yet.

@@ -23,7 +23,7 @@ from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError, get_de
 from wharf.node.tasks.identities.tokens import API_SOCKET_FILE
 from wharf.world import World
 from wharf.world.failover import FailoverAddresses
-from wharf.world.tasks import cancel_tasks
+from wharf.world.tasks import cancel_tasks, start_supervised
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class ApiSocket:
 
     def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve a new connection in its own asyncio task."""
-        task = self._world.start_task(self._serve(reader, writer), name="API connection of a task")
+        task = start_supervised(self._world, self._serve(reader, writer), name="API connection of a task")
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
 

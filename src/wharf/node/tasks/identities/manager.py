@@ -18,6 +18,7 @@ from wharf.node.tasks.identities.api_socket import ApiSocket
 from wharf.node.tasks.identities.tokens import TaskIdentities, list_exposed_identities
 from wharf.node.tasks.preparation import TaskControl
 from wharf.world import World
+from wharf.world.tasks import start_supervised
 
 log = logging.getLogger(__name__)
 
@@ -96,8 +97,15 @@ class TaskIdentityManager:
             return
         context = build_context()
         identified_task = self._get_or_create(context)
-        identified_task.renewal = self._world.start_task(
-            self._renew(identified_task, context, task_control), name=f"identities of {task.name}"
+        identified_task.renewal = start_supervised(
+            self._world,
+            self._renew(identified_task, context, task_control),
+            name=f"identities of {task.name}",
+            on_failure=lambda error: task_control.record_event(
+                TaskEventType.HOOK_FAILED,
+                f"the task's identities are no longer renewed: unexpected error of the node: {type(error).__name__}; its "
+                "log has the details",
+            ),
         )
 
     async def _renew(self, identified_task: _IdentifiedTask, context: TaskContext, task_control: TaskControl) -> None:
@@ -122,7 +130,7 @@ class TaskIdentityManager:
             return
         if identified_task.renewal is not None:
             identified_task.renewal.cancel()
-        closing = self._world.start_task(identified_task.api.close(), name=f"end of the socket of {task}")
+        closing = start_supervised(self._world, identified_task.api.close(), name=f"end of the socket of {task}")
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 

@@ -258,7 +258,9 @@ class TaskIdentities:
         """Write the token to the file that the job requests, if any. Raises `TaskSetupError`."""
         if not identity.file:
             return
-        destination = self._context.resolve_path(identity.filepath or f"secrets/{make_file_name(identity.name)}")
+        destination = self._context.resolve_path(
+            identity.filepath or f"secrets/{make_file_name(identity.name)}", f"the file of identity {identity.name}"
+        )
         try:
             ConfinedFolder(destination.root).replace_file(
                 destination.path, self._signed[identity.name].jwt.encode(), FILE_MODE

@@ -12,7 +12,7 @@ from wharf.contract.client.errors import get_requested_delay_s
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.world import World
 from wharf.world.backoff import Backoff
-from wharf.world.tasks import cancel_tasks
+from wharf.world.tasks import cancel_tasks, start_supervised
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +67,14 @@ class ClusterQueries:
         """Begin to fetch these queries and to keep their results up to date. Known queries are skipped."""
         for key in keys:
             if key not in self._following:
-                self._following[key] = self._world.start_task(
-                    self._follow(key), name=f"{key.kind} {key.name} of a template"
+                self._following[key] = start_supervised(
+                    self._world,
+                    self._follow(key),
+                    name=f"{key.kind} {key.name} of a template",
+                    # Without a result, the task would wait for ever.
+                    on_failure=lambda error, key=key: self._store_result(  # type: ignore[misc]
+                        key, QueryResult(None, f"unexpected error of the node: {type(error).__name__}")
+                    ),
                 )
 
     async def wait_for_results(self, keys: Sequence[QueryKey]) -> None:

@@ -20,6 +20,7 @@ from wharf.node.subprocesses import ChildProgram, start_program
 from wharf.node.tasks.templates.budget import RenderBudget
 from wharf.node.tasks.templates.messages import LENGTH_BYTES, MAX_OUTPUT_BYTES, RenderOrder, RenderReply
 from wharf.world import World
+from wharf.world.tasks import start_supervised
 
 T = TypeVar("T")
 
@@ -197,7 +198,7 @@ class TemplateRenderer:
 
     def _end(self, process: "_RenderProcess") -> None:
         """Begin to end a process."""
-        ending = self._world.start_task(process.end(), name="end of a rendering process")
+        ending = start_supervised(self._world, process.end(), name="end of a rendering process")
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 

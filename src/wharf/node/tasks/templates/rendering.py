@@ -27,6 +27,11 @@ SETTLE_DELAY_S: Final = 0.2
 """Seconds to wait after a change, so that changes that happen together are rendered together."""
 
 
+MAX_FILE_MODE: Final = 0o7777
+MAX_OWNER_ID: Final = 2**32 - 2
+"""The largest number of a user or group in Linux."""
+
+
 class TemplateChange(msgspec.Struct, frozen=True):
     """The actions that a rendering requires of the task. A restart makes the other actions unnecessary."""
 
@@ -187,22 +192,38 @@ class TaskTemplates:
 
     def _write_file(self, template: Template, data: bytes) -> bool:
         """Write the file of a template. Return whether its content has changed. Raises `TaskSetupError`."""
-        destination = self._context.resolve_path(template.dest_path)
+        destination = self._context.resolve_path(template.dest_path, "the destination of a template")
         owner = None
         if template.uid is not None or template.gid is not None:
             owner = (-1 if template.uid is None else template.uid, -1 if template.gid is None else template.gid)
+        _check_owner_ids(template)
+        mode = _parse_permissions(template)
         try:
-            mode = int(template.perms or "0644", 8)
             if ConfinedFolder(destination.root).has_content(destination.path, data):
                 return False
             ConfinedFolder(destination.root, owner).replace_file(destination.path, data, mode)
-        except ValueError as error:
-            raise build_render_error(
-                f"template {template.dest_path}: perms {template.perms} is not an octal number"
-            ) from error
         except (ConfinedPathError, OSError) as error:
             raise build_render_error(f"cannot write template {template.dest_path}: {error}") from error
         return True
+
+
+def _parse_permissions(template: Template) -> int:
+    """Return the permission bits of a template's file. Raises `TaskSetupError`."""
+    with contextlib.suppress(ValueError):
+        if 0 <= (mode := int(template.perms or "0644", 8)) <= MAX_FILE_MODE:
+            return mode
+    raise build_render_error(
+        f"template {template.dest_path[:200]}: perms {template.perms[:50]} is not an octal number up to {MAX_FILE_MODE:o}"
+    )
+
+
+def _check_owner_ids(template: Template) -> None:
+    """Raise `TaskSetupError` if the user or group of a template's file is not a number of a user or group."""
+    for name, number in (("uid", template.uid), ("gid", template.gid)):
+        if number is not None and not -1 <= number <= MAX_OWNER_ID:
+            raise build_render_error(
+                f"template {template.dest_path[:200]}: {name} {number} is not a number from 0 to {MAX_OWNER_ID}"
+            )
 
 
 def build_render_error(reason: str) -> TaskSetupError:

@@ -106,7 +106,7 @@ def read_allocation_file(context: TaskContext, path: str) -> str:
 
     Raises `Refusal` if it does not exist, is secret or is outside of the allocation's folders.
     """
-    destination = context.resolve_path(path)
+    destination = context.resolve_path(path, "the path of a file in a template")
     descriptor = ReadOnlyFolder(destination.root).open_file(destination.path)
     with os.fdopen(descriptor, "rb") as file:
         return file.read(MAX_SOURCE_BYTES).decode(errors="replace")

@@ -221,9 +221,12 @@ def _parse_command(text: str) -> list[str]:
     if not text:
         return []
     try:
-        return msgspec.json.decode(text, type=list[str])
+        words = msgspec.json.decode(text, type=list[str])
     except msgspec.MsgspecError:
         raise invalid_request('command must be a list of texts as JSON, such as ["/bin/ls", "-l"]') from None
+    if any("\0" in word for word in words):
+        raise invalid_request("command contains a zero byte, which no program can receive: remove it")
+    return words
 
 
 def build_websocket_handlers(server: Server, authorize: Callable[[Request], Awaitable[Request]]) -> WebSocketHandlers:

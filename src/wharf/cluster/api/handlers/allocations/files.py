@@ -22,6 +22,7 @@ from wharf.contract.model.allocations.logs import unpack_log_tails
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
 from wharf.contract.model.secrets import make_migrate_token
+from wharf.contract.wire.allocations.file_offsets import check_file_offset
 from wharf.contract.wire.allocations.log_frames import LogFrame
 
 RETAINED_LOG_FOLDER: Final = "kept-by-servers"
@@ -63,8 +64,7 @@ class FileActions:
         """Have the node return a part of a file, from the byte `offset` on. Raises `Refusal` without a valid offset."""
         if "offset" not in request.parameters:
             raise invalid_request("missing offset: give the byte to read from as `offset`")
-        if request.get_number("offset") < 0:
-            raise invalid_request("offset cannot be negative")
+        check_file_offset(request.get_number("offset"))
         return await self.access_path(request)
 
     async def stream_file(self, request: Request) -> ActionResult:
@@ -151,11 +151,10 @@ def _make_safe(result: ActionResult) -> ActionResult:
 
 
 def _check_origin(request: Request) -> None:
-    """Raise a `Refusal` unless `origin` is empty, `start` or `end` and `offset` is not negative."""
+    """Raise a `Refusal` unless `origin` is empty, `start` or `end` and `offset` is possible in a file."""
     if request.get_text("origin") not in FILE_ORIGINS:
         raise invalid_request("invalid origin: use `start` or `end`")
-    if request.get_number("offset") < 0:
-        raise invalid_request("offset cannot be negative")
+    check_file_offset(request.get_number("offset"))
 
 
 def _check_logs_enabled(allocation: Allocation, job: Job | None, task: str) -> None:
