@@ -70,6 +70,12 @@ class Wire(asyncio.Transport):
     def abort(self) -> None:
         self.is_aborted = True
 
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self._protocol
+
     def write(self, data: bytes) -> None:  # type: ignore[override]  # only bytes are written
         self.sent += data
 

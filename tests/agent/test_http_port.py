@@ -59,9 +59,9 @@ class Port:
 
 
 @asynccontextmanager
-async def serve_until_exit() -> AsyncIterator[Port]:
+async def serve_until_exit(port: Port | None = None) -> AsyncIterator[Port]:
     """Serve a port, request its stop at the end of the block, and wait until it has stopped."""
-    port = Port()
+    port = port or Port()
     await port.http.open()
     serving = port.world.start_task(port.http.serve(port.closing), name="serving")
     try:

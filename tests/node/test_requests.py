@@ -319,6 +319,12 @@ def test_a_command_has_input_and_output_streams(node: NodeProcess, alloc: str) -
     assert CommandResult(5, b"heard\n", b"wrong\n") == ended
 
 
+def test_a_command_can_print_long_input_while_it_reads_it(node: NodeProcess, alloc: str) -> None:
+    data = bytes(range(256)) * 48_000
+
+    assert run_command(node, alloc, "cat", stdin=data).stdout == data
+
+
 def test_death_by_a_signal_is_reported_as_128_plus_its_number(node: NodeProcess, alloc: str) -> None:
     assert 137 == run_command(node, alloc, "/bin/sh", "-c", "kill -9 $$").exit_code
 

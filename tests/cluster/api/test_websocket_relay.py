@@ -146,6 +146,19 @@ async def test_the_close_code_of_the_remote_side_is_relayed() -> None:
 
 
 @on_a_real_loop
+async def test_a_websocket_to_a_region_is_closed_when_its_server_answers_no_probe() -> None:
+    async with west() as (_, address):
+        caller = WebSocketCaller(build_relay(address), EXEC, "region=west")
+        await caller.expect("websocket.accept")
+        await caller.expect("websocket.send")
+
+        end = await caller.expect("websocket.close")
+
+        assert (end["code"], end["reason"]) == (1011, f"{address} does not reply, not even to a probe")
+        await caller.wait_closed()
+
+
+@on_a_real_loop
 async def test_a_disconnect_of_the_caller_closes_the_remote_side() -> None:
     async with west() as (server, address):
         caller = WebSocketCaller(build_relay(address), EXEC, "region=west")

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import pytest
 
@@ -11,7 +11,7 @@ from wharf.cluster.server.node_channels.connections import NodeConnection
 from wharf.cluster.server.node_channels.port import NodeCall, NodeReply
 from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason, not_found
 from wharf.contract.wire.nodes import channel
-from wharf.node.channel.endpoint import ChannelEndpoint, ChannelReply
+from wharf.node.channel.endpoint import MAX_QUEUED_INPUTS, ChannelEndpoint, ChannelReply
 from wharf.world import SimulatedWorld
 
 
@@ -41,6 +41,10 @@ class Node:
                 return ChannelReply("text/plain", chunks=self._echo_inputs(inputs))
             case "deaf":
                 return ChannelReply("text/plain", chunks=self._echo_sizes_later(inputs))
+            case "exec":
+                return ChannelReply("text/plain", chunks=self._stream(int(request.parameters["parts"])))
+            case "stubborn":
+                return ChannelReply("text/plain", chunks=self._swallow_cancellation())
             case "forbidden":
                 raise Refusal(RefusalCode.FORBIDDEN, "no", RefusalReason.SECRET_FILE)
             case "broken":
@@ -57,6 +61,17 @@ class Node:
                     await pass_time(0.001)
             if parts == 1:
                 raise not_found("no more")
+        finally:
+            self.open_streams -= 1
+
+    async def _swallow_cancellation(self) -> AsyncGenerator[bytes, None]:
+        """Yield one part, and ignore the first cancellation after it, as libraries may do."""
+        self.open_streams += 1
+        try:
+            yield b"begun"
+            with suppress(asyncio.CancelledError):
+                await self.reply_event.wait()
+            await self.reply_event.wait()
         finally:
             self.open_streams -= 1
 
@@ -253,7 +268,72 @@ async def test_a_sender_waits_for_credit() -> None:
     await asyncio.gather(sending, return_exceptions=True)
     await wire.end.close()
 
-    assert channel.WINDOW_BYTES == first_bytes
+    assert channel.EXEC_WINDOW_BYTES == first_bytes
+
+
+@pytest.mark.parametrize("message", [b"", b"{}"])
+def test_a_sender_of_short_messages_waits_for_the_node(message: bytes) -> None:
+    @in_virtual_time
+    async def scenario() -> None:
+        wire = Wire()
+        stream = await wire.link.open_stream(NodeCall("deaf"))
+        sent_count = 0
+
+        async def send_without_end() -> None:
+            nonlocal sent_count
+            while True:
+                await stream.send(message)
+                sent_count += 1
+
+        sending = asyncio.get_running_loop().create_task(send_without_end())
+        await pass_time(10)
+        first_count = sent_count
+        wire.node.reply_event.set()
+        await until(lambda: sent_count > 3 * first_count, what="more input is sent")
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        await wire.end.close()
+
+        assert first_count == channel.MAX_INPUTS_IN_FLIGHT
+
+    scenario()
+
+
+@in_virtual_time
+async def test_a_server_that_ignores_the_limits_of_input_is_refused() -> None:
+    wire = Wire()
+    stream = await wire.link.open_stream(NodeCall("deaf"))
+    assert b"begun" == await anext(stream.parts)
+    for _ in range(MAX_QUEUED_INPUTS + 1):
+        wire.end.receive_message(channel.encode_message(channel.ChannelInput(1, b"")))
+
+    with pytest.raises(Refusal, match="the server sent more input than the node has permitted"):
+        await anext(stream.parts)
+
+
+@in_virtual_time
+async def test_unread_output_of_a_command_is_limited() -> None:
+    wire = Wire()
+    stream = await wire.link.open_stream(NodeCall("exec", parameters={"parts": 100_000}))
+    await anext(stream.parts)
+    await pass_time(60)
+
+    assert wire.node.sent * 1_000 < 1.1 * channel.EXEC_WINDOW_BYTES
+    await stream.parts.aclose()
+    await until(lambda: wire.node.open_streams == 0, what="the end of the stream")
+
+
+@in_virtual_time
+async def test_a_request_that_swallows_a_cancellation_is_cancelled_again() -> None:
+    wire = Wire()
+    reply = await wire.call("stubborn")
+    assert isinstance(reply.parts, AsyncGenerator)
+    async with aclosing(reply.parts):
+        await anext(reply.parts)
+        await pass_time(1)
+        assert 1 == wire.node.open_streams
+
+    await until(lambda: wire.node.open_streams == 0, what="the end of the stream")
 
 
 @in_virtual_time

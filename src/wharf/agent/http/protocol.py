@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from wharf.agent.http.websockets import LimitedWebSocket, UpgradeRefused, parse_upgrade
 from wharf.cluster.api.connection import CONNECTION_EXTENSION, Headers
 from wharf.world import World
 from wharf.world.addresses import is_loopback
@@ -94,9 +95,17 @@ class DirectReply:
         return True
 
 
+BODY_HEADERS: Final = (b"content-length", b"transfer-encoding")
+
+
 def _has_body(headers: Sequence[tuple[bytes, bytes]]) -> bool:
-    """Return whether the headers announce a request body."""
-    return any(name in (b"content-length", b"transfer-encoding") for name, _ in headers)
+    """Return whether the headers announce a request body, which may be empty."""
+    return any(name in BODY_HEADERS for name, _ in headers)
+
+
+def _announces_body(headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    """Return whether the headers announce a request body that is not empty."""
+    return any(value != b"0" for name, value in headers if name in BODY_HEADERS)
 
 
 MAX_HEAD_BYTES: Final = 1024 * 1024
@@ -132,6 +141,9 @@ LONG_TARGET_STATUS_LINE: Final = b"414 URI Too Long"
 LONG_TARGET_BODY: Final = b"the request line is longer than %d bytes" % MAX_REQUEST_TARGET_BYTES
 BAD_REQUEST_STATUS_LINE: Final = b"400 Bad Request"
 BAD_HOST_BODY: Final = b"a request over HTTP/1.1 needs exactly one Host header"
+UPGRADE_BODY_BODY: Final = (
+    b"a request for a websocket must have no body: send neither Content-Length nor Transfer-Encoding"
+)
 
 
 class ConnectionLimiter:
@@ -280,12 +292,34 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
                 self._stalled_timer = None
 
         def handle_websocket_upgrade(self) -> None:
-            """Let the websocket protocol take over the connection, which no longer counts for its client."""
-            # The websocket protocol takes over the connection and does not report its end, so it no longer counts.
-            if self._address is not None:
-                connections.release(self._address)
+            """Let the websocket protocol take over the connection, or reply to a request that is no valid handshake.
+
+            The connection counts for its client until it ends, unless the client turns out to be a registered node.
+            """
+            if self.cycle is not None and not self.cycle.response_complete:
+                self.transport.abort()  # The websocket would come before the replies to the earlier requests.
+                return
+            address = self._address or ""
+            websocket = LimitedWebSocket(
+                config=self.config,
+                server_state=self.server_state,
+                app_state=self.app_state,
+                on_end=lambda: connections.release(address),
+            )
+            try:
+                request = parse_upgrade(websocket.conn, self._build_head())
+            except UpgradeRefused as refusal:
+                self._reply_and_close(refusal.status, refusal.text.encode(), refusal.headers)
+                return
             self._cancel_timers()
-            super().handle_websocket_upgrade()
+            self.connections.discard(self)
+            websocket.begin(self.transport, request)
+
+        def _build_head(self) -> bytes:
+            """Return the head of the current request, as the websocket library parses it."""
+            method, version = self.scope["method"].encode(), self.scope["http_version"].encode()
+            lines = [b"%b %b HTTP/%b" % (method, self.url, version), *(b"%b: %b" % pair for pair in self.headers)]
+            return b"\r\n".join([*lines, b"", b""])
 
         def on_message_begin(self) -> None:
             if len(self.pipeline) >= MAX_PIPELINED:
@@ -306,6 +340,8 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
             self._head_bytes = 0
             if self._host_count != 1 and (self._host_count or self.parser.get_http_version() == "1.1"):
                 self._reject(BAD_REQUEST_STATUS_LINE, BAD_HOST_BODY)  # RFC 9112, 3.2
+            if self.parser.should_upgrade() and self._should_upgrade() and _announces_body(self.headers):
+                self._reject(BAD_REQUEST_STATUS_LINE, UPGRADE_BODY_BODY)  # No timeout covers the wait for its body.
             super().on_headers_complete()
 
         def on_header(self, name: bytes, value: bytes) -> None:
@@ -326,14 +362,14 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
             elif not self.transport.is_closing():
                 super().send_400_response(msg)
 
-        def _reply_and_close(self, status: bytes, body: bytes = b"") -> None:
+        def _reply_and_close(self, status: bytes, body: bytes = b"", headers: Headers = ()) -> None:
             """Send a reply with this status line and close the connection. Without a body, it repeats the status.
 
             What the client sends meanwhile is discarded, so that it can read the reply.
             """
             if self.transport.is_closing() or self._discard_timer is not None:
                 return
-            self.transport.write(_build_reply(status, body or status))
+            self.transport.write(_build_reply(status, body or status, headers))
             if self.transport.can_write_eof():
                 self.transport.write_eof()
                 self._discard_timer = self.loop.call_later(DISCARD_S, self.transport.close)
@@ -343,9 +379,9 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
     return LimitedProtocol
 
 
-def _build_reply(status: bytes, body: bytes) -> bytes:
-    """Return a complete plain-text reply that closes the connection."""
+def _build_reply(status: bytes, body: bytes, headers: Headers = ()) -> bytes:
+    """Return a complete plain-text reply that closes the connection. `headers`: further headers."""
     head = (
-        b"HTTP/1.1 %b\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
+        b"HTTP/1.1 %b\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: %d\r\n%b\r\n%b"
     )
-    return head % (status, len(body), body)
+    return head % (status, len(body), b"".join([b"%b: %b\r\n" % pair for pair in headers]), body)

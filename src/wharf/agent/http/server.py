@@ -24,8 +24,9 @@ from wharf.contract.model.times import SECOND
 from wharf.world import World
 from wharf.world.tasks import wait_for_event
 
-MAX_WEBSOCKET_MESSAGE_BYTES: Final = 1024 * 1024
-"""The longest message of a websocket; limits the memory of callers without a token. Nodes and our clients send 64 KiB at a time."""
+MAX_WEBSOCKET_MESSAGE_BYTES: Final = 256 * 1024
+"""The longest message of a websocket. Limits the memory of callers without a token, and of commands that do not read their input:
+servers and nodes hold up to six such messages of a session. Nodes send 64 KiB at a time, and clients 2 KiB."""
 DATE_HEADER_INTERVAL_S: Final = 1.0
 """How often the value of the Date header is updated."""
 WEBSOCKET_CLOSE_TIMEOUT_S: Final = 1.0
@@ -37,8 +38,15 @@ ACCEPTS_PER_ITERATION: Final = 16
 """Connections that are accepted in each iteration of the event loop. libuv accepts only one for each listening descriptor, and
 then runs everything else that is due. After an outage, thousands of nodes would be accepted one by one, each with its
 request, and a connection of a user would wait behind them for seconds. Accepting takes 0.1 ms, a request up to 1 ms."""
-CLIENT_ERROR_MESSAGES: Final = frozenset(("Invalid HTTP request received.", "Unsupported upgrade request."))
-"""Log messages of uvicorn about invalid requests. They are not logged here."""
+CLIENT_ERROR_MESSAGES: Final = frozenset(
+    (
+        "Invalid HTTP request received.",
+        "Unsupported upgrade request.",
+        "ASGI callable returned without completing response.",
+    )
+)
+"""Log messages of uvicorn about invalid requests, and about streams that are cut off because their caller does not read or has
+lost access. They are not logged here."""
 
 log = logging.getLogger(__name__)
 

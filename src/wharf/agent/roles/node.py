@@ -22,7 +22,7 @@ from wharf.config.settings import AgentSettings
 from wharf.contract.client import NO_RETRIES, AsyncClient
 from wharf.contract.client.http_transport import HttpTransport
 from wharf.contract.client.relay.dialers import Dialer, ServerDialer
-from wharf.contract.client.relay.websockets import SocketRelay, WebSocketRelay
+from wharf.contract.client.relay.websockets import CHANNEL_PING_TIMEOUT_S, SocketRelay, WebSocketRelay
 from wharf.node.agent.node_agent import NodeAgent
 from wharf.node.fake_fleet import FakeFleet
 from wharf.node.fake_node import FakeMachine
@@ -53,7 +53,10 @@ async def run(context: ProcessContext) -> None:
         address if "://" in address else f"{scheme}://{address}"
         for address in settings.client.servers or (context.order.address,)
     ]
-    sockets = [WebSocketRelay(address, tls=tls if address.startswith("https") else None) for address in addresses]
+    sockets = [
+        WebSocketRelay(address, tls=tls if address.startswith("https") else None, ping_timeout_s=CHANNEL_PING_TIMEOUT_S)
+        for address in addresses
+    ]
     dialers = [ServerDialer(address, tls=tls) for address in addresses]
 
     # With access control, a new node registers with this token. Later it uses its own secret.

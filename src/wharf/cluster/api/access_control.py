@@ -153,6 +153,24 @@ class RequestAuthorizer:
         self.check(request)
         return request
 
+    async def check_again(self, request: Request) -> None:
+        """Raise a `Refusal` if the caller of an earlier request may no longer do what the request did.
+
+        Checks the rights that the caller has now for the endpoint and for each permission that the handler required.
+        Nothing is read from the log: this server receives changes of tokens and policies as they are written.
+        """
+        current = await self._authenticate(request)
+        self.check(current)
+        for use in request.used_permissions:
+            require_rights(
+                current.caller,
+                use.permission,
+                manner=request.endpoint.denial_detail,
+                namespace=use.namespace,
+                path=use.path,
+                label=use.label,
+            )
+
     async def _authenticate(self, request: Request) -> Request:
         """Return the request with the caller that its token names, read from the replica as it is now."""
         while True:

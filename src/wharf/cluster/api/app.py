@@ -21,6 +21,7 @@ from wharf.cluster.api.admission import PACED_ENDPOINTS, AdmissionController, Qu
 from wharf.cluster.api.asgi import Receive, Scope, Send
 from wharf.cluster.api.audit import AuditPort, AuditRecord
 from wharf.cluster.api.connection import HttpConnection, take_connection
+from wharf.cluster.api.continued_access import AccessWatcher
 from wharf.cluster.api.held_memory import HeldMemory
 from wharf.cluster.api.off_loop import OffLoopExecutor
 from wharf.cluster.api.pacing import REQUESTS_PER_ITERATION
@@ -46,6 +47,7 @@ from wharf.cluster.api.requests.body import (
 from wharf.cluster.api.requests.parameters import BAD_ESCAPE_PATTERN, parse_endpoint_parameters, parse_query_strict
 from wharf.cluster.api.requests.request import Request, create_request
 from wharf.cluster.api.requests.targets import RequestTarget, RequestTargetCache
+from wharf.cluster.api.results import StreamedBody
 from wharf.cluster.api.routing.router import Router
 from wharf.cluster.api.routing.unrouted import build_redirect, build_unrouted_reply, clean_path
 from wharf.cluster.api.websockets.dispatcher import WebSocketDispatcher
@@ -118,7 +120,10 @@ class Api:
             extra_headers=extra_headers or {},
             is_nomad_compatible=is_nomad_compatible,
         )
-        self._websockets = WebSocketDispatcher(self, server, self._router, self._replies, self._authorizer)
+        self._access = AccessWatcher(server, self._authorizer)
+        self._websockets = WebSocketDispatcher(
+            self, server, self._router, self._replies, self._authorizer, self._access
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection event of the ASGI server."""
@@ -257,7 +262,7 @@ class Api:
                     request = await self._authorizer.add_caller(request)
                     # A separate step, so that the audit record of a refused request names its caller.
                     self._authorizer.check(request)
-                    reply = await self.actions.execute(scope, request)
+                    reply = self._watch_access(await self.actions.execute(scope, request), request)
             finally:
                 if gate is not None:
                     gate.leave()
@@ -285,6 +290,14 @@ class Api:
         self._server.meter.record_request(series, began_s=began_s)
         self._record_audit(scope, request, reply, error)
         return reply
+
+    def _watch_access(self, reply: HttpReply, request: Request) -> HttpReply:
+        """Return the reply; if it is a stream, with the check that cuts it off when its caller loses access."""
+        body = reply.body
+        if not isinstance(body, StreamedBody) or body.is_access_checked:
+            return reply
+        watched = msgspec.structs.replace(body, wait_until_access_lost=lambda: self._access.wait_until_lost(request))
+        return msgspec.structs.replace(reply, body=watched)
 
     async def _read_parameters_and_body(
         self,

@@ -1,6 +1,6 @@
-"""An optional ASGI extension of the HTTP server that makes short replies and long waits cheaper, and disconnect detection.
+"""Optional ASGI extensions of the HTTP server that make short replies and long waits cheaper, and disconnect detection.
 
-Without the extension the API works the same: it sends replies as ASGI messages and detects disconnects by receiving.
+Without the extensions the API works the same: it sends replies as ASGI messages and detects disconnects by receiving.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from wharf.cluster.api.requests.body import wait_for_disconnect
 from wharf.world import World
 
 CONNECTION_EXTENSION: Final = "wharf.connection"
+WEBSOCKET_EXTENSION: Final = "wharf.websocket"
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -31,6 +32,17 @@ class HttpConnection(Protocol):
 
         If not, a disconnect is detected only by receiving ASGI messages.
         """
+        ...
+
+
+class WebSocketConnection(Protocol):
+    """The connection of a websocket, as an optional extension of the ASGI server."""
+
+    disconnected_event: asyncio.Event
+    """Set when the connection has ended, also while messages of the client wait to be received."""
+
+    def stop_counting(self) -> None:
+        """Stop counting the connection for its client address, because its client is a registered node."""
         ...
 
 

@@ -88,6 +88,10 @@ class StreamedBody(msgspec.Struct, frozen=True):
     """Closes the connection of a caller that takes longer to read one part, in seconds; `None` means no limit."""
     is_cut_at_shutdown: bool = False
     """Whether a server that stops cuts the reply off. Otherwise it ends the reply, so that the caller takes it as whole."""
+    is_access_checked: bool = False
+    """Whether `parts` ends itself when the caller loses access. Otherwise the reply is cut off then."""
+    wait_until_access_lost: Callable[[], Awaitable[object]] | None = None
+    """Waits until the caller has lost access. Set for every stream by the application."""
 
 
 class ActionResult(msgspec.Struct, frozen=True):

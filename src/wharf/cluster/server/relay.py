@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from wharf.contract.client.liveness import PROBE_PATH, end_if_silent
-from wharf.contract.client.relay.port import Relay, RelayReply, RelayRequest
+from wharf.contract.client.liveness import PROBE_PATH, LivenessProbe, end_if_silent
+from wharf.contract.client.relay.port import RawHeaders, Relay, RelayReply, RelayRequest
 from wharf.contract.client.relay.websockets import SocketRelay, WebSocket
 from wharf.contract.client.transport import Unreachable
 from wharf.contract.model.refusal import Refusal, RefusalCode, not_found
@@ -84,6 +84,8 @@ class RequestRelay:
         }
         """By region, which of its servers failed."""
         self._relays: dict[str, Relay] = {}
+        self._socket_probes: dict[tuple[str, bytes], LivenessProbe] = {}
+        """By address and hop header, the probes of servers with open websockets."""
 
     @property
     def region_names(self) -> Iterable[str]:
@@ -152,19 +154,23 @@ class RequestRelay:
     ) -> AsyncIterator[WebSocket]:
         """Open a websocket to the first server of the region that answers; it is closed at the end of the context.
 
-        Raises `Refusal` (NOT_FOUND for an unknown region, UNAVAILABLE if no server answers) and `HandshakeRefused`.
+        Raises `Refusal` (NOT_FOUND for an unknown region, UNAVAILABLE if no server answers), `HandshakeRefused`, and
+        `Unreachable` if the server answers no probe while the websocket is open.
         """
         if region not in self._regions:
             raise build_no_region_path()
         outgoing = add_hop(outgoing, REGION_HOP, loop_error=build_no_region_path())
         async with AsyncExitStack() as exit_stack:
 
-            async def open_socket(address: str) -> WebSocket:
+            async def open_socket(address: str) -> tuple[str, WebSocket]:
                 # A slow handshake must not be repeated, because it may start a command; only a frozen server is left.
                 async with self._end_if_silent(address, outgoing):
-                    return await exit_stack.enter_async_context(self._open_socket(address, outgoing, subprotocols))
+                    opening = self._open_socket(address, outgoing, subprotocols)
+                    return address, await exit_stack.enter_async_context(opening)
 
-            yield await self._try_addresses(region, open_socket)
+            address, socket = await self._try_addresses(region, open_socket)
+            async with self._drop_if_silent(address, outgoing, socket):
+                yield socket
 
     @asynccontextmanager
     async def open_socket_to_member(
@@ -172,7 +178,8 @@ class RequestRelay:
     ) -> AsyncIterator[WebSocket]:
         """Open a websocket to a server of this region or to another process of this server.
 
-        It is closed at the end of the context. Raises `Refusal` and `HandshakeRefused`.
+        It is closed at the end of the context. Raises `Refusal`, `HandshakeRefused`, and `Unreachable` if the server answers
+        no probe while the websocket is open.
         """
         outgoing = add_hop(outgoing, hop, loop_error=_build_loop_refusal())
         async with AsyncExitStack() as exit_stack:
@@ -181,7 +188,27 @@ class RequestRelay:
                     socket = await exit_stack.enter_async_context(self._open_socket(address, outgoing, subprotocols))
             except Unreachable as error:
                 raise Refusal(RefusalCode.UNAVAILABLE, str(error)) from error
-            yield socket
+            async with self._drop_if_silent(address, outgoing, socket):
+                yield socket
+
+    @asynccontextmanager
+    async def _drop_if_silent(self, address: str, outgoing: RelayRequest, socket: WebSocket) -> AsyncIterator[None]:
+        """Drop the open websocket and raise `Unreachable` when its server does not answer a probe.
+
+        The silence of the websocket proves nothing: its server does not read it while a program does not read its input.
+        """
+        hops = [(name, value) for name, value in outgoing.headers if name == HOPS_HEADER]
+        key = address, b",".join(value for _, value in hops)
+        probe = self._socket_probes.get(key)
+        if probe is None:
+            probe = LivenessProbe(self._world, lambda: self._send_probe(address, hops), address)
+            self._socket_probes[key] = probe
+        try:
+            async with probe.end_if_silent():
+                yield
+        except Unreachable:
+            socket.abort()
+            raise
 
     def _open_socket(
         self, address: str, outgoing: RelayRequest, subprotocols: Sequence[str]
@@ -214,11 +241,12 @@ class RequestRelay:
         """
         hops = [(name, value) for name, value in outgoing.headers if name == HOPS_HEADER]
 
-        async def send_probe() -> None:
-            async with self._relay_to(address).open(RelayRequest("GET", PROBE_PATH.encode(), hops)):
-                pass  # Any reply shows that the server is alive.
+        return end_if_silent(self._world, lambda: self._send_probe(address, hops), address)
 
-        return end_if_silent(self._world, send_probe, address)
+    async def _send_probe(self, address: str, hops: RawHeaders) -> None:
+        """Send a probe. Raises `Unreachable` without a reply; any reply shows that the server is alive."""
+        async with self._relay_to(address).open(RelayRequest("GET", PROBE_PATH.encode(), hops)):
+            pass
 
     def _relay_to(self, address: str) -> Relay:
         """Return the relay to the address, whose connections stay open. Raises `Unreachable` for an invalid address."""

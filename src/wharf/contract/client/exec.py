@@ -246,10 +246,18 @@ async def run_command(
     output: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
     opening = open_command(settings or read_settings(), alloc_id, task, command, relays=relays)
     async with opening as running:
-        await running.write(stdin)
-        await running.close_input()
-        async for stream, data in running.read_output():
-            output[stream].append(data)
+
+        async def write_input() -> None:
+            await running.write(stdin)
+            await running.close_input()
+
+        # Output is read meanwhile: a command may read no more input until its output is read.
+        writing = RealWorld().start_task(write_input(), name="input of a command")
+        try:
+            async for stream, data in running.read_output():
+                output[stream].append(data)
+        finally:
+            await cancel_tasks(writing)
     assert running.exit_code is not None, "read_output sets it at its end"
     return CommandResult(running.exit_code, b"".join(output["stdout"]), b"".join(output["stderr"]))
 

@@ -20,6 +20,13 @@ from wharf.world.tasks import cancel_tasks, start_supervised
 log = logging.getLogger(__name__)
 
 JSON_CONTENT_TYPE: Final = "application/json"
+EXEC_VERB: Final = "exec"
+"""The verb of the requests that have input."""
+MAX_QUEUED_INPUT_BYTES: Final = 4 << 20
+MAX_QUEUED_INPUTS: Final = 65_536
+"""Limits of the input of a request that waits to be processed. Servers of this version stop long before, see
+`channel.EXEC_WINDOW_BYTES`. A request for which a server sends more is refused, which protects the memory of the node."""
+TOO_MUCH_INPUT_TEXT: Final = "the server sent more input than the node has permitted"
 
 
 class ChannelReply(msgspec.Struct, frozen=True):
@@ -69,11 +76,23 @@ class RequestDispatcher:
 class _RequestInProgress:
     """The queued input of a request and the number of reply bytes that its caller can still accept (credit)."""
 
-    def __init__(self, acknowledge: Callable[[int], Awaitable[None]]) -> None:
+    def __init__(self, acknowledge: Callable[[int], Awaitable[None]], *, window_bytes: int) -> None:
+        """`window_bytes` is how many bytes of the reply may be sent without credit."""
         self._acknowledge = acknowledge
-        self.inputs: asyncio.Queue[bytes] = asyncio.Queue()
-        self.credit_bytes = channel.WINDOW_BYTES
+        self._inputs: asyncio.Queue[bytes] = asyncio.Queue()
+        self._queued_bytes = 0
+        self.credit_bytes = window_bytes
         self.credit_granted = asyncio.Event()
+        self.has_too_much_input = False
+
+    def add_input(self, data: bytes) -> bool:
+        """Queue input that the caller has sent. Return false if the server has sent too much."""
+        self._queued_bytes += len(data)
+        if self._queued_bytes > MAX_QUEUED_INPUT_BYTES or self._inputs.qsize() >= MAX_QUEUED_INPUTS:
+            self.has_too_much_input = True
+            return False
+        self._inputs.put_nowait(data)
+        return True
 
     async def iter_inputs(self) -> AsyncIterator[bytes]:
         """Yield the data that the caller sends.
@@ -81,10 +100,13 @@ class _RequestInProgress:
         Each input is acknowledged when the next one is requested. Until then the caller may send only a limited amount.
         """
         while True:
-            data = await self.inputs.get()
+            data = await self._inputs.get()
+            size = len(data)
             yield data
+            del data  # The consumer may wait for long with the next one.
             # The consumer asks for the next input, so it has used this one.
-            await self._acknowledge(len(data))
+            self._queued_bytes -= size
+            await self._acknowledge(size)
 
     async def use_credit(self, byte_count: int) -> None:
         """Wait until the receiver can accept more bytes, then subtract `byte_count` from that number.
@@ -109,6 +131,8 @@ class ChannelEndpoint:
         self._request_handler = request_handler
         self._send = send
         self._open: dict[int, tuple[_RequestInProgress, asyncio.Task[None]]] = {}
+        self._endings: set[asyncio.Task[None]] = set()
+        """Tasks that cancel requests until they have ended."""
 
     def receive_message(self, data: bytes) -> None:
         """Handle one message from the server: start a request, or pass input, credit or a cancellation to one.
@@ -118,7 +142,10 @@ class ChannelEndpoint:
         message = channel.decode_message_to_node(data)
         if isinstance(message, channel.ChannelRequest):
             number = message.id
-            progress = _RequestInProgress(lambda count: self._send_message(channel.InputCredit(number, count)))
+            progress = _RequestInProgress(
+                lambda count: self._send_message(channel.InputCredit(number, count)),
+                window_bytes=channel.EXEC_WINDOW_BYTES if message.verb == EXEC_VERB else channel.WINDOW_BYTES,
+            )
             task = start_supervised(
                 self._world, self._run_request(message, progress), name=f"node request {message.verb}"
             )
@@ -130,16 +157,24 @@ class ChannelEndpoint:
         progress, task = open_request
         match message:
             case channel.ChannelInput(_, data):
-                progress.inputs.put_nowait(data)
+                if not progress.add_input(data):
+                    self._cancel(message.id, task)
             case channel.OutputCredit(_, count):
                 progress.credit_bytes += count
                 progress.credit_granted.set()
             case channel.CancelRequest():
-                task.cancel()
+                self._cancel(message.id, task)
+
+    def _cancel(self, number: int, task: asyncio.Task[None]) -> None:
+        """Cancel a request, again at intervals until it has ended: a library may swallow a cancellation."""
+        ending = start_supervised(self._world, cancel_tasks(task), name=f"end of node request {number}")
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
 
     async def close(self) -> None:
         """Cancel all requests and wait until they have ended; called after the connection is closed."""
         await cancel_tasks(*(task for _, task in self._open.values()))
+        await asyncio.gather(*self._endings)
 
     async def _run_request(self, request: channel.ChannelRequest, progress: _RequestInProgress) -> None:
         """Run one request and send its reply, whole or in parts; an error is sent as a refusal.
@@ -165,6 +200,10 @@ class ChannelEndpoint:
             await self._send_message(channel.StreamEnd(number))
         except Refusal as refusal:
             await self._send_message(channel.ChannelRefusal(number, refusal.code, refusal.text, refusal.reason))
+        except asyncio.CancelledError:
+            if not progress.has_too_much_input:
+                raise
+            await self._send_message(channel.ChannelRefusal(number, RefusalCode.INVALID, TOO_MUCH_INPUT_TEXT))
         except ConnectionError:
             return  # The reader of the connection sees the error too, and reconnects.
         except Exception:  # The caller must receive a reply, whatever fails.
@@ -176,12 +215,18 @@ class ChannelEndpoint:
             )
         finally:
             self._open.pop(number, None)
-            if release is not None:
-                await release()
+            if release is not None:  # To its end, also if the request is cancelled again meanwhile.
+                await asyncio.shield(
+                    start_supervised(self._world, _call(release), name=f"release of node request {number}")
+                )
 
     async def _send_message(self, message: channel.MessageToServer) -> None:
         """Encode a message and send it to the server."""
         await self._send(channel.encode_message(message))
+
+
+async def _call(release: Callable[[], Awaitable[None]]) -> None:
+    await release()
 
 
 async def _yield_body(body: bytes) -> AsyncGenerator[bytes, None]:

@@ -7,7 +7,9 @@ that it started.
 import asyncio
 import base64
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -30,6 +32,15 @@ OUTPUT_GRACE_S: Final = 0.25
 """How long to wait for more output of other processes after the command itself has ended."""
 MAX_QUEUED_MESSAGES: Final = 16
 """Limit of output messages in memory; beyond it the command has to wait."""
+MAX_COMMANDS: Final = 256
+"""Commands that callers run on this node at a time. Each is a process with pipes, and takes up to 3 MB of the agent while it
+does not read its input or its output is not read."""
+MAX_COMMANDS_PER_TASK: Final = 64
+"""The same for one task, so that one task cannot use up the commands of the node."""
+MAX_PENDING_INPUT_BYTES: Final = 64 << 10
+"""Input in memory that the command has not read. Beyond it no further messages are processed, so the caller is not read."""
+WRITE_BYTES: Final = 16 << 10
+"""Input that is written to the command at a time. The pipe to the command holds up to 64 KiB more."""
 OUTPUT_STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
 HEARTBEAT_MESSAGE: Final = b"{}"
 
@@ -42,6 +53,8 @@ class ExecHandlers:
         self._manager = manager
         self._is_allowed = is_allowed
         self._name_prefix = name_prefix
+        self._running: Counter[str] = Counter()
+        """The number of commands by run name of their task."""
 
     def handlers(self) -> dict[str, VerbHandler]:
         """Return the handler of requests to run a command, by verb of the node channel."""
@@ -50,7 +63,8 @@ class ExecHandlers:
     async def _exec(self, request: channel.ChannelRequest, inputs: AsyncIterator[bytes]) -> ChannelReply:
         """Start a command in a running task. Return a reply that streams its output as messages.
 
-        Raises `Refusal` if commands are disabled, the task is not running, or the command cannot be started.
+        Raises `Refusal` if commands are disabled, the task is not running, too many commands run, or the command cannot be
+        started.
         """
         if not self._is_allowed:
             text = "permission denied: remote commands are disabled on this node"
@@ -79,12 +93,83 @@ class ExecHandlers:
             folder=str(folders.task),
             is_tty=is_tty,
         )
+        self._count_command(order.run)
         try:
             command = await driver.run_beside(order)
         except CannotStart as error:
+            self._uncount_command(order.run)
             raise Refusal(RefusalCode.UNAVAILABLE, str(error)) from error
+        except BaseException:
+            self._uncount_command(order.run)
+            raise
         session = ExecSession(self._world, command, inputs, is_tty=order.is_tty)
-        return ChannelReply(JSON_CONTENT_TYPE, chunks=session.stream_messages(), release=command.end)
+
+        async def end_command() -> None:
+            try:
+                await command.end()
+            finally:
+                self._uncount_command(order.run)
+
+        return ChannelReply(JSON_CONTENT_TYPE, chunks=session.stream_messages(), release=end_command)
+
+    def _count_command(self, run: str) -> None:
+        """Count a command beside a task. Raises `Refusal` if the task or the node has too many."""
+        for count, limit, place in (
+            (self._running[run], MAX_COMMANDS_PER_TASK, "this task"),
+            (self._running.total(), MAX_COMMANDS, "this node"),
+        ):
+            if count >= limit:
+                text = f"{limit} commands run in {place} already: end some, or retry later"
+                raise Refusal(RefusalCode.UNAVAILABLE, text, RefusalReason.OVERLOADED)
+        self._running[run] += 1
+
+    def _uncount_command(self, run: str) -> None:
+        """Stop counting a command that has ended."""
+        self._running[run] -= 1
+        if not self._running[run]:
+            del self._running[run]
+
+
+class PendingInput:
+    """The input that the command has not read, in order, with the end of the input. One task adds and one writes.
+
+    It holds up to `MAX_PENDING_INPUT_BYTES` and one more message.
+    """
+
+    def __init__(self, command: Command) -> None:
+        self._command = command
+        self._parts: deque[bytes | None] = deque()
+        """Data to write; `None` is the end of the input."""
+        self._byte_count = 0
+        self._is_changed = asyncio.Event()
+
+    async def add(self, part: bytes | None) -> None:
+        """Add data, or the end of the input, once less than `MAX_PENDING_INPUT_BYTES` are pending."""
+        while self._byte_count >= MAX_PENDING_INPUT_BYTES:
+            await self._wait()
+        self._parts.append(part)
+        self._byte_count += len(part or b"")
+        self._is_changed.set()
+
+    async def write_all(self) -> None:
+        """Write what is added to the command, as fast as it reads. Runs until canceled."""
+        while True:
+            while not self._parts:
+                await self._wait()
+            part = self._parts.popleft()
+            if part is None:
+                await self._command.close_input()
+                continue
+            for start in range(0, len(part), WRITE_BYTES):
+                data = part[start : start + WRITE_BYTES]
+                await self._command.write(data)
+                self._byte_count -= len(data)
+                self._is_changed.set()
+
+    async def _wait(self) -> None:
+        """Wait until the other task has added or written something."""
+        self._is_changed.clear()
+        await self._is_changed.wait()
 
 
 class ExecSession:
@@ -98,56 +183,72 @@ class ExecSession:
         self._command = command
         self._inputs = inputs
         self._streams = OUTPUT_STREAMS[:1] if is_tty else OUTPUT_STREAMS
-        self._messages: asyncio.Queue[bytes] = asyncio.Queue(MAX_QUEUED_MESSAGES)
+        self._messages: asyncio.Queue[bytes | Exception] = asyncio.Queue(MAX_QUEUED_MESSAGES)
+        """Messages for the caller, or the error that ends the session."""
         self._passed_count = 0
 
     async def stream_messages(self) -> AsyncGenerator[bytes, None]:
         """Yield output messages until the command has ended, and pass the caller's input to it meanwhile.
 
-        An empty message is sent after `HEARTBEAT_INTERVAL_S` without output.
+        An empty message is sent after `HEARTBEAT_INTERVAL_S` without output. Raises the `Refusal` of an invalid input
+        message.
         """
-        input_task = start_supervised(self._world, self._pass_input(), name="command input")
+        pending = PendingInput(self._command)
         output_tasks = [
-            start_supervised(self._world, self._pass_output(stream), name=f"command {stream}")
-            for stream in self._streams
+            self._start(partial(self._pass_output, stream), f"command {stream}") for stream in self._streams
         ]
-        end_task = start_supervised(self._world, self._finish(output_tasks), name="command end")
+        tasks = [
+            *output_tasks,
+            self._start(partial(self._receive_input, pending), "command input"),
+            self._start(pending.write_all, "command stdin"),
+            self._start(partial(self._finish, output_tasks), "command end"),
+        ]
         try:
             while True:
                 try:
-                    message = await asyncio.wait_for(self._messages.get(), HEARTBEAT_INTERVAL_S)
+                    # `asyncio.wait_for` would swallow a cancellation that comes together with a message.
+                    async with asyncio.timeout(HEARTBEAT_INTERVAL_S):
+                        message = await self._messages.get()
                 except TimeoutError:
-                    if end_task.done():  # It has failed: otherwise its last message would be in the queue.
-                        raise Refusal(
-                            RefusalCode.OUTCOME_UNKNOWN, "internal error of the node; see the node's log"
-                        ) from None
                     yield HEARTBEAT_MESSAGE
                     continue
+                if isinstance(message, Exception):
+                    raise message
                 yield message
                 if message.startswith(EXITED_PREFIX):
                     return
         finally:
-            await cancel_tasks(input_task, end_task, *output_tasks)
+            await cancel_tasks(*tasks)
 
-    async def _pass_input(self) -> None:
-        """Pass input and terminal sizes from the caller to the command, until canceled."""
-        async for message in self._inputs:
+    def _start(self, run: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
+        """Start a task of the session. Its error is queued as the last message, so that it ends the session."""
+
+        async def run_and_report() -> None:
             try:
-                exec_input = msgspec.json.decode(message, type=ExecInput)
-            except msgspec.MsgspecError:
-                continue  # Unknown messages only show that the caller is alive.
+                await run()
+            except Exception as error:
+                await self._messages.put(error)
+
+        return start_supervised(self._world, run_and_report(), name=name)
+
+    async def _receive_input(self, pending: PendingInput) -> None:
+        """Apply terminal sizes from the caller, and queue its input for the command. Runs until canceled.
+
+        A terminal size is applied although input before it is pending. Raises `Refusal` for an invalid message.
+        """
+        async for message in self._inputs:
+            exec_input = _decode_input(message)
+            del message
             if exec_input.tty_size is not None:
                 self._command.resize(exec_input.tty_size.height, exec_input.tty_size.width)
-            if exec_input.stdin is not None:
-                if exec_input.stdin.data:
-                    try:
-                        data = base64.b64decode(exec_input.stdin.data)
-                    except ValueError:
-                        log.info("ignoring input of a command: not base64")
-                        continue
-                    await self._command.write(data)
-                if exec_input.stdin.close:
-                    await self._command.close_input()
+            stdin, exec_input = exec_input.stdin, NO_INPUT
+            if stdin is not None:
+                data, is_last = _decode_data(stdin.data), stdin.close
+                del stdin
+                if data:
+                    await pending.add(data)
+                if is_last:
+                    await pending.add(None)
 
     async def _pass_output(self, stream: Stream) -> None:
         """Put the output of one stream into the queue of messages, until the stream ends."""
@@ -172,3 +273,27 @@ class ExecSession:
 
 EXITED_PREFIX: Final = b'{"exited":true'
 """The beginning of the last message."""
+
+NO_INPUT: Final = ExecInput()
+
+
+def _decode_input(message: bytes) -> ExecInput:
+    """Return a message of the caller. Raises `Refusal` if it is not an object as the protocol defines it.
+
+    An empty message, and an object with unknown fields, only show that the caller is alive.
+    """
+    if not message.strip():
+        return NO_INPUT
+    try:
+        return msgspec.json.decode(message, type=ExecInput)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        text = f'the input message is invalid: {error}: send an object such as {{"stdin":{{"data":"..."}}}}'
+        raise invalid_request(text) from None
+
+
+def _decode_data(text: str) -> bytes:
+    """Return the bytes of input. Raises `Refusal` if the text is not base64."""
+    try:
+        return base64.b64decode(text)
+    except ValueError:
+        raise invalid_request('the input message is invalid: "stdin.data" must be base64') from None

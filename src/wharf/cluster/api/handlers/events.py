@@ -60,7 +60,12 @@ class EventActions:
             raise build_denial(request.caller)
         parts = _iterate_nothing() if index < 0 else self._iterate_lines(feed, request.caller, event_filter, index)
         return ActionResult(
-            StreamedBody(parts, headers=(NO_CACHE_HEADER, CONNECTION_CLOSE_HEADER), write_timeout_s=WRITE_TIMEOUT_S)
+            StreamedBody(
+                parts,
+                headers=(NO_CACHE_HEADER, CONNECTION_CLOSE_HEADER),
+                write_timeout_s=WRITE_TIMEOUT_S,
+                is_access_checked=True,
+            )
         )
 
     def _build_filter(self, request: Request) -> EventFilter:

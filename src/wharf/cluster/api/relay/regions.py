@@ -14,10 +14,16 @@ from urllib.parse import quote
 from wharf.cluster.api.asgi import App, Message, Receive, Scope, Send
 from wharf.cluster.api.replies.sender import build_refusal_headers
 from wharf.cluster.api.requests.parameters import parse_query
-from wharf.cluster.api.websockets.sockets import GOING_AWAY_CODE, STOPPING_TEXT, refuse_handshake
+from wharf.cluster.api.websockets.sockets import GOING_AWAY_CODE, MAX_REASON_BYTES, STOPPING_TEXT, refuse_handshake
 from wharf.cluster.server.server import Server
 from wharf.contract.client.relay.port import RelayRequest
-from wharf.contract.client.relay.websockets import CLOSE_NORMAL, HandshakeRefused, WebSocket, to_sendable_close_code
+from wharf.contract.client.relay.websockets import (
+    CLOSE_INTERNAL_ERROR,
+    CLOSE_NORMAL,
+    HandshakeRefused,
+    WebSocket,
+    to_sendable_close_code,
+)
 from wharf.contract.client.transport import Unreachable
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.wire.errors import STATUS_BY_CODE
@@ -122,6 +128,11 @@ class RelayedSocket:
             async with self._server.relay.open_socket_to_region(region, request, subprotocols=subprotocols) as remote:
                 await self._send({"type": "websocket.accept", "subprotocol": remote.subprotocol})
                 await self._relay_messages(remote, closing_event)
+        except Unreachable as error:  # Only after the handshake: the server of the region does not reply any more.
+            with suppress(OSError):  # The caller may have disconnected already.
+                await self._send(
+                    {"type": "websocket.close", "code": CLOSE_INTERNAL_ERROR, "reason": str(error)[:MAX_REASON_BYTES]}
+                )
         except HandshakeRefused as error:
             await refuse_handshake(self._send, self._scope, error.status, error.headers, error.body)
         except Refusal as refusal:

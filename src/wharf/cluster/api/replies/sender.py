@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -163,7 +163,7 @@ class ReplySender:
         await _send_chunks(chunks, context.send, self._loop_slots)
 
     async def _stream(self, status: int, headers: HeaderList, body: StreamedBody, receive: Receive, send: Send) -> None:
-        """Send the parts of a streamed body until it ends, the client disconnects, or this server stops."""
+        """Send the parts of a streamed body until it ends, the client disconnects or loses access, or this server stops."""
         await send(
             {
                 "type": "http.response.start",
@@ -174,10 +174,13 @@ class ReplySender:
         sending = self._world.start_task(_send_parts(send, body, self._loop_slots), name="stream")
         disconnect = self._world.start_task(wait_for_disconnect(receive), name="caller")
         closing = self._world.start_task(self._closing.wait(), name="closing")
+        tasks = [sending, disconnect, closing]
+        if body.wait_until_access_lost is not None:
+            tasks.append(self._world.start_task(_wait_for(body.wait_until_access_lost), name="access"))
         try:
-            await asyncio.wait([sending, disconnect, closing], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await cancel_tasks(sending, disconnect, closing)
+            await cancel_tasks(*tasks)
         if not sending.cancelled():
             sending.result()
         elif self._closing.is_set() and not body.is_cut_at_shutdown:
@@ -188,6 +191,11 @@ class ReplySender:
     def close(self) -> None:
         """End all streams because this server stops."""
         self._closing.set()
+
+
+async def _wait_for(wait: Callable[[], Awaitable[object]]) -> None:
+    """Wait as `wait` does."""
+    await wait()
 
 
 async def _send_chunks(chunks: Sequence[bytes], send: Send, loop_slots: LoopSlots) -> None:

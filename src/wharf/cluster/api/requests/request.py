@@ -11,7 +11,7 @@ from wharf.cluster.api.requests.parameters import NO_PARAMETERS, ParameterValue
 from wharf.contract.model.acl.permissions import Permission
 from wharf.contract.model.decoding import DecodedInput, DecodingError, decode_record
 from wharf.contract.model.refusal import RefusalReason, invalid_request, not_found
-from wharf.contract.wire.endpoint_table import Endpoint
+from wharf.contract.wire.endpoint_table import Endpoint, EndpointKind
 from wharf.world import World
 
 T = TypeVar("T")
@@ -23,6 +23,15 @@ TRAILING_CHARACTERS_ERROR: Final = re.compile(r"trailing characters \(byte (\d+)
 REQUEST_ID_HEADER: Final = b"x-request-id"
 MAX_REQUEST_ID_CHARACTERS: Final = 64
 """Longer ids from callers are cut, because the id is written to every log line of the request."""
+
+
+class UsedPermission(msgspec.Struct, frozen=True):
+    """A permission that a handler required for a request, on the object that the other fields name."""
+
+    permission: Permission
+    namespace: str
+    path: str
+    label: str
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -43,6 +52,9 @@ class Request(msgspec.Struct, frozen=True):
     """The query parameters that the endpoint declares, converted to their types."""
     body_parts: AsyncIterator[bytes] | None = None
     """The parts of the body as they arrive, for endpoints with a streamed body."""
+    used_permissions: list[UsedPermission] = msgspec.field(default_factory=list)
+    """The permissions that were required so far. They are checked again while a stream or websocket is open. Empty for reads,
+    which have neither, and are evaluated again and again while they wait."""
 
     @property
     def namespace(self) -> str:
@@ -74,6 +86,8 @@ class Request(msgspec.Struct, frozen=True):
         require_rights(
             self.caller, needed, manner=self.endpoint.denial_detail, namespace=namespace, path=path, label=label
         )
+        if self.endpoint.kind is not EndpointKind.READ:
+            self.used_permissions.append(UsedPermission(needed, namespace, path, label))
 
     def has_permission(
         self, permission: Permission | None = None, *, namespace: str = "", path: str = "", label: str = ""

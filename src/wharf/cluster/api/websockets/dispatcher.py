@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 from wharf.cluster.api.access_control import TOKEN_CONFLICT_TEXT, RequestAuthorizer, has_conflicting_tokens
 from wharf.cluster.api.asgi import App, Receive, Scope, Send
+from wharf.cluster.api.continued_access import AccessWatcher
 from wharf.cluster.api.handlers.allocations import exec
 from wharf.cluster.api.handlers.nodes import channel
 from wharf.cluster.api.replies.sender import ReplySender
@@ -27,7 +28,13 @@ class WebSocketDispatcher:
     """
 
     def __init__(
-        self, app: App, server: Server, router: Router, replies: ReplySender, authorizer: RequestAuthorizer
+        self,
+        app: App,
+        server: Server,
+        router: Router,
+        replies: ReplySender,
+        authorizer: RequestAuthorizer,
+        access: AccessWatcher,
     ) -> None:
         self._app = app
         self._server = server
@@ -35,7 +42,7 @@ class WebSocketDispatcher:
         self._replies = replies
         self._closing = asyncio.Event()
         self._handlers: WebSocketHandlers = {
-            **exec.build_websocket_handlers(server, authorizer.add_checked_caller),
+            **exec.build_websocket_handlers(server, authorizer.add_checked_caller, access),
             **channel.build_websocket_handlers(server),
         }
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from wharf.cluster.api.asgi import App, Message, Receive, Scope, Send
+from wharf.cluster.api.connection import WEBSOCKET_EXTENSION, WebSocketConnection
 from wharf.cluster.api.replies.sender import TEXT_HEADER, build_refusal_headers
 from wharf.cluster.api.requests.request import Request
 from wharf.contract.client.relay.port import RawHeaders
@@ -34,6 +35,8 @@ class CallerSocket:
         self._receive = receive
         self._send = send
         self._sending = asyncio.Lock()
+        self._connection: WebSocketConnection | None = (scope.get("extensions") or {}).get(WEBSOCKET_EXTENSION)
+        self._disconnected_event = asyncio.Event()
         self.is_open = False
 
     async def accept(self) -> None:
@@ -53,6 +56,18 @@ class CallerSocket:
         await refuse_handshake(
             self._send, self._scope, STATUS_BY_CODE[refusal.code], build_refusal_headers(refusal), refusal.text.encode()
         )
+
+    async def wait_disconnected(self) -> None:
+        """Wait until the caller has disconnected, also while messages of the caller wait to be received.
+
+        Without the extension of the HTTP server that reports this, waits until the websocket is found closed by `send`.
+        """
+        await (self._disconnected_event if self._connection is None else self._connection.disconnected_event).wait()
+
+    def stop_counting(self) -> None:
+        """Stop counting the connection for the caller's address, because the caller is a registered node."""
+        if self._connection is not None:
+            self._connection.stop_counting()
 
     async def receive(self) -> str | bytes | None:
         """Return the next message, or `None` once the client has closed the websocket."""
@@ -88,6 +103,7 @@ class CallerSocket:
             await self._send(message)
         except OSError:  # ASGI servers raise this when the caller has disconnected.
             self.is_open = False
+            self._disconnected_event.set()
 
 
 def _shorten_reason(reason: str) -> str:

@@ -15,7 +15,8 @@ from wharf.contract.wire.nodes import channel
 class _ChannelCall:
     """One call to a node that is in flight: its first reply, the parts that arrived, and its input credit.
 
-    The input credit is how many bytes of input the node accepts now.
+    The input credit is how many bytes of input the node accepts now. The node limits the size of `parts`: it sends no more than
+    it has credit for.
     """
 
     def __init__(self) -> None:
@@ -24,7 +25,9 @@ class _ChannelCall:
         )
         self.parts: asyncio.Queue[bytes | Refusal | None] = asyncio.Queue()
         self.is_over = False
-        self.input_credit = channel.WINDOW_BYTES
+        self.input_credit = channel.EXEC_WINDOW_BYTES
+        self.inputs_in_flight = 0
+        """Messages of input that the node has not processed."""
         self.credit_event = asyncio.Event()
 
     async def wait_input_credit(self, count: int) -> None:
@@ -32,10 +35,11 @@ class _ChannelCall:
 
         The credit may become negative: one message may exceed it.
         """
-        while self.input_credit <= 0 and not self.is_over:
+        while not self.is_over and (self.input_credit <= 0 or self.inputs_in_flight >= channel.MAX_INPUTS_IN_FLIGHT):
             self.credit_event.clear()
             await self.credit_event.wait()
         self.input_credit -= count
+        self.inputs_in_flight += 1
 
 
 class NodeConnection:
@@ -91,6 +95,7 @@ class NodeConnection:
                 call.parts.put_nowait(part)
             case channel.InputCredit(_, count):
                 call.input_credit += count
+                call.inputs_in_flight -= 1
                 call.credit_event.set()
             case channel.StreamEnd():
                 call.parts.put_nowait(None)

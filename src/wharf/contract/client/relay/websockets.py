@@ -16,6 +16,9 @@ from wharf.contract.client.relay.port import RawHeaders, RelayRequest, remove_ho
 from wharf.contract.client.transport import CONNECT_TIMEOUT_S, UNIX_SCHEME, Unreachable
 
 HANDSHAKE_HEADER_PREFIX: Final = b"sec-websocket-"
+PING_INTERVAL_S: Final = 20.0
+CHANNEL_PING_TIMEOUT_S: Final = 20.0
+"""How long a server may take to answer a ping of a websocket that it always reads, such as a node channel."""
 CLOSE_NORMAL: Final = 1000
 CLOSE_POLICY_VIOLATION: Final = 1008
 CLOSE_INTERNAL_ERROR: Final = 1011
@@ -75,10 +78,18 @@ def to_sendable_close_code(code: int) -> int:
 
 
 class WebSocketRelay:
-    """Opens websockets to one server over TCP, TLS or a Unix socket."""
+    """Opens websockets to one server over TCP, TLS or a Unix socket.
 
-    def __init__(self, address: str, *, tls: ssl.SSLContext | None = None) -> None:
-        """`address` is the server's HTTP address, with its scheme."""
+    Every `PING_INTERVAL_S` a websocket sends a ping.
+    """
+
+    def __init__(self, address: str, *, tls: ssl.SSLContext | None = None, ping_timeout_s: float | None = None) -> None:
+        """`address` is the server's HTTP address, with its scheme.
+
+        A websocket is closed when the server does not answer a ping within `ping_timeout_s`. `None`: never, because a
+        server does not read a websocket, and so no pings, while the program behind it does not read its input.
+        """
+        self._ping_timeout_s = ping_timeout_s
         self._address = address
         self._path = address.removeprefix(UNIX_SCHEME) if address.startswith(UNIX_SCHEME) else ""
         self._base = "ws://localhost" if self._path else address.replace("http", "ws", 1)
@@ -108,6 +119,8 @@ class WebSocketRelay:
             user_agent_header=next((value for name, value in headers if name.lower() == "user-agent"), None),
             subprotocols=[Subprotocol(name) for name in subprotocols] or None,
             compression=None,
+            ping_interval=PING_INTERVAL_S,
+            ping_timeout=self._ping_timeout_s,
             open_timeout=CONNECT_TIMEOUT_S,
             close_timeout=CONNECT_TIMEOUT_S,
             max_size=None,

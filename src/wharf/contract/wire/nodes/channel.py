@@ -15,6 +15,11 @@ MAX_PART_BYTES: Final = 64 << 10
 """Bytes of one part of a stream, so that parts of several streams alternate."""
 WINDOW_BYTES: Final = 1 << 20
 """Bytes of one stream that may be sent without credit; enough to follow a fast log over a common network."""
+EXEC_WINDOW_BYTES: Final = 256 << 10
+"""The same for the input and for the output of a command. Smaller, because programs and callers may not read for hours."""
+MAX_INPUTS_IN_FLIGHT: Final = 128
+"""Messages of input that may be sent without credit. Limits the memory for many short ones, each of which takes more memory
+than it counts bytes. Servers before this limit sent up to a million bytes in messages of any size."""
 MAX_MESSAGE_BYTES: Final = 4 << 20
 """Bytes of one message; limits the memory of the receiver."""
 

@@ -18,7 +18,10 @@ log = logging.getLogger(__name__)
 
 MAX_QUEUED_CHUNKS: Final = 16
 """Limit of output chunks in memory; beyond it the command has to wait."""
-STATE_POLL_INTERVAL_S: Final = 0.05
+MIN_STATE_POLL_INTERVAL_S: Final = 0.05
+"""How often the state of a command is read whose output has ended: its exit code follows soon."""
+MAX_STATE_POLL_INTERVAL_S: Final = 1.0
+"""How often the state of a command is read that goes on. Limits the load of the engine by commands that run for hours."""
 UNKNOWN_EXIT_CODE: Final = -1
 
 
@@ -42,6 +45,8 @@ class ContainerCommand:
             on_failure=self._on_reading_failed,
         )
         self._resize_task: asyncio.Task[None] | None = None
+        self._requested_size: tuple[int, int] | None = None
+        """The newest terminal size (rows and columns) that was not sent to the engine."""
 
     async def read(self, stream: Stream) -> bytes:
         """Return the next output of the stream; empty at its end."""
@@ -59,13 +64,17 @@ class ContainerCommand:
         self._connection.close_input()
 
     def resize(self, height: int, width: int) -> None:
-        self._resize_task = start_supervised(self._world, self._resize(height, width), name="terminal resize")
+        """Set the size of the terminal. While the engine sets one size, only the newest of further ones is stored."""
+        self._requested_size = height, width
+        if self._resize_task is None or self._resize_task.done():
+            self._resize_task = start_supervised(self._world, self._resize(), name="terminal resize")
 
     async def wait(self) -> int:
         """Wait until the command has ended and return its exit code.
 
         UNKNOWN_EXIT_CODE if the engine does not report it.
         """
+        interval_s = MIN_STATE_POLL_INTERVAL_S
         while True:
             try:
                 state = await self._engine.read_exec_state(self._exec_id)
@@ -73,11 +82,20 @@ class ContainerCommand:
                 return UNKNOWN_EXIT_CODE
             if not state.running:
                 return state.exit_code if state.exit_code is not None else UNKNOWN_EXIT_CODE
-            await asyncio.sleep(STATE_POLL_INTERVAL_S)
+            if not self._reader_task.done():
+                await asyncio.wait([self._reader_task], timeout=interval_s)
+                if self._reader_task.done():
+                    interval_s = MIN_STATE_POLL_INTERVAL_S
+                    continue
+            else:
+                await asyncio.sleep(interval_s)
+            interval_s = min(interval_s * 2, MAX_STATE_POLL_INTERVAL_S)
 
     async def end(self) -> None:
         """Close the connection, and kill the command if it still runs."""
         self._reader_task.cancel()
+        if self._resize_task is not None:
+            self._resize_task.cancel()
         await self._connection.close()
         with contextlib.suppress(EngineUnreachable, EngineRejected):
             state = await self._engine.read_exec_state(self._exec_id)
@@ -100,12 +118,14 @@ class ContainerCommand:
         """End the output after an unexpected error, so that its readers do not wait for ever."""
         self._reader_task = start_supervised(self._world, self._end_output(), name="end of a command's output")
 
-    async def _resize(self, height: int, width: int) -> None:
-        """Set the size of the command's terminal; a failure is only logged."""
-        try:
-            await self._engine.resize_exec(self._exec_id, height=height, width=width)
-        except (EngineUnreachable, EngineRejected) as error:
-            log.info("terminal resize failed error=%s", error)
+    async def _resize(self) -> None:
+        """Set the size of the command's terminal to the newest requested one; a failure is only logged."""
+        while self._requested_size is not None:
+            (height, width), self._requested_size = self._requested_size, None
+            try:
+                await self._engine.resize_exec(self._exec_id, height=height, width=width)
+            except (EngineUnreachable, EngineRejected) as error:
+                log.info("terminal resize failed error=%s", error)
 
 
 async def start_container_command(

@@ -3,12 +3,14 @@
 The websocket is accepted first and closed with a code and a reason if access is refused: existing clients expect this.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from typing import Final
 
 import msgspec
 
+from wharf.cluster.api.continued_access import AccessWatcher
 from wharf.cluster.api.handlers.allocations.node_calls import (
     NodeCaller,
     build_node_call,
@@ -29,14 +31,21 @@ from wharf.cluster.api.websockets.sockets import (
 )
 from wharf.cluster.server.node_channels.port import NodeStream, NoNodePath
 from wharf.cluster.server.server import Server
+from wharf.cluster.state.tables import ALLOCATIONS
 from wharf.contract.client.relay.websockets import HandshakeRefused, WebSocket
+from wharf.contract.client.transport import Unreachable
 from wharf.contract.model.acl.permissions import EXEC_ON_NODE
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
+from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason, invalid_request
 from wharf.world.tasks import run_until_first
 
 HANDSHAKE_VERSION: Final = 1
+HANDSHAKE_TIMEOUT_S: Final = 10.0
+"""How long a client may take to send its token as the first message. Until then, it may be anyone."""
+MAX_SESSIONS: Final = 512
+"""Commands that callers run through one api process at a time. Protects its memory: each session takes up to 3 MB while its
+program does not read or its caller does not."""
 TOKEN_HEADER: Final = b"x-cluster-token"
 UNISOLATED_DRIVERS: Final = frozenset({"raw_exec"})
 """Drivers whose tasks can access the files of the node. Commands next to them need the right `EXEC_ON_NODE`.
@@ -99,29 +108,58 @@ class ExecHandshake(msgspec.Struct):
 class ExecWebSocketHandlers:
     """Handles exec requests over websockets.
 
-    `authorize` adds the caller to a request, and raises `Refusal` without access.
+    `authorize` adds the caller to a request, and raises `Refusal` without access. Sessions end when `access` is lost.
     """
 
-    def __init__(self, server: Server, authorize: Callable[[Request], Awaitable[Request]]) -> None:
+    def __init__(
+        self, server: Server, authorize: Callable[[Request], Awaitable[Request]], access: AccessWatcher
+    ) -> None:
         self._server = server
+        self._access = access
+        self._session_count = 0
         self._exec = ExecActions(server)
         self._job_actions = JobActionResolver(server)
         self._authorize = authorize
 
     async def serve_exec(self, request: Request, socket: CallerSocket) -> None:
-        await self._run_command(await self._accept(request, socket), socket)
+        authorized = await self._accept(request, socket)
+        with self._count_session():
+            await self._run_command(authorized, socket)
 
     async def serve_action(self, request: Request, socket: CallerSocket) -> None:
         """Run the command of a job action in a running allocation of the job."""
         authorized = await self._accept(request, socket)
-        await self._server.reader.catch_up()
-        await self._run_command(self._job_actions.build_exec_request(authorized), socket)
+        with self._count_session():
+            await self._server.reader.catch_up()
+            await self._run_command(self._job_actions.build_exec_request(authorized), socket)
+
+    @contextmanager
+    def _count_session(self) -> Iterator[None]:
+        """Count a session while the context is open. Raises `Refusal` if `MAX_SESSIONS` are open."""
+        if self._session_count >= MAX_SESSIONS:
+            raise Refusal(
+                RefusalCode.UNAVAILABLE,
+                f"this server process runs {MAX_SESSIONS} commands: end some, or retry later",
+                RefusalReason.OVERLOADED,
+            )
+        self._session_count += 1
+        try:
+            yield
+        finally:
+            self._session_count -= 1
 
     async def _accept(self, request: Request, socket: CallerSocket) -> Request:
         """Accept the websocket and return the request with its caller. Raises `Refusal` without access."""
         await socket.accept()
         if request.get_flag("ws_handshake"):
-            request = _add_handshake_token(request, await socket.receive())
+            try:
+                async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                    first_message = await socket.receive()
+            except TimeoutError:
+                raise invalid_request(
+                    f"the handshake message did not arrive within {HANDSHAKE_TIMEOUT_S:g} s"
+                ) from None
+            request = _add_handshake_token(request, first_message)
         return await self._authorize(request)
 
     async def _run_command(self, request: Request, socket: CallerSocket) -> None:
@@ -129,12 +167,15 @@ class ExecWebSocketHandlers:
         connection.
         """
         allocation = await self._exec.find_exec_allocation(request)
-        async with AsyncExitStack() as exit_stack:
-            try:
-                stream = await self._exec.open_exec(request, allocation)
-            except NoNodePath:
-                stream = _RelayedStream(await self._open_relayed_socket(request, allocation.node_id, exit_stack))
-            await self._relay(socket, stream)
+        try:
+            async with AsyncExitStack() as exit_stack:
+                try:
+                    stream = await self._exec.open_exec(request, allocation)
+                except NoNodePath:
+                    stream = _RelayedStream(await self._open_relayed_socket(request, allocation.node_id, exit_stack))
+                await self._relay(request, socket, stream)
+        except Unreachable as error:  # The other process does not reply any more.
+            raise Refusal(RefusalCode.UNAVAILABLE, str(error)) from error
 
     async def _open_relayed_socket(self, request: Request, node_id: str, exit_stack: AsyncExitStack) -> WebSocket:
         """Open the same websocket at the process that holds the node's connection.
@@ -149,26 +190,43 @@ class ExecWebSocketHandlers:
         except HandshakeRefused as error:
             raise Refusal(RefusalCode.UNAVAILABLE, error.body.decode(errors="replace")) from error
 
-    async def _relay(self, socket: CallerSocket, stream: NodeStream) -> None:
-        """Forward messages in both directions until the command ends, the client closes, or this server stops."""
+    async def _relay(self, request: Request, socket: CallerSocket, stream: NodeStream) -> None:
+        """Forward messages in both directions until the command ends or the client closes.
+
+        Also ends when the caller loses access, the allocation ends, or this server stops. Raises `Refusal`.
+        """
         try:
-            _, output, closing = await run_until_first(
+            exec_input, exec_output, access, closing, _ = await run_until_first(
                 self._server.world,
                 exec_input=self._forward_input(socket, stream),
                 exec_output=self._forward_output(socket, stream),
+                access=self._access.wait_until_lost(request, lambda: self._check_running(request)),
                 closing=socket.closing_event.wait(),
+                disconnected=socket.wait_disconnected(),
             )
             if not closing.cancelled():
                 await socket.close(GOING_AWAY_CODE, STOPPING_TEXT)
         finally:
             await stream.parts.aclose()
-        if not output.cancelled():
-            output.result()
+        for forwarding in (exec_output, exec_input):
+            if not forwarding.cancelled():
+                forwarding.result()
+        if not access.cancelled():
+            refusal = access.result()
+            why = "its token no longer permits it" if refusal.code is RefusalCode.FORBIDDEN else refusal.text
+            raise Refusal(RefusalCode.FORBIDDEN, f"the session was ended: {why}", refusal.reason)
+
+    def _check_running(self, request: Request) -> None:
+        """Raise a `Refusal` if the allocation of the request has ended."""
+        allocation = self._server.replica.get(ALLOCATIONS, request.get_path_value("alloc_id"))
+        if allocation is not None and allocation.is_client_terminal:
+            raise invalid_request(f"allocation {allocation.id} has ended")
 
     @staticmethod
     async def _forward_input(socket: CallerSocket, stream: NodeStream) -> None:
         while (message := await socket.receive()) is not None:
-            await stream.send(message.encode() if isinstance(message, str) else message)
+            data, message = message.encode() if isinstance(message, str) else message, b""  # Free the text.
+            await stream.send(data)
 
     @staticmethod
     async def _forward_output(socket: CallerSocket, stream: NodeStream) -> None:
@@ -229,6 +287,8 @@ def _parse_command(text: str) -> list[str]:
     return words
 
 
-def build_websocket_handlers(server: Server, authorize: Callable[[Request], Awaitable[Request]]) -> WebSocketHandlers:
-    handlers = ExecWebSocketHandlers(server, authorize)
+def build_websocket_handlers(
+    server: Server, authorize: Callable[[Request], Awaitable[Request]], access: AccessWatcher
+) -> WebSocketHandlers:
+    handlers = ExecWebSocketHandlers(server, authorize, access)
     return {"client.exec": handlers.serve_exec, "job.action": handlers.serve_action}

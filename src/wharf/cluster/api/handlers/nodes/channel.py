@@ -34,6 +34,7 @@ class NodeChannelHandler:
         """Register the node's connection, and receive its messages until the node disconnects or this server stops."""
         node = await authenticate_node(self._server, request)
         await socket.accept()
+        socket.stop_counting()  # Many nodes may share an address, and each has a secret.
         connection = NodeConnection(socket.send)
         self._channels.add_connection(node.id, connection)
         try:
