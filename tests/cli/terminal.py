@@ -14,12 +14,13 @@ from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import InMemoryStream, InMemoryTransport
 from tests.kit.virtual_time import SEED, pass_time
 from wharf.cli.root import main
-from wharf.cluster.api.app import Api
 from wharf.contract.client import ClientReply, ClientRequest, ClientSettings, SyncClient
-from wharf.contract.client.flow import NO_RETRIES, ClientDefaults
+from wharf.contract.client.flow import ClientDefaults, RetryPolicy
 from wharf.contract.client.transport import SyncStreamedReply
 from wharf.world import World
 
+COMMAND_RETRIES = RetryPolicy(max_attempts=1, retries_first_open=False)
+"""Like the policy of commands, a stream that cannot be opened fails; other calls are not retried."""
 WEB = """
 ID: web
 TaskGroups:
@@ -47,9 +48,9 @@ class CommandResult:
 class _SyncTransport:
     """A synchronous transport that runs the event loop until each request is complete."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, api: Api, token: str) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, exchange: InMemoryTransport, token: str) -> None:
         self._loop = loop
-        self._exchange = InMemoryTransport(api)
+        self._exchange = exchange
         self._headers = {"x-cluster-token": token} if token else {}
 
     def send(self, request: ClientRequest) -> ClientReply:
@@ -93,12 +94,30 @@ class Terminal:
         self.world: World = server.world
         self.used_settings: list[ClientSettings] = []
         self._capture = capture
+        self._is_away = False
+        self._exchanges: list[InMemoryTransport] = []
+
+    def set_away(self, is_away: bool) -> None:
+        """Make the server unreachable for new requests of all connections, or reachable again."""
+        self._is_away = is_away
+        for exchange in self._exchanges:
+            exchange.is_away = is_away
+
+    def set_away_later(self, is_away: bool, *, after_s: float) -> None:
+        """Do the same after a time, also while a command runs."""
+        self.loop.call_later(after_s, self.set_away, is_away)
 
     def connect(self, settings: ClientSettings) -> SyncClient:
         self.used_settings.append(settings)
-        exchange = _SyncTransport(self.loop, self.server.api, settings.token)
+        exchange = InMemoryTransport(self.server.api)
+        exchange.is_away = self._is_away
+        self._exchanges.append(exchange)
+        transport = _SyncTransport(self.loop, exchange, settings.token)
         defaults = ClientDefaults(settings.namespace, settings.region, settings.stale)
-        return SyncClient(self.world, [exchange], defaults=defaults, retry_policy=NO_RETRIES)
+        return SyncClient(self.world, [transport], defaults=defaults, retry_policy=COMMAND_RETRIES)
+
+    def pause(self, seconds: float) -> None:
+        self.wait(seconds)
 
     def run(self, *words: str) -> CommandResult:
         """Run a command and return its result."""

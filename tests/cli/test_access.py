@@ -232,9 +232,9 @@ def test_the_log_of_an_agent_is_followed_until_ctrl_c(tmp_path: Path) -> None:
                 monitor.kill()
                 reader_thread.join(timeout=60)
 
-            assert monitor.returncode == 0
+            assert monitor.returncode == 130
             assert monitor.stderr is not None
-            assert monitor.stderr.read() == ""
+            assert monitor.stderr.read() == "\nwharf: stopped\n"
 
 
 def start_command(folder: Path, environment: dict[str, str], *words: str) -> subprocess.Popen[str]:

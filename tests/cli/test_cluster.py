@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.cli.terminal import WEB, Terminal, open_terminal, write_file
+from wharf.cli.common.errors import CliError
+from wharf.cli.common.server_commands import Session
 from wharf.cli.completion import complete_jobs
 from wharf.cli.root import root
-from wharf.contract.client import ClientReply, ClientRequest, SyncClient, Unreachable
+from wharf.cli.variable import run_with_lock
+from wharf.contract.client import ClientReply, ClientRequest, ClientSettings, SyncClient, Unreachable
 from wharf.contract.client.flow import NO_RETRIES
 from wharf.contract.client.transport import SyncStreamedReply, TlsFailure
 from wharf.contract.wire.errors import REASON_HEADER
@@ -399,7 +402,7 @@ def test_an_id_prefix_may_have_any_length(terminal: Terminal, tmp_path: Path) ->
         (("namespace", "status", "gone"), "namespace gone does not exist; `wharf namespace list` lists all"),
         (("var", "get", "gone"), "variable gone does not exist in namespace default; `wharf var list` lists all"),
         (("operator", "api", "nope"), "404: no API endpoint at /v1/nope; /v1/docs lists the endpoints"),
-        (("quota", "status", "gone"), 'quota "gone" not found'),
+        (("quota", "status", "gone"), 'quota "gone" not found; `wharf quota list` lists all'),
         (
             ("job", "status", "--region", "mars"),
             "No path to region; no server knows a server of that region: `wharf operator api /v1/regions` lists the "
@@ -426,3 +429,15 @@ def test_a_version_is_tagged_reverted_to_by_its_tag_and_untagged(terminal: Termi
     assert reverted.splitlines()[0] == "reverted job web to version 0"
     assert tags.strip() == ",,golden,"
     assert terminal.run("job", "revert", "web", "golden").code == 1
+
+
+def test_a_program_under_a_lock_is_stopped_if_the_lock_cannot_be_renewed(
+    terminal: Terminal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = Session(terminal, ClientSettings(), is_json=False, template="", is_verbose=False)
+    terminal.set_away(True)
+
+    with pytest.raises(CliError, match="stopped the program because the lock of locks/a was lost: no server"):
+        run_with_lock(session, "locks/a", "1", ("sleep", "60"), 0.1)
+
+    assert capsys.readouterr().err == "the lock of locks/a was not renewed: no server at this address; trying again\n"

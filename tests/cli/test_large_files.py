@@ -73,3 +73,19 @@ def test_a_control_character_is_reported_with_its_line(capsys: pytest.CaptureFix
         f"wharf: {file}:6:16: the control character #x0007 is not allowed in YAML: remove it, or write it in a quoted "
         'text as "\\x07"\n'
     )
+
+
+def test_a_file_with_thousands_of_unknown_settings_is_refused_early_with_twenty_of_them(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = write_file(tmp_path, "".join(f"setting_{number} = {number}\n" for number in range(20_000)), "wharf.toml")
+    with open_terminal(capsys) as terminal:
+        start = time.process_time()
+        result = terminal.run("config", "check", file)
+        cpu_s = time.process_time() - start
+
+    lines = result.err.splitlines()
+    assert (result.code, len(lines)) == (1, 21)
+    assert lines[0].startswith(f"wharf: {file}:1: setting_0: there is no such setting; ")
+    assert lines[20] == "wharf: 19,980 more problems: is this a configuration of Wharf?"
+    assert cpu_s < 4.0

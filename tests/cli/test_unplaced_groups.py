@@ -51,3 +51,21 @@ def test_a_plan_that_fills_the_nodes_shows_what_is_missing_after_its_placements(
 
     assert "api: 1 not placed" in planned.out
     assert "too little cpu on 2 nodes, at least" in planned.out
+
+
+def test_a_service_of_which_nothing_is_placed_is_shown_as_pending(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with open_terminal(capsys, nodes=1) as terminal:
+        terminal.run("job", "run", write_file(tmp_path, WEB.replace("CPU: 100", "CPU: 999999")))
+        listed = terminal.run_ok("job", "status").splitlines()[1]
+        shown = terminal.run_ok("job", "status", "web")
+        stored = terminal.run_ok("job", "status", "--format", "{{range .}}{{.Status}}{{end}}")
+        terminal.run_ok("job", "run", "--detach", write_file(tmp_path, WEB))
+        terminal.wait(10)
+        placed = terminal.run_ok("job", "status").splitlines()[1]
+
+    assert listed.split()[3:5] == ["pending", "0/2"]
+    assert "Status       pending" in shown
+    assert stored.strip() == "running"
+    assert placed.split()[3:5] == ["running", "2/2"]

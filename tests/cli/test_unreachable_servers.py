@@ -5,12 +5,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
 from tests.cli.terminal import CommandResult
+from wharf.cli.common.waiting_notices import LEADER_QUERY_TIMEOUT_S, NOTICE_DELAY_S
 from wharf.cli.root import main
 
 NOBODY = "http://127.0.0.1:1"
@@ -137,13 +139,13 @@ def test_a_write_to_another_service_says_that_it_may_have_been_applied(run: Call
 
 
 @contextmanager
-def waiting_server(may_reply: threading.Event) -> Iterator[str]:
+def waiting_server(may_reply: threading.Event, *leader_headers: tuple[str, str]) -> Iterator[str]:
     """Run a server without a leader that replies to a request, except that for the leader, only when it may."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:  # The name that the library calls.
             if self.path == "/v1/status/leader":
-                self.reply(200, b'""')
+                self.reply(200, b'""', *leader_headers)
                 return
             assert may_reply.wait(30.0)
             self.reply(500, b"No cluster leader", ("x-cluster-error", "no-leader"))
@@ -168,8 +170,18 @@ def waiting_server(may_reply: threading.Event) -> Iterator[str]:
             thread.join()
 
 
+@pytest.mark.parametrize(
+    ("headers", "cause"),
+    [
+        ([], "the server knows no leader of its cluster"),
+        (
+            [("x-cluster-error-reason", "store-unreachable")],
+            "the server cannot reach the store of the cluster's state",
+        ),
+    ],
+)
 def test_a_command_that_waits_says_for_what_and_then_why_it_failed(
-    run: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch
+    run: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch, headers: list[tuple[str, str]], cause: str
 ) -> None:
     has_printed = threading.Event()
     echo = click.echo
@@ -179,12 +191,56 @@ def test_a_command_that_waits_says_for_what_and_then_why_it_failed(
         has_printed.set()
 
     monkeypatch.setattr(click, "echo", echo_and_tell)
-    with waiting_server(has_printed) as address:
+    with waiting_server(has_printed, *headers) as address:
         result = run("job", "status", "--address", address)
 
     assert result.code == 1
     assert result.err.splitlines() == [
-        f"waiting for a reply from {address}: the server knows no leader of its cluster; Ctrl-C ends the command",
+        f"waiting for a reply from {address}: {cause}; --stale reads what the server knew last; Ctrl-C ends the command",
         "No cluster leader; trying again",
         "wharf: No cluster leader: the cluster has no leader now; --stale reads what the server knew last",
     ]
+
+
+def test_a_command_that_waits_for_a_limiter_says_so(
+    run: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    has_printed = threading.Event()
+    echo = click.echo
+
+    def echo_and_tell(*args: Any, **options: Any) -> None:
+        echo(*args, **options)
+        has_printed.set()
+
+    monkeypatch.setattr("wharf.cli.common.waiting_notices.click.echo", echo_and_tell)
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("limiter.sock")
+        listening.listen()
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            assert has_printed.wait(30.0)
+            connection.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        result = run("limits", "rules", "--admin-address", "limiter.sock")
+        thread.join()
+
+    assert result.code == 1
+    assert result.err.splitlines()[0] == (
+        "waiting for a reply from the limiter at limiter.sock; Ctrl-C ends the command"
+    )
+
+
+@pytest.mark.parametrize("port", [0, 65_536, 99_999])
+def test_an_address_with_an_impossible_port_is_refused(run: Callable[..., CommandResult], port: int) -> None:
+    result = run("status", "--address", f"http://127.0.0.1:{port}")
+
+    assert result.code == 1
+    assert f"invalid address http://127.0.0.1:{port} (the port is not between 1 and 65535)" in result.err
+
+
+def test_the_first_line_of_a_command_that_waits_leaves_half_a_second_for_its_start() -> None:
+    assert NOTICE_DELAY_S + LEADER_QUERY_TIMEOUT_S <= 1.5

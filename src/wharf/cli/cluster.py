@@ -126,14 +126,11 @@ def monitor(session: Session, log_level: str, log_json: bool, server_id: str, no
 
     if session.is_terminal:
         click.echo("following the log from now on; Ctrl-C ends it", err=True)
-    try:
-        for chunk in session.client.agent.monitor(
-            log_level=log_level, log_json=log_json, server_id=server_id, node_id=node_id
-        ):
-            sys.stdout.buffer.write(chunk)
-            sys.stdout.buffer.flush()
-    except KeyboardInterrupt:
-        return
+    for chunk in session.client.agent.monitor(
+        log_level=log_level, log_json=log_json, server_id=server_id, node_id=node_id
+    ):
+        sys.stdout.buffer.write(chunk)
+        sys.stdout.buffer.flush()
 
 
 @click.command(cls=ServerCommand)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from wharf.cli.common.options import INTERRUPTED_EXIT_CODE, detach_option
+from wharf.cli.common.options import INTERRUPTED_EXIT_CODE, detach_option, progress_timeout_option
 from wharf.cli.common.record_tables import render_deployment_groups, render_deployments
 from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
 from wharf.cli.completion import complete_deployments
@@ -47,7 +47,8 @@ def list_(session: Session, expression: str) -> None:
 @click.command(cls=ServerCommand)
 @click.argument("deployment_id", metavar="[DEPLOYMENT]", required=False, shell_complete=complete_deployments)
 @click.option("--monitor", is_flag=True, help="Follow the deployment to its end.")
-def status(session: Session, deployment_id: str | None, monitor: bool) -> None:
+@progress_timeout_option
+def status(session: Session, deployment_id: str | None, monitor: bool, progress_timeout_s: float) -> None:
     """Show a deployment, or follow it.
 
     DEPLOYMENT is an id, a unique prefix of an id, or a job, which stands for its latest deployment.
@@ -62,7 +63,7 @@ def status(session: Session, deployment_id: str | None, monitor: bool) -> None:
         return
     found = find_deployment(session, deployment_id)
     if monitor:
-        _follow_deployment(session, found)
+        _follow_deployment(session, found, progress_timeout_s)
         return
     session.print_result(found, lambda: _render_deployment(session, found))
 
@@ -79,7 +80,10 @@ def show_deployment(session: Session, deployment_id: str) -> None:
 @deployment_argument
 @click.option("--group", "groups", multiple=True, help="Promote only this group; may be repeated.")
 @detach_option
-def promote(session: Session, deployment_id: str, groups: tuple[str, ...], detach: bool) -> None:
+@progress_timeout_option
+def promote(
+    session: Session, deployment_id: str, groups: tuple[str, ...], detach: bool, progress_timeout_s: float
+) -> None:
     """Promote the canaries: replace the remaining old allocations.
 
     wharf deployment promote web
@@ -90,7 +94,7 @@ def promote(session: Session, deployment_id: str, groups: tuple[str, ...], detac
     session.client.deployments.promote(found.id, groups, namespace=found.namespace)
     click.echo(f"promoted the canaries of job {found.job_id}")
     if not detach and session.is_terminal:
-        _follow_deployment(session, found)
+        _follow_deployment(session, found, progress_timeout_s)
 
 
 @click.command(cls=QuietServerCommand)
@@ -145,7 +149,7 @@ def _set_paused(session: Session, deployment_id: str, *, is_paused: bool) -> Non
     click.echo(f"{verb} deployment {session.shorten_id(found.id)} of job {found.job_id}")
 
 
-def _follow_deployment(session: Session, deployment: "Deployment") -> None:
+def _follow_deployment(session: Session, deployment: "Deployment", progress_timeout_s: float) -> None:
     """Show the deployment's progress until it ends, then exit with the code of its outcome.
 
     Ctrl-C stops only the display.
@@ -153,7 +157,13 @@ def _follow_deployment(session: Session, deployment: "Deployment") -> None:
     from wharf.cli.job.follower import FollowInterrupted, follow_job
 
     try:
-        code = follow_job(session, deployment.job_id, deployment.namespace, deployment.job_version)
+        code = follow_job(
+            session,
+            deployment.job_id,
+            deployment.namespace,
+            deployment.job_version,
+            progress_timeout_s=progress_timeout_s,
+        )
     except FollowInterrupted:
         click.echo(f"stopped watching; the deployment of job {deployment.job_id} continues", err=True)
         raise click.exceptions.Exit(INTERRUPTED_EXIT_CODE) from None

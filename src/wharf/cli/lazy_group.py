@@ -18,6 +18,58 @@ class CommandEntry(NamedTuple):  # Not a msgspec struct: help must not wait for 
     help: str
 
 
+_NOUN_AND_LIST_BY_ARGUMENT: Final = {
+    "job_id": ("job", "wharf job status"),
+    "job_ids": ("job", "wharf job status"),
+    "node_id": ("node", "wharf node status"),
+    "alloc_id": ("allocation", "wharf job status JOB"),
+    "eval_id": ("evaluation", "wharf eval list"),
+    "deployment_id": ("deployment", "wharf deployment list"),
+    "volume_id": ("volume", "wharf volume status"),
+    "id": ("id", "wharf status"),
+}
+"""Arguments that name a record, with the noun for error texts, and the command that lists such records."""
+
+
+class CheckedText(click.types.StringParamType):
+    """The type of all text arguments and options: text that can be sent, and not empty if it names something.
+
+    `LazyGroup` gives this type to the parameters of each command.
+    """
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
+        """Return the text. Fails if it is not UTF-8, or if it is empty and the argument names something."""
+        text = super().convert(value, param, context)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            self.fail(f"{text} is not UTF-8 text: enter it in UTF-8", param, context)
+        if not text and isinstance(param, click.Argument) and _must_name_something(param):
+            raise click.UsageError(_format_missing_name(param, context), context)
+        return text
+
+
+CHECKED_TEXT: Final = CheckedText()
+
+
+def _must_name_something(argument: click.Argument) -> bool:
+    return argument.required or argument.name in _NOUN_AND_LIST_BY_ARGUMENT
+
+
+def _format_missing_name(argument: click.Argument, context: click.Context | None) -> str:
+    """Return the error for an empty argument, with the command that lists what it can name, or the help."""
+    name = argument.name or ""
+    if name in _NOUN_AND_LIST_BY_ARGUMENT:
+        noun, list_command = _NOUN_AND_LIST_BY_ARGUMENT[name]
+        return f"missing {noun}: `{list_command}` lists all"
+    noun = name.replace("_", " ")
+    group = context.parent if context is not None else None
+    if group is not None and isinstance(group.command, LazyGroup) and "list" in group.command.entries:
+        owner = group.command_path.partition(" ")[2]
+        return f"missing {noun} of the {owner}: `{group.command_path} list` lists all"
+    return f"missing {noun}; see `{context.command_path if context is not None else 'wharf'} --help`"
+
+
 class LazyGroup(click.Group):
     """A click group whose commands are listed in a table.
 
@@ -52,6 +104,9 @@ class LazyGroup(click.Group):
             return None
         command = getattr(importlib.import_module(entry.module), entry.name)
         assert isinstance(command, click.Command)
+        for parameter in command.params:
+            if parameter.type is click.STRING:
+                parameter.type = CHECKED_TEXT
         return command
 
     def resolve_command(

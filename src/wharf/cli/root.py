@@ -1,6 +1,7 @@
 """The root command `wharf`, its table of commands, and `main`, which turns failures into one line and an exit code."""
 
 import errno
+import io
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -108,33 +109,66 @@ def main(arguments: Sequence[str] | None = None, environment: object = None) -> 
 
     `environment` is the `CommandEnvironment` of commands that call a server; tests pass their own.
     """
+    words = sys.argv[1:] if arguments is None else arguments
+    _escape_unencodable_output()
     try:
-        exit_code = root.main(arguments, prog_name="wharf", standalone_mode=False, obj=environment)
-    except click.exceptions.Exit as exit_request:
-        sys.exit(exit_request.exit_code)
-    except click.Abort:
-        click.echo("\nwharf: stopped", err=True)  # The terminal's line may hold a prompt or `^C`: begin a new one.
-        sys.exit(EXIT_INTERRUPTED)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message())
-        sys.exit(EXIT_FAILED)
-    except click.ClickException as error:
-        from wharf.cli.common.errors import format_error
-
-        for line in format_error(error).splitlines():
-            click.echo(f"wharf: {line}", err=True)
-        # `CliError` has the attribute `code`. Its module is not imported here, because help must load quickly.
-        sys.exit(getattr(error, "code", EXIT_FAILED))
+        exit_code = _run(words, environment)
+        _flush_output()
     except BrokenPipeError:
         # The reader of the output closed the pipe, as `head` does. Flushing stdout at exit would fail again.
         sys.stdout = sys.stderr
-        sys.exit(EXIT_FAILED)
+        exit_code = EXIT_FAILED
     except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
         sys.stdout = sys.stderr
-        click.echo(f"wharf: cannot write {error.filename or 'the output'}: {error.strerror}", err=True)
-        sys.exit(EXIT_FAILED)
-    else:
-        if isinstance(exit_code, int):  # click returns the code of `Context.exit` instead of raising.
-            sys.exit(exit_code)
+        file = error.filename if isinstance(error.filename, str) else "the output"
+        verb = "write" if error.filename is None or error.errno == errno.ENOSPC else "use"
+        _print_error(f"cannot {verb} {file}: {error.strerror or error}", words)
+        exit_code = EXIT_FAILED
+    if exit_code:
+        sys.exit(exit_code)
+
+
+def _escape_unencodable_output() -> None:
+    """Let characters that the encoding of the output lacks be written as escapes, so that printing them never fails."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _flush_output() -> None:
+    """Write what was printed. At the exit of the process, an error could not be reported."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _print_error(text: str, arguments: Sequence[str]) -> None:
+    """Print an error text, one line each. Long and unprintable arguments in it are shortened and escaped."""
+    from wharf.cli.common.errors import make_printable
+
+    for line in make_printable(text, arguments).splitlines():
+        click.echo(f"wharf: {line}", err=True)
+
+
+def _run(arguments: Sequence[str], environment: object) -> int:
+    """Run a command and return its exit code. Prints its error."""
+    try:
+        exit_code = root.main(list(arguments), prog_name="wharf", standalone_mode=False, obj=environment)
+    except click.exceptions.Exit as exit_request:
+        return exit_request.exit_code
+    except click.Abort as abort:
+        # The terminal's line may hold a prompt or `^C`: begin a new one. After Ctrl-C, click has done so.
+        has_new_line = isinstance(abort.__cause__, KeyboardInterrupt | EOFError)
+        click.echo("wharf: stopped" if has_new_line else "\nwharf: stopped", err=True)
+        return EXIT_INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return EXIT_FAILED
+    except click.ClickException as error:
+        from wharf.cli.common.errors import format_error
+
+        _print_error(format_error(error), arguments)
+        # `CliError` has the attribute `code`. Its module is not imported here, because help must load quickly.
+        return int(getattr(error, "code", EXIT_FAILED))
+    return (
+        exit_code if isinstance(exit_code, int) else 0
+    )  # click returns the code of `Context.exit` instead of raising.

@@ -2,6 +2,7 @@
 
 import contextlib
 import subprocess
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -29,6 +30,13 @@ COMMANDS: Final = {
 path_argument = click.argument("path", shell_complete=complete_variables)
 RENEWALS_PER_TTL: Final = 3
 """How often a lock is renewed within its TTL, so that one failed renewal does not lose it."""
+MAX_MISSED_RENEWALS: Final = 2
+"""After this many renewals in a row without a reply the program is stopped, so that it never runs longer than its lock.
+
+A renewal may take half of the interval. Two intervals with two renewals end within the TTL.
+"""
+LOCK_WAIT_S: Final = 5.0
+"""How long one blocking query for a lock that is held waits."""
 
 
 @click.group(cls=LazyGroup, entries=COMMANDS)
@@ -66,9 +74,7 @@ def get(session: Session, path: str, item: str | None) -> None:
     try:
         variable = session.client.variables.read(path).value
     except NotFound as error:
-        raise CliError(
-            f"variable {path} does not exist in namespace {session.namespace}; `wharf var list` lists all"
-        ) from error
+        raise CliError(_format_missing_variable(session, path)) from error
     items = variable.items if isinstance(variable.items, dict) else {}
     if item is not None:
         if item not in items:
@@ -140,6 +146,8 @@ def purge(session: Session, path: str, check_index: int | None) -> None:
 
     wharf var purge jobs/web/db
     """
+    if check_index is None:
+        _require_variable(session, path)
     with _report_conflicts(path):
         session.client.variables.delete(path, cas=check_index)
     click.echo(f"deleted variable {path}")
@@ -173,10 +181,26 @@ def lock(session: Session, path: str, command: tuple[str, ...], ttl: str, delay:
         raise CliError(f"missing program: `wharf var lock {path} ./nightly.sh`")
     lock_id = _acquire_lock(session, path, ttl, delay)
     try:
-        code = _run_with_lock(session, path, lock_id, words, renewal_interval_s)
+        code = run_with_lock(session, path, lock_id, words, renewal_interval_s)
     finally:
         _release_lock(session, path, lock_id)
     raise click.exceptions.Exit(code)
+
+
+def _format_missing_variable(session: Session, path: str) -> str:
+    return f"variable {path} does not exist in namespace {session.namespace}; `wharf var list` lists all"
+
+
+def _require_variable(session: Session, path: str) -> None:
+    """Raise CliError if the variable does not exist: servers also accept the deletion of an unknown path."""
+    from wharf.contract.client.errors import Forbidden, NotFound
+
+    try:
+        session.client.variables.read(path)
+    except NotFound:
+        raise CliError(_format_missing_variable(session, path)) from None
+    except Forbidden:
+        return  # The token may delete the variable, but not read it.
 
 
 @contextlib.contextmanager
@@ -207,14 +231,20 @@ def _report_conflicts(path: str) -> "Iterator[None]":
 
 def _acquire_lock(session: Session, path: str, ttl: str, delay: str) -> str:
     """Wait until the lock of a variable is free, acquire it and return its id."""
+    from wharf.cli.common.outages import Outage
     from wharf.contract.client.errors import Conflict
 
     index = 0
+    outage = Outage(session, f"the program was not started, because the lock of {path} is not held")
+    is_announced = False
     while True:
         try:
             variable = session.client.variables.acquire_lock(path, ttl=ttl, lock_delay=delay)
         except Conflict:
-            response = session.client.variables.read(path, index=index, wait_s=5.0)
+            if not is_announced:
+                click.echo(f"waiting for the lock of {path}, which is held; Ctrl-C ends the command", err=True)
+            is_announced = True
+            response = outage.call(partial(session.client.variables.read, path, index=index, wait_s=LOCK_WAIT_S))
             index = response.index
             continue
         return _get_lock_id(variable)
@@ -228,16 +258,21 @@ def _get_lock_id(variable: "VariableView") -> str:
     return variable.lock.id
 
 
-def _run_with_lock(
+def run_with_lock(
     session: Session, path: str, lock_id: str, command: tuple[str, ...], renewal_interval_s: float
 ) -> int:
-    """Run a program, renew the lock meanwhile and return the exit code. Raises CliError if the lock is lost."""
-    from wharf.contract.client.errors import RequestRefused
+    """Run a program, renew the lock meanwhile and return the exit code.
+
+    If the lock is lost, or could not be renewed during its lifetime, stop the program and raise CliError.
+    """
+    from wharf.contract.client import Unreachable
+    from wharf.contract.client.errors import TRANSIENT_ERRORS, RequestRefused
 
     try:
         child = subprocess.Popen(command)
     except OSError as error:
         raise CliError(f"cannot run {command[0]}: {error.strerror}") from error
+    missed = 0
     while True:
         try:
             return _to_exit_code(child.wait(timeout=renewal_interval_s))
@@ -247,11 +282,16 @@ def _run_with_lock(
             child.terminate()
             return _to_exit_code(child.wait())
         try:
-            session.client.variables.renew_lock(path, lock_id)
-        except RequestRefused as error:
+            session.client.variables.renew_lock(path, lock_id, timeout_s=renewal_interval_s / 2)
+            missed = 0
+        except (RequestRefused, Unreachable) as error:
+            missed += 1
+            if isinstance(error, (Unreachable, *TRANSIENT_ERRORS)) and missed < MAX_MISSED_RENEWALS:
+                click.echo(f"the lock of {path} was not renewed: {error}; trying again", err=True)
+                continue
             child.terminate()
             child.wait()
-            raise CliError(f"stopped the program because the lock of {path} was lost: {error.text}") from error
+            raise CliError(f"stopped the program because the lock of {path} was lost: {error}") from error
 
 
 def _to_exit_code(return_code: int) -> int:
@@ -261,9 +301,10 @@ def _to_exit_code(return_code: int) -> int:
 
 def _release_lock(session: Session, path: str, lock_id: str) -> None:
     """Release the lock; if the server refuses, print a note."""
+    from wharf.contract.client import Unreachable
     from wharf.contract.client.errors import RequestRefused
 
     try:
         session.client.variables.release_lock(path, lock_id)
-    except RequestRefused as error:
-        click.echo(f"note: the lock of {path} was not released: {error.text}", err=True)
+    except (RequestRefused, Unreachable) as error:
+        click.echo(f"note: the lock of {path} was not released: {error}; it ends after its --ttl", err=True)

@@ -7,7 +7,7 @@ from typing import Any, Final, get_args, get_origin
 
 import msgspec
 
-from wharf.config.errors import ConfigurationProblem
+from wharf.config.errors import MAX_REPORTED_PROBLEMS, ConfigurationProblem
 from wharf.config.foreign_keys import REASON_BY_FOREIGN_KEY
 from wharf.config.schema import describe_type, get_fields, is_section, iterate_fields
 from wharf.config.settings import AgentSettings
@@ -48,7 +48,8 @@ class SettingsBuilder:
                 if value is not _INVALID:
                     values[key] = value
             else:
-                message = describe_unknown_key(inner_path, fields)
+                has_hint = len(self.problems) < MAX_REPORTED_PROBLEMS
+                message = describe_unknown_key(inner_path, fields) if has_hint else "there is no such setting"
                 self.problems.append(ConfigurationProblem(node.origin.location, format_path(inner_path), message))
         return section(**values)
 

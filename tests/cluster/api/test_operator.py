@@ -335,5 +335,6 @@ async def test_without_its_store_a_server_names_the_cause_and_no_leader() -> Non
             assert reply.headers["x-cluster-error-reason"] == "store-unreachable"
         assert read.body.startswith(b"No cluster leader: ")
         assert leader.body == b'""'
+        assert leader.headers["x-cluster-error-reason"] == "store-unreachable"
         assert json.loads(health.body)["Leader"] == ""
         server.faults.reconnect()

@@ -440,6 +440,16 @@ def test_following_waits_out_any_outage() -> None:
     assert max(flow.pauses_s) <= 5.0
 
 
+def test_following_ends_after_the_longest_outage() -> None:
+    retries = RetryPolicy(max_attempts=1, max_outage_s=60.0)
+    flow = ScriptedFlow(ok_reply(x_cluster_index="5"), *[not_reached()] * 90, retries=retries)
+
+    with pytest.raises(Unreachable, match="nobody listens"):
+        flow.play(follow_changes, JOBS, list_spec(), value_count=2)
+
+    assert 60.0 <= flow.now_s < 66.0
+
+
 def test_following_pauses_if_a_server_does_not_block() -> None:
     flow = ScriptedFlow(*[ok_reply(x_cluster_index="5")] * 4, ok_reply(x_cluster_index="6"))
 

@@ -8,7 +8,16 @@ import pytest
 
 from wharf.contract.client.calls import RequestSpec, StreamSpec
 from wharf.contract.client.errors import Forbidden, UnexpectedReply
-from wharf.contract.client.flow import ClientState, CloseStream, FlowRun, OpenStream, PauseFlow, ReadChunk, YieldValue
+from wharf.contract.client.flow import (
+    ClientState,
+    CloseStream,
+    FlowRun,
+    OpenStream,
+    PauseFlow,
+    ReadChunk,
+    RetryPolicy,
+    YieldValue,
+)
 from wharf.contract.client.streams import read_stream
 from wharf.contract.client.transport import Unreachable
 from wharf.contract.wire.allocations.log_frames import LogFrame, is_continuation
@@ -193,3 +202,29 @@ def test_a_frame_continues_a_log_only_directly_after_the_position_or_in_another_
 
     assert [False, True, False] == [continues(offset) for offset in (3, 7, 8)]
     assert continues(3, "alloc/logs/t.stdout.3")
+
+
+def test_an_endless_stream_is_not_reopened_after_the_longest_outage() -> None:
+    now_s = 0.0
+    state = ClientState(
+        SimulatedWorld(7, lambda: now_s),
+        server_count=1,
+        defaults=None,
+        retry_policy=RetryPolicy(max_pause_s=10.0, max_outage_s=60.0),
+    )
+    run = FlowRun(read_stream(state, ENDPOINT_BY_NAME["event.stream"], StreamSpec({})))
+    run.resume(ScriptedStream())
+
+    def play() -> None:
+        nonlocal now_s
+        while (step := run.step) is not None:
+            if isinstance(step, PauseFlow):
+                now_s += step.seconds
+                run.resume(None)
+            else:
+                run.fail(CONNECTION_LOST)
+
+    with pytest.raises(Unreachable, match="the reply broke off"):
+        play()
+
+    assert 60.0 <= now_s < 75.0

@@ -368,7 +368,7 @@ def test_a_rule_that_does_not_apply_cannot_be_reset(operator: Operator, rule: st
         run(operator.actions.reset_counters("ada", rule=rule, by="ops", reason=""))
 
 
-@pytest.mark.parametrize("subject", ["app:7", "token:t1", "address:192.0.2.7"])
+@pytest.mark.parametrize("subject", ["app:7", "token:0123456789abcdef", "address:192.0.2.7", "address:2001:db8::/64"])
 def test_a_ban_begins_and_ends(operator: Operator, subject: str) -> None:
     now_ms = operator.service.now_ms()
 
@@ -397,6 +397,31 @@ def test_a_ban_begins_and_ends(operator: Operator, subject: str) -> None:
 def test_only_apps_tokens_and_addresses_can_be_banned(operator: Operator, subject: str) -> None:
     with pytest.raises(ActionError, match="cannot be banned"):
         run(operator.actions.set_ban(subject, for_ms=1, by="ops", reason=""))
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "address:", "address:999.1.1.1", "address:192.0.2.0/24", "address:2001:db8::/32", "address:192.0.2.7:80",
+        "address:a b", "app:x", "app:", "token:t1", "token:",
+    ],
+)  # fmt: skip
+def test_a_ban_of_an_invalid_subject_is_refused_and_changes_nothing(operator: Operator, subject: str) -> None:
+    with pytest.raises(ActionError, match=r"is not an address: expected|is not a subject of a ban: expected"):
+        run(operator.actions.set_ban(subject, for_ms=1, by="ops", reason=""))
+
+    assert run(operator.service.evaluator.store.get_ban_end_ms(subject)) == 0
+
+
+def test_the_ban_of_an_ipv6_address_applies_to_its_network(operator: Operator) -> None:
+    banned = run(operator.actions.set_ban("address:2001:db8::7", for_ms=1, by="ops", reason=""))
+
+    assert banned["subject"] == "address:2001:db8::/64"
+
+
+def test_a_grant_to_an_invalid_address_is_refused(operator: Operator) -> None:
+    with pytest.raises(ActionError, match=r"'999\.1\.1\.1' is not an address: expected one such as"):
+        run(operator.actions.add_grant("address:999.1.1.1", resource="core", amount=1, for_ms=1, by="ops", reason=""))
 
 
 def test_limits_are_switched_off_and_on(operator: Operator) -> None:

@@ -12,7 +12,7 @@ from wharf.cli.root import root
 from wharf.limits.rules import read_rules
 from wharf.limits.simulation.access_log import AccessLogReader, LogRecord
 from wharf.limits.simulation.chart import render_svg
-from wharf.limits.simulation.parallel import can_split_callers, simulate_lines, simulate_logs
+from wharf.limits.simulation.parallel import MAX_LINES_BEFORE_REQUEST, can_split_callers, simulate_lines, simulate_logs
 
 NOON_MS = 1_795_262_400_000
 TWO_A_MINUTE = build_rules_text(
@@ -153,3 +153,28 @@ def test_callers_are_not_split_if_a_rule_counts_several_together() -> None:
     by_address = build_rules_text('[[rule]]\nname = "wide"\nscope = ["address"]\nceiling = 5\n')
 
     assert [can_split_callers(read_rules(rules)) for rules in ("", TWO_A_MINUTE, by_address)] == [True, True, False]
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage\n" * 3, b"\x00\xff\xfe\n", b'{"a": 1}\n'], ids=str)
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=str)
+def test_a_file_without_a_request_is_refused_with_the_expected_format(
+    tmp_path: Path, content: bytes, options: list[str]
+) -> None:
+    log = tmp_path / "access.log"
+    log.write_bytes(content)
+
+    result = CliRunner().invoke(root, ["limits", "simulate", *options, str(log)])
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(
+        f"Error: {log}: no line is a logged request: expected the common or combined format"
+    )
+
+
+def test_a_large_file_that_is_no_log_is_not_read_to_its_end() -> None:
+    lines = iter([b"garbage\n"] * (MAX_LINES_BEFORE_REQUEST + 10))
+
+    result = simulate_lines(lines, read_rules(TWO_A_MINUTE))
+
+    assert (result.lines, result.unread) == (0, MAX_LINES_BEFORE_REQUEST)
+    assert len(list(lines)) == 9

@@ -119,6 +119,7 @@ def run_interactive_command(
         exit_code = find_start_exit_code(refusal.text)
         raise CliError(_format_exec_refusal(session, refusal), exit_code=exit_code) from refusal
     except KeyboardInterrupt:
+        click.echo("stopped; the command in the task is stopped too", err=True)
         code = INTERRUPTED_EXIT_CODE
     raise click.exceptions.Exit(code)
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from wharf.cli.common.options import INTERRUPTED_EXIT_CODE, allocation_argument, raw_option
+from wharf.cli.common.options import allocation_argument, raw_option
 from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
 from wharf.cli.common.task_output import TaskOutput
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
@@ -22,17 +22,14 @@ FILE_COMMANDS: Final = {
 
 
 def write_output(chunks: Iterable[bytes], *, is_raw: bool) -> None:
-    """Write chunks to standard output as they arrive. Ctrl-C exits with code 130.
+    """Write chunks to standard output as they arrive.
 
     A terminal gets no control sequences of a task, unless `is_raw`.
     """
     output = TaskOutput(is_raw=is_raw)
-    try:
-        for chunk in chunks:
-            output.write(chunk)
-        output.finish()
-    except KeyboardInterrupt:
-        raise click.exceptions.Exit(INTERRUPTED_EXIT_CODE) from None
+    for chunk in chunks:
+        output.write(chunk)
+    output.finish()
 
 
 @click.group(cls=LazyGroup, entries=FILE_COMMANDS, default_command="ls")

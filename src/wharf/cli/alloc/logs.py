@@ -8,14 +8,14 @@ import click
 from wharf.cli.alloc.files import write_output
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.lookup import require_task
-from wharf.cli.common.options import INTERRUPTED_EXIT_CODE, allocation_argument, raw_option
+from wharf.cli.common.options import allocation_argument, raw_option
 from wharf.cli.common.server_commands import QuietServerCommand, Session
 from wharf.cli.common.task_output import TaskOutput
 
 if TYPE_CHECKING:
+    from wharf.cli.common.outages import Outage
     from wharf.contract.client import AsyncClient
     from wharf.contract.model.allocations.allocation import AllocationStub
-    from wharf.world.backoff import Backoff
 
 DEFAULT_TAIL_LINES: Final = 10
 ESTIMATED_LINE_BYTES: Final = 1024
@@ -24,10 +24,6 @@ READ_GROWTH_FACTOR: Final = 16
 """How much more of the end of a log is read if the first read had too few lines."""
 MAX_TAIL_BYTES: Final = 64 << 20
 """Limit of the end of a log that is read to find its last lines; protects memory."""
-MIN_RETRY_DELAY_S: Final = 1.0
-"""The longest delay before a broken log stream is opened again; it doubles with each further failure."""
-MAX_RETRY_DELAY_S: Final = 5.0
-"""The longest delay before a broken log stream is opened again. A user waits for the lines."""
 LOG_INTERRUPTED_TEXT: Final = "the log stream was interrupted; it continues where it was"
 RETAINED_LOG_TEXT: Final = (
     "the node of {name} no longer has these files, or does not reply ({reason}); "
@@ -76,10 +72,7 @@ def logs(
     if count is None and (tail or lines is not None):
         count = _measure_last_lines(session, found, name, stream, DEFAULT_TAIL_LINES if lines is None else lines)
     if follow:
-        try:
-            asyncio.run(_follow_log(session, found, name, stream, count, TaskOutput(is_raw=raw)))
-        except KeyboardInterrupt:
-            raise click.exceptions.Exit(INTERRUPTED_EXIT_CODE) from None
+        asyncio.run(_follow_log(session, found, name, stream, count, TaskOutput(is_raw=raw)))
         return
     origin, offset = get_read_position(count)
     write_output(
@@ -103,14 +96,17 @@ async def _follow_log(
     last_bytes: int | None,
     output: TaskOutput,
 ) -> None:
-    """Print a log until its task ends. A stream that the client could not resume is opened again where it broke off."""
-    from wharf.contract.client import Unreachable, connect_async
-    from wharf.contract.client.errors import NotFound, get_requested_delay_s
+    """Print a log until its task ends. A stream that the client could not resume is opened again where it broke off.
 
-    is_interrupted, was_finished = False, False
+    Raises CliError if it cannot be opened again for too long.
+    """
+    from wharf.contract.client import Unreachable, connect_async
+    from wharf.contract.client.errors import NotFound
+
+    was_finished = False
     origin, offset = get_read_position(last_bytes)
     file = ""
-    backoff = create_log_backoff(session)
+    outage = create_log_outage(session, allocation)
     async with connect_async(session.settings, world=session.world) as client:
         while True:
             try:
@@ -124,29 +120,29 @@ async def _follow_log(
                     file=file,
                     namespace=allocation.namespace,
                 ):
-                    is_interrupted = False
                     origin, offset, file = "start", chunk.offset, chunk.file
-                    backoff.reset()
+                    outage.end()
                     output.write(chunk)
                 output.finish()
                 return
             except (Unreachable, NotFound) as error:
                 if not file:
                     raise
-                if not is_interrupted:
-                    click.echo(f"wharf: {LOG_INTERRUPTED_TEXT}: {error}", err=True)
-                is_interrupted = True
                 if was_finished:
                     return  # The rest of the log was requested since the allocation ended, and cannot be read.
                 was_finished = await is_finished(client, allocation)
-                await asyncio.sleep(backoff.next_delay_s(get_requested_delay_s(error)))
+                await asyncio.sleep(outage.next_pause_s(error))
 
 
-def create_log_backoff(session: Session) -> "Backoff":
-    """Return the delays before a broken log stream is opened again."""
-    from wharf.world.backoff import Backoff
+def create_log_outage(session: Session, allocation: "AllocationStub") -> "Outage":
+    """Return the limit for the time in which a broken log stream cannot be opened again."""
+    from wharf.cli.common.outages import Outage
 
-    return Backoff(session.world.random, min_s=MIN_RETRY_DELAY_S, max_s=MAX_RETRY_DELAY_S)
+    return Outage(
+        session,
+        f"stopped following the log; `wharf alloc status {session.shorten_id(allocation.id)}` shows the allocation",
+        notice=LOG_INTERRUPTED_TEXT,
+    )
 
 
 async def is_finished(client: "AsyncClient", allocation: "AllocationStub") -> bool:

@@ -29,14 +29,7 @@ def is_file_argument(argument: str) -> bool:
 
 def read_text(path: str) -> str:
     """Return the text of a file, or of standard input for `-`. Raises CliError."""
-    if path == "-":
-        return sys.stdin.read()
-    try:
-        return Path(path).read_text("utf-8")
-    except FileNotFoundError:
-        raise CliError(f"{path}: no such file: check the path") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise CliError(f"{path}: cannot read the file: {error}") from error
+    return read_utf8_text(path, "standard input" if path == STDIN else path)
 
 
 def read_record(path: str, record_type: type[R], **overrides: Any) -> R:
@@ -127,16 +120,20 @@ def read_document(path: str) -> tuple[str, Any]:
     return name, parse_json(name, text) if is_json else parse_yaml(name, text)
 
 
-def read_utf8_text(path: str, name: str) -> str:
-    """Return the text of a file or of standard input, up to MAX_FILE_BYTES. `name` is for messages. Raises CliError."""
+def read_utf8_text(path: str, name: str, *, max_bytes: int = MAX_FILE_BYTES) -> str:
+    """Return the text of a file or of standard input, up to `max_bytes`. `name` is for messages. Raises CliError."""
     try:
-        raw = sys.stdin.buffer.read(MAX_FILE_BYTES + 1) if path == STDIN else Path(path).read_bytes()
+        if path == STDIN:
+            raw = sys.stdin.buffer.read(max_bytes + 1)
+        else:
+            with Path(path).open("rb") as file:
+                raw = file.read(max_bytes + 1)
     except FileNotFoundError:
         raise CliError(f"{name}: no such file: check the path") from None
     except OSError as error:
         raise CliError(f"{name}: cannot read the file: {error.strerror}") from error
-    if len(raw) > MAX_FILE_BYTES:
-        raise CliError(f"{name}: the file is larger than {MAX_FILE_BYTES // 1_000_000} MB, the limit")
+    if len(raw) > max_bytes:
+        raise CliError(f"{name}: the file is larger than {max_bytes // 1_000_000} MB, the limit: check the path")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import click
@@ -38,6 +38,31 @@ def format_error(error: click.ClickException) -> str:
     if isinstance(error, click.MissingParameter | click.NoSuchOption | click.BadOptionUsage) and error.ctx is not None:
         return f"{text.rstrip('.')}; see `{error.ctx.command_path} --help`"
     return text
+
+
+MAX_ECHOED_CHARS: Final = 200
+"""Limit of an argument in an error text; keeps the error readable. Servers use the same limit."""
+
+
+def make_printable(text: str, arguments: Sequence[str]) -> str:
+    """Return an error text for a terminal: arguments are shortened and kept on one line, other lines stay.
+
+    Control characters are escaped, also those of servers, because an error must not control the user's terminal.
+    """
+    values = {part for word in arguments for part in (word, word.partition("=")[2])}
+    for value in sorted(values, key=len, reverse=True):
+        if len(value) > MAX_ECHOED_CHARS:
+            text = text.replace(value, f"{_escape(value[:MAX_ECHOED_CHARS])}… ({len(value):,} characters)")
+        elif value and not value.isprintable():
+            text = text.replace(value, _escape(value))
+    return "\n".join(_escape(line) for line in text.split("\n"))
+
+
+def _escape(text: str) -> str:
+    """Return a text with an escape for each character that cannot be printed, such as `\\n`, but for tabs."""
+    return "".join(
+        character if character.isprintable() or character == "\t" else ascii(character)[1:-1] for character in text
+    )
 
 
 @contextlib.contextmanager

@@ -21,7 +21,13 @@ _HINTS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
         "run, and `wharf job run` starts a new one",
     ),
     (re.compile(r"namespace not found$", re.IGNORECASE), "`wharf namespace list` lists all"),
+    (re.compile(r"node pool(?: \S+)? not found$", re.IGNORECASE), "`wharf node pool list` lists all"),
+    (re.compile(r'quota "[^"]*" not found$'), "`wharf quota list` lists all"),
+    (re.compile(r"service registration not found$"), "`wharf service info SERVICE` lists the instances with their ids"),
+    (re.compile(r"unknown server \S+$"), "`wharf server members` lists all"),
     (re.compile(r"ACL policy not found$"), "`wharf acl policy list` lists all"),
+    (re.compile(r"ACL token not found$|Cannot delete nonexistent tokens: .*"), "`wharf acl token list` lists all"),
+    (re.compile(r"ACL auth.method not found$"), "`wharf acl auth-method list` lists all"),
     (
         re.compile(r"(?:ACL bootstrap already done|Invalid bootstrap reset index) \(.*reset index: (?P<index>\d+)\)$"),
         "to create a new first token, write the number {index} into the file acl-bootstrap-reset in the folder of the "
@@ -29,7 +35,10 @@ _HINTS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     ),
 )
 """Texts of refusals, each with what the user can do."""
-_NAMELESS: Final = re.compile(r"(?:ACL policy|namespace|quota|node pool|policy) not found", re.IGNORECASE)
+_NAMELESS: Final = re.compile(
+    r"(?:ACL policy|ACL token|ACL auth.method|service registration|namespace|quota|node pool|policy) not found",
+    re.IGNORECASE,
+)
 """Texts that do not contain the name that was not found."""
 
 
@@ -40,7 +49,8 @@ def add_hint(text: str) -> str:
         "",
     )
     context = click.get_current_context(silent=True)
-    name = context.params.get("name") if context is not None else None
+    params = context.params if context is not None else {}
+    name = params.get("registration_id") or params.get("name") or params.get("accessor_id")
     if _NAMELESS.fullmatch(text) and isinstance(name, str) and name:
         text = f"{text}: {name}"
     return f"{text}; {hint}" if hint else text

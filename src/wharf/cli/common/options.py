@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from wharf.cli.common.errors import CliError
+from wharf.cli.common.times import NS_PER_SECOND
 from wharf.cli.completion import complete_allocations, complete_jobs, complete_nodes
 
 if TYPE_CHECKING:
@@ -43,9 +44,37 @@ class RenamedOption(click.Option):
             self.opts = current_names
 
 
+class DurationInSeconds(click.ParamType[float]):
+    """The type of an option that takes a duration such as `15m`; the command receives seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> float:
+        """Return the duration in seconds. Fails for a text that is not a duration, and for a negative one."""
+        from wharf.contract.wire.times import DurationError, parse_duration_ns
+
+        if not isinstance(value, str):
+            return float(value)
+        try:
+            seconds = parse_duration_ns(value) / NS_PER_SECOND
+        except DurationError as error:
+            self.fail(str(error), param, context)
+        if seconds < 0:
+            self.fail(f"expected 0 or more, got {value}", param, context)
+        return seconds
+
+
 detach_option = click.option("--detach", is_flag=True, help="Return as soon as the servers have accepted the request.")
 follow_option = click.option(
     "--follow", is_flag=True, help="Follow the job to its end, even if the output is not a terminal."
+)
+progress_timeout_option = click.option(
+    "--progress-timeout",
+    "progress_timeout_s",
+    type=DurationInSeconds(),
+    default="15m",
+    show_default=True,
+    help="Stop following the job after this time without progress; 0: never.",
 )
 raw_option = click.option(
     "--raw", is_flag=True, help="Do not remove control sequences of the task if the output is a terminal."

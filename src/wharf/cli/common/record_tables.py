@@ -27,8 +27,12 @@ def render_jobs(session: Session, jobs: "Sequence[JobStub]", *, is_filtered: boo
     for job in jobs:
         summary = job.job_summary.summary if job.job_summary else {}
         running = sum(group.running for group in summary.values())
+        live = sum(group.starting + group.running for group in summary.values())
         desired = sum(group.queued + group.starting + group.running for group in summary.values())
-        status = "dead (stopped)" if job.stop else job.status
+        is_parent = job.periodic or job.parameterized_job
+        status = format_job_status(
+            job.status, is_stopped=job.stop, has_no_live=bool(desired and not live and not is_parent)
+        )
         kind = f"{job.type}/periodic" if job.periodic else f"{job.type}/template" if job.parameterized_job else job.type
         rows.append([job.id, kind, job.priority, status, f"{running}/{desired}", session.format_time(job.submit_time)])
     if session.is_all_namespaces:
@@ -41,6 +45,17 @@ def render_jobs(session: Session, jobs: "Sequence[JobStub]", *, is_filtered: boo
         optional_columns=("Priority", "Submitted"),
         shortenable_columns=() if session.is_verbose else ("ID",),
     )
+
+
+def format_job_status(status: str, *, is_stopped: bool, has_no_live: bool) -> str:
+    """Return the status of a job for users.
+
+    Servers report `running`, as Nomad does, as soon as a job has a deployment. If nothing is placed yet (`has_no_live`),
+    users see `pending`. The API and `--json` keep the servers' status.
+    """
+    if is_stopped:
+        return "dead (stopped)"
+    return "pending" if status == "running" and has_no_live else status
 
 
 def render_allocations(session: Session, records: "Sequence[AllocationStub]") -> str:

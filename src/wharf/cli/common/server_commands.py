@@ -7,6 +7,7 @@ The function of such a command takes a `Session` first. It calls the server thro
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -20,12 +21,18 @@ if TYPE_CHECKING:
     from wharf.world import World
 
 SHORT_ID_LENGTH: Final = 8
+OUTAGE_LIMIT_S: Final = 120.0
+"""A command that follows something ends after servers have not replied for this long; a restart of servers takes less."""
 
 
 class CommandEnvironment(Protocol):
-    """What commands use from outside: time, randomness and the client. Tests pass their own; see `main`."""
+    """What commands use from outside: time, randomness, pauses and the client. Tests pass their own; see `main`."""
 
     world: "World"
+
+    def pause(self, seconds: float) -> None:
+        """Wait for a number of seconds."""
+        ...
 
     def connect(self, settings: "ClientSettings") -> "SyncClient": ...
 
@@ -38,6 +45,10 @@ class RealCommandEnvironment:
 
         self.world: World = RealWorld()
 
+    def pause(self, seconds: float) -> None:
+        """Wait for a number of seconds."""
+        threading.Event().wait(seconds)
+
     def connect(self, settings: "ClientSettings") -> "SyncClient":
         """Return a client for these settings. Raises CliError if they are invalid."""
         from wharf.contract.client import ClientSettingsError, RetryPolicy, connect
@@ -47,7 +58,9 @@ class RealCommandEnvironment:
             return connect(
                 settings,
                 world=self.world,
-                retry_policy=RetryPolicy(max_attempts=3, max_pause_s=1.0, retries_first_open=False),
+                retry_policy=RetryPolicy(
+                    max_attempts=3, max_pause_s=1.0, retries_first_open=False, max_outage_s=OUTAGE_LIMIT_S
+                ),
             )
         except ClientSettingsError as error:
             raise CliError(str(error)) from error
@@ -109,6 +122,10 @@ class Session:
 
     def now_ns(self) -> int:
         return self.world.now_ns()
+
+    def pause(self, seconds: float) -> None:
+        """Wait for a number of seconds."""
+        self._environment.pause(seconds)
 
     def format_time(self, time: Any) -> str:  # Nanoseconds or a datetime.
         """Return a time relative to now, or the UTC time with `--verbose`."""

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from wharf.cli.common.errors import CliError
-from wharf.cli.common.options import detach_option, follow_option, job_argument, parse_key_values
+from wharf.cli.common.options import (
+    detach_option,
+    follow_option,
+    job_argument,
+    parse_key_values,
+    progress_timeout_option,
+)
 from wharf.cli.common.server_commands import QuietServerCommand, Session
 from wharf.cli.completion import complete_jobs
 from wharf.cli.job.follower import follow_submission, report_evaluation
@@ -28,6 +34,7 @@ _WARNING_COUNT_LINE: Final = re.compile(r"\d+ warnings?:")
 @click.argument("file", type=click.Path(allow_dash=True))
 @detach_option
 @follow_option
+@progress_timeout_option
 @click.option(
     "--check-index", type=click.IntRange(0), help="Fail unless the job has this JobModifyIndex; 0: unless it is new."
 )
@@ -39,6 +46,7 @@ def run(
     file: str,
     detach: bool,
     follow: bool,
+    progress_timeout_s: float,
     check_index: int | None,
     preserve_counts: bool,
     eval_priority: int | None,
@@ -48,7 +56,8 @@ def run(
 
     FILE is JSON or YAML; `-` reads standard input. On a terminal, the command shows the rollout (or the progress of a
     batch job) until it is complete; Ctrl-C leaves the job running. Exit code 0: success, 1: failure, 2: not everything
-    was placed; if all tasks of a batch job failed with the same exit code: that code.
+    was placed, 3: no progress for --progress-timeout; if all tasks of a batch job failed with the same exit code: that
+    code.
 
     wharf job run web.yaml
     """
@@ -87,7 +96,13 @@ def run(
             click.echo(f"The job runs when it is dispatched: wharf job dispatch {job.id}")
         return
     follow_submission(
-        session, job.id, response.eval_id, namespace=namespace, should_detach=detach, should_follow=follow
+        session,
+        job.id,
+        response.eval_id,
+        namespace=namespace,
+        should_detach=detach,
+        should_follow=follow,
+        progress_timeout_s=progress_timeout_s,
     )
 
 
@@ -146,7 +161,8 @@ def _find_job_to_stop(session: Session, job_id: str, *, is_confirmed: bool) -> "
 @job_argument
 @detach_option
 @follow_option
-def start(session: Session, job_id: str, detach: bool, follow: bool) -> None:
+@progress_timeout_option
+def start(session: Session, job_id: str, detach: bool, follow: bool, progress_timeout_s: float) -> None:
     """Start a stopped job again.
 
     wharf job start web
@@ -163,7 +179,13 @@ def start(session: Session, job_id: str, detach: bool, follow: bool) -> None:
     response = session.client.jobs.register(started, enforce_index=job.job_modify_index, namespace=found.namespace)
     click.echo(f"started job {found.id}")
     follow_submission(
-        session, found.id, response.eval_id, namespace=found.namespace, should_detach=detach, should_follow=follow
+        session,
+        found.id,
+        response.eval_id,
+        namespace=found.namespace,
+        should_detach=detach,
+        should_follow=follow,
+        progress_timeout_s=progress_timeout_s,
     )
 
 
@@ -172,7 +194,8 @@ def start(session: Session, job_id: str, detach: bool, follow: bool) -> None:
 @click.argument("version")
 @detach_option
 @follow_option
-def revert(session: Session, job_id: str, version: str, detach: bool, follow: bool) -> None:
+@progress_timeout_option
+def revert(session: Session, job_id: str, version: str, detach: bool, follow: bool, progress_timeout_s: float) -> None:
     """Return a job to an earlier version.
 
     VERSION is a number or a tag; `wharf job history` lists both. The earlier version is registered as a new version.
@@ -186,7 +209,13 @@ def revert(session: Session, job_id: str, version: str, detach: bool, follow: bo
     response = session.client.jobs.revert(found.id, number, namespace=found.namespace)
     click.echo(f"reverted job {found.id} to version {number}")
     follow_submission(
-        session, found.id, response.eval_id, namespace=found.namespace, should_detach=detach, should_follow=follow
+        session,
+        found.id,
+        response.eval_id,
+        namespace=found.namespace,
+        should_detach=detach,
+        should_follow=follow,
+        progress_timeout_s=progress_timeout_s,
     )
 
 
@@ -199,6 +228,7 @@ def revert(session: Session, job_id: str, version: str, detach: bool, follow: bo
 @click.option("--priority", type=click.IntRange(1, 100), default=None)
 @detach_option
 @follow_option
+@progress_timeout_option
 def dispatch(
     session: Session,
     job_id: str,
@@ -209,6 +239,7 @@ def dispatch(
     priority: int | None,
     detach: bool,
     follow: bool,
+    progress_timeout_s: float,
 ) -> None:
     """Run a parameterized job once, with a payload and meta values.
 
@@ -237,6 +268,7 @@ def dispatch(
             namespace=found.namespace,
             should_detach=detach,
             should_follow=follow,
+            progress_timeout_s=progress_timeout_s,
         )
 
 
@@ -247,8 +279,16 @@ def dispatch(
 @click.option("--message", default="", help="Reason, stored with the scaling events of the job.")
 @detach_option
 @follow_option
+@progress_timeout_option
 def scale(
-    session: Session, job_id: str, group_or_count: str, count: int | None, message: str, detach: bool, follow: bool
+    session: Session,
+    job_id: str,
+    group_or_count: str,
+    count: int | None,
+    message: str,
+    detach: bool,
+    follow: bool,
+    progress_timeout_s: float,
 ) -> None:
     """Change the count of a group.
 
@@ -283,7 +323,13 @@ def scale(
     click.echo(f"scaled {found.id}/{group} to {count}")
     if response.eval_id:
         follow_submission(
-            session, found.id, response.eval_id, namespace=found.namespace, should_detach=detach, should_follow=follow
+            session,
+            found.id,
+            response.eval_id,
+            namespace=found.namespace,
+            should_detach=detach,
+            should_follow=follow,
+            progress_timeout_s=progress_timeout_s,
         )
 
 
@@ -292,7 +338,10 @@ def scale(
 @click.option("--group", "groups", multiple=True, help="Promote only this group; may be repeated.")
 @detach_option
 @follow_option
-def promote(session: Session, job_id: str, groups: tuple[str, ...], detach: bool, follow: bool) -> None:
+@progress_timeout_option
+def promote(
+    session: Session, job_id: str, groups: tuple[str, ...], detach: bool, follow: bool, progress_timeout_s: float
+) -> None:
     """Promote the canaries of a job's latest deployment.
 
     wharf job promote web
@@ -306,7 +355,13 @@ def promote(session: Session, job_id: str, groups: tuple[str, ...], detach: bool
     response = session.client.deployments.promote(deployment.id, groups, namespace=found.namespace)
     click.echo(f"promoted the canaries of job {found.id}")
     follow_submission(
-        session, found.id, response.eval_id, namespace=found.namespace, should_detach=detach, should_follow=follow
+        session,
+        found.id,
+        response.eval_id,
+        namespace=found.namespace,
+        should_detach=detach,
+        should_follow=follow,
+        progress_timeout_s=progress_timeout_s,
     )
 
 

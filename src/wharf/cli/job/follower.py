@@ -1,5 +1,9 @@
-"""Follows a change of a job: waits for its evaluation, shows progress until the outcome, and sets the exit code."""
+"""Follows a change of a job: waits for its evaluation, shows progress until the outcome, and sets the exit code.
 
+Following has an end (decision 161): the outcome, a time without progress, or an outage of the servers.
+"""
+
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -7,38 +11,50 @@ import click
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.options import INTERRUPTED_EXIT_CODE
 from wharf.cli.common.server_commands import Session
-from wharf.cli.job.progress import ExitCode, fetch_progress, find_outcome
+from wharf.cli.common.times import NS_PER_SECOND, format_rounded_duration
+from wharf.cli.job.progress import ExitCode, JobOutcome, fetch_next_progress, fetch_progress, find_outcome
 
 if TYPE_CHECKING:
-    from wharf.cli.common.server_commands import Session
+    from collections.abc import Hashable
+
+    from wharf.cli.job.progress import JobProgress
     from wharf.contract.model.evaluations import Evaluation
 
 
 POLL_WAIT_S: Final = 1.0
 """How long one blocking query waits, so that the display is updated at least this often."""
+EVALUATION_NOTICE_S: Final = 1.0
+"""A command that has waited for an evaluation for this long says why it is pending."""
 EVALUATION_WAIT_S: Final = 10.0
-"""How long one blocking query for an evaluation waits."""
+"""How long one later blocking query for an evaluation waits."""
+DEFAULT_PROGRESS_TIMEOUT_S: Final = 900.0
+"""How long commands without the option `--progress-timeout` wait for a pending evaluation; equal to its default."""
+EXPLAIN_AFTER_S: Final = 10.0
+"""A job that has made no progress for this long is explained. Most jobs need less for each step."""
+EXPLAIN_INTERVAL_S: Final = 30.0
+"""How often it is explained again. Protects servers, which examine all nodes for an explanation."""
 
 
-def follow_job(session: "Session", job_id: str, namespace: str, version: int) -> int:
+def follow_job(session: "Session", job_id: str, namespace: str, version: int, *, progress_timeout_s: float) -> int:
     """Show a job's progress until it succeeds or fails; return the exit code. Raises FollowInterrupted on Ctrl-C.
 
-    On a terminal the display is updated in place; otherwise each change is a line.
+    On a terminal the display is updated in place; otherwise each change is a line. Ends also after the time without
+    progress; 0 is no limit. Raises CliError if the servers do not reply for too long.
     """
     from wharf.cli.common.failures import read_last_line, summarize_failures
+    from wharf.cli.common.outages import Outage
     from wharf.cli.job.progress_view import LineProgressView, LiveProgressView
 
     view = LiveProgressView(session) if session.is_terminal else LineProgressView(session)
+    outage = Outage(session, _format_continuation(job_id))
+    standstill = Standstill(session, job_id, namespace, progress_timeout_s)
     start_ns = session.now_ns()
     with view:
         try:
-            progress = fetch_progress(session, job_id, namespace, version)
-            while (outcome := find_outcome(progress)) is None:
-                view.update(progress, session.now_ns() - start_ns)
-                session.client.jobs.allocations(
-                    job_id, namespace=namespace, index=progress.snapshot_index, wait_s=POLL_WAIT_S
-                )
-                progress = fetch_progress(session, job_id, namespace, version, previous=progress)
+            progress = outage.call(lambda: fetch_progress(session, job_id, namespace, version))
+            while (outcome := find_outcome(progress) or standstill.find_outcome(progress)) is None:
+                view.update(progress, session.now_ns() - start_ns, standstill.explain(progress))
+                progress = outage.call(partial(fetch_next_progress, session, progress, wait_s=POLL_WAIT_S))
             view.update(progress, session.now_ns() - start_ns)
         except KeyboardInterrupt:
             view.stop()
@@ -55,6 +71,63 @@ def follow_job(session: "Session", job_id: str, namespace: str, version: int) ->
     return outcome.task_exit_code or outcome.exit
 
 
+class Standstill:
+    """The time for which a followed job has made no progress; what it waits for, and when the command gives up."""
+
+    def __init__(self, session: "Session", job_id: str, namespace: str, limit_s: float) -> None:
+        """`limit_s`: 0 is no limit."""
+        self._session = session
+        self._job_id = job_id
+        self._namespace = namespace
+        self._limit_s = limit_s
+        self._steps: Hashable = None
+        self._began_s = self._began_counting_s = self._explained_s = session.world.monotonic_s()
+        self._explanation = ""
+
+    def find_outcome(self, progress: "JobProgress") -> JobOutcome | None:
+        """Return the outcome if the job has made no progress for the limit, else None. Call it for each new progress."""
+        now_s = self._session.world.monotonic_s()
+        if progress.steps != self._steps:
+            self._steps = progress.steps
+            self._began_s = self._began_counting_s = self._explained_s = now_s
+            self._explanation = ""
+        if progress.has_own_deadline(self._session.now_ns()):
+            self._began_counting_s = now_s
+        if not self._limit_s or now_s - self._began_counting_s < self._limit_s:
+            return None
+        missing = sum(metric.coalesced_failures + 1 for metric in progress.unplaced.values())
+        duration = format_rounded_duration(round(self._limit_s * NS_PER_SECOND))
+        counts = f"; {missing} not placed" if missing else ""
+        return JobOutcome(
+            ExitCode.NOT_PLACED if missing else ExitCode.NO_PROGRESS,
+            f"no progress for {duration}{counts}; stopped watching; the job stays submitted: "
+            f"`wharf job explain {self._job_id}` shows what it waits for, `wharf job stop {self._job_id}` stops it",
+        )
+
+    def explain(self, progress: "JobProgress") -> str:
+        """Return what the job waits for; empty for the first `EXPLAIN_AFTER_S`, and if the progress shows it."""
+        now_s = self._session.world.monotonic_s()
+        is_shown = bool(progress.unplaced) and progress.is_evaluated
+        if is_shown or (progress.is_batch and progress.has_own_deadline(self._session.now_ns())):
+            return ""
+        interval_s = EXPLAIN_INTERVAL_S if self._explanation else EXPLAIN_AFTER_S
+        if now_s - self._explained_s >= interval_s:
+            self._explained_s = now_s
+            self._explanation = fetch_explanation_text(self._session, self._job_id, self._namespace)
+        return self._explanation
+
+
+def fetch_explanation_text(session: "Session", job_id: str, namespace: str) -> str:
+    """Return the sentence of `wharf job explain`; empty if the server does not explain."""
+    from wharf.contract.client import Unreachable
+    from wharf.contract.model.refusal import Refusal
+
+    try:
+        return session.client.jobs.explain(job_id, namespace=namespace).value.text
+    except (Refusal, Unreachable):
+        return ""
+
+
 class FollowInterrupted(Exception):
     """The user stopped following a job with Ctrl-C. The job itself continues."""
 
@@ -63,18 +136,63 @@ class FollowInterrupted(Exception):
         self.job_id = job_id
 
 
+def _format_continuation(job_id: str) -> str:
+    return f"job {job_id} keeps running (`wharf job status {job_id}` shows its state)"
+
+
 def wait_for_evaluation(session: "Session", eval_id: str, namespace: str) -> "Evaluation":
-    """Wait until an evaluation is no longer pending, and return it."""
-    response = session.client.evaluations.read(eval_id, namespace=namespace)
+    """Wait until an evaluation is no longer pending, and return it. After a second, print why it is pending.
+
+    Raises CliError if it is still pending after `DEFAULT_PROGRESS_TIMEOUT_S`, or if the servers do not reply for too long.
+    """
+    from wharf.cli.common.outages import Outage
+
+    short_id = session.shorten_id(eval_id)
+    outage = Outage(session, f"evaluation {short_id} continues (`wharf eval status {short_id}` shows its state)")
+    start_s = session.world.monotonic_s()
+    response = outage.call(lambda: session.client.evaluations.read(eval_id, namespace=namespace))
+    wait_s, reason = EVALUATION_NOTICE_S, ""
     while response.value.status == "pending":
-        response = session.client.evaluations.read(
-            eval_id, namespace=namespace, index=response.index, wait_s=EVALUATION_WAIT_S
+        if session.world.monotonic_s() - start_s >= DEFAULT_PROGRESS_TIMEOUT_S:
+            raise CliError(
+                f"evaluation {short_id} is still pending after "
+                f"{format_rounded_duration(round(DEFAULT_PROGRESS_TIMEOUT_S * NS_PER_SECOND))}; stopped watching; "
+                f"`wharf eval explain {short_id}` shows what it waits for",
+                exit_code=ExitCode.NO_PROGRESS,
+            )
+        response = outage.call(
+            partial(session.client.evaluations.read, eval_id, namespace=namespace, index=response.index, wait_s=wait_s)
         )
+        wait_s = EVALUATION_WAIT_S
+        if response.value.status == "pending":
+            new_reason = _fetch_evaluation_reason(session, eval_id, namespace)
+            if new_reason != reason:
+                click.echo(f"waiting for evaluation {short_id}: {new_reason}; Ctrl-C stops watching", err=True)
+            reason = new_reason
     return response.value
 
 
+def _fetch_evaluation_reason(session: "Session", eval_id: str, namespace: str) -> str:
+    """Return what an evaluation waits for: the sentence of `wharf eval explain`, or its state if there is none."""
+    from wharf.contract.client import Unreachable
+    from wharf.contract.model.refusal import Refusal
+
+    try:
+        explanation = session.client.evaluations.explain(eval_id, namespace=namespace).value
+    except (Refusal, Unreachable):
+        return "it is pending"
+    return "; ".join(wait.text for wait in explanation.waits) or explanation.text or "it is pending"
+
+
 def follow_submission(
-    session: Session, job_id: str, eval_id: str, *, namespace: str, should_detach: bool, should_follow: bool
+    session: Session,
+    job_id: str,
+    eval_id: str,
+    *,
+    namespace: str,
+    should_detach: bool,
+    should_follow: bool,
+    progress_timeout_s: float,
 ) -> None:
     """Show a job's progress after a change, and exit with the code of the outcome.
 
@@ -90,11 +208,9 @@ def follow_submission(
         return
     version = session.client.jobs.read(job_id, namespace=namespace).value.version
     try:
-        code = follow_job(session, job_id, namespace, version)
+        code = follow_job(session, job_id, namespace, version, progress_timeout_s=progress_timeout_s)
     except FollowInterrupted:
-        click.echo(
-            f"stopped watching; job {job_id} keeps running (`wharf job status {job_id}` shows its state)", err=True
-        )
+        click.echo(f"stopped watching; {_format_continuation(job_id)}", err=True)
         raise click.exceptions.Exit(INTERRUPTED_EXIT_CODE) from None
     if code:
         raise click.exceptions.Exit(code)
@@ -107,7 +223,6 @@ def report_evaluation(session: Session, eval_id: str, namespace: str) -> None:
     does nothing.
     """
     from wharf.cli.common.failures import fetch_explanations, render_unplaced_groups
-    from wharf.cli.job.progress import ExitCode
 
     if not eval_id:
         return

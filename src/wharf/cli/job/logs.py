@@ -4,27 +4,28 @@ import asyncio
 import re
 import sys
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from wharf.cli.alloc.logs import (
     ESTIMATED_LINE_BYTES,
-    LOG_INTERRUPTED_TEXT,
     READ_GROWTH_FACTOR,
     RETAINED_LOG_TEXT,
     check_pattern,
-    create_log_backoff,
+    create_log_outage,
     get_read_position,
     has_last_lines,
     is_finished,
     take_last_lines,
 )
 from wharf.cli.common.errors import CliError
-from wharf.cli.common.options import INTERRUPTED_EXIT_CODE, raw_option
+from wharf.cli.common.options import raw_option
 from wharf.cli.common.server_commands import QuietServerCommand, Session
 from wharf.cli.common.task_output import TaskOutput, clean_lines
 from wharf.cli.completion import complete_jobs
+from wharf.world.backoff import Backoff
 from wharf.world.tasks import cancel_tasks
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ STREAMS: Final = ("stdout", "stderr")
 PREFIX_COLOURS: Final = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_blue")
 POLL_WAIT_S: Final = 5.0
 """How long one blocking query for new allocations waits while logs are followed."""
+MIN_PAUSE_S: Final = 1.0
+MAX_PAUSE_S: Final = 5.0
+"""The longest pause before a log is looked for again that does not exist yet. A user waits for the lines."""
 
 
 @click.command(cls=QuietServerCommand)
@@ -90,10 +94,7 @@ def logs(
         is_all_allocations=all_allocs,
         is_raw=raw,
     )
-    try:
-        asyncio.run(_print_logs(session, found.id, found.namespace, log_filter, is_following=follow))
-    except KeyboardInterrupt:
-        raise click.exceptions.Exit(INTERRUPTED_EXIT_CODE) from None
+    asyncio.run(_print_logs(session, found.id, found.namespace, log_filter, is_following=follow))
 
 
 def _require_group_and_task(session: Session, job: "JobStub", group: str, task: str) -> None:
@@ -175,18 +176,32 @@ class LogFilter:
 async def _print_logs(
     session: Session, job_id: str, namespace: str, log_filter: LogFilter, *, is_following: bool
 ) -> None:
-    """Print the logs of a job: one log after the other, or, with `is_following`, all together until the job is dead."""
-    from wharf.contract.client import connect_async
+    """Print the logs of a job: one log after the other, or, with `is_following`, all together until the job is dead.
 
-    async with connect_async(session.settings, world=session.world) as client:
+    Raises CliError if the servers do not reply for too long.
+    """
+    from wharf.cli.common.outages import Outage
+    from wharf.contract.client import RetryPolicy, connect_async
+
+    outage = Outage(session, f"`wharf job status {job_id}` shows the state of the job")
+    # The first call fails early, because a user waits for it; `outage` repeats the later ones.
+    retry_policy = RetryPolicy(max_attempts=3, max_pause_s=1.0, retries_first_open=False)
+    async with connect_async(session.settings, world=session.world, retry_policy=retry_policy) as client:
         readers: dict[tuple[str, str, str], asyncio.Task[None]] = {}
         reported_ids: set[str] = set()
         index = 0
         try:
             while True:
-                response = await client.jobs.allocations(
-                    job_id, namespace=namespace, index=index, wait_s=POLL_WAIT_S if index else None
+                query = partial(
+                    client.jobs.allocations,
+                    job_id,
+                    namespace=namespace,
+                    index=index,
+                    wait_s=POLL_WAIT_S if index else None,
                 )
+                response = await (outage.call_async(query) if index else query())
+                if is_following and not index and not response.value:
+                    click.echo(f"no logs yet: {await _explain_job(client, job_id, namespace)}", err=True)
                 index = response.index
                 for allocation, task in log_filter.select_tasks(response.value):
                     if allocation.id not in reported_ids and allocation.client_status.is_terminal:
@@ -207,11 +222,22 @@ async def _print_logs(
                 if not is_following:
                     return
                 if all(reader.done() for reader in readers.values()):
-                    job = (await client.jobs.read(job_id, namespace=namespace)).value
+                    job = (await outage.call_async(partial(client.jobs.read, job_id, namespace=namespace))).value
                     if job.status == "dead":
                         return
         finally:
             await cancel_tasks(*readers.values())
+
+
+async def _explain_job(client: "AsyncClient", job_id: str, namespace: str) -> str:
+    """Return the sentence of `wharf job explain`; a plain one if the server does not explain."""
+    from wharf.contract.client import Unreachable
+    from wharf.contract.model.refusal import Refusal
+
+    try:
+        return (await client.jobs.explain(job_id, namespace=namespace)).value.text
+    except (Refusal, Unreachable):
+        return f"job {job_id} has no allocations"
 
 
 async def _report_if_files_are_gone(client: "AsyncClient", allocation: "AllocationStub") -> None:
@@ -242,7 +268,9 @@ class LogSource:
         self._stream = stream
         self._filter = filter
         self._output = TaskOutput(is_raw=filter.is_raw)
-        self._backoff = create_log_backoff(session)
+        self._outage = create_log_outage(session, allocation)
+        self._backoff = Backoff(session.world.random, min_s=MIN_PAUSE_S, max_s=MAX_PAUSE_S)
+        """The pauses between attempts to open a log that does not exist yet."""
         self._position: LogChunk | None = None
         """The last chunk that was printed: the log continues after it."""
         self._rest = b""
@@ -269,11 +297,11 @@ class LogSource:
                 if not is_following or was_finished:
                     return
                 was_finished = await is_finished(self._client, self._allocation)
+                await asyncio.sleep(self._backoff.next_delay_s())
             except Unreachable as error:
                 if not is_following:
                     raise
-                click.echo(f"{self._prefix}{LOG_INTERRUPTED_TEXT}: {error}", err=True)
-            await asyncio.sleep(self._backoff.next_delay_s())
+                await asyncio.sleep(self._outage.next_pause_s(error))
 
     async def _was_written_since(self) -> bool:
         """Return whether one of the log's files was written to after the time of `--since`."""
@@ -308,6 +336,7 @@ class LogSource:
             namespace=self._allocation.namespace,
         ):
             self._backoff.reset()
+            self._outage.end()
             self._position = chunk
             *complete_lines, self._rest = (self._rest + chunk).split(b"\n")
             self._print(complete_lines)

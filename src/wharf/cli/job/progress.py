@@ -7,7 +7,11 @@ import enum
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from wharf.cli.common.times import to_nanoseconds
+
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from wharf.cli.common.server_commands import Session
     from wharf.contract.model.allocations.allocation import AllocationStub
     from wharf.contract.model.allocations.metrics import AllocMetric
@@ -25,6 +29,8 @@ class ExitCode(enum.IntEnum):
     SUCCESS = 0
     FAILED = 1
     NOT_PLACED = 2
+    NO_PROGRESS = 3
+    """The command stopped following, because nothing changed for the time of `--progress-timeout`."""
 
 
 class JobProgress(NamedTuple):
@@ -50,6 +56,30 @@ class JobProgress(NamedTuple):
             if allocation.job_version == self.version:
                 newest[f"{allocation.name} {allocation.node_id if self.is_per_node else ''}"] = allocation
         return list(newest.values())
+
+    @property
+    def steps(self) -> "Hashable":
+        """A value that changes whenever the job makes progress. A repeated evaluation alone changes nothing."""
+        groups = (self.deployment.task_groups or {}) if self.deployment else {}
+        return (
+            frozenset(
+                (allocation.id, allocation.client_status, allocation.desired_status, _read_health(allocation))
+                for allocation in self.allocations
+            ),
+            self.deployment.status if self.deployment else "",
+            tuple(sorted((name, group.placed_allocs, group.healthy_allocs) for name, group in groups.items())),
+        )
+
+    def has_own_deadline(self, now_ns: int) -> bool:
+        """Whether the job needs no limit of the command now: tasks of a batch job are at work, the deployment has a
+        progress deadline, or a retry is due at a known time.
+        """
+        if self.is_batch and any(not each.client_status.is_terminal for each in self.current_allocations):
+            return True
+        groups = (self.deployment.task_groups or {}).values() if self.deployment else ()
+        times = [group.require_progress_by for group in groups]
+        times += [each.wait_until for each in self.evaluations if each.status == "pending"]
+        return any(to_nanoseconds(time) > now_ns for time in times)
 
     @property
     def is_batch(self) -> bool:
@@ -118,6 +148,13 @@ def fetch_progress(
     )
 
 
+def fetch_next_progress(session: "Session", previous: JobProgress, *, wait_s: float) -> JobProgress:
+    """Wait up to `wait_s` for a change of the job's allocations, and read its progress."""
+    job = previous.job
+    session.client.jobs.allocations(job.id, namespace=job.namespace, index=previous.snapshot_index, wait_s=wait_s)
+    return fetch_progress(session, job.id, job.namespace, previous.version, previous=previous)
+
+
 def find_unplaced(evaluations: "list[Evaluation]") -> "Mapping[str, AllocMetric]":
     from wharf.cli.common.failures import find_unplaced_groups
 
@@ -182,6 +219,10 @@ def _find_outcome_without_deployment(progress: JobProgress) -> JobOutcome | None
         return None
     count = len(current)
     return JobOutcome(ExitCode.SUCCESS, "1 allocation running" if count == 1 else f"{count} allocations running")
+
+
+def _read_health(allocation: "AllocationStub") -> bool | None:
+    return allocation.deployment_status.healthy if allocation.deployment_status else None
 
 
 def _are_all_running(progress: JobProgress) -> bool:

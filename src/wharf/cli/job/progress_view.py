@@ -49,8 +49,8 @@ class LiveProgressView:
     ) -> None:
         self._live.stop()
 
-    def update(self, progress: "JobProgress", elapsed_ns: int) -> None:
-        """Show the progress in place, with as many allocations as the terminal has rows."""
+    def update(self, progress: "JobProgress", elapsed_ns: int, explanation: str = "") -> None:
+        """Show the progress in place, with as many allocations as the terminal has rows, and what the job waits for."""
         from rich.text import Text
 
         max_rows = max(
@@ -58,6 +58,8 @@ class LiveProgressView:
         )
         self._columns |= find_nonempty_columns(progress)
         rendered = render_progress(progress, elapsed_ns, self._session, max_allocations=max_rows, columns=self._columns)
+        if explanation:
+            rendered += f"\n\n{style_dim(explanation)}"
         text = Text.from_ansi(rendered if _has_colours() else click.unstyle(rendered))
         text.no_wrap, text.overflow = True, "ellipsis"
         self._live.update(text)
@@ -75,6 +77,7 @@ class LineProgressView:
     def __init__(self, session: "Session") -> None:
         self._session = session
         self._last_line = ""
+        self._last_reasons: list[str] = []
 
     def __enter__(self) -> Self:
         return self
@@ -84,12 +87,18 @@ class LineProgressView:
     ) -> None:
         return
 
-    def update(self, progress: "JobProgress", elapsed_ns: int) -> None:
-        """Print a line if the summary of the progress changed."""
+    def update(self, progress: "JobProgress", elapsed_ns: int, explanation: str = "") -> None:
+        """Print a line if the summary of the progress changed, and what the job waits for if that changed."""
         line = format_summary(progress)
         if line != self._last_line:
             self._last_line = line
             self._session.print_text(f"{format_rounded_duration(elapsed_ns):>6}  {line}")
+        reasons = render_unplaced_groups(progress.unplaced, progress.explanations)
+        reasons += [explanation] if explanation else []
+        if reasons and reasons != self._last_reasons:
+            self._last_reasons = reasons
+            for reason in reasons:
+                self._session.print_text(f"{'':>6}  {reason}")
 
     def stop(self) -> None:
         return

@@ -1,5 +1,6 @@
 """`wharf job restart`: restarts the allocations of a job in place, a few at a time."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -90,15 +91,24 @@ def _wait_until_running(
     `before` is the allocation as it was before the restart. Raises CliError if the allocation ends or the time is over.
     `remaining` is the number of allocations that its text reports as not restarted.
     """
+    from wharf.cli.common.outages import Outage
+
     deadline_ns = session.now_ns() + round(timeout_s * NS_PER_SECOND)
     states = before.task_states or {}
     restarts = {
         name: state.restarts for name, state in states.items() if state.state == "running" and task in ("", name)
     }
     index = 0
+    outage = Outage(session, f"{remaining} allocation{'' if remaining == 1 else 's'} not confirmed as restarted")
     while True:
-        response = session.client.allocations.read(
-            before.id, namespace=before.namespace, index=index, wait_s=POLL_WAIT_S if index else None
+        response = outage.call(
+            partial(
+                session.client.allocations.read,
+                before.id,
+                namespace=before.namespace,
+                index=index,
+                wait_s=POLL_WAIT_S if index else None,
+            )
         )
         allocation, index = response.value, response.index
         current = allocation.task_states or {}

@@ -237,16 +237,18 @@ def _render_job(
 ) -> str:
     """Return the status of a job: main fields, then a section each for children, groups, deployment and allocations."""
     from wharf.cli.common.failures import render_unplaced_groups
-    from wharf.cli.common.record_tables import render_deployment_groups
+    from wharf.cli.common.record_tables import format_job_status, render_deployment_groups
     from wharf.cli.common.rendering import colour_state, render_pairs, render_section, render_table
 
     job = progress.job
+    is_waiting = bool(progress.unplaced) and not job.is_periodic and job.parameterized_job is None
+    has_no_live = is_waiting and all(allocation.client_status.is_terminal for allocation in progress.allocations)
     parts = [
         render_pairs(
             [
                 ("ID", job.id),
                 ("Name", job.name if job.name != job.id else ""),
-                ("Status", "dead (stopped)" if job.stop else job.status),
+                ("Status", format_job_status(job.status, is_stopped=job.stop, has_no_live=has_no_live)),
                 ("Type", job.type),
                 ("Version", job.version),
                 ("Priority", job.priority),

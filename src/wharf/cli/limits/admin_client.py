@@ -19,6 +19,7 @@ import click
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.options import RenamedOption
 from wharf.cli.common.times import NS_PER_SECOND
+from wharf.cli.common.waiting_notices import announce_wait
 from wharf.world.unix_sockets import shorten_socket_path
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -229,9 +230,10 @@ def _send(address: AdminAddress, method: str, target: str, body: str | None) -> 
     else:
         connection = _UnixConnection(address)
     try:
-        connection.request(method, target, body, headers)
-        reply = connection.getresponse()
-        return reply.status, reply.read()
+        with announce_wait(f"a reply from the limiter at {address}"):
+            connection.request(method, target, body, headers)
+            reply = connection.getresponse()
+            return reply.status, reply.read()
     except (FileNotFoundError, ConnectionRefusedError):
         raise CliError(
             f"no limiter listens at {address}: start `wharf gateway`, or give its socket with --admin-address"

@@ -1,7 +1,7 @@
 """The commands of `wharf limits` that change a running limiter, which writes each change to its audit log."""
 
-import json
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -19,6 +19,9 @@ from wharf.cli.limits.admin_client import (
     reason_option,
     socket_option,
 )
+
+MAX_EXPORT_BYTES: Final = 64 << 20
+"""Limit of an exported state; limiters accept no larger request. Protects memory."""
 
 
 @click.command
@@ -87,8 +90,8 @@ def ban(subject: str, duration: str, reason: str, path: AdminAddress) -> None:
 
     SUBJECT is app:7, address:192.0.2.7 or token:…, as `wharf limits show` prints it.
     """
-    post_action(path, "/ban", subject=subject, for_ms=parse_duration_ms(duration), reason=reason)
-    click.echo(f"banned {subject} for {duration}")
+    reply = post_action(path, "/ban", subject=subject, for_ms=parse_duration_ms(duration), reason=reason)
+    click.echo(f"banned {reply['subject']} for {duration}")
 
 
 @click.command
@@ -97,8 +100,8 @@ def ban(subject: str, duration: str, reason: str, path: AdminAddress) -> None:
 @socket_option
 def unban(subject: str, reason: str, path: AdminAddress) -> None:
     """End a ban."""
-    post_action(path, "/ban", subject=subject, for_ms=0, reason=reason)
-    click.echo(f"lifted the ban of {subject}")
+    reply = post_action(path, "/ban", subject=subject, for_ms=0, reason=reason)
+    click.echo(f"lifted the ban of {reply['subject']}")
 
 
 @click.command
@@ -155,10 +158,9 @@ def import_state(file: Path, reason: str, path: AdminAddress) -> None:
 
     Grants are added. Counters and bans replace those with the same name.
     """
-    try:
-        exported = json.loads(file.read_text("utf-8"))
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as problem:
-        raise click.ClickException(f"cannot import {file}: {problem}") from None
+    from wharf.cli.common.documents import parse_json, read_utf8_text
+
+    exported = parse_json(str(file), read_utf8_text(str(file), str(file), max_bytes=MAX_EXPORT_BYTES))
     reply = post_action(path, "/import", told=exported, reason=reason)
     click.echo(f"imported {reply['grants']} grants, {reply['bans']} bans and {reply['counters']} counters")
 

@@ -80,16 +80,20 @@ def lint(file: Path, before: Path | None, as_json: bool) -> None:
     """
     import msgspec
 
+    from wharf.cli.common.documents import read_utf8_text
     from wharf.cli.common.errors import CliError
+    from wharf.cli.limits.simulate import MAX_RULES_BYTES
     from wharf.limits.rules import InvalidFile, Severity, lint_rules, read_rules
 
     try:
-        rules = read_rules(file.read_text("utf-8"), str(file))
-        old = read_rules(before.read_text("utf-8"), str(before)) if before is not None else None
+        rules = read_rules(read_utf8_text(str(file), str(file), max_bytes=MAX_RULES_BYTES), str(file))
+        old = (
+            read_rules(read_utf8_text(str(before), str(before), max_bytes=MAX_RULES_BYTES), str(before))
+            if before is not None
+            else None
+        )
     except InvalidFile as error:
         raise CliError(str(error)) from None
-    except (OSError, UnicodeDecodeError) as problem:
-        raise CliError(f"cannot read {file}: {getattr(problem, 'strerror', None) or problem}") from None
     findings = lint_rules(rules, old)
     if as_json:
         print_json([msgspec.to_builtins(finding) for finding in findings])

@@ -1,10 +1,18 @@
 """`wharf limits simulate`: shows which requests of access logs a set of rules would have refused."""
 
 from pathlib import Path
+from typing import Final
 
 import click
 
 from wharf.cli.limits.admin_client import json_option, print_json
+
+MAX_RULES_BYTES: Final = 64 << 20
+"""Limit of a rules file. Protects memory; rules files are far smaller."""
+LOG_FORMAT_TEXT: Final = (
+    'expected the common or combined format, such as `192.0.2.7 - ada [21/Nov/2026:12:00:00 +0000] "GET /a HTTP/1.1" '
+    "200 12`, or JSON with one object a line"
+)
 
 
 @click.command
@@ -23,6 +31,7 @@ def simulate(file: Path | None, svg: Path | None, logs: tuple[Path, ...], as_jso
     import gc
     import sys
 
+    from wharf.cli.common.documents import read_utf8_text
     from wharf.cli.common.errors import CliError
     from wharf.limits.rules import InvalidFile, read_rules
     from wharf.limits.rules.rules_file import read_profile
@@ -30,7 +39,11 @@ def simulate(file: Path | None, svg: Path | None, logs: tuple[Path, ...], as_jso
     from wharf.limits.simulation.parallel import SimulationFailed, choose_worker_count, simulate_logs
 
     try:
-        rules = read_rules(file.read_text("utf-8"), str(file)) if file is not None else read_profile()
+        rules = (
+            read_rules(read_utf8_text(str(file), str(file), max_bytes=MAX_RULES_BYTES), str(file))
+            if file is not None
+            else read_profile()
+        )
         total = sum(log.stat().st_size for log in logs)
         if svg is not None:
             svg.touch()  # Fail now rather than after a long simulation if the file cannot be written.
@@ -38,8 +51,6 @@ def simulate(file: Path | None, svg: Path | None, logs: tuple[Path, ...], as_jso
         raise CliError(str(error)) from None
     except OSError as problem:
         raise CliError(f"{problem.filename}: {problem.strerror}") from None
-    except UnicodeDecodeError as problem:
-        raise CliError(f"{file}: the file is not UTF-8 text: {problem}") from None
 
     def print_progress(lines: int, read_bytes: int) -> None:
         if sys.stderr.isatty():
@@ -55,6 +66,9 @@ def simulate(file: Path | None, svg: Path | None, logs: tuple[Path, ...], as_jso
         gc.enable()
     if sys.stderr.isatty():
         click.echo("\r" + " " * 40 + "\r", err=True, nl=False)
+    if not outcome.lines:
+        files = ", ".join(map(str, logs))
+        raise CliError(f"{files}: no line is a logged request: {LOG_FORMAT_TEXT}")
     if svg is not None:
         svg.write_text(render_svg(outcome), "utf-8")
     if as_json:

@@ -1,6 +1,7 @@
 """The command group `wharf node`: list and show nodes, drain them and set their eligibility."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -10,7 +11,7 @@ from wharf.cli.common.options import INTERRUPTED_EXIT_CODE, detach_option, node_
 from wharf.cli.common.record_tables import render_nodes
 from wharf.cli.common.rendering import render_bar, render_section, render_sparkline
 from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
-from wharf.cli.common.times import NS_PER_SECOND
+from wharf.cli.common.times import NS_PER_SECOND, format_utc_time
 from wharf.cli.completion import complete_nodes
 from wharf.cli.lazy_group import NOT_SUPPORTED_BY_NODES, CommandEntry, LazyGroup
 
@@ -32,6 +33,10 @@ COMMANDS: Final = {
 }
 DRAIN_WAIT_S: Final = 2.0
 """How long one blocking query waits while a drain is followed."""
+DRAIN_NOTICE_S: Final = 10.0
+"""A drain from which no allocation has left for this long says which allocations remain."""
+MAX_REMAINING_SHOWN: Final = 5
+"""Limit of the allocations in that line; keeps it readable."""
 
 
 ALIASES: Final = {"list": CommandEntry(MODULE, "status", "wharf node status")}
@@ -120,28 +125,53 @@ def drain(
 
 
 def _follow_drain(session: Session, node_id: str, name: str) -> None:
-    """Print the number of remaining allocations until the drain is complete. Ctrl-C lets the drain continue."""
-    last_count = -1
+    """Print the number of remaining allocations until the drain is complete. Ctrl-C lets the drain continue.
+
+    Prints which allocations remain if none has left for a while. Raises CliError if the servers do not reply for too long.
+    """
+    from wharf.cli.common.outages import Outage
+
+    client = session.client
+    outage = Outage(session, f"the drain of {name} continues (`wharf node status {name}` shows its state)")
+    last_count, changed_s, notice = -1, session.world.monotonic_s(), ""
     try:
         while True:
-            node = session.client.nodes.read(node_id)
-            allocations = session.client.nodes.allocations(node_id)
+            node = outage.call(lambda: client.nodes.read(node_id))
+            allocations = outage.call(lambda: client.nodes.allocations(node_id))
             remaining = [allocation for allocation in allocations.value if not allocation.client_status.is_terminal]
-            if len(remaining) != last_count and remaining:
-                click.echo(f"  {len(remaining)} allocation{'' if len(remaining) == 1 else 's'} left")
+            if len(remaining) != last_count:
+                changed_s = session.world.monotonic_s()
+                if remaining:
+                    click.echo(f"  {len(remaining)} allocation{'' if len(remaining) == 1 else 's'} left")
             last_count = len(remaining)
+            if session.world.monotonic_s() - changed_s >= DRAIN_NOTICE_S:
+                new_notice = _format_drain_notice(session, node.value, remaining)
+                if new_notice != notice:
+                    click.echo(new_notice, err=True)
+                notice = new_notice
             if node.value.drain:
-                session.client.nodes.read(node_id, index=node.index, wait_s=DRAIN_WAIT_S)
+                outage.call(partial(client.nodes.read, node_id, index=node.index, wait_s=DRAIN_WAIT_S))
             elif result := format_drain_result(name, remaining):
                 click.echo(result)
                 return
             else:
-                session.client.nodes.allocations(node_id, index=allocations.index, wait_s=DRAIN_WAIT_S)
+                outage.call(partial(client.nodes.allocations, node_id, index=allocations.index, wait_s=DRAIN_WAIT_S))
     except KeyboardInterrupt:
         click.echo(
             f"stopped watching; the drain of {name} continues (`wharf node status {name}` shows its state)", err=True
         )
         raise click.exceptions.Exit(INTERRUPTED_EXIT_CODE) from None
+
+
+def _format_drain_notice(session: Session, node: "NodeView", remaining: Sequence["AllocationView"]) -> str:
+    """Return what a drain waits for: the allocations that remain, and when the drain stops them."""
+    names = [f"{allocation.name} ({session.shorten_id(allocation.id)})" for allocation in remaining]
+    more = f" and {len(names) - MAX_REMAINING_SHOWN} more" if len(names) > MAX_REMAINING_SHOWN else ""
+    text = f"waiting for {', '.join(names[:MAX_REMAINING_SHOWN]) or 'the servers to complete the drain'}{more}"
+    deadline = node.drain_strategy.force_deadline if node.drain and node.drain_strategy else None
+    if deadline:
+        return f"{text}; the drain stops what remains at {format_utc_time(deadline)}"
+    return f"{text}; Ctrl-C stops watching" + (" (the drain has no deadline)" if node.drain else "")
 
 
 def format_drain_result(name: str, remaining: Sequence["AllocationView"]) -> str:

@@ -1,5 +1,6 @@
 """The command group `wharf operator`: API requests, scheduler, servers, keys, rebalancing and the debug archive."""
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -75,6 +76,8 @@ PREEMPTION_FIELDS: Final = {
 }  # fmt: skip
 """Job types, with the field of the preemption configuration that enables preemption by such jobs."""
 
+_LONE_PERCENT: Final = re.compile("%(?![0-9A-Fa-f]{2})")
+
 
 @click.group(cls=LazyGroup, entries=SCHEDULER_COMMANDS)
 def scheduler() -> None:
@@ -113,6 +116,7 @@ def api(
     from wharf.cli.common.documents import read_text
     from wharf.contract.client.transport import ClientRequest
 
+    _check_path(path)
     parts = urlsplit(path)
     full_path = parts.path if parts.path.startswith("/v1/") else f"/v1/{parts.path.lstrip('/')}"
     query = parse_qsl(parts.query, keep_blank_values=True)
@@ -134,6 +138,14 @@ def api(
     sys.stdout.buffer.write(reply.body)
     if sys.stdout.isatty():
         click.echo()
+
+
+def _check_path(path: str) -> None:
+    """Raise CliError for a path that no HTTP request can have."""
+    if not path.isprintable():
+        raise CliError(f"path {path}: control characters must be percent-encoded, such as %0A for a line break")
+    if _LONE_PERCENT.search(path):
+        raise CliError(f"path {path}: % must be followed by two hex digits; write %25 for the character %")
 
 
 def _parse_header(text: str) -> tuple[str, str]:

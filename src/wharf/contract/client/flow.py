@@ -4,6 +4,7 @@ A flow is a generator that yields steps and receives their results. Two runners 
 asynchronous; they make no decisions.
 """
 
+import math
 from collections.abc import Generator
 from typing import Any, Final, Generic, TypeVar
 
@@ -112,6 +113,8 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     retries_first_open: bool = True
     """Whether an endless stream or a followed read is also retried without end before it has begun. If not, the caller
     gets the error, as a user of a command expects."""
+    max_outage_s: float = math.inf
+    """How long an endless stream or a followed read is retried after it broke. Then the caller gets the error."""
 
     def draw_pause_s(self, attempt: int, world: World, requested_s: float | None = None) -> float:
         """Return a random pause in seconds after failed attempt number `attempt`, counted from 1.
@@ -442,6 +445,7 @@ def follow_changes(state: ClientState, endpoint: Endpoint, spec: RequestSpec) ->
     world = state.world
     failure_count = 0
     has_begun = False
+    lost_at_s: float | None = None
     while True:
         requested_index, start_s = spec.options.get("index", 0), world.monotonic_s()
         try:
@@ -449,10 +453,13 @@ def follow_changes(state: ClientState, endpoint: Endpoint, spec: RequestSpec) ->
         except (Unreachable, *TRANSIENT_ERRORS) as error:
             if isinstance(error, UnexpectedReply) or not (has_begun or state.retry_policy.retries_first_open):
                 raise
+            lost_at_s = world.monotonic_s() if lost_at_s is None else lost_at_s
+            if world.monotonic_s() - lost_at_s >= state.retry_policy.max_outage_s:
+                raise
             failure_count += 1
             yield PauseFlow(state.draw_pause_s(failure_count, error), error)
             continue
-        has_begun = True
+        has_begun, lost_at_s = True, None
         if response.index != requested_index:
             failure_count = 0
             yield YieldValue(response)

@@ -25,6 +25,7 @@ NO_TLS_REASONS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 """OpenSSL's reasons if the server answers without TLS."""
 CERTIFICATE_REQUIRED_REASONS: Final = ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "TLSV1_ALERT_CERTIFICATE_REQUIRED")
 """OpenSSL's reasons if the server requires a client certificate and received none."""
+MAX_PORT: Final = 65_535
 MAX_IDLE_CONNECTIONS: Final = 100
 """Connections that stay open to one server; limits open sockets."""
 
@@ -52,6 +53,9 @@ class _HttpConfig:
 
     def build_client_options(self) -> dict[str, Any]:  # The values have different types.
         """Return the keyword arguments for an httpx2 client, asyncio or synchronous."""
+        port = None if self.socket_path else httpx2.URL(self.address).port
+        if port is not None and not 0 < port <= MAX_PORT:
+            raise httpx2.InvalidURL(f"the port is not between 1 and {MAX_PORT}")
         return {
             "base_url": "http://localhost" if self.socket_path else self.address,
             "headers": self.headers,

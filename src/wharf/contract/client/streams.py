@@ -58,10 +58,11 @@ def read_stream(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> Fl
     decoder = _build_decoder(state, endpoint, spec)
     failure_count = 0
     has_begun = False
+    lost_at_s: float | None = None
 
     def on_open() -> None:
-        nonlocal has_begun
-        has_begun = True
+        nonlocal has_begun, lost_at_s
+        has_begun, lost_at_s = True, None
 
     while True:
         cause: Exception | None = None
@@ -72,7 +73,10 @@ def read_stream(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> Fl
             failure_count = 0 if has_value else failure_count + 1
         except (Unreachable, RequestRefused) as error:
             error.is_read = is_read_only(endpoint)
+            now_s = state.world.monotonic_s()
+            lost_at_s = now_s if lost_at_s is None else lost_at_s
             may_reopen = has_begun or state.retry_policy.retries_first_open
+            may_reopen = may_reopen and now_s - lost_at_s < state.retry_policy.max_outage_s
             if isinstance(error, UnexpectedReply) or not may_reopen or not decoder.should_reopen(error):
                 raise
             failure_count += 1

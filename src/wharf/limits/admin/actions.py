@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wharf.limits.admin.callers import find_caller, list_endpoint_charges
+from wharf.limits.admin.callers import find_caller, list_endpoint_charges, parse_ban_subject
 from wharf.limits.admin.errors import ActionError, build_outage_error
 from wharf.limits.core.counting.bans import BanRecord
 from wharf.limits.core.limiter import Grant
@@ -108,12 +108,7 @@ class OperatorActions:
 
         Raises `ActionError` for any other subject and while the store is unavailable.
         """
-        subject_type = subject.partition(":")[0]
-        if subject_type not in ("app", "token", "address"):
-            raise ActionError(
-                f"{subject} cannot be banned: only app:…, token:… and address:… can, but not a user. "
-                "`wharf limits show` shows the ban subject of a caller."
-            )
+        subject = parse_ban_subject(subject)
         until_ms = self._service.now_ms() + for_ms if for_ms > 0 else 0
         try:
             await self._service.evaluator.store.ban(subject, until_ms)

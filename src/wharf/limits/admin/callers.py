@@ -1,8 +1,11 @@
 """Finds the callers and counters that operators name. A caller need not have sent a request yet."""
 
+import re
+from ipaddress import IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
 from wharf.limits.admin.errors import ActionError
+from wharf.limits.core.callers.addresses import ANONYMOUS_V6_BITS, build_address_scope
 from wharf.limits.core.callers.caller import Caller, CallerClass, CredentialKind
 from wharf.limits.core.callers.directory import Directory
 from wharf.limits.core.callers.recognition import is_enterprise_account
@@ -13,6 +16,10 @@ from wharf.limits.decisions import DecisionService
 UNKNOWN_ADDRESS: Final = "address:0.0.0.0"
 """The address of callers that have sent no request."""
 OWNER_KINDS: Final = ("user", "address", "installation", "app", "repository", "token")
+MAX_ECHOED_CHARS: Final = 200
+"""Limit of an operator's input in an error text."""
+_TOKEN_NAME: Final = re.compile("[0-9a-f]{16}")
+"""The beginning of the hash of a token, as `Caller.token` has it."""
 MAX_ENDPOINTS: Final = 256
 """Limits the length of replies about one caller."""
 
@@ -23,6 +30,8 @@ def find_caller(service: DecisionService, name: str) -> Caller:
     A caller that sent requests is returned as it was last recognized; any other is derived from the directory.
     """
     owner = name if name.partition(":")[0] in OWNER_KINDS and ":" in name else f"user:{name}"
+    if owner.startswith("address:"):
+        owner = parse_address_scope(owner)
     last_caller = service.activity.last_callers.get(owner)
     if last_caller is None:
         service.activity.add_admissions_to_rows(service.now_ms())
@@ -35,6 +44,50 @@ def find_caller(service: DecisionService, name: str) -> Caller:
             404,
         )
     return caller
+
+
+def parse_address_scope(subject: str) -> str:
+    """Return `address:…` as counters and bans name it: an IPv6 address stands for its /64 network.
+
+    Raises `ActionError` if it is not an IP address, or a network other than such a /64.
+    """
+    text = subject.removeprefix("address:")
+    try:
+        if "/" not in text:
+            address = ip_address(text)
+            mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+            return build_address_scope(mapped or address)
+        network = ip_network(text)
+        if isinstance(network, IPv6Network) and network.prefixlen == ANONYMOUS_V6_BITS:
+            return f"address:{network}"
+    except ValueError:
+        pass
+    raise ActionError(
+        f"{text[:MAX_ECHOED_CHARS]!r} is not an address: expected one such as address:192.0.2.7 or address:2001:db8::7, "
+        "which stands for its /64 network"
+    )
+
+
+def parse_ban_subject(subject: str) -> str:
+    """Return the subject of a ban as `wharf limits show` prints it. Raises `ActionError` if it cannot be banned."""
+    kind, _, name = subject.partition(":")
+    match kind:
+        case "address":
+            return parse_address_scope(subject)
+        case "app" if _is_number(name):
+            return subject
+        case "token" if _TOKEN_NAME.fullmatch(name):
+            return subject
+        case "app" | "token":
+            example = "app:7" if kind == "app" else "token:0123456789abcdef"
+            raise ActionError(
+                f"{subject[:MAX_ECHOED_CHARS]!r} is not a subject of a ban: expected one such as {example}, as "
+                "`wharf limits show` prints it"
+            )
+    raise ActionError(
+        f"{subject[:MAX_ECHOED_CHARS]} cannot be banned: only app:…, token:… and address:… can, but not a user. "
+        "`wharf limits show` shows the ban subject of a caller."
+    )
 
 
 def _build_caller(owner: str, directory: Directory) -> Caller | None:

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,12 @@ from wharf.limits.simulation.replay import PROGRESS_INTERVAL_LINES, Replay, Simu
 
 MAX_WORKERS: Final = 16
 """The maximum number of processes of one simulation."""
+MAX_LINES_BEFORE_REQUEST: Final = 100_000
+"""A file without a request in this many lines is no access log. Protects users from waiting for nothing."""
+MAX_BYTES_BEFORE_REQUEST: Final = 16 << 20
+"""The same in bytes, for files with long lines."""
+MAX_LINE_BYTES: Final = 1 << 20
+"""A longer line is read in parts, of which none is a request. Protects memory from files without line breaks."""
 MIN_PARALLEL_BYTES: Final = 4 << 20
 """Smaller logs are simulated in one process: they are read before a second process has started."""
 ProgressCallback = Callable[[int, int], object]
@@ -101,6 +108,8 @@ def replay_part(
         read_bytes += len(line)
         if progress is not None and number % PROGRESS_INTERVAL_LINES == 0:
             progress(number, read_bytes)
+        if replay is None and (number >= MAX_LINES_BEFORE_REQUEST or read_bytes >= MAX_BYTES_BEFORE_REQUEST):
+            break
         is_in_part = part == 0
         if parts > 1 and line[:1] != b"{":
             # Find the caller without parsing the whole line: host, name, user and the rest.
@@ -132,4 +141,4 @@ def _read_lines(logs: Sequence[Path]) -> Iterator[bytes]:
     """Yield the lines of all logs, one log after the other."""
     for log in logs:
         with log.open("rb") as file:
-            yield from file
+            yield from iter(partial(file.readline, MAX_LINE_BYTES), b"")

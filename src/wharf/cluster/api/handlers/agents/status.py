@@ -27,8 +27,9 @@ from wharf.cluster.server.server import Server
 from wharf.cluster.state.tables import LEADER, MEMBERS
 from wharf.contract.model.acl import permissions
 from wharf.contract.model.cluster import Member, MemberStatus
-from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
+from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason, invalid_request, not_found
 from wharf.contract.wire import agents as agents_wire
+from wharf.contract.wire.errors import REASON_HEADER
 from wharf.contract.wire.times import format_time
 
 DEPRECATED_JOIN_WARNING: Final = "anonymous server join is deprecated and will be removed in a future version of Wharf"
@@ -304,7 +305,11 @@ class ClusterStatusActions:
         self._server = server
 
     async def read_leader(self, _request: Request) -> ActionResult:
-        return ActionResult(find_leader_address(self._server))
+        """Return the address of the leader. If this server cannot reach its store, a header of the reply says so."""
+        headers = ((REASON_HEADER.encode(), RefusalReason.STORE_UNREACHABLE.encode()),)
+        return ActionResult(
+            find_leader_address(self._server), headers=headers if self._server.reader.describe_outage() else ()
+        )
 
     async def list_peers(self, _request: Request) -> ActionResult:
         return ActionResult(sorted(member.address for member in self._server.replica.iter_all(MEMBERS)))
