@@ -209,6 +209,7 @@ async def test_a_slow_reader_pauses_the_node_and_delays_no_other_call() -> None:
     assert b"x" == (await wire.call("echo", "x")).body
     assert isinstance(reply.parts, AsyncGenerator)
     await reply.parts.aclose()
+    await wire.end.close()
 
 
 @in_virtual_time
@@ -309,6 +310,7 @@ async def test_a_server_that_ignores_the_limits_of_input_is_refused() -> None:
 
     with pytest.raises(Refusal, match="the server sent more input than the node has permitted"):
         await anext(stream.parts)
+    await wire.end.close()
 
 
 @in_virtual_time
