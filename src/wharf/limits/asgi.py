@@ -12,7 +12,7 @@ from typing import Any, Final
 from wharf.limits.core.rule import ConnectionClass
 from wharf.limits.decisions.headers import EXPOSED_HEADERS, HeaderPair, filter_reply_headers
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply
-from wharf.limits.decisions.service import MAX_BODY_BYTES, DecisionService
+from wharf.limits.decisions.service import MAX_BODY_BYTES, DecisionService, is_long_body
 from wharf.limits.rate_limiter import RateLimiter
 
 Message = MutableMapping[str, Any]  # Which keys a message has depends on its type: see the ASGI specification.
@@ -69,7 +69,7 @@ class LimitsMiddleware:
         body = None
         if decision_service.needs_body(incoming.method, incoming.path):
             body, receive = await _read_body(receive)
-        if decision_service.is_local:
+        if decision_service.is_local and not is_long_body(body):
             result = decision_service.admit_locally(incoming, body)
         else:
             result = await decision_service.admit(incoming, body)

@@ -470,3 +470,15 @@ def test_a_peer_without_an_address_is_an_error() -> None:
 def test_proxies_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidProxies, match=message):
         read_proxies(**settings)
+
+
+@pytest.mark.parametrize(("count", "address"), [(99, "192.0.2.1"), (100, "10.0.0.1"), (7_000, "10.0.0.1")])
+@pytest.mark.parametrize("should_read_forwarded", [False, True])
+def test_the_last_hundred_entries_of_proxies_are_read(count: int, address: str, should_read_forwarded: bool) -> None:
+    proxies = read_proxies(trusted=["127.0.0.1", "10.0.0.0/8"], should_read_forwarded=should_read_forwarded)
+    prefix = "for=" if should_read_forwarded else ""
+    line = ", ".join(f"{prefix}{entry}" for entry in ["192.0.2.1", *["10.0.0.1"] * count])
+
+    found = find_address("127.0.0.1", proxies, forwarded_for=[line], forwarded=[line])
+
+    assert str(found) == address

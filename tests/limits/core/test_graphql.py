@@ -5,11 +5,19 @@ import gzip
 
 import msgspec
 import pytest
+from graphql.error import GraphQLSyntaxError
+from graphql.language import Lexer, Source, TokenKind
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from wharf.limits.core.graphql import UNREADABLE_QUERY, QueryCostCalculator, QueryTooComplex
+from wharf.limits.core.graphql import (
+    MAX_COMPACTED_CHARACTERS,
+    UNREADABLE_QUERY,
+    QueryCostCalculator,
+    QueryTooComplex,
+    compact_query,
+)
 from wharf.limits.core.request import QueryFacts
 from wharf.limits.core.rule import GraphqlRules
 
@@ -237,6 +245,85 @@ def test_a_query_one_step_beyond_a_limit_is_refused(field: str, value: int, text
     with pytest.raises(QueryTooComplex, match=message):
         QueryCostCalculator(strict).compute_query_cost(text)
     assert QueryCostCalculator(enough).compute_query_cost(text).cost == 1
+
+
+def read_tokens(text: str) -> list[tuple[TokenKind, str | None]] | None:
+    """Return the tokens of a query without the content of texts; `None` if it is malformed."""
+    lexer = Lexer(Source(text))
+    tokens: list[tuple[TokenKind, str | None]] = []
+    texts = (TokenKind.STRING, TokenKind.BLOCK_STRING)
+    try:
+        while (token := lexer.advance()).kind is not TokenKind.EOF:
+            tokens.append((token.kind, None if token.kind in texts else token.value))
+    except GraphQLSyntaxError:
+        return None
+    return tokens
+
+
+FRAGMENTS = [
+    *(
+        '"',
+        '"',
+        '"""',
+        '"""',
+        "\\",
+        '\\"""',
+        '\\"',
+        "\\\\",
+        "#",
+        "\n",
+        "\r",
+        " ",
+        ",",
+        "\ufeff",
+        "a",
+        "{",
+        "}",
+        "(first: 5)",
+        "12",
+    ),
+    *('"x"', '""', '"""x"""', '"""a " b"""', '"x""y"', "# it's", "\n#\n", '"# no comment"', '"""\n# no comment\n"""'),
+]
+
+
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=30))
+def test_a_compacted_query_has_the_same_tokens(parts: list[str]) -> None:
+    text = "".join(parts)
+    tokens = read_tokens(text)
+
+    assert tokens is None or read_tokens(compact_query(text)) == tokens
+
+
+def test_a_query_with_long_texts_and_comments_costs_what_it_costs_without() -> None:
+    short = '{ a(first: 50, x: "y") { b(first: 90) { c(first: 80) } } }'
+    long = "#x\n" * 5_000 + short.replace('"y"', '"' + "z" * 5_000 + '"').replace("{ b", '{ b # "\n')
+
+    assert cost(long) == cost(short) == 46
+
+
+def test_the_tokens_of_all_queries_of_a_body_count_together() -> None:
+    calculator = QueryCostCalculator(replace(GraphqlRules(), tokens_most=8))
+
+    assert calculator.compute_body_cost(msgspec.json.encode([{"query": "{a b}"}, {"query": "{c d}"}])).cost == 2
+    with pytest.raises(QueryTooComplex, match="more than 8 tokens"):
+        calculator.compute_body_cost(msgspec.json.encode([{"query": "{e f}"}, {"query": "{g h i}"}]))
+
+
+@pytest.mark.parametrize(("count", "name", "is_refused"), [(20, None, False), (21, None, True), (21, "a3", False)])
+def test_a_query_has_few_operations_or_names_one(count: int, name: str | None, is_refused: bool) -> None:
+    text = "".join(f"query a{number} {{ b }} " for number in range(count))
+    calculator = QueryCostCalculator(RULES)
+
+    if is_refused:
+        with pytest.raises(QueryTooComplex, match="21 operations"):
+            calculator.compute_query_cost(text, {}, name)
+    else:
+        assert calculator.compute_query_cost(text, {}, name).cost == 1
+
+
+def test_a_query_that_stays_long_without_texts_and_comments_is_refused() -> None:
+    with pytest.raises(QueryTooComplex, match="more than 262144 characters"):
+        cost("{" + "a" * MAX_COMPACTED_CHARACTERS + "}")
 
 
 def test_fragments_are_nested_up_to_the_maximum_depth() -> None:

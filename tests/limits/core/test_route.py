@@ -109,6 +109,13 @@ def test_a_normalized_path_is_normal(path: str) -> None:
     )
 
 
+@pytest.mark.parametrize(("count", "length", "end"), [(507, 512, "x"), (508, 512, "."), (8_000, 512, ".")])
+def test_the_name_of_an_endpoint_has_at_most_512_characters(count: int, length: int, end: str) -> None:
+    name = derive_endpoint_name("GET", "/" + "x" * count)
+
+    assert (len(name), name[-1]) == (length, end)
+
+
 @given(st.text(max_size=30), st.text(max_size=60).map(lambda text: "/" + text))
 def test_any_request_has_an_endpoint(method: str, path: str) -> None:
     assert " /" in derive_endpoint_name(method, normalize_path(path))

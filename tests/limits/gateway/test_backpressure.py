@@ -3,7 +3,10 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tests.limits.decision_services import count_slots
+from tests.limits.gateway.exchange import OK, Exchange, run
 from tests.limits.gateway.running_gateway import (
     ReceivedRequest,
     RunningGateway,
@@ -51,6 +54,54 @@ def test_a_caller_that_does_not_read_pauses_the_service(tmp_path: Path) -> None:
         return was_paused, len(body)
 
     assert run_scenario(tmp_path, scenario) == (True, 64 * MEBIBYTE)
+
+
+def test_a_caller_that_reads_late_leaves_a_connection_that_others_can_use(tmp_path: Path) -> None:
+    async def scenario(exchange: Exchange) -> list[int]:
+        exchange.send()
+        exchange.reply(OK + b"Content-Length: 5\r\n\r\nhell")
+        exchange.connection.pause_writing()  # The caller's socket is full.
+        exchange.reply(b"o")
+        exchange.connection.resume_writing()
+        statuses = [exchange.status]
+        calls = exchange.upstream_socket.take_calls()
+        exchange.send()
+        assert exchange.upstream.request is not None
+        assert calls.count("pause") == calls.count("resume") == 1
+        exchange.reply()
+        return [*statuses, exchange.status]
+
+    assert run(tmp_path, scenario) == [200, 200]
+
+
+@pytest.mark.parametrize("framing", ["length", "chunks"])
+def test_a_large_reply_leaves_a_connection_that_others_can_use(tmp_path: Path, framing: str) -> None:
+    part = b"x" * 65_536
+
+    async def scenario(running: RunningGateway) -> tuple[list[int], int]:
+        async def send_large_reply(
+            request: ReceivedRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
+            if "large" not in request.line:
+                await reply_hello(request, reader, writer)
+                return
+            if framing == "length":
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (256 * len(part)) + part * 256)
+            else:
+                tiny = b"8\r\nabcdefgh\r\n" * 50_000
+                writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + tiny + b"0\r\n\r\n")
+
+        running.service.handler = send_large_reply
+        statuses = []
+        for _ in range(4):
+            caller = await running.connect()
+            statuses += [(await caller.request("/large", ADA_SENDS)).status for _ in range(2)]
+            statuses.append((await running.request("/small", ADA_SENDS)).status)
+        return statuses, running.service.connections
+
+    statuses, _ = run_scenario(tmp_path, scenario, gateway='upstream_timeout = "3s"\nupstream_connections_most = 1')
+
+    assert statuses == [200] * 12
 
 
 def test_a_service_that_does_not_read_pauses_the_caller(tmp_path: Path) -> None:
@@ -217,14 +268,37 @@ def test_a_request_waits_for_a_connection_at_most_as_long_as_for_a_reply(tmp_pat
     )
 
 
-def test_connections_over_the_limit_are_closed(tmp_path: Path) -> None:
-    async def scenario(running: RunningGateway) -> tuple[list[int], bytes]:
-        first = await running.connect()
-        await first.request()
-        second = await running.connect()
-        return [(await first.request()).status], await second.read_until_close()
+def test_a_connection_over_the_limit_is_closed_while_all_others_have_requests(tmp_path: Path) -> None:
+    async def scenario(running: RunningGateway) -> tuple[int, bytes, int]:
+        may_reply = asyncio.Event()
 
-    assert run_scenario(tmp_path, scenario, gateway="connections_most = 1") == ([200], b"")
+        async def reply_when_allowed(
+            request: ReceivedRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
+            await may_reply.wait()
+            await reply_hello(request, reader, writer)
+
+        running.service.handler = reply_when_allowed
+        first = await running.connect()
+        await first.send(b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n")
+        await wait_on_loop_until(lambda: running.service.requests, what="the service has the request")
+        rejected = await (await running.connect()).read_until_close()
+        may_reply.set()
+        return (await first.read_reply()).status, rejected, running.gateway.counts.rejected_connections
+
+    assert run_scenario(tmp_path, scenario, gateway="connections_most = 1") == (200, b"", 1)
+
+
+def test_a_connection_over_the_limit_replaces_the_one_that_is_idle_for_the_longest_time(tmp_path: Path) -> None:
+    async def scenario(running: RunningGateway) -> tuple[list[int], bytes, int]:
+        first, second, third = [await running.connect() for _ in range(3)]
+        await wait_on_loop_until(lambda: len(running.gateway.connections) == 3, what="all connections are open")
+        statuses = [(await first.request()).status]  # Idle for a shorter time than the second one.
+        fourth = await running.connect()
+        statuses += [(await caller.request()).status for caller in (fourth, third, first)]
+        return statuses, await second.read_until_close(), len(running.gateway.connections)
+
+    assert run_scenario(tmp_path, scenario, gateway="connections_most = 3") == ([200] * 4, b"", 3)
 
 
 def test_a_malformed_body_never_reaches_the_service_completely(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tests.waiting import wait_on_loop_until
 from wharf.limits.gateway.caller.connection import REQUESTS_PER_STEP
 from wharf.limits.gateway.caller.forwarding import MAX_BUFFERED_BYTES
 from wharf.limits.gateway.caller.requests import PIECE_BYTES
-from wharf.limits.gateway.caller.transport import LINGER_TIMEOUT_S, CallerTransport
+from wharf.limits.gateway.caller.transport import FLUSH_TIMEOUT_S, LINGER_TIMEOUT_S, CallerTransport
 
 # -- deadlines -----------------------------------------------------------------------------------------------------
 
@@ -54,7 +54,7 @@ def test_each_step_of_an_exchange_sets_the_deadline_of_the_side_that_must_act(tm
         (HEAD_S, 30.0),  # Before the head.
         (HEAD_S - 1, 29.0),  # An incomplete first head: the deadline does not move.
         (IDLE_S, None),  # The head was forwarded: the caller owes the body.
-        (IDLE_S, None),  # A part of the body.
+        (IDLE_S - 1 + 0.05, None),  # A part of the body: 5 bytes, at 100 bytes per second.
         (None, UPSTREAM_S),  # The end of the body: the service owes the reply.
         (None, UPSTREAM_S),  # A part of the reply.
         (IDLE_S, 30.0),  # The end of the reply: both connections are idle.
@@ -112,7 +112,7 @@ def test_a_late_caller_is_refused_with_408_or_closed(
         await exchange.settle()
         return exchange.status, exchange.socket.take_calls(), exchange.caller_left_s
 
-    left_s = LINGER_TIMEOUT_S if calls == ["eof"] else None
+    left_s = {"eof": LINGER_TIMEOUT_S, "close": FLUSH_TIMEOUT_S}.get(calls[0]) if calls else None
     assert run(tmp_path, scenario) == (status, calls, left_s)
 
 
@@ -309,7 +309,7 @@ def test_nothing_is_written_to_a_caller_that_has_disconnected(tmp_path: Path, se
 
 def test_the_socket_of_a_caller_is_paused_and_resumed_once_and_not_after_its_end() -> None:
     socket = Socket()
-    transport = CallerTransport(socket)
+    transport = CallerTransport(socket, lambda: 1.0)
     for action in (transport.resume_reading, transport.pause_reading, transport.pause_reading):
         action()
     for _ in range(2):
@@ -321,14 +321,14 @@ def test_the_socket_of_a_caller_is_paused_and_resumed_once_and_not_after_its_end
     for action in (transport.resume_reading, transport.pause_reading):
         action()
     transport.write(b"late")
-    transport.linger(1.0)
+    transport.linger()
     assert (socket.take_calls(), socket.take(), transport.deadline_s) == (["pause"], b"", 1.0 + LINGER_TIMEOUT_S)
 
 
 @pytest.mark.parametrize(("tls", "scheme"), [(None, b"http"), (object(), b"https")])
 @pytest.mark.parametrize(("address", "peer"), [(("192.0.2.7", 1), "192.0.2.7"), ("", ""), (None, "")])
 def test_the_socket_of_a_caller_has_an_address_and_a_scheme(address: Any, peer: str, tls: Any, scheme: bytes) -> None:
-    transport = CallerTransport(asyncio.Transport({"peername": address, "sslcontext": tls}))
+    transport = CallerTransport(asyncio.Transport({"peername": address, "sslcontext": tls}), lambda: 0.0)
 
     assert (transport.peer, transport.scheme, transport.deadline_s) == (peer, scheme, 0.0)
 

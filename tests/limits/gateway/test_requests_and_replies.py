@@ -21,7 +21,7 @@ from wharf.limits.gateway.chunks import BadChunk
 from wharf.limits.gateway.environment import GatewayCounts
 from wharf.limits.gateway.heads import BadHead, ReplyHead, read_request_head
 from wharf.limits.gateway.proxied_request import ProxiedRequest
-from wharf.limits.gateway.upstream import MAX_HEAD_BYTES, UpstreamConnection, UpstreamPool
+from wharf.limits.gateway.upstream import CHUNK_LINES_PER_STEP, MAX_HEAD_BYTES, UpstreamConnection, UpstreamPool
 
 ADA_SENDS = f"Authorization: token {ADA}"
 
@@ -389,6 +389,66 @@ def test_a_malformed_reply_fails_the_request(sent: bytes, reason: str) -> None:
     assert (status, reason in message, transport.calls, connection.is_closed) == (502, True, ["abort"], True)
 
 
+@pytest.mark.parametrize("is_read_in_time", [True, False])
+def test_a_connection_is_reused_only_if_the_service_has_read_the_request(is_read_in_time: bool) -> None:
+    connection, transport, caller = Service().begin()
+    connection.pause_writing()
+    if is_read_in_time:
+        connection.resume_writing()
+
+    connection.data_received(OK + b"Content-Length: 0\r\n\r\n")
+
+    events = ["full", *(["drained"] if is_read_in_time else []), 200, "end"]
+    assert (caller.events, transport.calls) == (events, [] if is_read_in_time else ["abort"])
+
+
+def test_tiny_chunks_are_decoded_in_steps_and_only_while_the_caller_reads() -> None:
+    count = 2 * CHUNK_LINES_PER_STEP + 1
+
+    async def scenario() -> tuple[list[int], list[str], list[Any]]:
+        connection, transport, caller = Service().begin()
+        connection.data_received(OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * count)
+        sizes = [len(caller.events[-1])]
+        connection.pause_reading()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        sizes.append(len(caller.events))
+        connection.resume_reading()
+        for _ in range(4):
+            await asyncio.sleep(0)
+            sizes.append(sum(len(event) for event in caller.events[1:]))
+        calls = list(transport.calls)
+        connection.data_received(b"0\r\n\r\n")
+        return sizes, calls, caller.events[-1:]
+
+    sizes, calls, end = asyncio.run(scenario())
+
+    step = CHUNK_LINES_PER_STEP
+    assert (sizes, calls, end) == ([step, 2, 2 * step, count, count, count], ["pause", "resume"], ["end"])
+
+
+def test_a_request_does_not_wait_for_a_connection_that_was_lost_before_its_first_request() -> None:
+    async def scenario() -> tuple[list[Any], bool]:
+        server = await asyncio.start_server(_reset, "127.0.0.1", 0)
+        service = Service(connections_most=1, port=server.sockets[0].getsockname()[1])
+        callers = [Caller(UpstreamConnection(service.pool)) for _ in range(3)]
+        for caller in callers:
+            service.pool.start_connecting(caller)
+        await wait_on_loop_until(lambda: all(caller.events for caller in callers), what="all requests have an outcome")
+        last = Caller(UpstreamConnection(service.pool))
+        service.pool.start_connecting(last)
+        await wait_on_loop_until(lambda: last.events, what="the pool still opens connections")
+        await service.pool.close()
+        server.close()
+        return [caller.events[0] == "ready" or caller.events[0][0] == 502 for caller in callers], bool(last.events)
+
+    assert asyncio.run(scenario()) == ([True] * 3, True)
+
+
+async def _reset(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+
+
 def test_the_most_informational_replies_and_the_longest_head_are_accepted() -> None:
     connection, _, caller = Service().begin()
     connection.data_received(b"HTTP/1.1 100 C\r\n\r\n" * 64)
@@ -559,14 +619,14 @@ def test_waiting_requests_fail_after_the_time_for_a_reply(seconds: float, is_fai
 def test_a_connection_that_could_not_be_opened_fails_waiting_requests_too() -> None:
     async def scenario() -> list[list[Any]]:
         service = Service(connections_most=1)
-        callers = [Caller(service.connect()[0]) for _ in range(2)]
+        callers = [Caller(UpstreamConnection(service.pool)) for _ in range(100)]
         for caller in callers:
             service.pool.start_connecting(caller)
-        await wait_on_loop_until(lambda: callers[1].events, what="the requests fail")
+        await wait_on_loop_until(lambda: callers[-1].events, what="the requests fail")
         await service.pool.close()
         return [caller.events for caller in callers]
 
-    assert asyncio.run(scenario()) == [[(502, "The service cannot be reached.")]] * 2
+    assert asyncio.run(scenario()) == [[(502, "The service cannot be reached.")]] * 100
 
 
 @pytest.mark.parametrize(("seconds", "is_closed"), [(29.9, False), (30.0, True)])

@@ -155,7 +155,10 @@ GATEWAY: Final = TableSchema(
         KeySchema("upstream_ca_file", TEXT, "The CA certificate of the service.", "the system's"),
         KeySchema("connect_timeout", DURATION, "The timeout for connecting to the service.", "`5s`"),
         KeySchema(
-            "upstream_timeout", DURATION, "The longest time without data from the service during a reply.", "`60s`"
+            "upstream_timeout",
+            DURATION,
+            "The longest time without a head or bytes of the body from the service during a reply.",
+            "`60s`",
         ),
         KeySchema("head_timeout", DURATION, "The timeout for receiving the head of a request.", "`10s`"),
         KeySchema(
@@ -177,7 +180,7 @@ GATEWAY: Final = TableSchema(
         KeySchema(
             "connections_most",
             make_integer_kind(1, 1_000_000),
-            "The maximum number of connections from callers.",
+            "The maximum number of connections from callers. Beyond it, the one that is idle for the longest time is closed.",
             "`20000`",
         ),
         KeySchema(
@@ -185,6 +188,12 @@ GATEWAY: Final = TableSchema(
             make_integer_kind(1, 100_000),
             "The maximum number of connections to the service.",
             "`1000`",
+        ),
+        KeySchema(
+            "body_rate_least",
+            make_integer_kind(0, 1_000_000),
+            "The slowest permitted body of a request in bytes per second, after its first `idle_timeout`. 0 for no minimum.",
+            "`100`",
         ),
         KeySchema(
             "trust_marks",

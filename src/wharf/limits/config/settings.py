@@ -73,7 +73,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     connect_ms: int = 5_000
     """The timeout for connecting to the service."""
     upstream_ms: int = 60_000
-    """The longest time without data from the service during a reply."""
+    """The longest time without a head or bytes of the body from the service during a reply."""
     head_ms: int = 10_000
     """The timeout for receiving the head of a request."""
     idle_ms: int = 75_000
@@ -84,6 +84,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     headers_most: int = 100
     connections_most: int = 20_000
     upstream_connections_most: int = 1_000
+    body_rate_least: int = 100
+    """The slowest permitted body in bytes per second, after its first `idle_ms`; 0 for no minimum."""
     trusts_marks: bool = True
     """Whether the headers `x-wharf-cpu-ms` and `x-wharf-content` of the service are used. They are never forwarded."""
 

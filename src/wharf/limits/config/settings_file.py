@@ -36,7 +36,13 @@ _TIMEOUT_FIELDS: Final = {
     "idle_timeout": "idle_ms",
     "drain_timeout": "drain_ms",
 }
-_GATEWAY_FIELDS: Final = ("head_bytes_most", "headers_most", "connections_most", "upstream_connections_most")
+_GATEWAY_FIELDS: Final = (
+    "head_bytes_most",
+    "headers_most",
+    "connections_most",
+    "upstream_connections_most",
+    "body_rate_least",
+)
 _REDIS_FIELDS: Final = ("addresses", "service", "database", "user", "tls", "prefix", "wait_replicas")
 _REDIS_STORE_KEYS: Final = frozenset(key.name for key in STORE.keys) - {"saved", "socket"}
 _STORE_KEYS: Final = {

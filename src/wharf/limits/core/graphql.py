@@ -4,6 +4,7 @@ Every connection is assumed to be filled to its `first` or `last`. The requests 
 100, are the points of the query. Work is limited by the length of the text.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -34,6 +35,19 @@ REQUESTS_PER_POINT: Final = 100
 """The number of requests, needed to fill connections, that cost one point."""
 MAX_BODY_BYTES: Final = 1 << 20
 """Longer bodies are refused before they are parsed."""
+
+MAX_OPERATIONS: Final = 20
+"""More operations are refused if `operationName` selects none of them; limits the time, because each is measured."""
+MIN_COMPACTED_CHARACTERS: Final = 1_024
+"""Shorter queries are read as they are: they cannot contain much that the cost does not depend on."""
+MAX_COMPACTED_CHARACTERS: Final = 1 << 18
+"""A longer query, without its comments and texts, is refused; limits the time to read it."""
+_INSIGNIFICANT: Final = re.compile(
+    r'(""")(?:[^"\\]++|\\"""|\\(?!""")|"(?!""))*+("""|)'  # A block text.
+    r'|(")(?:[^"\\\n\r]++|\\[^\n\r])*+("?)'
+    r"|(?:#[^\n\r]*+|[ \t\n\r,\ufeff]{2})(?:[ \t\n\r,\ufeff]++|#[^\n\r]*+)*+"
+)
+"""The content of texts, repeated white space, and comments. The groups hold the quotes, which stay."""
 
 _OPENING: Final = frozenset({TokenKind.BRACE_L, TokenKind.PAREN_L, TokenKind.BRACKET_L})
 _CLOSING: Final = frozenset({TokenKind.BRACE_R, TokenKind.PAREN_R, TokenKind.BRACKET_R})
@@ -77,6 +91,12 @@ _BODY: Final = msgspec.json.Decoder(_GraphqlBody | list[_GraphqlBody])
 _VARIABLES: Final = msgspec.json.Decoder(dict[str, Any])
 
 
+class _TokenBudget(msgspec.Struct):
+    """The number of tokens that may still be read in one body: limits the time for a body with many queries."""
+
+    left: int
+
+
 class QueryCostCalculator:
     """Computes the cost of GraphQL queries and caches it, because clients send few query texts many times.
 
@@ -110,7 +130,11 @@ class QueryCostCalculator:
             raise QueryTooComplex(
                 f"The array has {len(entries)} queries; at most {max_entries} are allowed. Send several smaller arrays."
             )
-        facts = [self.compute_query_cost(e.query, _parse_variables(e.variables), e.operation_name) for e in entries]
+        budget = _TokenBudget(self._rules.tokens_most)
+        facts = [
+            self.compute_query_cost(e.query, _parse_variables(e.variables), e.operation_name, budget=budget)
+            for e in entries
+        ]
         return QueryFacts(
             cost=sum(fact.cost for fact in facts) or 1,
             points=sum(fact.points for fact in facts) or 1,
@@ -118,15 +142,25 @@ class QueryCostCalculator:
         )
 
     def compute_query_cost(
-        self, text: str, variables: Mapping[str, Any] = _NO_VARIABLES, operation_name: str | None = None
+        self,
+        text: str,
+        variables: Mapping[str, Any] = _NO_VARIABLES,
+        operation_name: str | None = None,
+        *,
+        budget: _TokenBudget | None = None,
     ) -> QueryFacts:
-        """Return the cost of one GraphQL query. Raises `QueryTooComplex` if it exceeds the limits on query size."""
+        """Return the cost of one GraphQL query. Raises `QueryTooComplex` if it exceeds the limits on query size.
+
+        `budget` is what is left of the tokens of a body with several queries.
+        """
         page_variables = self._page_variables.get(text)
         if page_variables is not None:
             cached = self._facts.get((text, operation_name, _list_page_sizes(variables, page_variables)))
             if cached is not None:
                 return cached
-        facts, page_variables = _compute_facts(text, variables, operation_name, self._rules)
+        facts, page_variables = _compute_facts(
+            text, variables, operation_name, self._rules, budget or _TokenBudget(self._rules.tokens_most)
+        )
         if len(text) <= MAX_CACHED_QUERY_CHARACTERS and len(operation_name or "") <= MAX_CACHED_QUERY_CHARACTERS:
             if len(self._facts) >= MAX_CACHED_QUERIES:
                 self._page_variables.clear()
@@ -166,19 +200,30 @@ def _clamp_page_size(value: object) -> int:
 
 
 def _compute_facts(
-    text: str, variables: Mapping[str, Any], operation_name: str | None, rules: GraphqlRules
+    text: str,
+    variables: Mapping[str, Any],
+    operation_name: str | None,
+    rules: GraphqlRules,
+    budget: _TokenBudget,
 ) -> tuple[QueryFacts, tuple[str, ...]]:
     """Return the cost of a query, and the names of the variables that set page sizes, on which the cost depends.
 
     Raises `QueryTooComplex` if the query exceeds the limits on query size.
     """
+    if len(text) >= MIN_COMPACTED_CHARACTERS:
+        text = compact_query(text)
     try:
-        _check_query_size(text, rules)
+        _check_query_size(text, rules, budget)
         document = parse(text, no_location=True)
         operations = [node for node in document.definitions if isinstance(node, OperationDefinitionNode)]
         candidates = [o for o in operations if o.name is not None and o.name.value == operation_name] or operations
         if not candidates:
             return UNREADABLE_QUERY, ()
+        if len(candidates) > MAX_OPERATIONS:
+            raise QueryTooComplex(
+                f"The query has {len(candidates)} operations that `operationName` can mean; at most {MAX_OPERATIONS} are "
+                "allowed. Name one operation."
+            )
         fragments = {n.name.value: n for n in document.definitions if isinstance(n, FragmentDefinitionNode)}
         reader = _CostReader(fragments, rules)
         # The service refuses several operations without a matching name. The most expensive one is charged.
@@ -192,17 +237,33 @@ def _compute_facts(
     return facts, tuple(sorted(reader.page_variables))
 
 
-def _check_query_size(text: str, rules: GraphqlRules) -> None:
+def compact_query(text: str) -> str:
+    """Return a query without comments, repeated white space and the content of texts, which its cost does not depend on.
+
+    To read them with a lexer written in Python takes a second for each megabyte. Raises `QueryTooComplex` if the query is
+    too long even so.
+    """
+    # A space between the quotes, because the quotes of two adjacent empty texts would begin a block text.
+    text = _INSIGNIFICANT.sub(r"\1\3 \2\4", text)
+    if len(text) > MAX_COMPACTED_CHARACTERS:
+        raise QueryTooComplex(
+            f"The query has more than {MAX_COMPACTED_CHARACTERS} characters without its comments and texts. "
+            "Send several smaller queries."
+        )
+    return text
+
+
+def _check_query_size(text: str, rules: GraphqlRules, budget: _TokenBudget) -> None:
     """Check the number of tokens and the nesting of a query, before it is parsed recursively.
 
     Raises `QueryTooComplex` if it has too many tokens or levels.
     """
     lexer = Lexer(Source(text))
-    tokens = depth = 0
+    depth = 0
     while (token := lexer.advance()).kind is not TokenKind.EOF:
-        tokens += 1
+        budget.left -= 1
         depth += (token.kind in _OPENING) - (token.kind in _CLOSING)
-        if tokens > rules.tokens_most:
+        if budget.left < 0:
             raise QueryTooComplex(f"The query has more than {rules.tokens_most} tokens. Send several smaller queries.")
         if depth > rules.depth_most:
             raise QueryTooComplex(

@@ -16,6 +16,8 @@ from wharf.limits.core.rule import READ_METHODS
 T = TypeVar("T")
 
 KNOWN_METHODS: Final = READ_METHODS | {"POST", "PUT", "PATCH", "DELETE"}
+MAX_NAME_CHARACTERS: Final = 512
+"""Endpoint names are cut to this length. Limits memory: caches, counters and statistics hold the names of many endpoints."""
 OTHER_NAME: Final = "other"
 """The text for all unknown methods in endpoint names, and for the shared counter of an owner in counter keys."""
 
@@ -26,7 +28,7 @@ _IDENTIFIER: Final = re.compile(
     r"\d+|(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{7,}|[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}|[a-fA-F]{7,}"
 )
 _UNRESERVED_ESCAPE: Final = re.compile(r"%(2[dDeE]|3[0-9]|4[1-9a-fA-F]|5[0-9aAfF]|6[1-9a-fA-F]|7[0-9aAeE])")
-_NEEDS_NORMALIZING: Final = re.compile(r"%|//|/\.|[?#]|.+/$")
+_NEEDS_NORMALIZING: Final = re.compile(r"%|//|/\.|[?#]|(?<=.)/$")
 
 
 class BadPattern(ValueError):
@@ -145,9 +147,13 @@ def normalize_path(path: str) -> str:
 
 
 def derive_endpoint_name(method: str, path: str) -> str:
-    """Return the endpoint name of a path that matches no template: segments that look like ids become `*`."""
+    """Return the endpoint name of a path that matches no template: segments that look like ids become `*`.
+
+    Paths with equal first segments share a name, if it would be longer than `MAX_NAME_CHARACTERS`.
+    """
     segments = ("*" if _IDENTIFIER.fullmatch(segment) else segment for segment in split_path(path))
-    return f"{method if method in KNOWN_METHODS else OTHER_NAME} /{'/'.join(segments)}"
+    name = f"{method if method in KNOWN_METHODS else OTHER_NAME} /{'/'.join(segments)}"
+    return name if len(name) <= MAX_NAME_CHARACTERS else f"{name[: MAX_NAME_CHARACTERS - 3]}..."
 
 
 class _RouteNode(Generic[T]):

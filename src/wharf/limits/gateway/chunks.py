@@ -1,6 +1,7 @@
 """Strict decoder and encoder for chunked bodies. Chunk extensions and trailers are discarded. Does no input or output."""
 
 import re
+import sys
 from typing import Final
 
 MAX_SIZE_LINE_BYTES: Final = 256
@@ -26,25 +27,28 @@ class BadChunk(Exception):
 class ChunkReader:
     """Decodes one chunked body. After the last chunk `is_done` is true, and `rest` holds the bytes after the body."""
 
-    __slots__ = ("_buffer", "_remaining", "_state", "_trailer_bytes", "is_done", "rest")
+    __slots__ = ("_buffer", "_remaining", "_state", "_trailer_bytes", "has_more", "is_done", "rest")
 
     def __init__(self) -> None:
         self.is_done = False
+        self.has_more = False
+        """Whether `feed` stopped after `max_lines` lines: call it again, without data."""
         self.rest = b""
         self._buffer = b""
-        """The beginning of a line that is incomplete."""
+        """The beginning of a line that is incomplete, or the bytes after the last line that was processed."""
         self._remaining = 0
         """Bytes of the current chunk that have not arrived."""
         self._state = _AT_SIZE
         self._trailer_bytes = 0
 
-    def feed(self, data: bytes) -> bytes:
+    def feed(self, data: bytes, *, max_lines: int = sys.maxsize) -> bytes:
         """Return the body bytes in `data`, without sizes and line ends; an incomplete line is stored for the next call.
 
-        Raises `BadChunk` if the body is malformed.
+        After `max_lines` lines the rest of `data` is stored too, and `has_more` is true. Raises `BadChunk` if the body is malformed.
         """
         data = self._buffer + data if self._buffer else data
         self._buffer = b""
+        self.has_more = False
         position, parts = 0, []
         while not self.is_done:
             if self._state == _IN_DATA:
@@ -68,6 +72,10 @@ class ChunkReader:
                 end = self._find_line_end(data, position)
                 if end < 0:
                     break
+                if not max_lines:
+                    self.has_more = True
+                    break
+                max_lines -= 1
                 self._read_line(data[position : end - 1])
                 position = end + 1
         if self.is_done:

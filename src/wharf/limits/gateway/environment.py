@@ -3,8 +3,9 @@
 The connections themselves are tracked by `Gateway`.
 """
 
+from collections import OrderedDict
 from email.utils import formatdate
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -12,6 +13,7 @@ from wharf.limits.config.settings import GatewaySettings, Upstream
 from wharf.limits.core.responses import JSON_TYPE
 from wharf.limits.decisions.requests import IncomingRequest, LocalReply
 from wharf.limits.decisions.service import DecisionService
+from wharf.limits.gateway.caller.collected_bodies import CollectedBodies
 from wharf.limits.gateway.proxied_request import ProxiedRequest
 from wharf.limits.gateway.upstream import UpstreamPool
 from wharf.limits.rate_limiter import RateLimiter
@@ -20,6 +22,13 @@ from wharf.world import World
 ALIVE_PATH: Final = "/healthz"
 READY_PATH: Final = "/readyz"
 HEALTH_PATHS: Final = frozenset({ALIVE_PATH, READY_PATH})
+
+
+class IdleConnection(Protocol):
+    """A connection of a caller without a request."""
+
+    def evict(self) -> None:
+        """Close the connection at once, because another caller needs its place."""
 
 
 class GatewayCounts:
@@ -51,6 +60,9 @@ class GatewayEnvironment:
         self.counts: Final = GatewayCounts()
         self.now_s: Final = world.monotonic_s
         self.is_bare: Final = is_bare
+        self.collected_bodies: Final = CollectedBodies()
+        self.idle_connections: Final[OrderedDict[IdleConnection, None]] = OrderedDict()
+        """The connections of callers without a request, the one that is idle for the longest time first."""
         self.is_limiter_page: Final = self.decision_service.pages.is_own_path
         self.head_timeout_s: Final = self.settings.head_ms / 1_000
         self.idle_timeout_s: Final = self.settings.idle_ms / 1_000
@@ -79,6 +91,8 @@ class GatewayEnvironment:
         head = request.head
         parts = [b"%b %b%b HTTP/1.1\r\n" % (head.method, self._base_path, head.target)]
         parts += head.lines
+        if head.address_lines and self._has_proxies:
+            parts += head.address_lines
         if head.host is None:
             parts.append(b"Host: %b\r\n" % self._authority)
         if head.length:
@@ -88,7 +102,7 @@ class GatewayEnvironment:
                 parts.append(b"Content-Length: %d\r\n" % head.length)
         if head.is_websocket:
             parts.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n")
-        # The caller's own X-Forwarded-For is passed on only if trusted proxies are configured.
+        # What a caller reports about its own address is passed on only if proxies are configured.
         hops = b", ".join([*head.forwarded_for, peer.encode()]) if self._has_proxies else peer.encode()
         if request.admitted is None:
             parts.append(b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\n\r\n" % (hops, scheme))

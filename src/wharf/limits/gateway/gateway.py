@@ -11,11 +11,14 @@ from typing import Final
 from wharf.limits.config.settings import Upstream
 from wharf.limits.gateway.caller.connection import CallerConnection
 from wharf.limits.gateway.environment import GatewayCounts, GatewayEnvironment
+from wharf.limits.gateway.sockets import enable_keepalive
 from wharf.limits.rate_limiter import RateLimiter
 from wharf.world import World
 from wharf.world.tasks import cancel_tasks
 
 DEADLINE_CHECK_INTERVAL_S: Final = 0.5
+DEADLINES_PER_STEP: Final = 32
+"""Expired deadlines of callers that are handled at a time; limits how long they hold the event loop."""
 LISTEN_BACKLOG: Final = 4_096
 """Connections that the kernel queues before the gateway accepts them; absorbs bursts of new connections."""
 
@@ -49,8 +52,11 @@ class Gateway:
             settings.host,
             settings.port,
             ssl=tls,
+            ssl_handshake_timeout=environment.head_timeout_s if tls is not None else None,
             backlog=LISTEN_BACKLOG,
         )
+        for listener in self._server.sockets:
+            enable_keepalive(listener)  # The sockets of callers inherit it.
         self.port = self._server.sockets[0].getsockname()[1]
         self._deadline_task = self._world.start_task(self._check_deadlines_forever(), name="gateway: check deadlines")
 
@@ -76,18 +82,27 @@ class Gateway:
         while True:
             await asyncio.sleep(DEADLINE_CHECK_INTERVAL_S)
             now_s = self._world.monotonic_s()
+            expired_count = 0
             for connection in list(self.connections):
                 deadline_s = connection.transport.deadline_s
                 if deadline_s and now_s >= deadline_s:
                     connection.on_deadline()
-            self.environment.pool.expire_deadlines(now_s)
+                    expired_count += 1
+                    if expired_count % DEADLINES_PER_STEP == 0:
+                        await asyncio.sleep(0)
+            while True:
+                if not self.environment.pool.expire_deadlines(now_s):
+                    break
+                await asyncio.sleep(0)
 
     def _on_opened(self, connection: CallerConnection) -> None:
-        """Track a new connection, or close it if there are too many."""
+        """Track a new connection. If there are too many, close the one that is idle for the longest time, or the new one."""
         if len(self.connections) >= self.environment.settings.connections_most:
             self.counts.rejected_connections += 1
-            connection.transport.close()
-            return
+            idle, _ = self.environment.idle_connections.popitem(last=False)
+            idle.evict()
+            if idle is connection:
+                return
         self.connections.add(connection)
 
     def _on_closed(self, connection: CallerConnection) -> None:

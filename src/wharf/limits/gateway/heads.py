@@ -12,9 +12,17 @@ from wharf.limits.decisions.headers import NO_MARKS, ReplyMarks, read_mark
 
 MAX_TARGET_BYTES: Final = 8_192
 """A request with a longer target (path and query) is refused; limits memory, and the length of log lines."""
+MAX_REPLY_HEADERS: Final = 1_000
+"""A reply with more headers is an error; limits how long one reply holds the event loop."""
+MAX_CONNECTION_OPTIONS: Final = 100
+"""More options in `Connection` headers are an error; limits how long one head holds the event loop."""
+MAX_ECHOED_BYTES: Final = 64
+"""Bytes of the name of a refused header that the error message shows; limits its length."""
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
 _REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb"{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])\r\n")
 _REQUEST_HEADERS: Final = re.compile(rb"(?:" + _TOKEN + rb"++:[\t\x20-\x7e]*+\r\n)*+")
+_PLAIN_HEADERS: Final = re.compile(rb"(?:[-0-9A-Za-z]++:[\t\x20-\x7e]*+\r\n)*+")
+_REPLACED_SIGN: Final = re.compile(rb"[^-0-9a-z]")
 _LINES: Final = re.compile(rb"(([^:]++):([^\r]*+)\r\n)")
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?: ([^\r\n\0]*+))?\r\n")
 _REPLY_HEADERS: Final = re.compile(rb"(?:" + _TOKEN + rb"++:[^\r\n\0]*+\r\n)*+")
@@ -34,10 +42,22 @@ HOP_BY_HOP_HEADERS: Final = frozenset(
     }
 )
 """Headers that are for one connection only, so that the gateway does not forward them."""
-_SPECIAL_HEADERS: Final = HOP_BY_HOP_HEADERS | {
-    *(b"host", b"content-length", b"authorization", b"if-none-match", b"if-modified-since", b"origin"),
-    *(b"x-forwarded-for", b"x-forwarded-proto", b"forwarded"),
-}
+ADDRESS_HEADERS: Final = frozenset(
+    {
+        *(b"x-real-ip", b"true-client-ip", b"x-client-ip", b"x-cluster-client-ip", b"x-original-forwarded-for"),
+        *(b"cf-connecting-ip", b"fastly-client-ip"),
+    }
+)
+"""Headers beside `X-Forwarded-For` in which proxies report the address of a caller, and which services believe."""
+_OPTIONS_WITHOUT_HEADER: Final = frozenset({b"close", b"keep-alive", b"upgrade", b"host", b"content-length", b""})
+_SPECIAL_HEADERS: Final = (
+    HOP_BY_HOP_HEADERS
+    | ADDRESS_HEADERS
+    | {
+        *(b"host", b"content-length", b"authorization", b"if-none-match", b"if-modified-since", b"origin"),
+        *(b"x-forwarded-for", b"x-forwarded-proto", b"forwarded"),
+    }
+)
 
 
 class BadHead(Exception):
@@ -79,6 +99,8 @@ class RequestHead(msgspec.Struct, gc=False):
     """The values of the `X-Forwarded-For` headers, in order."""
     forwarded: list[bytes] = []
     """The values of the `Forwarded` headers, in order."""
+    address_lines: list[bytes] = []
+    """The header lines in `ADDRESS_HEADERS`. They are forwarded only if proxies are configured."""
 
 
 class ReplyHead(msgspec.Struct, gc=False):
@@ -116,15 +138,22 @@ def read_request_head(data: bytes, end: int, *, max_headers: int) -> RequestHead
             f"The target of the request has {len(target)} bytes: at most {MAX_TARGET_BYTES} are allowed.", 414
         )
     start = line.end()
-    checked = _REQUEST_HEADERS.match(data, start, end - 2)
+    header_count = data.count(b"\r\n", start, end - 2)
+    if header_count > max_headers:
+        raise BadHead(f"The request has {header_count} headers: at most {max_headers} are allowed.", 431)
+    checked = _PLAIN_HEADERS.match(data, start, end - 2)
+    are_names_plain = checked is not None and checked.end() == end - 2
+    if not are_names_plain:
+        checked = _REQUEST_HEADERS.match(data, start, end - 2)
     if checked is None or checked.end() != end - 2:
         raise BadHead(
             "A header is malformed: it must be a name, a colon and a value in ASCII, on one line that ends with CR LF."
         )
     lines = _LINES.findall(data, start, end - 2)
-    if len(lines) > max_headers:
-        raise BadHead(f"The request has {len(lines)} headers: at most {max_headers} are allowed.", 431)
-    head = RequestHead(method, target, minor == b"0", [], forwarded_for=[], forwarded=[])
+    if not are_names_plain:
+        for _, name, _ in lines:
+            _check_name(name)
+    head = RequestHead(method, target, minor == b"0", [], forwarded_for=[], forwarded=[], address_lines=[])
     forwarded_lines = head.lines
     special_headers: list[tuple[bytes, bytes, bytes]] | None = None
     for whole, name, value in lines:
@@ -139,6 +168,21 @@ def read_request_head(data: bytes, end: int, *, max_headers: int) -> RequestHead
         _apply_special_headers(head, special_headers)
     _check_request(head)
     return head
+
+
+def _check_name(name: bytes) -> None:
+    """Check that a service cannot take a header for another one that the gateway interprets, sets or removes.
+
+    CGI, WSGI and similar interfaces write `_` for `-`, and some of them for every sign that is not a letter or digit. So
+    they cannot tell `X_Forwarded_For` from `X-Forwarded-For`. Raises `BadHead`.
+    """
+    lower = name.lower()
+    similar_name = _REPLACED_SIGN.sub(b"-", lower)
+    if similar_name != lower and (similar_name in _SPECIAL_HEADERS or similar_name[:8] == b"x-wharf-"):
+        raise BadHead(
+            f'The header "{name[:MAX_ECHOED_BYTES].decode()}" is refused, because services can take it for '
+            f'"{similar_name[:MAX_ECHOED_BYTES].decode()}": leave it out.'
+        )
 
 
 def _apply_special_headers(head: RequestHead, special_headers: list[tuple[bytes, bytes, bytes]]) -> None:
@@ -180,7 +224,8 @@ def _apply_special_headers(head: RequestHead, special_headers: list[tuple[bytes,
             head.has_origin = True
             forwarded_lines.append(whole)
         elif name == b"connection":
-            options += [option.strip(b" \t").lower() for option in value.split(b",")]
+            if not _add_options(options, value):
+                raise BadHead(f"The Connection headers have more than {MAX_CONNECTION_OPTIONS} options.", 431)
         elif name == b"upgrade":
             upgrade = value.lower()
         elif name == b"expect":
@@ -191,6 +236,8 @@ def _apply_special_headers(head: RequestHead, special_headers: list[tuple[bytes,
             head.forwarded_for.append(value)
         elif name == b"forwarded":
             head.forwarded.append(value)
+        elif name in ADDRESS_HEADERS:
+            head.address_lines.append(whole)
     if has_length and has_encoding:
         raise BadHead("The request has both Content-Length and Transfer-Encoding: send one of them.")
     if has_encoding and head.is_http_10:
@@ -199,11 +246,23 @@ def _apply_special_headers(head: RequestHead, special_headers: list[tuple[bytes,
         head.has_close = b"close" in options
         head.is_websocket = b"upgrade" in options and upgrade == b"websocket" and head.method == b"GET"
         _drop_connection_headers(forwarded_lines, options)
+        _drop_connection_headers(head.address_lines, options)
+
+
+def _add_options(options: list[bytes], value: bytes) -> bool:
+    """Add the options in the value of a `Connection` header to `options`. Return false if they are too many."""
+    if len(options) + value.count(b",") >= MAX_CONNECTION_OPTIONS:
+        return False
+    options += [option.strip(b" \t").lower() for option in value.split(b",")]
+    return True
 
 
 def _drop_connection_headers(forwarded_lines: list[bytes], options: list[bytes]) -> None:
-    """Remove the lines of headers that `Connection` names (`options`), because they are for one connection only."""
-    dropped_names = {option for option in options if option not in (b"close", b"keep-alive", b"upgrade", b"host", b"")}
+    """Remove the lines of headers that `Connection` names (`options`), because they are for one connection only.
+
+    The lines with the length of the body and the host always stay.
+    """
+    dropped_names = set(options) - _OPTIONS_WITHOUT_HEADER
     if dropped_names:
         forwarded_lines[:] = [line for line in forwarded_lines if line.partition(b":")[0].lower() not in dropped_names]
 
@@ -249,12 +308,17 @@ def read_reply_head(data: bytes, end: int, *, is_head: bool) -> ReplyHead:
     line = _STATUS_LINE.match(data, 0, end)
     if line is None:
         raise BadHead("it does not begin with a status line")
+    if data.count(b"\r\n", line.end(), end - 2) > MAX_REPLY_HEADERS:
+        raise BadHead(f"it has more than {MAX_REPLY_HEADERS} headers")
     checked = _REPLY_HEADERS.match(data, line.end(), end - 2)
     if checked is None or checked.end() != end - 2:
         raise BadHead("one of its headers is malformed")
     minor, code, reason = line.groups()
     status = int(code)
     head = ReplyHead(status, b"HTTP/1.1 %s %s\r\n" % (code, reason or b""), [], UNTIL_CLOSE, minor == b"1")
+    if status < 200 and status != 101:
+        head.length = 0
+        return head  # The gateway forwards no informational reply.
     forwarded_lines = head.lines
     length: int | None = None
     is_chunked = False
@@ -270,7 +334,8 @@ def read_reply_head(data: bytes, end: int, *, is_head: bool) -> ReplyHead:
             length = int(value)
         elif lower in HOP_BY_HOP_HEADERS:
             if lower == b"connection":
-                options += [option.strip(b" \t").lower() for option in value.split(b",")]
+                if not _add_options(options, value):
+                    raise BadHead(f"its Connection headers have more than {MAX_CONNECTION_OPTIONS} options")
             elif lower == b"transfer-encoding":
                 if value.strip(b" \t").lower() != b"chunked" or is_chunked:
                     raise BadHead("its Transfer-Encoding is not supported")
@@ -294,8 +359,13 @@ def read_reply_head(data: bytes, end: int, *, is_head: bool) -> ReplyHead:
         _drop_connection_headers(forwarded_lines, options)
     if is_chunked and length is not None:
         raise BadHead("it has both Content-Length and Transfer-Encoding")
-    if is_head or status in (204, 304) or status < 200:
+    if is_chunked and minor == b"0":
+        head.is_reusable = False  # HTTP/1.0 has no chunks, so it is uncertain where the reply ends.
+    if is_head or status in (101, 204, 304):
         head.length = 0
+        if status in (101, 204) and length is not None:
+            # Such a reply never has a body. A caller that believed the length would wait for it.
+            forwarded_lines[:] = [line for line in forwarded_lines if line[:15].lower() != b"content-length:"]
     elif is_chunked:
         head.length = CHUNKED
     elif length is not None:

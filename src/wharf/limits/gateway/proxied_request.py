@@ -12,6 +12,10 @@ RETRIED_METHODS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 """Methods that are sent again if an idle connection turns out to be closed."""
 
 
+MIN_PART_BYTES: Final = 16 * 1024
+"""Smaller parts of a stored body are joined. Limits how much memory and time each part costs."""
+
+
 class ProxiedRequest:
     """One request of a caller in the gateway, with the progress of its body and its reply.
 
@@ -20,6 +24,7 @@ class ProxiedRequest:
 
     __slots__ = (
         "admitted",
+        "body_deadline_s",
         "body_left",
         "body_parts",
         "chunks",
@@ -44,6 +49,8 @@ class ProxiedRequest:
         """Bytes of the body that the caller has not sent yet; 0 if the body is chunked."""
         self.is_body_read = head.length == 0
         """Whether the whole body has arrived from the caller."""
+        self.body_deadline_s = 0.0
+        """When the caller must have sent more of the body; 0 before the service waits for it."""
         self.body_parts: list[bytes] | None = None
         """The parts of the body read so far, if the decision needs the body."""
         self.unsent_parts: list[bytes] = []
@@ -82,7 +89,7 @@ class ProxiedRequest:
 
         The returned body is also stored to be sent to the service later.
         """
-        parts.append(part)
+        add_part(parts, part)
         if not self.is_body_read and sum(map(len, parts)) <= MAX_BODY_BYTES:
             return None
         body = b"".join(parts)
@@ -98,6 +105,14 @@ class ProxiedRequest:
         if self.chunks is None:
             return body
         return (encode_chunk(body) if body else b"") + (LAST_CHUNK if self.is_body_read else b"")
+
+
+def add_part(parts: list[bytes], part: bytes) -> None:
+    """Add a part of a body to `parts`. Small parts become one, so that the list stays short."""
+    if parts and len(parts[-1]) < MIN_PART_BYTES:
+        parts[-1] += part
+    elif part:
+        parts.append(part)
 
 
 def _build_incoming(head: RequestHead, peer: str) -> IncomingRequest:

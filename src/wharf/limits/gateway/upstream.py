@@ -4,14 +4,16 @@ A connection parses the reply, and passes its parts to a `ReplyHandler`, which d
 """
 
 import asyncio
+import select
 import ssl
-from collections import deque
+from collections import OrderedDict
 from typing import Final, Protocol, cast
 
 from wharf.limits.config.settings import GatewaySettings, Upstream
 from wharf.limits.gateway.chunks import BadChunk, ChunkReader
 from wharf.limits.gateway.heads import CHUNKED, UNTIL_CLOSE, BadHead, ReplyHead, read_reply_head
 from wharf.limits.gateway.proxied_request import ProxiedRequest
+from wharf.limits.gateway.sockets import enable_keepalive
 from wharf.world import World
 from wharf.world.tasks import cancel_tasks
 
@@ -19,6 +21,10 @@ MAX_HEAD_BYTES: Final = 256 * 1024
 """A longer reply head is an error; limits memory."""
 MAX_INFORMATIONAL_REPLIES: Final = 64
 """More informational replies to one request are an error; otherwise a service could send them forever."""
+CHUNK_LINES_PER_STEP: Final = 1_024
+"""Chunks of a reply that are decoded at a time; limits how long one reply holds the event loop."""
+FAILURES_PER_STEP: Final = 32
+"""Requests that fail at a time, when many fail for one reason; limits how long they hold the event loop."""
 IDLE_TIMEOUT_S: Final = 30.0
 """An idle connection is closed after this time."""
 MAX_IDLE_CONNECTIONS: Final = 256
@@ -74,6 +80,10 @@ class UpstreamConnection(asyncio.Protocol):
         "_chunks",
         "_head",
         "_informational_count",
+        "_is_full",
+        "_is_held",
+        "_is_paused",
+        "_poll",
         "_remaining",
         "_transport",
         "deadline_s",
@@ -103,15 +113,33 @@ class UpstreamConnection(asyncio.Protocol):
         self._remaining = 0
         """Bytes of the reply's body that have not arrived, CHUNKED or UNTIL_CLOSE."""
         self._chunks: ChunkReader | None = None
+        self._is_full = False
+        """Whether the service does not read what was written."""
+        self._is_held = False
+        """Whether bytes that were received are not decoded yet: no more are read until they are."""
+        self._is_paused = False
+        """Whether the handler can take no more bytes of the reply."""
+        self._poll: select.poll | None = None
+        """Finds unread bytes; `None` if the transport has no socket."""
         self._transport: asyncio.Transport | None = None
 
     # -- callbacks of the socket -----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are not subclasses of it.
+        transport_socket = transport.get_extra_info("socket")
+        if transport_socket is not None:
+            self._poll = select.poll()
+            self._poll.register(transport_socket.fileno(), select.POLLIN)
+            enable_keepalive(transport_socket)
+        self.pool.on_connection_made(self)
 
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - The reason makes no difference.
-        """Notify the pool; end the reply, close the tunnel or report the loss to the handler, if there is one."""
+    def connection_lost(self, error: Exception | None) -> None:
+        """Notify the pool; end the reply, close the tunnel or report the loss to the handler, if there is one.
+
+        A reply that lasts until the service closes the connection is incomplete if the connection was reset.
+        """
+        was_closed_by_service = error is None and not self.is_closed
         self.is_closed = True
         self.pool.on_connection_lost(self)
         handler, self.handler = self.handler, None
@@ -119,7 +147,7 @@ class UpstreamConnection(asyncio.Protocol):
             return
         if self.is_tunnel:
             handler.on_tunnel_closed()
-        elif self._head is not None and self._remaining == UNTIL_CLOSE:
+        elif was_closed_by_service and self._head is not None and self._remaining == UNTIL_CLOSE:
             handler.on_reply_end()
         else:
             handler.on_upstream_lost(self, was_idle=self.was_used and self._head is None and not self._buffer)
@@ -128,10 +156,12 @@ class UpstreamConnection(asyncio.Protocol):
         return None
 
     def pause_writing(self) -> None:
+        self._is_full = True
         if self.handler is not None:
             self.handler.on_upstream_full(self)
 
     def resume_writing(self) -> None:
+        self._is_full = False
         if self.handler is not None:
             self.handler.on_upstream_drained(self)
 
@@ -144,7 +174,6 @@ class UpstreamConnection(asyncio.Protocol):
         if self.is_tunnel:
             handler.on_tunnel_data(data)
             return
-        self.deadline_s = self.pool.compute_deadline_s()
         if self._head is None:
             self._read_heads(self._buffer + data if self._buffer else data)
         else:
@@ -186,6 +215,8 @@ class UpstreamConnection(asyncio.Protocol):
             self.deadline_s = 0.0
             handler.on_tunnel(head, data[end:])
             return False
+        # Only a complete head and bytes of the body extend the deadline, not parts of a head, chunk sizes or trailers.
+        self.deadline_s = self.pool.compute_deadline_s()
         if head.status < 200:
             self._informational_count += 1
             if self._informational_count > MAX_INFORMATIONAL_REPLIES:
@@ -208,19 +239,24 @@ class UpstreamConnection(asyncio.Protocol):
         assert handler is not None
         if self._remaining == UNTIL_CLOSE:
             if data:
-                handler.on_reply_body(data)
+                self._pass_body(handler, data)
             return
         if self._remaining == CHUNKED:
-            assert self._chunks is not None
+            chunks = self._chunks
+            assert chunks is not None
             try:
-                body = self._chunks.feed(data)
+                body = chunks.feed(data, max_lines=CHUNK_LINES_PER_STEP)
             except BadChunk as error:
                 self._fail(str(error))
                 return
             if body:
-                handler.on_reply_body(body)
-            if self._chunks.is_done and self.handler is handler:
-                self._end(is_clean=not self._chunks.rest)
+                self._pass_body(handler, body)
+            if self.handler is not handler:
+                return
+            if chunks.is_done:
+                self._end(is_clean=not chunks.rest)
+            elif chunks.has_more:
+                self._hold_reading()
             return
         if len(data) > self._remaining:
             data, is_clean = data[: self._remaining], False
@@ -228,15 +264,41 @@ class UpstreamConnection(asyncio.Protocol):
             is_clean = True
         self._remaining -= len(data)
         if data:
-            handler.on_reply_body(data)
+            self._pass_body(handler, data)
         if not self._remaining and self.handler is handler:
             self._end(is_clean=is_clean)
+
+    def _pass_body(self, handler: ReplyHandler, data: bytes) -> None:
+        """Pass bytes of the body to the handler, and give the service time for more."""
+        self.deadline_s = self.pool.compute_deadline_s()
+        handler.on_reply_body(data)
+
+    def _hold_reading(self) -> None:
+        """Read no more, and decode the chunks that were received in the next iterations of the loop."""
+        if not self._is_held:
+            self._is_held = True
+            if self._transport is not None and not self._is_paused:
+                self._transport.pause_reading()
+        if not self._is_paused:
+            asyncio.get_running_loop().call_soon(self._continue)
+
+    def _continue(self) -> None:
+        """Decode further chunks, now that other connections had their turn. Read again after the last one."""
+        chunks = self._chunks
+        if self.is_closed or self.handler is None or chunks is None or not self._is_held or self._is_paused:
+            return
+        if chunks.has_more:
+            self.read_body(b"")
+        if self._chunks is chunks and not chunks.has_more and not self.is_closed:
+            self._is_held = False
+            if self._transport is not None and not self._is_paused:
+                self._transport.resume_reading()
 
     def _end(self, *, is_clean: bool) -> None:
         """End the reply: return the connection to the pool or abort it, then notify the handler.
 
-        The connection is reused if the service allows it, no bytes follow the reply (`is_clean`), and the request was
-        sent completely.
+        The connection is reused if the service allows it, no bytes follow the reply (`is_clean`), and the service has read
+        the request, or at least so much that the socket takes more.
         """
         handler, head, request = self.handler, self._head, self.request
         assert handler is not None
@@ -246,10 +308,14 @@ class UpstreamConnection(asyncio.Protocol):
         self.request = None  # An idle connection keeps no credentials and no body.
         self._head = None
         self._chunks = None
-        can_reuse = head.is_reusable and is_clean and request.is_body_read
+        can_reuse = head.is_reusable and is_clean and request.is_body_read and not self._is_full
         # Return the connection first, so that the caller's next request can use it.
         if can_reuse:
             self.was_used = True
+            if self._is_paused or self._is_held:  # For the handler of this reply, not of the next one.
+                self._is_paused = self._is_held = False
+                if self._transport is not None:
+                    self._transport.resume_reading()
             self.pool.return_connection(self)
         else:
             self.abort()
@@ -276,12 +342,24 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def pause_reading(self) -> None:
-        if self._transport is not None and not self.is_closed:
-            self._transport.pause_reading()
+        """Pass no more of the reply to the handler."""
+        if self._transport is not None and not self.is_closed and not self._is_paused:
+            self._is_paused = True
+            if not self._is_held:
+                self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if self._transport is not None and not self.is_closed:
-            self._transport.resume_reading()
+        """Pass more of the reply to the handler; first what was received already."""
+        if self._transport is not None and not self.is_closed and self._is_paused:
+            self._is_paused = False
+            if self._is_held:
+                asyncio.get_running_loop().call_soon(self._continue)
+            else:
+                self._transport.resume_reading()
+
+    def has_unread_bytes(self) -> bool:
+        """Return whether the service has sent bytes, or closed the connection, and the event loop has not noticed yet."""
+        return self._poll is not None and not self.is_closed and bool(self._poll.poll(0))
 
     def abandon(self) -> None:
         """Abort the connection; its handler is not called any more."""
@@ -313,7 +391,7 @@ class UpstreamPool:
         self._world = world
         self._idle: list[UpstreamConnection] = []
         self._connections: set[UpstreamConnection] = set()
-        self._waiting: deque[tuple[ReplyHandler, float]] = deque()
+        self._waiting: OrderedDict[ReplyHandler, float] = OrderedDict()
         """Handlers of waiting requests with their deadlines, in order of both arrival and deadline."""
         self._tls = _build_tls_context(settings) if upstream.is_tls else None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -324,10 +402,15 @@ class UpstreamPool:
         return self._world.monotonic_s() + self._reply_timeout_s
 
     def take_idle(self) -> UpstreamConnection | None:
-        """Remove an idle connection that is still open from the pool and return it; `None` if there is none."""
+        """Remove an idle connection that is still open from the pool and return it; `None` if there is none.
+
+        A connection with unread bytes is aborted: the service sent them before it had the request, so they are no reply.
+        """
         while self._idle:
             connection = self._idle.pop()
-            if not connection.is_closed:
+            if connection.has_unread_bytes():
+                connection.abort()
+            elif not connection.is_closed:
                 return connection
         return None
 
@@ -337,7 +420,7 @@ class UpstreamPool:
         The handler's `on_upstream_ready` or `on_upstream_failed` is called later.
         """
         if len(self._connections) + self._pending_connections >= self._settings.upstream_connections_most:
-            self._waiting.append((handler, self.compute_deadline_s()))
+            self._waiting[handler] = self.compute_deadline_s()
             return
         self._pending_connections += 1
         task = self._world.start_task(self._connect(handler), name="gateway: connect to the service")
@@ -361,8 +444,12 @@ class UpstreamPool:
         except OSError:
             self._on_no_connection(handler, "The service cannot be reached.", status=502)
         else:
+            # Over TLS, unread bytes can be a part of the handshake.
+            if connection.is_closed or (self._tls is None and connection.has_unread_bytes()):
+                connection.abort()
+                self._on_no_connection(handler, "The service sent data or closed before it had a request.", status=502)
+                return
             self._pending_connections -= 1
-            self._connections.add(connection)
             if not handler.on_upstream_ready(connection):
                 self.return_connection(connection)
 
@@ -370,16 +457,26 @@ class UpstreamPool:
         """Fail a request for which no connection could be opened, and all waiting ones if none can become free."""
         self._pending_connections -= 1
         handler.on_upstream_failed(message, status=status)
-        if self._connections or self._pending_connections:
-            return
-        waiting, self._waiting = self._waiting, deque()
-        for waiting_handler, _ in waiting:
-            waiting_handler.on_upstream_failed(message, status=status)
+        self._fail_waiting(message, status)
+
+    def _fail_waiting(self, message: str, status: int) -> None:
+        """Fail waiting requests while no connection can become free, some in each iteration of the loop."""
+        for _ in range(FAILURES_PER_STEP):
+            if not self._waiting or self._connections or self._pending_connections:
+                return
+            self._waiting.popitem(last=False)[0].on_upstream_failed(message, status=status)
+        asyncio.get_running_loop().call_soon(self._fail_waiting, message, status)
 
     def return_connection(self, connection: UpstreamConnection) -> None:
-        """Assign a free connection to the request that has waited longest; without one, keep it idle or close it."""
+        """Assign a free connection to the request that has waited longest; without one, keep it idle or close it.
+
+        If bytes follow the reply, the connection is aborted, because the next request must not get them as its reply.
+        """
+        if self._waiting and connection.has_unread_bytes():
+            connection.abort()
+            return
         while self._waiting:
-            if self._waiting.popleft()[0].on_upstream_ready(connection):
+            if self._waiting.popitem(last=False)[0].on_upstream_ready(connection):
                 return
         if len(self._idle) >= MAX_IDLE_CONNECTIONS:
             connection.close()
@@ -387,33 +484,46 @@ class UpstreamPool:
         connection.deadline_s = self._world.monotonic_s() + IDLE_TIMEOUT_S
         self._idle.append(connection)
 
+    def on_connection_made(self, connection: UpstreamConnection) -> None:
+        """Count an open connection, until it is lost."""
+        self._connections.add(connection)
+
     def on_connection_lost(self, connection: UpstreamConnection) -> None:
         """Remove a closed connection, and open another one for the request that has waited longest."""
         self._connections.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
         if self._waiting:
-            self.start_connecting(self._waiting.popleft()[0])
+            self.start_connecting(self._waiting.popitem(last=False)[0])
 
     def cancel_wait(self, handler: ReplyHandler) -> None:
         """Remove the request of this handler from the queue of waiting requests, if it is in it."""
-        for index, (waiting, _) in enumerate(self._waiting):
-            if waiting is handler:
-                del self._waiting[index]
-                return
+        self._waiting.pop(handler, None)
 
-    def expire_deadlines(self, now_s: float) -> None:
-        """Fail requests that waited, or whose reply took, too long. Close connections that were idle too long."""
-        while self._waiting and now_s >= self._waiting[0][1]:
+    def expire_deadlines(self, now_s: float) -> bool:
+        """Fail requests that waited, or whose reply took, too long. Close connections that were idle too long.
+
+        Return whether more are left after `FAILURES_PER_STEP`.
+        """
+        expired_count = 0
+        while self._waiting and now_s >= next(iter(self._waiting.values())):
+            if expired_count >= FAILURES_PER_STEP:
+                return True
+            expired_count += 1
             message = "The service did not reply in time: all connections to it were busy."
-            self._waiting.popleft()[0].on_upstream_failed(message, status=504)
+            self._waiting.popitem(last=False)[0].on_upstream_failed(message, status=504)
         for connection in list(self._connections):
             if not connection.deadline_s or now_s < connection.deadline_s:
                 continue
+            if expired_count >= FAILURES_PER_STEP:
+                return True
+            expired_count += 1
             handler = connection.handler
+            connection.deadline_s = 0.0
             connection.abandon()
             if handler is not None:
                 handler.on_upstream_failed("The service did not reply in time.", status=504)
+        return False
 
     async def close(self) -> None:
         """Close all connections, and stop opening others."""

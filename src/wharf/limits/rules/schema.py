@@ -247,7 +247,10 @@ GRAPHQL: Final = TableSchema(
             "`500000`",
         ),
         KeySchema(
-            "tokens_most", make_integer_kind(1, 1_000_000), "The maximum number of tokens in a query.", "`10000`"
+            "tokens_most",
+            make_integer_kind(1, 1_000_000),
+            "The maximum number of tokens in all queries of a body.",
+            "`10000`",
         ),
         KeySchema("depth_most", make_integer_kind(1, 200), "The maximum depth of nesting.", "`100`"),
         KeySchema("entries_most", make_integer_kind(1, 10_000), "The maximum number of queries in one array.", "`100`"),

@@ -19,6 +19,8 @@ NETWORK_V6_BITS: Final = 48
 NETWORK_V4_BITS: Final = 24
 """The IPv4 network that shares one counter when too many addresses are counted."""
 
+MAX_ENTRIES: Final = 100
+"""Entries of a header that are read, from the right: the next proxies. Limits the time, because callers send entries too."""
 MAX_CACHED_SCOPES: Final = 4_096
 """How many addresses have their texts in the cache. To format a text takes 1 to 10 µs. Limits the memory to about 1 MB."""
 
@@ -114,14 +116,14 @@ def _find_by_trusted_networks(peer: Address, entries: Sequence[str], trusted: Se
 
 
 def _split_entries(lines: Sequence[str]) -> list[str]:
-    """Return the entries of `X-Forwarded-For` lines, in order."""
-    return [entry.strip() for entry in ",".join(lines).split(",")] if lines else []
+    """Return the last entries of `X-Forwarded-For` lines, in order."""
+    return [entry.strip() for entry in ",".join(lines).rsplit(",", MAX_ENTRIES)[-MAX_ENTRIES:]] if lines else []
 
 
 def _parse_forwarded_entries(lines: Sequence[str]) -> list[str]:
-    """Return the `for=` value of each element of `Forwarded` lines, or an empty text if the element has none."""
+    """Return the `for=` value of each of the last elements of `Forwarded` lines, or an empty text if the element has none."""
     values = []
-    for element in ",".join(lines).split(",") if lines else ():
+    for element in ",".join(lines).rsplit(",", MAX_ENTRIES)[-MAX_ENTRIES:] if lines else ():
         found = _FOR.search(element)
         values.append(found[1].strip('"') if found else "")
     return values

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply
-from wharf.limits.decisions.service import run_immediately
+from wharf.limits.decisions.service import is_long_body, run_immediately
 from wharf.limits.gateway.caller.forwarding import RequestForwarder
 from wharf.limits.gateway.caller.replies import ReplyWriter
 from wharf.limits.gateway.caller.requests import MAX_DRAINED_BYTES, RequestReader
@@ -19,6 +19,8 @@ from wharf.limits.gateway.environment import HEALTH_PATHS, GatewayEnvironment
 from wharf.limits.gateway.heads import BadHead
 from wharf.limits.gateway.proxied_request import ProxiedRequest
 
+RETRY_AFTER_S: Final = 1
+"""After this time a caller may send a request again that was refused because of the gateway's memory."""
 REQUESTS_PER_STEP: Final = 16
 """Requests of a connection that begin before other connections have their turn; limits how long one caller holds the loop."""
 
@@ -35,6 +37,7 @@ class CallerConnection(asyncio.Protocol):
         "_is_caller_full",
         "_is_deciding",
         "_is_scheduled",
+        "_is_stopped",
         "_on_closed",
         "_on_opened",
         "_reader",
@@ -61,6 +64,8 @@ class CallerConnection(asyncio.Protocol):
         """Whether the decision service works on the request: until it is done, no more of the body is read."""
         self._is_scheduled = False
         """Whether the next step is due in the next iteration of the loop."""
+        self._is_stopped = False
+        """Whether the caller has left: nothing more is done for it."""
         self._is_caller_full = False
         """Whether the caller does not read its replies: until it does, no further request begins."""
 
@@ -69,7 +74,8 @@ class CallerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Create the parts of the connection, and set the deadline for the first request."""
         environment = self._environment
-        self.transport = CallerTransport(cast(asyncio.Transport, transport))  # uvloop's are not subclasses of it.
+        # uvloop's transports are not subclasses of asyncio's.
+        self.transport = CallerTransport(cast(asyncio.Transport, transport), environment.now_s)
         self.transport.deadline_s = environment.now_s() + environment.head_timeout_s
         self.transport.on_resumed = self._schedule
         self._reader = RequestReader(environment.settings)
@@ -82,12 +88,22 @@ class CallerConnection(asyncio.Protocol):
             on_finished=self._finish,
             on_failed=self._start_error_reply,
         )
+        self._environment.idle_connections[self] = None
         self._on_opened(self)
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - The reason makes no difference.
-        """Stop forwarding and end the current request; refund it if it was not sent to the service."""
-        self.transport.is_closed = True
+        """End everything that was begun for the caller."""
+        self._stop()
         self._on_closed(self)
+
+    def _stop(self) -> None:
+        """Stop forwarding and end the current request; refund it if it was not sent to the service."""
+        if self._is_stopped:
+            return
+        self._is_stopped = True
+        self.transport.is_closed = True
+        self._environment.idle_connections.pop(self, None)
+        self._environment.collected_bodies.discard(self)
         self._forwarder.close()
         request, self.request = self.request, None
         if request is None:
@@ -103,11 +119,13 @@ class CallerConnection(asyncio.Protocol):
                 decision_service.start_task(decision_service.on_caller_gone(request.admitted))
 
     def eof_received(self) -> None:
-        return None  # Close the transport: a caller that stops sending has left.
+        """Close the connection, because a caller that stops sending has left. What was written is still sent."""
+        self.transport.close()
+        self._stop()
 
     def data_received(self, data: bytes) -> None:
         """Pass bytes of the caller to a tunnel, or add them to the buffer and process it. Discard them after the last reply."""
-        if self.transport.is_lingering:
+        if self.transport.is_lingering or self.transport.is_closing:
             return
         upstream = self._forwarder.upstream
         if upstream is not None and upstream.is_tunnel:
@@ -143,7 +161,9 @@ class CallerConnection(asyncio.Protocol):
         """
         self.transport.deadline_s = 0.0
         request = self.request
-        if self.transport.is_lingering or (request is None and not self._reader.buffer):
+        if self.transport.is_closing:
+            self.transport.abort()
+        elif self.transport.is_lingering or (request is None and not self._reader.buffer):
             self.transport.close()
         elif request is None and self._is_caller_full:
             self.transport.abort()
@@ -165,7 +185,7 @@ class CallerConnection(asyncio.Protocol):
         reader, transport = self._reader, self.transport
         begun_count, has_taken = 0, False
         needs_more = not reader.buffer
-        while not transport.is_closed and not transport.is_lingering:
+        while not transport.is_closed and not transport.is_closing and not transport.is_lingering:
             if needs_more:
                 if not reader.has_more:
                     transport.release_reading()
@@ -231,6 +251,7 @@ class CallerConnection(asyncio.Protocol):
         """Start to handle a request: send a health page, read the body if the decision needs it, or decide at once."""
         environment, head, incoming = self._environment, request.head, request.incoming
         self.request = request
+        environment.idle_connections.pop(self, None)
         environment.counts.requests += 1
         if incoming.path in HEALTH_PATHS:
             self._is_deciding = True
@@ -254,9 +275,12 @@ class CallerConnection(asyncio.Protocol):
             self._refuse_body(request, f"The chunked body is malformed: {error}.", 400)
             return False
         if request.body_parts is not None:
+            if not self._environment.collected_bodies.add(self, len(part)):
+                return False
             body = request.collect_body(request.body_parts, part)
             if body is not None:
                 self.transport.deadline_s = 0.0
+                self._environment.collected_bodies.complete(self)
                 self._decide(request, body)
         elif part or request.is_body_read:
             self._forwarder.send_body(request, part)
@@ -269,6 +293,20 @@ class CallerConnection(asyncio.Protocol):
         except BadChunk:
             self._linger()
 
+    def evict(self) -> None:
+        """Close the connection at once, because another caller needs its place."""
+        self.transport.abort()
+
+    def refuse_collected_body(self) -> None:
+        """Refuse the request whose body is collected, because the gateway needs the memory for other bodies."""
+        request = self.request
+        if request is None or request.body_parts is None:
+            return
+        request.body_parts = None
+        self.transport.deadline_s = 0.0
+        message = "The gateway holds too many incomplete bodies of requests. Send the request again."
+        self._refuse_body(request, message, 503)
+
     # -- decisions -------------------------------------------------------------------------------------------------
 
     def _decide(self, request: ProxiedRequest, body: bytes | None) -> None:
@@ -279,19 +317,20 @@ class CallerConnection(asyncio.Protocol):
         decision_service = self._environment.decision_service
         if self._environment.is_bare:
             self._forwarder.forward(request)
-        elif decision_service.is_local:
+        elif decision_service.is_local and not is_long_body(body):
             self._apply_decision(request, decision_service.admit_locally(request.incoming, body))
         else:
             self._is_deciding = True
-            decision_service.start_task(self._decide_remotely(request, body))
+            decision_service.start_task(self._decide_later(request, body))
 
-    async def _decide_remotely(self, request: ProxiedRequest, body: bytes | None) -> None:
-        """Decide a request by counters in another process, apply the result, and continue reading.
+    async def _decide_later(self, request: ProxiedRequest, body: bytes | None) -> None:
+        """Decide a request by counters in another process, or by a long body, apply the result, and continue reading.
 
         If the caller has disconnected meanwhile, an admitted request is refunded.
         """
         decision_service = self._environment.decision_service
         result = await decision_service.admit(request.incoming, body)
+        self._environment.collected_bodies.end(self)
         self._is_deciding = False
         if request.is_ended:
             if isinstance(result, AdmittedRequest):
@@ -303,6 +342,7 @@ class CallerConnection(asyncio.Protocol):
 
     def _apply_decision(self, request: ProxiedRequest, result: AdmittedRequest | LocalReply) -> None:
         """Send the refusal, send a page of the limiter, or forward the request to the service."""
+        self._environment.collected_bodies.end(self)
         if isinstance(result, LocalReply):
             self._send_local_reply(request, result)
             return
@@ -350,6 +390,7 @@ class CallerConnection(asyncio.Protocol):
 
         If a part of the service's reply was sent, the connection is reset instead.
         """
+        self._environment.collected_bodies.discard(self)
         self._forwarder.cancel()
         request.is_persistent = False
         request.is_body_read = True
@@ -370,6 +411,8 @@ class CallerConnection(asyncio.Protocol):
         if admitted is not None:
             await decision_service.on_status(admitted, status)
         reply = await decision_service.render_error(request.incoming, status, message, admitted)
+        if status == 503:
+            reply = LocalReply(status, (*reply.headers, ("retry-after", str(RETRY_AFTER_S))), reply.body)
         self._send_decided_reply(request, reply)
 
     def _send_decided_reply(self, request: ProxiedRequest, reply: LocalReply) -> None:
@@ -400,9 +443,11 @@ class CallerConnection(asyncio.Protocol):
         environment = self._environment
         request.is_ended = True
         self.request = None
+        if not self._is_stopped:
+            environment.idle_connections[self] = None
         if request.admitted is not None:
             environment.decision_service.end_request_later(request.admitted)
-        if self.transport.is_closed:
+        if self.transport.is_closed or self.transport.is_closing:
             return
         if not request.is_persistent:
             if request.is_body_read:
@@ -419,4 +464,4 @@ class CallerConnection(asyncio.Protocol):
     def _linger(self) -> None:
         """Close the connection so that the caller can read the last reply, although it is still sending."""
         self._reader.take_buffer()
-        self.transport.linger(self._environment.now_s())
+        self.transport.linger()

@@ -13,7 +13,7 @@ from wharf.limits.gateway.caller.requests import RequestReader
 from wharf.limits.gateway.caller.transport import CallerTransport
 from wharf.limits.gateway.environment import GatewayEnvironment
 from wharf.limits.gateway.heads import ReplyHead
-from wharf.limits.gateway.proxied_request import ProxiedRequest
+from wharf.limits.gateway.proxied_request import ProxiedRequest, add_part
 from wharf.limits.gateway.upstream import UpstreamConnection
 
 MAX_BUFFERED_BYTES: Final = 64 * 1024
@@ -94,7 +94,7 @@ class RequestForwarder:
                 transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             if request.admitted is not None:
                 request.admitted.pause_work(self._environment.now_s())
-            self._await_body(upstream)
+            self._await_body(upstream, request)
         upstream.write(data)
 
     def send_body(self, request: ProxiedRequest, body: bytes) -> None:
@@ -104,8 +104,7 @@ class RequestForwarder:
         """
         upstream = self.upstream
         if upstream is None:
-            if body:
-                request.unsent_parts.append(body)
+            add_part(request.unsent_parts, body)
             if sum(map(len, request.unsent_parts)) > MAX_BUFFERED_BYTES:
                 self._transport.pause_reading()
             return
@@ -116,12 +115,21 @@ class RequestForwarder:
             if request.admitted is not None:
                 request.admitted.resume_work(self._environment.now_s())
         else:
-            self._await_body(upstream)
+            self._await_body(upstream, request, received_bytes=len(body))
         upstream.write(data)
 
-    def _await_body(self, upstream: UpstreamConnection) -> None:
-        """Set a deadline for the rest of the caller's body, and none for the service, which waits for it."""
-        self._transport.deadline_s = self._environment.now_s() + self._environment.idle_timeout_s
+    def _await_body(self, upstream: UpstreamConnection, request: ProxiedRequest, *, received_bytes: int = 0) -> None:
+        """Set a deadline for the rest of the caller's body, and none for the service, which waits for it.
+
+        The first deadline is the idle timeout. `received_bytes` extend it by the time in which a caller with the least
+        permitted rate sends them, so that slow callers do not occupy the connections to the service.
+        """
+        environment = self._environment
+        deadline_s = environment.now_s() + environment.idle_timeout_s
+        rate = environment.settings.body_rate_least
+        if received_bytes and rate:
+            deadline_s = min(deadline_s, request.body_deadline_s + received_bytes / rate)
+        self._transport.deadline_s = request.body_deadline_s = deadline_s
         upstream.deadline_s = 0.0
 
     def cancel(self) -> None:
@@ -162,20 +170,22 @@ class RequestForwarder:
     def on_upstream_full(self, upstream: UpstreamConnection) -> None:
         """Stop reading from the caller, because the service does not read. The deadline now applies to the service."""
         self._transport.pause_reading()
+        upstream.deadline_s = self._environment.pool.compute_deadline_s()
         if not upstream.is_tunnel:
             self._transport.deadline_s = 0.0  # No deadline for the caller.
-            upstream.deadline_s = self._environment.pool.compute_deadline_s()
 
     def on_upstream_drained(self, upstream: UpstreamConnection) -> None:
         """Read from the caller again, because the service reads. Set a deadline for the side that must send next."""
         self._transport.resume_reading()
         request = self._request
+        if upstream.is_tunnel:
+            upstream.deadline_s = 0.0
         if request is None or upstream.is_tunnel:
             return
         if request.is_body_read:
             upstream.deadline_s = self._environment.pool.compute_deadline_s()
         else:
-            self._await_body(upstream)
+            self._await_body(upstream, request)
 
     # -- the reply -------------------------------------------------------------------------------------------------
 

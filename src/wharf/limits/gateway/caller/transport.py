@@ -7,8 +7,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from wharf.limits.gateway.sockets import reset_when_closed
+
 LINGER_TIMEOUT_S: Final = 2.0
 """How long a connection stays half open after the last reply, so that a caller who still sends can read it."""
+FLUSH_TIMEOUT_S: Final = 60.0
+"""How long a closed connection waits until its caller has read the last reply; otherwise it could wait forever."""
 
 
 class CallerTransport:
@@ -17,16 +21,18 @@ class CallerTransport:
     __slots__ = (
         "_is_held",
         "_is_paused",
+        "_now_s",
         "_transport",
         "deadline_s",
         "is_closed",
+        "is_closing",
         "is_lingering",
         "on_resumed",
         "peer",
         "scheme",
     )
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, now_s: Callable[[], float]) -> None:
         address = transport.get_extra_info("peername")
         self.peer: str = address[0] if isinstance(address, tuple) else ""
         """The IP address of the caller; empty if the socket has none."""
@@ -35,6 +41,8 @@ class CallerTransport:
         """When the caller must have sent or read more. The gateway checks it; 0 means no deadline."""
         self.is_closed = False
         """Whether the connection is lost: nothing more can be written."""
+        self.is_closing = False
+        """Whether the connection closes as soon as everything that was written is sent."""
         self.is_lingering = False
         """Whether the last reply was sent: what the caller still sends is discarded."""
         self._is_paused = False
@@ -43,6 +51,7 @@ class CallerTransport:
         self.on_resumed: Callable[[], None] = _do_nothing
         """Called when the current request can take bytes again."""
         self._transport = transport
+        self._now_s = now_s
 
     @property
     def is_paused(self) -> bool:
@@ -83,20 +92,26 @@ class CallerTransport:
             self._transport.write(data)
 
     def close(self) -> None:
-        """Close after everything that was written is sent."""
+        """Close after everything that was written is sent, or after the flush timeout."""
+        if not self.is_closing:
+            self.is_closing = True
+            self.deadline_s = self._now_s() + FLUSH_TIMEOUT_S
         self._transport.close()
 
-    def linger(self, now_s: float) -> None:
+    def linger(self) -> None:
         """Stop writing and discard what the caller sends, until it closes or the linger timeout ends."""
         self.is_lingering = True
         self.resume_reading()
         self.release_reading()
-        self.deadline_s = now_s + LINGER_TIMEOUT_S
+        self.deadline_s = self._now_s() + LINGER_TIMEOUT_S
         if not self.is_closed and self._transport.can_write_eof():
             self._transport.write_eof()
 
     def abort(self) -> None:
         """Reset the connection, so that the caller cannot mistake a partial reply for a complete one."""
+        transport_socket = self._transport.get_extra_info("socket")
+        if transport_socket is not None and not self.is_closed:
+            reset_when_closed(transport_socket)
         self._transport.abort()
 
 
