@@ -13,9 +13,10 @@ import pytest
 from tests.agent.test_worker_processes import on_a_real_loop
 from tests.fuzz.target import Target, open_target
 from tests.kit.exchange import send_raw
+from tests.kit.virtual_time import in_virtual_time
 from tests.waiting import wait_on_loop_until
 from wharf.agent.access_control import create_rsa_key
-from wharf.agent.forked_requests import MAX_RUNNING, MAX_WAITING, ForkedRequestWorker, run_coroutine
+from wharf.agent.forked_requests import MAX_RUNNING, MAX_WAITING, ForkedRequestWorker, ForkPacer, run_coroutine
 from wharf.cluster.api.app import Api
 from wharf.cluster.server.request_worker import RequestComputation, WorkerLane
 from wharf.cluster.server.snapshot_services import StaleSnapshot
@@ -24,6 +25,7 @@ from wharf.cluster.state.tables import JOBS, KEYRING, VARIABLES
 from wharf.contract.client import ClientReply
 from wharf.contract.model.log import Cause, CauseKind, Write
 from wharf.contract.model.refusal import Overloaded, Refusal, RefusalCode
+from wharf.world import SimulatedWorld
 
 LARGE_META = {f"key{number}": "x" * 20 for number in range(4_000)}
 
@@ -316,3 +318,40 @@ def test_a_coroutine_that_waits_for_the_event_loop_is_reported() -> None:
 
     with pytest.raises(AssertionError, match="must not wait for 'a reply'"):
         run_coroutine(wait())
+
+
+# -- forks of a large process
+
+
+@pytest.mark.parametrize(
+    ("held_s", "expected_pause_s"), [(0.010, 0.0), (0.030, 0.120), (0.100, 0.400)], ids=["short", "long", "very long"]
+)
+def test_a_fork_of_a_large_process_is_followed_by_a_pause(held_s: float, expected_pause_s: float) -> None:
+    @in_virtual_time
+    async def scenario() -> None:
+        world = SimulatedWorld(1, asyncio.get_running_loop().time)
+        pacer = ForkPacer(world)
+        pacer.count(held_s)
+        began_s = world.monotonic_s()
+
+        await pacer.wait()
+
+        assert world.monotonic_s() - began_s == pytest.approx(expected_pause_s)
+
+    scenario()
+
+
+@in_virtual_time
+async def test_requests_that_wait_together_fork_one_after_the_other() -> None:
+    world = SimulatedWorld(1, asyncio.get_running_loop().time)
+    pacer, forked_s = ForkPacer(world), []
+
+    async def fork() -> None:
+        await pacer.wait()
+        forked_s.append(world.monotonic_s())
+        pacer.count(0.025)
+
+    began_s = world.monotonic_s()
+    await asyncio.gather(*(fork() for _ in range(4)))
+
+    assert [each - began_s for each in forked_s] == pytest.approx([0.0, 0.1, 0.2, 0.3])

@@ -33,6 +33,8 @@ NOWHERE: Final = {"LTarget": "${attr.kernel.name}", "RTarget": "plan9", "Operand
 """A constraint that no node meets, so that the evaluation fails for each group."""
 LIST_CPU_S: Final = ReadLimits().list_cpu_s
 """The budget of reads that are large by design: the list of a node's allocations has 86 MB."""
+SMALL_WRITE_HOLD_S: Final = 0.012
+"""The longest hold by a small write to a large job. It takes 4 to 9 ms, most of it to encode the record or to fork."""
 NODE_ID: Final = an_id(77)
 NODE_HEADERS: Final = {"X-Cluster-Node-Secret": NODE_SECRET}
 SOURCE: Final = '"\n' * 240_000
@@ -260,7 +262,52 @@ def iter_small_writes(job_id: str) -> Iterator[WorstRequest]:
         body = msgspec.json.encode(SMALL_BODIES[name]).replace(b'ID":""', f'ID":"{job_id}"'.encode())
         if job_id in ("groups", "meta"):
             body = body.replace(b'"group"', b'"group0"')
-        yield WorstRequest("job", f"{name} of {job_id}", "PUT", f"/v1/job/{job_id}/{name}", partial(bytes, body))
+        yield WorstRequest(
+            "job",
+            f"{name} of {job_id}",
+            "PUT",
+            f"/v1/job/{job_id}/{name}",
+            partial(bytes, body),
+            hold_limit_s=SMALL_WRITE_HOLD_S,
+        )
+
+
+def iter_large_writes(ids: Mapping[str, Sequence[str]]) -> Iterator[WorstRequest]:
+    """Yield writes to the largest records of all nouns, in an order in which each finds its record."""
+    (deployment,) = ids["deployment_id"]
+    writes: list[tuple[str, str, object]] = [
+        ("POST", f"/v1/deployment/pause/{deployment}", {"DeploymentID": deployment, "Pause": True}),
+        ("POST", f"/v1/deployment/pause/{deployment}", {"DeploymentID": deployment, "Pause": False}),
+        ("POST", f"/v1/deployment/fail/{deployment}", {"DeploymentID": deployment}),
+        ("POST", "/v1/job/groups/scale", {"Target": {"Group": "group0"}, "Count": 2}),
+        ("POST", "/v1/job/groups/versions/large/tag", {"Version": 1}),
+        ("DELETE", "/v1/job/groups/versions/large/tag", None),
+        ("POST", f"/v1/allocation/{ids['alloc_id'][0]}/stop", None),
+        ("POST", f"/v1/node/{NODE_ID}/eligibility", {"Eligibility": "ineligible"}),
+        ("POST", f"/v1/node/{NODE_ID}/drain", {"DrainSpec": {"Deadline": 3_600_000_000_000}}),
+        ("PUT", "/v1/namespace/large", {"Name": "large", "Description": "x"}),
+        ("PUT", "/v1/node/pool/large", {"Name": "large", "Description": "x"}),
+        (
+            "POST",
+            f"/v1/acl/role/{ids['role_id'][0]}",
+            {"ID": ids["role_id"][0], "Name": "large", "Policies": [{"Name": "large"}]},
+        ),
+        ("PUT", "/v1/operator/scheduler/configuration", {"SchedulerAlgorithm": "spread"}),
+        ("PUT", "/v1/system/gc", None),
+        ("PUT", "/v1/system/reconcile/summaries", None),
+        ("DELETE", "/v1/job/groups", None),
+        ("DELETE", "/v1/job/groups?purge=true", None),
+        ("DELETE", "/v1/var/large", None),
+        ("DELETE", "/v1/quota/large", None),
+        ("DELETE", "/v1/namespace/large", None),
+        ("DELETE", f"/v1/acl/token/{ids['accessor_id'][0]}", None),
+        ("DELETE", "/v1/acl/policy/large", None),
+        ("DELETE", "/v1/acl/auth-method/large", None),
+        ("POST", f"/v1/node/{NODE_ID}/purge", None),
+    ]
+    for method, path, body in writes:
+        data = b"" if body is None else msgspec.json.encode(body)
+        yield WorstRequest("large record", f"{method} {path}", method, path, partial(bytes, data))
 
 
 def _list_paths(endpoint: Endpoint, ids: Mapping[str, Sequence[str]]) -> list[str]:

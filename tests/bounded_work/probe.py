@@ -43,11 +43,12 @@ class Cost(msgspec.Struct, frozen=True):
     body_bytes: int = 0
     scheduler_hold_s: float = 0.0
     cpu_limit_s: float = MAX_REQUEST_CPU_S + REPLY_CPU_S
+    hold_limit_s: float = MAX_HOLD_S
 
     @property
     def is_allowed(self) -> bool:
         return (
-            self.hold_s <= MAX_HOLD_S
+            self.hold_s <= self.hold_limit_s
             and self.scheduler_hold_s <= MAX_SCHEDULER_HOLD_S
             and self.cpu_s <= self.cpu_limit_s
         )
@@ -100,6 +101,15 @@ class Probe:
         self.costs.append((request, best))
         return best
 
+    async def measure_once(self, request: WorstRequest) -> Cost:
+        """Return the cost of a request that cannot be repeated, such as a deletion. A hold up to twice the limit counts as
+        noise.
+        """
+        request = msgspec.structs.replace(request, hold_limit_s=MAX_HOLD_S * 2)
+        cost = await self._measure_once(request, await asyncio.to_thread(request.build_body), None)
+        self.costs.append((request, cost))
+        return cost
+
     async def _measure_once(
         self, request: WorstRequest, body: bytes, prepare: Callable[[], Awaitable[None]] | None
     ) -> Cost:
@@ -123,6 +133,7 @@ class Probe:
             len(body),
             measured.scheduler_hold_s,
             request.cpu_limit_s or MAX_REQUEST_CPU_S + REPLY_CPU_S,
+            request.hold_limit_s or MAX_HOLD_S,
         )
 
     def _empty_reply_caches(self) -> None:

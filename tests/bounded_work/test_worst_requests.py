@@ -14,6 +14,7 @@ import pytest
 from tests.bounded_work.large_records import (
     LIST_CPU_S,
     iter_large_reads,
+    iter_large_writes,
     iter_small_writes,
     report_tasks,
     store_large_parents,
@@ -173,6 +174,22 @@ async def send_small_writes(job_id: str) -> Findings:
 @pytest.mark.parametrize("job_id", JOBS if IS_FULL_RUN else ("groups",))
 def test_no_small_write_to_a_large_job_holds_the_event_loop(job_id: str) -> None:
     require_no_problem(run_measured_alone(send_small_writes, job_id))
+
+
+async def send_large_writes() -> Findings:
+    async with open_probe() as probe:
+        ids = await store_large_records(probe.target.port, ("groups", "actions"), versions=2)
+        refused = []
+        for request in iter_large_writes(ids):
+            cost = await probe.measure_once(request)
+            if cost.status not in (200, 204):
+                refused.append(f"{request}: {cost}")
+        assert refused == [], refused
+        return probe.findings
+
+
+def test_no_write_to_a_large_record_holds_the_event_loop() -> None:
+    require_no_problem(run_measured_alone(send_large_writes))
 
 
 def test_a_repeated_read_is_not_answered_from_a_cache() -> None:

@@ -303,6 +303,8 @@ def _put(kind: inspect.Type, path: Path, value: Any, path_values: Mapping[str, s
         position[last] = value
     elif isinstance(position, list) and position:
         position[0] = value
+    elif isinstance(position, dict) and position:
+        position[next(iter(position))] = value
     return body
 
 

@@ -65,6 +65,8 @@ class WorstRequest(msgspec.Struct, frozen=True):
     accept_encoding: str = ""
     cpu_limit_s: float = 0.0
     """The documented CPU budget of the request, if it is not that of all requests."""
+    hold_limit_s: float = 0.0
+    """The longest time for which the request may hold the loop, if it is not that of all requests."""
 
     def __str__(self) -> str:
         return f"{self.endpoint}: {self.name}"

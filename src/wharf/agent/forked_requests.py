@@ -29,6 +29,7 @@ from wharf.cluster.server.server import Server
 from wharf.cluster.server.snapshot_services import Snapshot, StaleSnapshot, use_snapshot_services
 from wharf.cluster.server.worker_process import WorkerFailed
 from wharf.contract.model.refusal import Overloaded, Refusal, RefusalCode, RefusalReason
+from wharf.world import World
 
 T = TypeVar("T")
 
@@ -40,6 +41,10 @@ MAX_WAITING: Final = 32
 """Requests of one lane that wait for a copy; limits the memory of their bodies, 10 MB each by default."""
 QUEUE_TIMEOUT_S: Final = 10.0
 """How long a request waits for a copy. Shorter than the time that clients wait for a reply."""
+SHORT_FORK_S: Final = 0.010
+"""A fork that holds the process for at most this long is not counted: one of 400 MB."""
+MAX_FORK_SHARE: Final = 0.2
+"""The largest part of its time for which long forks hold the process: 8 forks a second of a process of 1 GB."""
 COMPUTE_TIMEOUT_S: Final = 10.0
 """How long a copy may compute without a message. On a busy machine it takes longer than its CPU time."""
 MAX_MESSAGE_BYTES: Final = 256_000_000
@@ -161,6 +166,29 @@ class _Lane:
         )
 
 
+class ForkPacer:
+    """Limits the share of its time for which a large process is held by forks of itself.
+
+    A fork copies the page tables of the process: 2.4 ms of CPU time for each 100 MB.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._next_s = 0.0
+
+    async def wait(self) -> None:
+        """Wait until the next fork is permitted."""
+        delay_s = self._next_s - self._world.monotonic_s()
+        while delay_s > 0:
+            await asyncio.sleep(delay_s)
+            delay_s = self._next_s - self._world.monotonic_s()  # Another request may have forked first.
+
+    def count(self, held_s: float) -> None:
+        """Count a fork that has just held the process for this long."""
+        if held_s > SHORT_FORK_S:
+            self._next_s = self._world.monotonic_s() + held_s * (1 / MAX_FORK_SHARE - 1)
+
+
 class ForkedRequestWorker:
     """Executes requests in copies of this process, a few at a time. Implements `RequestWorker`."""
 
@@ -168,6 +196,7 @@ class ForkedRequestWorker:
         self._server = server
         self._cpu_limit_s = cpu_limit_s
         self._lanes = {lane: _Lane(lane) for lane in WorkerLane}
+        self._pacer = ForkPacer(server.world)
 
     async def run(self, compute: RequestComputation, *, lane: WorkerLane) -> bytes:
         """Return the result of `compute`, executed in a copy of this process. All attempts share one CPU limit.
@@ -203,8 +232,12 @@ class ForkedRequestWorker:
 
         The result is `None` if the request must be executed again: another write or a first key came first.
         """
-        random_seed = self._server.world.token_bytes(RANDOM_SEED_BYTES)
+        await self._pacer.wait()
+        # No await before the fork: several requests may have waited for the same moment.
+        world = self._server.world
+        random_seed = world.token_bytes(RANDOM_SEED_BYTES)
         own_end, copy_end = socket.socketpair()
+        began_s = world.monotonic_s()
         try:
             pid = fork_process()
         except OSError as error:
@@ -214,6 +247,7 @@ class ForkedRequestWorker:
             raise Refusal(RefusalCode.UNAVAILABLE, text) from error
         if pid == 0:
             _serve_in_copy(self._server, compute, copy_end, catch_up_failure, random_seed, cpu_limit_s=cpu_limit_s)
+        self._pacer.count(world.monotonic_s() - began_s)
         copy_end.close()
         conversation = _Conversation(self._server)
         is_reaped = False

@@ -4,6 +4,7 @@ import gzip
 from typing import Any
 
 import msgspec
+import pytest
 
 from tests.builders import a_job
 from tests.cluster.api.test_listing import get, put_job, uuid, write
@@ -11,6 +12,7 @@ from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import send_raw
 from tests.kit.state import an_allocation
 from tests.kit.virtual_time import in_virtual_time
+from wharf.cluster.api.replies import items
 from wharf.cluster.api.replies.pieces import PIECE_WEIGHT
 from wharf.cluster.state.tables import ALLOCATIONS
 from wharf.contract.model.allocations.task_states import TaskEvent, TaskState, TaskStatus
@@ -111,3 +113,42 @@ async def test_a_list_with_a_heavy_item_is_compressed_completely() -> None:
         reply = await send_raw(server.api, "GET", "/v1/allocations", query="stale", headers={"Accept-Encoding": "gzip"})
 
         assert gzip.decompress(reply.body) == plain
+
+
+@pytest.mark.parametrize("heavy_numbers", [(1,), (400,), (50, 51, 399)], ids=["first", "last", "in between"])
+def test_a_list_with_an_item_that_is_too_large_is_complete_but_not_cached(
+    heavy_numbers: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert items.MAX_CACHED_ITEM_BYTES < items.MAX_JOINED_ITEM_BYTES
+    monkeypatch.setattr(items, "MAX_JOINED_ITEM_BYTES", PIECE_WEIGHT)
+    monkeypatch.setattr(items, "MAX_CACHED_ITEM_BYTES", PIECE_WEIGHT)
+
+    @in_virtual_time
+    async def scenario() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server()
+            await write(server, put_job("shop"))
+            ids = [uuid(1 + number) for number in range(400)]
+            await write(server, *(ALLOCATIONS.build_put(an_allocation(JOB, id=id)) for id in ids))
+            small = await read(server, "/v1/allocations")
+            assert server.api.reads.list_encoder.cached_lists._lists
+            changed = [an_allocation_of_many_tasks(uuid(number)) for number in heavy_numbers]
+            stored = [server.replica.get(ALLOCATIONS, each.id) for each in changed]
+            puts = [
+                ALLOCATIONS.build_put(msgspec.structs.replace(new, create_index=old.create_index))
+                for new, old in zip(changed, stored, strict=True)
+                if old is not None
+            ]
+            await write(server, *puts)
+
+            refreshed = await read(server, "/v1/allocations")
+            await write(server, ALLOCATIONS.build_put(an_allocation(JOB, id=uuid(900))))
+            complete = msgspec.json.decode(await read(server, "/v1/allocations"))
+
+            assert [each["ID"] for each in msgspec.json.decode(small)] == ids
+            assert [each["ID"] for each in msgspec.json.decode(refreshed)] == ids
+            assert [each["ID"] for each in complete] == [*ids, uuid(900)]
+            assert complete[:-1] == msgspec.json.decode(refreshed)
+            assert not any(each.is_current for each in server.api.reads.list_encoder.cached_lists._lists.values())
+
+    scenario()

@@ -1,6 +1,8 @@
 """Node channels: requests of callers that travel through them, and commands next to tasks."""
 
 import base64
+import gzip
+import zlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -445,3 +447,34 @@ async def test_a_server_that_stops_cuts_off_a_followed_log() -> None:
         await stream.wait_end()
 
         assert not stream.has_proper_end
+
+
+@in_virtual_time
+async def test_each_frame_of_a_followed_log_is_readable_as_soon_as_it_arrives_compressed() -> None:
+    async with ACluster() as cluster, an_open_node(cluster) as (server, node):
+        query = [("task", "server"), ("type", "stdout"), ("origin", "start"), ("follow", "true")]
+        headers = {"Accept-Encoding": "gzip, deflate"}
+        stream = AStream(cluster, server, f"/v1/client/fs/logs/{RUNS}", query, headers)
+        await until(lambda: node.handler.open_logs == 1 and len(stream.parts) == 4, what="the log")
+        reader = zlib.decompressobj(16 + zlib.MAX_WBITS)
+
+        assert stream.headers["content-encoding"] == "gzip"
+        assert [reader.decompress(part) for part in stream.parts] == [
+            b"",
+            b'{"Offset":0}',
+            b'{"Offset":1}',
+            b'{"Offset":2}',
+        ]
+        stream.disconnected.set()
+        await until(lambda: node.handler.open_logs == 0, what="the end of the log")
+
+
+@in_virtual_time
+async def test_a_log_that_is_not_followed_is_compressed_to_its_end() -> None:
+    async with ACluster() as cluster, an_open_node(cluster) as (server, _):
+        query = [("task", "server"), ("type", "stdout"), ("origin", "start")]
+        stream = AStream(cluster, server, f"/v1/client/fs/logs/{RUNS}", query, {"Accept-Encoding": "gzip"})
+        await stream.wait_end()
+
+        assert gzip.decompress(b"".join(stream.parts)) == b'{"Offset":0}{"Offset":1}{"Offset":2}'
+        assert stream.has_proper_end

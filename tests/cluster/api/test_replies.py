@@ -16,7 +16,7 @@ from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time
 from wharf.cluster.api.access_control import CallerAuthenticator
 from wharf.cluster.api.app import MAX_HEADERS, MAX_PATH_BYTES, Api
-from wharf.cluster.api.replies.encoding import BODY_CHUNK_BYTES, ReplyBody, negotiate_encoding
+from wharf.cluster.api.replies.encoding import BODY_CHUNK_BYTES, ReplyBody, StreamCompressor, negotiate_encoding
 from wharf.cluster.api.replies.sender import HttpReply, ReplyContext, ReplySender
 from wharf.cluster.api.results import ActionResult, StreamedBody
 from wharf.cluster.server.loop_slots import LoopSlots
@@ -184,6 +184,48 @@ async def test_a_stream_is_sent_part_by_part_and_ends_when_the_server_stops() ->
 
 async def _forever() -> Any:
     await asyncio.Event().wait()
+
+
+@in_virtual_time
+async def test_a_compressed_stream_ends_properly_when_the_server_stops() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        async def parts() -> AsyncGenerator[bytes, None]:
+            yield b"one"
+            yield b""
+            yield b"two"
+            server.api.close()
+            await server.world.start_task(_forever(), name="forever")
+
+        async def streams(_request: object) -> ActionResult:
+            return ActionResult(StreamedBody(parts(), "text/plain", can_compress=True))
+
+        server.api.actions.handlers["status.leader"] = streams
+
+        reply = await get(server, "/v1/status/leader", headers={"Accept-Encoding": "deflate"})
+
+        assert reply.headers["content-encoding"] == "deflate"
+        assert zlib.decompress(reply.body) == b"onetwo"
+
+
+@pytest.mark.parametrize("encoding", [b"gzip", b"deflate"])
+def test_each_part_of_a_compressed_stream_is_readable_at_once(encoding: bytes) -> None:
+    compressor = StreamCompressor(encoding)
+    reader = zlib.decompressobj(zlib.MAX_WBITS + 32)  # Recognizes both headers.
+    parts = [b"line\n" * count for count in range(1, 40)]
+
+    assert reader.decompress(compressor.begin()) == b""
+    assert [reader.decompress(compressor.compress(part)) for part in parts] == parts
+    assert compressor.compress(b"") == b""
+    assert (reader.decompress(compressor.end()), reader.eof) == (b"", True)
+
+
+def test_repeated_lines_of_a_stream_take_little_space() -> None:
+    compressor = StreamCompressor(b"gzip")
+    compressor.compress(b"2026-11-23T07:00:00Z level=info request served status=200\n")
+
+    assert len(compressor.compress(b"2026-11-23T07:00:01Z level=info request served status=200\n")) < 25
 
 
 # -- cross-origin requests

@@ -11,6 +11,7 @@ from wharf.cluster.operations.jobs import children, periodic, registration
 from wharf.cluster.operations.jobs import dispatch as job_dispatch
 from wharf.cluster.state.tables import JOBS, PERIODIC_LAUNCHES, SCALING_POLICIES_OF_JOB, SCHEDULER_CONFIGURATION
 from wharf.contract.model.jobs.job import ChildrenSummary, Job, Parameterized
+from wharf.contract.model.jobs.services import Service
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.operator.scheduler_configuration import SchedulerConfiguration
 from wharf.contract.model.refusal import Refusal, RefusalCode
@@ -375,3 +376,24 @@ def test_a_child_of_a_stable_parent_is_not_stable() -> None:
     child = state.job(dispatch(state).job_id)
 
     assert (child.stable, child.version) == (False, 0)
+
+
+# -- where a child is made
+
+
+@pytest.mark.parametrize(
+    ("groups", "services", "expected"),
+    [(1, 0, False), (1, 100, False), (40, 0, True), (1, 200, True)],
+    ids=["a small job", "100 services", "40 groups with a task each", "200 services"],
+)
+def test_children_of_jobs_with_many_parts_are_made_off_the_loop(groups: int, services: int, *, expected: bool) -> None:
+    state = make_state()
+    group = replace(a_group("g"), services=tuple(Service(name=f"s{number}") for number in range(services)))
+    made = tuple(replace(group, name=f"g{number}") for number in range(groups))
+    state.put(JOBS.build_put(replace(make_parameterized_job(), task_groups=made)))
+
+    assert children.has_large_children(state.replica, "default", "convert") is expected
+
+
+def test_an_unknown_job_has_no_large_children() -> None:
+    assert not children.has_large_children(make_state().replica, "default", "unknown")

@@ -1,5 +1,6 @@
 """The limits of request bodies: each is checked while a body is decoded, and the page that lists them is up to date."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from wharf.contract.model.body_limits import (
     LIMITS_BY_FIELD,
     MAX_ECHOED_CHARS,
     MAX_ITEMS,
+    MAX_JSON_VALUES,
     MAX_KEY_CHARS,
     MAX_NAME_BYTES,
     MAX_OBJECT_FIELDS,
@@ -24,7 +26,7 @@ from wharf.contract.model.body_limits import (
     UNCHECKED_NAME_FIELDS,
     render_page,
 )
-from wharf.contract.model.decoding import DecodingError, convert_object
+from wharf.contract.model.decoding import DecodingError, convert_object, decode_json
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.record import Record
 from wharf.contract.wire.endpoint_table import ENDPOINTS
@@ -270,3 +272,57 @@ def test_names_of_datacenters_drivers_and_host_networks_follow_the_rule_of_names
     ((found_path, _message),) = read_problems(Job, build(name))
 
     assert found_path == path
+
+
+@pytest.mark.parametrize(
+    ("value", "path", "message"),
+    [
+        ([1] * (MAX_ITEMS + 1), "Unknown", "holds 5001 items"),
+        ({"a": {f"k{n}": n for n in range(MAX_ITEMS + 1)}}, "Unknown.a", "holds 5001 items"),
+        ([[1] * MAX_ITEMS] * 20, "Unknown[19]", "the body holds more than 100000 list items"),
+        ("x" * (MAX_TEXT_CHARS + 1), "Unknown", "is 131073 characters long"),
+        (json.loads("[" * 70 + "]" * 70), "Unknown", "nested deeper than 64 levels"),
+    ],
+    ids=["a long list", "a long map", "many items in all", "a long text", "a deep list"],
+)
+def test_a_field_that_is_not_known_has_the_limits_of_a_free_value(value: Any, path: str, message: str) -> None:
+    ((found_path, found_message),) = read_problems(Bag, {"Unknown": value})
+
+    assert (found_path[: len(path)], found_message[: len(message)]) == (path, message)
+
+
+@pytest.mark.parametrize("name", ["Status", "iD"], ids=["ignored", "submitted twice"])
+def test_a_dropped_field_has_the_limits_of_a_free_value(name: str) -> None:
+    submitted = {"ID": "web", name: [1] * (MAX_ITEMS + 1)}
+
+    ((path, message),) = read_problems(Job, submitted)
+
+    assert (path, message) == (name, "holds 5001 items, more than the limit of 5000")
+
+
+def test_unknown_fields_of_many_objects_count_as_items_of_the_body() -> None:
+    unknown = {f"unknown{number}": 1 for number in range(MAX_OBJECT_FIELDS)}
+    submitted = {"Bags": [unknown] * (MAX_TOTAL_ITEMS // MAX_OBJECT_FIELDS)}
+
+    ((_, message),) = read_problems(Bag, submitted)
+
+    assert message == "the body holds more than 100000 list items and map entries in all"
+
+
+def test_a_small_unknown_field_is_dropped() -> None:
+    decoded = convert_object(Bag, {"ID": "a", "Unknown": {"a": [1, {"b": None}]}})
+
+    assert (decoded.value, decoded.unknown_paths) == (Bag(id="a"), ("Unknown",))
+
+
+def test_a_json_text_of_too_many_values_is_not_decoded() -> None:
+    with pytest.raises(DecodingError) as caught:
+        decode_json(b"[" + b"[]," * (MAX_JSON_VALUES // 2) + b"[]]")
+
+    assert str(caught.value) == "the JSON holds more than 2000000 values, lists and objects"
+
+
+def test_commas_and_braces_in_texts_are_no_values() -> None:
+    text = ',{["\\' * (MAX_JSON_VALUES // 2)
+
+    assert decode_json(json.dumps({"a": text}).encode()) == {"a": text}

@@ -187,3 +187,17 @@ def test_a_group_is_found_by_its_name() -> None:
 
     assert job.find_group("b") == job.groups[1]
     assert job.find_group("c") is None
+
+
+def test_a_group_of_a_job_with_many_groups_is_found_by_its_name() -> None:
+    jobs = [a_job(f"x{number}", *(a_group(f"g{each}", count=number) for each in range(40))) for number in range(6)]
+
+    for job in [*jobs, *jobs]:
+        assert job.find_group("g39") is job.groups[39]
+        assert job.find_group("g40") is None
+
+
+def test_of_two_groups_with_one_name_the_first_is_found() -> None:
+    job = a_job("x", *(a_group("same", count=number) for number in range(40)))
+
+    assert job.find_group("same") is job.groups[0]

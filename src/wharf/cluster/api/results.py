@@ -92,6 +92,8 @@ class StreamedBody(msgspec.Struct, frozen=True):
     """Whether `parts` ends itself when the caller loses access. Otherwise the reply is cut off then."""
     wait_until_access_lost: Callable[[], Awaitable[object]] | None = None
     """Waits until the caller has lost access. Set for every stream by the application."""
+    can_compress: bool = False
+    """Whether the parts are text, which is compressed for a caller that accepts it. Each part is sent at once all the same."""
 
 
 class ActionResult(msgspec.Struct, frozen=True):

@@ -242,20 +242,20 @@ def set_allocation_health(
     """
     deployment = _get_active_deployment(snapshot, deployment_id, "set health of allocations for a")
     reported_health = _list_reported_health(snapshot, deployment, healthy, unhealthy)
-    changed_allocations = [
-        _set_health(allocation, is_healthy, context)
+    changed_health = [
+        (allocation, is_healthy)
         for allocation, is_healthy in reported_health
         if get_allocation_health(allocation) is not is_healthy
     ]
+    # A request may name 10,000 allocations, of which this write changes the first ones.
+    changed_allocations = [_set_health(*changed, context) for changed in changed_health[:max_changes]]
     groups = _get_groups(deployment)
     unhealthy_groups = {allocation.task_group for allocation, is_healthy in reported_health if not is_healthy}
     should_revert = any(name in unhealthy_groups and group.auto_revert for name, group in groups.items())
     rollback = roll_back_job(snapshot, deployment, context, max_versions=max_versions) if should_revert else None
     other_change_count = CHANGES_BESIDE_ALLOCATIONS + (len(rollback.changes) if rollback is not None else 0)
-    if changed_allocations and len(changed_allocations) + other_change_count > max_changes:
-        return _build_partial_decision(
-            "allocation-health", snapshot, deployment, changed_allocations[:max_changes], cause=cause
-        )
+    if changed_health and len(changed_health) + other_change_count > max_changes:
+        return _build_partial_decision("allocation-health", snapshot, deployment, changed_allocations, cause=cause)
     if not unhealthy_groups:
         return _build_decision(
             "allocation-health", snapshot, deployment, context, allocations=changed_allocations, cause=cause

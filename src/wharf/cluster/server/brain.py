@@ -137,12 +137,15 @@ class Brain:
         """How many evaluations fit in one write."""
         return self.term.max_evaluations
 
-    async def execute(self, operation: Callable[[Replica, DecisionContext], Decision[T]]) -> T:
+    async def execute(
+        self, operation: Callable[[Replica, DecisionContext], Decision[T]], *, is_long: bool = False
+    ) -> T:
         """Run an operation as leader, commit its decision and return its reply.
 
-        Raises `Refusal` if this server does not lead.
+        `is_long`: the operation takes milliseconds, so it runs on the thread for long computations. Raises `Refusal` if
+        this server does not lead.
         """
-        return await self.term.execute(operation)
+        return await self.term.execute(operation, is_long=is_long)
 
     async def execute_if_due(
         self, operation: Callable[[Replica, DecisionContext], Decision[T] | None], *, is_long: bool = False

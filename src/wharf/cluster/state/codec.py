@@ -8,7 +8,7 @@ cluster's format allows; any older version can be read.
 """
 
 import sys
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping
 from functools import cache, partial
 from types import CodeType
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import force_setattr, replace
 
 from wharf.cluster.state.packed_map import PackedMap, encode_packed_as_raw
+from wharf.cluster.state.stepwise import decode_in_steps, digest_fields_in_steps
 from wharf.cluster.state.table import Table
 from wharf.contract.model.log import WRITE_INDEX, StoredRecord
 
@@ -94,6 +95,16 @@ def read_schema_version(data: bytes) -> int:
     return 1 if data[0] >= FIRST_MAP_BYTE else data[0]
 
 
+class HeavyRecord(NamedTuple, Generic[R]):
+    """A record that was decoded in steps, with a digest of each field whose values recur.
+
+    Equal digests mean equal values, so that the values need not be compared. No digests if they are unknown.
+    """
+
+    record: R
+    digests: tuple[bytes, ...]
+
+
 class RecordDecoder(Generic[R]):
     """Decodes the records of one table and completes them for the replica.
 
@@ -101,7 +112,9 @@ class RecordDecoder(Generic[R]):
     still be set in place.
     """
 
-    __slots__ = ("_adopt", "_decode", "_finish", "_is_first_format", "_packed_fields_to_open", "signature", "table")
+    __slots__ = (
+        "_adopt", "_decode", "_finish", "_is_first_format", "_packed_fields_to_open", "_recurring_names", "signature", "table",
+    )  # fmt: skip
 
     should_verify_adopted: ClassVar[bool] = False
     """If set, every adopted record is also decoded, and both must be equal. Tests and the simulation set it."""
@@ -118,6 +131,10 @@ class RecordDecoder(Generic[R]):
         self._finish = _compile_finish_function(table, shared_readers, packed_readers)
         self._adopt = _compile_adopt_function(table, shared_readers, packed_readers)
         self._is_first_format = table.schema_version == 1
+        encoded_names = dict(
+            zip(table.record_type.__struct_fields__, table.record_type.__struct_encode_fields__, strict=True)
+        )
+        self._recurring_names = [encoded_names[name] for name in table.recurring_fields]
         # A key of one attribute is stored in the record, so records of two such tables are never the same.
         key_table = table.name if len(table.key_attributes) == 1 else ""
         self.signature: Hashable = (
@@ -141,11 +158,30 @@ class RecordDecoder(Generic[R]):
                 if (packed_map := getattr(record, name)) is not None:
                     packed_map.unpack()
         except _DECODE_ERRORS as error:
-            raise DamagedRecord(
-                f"the record {self.table.name}/{key!r} of index {index} is damaged ({error or type(error).__name__}). "
-                "Restore a snapshot, or delete the data of this server if others hold the same."
-            ) from error
+            raise self._make_damage_error(key, index, error) from error
         return record
+
+    def decode_in_steps(
+        self, key: str, data: bytes, index: int, write_index: int = 0
+    ) -> Generator[None, None, HeavyRecord[R]]:
+        """Decode a heavy record as `decode_record` does. Yields between the steps, and returns the record."""
+        version = read_schema_version(data)
+        if version != self.table.schema_version or self._packed_fields_to_open:
+            return HeavyRecord(self.decode_record(key, data, index, write_index), ())
+        try:
+            body = data if data[0] >= FIRST_MAP_BYTE else data[1:]
+            record: R = yield from decode_in_steps(body, self.table.record_type)
+            digests = yield from digest_fields_in_steps(body, self._recurring_names)
+            self._finish(record, key, index, write_index or index)
+        except _DECODE_ERRORS as error:
+            raise self._make_damage_error(key, index, error) from error
+        return HeavyRecord(record, digests)
+
+    def _make_damage_error(self, key: str, index: int, error: Exception) -> DamagedRecord:
+        return DamagedRecord(
+            f"the record {self.table.name}/{key!r} of index {index} is damaged ({error or type(error).__name__}). "
+            "Restore a snapshot, or delete the data of this server if others hold the same."
+        )
 
     def adopt_record(self, own_record: R, key: str, data: bytes, index: int) -> R:
         """Return what `decode_record` would return for these bytes, as a copy of the record that was encoded.

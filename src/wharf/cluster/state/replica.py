@@ -3,16 +3,17 @@
 Nothing here awaits. A caller that does not await either sees one consistent state, however many records it reads.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from wharf.cluster.state.codec import UNLIMITED_FORMAT, NewerFormat, RecordDecoder, build_encoder
+from wharf.cluster.state.codec import UNLIMITED_FORMAT, HeavyRecord, NewerFormat, RecordDecoder, build_encoder
 from wharf.cluster.state.sharded_dict import ShardedDict
+from wharf.cluster.state.stepwise import HEAVY_RECORD_BYTES
 from wharf.cluster.state.table import Index, ListOrder, Table
-from wharf.cluster.state.table_records import TableRecords
+from wharf.cluster.state.table_records import SMALL_RECORD_BYTES, TableRecords
 from wharf.cluster.state.watches import (
     RecordChange,
     TouchedGroups,
@@ -40,7 +41,7 @@ MAX_DECODED_PER_STEP: Final = 500
 """How many changes are decoded before the event loop gets a turn: about 1.5 milliseconds."""
 
 MAX_DECODED_BYTES_PER_STEP: Final = 250_000
-"""How many bytes are decoded before the event loop gets a turn. A job of 2.4 MB takes 10 milliseconds, in a step of its own."""
+"""How many bytes are decoded before the event loop gets a turn. Larger records are decoded in several steps."""
 
 MAX_COMPARED_PER_STEP: Final = 1_000
 """How many records are compared after a load before the event loop gets a turn: about a millisecond."""
@@ -283,6 +284,7 @@ class BatchApplication:
         decoded, adoptable = self._decoded, self._adoptable
         # A job and its newest version are the same record under two keys, so it is decoded once.
         previous, previous_data, previous_signature, previous_own = None, b"", None, None
+        previous_heavy: HeavyRecord[Any] | None = None
         step_changes = step_bytes = 0
         for change in changes:
             data = change.data
@@ -303,16 +305,31 @@ class BatchApplication:
                 if own_record is not previous_own or signature != previous_signature:
                     previous = table_records.decoder.adopt_record(own_record, key, data, index)
                     previous_own, previous_data, previous_signature = own_record, data, signature
+                if size > SMALL_RECORD_BYTES:
+                    table_records.add_large(previous)
                 decoded.append((table_records, key, previous))
             elif data == previous_data and signature == previous_signature:
+                if size > SMALL_RECORD_BYTES:
+                    table_records.add_large(previous)
+                if previous_heavy is not None and previous_heavy.record is previous:
+                    table_records.announce_heavy(key, previous_heavy)
                 decoded.append((table_records, key, previous))
+            elif size > HEAVY_RECORD_BYTES:
+                previous_heavy = yield from table_records.decoder.decode_in_steps(key, data, index)
+                table_records.announce_heavy(key, previous_heavy)
+                previous = previous_heavy.record
+                table_records.add_large(previous)
+                previous_own, previous_data, previous_signature = None, data, signature
+                decoded.append((table_records, key, previous))
+                yield
+                step_changes = step_bytes = 0
             else:
                 step_bytes += size
                 previous = table_records.decoder.decode_record(key, data, index)
+                if size > SMALL_RECORD_BYTES:
+                    table_records.add_large(previous)
                 previous_own, previous_data, previous_signature = None, data, signature
                 decoded.append((table_records, key, previous))
-        if step_bytes > MAX_DECODED_BYTES_PER_STEP:
-            yield
 
     def apply_changes(self) -> None:
         """Apply the decoded changes in one step, and notify observers. Call it after `decode_in_steps` has ended."""
@@ -366,15 +383,42 @@ class ReplicaLoad:
         self._added_keys: dict[str, list[str]] = {table_name: [] for table_name in self._records_by_table}
 
     def add_records(self, stored_records: Iterable[StoredRecord]) -> None:
-        """Decode and add the next slice of records. 100 records take about a millisecond; pass at most 250 at a time."""
+        """Decode and add the next slice of records at once."""
+        for _ in self.add_in_steps(stored_records):
+            pass
+
+    def add_in_steps(self, stored_records: Iterable[StoredRecord]) -> Iterator[None]:
+        """Decode and add the next slice of records; yield between steps. The caller must exhaust the iterator.
+
+        100 records take about a millisecond; pass at most 500 at a time.
+        """
         slice_by_table: dict[str, dict[str, Any]] = {}
+        step_bytes = 0
         for stored in stored_records:
-            table_name, key = stored.table, stored.key
+            table_name, key, size = stored.table, stored.key, len(stored.data)
             if table_name not in self._records_by_table:
                 raise _make_unknown_table_error(table_name)
-            slice_by_table.setdefault(table_name, {})[key] = self._records_by_table[table_name].decoder.decode_record(
-                key, stored.data, stored.version, stored.write_index
-            )
+            table_records = self._records_by_table[table_name]
+            if step_bytes + size > MAX_DECODED_BYTES_PER_STEP and step_bytes:
+                self._add_slice(slice_by_table)
+                slice_by_table, step_bytes = {}, 0
+                yield
+            step_bytes += size
+            if size > HEAVY_RECORD_BYTES:
+                heavy = yield from table_records.decoder.decode_in_steps(
+                    key, stored.data, stored.version, stored.write_index
+                )
+                table_records.announce_heavy(key, heavy)
+                record = heavy.record
+            else:
+                record = table_records.decoder.decode_record(key, stored.data, stored.version, stored.write_index)
+            if size > SMALL_RECORD_BYTES:
+                table_records.add_large(record)
+            slice_by_table.setdefault(table_name, {})[key] = record
+        self._add_slice(slice_by_table)
+
+    def _add_slice(self, slice_by_table: Mapping[str, dict[str, Any]]) -> None:
+        """Add decoded records, by table and key."""
         for table_name, records in slice_by_table.items():
             self._records_by_table[table_name].add_records(records)
             if self._start_index:  # The first load wakes all subscriptions, so it needs no list of new keys.

@@ -7,7 +7,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 from msgspec.structs import force_setattr
 
-from wharf.cluster.state.codec import RecordDecoder
+from wharf.cluster.state.codec import HeavyRecord, RecordDecoder
 from wharf.cluster.state.ordering import CreationOrder, SortedKeys
 from wharf.cluster.state.packed_map import encode_packed_as_raw
 from wharf.cluster.state.sharded_dict import ID_SHARD_KEY_CHARS, ShardedDict
@@ -15,6 +15,8 @@ from wharf.cluster.state.table import Index, ListOrder, Table
 
 R = TypeVar("R", bound=msgspec.Struct)
 
+SMALL_RECORD_BYTES: Final = 16 * 1024
+"""Stored bytes up to which a record is small: what replies show of it takes up to a millisecond to encode."""
 KeySet = dict[str, None]
 """A set of keys that keeps the order of insertion."""
 IndexEntry = str | KeySet
@@ -30,8 +32,8 @@ class TableRecords(Generic[R]):
     """
 
     __slots__ = (
-        "_creation_order", "_indexes", "_keys_by_index", "_newest_encoded", "_newest_values", "_read_recurring", "_relatives", "_sorted_keys", "decoder", "last_change", "newest", "records",
-        "table",
+        "_arriving_heavy", "_creation_order", "_heavy", "_indexes", "_keys_by_index", "_newest_encoded", "_newest_heavy", "_newest_values", "_read_recurring", "_relatives", "_sorted_keys", "decoder",
+        "large_records", "last_change", "newest", "records", "table",
     )  # fmt: skip
 
     def __init__(self, table: Table[R], decoder: RecordDecoder[R], *, last_change: int) -> None:
@@ -54,6 +56,14 @@ class TableRecords(Generic[R]):
         """The last value of each recurring field that was not `None`."""
         self._newest_encoded = [b""] * len(table.recurring_fields)
         """The encoded form of each of these values."""
+        self._heavy: dict[str, HeavyRecord[R]] = {}
+        """The heavy records of a table with recurring fields, by key."""
+        self._arriving_heavy: dict[str, HeavyRecord[R]] = {}
+        """Heavy records that were decoded and share values already, until they are put."""
+        self._newest_heavy: HeavyRecord[R] | None = None
+        """The last heavy record that arrived."""
+        self.large_records: dict[int, R] = {}
+        """The records of more than `SMALL_RECORD_BYTES`, by identity."""
         # The parts of each index that `put_record` uses. Its loop is the hottest one of the replica.
         self._indexes: tuple[tuple[Callable[[R], Any], bool, dict[Any, IndexEntry]], ...] = tuple(
             (index.get_value, index.is_composite, self._keys_by_index[index.name]) for index in table.indexes
@@ -72,7 +82,9 @@ class TableRecords(Generic[R]):
         if shard is None:
             shard = records.shards[key[: records.shard_key_chars]] = {}
         old = shard.get(key)
-        if self._read_recurring is not None:
+        if self._read_recurring is not None and not (
+            (self._heavy or self._arriving_heavy) and self._replace_heavy(key, record)
+        ):
             self._share_recurring_values(record, old)
         shard[key] = record
         if old is None:
@@ -91,6 +103,8 @@ class TableRecords(Generic[R]):
                     else:
                         keys[key] = None
             return None
+        if self.large_records and old is not record:
+            self.large_records.pop(id(old), None)
         if self._creation_order is not None:
             create_index = _get_create_index(record)
             if create_index != _get_create_index(
@@ -113,6 +127,8 @@ class TableRecords(Generic[R]):
         old = self.records.pop(key)
         if old is None:
             return None
+        self._heavy.pop(key, None)
+        self.large_records.pop(id(old), None)
         if self._sorted_keys is not None:
             self._sorted_keys.remove(key)
         if self._creation_order is not None:
@@ -129,8 +145,9 @@ class TableRecords(Generic[R]):
         Fills one index with all records, then the next; that is faster than all indexes record by record.
         """
         if self._read_recurring is not None:
-            for record in records.values():
-                self._share_recurring_values(record, None)
+            for key, record in records.items():
+                if not (self._arriving_heavy and self._replace_heavy(key, record)):
+                    self._share_recurring_values(record, None)
         self.records.add_records(records)
         if self._sorted_keys is not None:
             self._sorted_keys.add_many(records)
@@ -182,6 +199,41 @@ class TableRecords(Generic[R]):
         if self._relatives is None or self.table.relative_key is None:
             return None
         return self._relatives.records.get(self.table.relative_key[1](record))
+
+    def add_large(self, record: R) -> None:
+        """Remember that a record, which is put next, has more than `SMALL_RECORD_BYTES` as it is stored."""
+        self.large_records[id(record)] = record
+
+    def announce_heavy(self, key: str, heavy: HeavyRecord[R]) -> None:
+        """Replace recurring values of a heavy record that is put next by equal ones of others. Compares digests only.
+
+        The record was just decoded and has no other user, except the table of relatives.
+        """
+        if not heavy.digests or self._read_recurring is None:
+            return
+        candidates = [self._newest_heavy, self._heavy.get(key)]
+        if self._relatives is not None and self.table.relative_key is not None:
+            relatives = self._relatives
+            if relatives._newest_heavy is not heavy:
+                candidates += (relatives._newest_heavy, relatives._heavy.get(self.table.relative_key[1](heavy.record)))
+            else:
+                candidates = []  # The same record is stored under two keys, and its values are shared already.
+        for position, name in enumerate(self.table.recurring_fields):
+            digest = heavy.digests[position]
+            for candidate in candidates:
+                if candidate is not None and candidate.digests[position] == digest:
+                    force_setattr(heavy.record, name, getattr(candidate.record, name))
+                    break
+        self._newest_heavy = self._arriving_heavy[key] = heavy
+
+    def _replace_heavy(self, key: str, record: R) -> bool:
+        """Remember the digests of a heavy record in place of those of the former record. Return whether it is heavy."""
+        heavy = self._arriving_heavy.pop(key, None)
+        if heavy is None or heavy.record is not record:
+            self._heavy.pop(key, None)
+            return False
+        self._heavy[key] = heavy
+        return True
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

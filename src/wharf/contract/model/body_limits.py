@@ -19,6 +19,10 @@ MAX_TOTAL_ITEMS: Final = 100_000
 """List items and map entries of a whole body; limits the CPU time of validating many lists below their own limits."""
 OBJECT_ITEMS: Final = 5
 """How many items an object counts as: to decode, complete and validate a task takes several times as long as a text."""
+MAX_JSON_VALUES: Final = 2_000_000
+"""Values, lists and objects of a whole body, counted before it is decoded. A body of 10 MB could hold 3,000,000 empty lists,
+which take 290 MB of memory.
+"""
 MAX_TEXT_CHARS: Final = 131_072
 """Characters of one text, unless the field has a limit of its own. Linux passes no longer argument to a program."""
 MAX_KEY_CHARS: Final = 1_024
@@ -173,7 +177,8 @@ _PAGE_HEADER: Final = """\
 Generated from `wharf.contract.model.body_limits` by `python -m wharf.contract.model.body_limits`; do not edit this page.
 
 A server checks these limits while it decodes a body. A body above a limit gets the status 400 and a text that names the field
-and the limit, and changes nothing. The size of a whole body is limited too, and by default to 10 MB (`api.max_body_size`).
+and the limit, and changes nothing. Fields that Wharf does not know or does not read have the limits of values without a type,
+such as the configuration of a driver. The size of a whole body is limited too, and by default to 10 MB (`api.max_body_size`).
 """
 
 
@@ -182,6 +187,7 @@ def render_page() -> str:
     defaults = (
         ("items of one list, entries of one map", MAX_ITEMS),
         (f"list items and map entries of a whole body; an object counts as {OBJECT_ITEMS}", MAX_TOTAL_ITEMS),
+        ("values, lists and objects of a whole body", MAX_JSON_VALUES),
         ("characters of one text", MAX_TEXT_CHARS),
         ("characters of a key of a map", MAX_KEY_CHARS),
         ("fields of one object", MAX_OBJECT_FIELDS),

@@ -29,6 +29,7 @@ import msgspec
 from wharf.contract.model.body_limits import (
     LIMITS_BY_FIELD,
     MAX_ITEMS,
+    MAX_JSON_VALUES,
     MAX_KEY_CHARS,
     MAX_OBJECT_FIELDS,
     MAX_REPORTED_PROBLEMS,
@@ -139,6 +140,8 @@ def convert_object(record_type: type[T], submitted: object) -> DecodedInput[T]:
 
 def decode_json(body: bytes) -> object:
     """Return the value of a JSON text. Raises `DecodingError`, with line and column or with the path of the field."""
+    if len(body) > MAX_JSON_VALUES and _count_values(body) > MAX_JSON_VALUES:
+        raise _make_error([], f"the JSON holds more than {MAX_JSON_VALUES} values, lists and objects")
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -146,6 +149,20 @@ def decode_json(body: bytes) -> object:
         raise _make_error([*problem.path], problem.message) from None
     except RecursionError:
         raise _make_error([], "the JSON is nested too deeply") from None
+
+
+_TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+
+
+def _count_values(body: bytes) -> int:
+    """Return about how many values a JSON text holds, without building them."""
+
+    def count(text: bytes) -> int:
+        return text.count(b",") + text.count(b"[") + text.count(b"{")
+
+    found = count(body)
+    # A template may consist of commas and braces. To leave out texts takes long, so it is done only for suspicious bodies.
+    return found if found <= MAX_JSON_VALUES else count(_TEXT.sub(b"", body))
 
 
 def fill_with_nulls(record_type: type, submitted: Mapping[str, object]) -> dict[str, object]:
@@ -243,10 +260,10 @@ def _get_input_schema(record_type: type[msgspec.Struct]) -> _InputSchema:
 
 
 def _without_none(value_type: object) -> object:
-    """Return `X` for the type `X | None`. Other types, such as `X | Y`, are returned unchanged."""
+    """Return `X` for `X | None` and `X | UnsetType`. Other types, such as `X | Y`, are returned unchanged."""
     if typing.get_origin(value_type) not in (typing.Union, types.UnionType):
         return value_type
-    members = [member for member in typing.get_args(value_type) if member is not types.NoneType]
+    members = [member for member in typing.get_args(value_type) if member not in (types.NoneType, msgspec.UnsetType)]
     return members[0] if len(members) == 1 else value_type
 
 
@@ -357,11 +374,17 @@ def _normalize_record(schema: _InputSchema, submitted: object, path: FieldPath, 
             exact = schema.exact_names.get(name.lower())
             if exact is None:
                 _add_unknown_field(path, name, progress.unknown_fields, schema)
+                _check_dropped_value(name, value, path, progress)
                 continue
             if exact in submitted and exact != name:
-                continue  # The exact name was submitted as well and wins.
+                # The exact name was submitted as well and wins.
+                _check_dropped_value(name, value, path, progress)
+                continue
             name = exact
-        if value is None or name in schema.ignored_fields:
+        if value is None:
+            continue
+        if name in schema.ignored_fields:
+            _check_dropped_value(name, value, path, progress)
             continue
         normalizer = fields[name]
         if normalizer is not None:
@@ -473,6 +496,20 @@ def _normalize_opaque(submitted: object, path: FieldPath, progress: _Progress) -
         return submitted
     _check_opaque_limits(submitted, path, progress, depth=0)
     return submitted
+
+
+def _check_dropped_value(name: str, value: object, path: FieldPath, progress: _Progress) -> None:
+    """Check a value that is dropped like one without a declared type. It counts as an item of the body.
+
+    Otherwise, fields that nobody reads could hold as much as the whole body may.
+    """
+    progress.items_left -= 1
+    if progress.items_left < 0:
+        raise progress.make_total_error(path)
+    if isinstance(value, dict | list | str):
+        path.append(name)
+        _check_opaque_limits(value, path, progress, depth=0)
+        path.pop()
 
 
 def _check_opaque_limits(value: object, path: FieldPath, progress: _Progress, *, depth: int) -> None:

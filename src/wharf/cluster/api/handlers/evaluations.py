@@ -40,8 +40,6 @@ from wharf.languages.filters import Filter, FilterError, FilterSubject, compile_
 
 PREFIX_ERROR_PREFIX: Final = "eval lookup failed: index error: "
 LOOKUP_ERROR_PREFIX: Final = f"failed to lookup eval: {PREFIX_ERROR_PREFIX}"
-SMALL_EVALUATION_GROUPS: Final = 50
-"""Groups and resources up to which an evaluation needs not be measured before it is encoded in a list."""
 FILTER_SUBJECT: Final = FilterSubject(Evaluation)
 FILTER_ERROR_PREFIX: Final = "failed to read filter expression: "
 
@@ -60,19 +58,7 @@ def list_evaluations(replica: Replica, request: Request, options: QueryOptions) 
         options,
         error_prefix=PREFIX_ERROR_PREFIX,
         is_visible=is_visible,
-        is_small=is_small_evaluation,
         cache_name="evaluation.list",
-    )
-
-
-def is_small_evaluation(evaluation: Evaluation) -> bool:
-    """Return whether the evaluation is surely small enough to encode in one step."""
-    return (
-        not evaluation.failed_tg_allocs
-        and not evaluation.class_eligibility
-        and evaluation.plan_annotations is None
-        and len(evaluation.queued_allocations or ()) <= SMALL_EVALUATION_GROUPS
-        and len(evaluation.missing_non_node_resources or ()) <= SMALL_EVALUATION_GROUPS
     )
 
 

@@ -50,7 +50,7 @@ def list_pool_nodes(replica: Replica, request: Request, options: QueryOptions) -
     if not _pool_exists(replica, name, options):
         return read_node_pool(replica, request, options)
     if name == ALL_NODE_POOL:
-        return list_by_name(replica, NODES, options, **build_stub_options(request))
+        return list_by_name(replica, NODES, options, **build_stub_options(replica, request))
     nodes = replica.list_by_index_sorted(NODES_OF_POOL, name)
 
     def iterate(token: str, _reverse: bool) -> Iterable[Node]:
@@ -61,7 +61,7 @@ def list_pool_nodes(replica: Replica, request: Request, options: QueryOptions) -
         attrgetter("id"),
         replica.get_last_change(NODES),
         [watch_table(NODES)],
-        **build_stub_options(request),
+        **build_stub_options(replica, request),
     )
 
 

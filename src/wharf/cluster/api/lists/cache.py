@@ -19,7 +19,14 @@ from wharf.cluster.api.replies.encoding import (
     COMPRESSION_STEP_BYTES,
     ReplyBody,
 )
-from wharf.cluster.api.replies.items import RECORDS_PER_CHECK, EncodeRecords, encode_completely, pause_if_due
+from wharf.cluster.api.replies.items import (
+    RECORDS_PER_CHECK,
+    EncodeRecords,
+    ItemTooLarge,
+    encode_completely,
+    encode_list,
+    pause_if_due,
+)
 from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.loop_slots import LoopSlots
 from wharf.cluster.state import Replica
@@ -192,10 +199,10 @@ class CachedList:
 
     # -- filling -----------------------------------------------------------------------------------------------------
 
-    async def fill(self, records: Sequence[Any], encode_records: EncodeRecords, work: SlicedWork) -> SegmentedBody:
+    async def fill(self, records: Sequence[Any], encode_records: EncodeRecords, work: SlicedWork) -> ReplyBody:
         """Encode all records of the list, in order, and return its body.
 
-        Other tasks run between two steps. An error closes the list.
+        Other tasks run between two steps. An error closes the list, and so does an item that is too large to be cached.
         """
         self._users += 1
         try:
@@ -207,7 +214,13 @@ class CachedList:
             while position < len(records):
                 await pause_if_due(work, position)
                 encoded_batch = encode_records(records[position : position + RECORDS_PER_CHECK])
-                encoded = await encode_completely(encoded_batch, work)
+                try:
+                    encoded = await encode_completely(encoded_batch, work)
+                except ItemTooLarge as item:
+                    self.close()
+                    encoded_records += encoded_batch[0]
+                    rest = records[position + len(encoded_batch[0]) + 1 :]
+                    return await self._encode_uncached(encoded_records, item, rest, encode_records, work)
                 batch = records[position : position + len(encoded)]
                 position += len(encoded)
                 encoded_records += encoded
@@ -226,6 +239,30 @@ class CachedList:
         finally:
             self._users -= 1
             self._release()
+
+    async def _encode_uncached(
+        self,
+        encoded_records: list[bytes],
+        item: ItemTooLarge,
+        rest: Sequence[Any],
+        encode_records: EncodeRecords,
+        work: SlicedWork,
+    ) -> ReplyBody:
+        """Return the body of a list with an item that is too large, whose chunks are not joined.
+
+        `encoded_records` precede the item and follow the last segment; `rest` are the records after it.
+        """
+        if encoded_records:
+            self._segments.append(ListSegment([], encoded_records))
+        await self._join_segments(work)
+        chunks = [segment.get_text(is_first=not number) for number, segment in enumerate(self._segments)]
+        chunks += (b"," if chunks else b"[", *item.chunks)
+        if rest:
+            first, *others = (await encode_list(rest, encode_records, work, is_pretty=False)).chunks
+            chunks += (b"," + first[1:], *others)
+        else:
+            chunks.append(b"]")
+        return ReplyBody(chunks)
 
     def _append_segment(self, segment: ListSegment) -> None:
         """Add a segment at the end of the list."""

@@ -18,7 +18,14 @@ from wharf.cluster.api.replies.encoding import (
     encode_json,
     make_reply_memory,
 )
-from wharf.cluster.api.replies.items import BATCH_BYTES, EncodedBatch, EncodeRecords, HeavyItem, encode_list
+from wharf.cluster.api.replies.items import (
+    BATCH_BYTES,
+    EncodedBatch,
+    EncodeRecords,
+    HeavyItem,
+    ItemTooLarge,
+    encode_list,
+)
 from wharf.cluster.api.replies.pieces import PIECE_WEIGHT, LazyList, encode_in_slices, is_heavy
 from wharf.cluster.api.replies.shared import (
     EncodedRead,
@@ -192,7 +199,12 @@ class ListEncoder:
     ) -> EncodedRead:
         """Encode the changed records of a cached list again, and return its current body."""
         encode_records = self._build_encoder(listing, uses_record_cache=False)
-        body = await cached_list.refresh(changes, encode_records, self.make_work())
+        try:
+            body = await cached_list.refresh(changes, encode_records, self.make_work())
+        except ItemTooLarge:  # The list is closed now. Later requests encode it without the cache.
+            page = self._make_page(listing, self._build_tests(listing, shared), None, per_page=0)
+            page.read_from(listing, "", is_reversed=False)
+            return await self._encode_page(shared, listing, page, is_pretty=False)
         return self._shared_replies.store_encoded(shared, EncodedRead(listing.index, body), is_pretty=False)
 
     def make_work(self) -> SlicedWork:
@@ -209,7 +221,7 @@ class ListEncoder:
         set. Heavy ones are encoded with their layout, which the cache does not store.
         """
         cache_name, cache = listing.cache_name, self._encoded_records
-        build_view, get_dependency, is_small = listing.build_view, listing.get_dependency, listing.is_small
+        build_view, get_dependency, large_records = listing.build_view, listing.get_dependency, listing.large_records
 
         def encode_records(records: Sequence[Any]) -> EncodedBatch:
             dependencies = [None] * len(records) if get_dependency is None else list(map(get_dependency, records))
@@ -220,7 +232,7 @@ class ListEncoder:
             for record, dependency, data in zip(records, dependencies, cached, strict=True):
                 if data is None or (is_pretty and len(data) > PIECE_WEIGHT):
                     view = build_view(record)
-                    if (is_small is None or not is_small(record)) and is_heavy(view):
+                    if (large_records is None or (large_records and id(record) in large_records)) and is_heavy(view):
                         store = None
                         if cache_name and uses_record_cache and not is_pretty:
                             store = partial(cache.put, cache_name, record, dependency)

@@ -4,7 +4,7 @@ A page token names the first record of the next page. A record that is added or 
 moves no other record to another page.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import dropwhile
 from operator import attrgetter
@@ -73,9 +73,11 @@ class Listing(Generic[R]):
     """What a blocking query waits for."""
     build_view: Callable[[R], object] = return_record
     """Returns the list item of a record."""
-    is_small: Callable[[R], bool] | None = None
-    """Returns whether the list item is small enough for one step, in constant time. The items of all other records are
-    measured, which takes as long as encoding them."""
+    large_records: Mapping[int, R] | None = None
+    """The records, by identity, whose items are measured before they are encoded, because they may be too large for one step.
+    Measuring takes as long as encoding. `None`: the items of all records are measured. Lists whose items are small if their
+    records are use those of the table (`TableRecords`); lists of whole records do so by default.
+    """
     get_namespace: Callable[[R], str] | None = None
     """Set if records have namespaces. A list over all namespaces omits those that the caller may not read."""
     is_visible: Callable[[R], bool] | None = None
@@ -245,7 +247,12 @@ def _build_listing(
     make_token: Callable[[R], str],
     **parts: Any,
 ) -> Listing[R]:
-    """Return the listing with the index and watch targets of the tables. `parts`: further fields of the `Listing`."""
+    """Return the listing with the index and watch targets of the tables, the first of which holds the records.
+
+    `parts`: further fields of the `Listing`.
+    """
+    if "build_view" not in parts and "prepare_view" not in parts:
+        parts.setdefault("large_records", replica.get_table_records(tables[0]).large_records)
     return Listing(
         iterate, make_token, replica.get_last_change(*tables), [watch_table(table) for table in tables], **parts
     )

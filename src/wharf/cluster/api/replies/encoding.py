@@ -26,6 +26,10 @@ COMPRESSION_STEP_BYTES: Final = 256 * 1024
 WINDOW_BITS_BY_ENCODING: Final = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
 
 
+STREAM_WINDOW_BITS: Final = 13
+STREAM_MEMORY_LEVEL: Final = 6
+"""Limit the memory of a compressed stream to 64 KB. With 256 KB, streams of log lines are 5 % smaller."""
+
 MAX_ACCEPT_ENCODING_BYTES: Final = 1_024
 """Longer `Accept-Encoding` headers are not parsed, and the reply is not compressed; limits the work of a request."""
 MAX_CACHED_NEGOTIATIONS: Final = 256
@@ -66,6 +70,26 @@ def compress_parts(parts: Iterable[bytes], encoding: bytes) -> Iterator[bytes]:
         for start in range(0, len(part), COMPRESSION_STEP_BYTES):
             yield compressor.compress(part[start : start + COMPRESSION_STEP_BYTES])
     yield compressor.flush()
+
+
+class StreamCompressor:
+    """Compresses the parts of a stream so that a reader can decompress each part as soon as it has arrived."""
+
+    def __init__(self, encoding: bytes) -> None:
+        window_bits = WINDOW_BITS_BY_ENCODING[encoding] - zlib.MAX_WBITS + STREAM_WINDOW_BITS
+        self._compressor = zlib.compressobj(COMPRESSION_LEVEL, zlib.DEFLATED, window_bits, STREAM_MEMORY_LEVEL)
+
+    def begin(self) -> bytes:
+        """Return the header of the stream. Some readers wait for it before they return the reply."""
+        return self._compressor.flush(zlib.Z_SYNC_FLUSH)
+
+    def compress(self, part: bytes) -> bytes:
+        """Return the part compressed. An empty part stays empty."""
+        return self._compressor.compress(part) + self._compressor.flush(zlib.Z_SYNC_FLUSH) if part else b""
+
+    def end(self) -> bytes:
+        """Return the end of the stream, without which a reader reports that the stream was cut off."""
+        return self._compressor.flush()
 
 
 RECORDS_PER_STEP: Final = 250

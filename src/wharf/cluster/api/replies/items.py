@@ -22,6 +22,20 @@ MAX_CACHED_ITEM_BYTES: Final = 4 * 1024 * 1024
 """Larger items are not stored in the cache of encoded records: joining their chunks takes up to 0.75 ms for each MB."""
 
 
+MAX_JOINED_ITEM_BYTES: Final = 8 * 1024 * 1024
+"""Larger items are not joined to one text, which holds the event loop for 0.75 ms for each MB. Lists with such an item are
+not cached.
+"""
+
+
+class ItemTooLarge(Exception):
+    """The encoding of an item is too large to be joined to one text. Holds its chunks."""
+
+    def __init__(self, chunks: Sequence[bytes]) -> None:
+        super().__init__()
+        self.chunks = chunks
+
+
 class HeavyItem:
     """A list item that is encoded in pieces."""
 
@@ -49,8 +63,13 @@ class HeavyItem:
         return body.chunks
 
     async def encode_as_one(self, work: SlicedWork) -> bytes:
-        """Return the encoding as one text, built in slices. Raises `Refusal` if the budget of the work is used up."""
+        """Return the encoding as one text, built in slices.
+
+        Raises `ItemTooLarge`, or `Refusal` if the budget of the work is used up.
+        """
         chunks = await self.encode(work)
+        if sum(map(len, chunks)) > MAX_JOINED_ITEM_BYTES:
+            raise ItemTooLarge(chunks)
         if work.is_slice_over():
             await work.pause()
         return b"".join(chunks)
@@ -63,7 +82,7 @@ EncodeRecords = Callable[[Sequence[Any]], EncodedBatch]
 
 
 async def encode_completely(encoded: EncodedBatch, work: SlicedWork) -> list[bytes]:
-    """Return the items of a batch with the heavy item, which is encoded in slices."""
+    """Return the items of a batch with the heavy item, which is encoded in slices. Raises `ItemTooLarge`."""
     items, heavy = encoded
     if heavy is not None:
         items.append(await heavy.encode_as_one(work))

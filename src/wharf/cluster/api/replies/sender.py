@@ -10,7 +10,13 @@ import msgspec
 from wharf.cluster.api.asgi import HeaderList, Receive, Send
 from wharf.cluster.api.connection import HttpConnection
 from wharf.cluster.api.replies.cors import build_cors_headers
-from wharf.cluster.api.replies.encoding import BODY_CHUNK_BYTES, EMPTY_REPLY_BODY, ReplyBody, negotiate_encoding
+from wharf.cluster.api.replies.encoding import (
+    BODY_CHUNK_BYTES,
+    EMPTY_REPLY_BODY,
+    ReplyBody,
+    StreamCompressor,
+    negotiate_encoding,
+)
 from wharf.cluster.api.requests.body import wait_for_disconnect
 from wharf.cluster.api.results import StreamedBody
 from wharf.cluster.server.loop_slots import LoopSlots
@@ -146,12 +152,13 @@ class ReplySender:
             context.is_cors_allowed and reply.status != NO_CONTENT_STATUS
         ):  # Preflight replies (204) already have their CORS headers.
             reply_headers += build_cors_headers(headers)
-        if isinstance(reply.body, StreamedBody):
-            await self._stream(reply.status, reply_headers, reply.body, context.receive, context.send)
-            return
         encoding = b""
         if b"accept-encoding" in headers and b"upgrade" not in headers:
             encoding = negotiate_encoding(headers[b"accept-encoding"])
+        if isinstance(reply.body, StreamedBody):
+            encoding = encoding if reply.body.can_compress else b""
+            await self._stream(reply.status, reply_headers, reply.body, encoding, context)
+            return
         chunks = await reply.body.get_encoded_chunks(encoding, self._loop_slots)
         if encoding:
             reply_headers.append((b"content-encoding", encoding))
@@ -162,17 +169,22 @@ class ReplySender:
         await context.send({"type": "http.response.start", "status": reply.status, "headers": reply_headers})
         await _send_chunks(chunks, context.send, self._loop_slots)
 
-    async def _stream(self, status: int, headers: HeaderList, body: StreamedBody, receive: Receive, send: Send) -> None:
+    async def _stream(
+        self, status: int, headers: HeaderList, body: StreamedBody, encoding: bytes, context: "ReplyContext"
+    ) -> None:
         """Send the parts of a streamed body until it ends, the client disconnects or loses access, or this server stops."""
+        send = context.send
+        compressor = StreamCompressor(encoding) if encoding else None
+        encoding_header = [(b"content-encoding", encoding)] if encoding else []
         await send(
             {
                 "type": "http.response.start",
                 "status": status,
-                "headers": [(b"content-type", body.content_type.encode()), *body.headers, *headers],
+                "headers": [(b"content-type", body.content_type.encode()), *body.headers, *encoding_header, *headers],
             }
         )
-        sending = self._world.start_task(_send_parts(send, body, self._loop_slots), name="stream")
-        disconnect = self._world.start_task(wait_for_disconnect(receive), name="caller")
+        sending = self._world.start_task(_send_parts(send, body, compressor, self._loop_slots), name="stream")
+        disconnect = self._world.start_task(wait_for_disconnect(context.receive), name="caller")
         closing = self._world.start_task(self._closing.wait(), name="closing")
         tasks = [sending, disconnect, closing]
         if body.wait_until_access_lost is not None:
@@ -184,9 +196,8 @@ class ReplySender:
         if not sending.cancelled():
             sending.result()
         elif self._closing.is_set() and not body.is_cut_at_shutdown:
-            await send(
-                {"type": "http.response.body", "body": b""}
-            )  # Ends the reply properly instead of cutting it off.
+            # Ends the reply properly instead of cutting it off.
+            await send({"type": "http.response.body", "body": compressor.end() if compressor is not None else b""})
 
     def close(self) -> None:
         """End all streams because this server stops."""
@@ -222,20 +233,27 @@ def _split_chunks(chunks: Sequence[bytes]) -> Iterator[bytes]:
                 yield chunk[start : start + BODY_CHUNK_BYTES]
 
 
-async def _send_parts(send: Send, body: StreamedBody, loop_slots: LoopSlots) -> None:
-    """Send the parts of a streamed body as they arrive, then its end.
+async def _send_parts(
+    send: Send, body: StreamedBody, compressor: StreamCompressor | None, loop_slots: LoopSlots
+) -> None:
+    """Send the parts of a streamed body as they arrive, compressed if there is a compressor, then its end.
 
     Stops without the end if the client takes longer than `write_timeout_s` to read a part.
     """
     try:
+        if compressor is not None:
+            await send({"type": "http.response.body", "body": compressor.begin(), "more_body": True})
         async for part in body.parts:
-            try:
-                async with asyncio.timeout(body.write_timeout_s):
-                    await send({"type": "http.response.body", "body": part, "more_body": True})
-            except TimeoutError:
-                return  # The caller reads nothing. The reply stays incomplete, so the server closes the connection.
-            await loop_slots.wait()  # Parts may be ready without a wait; the end of the connection must be noticed.
+            for piece in _split_chunks((part,)) if compressor is not None else (part,):
+                encoded = compressor.compress(piece) if compressor is not None else piece
+                try:
+                    async with asyncio.timeout(body.write_timeout_s):
+                        await send({"type": "http.response.body", "body": encoded, "more_body": True})
+                except TimeoutError:
+                    return  # The caller reads nothing. The reply stays incomplete, so the server closes the connection.
+                # Parts may be ready without a wait; the end of the connection must be noticed.
+                await loop_slots.wait()
     finally:
         if isinstance(body.parts, AsyncGenerator):
             await body.parts.aclose()  # Release its resources now, not at garbage collection.
-    await send({"type": "http.response.body", "body": b""})
+    await send({"type": "http.response.body", "body": compressor.end() if compressor is not None else b""})

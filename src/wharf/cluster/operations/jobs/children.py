@@ -4,19 +4,25 @@ Only the leader's scheduler process creates them, because it counts the children
 decided elsewhere.
 """
 
+from typing import Final
+
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from wharf.cluster.operations.decision import Decision, DecisionContext, WriteBuilder
 from wharf.cluster.operations.jobs.registration import add_periodic_launch, make_job_evaluation
 from wharf.cluster.operations.jobs.summaries import make_job_summary
 from wharf.cluster.operations.scaling import assign_policy_ids, sync_policies
+from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import EVALUATIONS, JOB_SUMMARIES, JOB_VERSIONS, JOBS
 from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger
 from wharf.contract.model.jobs.canonical_form import canonicalize_job
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind
+
+MAX_SMALL_PARENT_PARTS: Final = 150
+"""A child of a job with more parts (groups, tasks, services, templates and the like) takes more than 2 ms to make."""
 
 
 class ChildJobResult(msgspec.Struct, frozen=True):
@@ -27,6 +33,22 @@ class ChildJobResult(msgspec.Struct, frozen=True):
     job_create_index: int  # The log index at which the child was created.
     eval_id: str = ""  # The evaluation of the child; empty if none was created.
     eval_create_index: int = 0  # The log index of that evaluation.
+
+
+def has_large_children(snapshot: Replica, namespace: str, job_id: str) -> bool:
+    """Return whether to make a child of the job takes long, so that it is decided off the event loop."""
+    unvisited: list[msgspec.Struct] = [job] if (job := snapshot.get(JOBS, namespace, job_id)) is not None else []
+    part_count = 0
+    while unvisited:
+        part_count += 1
+        for value in astuple(unvisited.pop()):
+            if isinstance(value, msgspec.Struct):
+                unvisited.append(value)
+            elif isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct):
+                unvisited += value
+        if part_count + len(unvisited) > MAX_SMALL_PARENT_PARTS:
+            return True
+    return False
 
 
 def make_child_job(parent: Job, child_id: str, context: DecisionContext, settings: JobSettings) -> Job:

@@ -211,9 +211,10 @@ def _prepend_event(snapshot: Replica, job: Job, group: TaskGroup, event: Scaling
     stored = snapshot.get(SCALING_EVENTS, job.namespace, job.id)
     events = dict(stored.scaling_events) if stored is not None else {}
     events[group.name] = (event, *events.get(group.name, ()))[:MAX_SCALING_EVENTS]
+    group_names = {each.name: None for each in job.groups}
     return JobScalingEvents(
         namespace=job.namespace,
         job_id=job.id,
-        scaling_events={name: events[name] for name in events if job.find_group(name) is not None},
+        scaling_events={name: events[name] for name in events if name in group_names},
         create_index=stored.create_index if stored is not None else WRITE_INDEX,
     )

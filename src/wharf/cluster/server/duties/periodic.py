@@ -10,6 +10,7 @@ from typing import Final
 
 from wharf.cluster.controllers.periodic import DueLaunch, LaunchSchedule, launch_if_due
 from wharf.cluster.engines.port import Batch
+from wharf.cluster.operations.jobs.children import has_large_children
 from wharf.cluster.server.brain import Brain
 from wharf.cluster.state.replica import AppliedChange
 from wharf.cluster.state.tables import JOBS
@@ -96,7 +97,8 @@ class PeriodicLaunchDuty:
         """Launch a due job, if it is still due. A launch that can never succeed is logged and skipped."""
         try:
             child = await self._brain.execute(
-                lambda snapshot, context: launch_if_due(snapshot, due, context, self._settings)
+                lambda snapshot, context: launch_if_due(snapshot, due, context, self._settings),
+                is_long=has_large_children(self._brain.replica, *due.job_key),
             )
         except Refusal as refusal:
             if refusal.code in (RefusalCode.INVALID, RefusalCode.TOO_LARGE):

@@ -5,6 +5,7 @@ Every write of the leader goes through `LeaderTerm`. It adds a condition on the 
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, TypeVar
@@ -93,22 +94,38 @@ class LeaderTerm:
             await self._writer.catch_up()
         return outcome
 
-    async def execute(self, operation: Callable[[Replica, DecisionContext], Decision[T]]) -> T:
+    async def execute(
+        self, operation: Callable[[Replica, DecisionContext], Decision[T]], *, is_long: bool = False
+    ) -> T:
         """Run an operation, commit its decision as leader with the derived changes, and return its reply.
 
-        Holds the write lock meanwhile. Raises `Refusal` if this server does not lead.
+        Holds the write lock meanwhile. `is_long`: see `execute_if_due`. Raises `Refusal` if this server does not lead.
         """
-
-        def as_leader(snapshot: Replica, context: DecisionContext) -> Decision[T]:
-            if not self.is_leading:
-                raise no_leader()
-            decision = operation(snapshot, context)
-            return (
-                decision if decision.write is None else replace(decision, write=self.build_leader_write(decision.write))
-            )
-
         async with self.write_lock:
+            first_decision: Decision[T] | None = None
+            if is_long and self.is_leading:
+                # A refusal counts only after a barrier. `Writer.execute` decides again after one.
+                with contextlib.suppress(Refusal, InvalidTransition):
+                    first_decision = await self._decide_off_loop(operation)
+
+            def as_leader(snapshot: Replica, context: DecisionContext) -> Decision[T]:
+                nonlocal first_decision
+                if not self.is_leading:
+                    raise no_leader()
+                decision, first_decision = first_decision or operation(snapshot, context), None
+                return (
+                    decision
+                    if decision.write is None
+                    else replace(decision, write=self.build_leader_write(decision.write))
+                )
+
             return await self._writer.execute(as_leader)
+
+    async def _decide_off_loop(self, operation: Callable[[Replica, DecisionContext], T]) -> T:
+        """Run an operation on the thread for long computations, while the replica does not change."""
+        decide = partial(operation, self._follower.replica, self._writer.read_clock())
+        async with self._follower.apply_lock:
+            return await self._world.run_off_loop(decide)
 
     async def execute_if_due(
         self, operation: Callable[[Replica, DecisionContext], Decision[T] | None], *, is_long: bool = False
@@ -122,12 +139,10 @@ class LeaderTerm:
         async with self.write_lock:
             current_decision: Decision[T] | None = None
             try:
-                decide = partial(operation, self._follower.replica, self._writer.read_clock())
                 if is_long:
-                    async with self._follower.apply_lock:
-                        current_decision = await self._world.run_off_loop(decide)
+                    current_decision = await self._decide_off_loop(operation)
                 else:
-                    current_decision = decide()
+                    current_decision = operation(self._follower.replica, self._writer.read_clock())
                 if current_decision is None or current_decision.write is None:
                     return None
             except (Refusal, InvalidTransition):

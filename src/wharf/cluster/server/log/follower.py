@@ -128,7 +128,8 @@ class Follower:
         replica_load = ReplicaLoad(self.replica)
         async for rows in load.iter_slices():
             for start in range(0, len(rows), LOAD_ROWS_PER_STEP):
-                replica_load.add_records(rows[start : start + LOAD_ROWS_PER_STEP])
+                for _ in replica_load.add_in_steps(rows[start : start + LOAD_ROWS_PER_STEP]):
+                    await asyncio.sleep(0)
                 await asyncio.sleep(0)
         position = await load.get_position()
         loaded = replica_load.view_state()

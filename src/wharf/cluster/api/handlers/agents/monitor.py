@@ -76,8 +76,8 @@ class AgentMonitorActions:
     def _build_log_result(self, parts: AsyncIterator[bytes], is_plain: bool) -> ActionResult:
         """Return log lines as they are, or in JSON frames."""
         if is_plain:
-            return ActionResult(StreamedBody(parts, TEXT_CONTENT_TYPE))
-        return ActionResult(StreamedBody(self._iterate_frames(parts), "application/json"))
+            return ActionResult(StreamedBody(parts, TEXT_CONTENT_TYPE, can_compress=True))
+        return ActionResult(StreamedBody(self._iterate_frames(parts), "application/json", can_compress=True))
 
     async def _iterate_frames(self, parts: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         """Yield each part as a JSON frame, and an empty frame after every `HEARTBEAT_INTERVAL_S` without a part."""
@@ -120,7 +120,11 @@ class AgentMonitorActions:
             )
         parts = self._server.agent.read_log_file()
         return ActionResult(
-            StreamedBody(parts if plain else _frame_parts(parts), TEXT_CONTENT_TYPE if plain else "application/json")
+            StreamedBody(
+                parts if plain else _frame_parts(parts),
+                TEXT_CONTENT_TYPE if plain else "application/json",
+                can_compress=True,
+            )
         )
 
     async def read_host(self, request: Request) -> ActionResult:

@@ -69,7 +69,7 @@ class FileActions:
 
     async def stream_file(self, request: Request) -> ActionResult:
         _check_origin(request)
-        return await self.access_path(request)
+        return _allow_compression(await self.access_path(request))
 
     async def stream_logs(self, request: Request) -> ActionResult:
         """Stream a log of a task from its node.
@@ -88,8 +88,10 @@ class FileActions:
         )
         try:
             if request.get_flag("follow") and not is_relayed_within_region(request):
-                return _make_safe(await self._logs.follow(request, allocation))
-            return _make_safe(await self._nodes.call_node(request, allocation.node_id, allocation_id=allocation.id))
+                result = await self._logs.follow(request, allocation)
+            else:
+                result = await self._nodes.call_node(request, allocation.node_id, allocation_id=allocation.id)
+            return _allow_compression(_make_safe(result))
         except Refusal as refusal:
             is_resumed = bool(request.get_text("file"))  # The retained lines are not a part of that file.
             may_use_retained = refusal.code in LOGS_UNAVAILABLE_CODES and not is_resumed
@@ -148,6 +150,12 @@ def _make_safe(result: ActionResult) -> ActionResult:
     if isinstance(body, EncodedBody | StreamedBody) and body.content_type.partition(";")[0].strip() in HTML_TYPES:
         body = replace(body, content_type="text/plain; charset=utf-8")
     return replace(result, body=body, headers=(*result.headers, *FILE_HEADERS))
+
+
+def _allow_compression(result: ActionResult) -> ActionResult:
+    """Return the result of a stream of frames or lines, so that it is compressed for callers that accept it."""
+    body = result.body
+    return replace(result, body=replace(body, can_compress=True)) if isinstance(body, StreamedBody) else result
 
 
 def _check_origin(request: Request) -> None:

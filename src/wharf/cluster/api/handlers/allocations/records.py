@@ -1,7 +1,6 @@
 """Reads of allocations and their services. Requests that their nodes execute are in `control`, `files` and `exec`."""
 
 from collections.abc import Callable
-from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
@@ -22,7 +21,6 @@ from wharf.cluster.api.results import (
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.state import Replica
 from wharf.cluster.state.lookups import find_allocation_job
-from wharf.cluster.state.packed_map import PackedMap
 from wharf.cluster.state.tables import ALLOCATIONS, REGISTRATIONS_OF_ALLOCATION, SERVICES
 from wharf.cluster.state.watches import watch_index, watch_key
 from wharf.contract.model.allocations.allocation import (
@@ -42,12 +40,6 @@ from wharf.contract.wire.allocations.messages import ALLOCATION_VIEW_FIELDS, All
 
 MAX_TASKS_BUILT_TOGETHER: Final = 50
 """Limits the time of one step: the state of a task has up to ten events, whose messages take 30 µs."""
-SMALL_STATES_BYTES: Final = 8 * 1024
-"""Stored bytes of task states up to which the allocation needs not be measured: about 50 events."""
-SMALL_EVENT_COUNT: Final = 50
-"""Reschedule events up to which the allocation needs not be measured."""
-SMALL_TEXT_CHARS: Final = 1_000
-"""Characters of a description up to which the allocation needs not be measured."""
 LOOKUP_ERROR_PREFIX: Final = "alloc lookup failed: index error: "
 
 
@@ -58,7 +50,7 @@ def list_allocations(replica: Replica, request: Request, options: QueryOptions) 
         replica, ALLOCATIONS, options,
         error_prefix=LOOKUP_ERROR_PREFIX,
         build_view=lambda allocation: build_allocation_stub(replica, allocation, has_resources=resources, has_task_states=states),
-        is_small=partial(is_small_allocation, has_resources=resources),
+        large_records=replica.get_table_records(ALLOCATIONS).large_records,
         # Each set of requested fields has a cache name of its own.
         cache_name=f"allocation.list{' resources' * resources}{' states' * states}",
     )  # fmt: skip
@@ -117,21 +109,6 @@ def build_allocation_stub(
         **{name: getattr(allocation, name) for name in ALLOCATION_STUB_FIELDS},
     )
     return replace(stub, allocated_resources=allocation.allocated_resources) if has_resources else stub
-
-
-def is_small_allocation(allocation: Allocation, *, has_resources: bool = False) -> bool:
-    """Return whether the allocation, as lists show it, is surely small enough to encode in one step."""
-    states = allocation.task_states
-    return (
-        (states is None or (type(states) is PackedMap and states.size <= SMALL_STATES_BYTES))
-        and len(allocation.client_description) <= SMALL_TEXT_CHARS
-        and not allocation.preempted_allocations
-        and (
-            allocation.reschedule_tracker is None
-            or len(allocation.reschedule_tracker.events or ()) <= SMALL_EVENT_COUNT
-        )
-        and not has_resources
-    )
 
 
 def _build_task_state_views(allocation: Allocation) -> Any:

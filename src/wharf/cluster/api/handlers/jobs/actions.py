@@ -65,15 +65,23 @@ class JobActionResolver:
                 raise not_found(f'Unknown allocation "{allocation_id}" of job "{key[1]}"')
             return allocation
         group, task = request.get_text("group"), request.get_text("task")
+        declares: dict[tuple[int, str], bool] = {}
+
+        def has_action(allocation: Allocation) -> bool:
+            """Return whether a task of the allocation declares the action. All allocations of one group declare the same."""
+            job = self._get_job(allocation)
+            key = (id(job), allocation.task_group)
+            if key not in declares:
+                declares[key] = any(
+                    action.name == action_name and task in ("", owner.name)
+                    for owner, action in _list_actions(job, allocation)
+                )
+            return declares[key]
+
         running = [
             each
             for each in replica.list_by_index(ALLOCATIONS_OF_JOB, *key)
-            if each.client_status is ClientStatus.RUNNING
-            and group in ("", each.task_group)
-            and any(
-                action.name == action_name and task in ("", owner.name)
-                for owner, action in _list_actions(self._get_job(each), each)
-            )
+            if each.client_status is ClientStatus.RUNNING and group in ("", each.task_group) and has_action(each)
         ]
         if not running:
             raise not_found(f'no running allocation of job "{key[1]}" has the action "{action_name}"')

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from wharf.cluster.api.handlers.allocations.records import build_allocation_stub
 from wharf.cluster.api.lists.listing import Listing, list_by_namespace
-from wharf.cluster.api.replies.pieces import is_heavy
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import MissingRecord, ReadHandler, RecordList, find_record, sort_by_creation
@@ -34,9 +33,6 @@ from wharf.contract.model.refusal import invalid_request
 from wharf.contract.wire.jobs import messages
 from wharf.contract.wire.jobs.messages import JobAction
 
-SMALL_JOB_GROUPS: Final = 50
-"""Groups and datacenters up to which a job needs not be measured before it is encoded in a list."""
-
 
 def build_job_stub(replica: Replica, job: Job, *, has_meta: bool = False) -> messages.JobStub:
     """Return the job as lists show it."""
@@ -64,16 +60,6 @@ def build_job_stub(replica: Replica, job: Job, *, has_meta: bool = False) -> mes
     )
 
 
-def is_small_job(job: Job) -> bool:
-    """Return whether the job, as lists show it without Meta, is surely small enough to encode in one step."""
-    return len(job.groups) <= SMALL_JOB_GROUPS and len(job.datacenters or ()) <= SMALL_JOB_GROUPS
-
-
-def is_small_job_with_meta(job: Job) -> bool:
-    """Return whether the job, as lists show it with Meta, is surely small enough to encode in one step."""
-    return is_small_job(job) and (not job.meta or not is_heavy(job.meta))
-
-
 JOB_NOT_FOUND_TEXT: Final = "job not found"
 
 
@@ -87,7 +73,7 @@ def list_jobs(replica: Replica, request: Request, options: QueryOptions) -> List
         options,
         JOB_SUMMARIES,
         build_view=lambda job: build_job_stub(replica, job, has_meta=has_meta),
-        is_small=is_small_job_with_meta if has_meta else is_small_job,
+        large_records=replica.get_table_records(JOBS).large_records,
         cache_name="job.list with meta" if has_meta else "job.list",
         get_dependency=lambda job: summaries.get(job.namespace + KEY_SEPARATOR + job.id),
         dependency_table=JOB_SUMMARIES,

@@ -47,16 +47,20 @@ VERSION_ATTRIBUTES: Final = ("wharf.version", "nomad.version")
 
 
 def list_nodes(replica: Replica, request: Request, options: QueryOptions) -> Listing[Node]:
-    return list_by_name(replica, NODES, parse_node_prefix(options), **build_stub_options(request))
+    return list_by_name(replica, NODES, parse_node_prefix(options), **build_stub_options(replica, request))
 
 
-def build_stub_options(request: Request) -> dict[str, Any]:
-    """Return the `Listing` arguments that show nodes in a list: `build_view` and `cache_name`.
+def build_stub_options(replica: Replica, request: Request) -> dict[str, Any]:
+    """Return the `Listing` arguments that show nodes in a list: `build_view`, `large_records` and `cache_name`.
 
     The cache name names the optional fields that the request selects, so lists with other fields are cached apart.
     """
     cache_name = f"node.list{' resources' * request.get_flag('resources')}{' os' * request.get_flag('os')}"
-    return {"build_view": lambda node: build_node_stub(node, request), "cache_name": cache_name}
+    return {
+        "build_view": lambda node: build_node_stub(node, request),
+        "large_records": replica.get_table_records(NODES).large_records,
+        "cache_name": cache_name,
+    }
 
 
 def parse_node_prefix(options: QueryOptions) -> QueryOptions:

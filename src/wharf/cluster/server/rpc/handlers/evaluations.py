@@ -27,6 +27,10 @@ class DeleteEvaluationsRequest(msgspec.Struct, frozen=True):
 DELETE_EVALUATIONS: Final = RpcMethod("delete-evaluations", DeleteEvaluationsRequest, EvaluationDeletionResult)
 
 
+MAX_EVALUATIONS_ON_LOOP: Final = 500
+"""Deletions of more evaluations are decided off the event loop."""
+
+
 class EvaluationHandlers:
     """Handles the calls of other servers and processes that concern evaluations."""
 
@@ -38,10 +42,12 @@ class EvaluationHandlers:
 
         All of them are checked before the first write. In later writes, evaluations that are needed again are skipped.
         """
-        deleted = await self._brain.execute(partial(self._delete_some, request.ids, request.passes_over, request.cause))
+        delete_first = partial(self._delete_some, request.ids, request.passes_over, request.cause)
+        deleted = await self._brain.execute(delete_first, is_long=len(request.ids) > MAX_EVALUATIONS_ON_LOOP)
         index, count, remaining = deleted.index, deleted.count, deleted.left
         while remaining:
-            deleted = await self._brain.execute(partial(self._delete_some, remaining, True, request.cause))
+            delete_next = partial(self._delete_some, remaining, True, request.cause)
+            deleted = await self._brain.execute(delete_next, is_long=len(remaining) > MAX_EVALUATIONS_ON_LOOP)
             index, count, remaining = max(index, deleted.index), count + deleted.count, deleted.left
         return EvaluationDeletionResult(index, count)
 

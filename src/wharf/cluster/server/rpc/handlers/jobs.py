@@ -13,7 +13,7 @@ from wharf.cluster.operations.decision import Decision
 from wharf.cluster.operations.jobs import desired_transitions, periodic, registration
 from wharf.cluster.operations.jobs import dispatch as job_dispatch
 from wharf.cluster.operations.jobs import purge as purge
-from wharf.cluster.operations.jobs.children import ChildJobResult
+from wharf.cluster.operations.jobs.children import ChildJobResult, has_large_children
 from wharf.cluster.operations.jobs.dispatch import DispatchRequest
 from wharf.cluster.operations.jobs.registration import JobWriteResult
 from wharf.cluster.server.brain import Brain
@@ -159,13 +159,16 @@ class JobHandlers:
         return await self._brain.execute(
             lambda snapshot, context: periodic.force_periodic_launch(
                 snapshot, request.namespace, request.job_id, context, request.settings, cause=request.cause
-            )
+            ),
+            is_long=has_large_children(self._brain.replica, request.namespace, request.job_id),
         )
 
     async def dispatch_job(self, request: DispatchJobRequest) -> ChildJobResult:
         """Create a child of a parameterized job."""
+        dispatch = request.dispatch
         return await self._brain.execute(
-            lambda snapshot, context: job_dispatch.dispatch_job(snapshot, request.dispatch, context, request.settings)
+            lambda snapshot, context: job_dispatch.dispatch_job(snapshot, dispatch, context, request.settings),
+            is_long=has_large_children(self._brain.replica, dispatch.namespace, dispatch.job_id),
         )
 
     async def _mark_all(self, operation: desired_transitions.MarkingOperation) -> None:
