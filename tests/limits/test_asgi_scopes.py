@@ -45,7 +45,7 @@ def test_a_scope_without_special_headers_is_a_plain_request() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+SPECIAL_HEADERS = pytest.mark.parametrize(
     ("headers", "field", "value"),
     [
         ([("authorization", "Bearer x")], "authorization", "Bearer x"),
@@ -57,6 +57,9 @@ def test_a_scope_without_special_headers_is_a_plain_request() -> None:
         ([ORIGIN], "has_origin", True),
     ],
 )
+
+
+@SPECIAL_HEADERS
 def test_each_special_header_sets_only_its_field(headers: list[tuple[str, str]], field: str, value: object) -> None:
     fields = ("authorization", "is_conditional", "forwarded_for", "forwarded", "has_origin")
     plain, incoming = read(), read(*headers)
@@ -65,6 +68,14 @@ def test_each_special_header_sets_only_its_field(headers: list[tuple[str, str]],
         **{name: getattr(plain, name) for name in fields},
         field: value,
     }
+
+
+@SPECIAL_HEADERS
+def test_special_headers_are_found_between_others(headers: list[tuple[str, str]], field: str, value: object) -> None:
+    others = [("host", "acme.example"), ("accept", "x")]
+    mixed = [each for header in headers for each in (others[0], header)] + [others[1]]
+
+    assert getattr(read(*mixed), field) == value
 
 
 @pytest.mark.parametrize(

@@ -270,7 +270,7 @@ class Project:
         }
         self.collected = CollectedTests(folder, ["tests"], self.environment)
 
-    def run(self, case: str, test: str = "", *, seconds: float = 30.0) -> tuple[Reply, str]:
+    def run(self, case: str, test: str = "", *, seconds: float = 30.0, test_seconds: float = 30.0) -> tuple[Reply, str]:
         """Run a test, by default that of the case, while the line with the name of the case contains a mistake."""
         path = self.folder / "src" / "sample" / ("late.py" if case == "imported later" else "parts.py")
         source = path.read_text()
@@ -279,7 +279,7 @@ class Project:
         path.write_text(source.replace(line, changed))
         try:
             mutation = Mutation(path.relative_to(self.folder).as_posix(), number, number, 0, 0, "", "")
-            return self.collected.run([to_test(test or case)], seconds, mutation)
+            return self.collected.run({to_test(test or case): test_seconds}, seconds, mutation)
         finally:
             path.write_text(source)
 
@@ -325,7 +325,7 @@ def test_a_mistake_is_noticed_by_a_process_that_a_test_starts(project: Project) 
 
 def test_a_mistake_is_gone_after_its_run(project: Project) -> None:
     project.run("cached")
-    reply, _ = project.collected.run([to_test("cached")], 30)
+    reply, _ = project.collected.run({to_test("cached"): 30}, 30)
     assert reply.code == 0
 
 
@@ -351,7 +351,7 @@ def test_a_mistake_without_its_full_effect_needs_a_new_process(project: Project,
 
 
 def test_tests_that_are_not_collected_need_a_new_process(project: Project) -> None:
-    assert "collected" in project.collected.run(["tests/test_parts.py::test_gone"], 30)[0].obstacle
+    assert "collected" in project.collected.run({"tests/test_parts.py::test_gone": 30}, 30)[0].obstacle
 
 
 def test_a_test_that_only_fails_in_forked_processes_is_not_sound(project: Project) -> None:
@@ -359,7 +359,14 @@ def test_a_test_that_only_fails_in_forked_processes_is_not_sound(project: Projec
 
 
 def test_a_test_that_hangs_is_ended_at_the_limit(project: Project) -> None:
-    assert project.run("loop", seconds=0.5)[0].code is None
+    reply, _ = project.run("loop", seconds=0.5)
+    assert (reply.code, reply.has_hanging_test) == (None, False)
+    assert project.collected.is_sound(to_test("loop"), 30)
+
+
+def test_a_test_that_hangs_is_ended_at_its_own_limit(project: Project) -> None:
+    reply, _ = project.run("loop", test_seconds=0.5)
+    assert (reply.code, reply.has_hanging_test, reply.last_test) == (None, True, to_test("loop"))
     assert project.collected.is_sound(to_test("loop"), 30)
 
 

@@ -5,8 +5,16 @@ import ast
 import pytest
 
 from tools.findings import ROOT
-from tools.mutants.__main__ import PACKAGES, draw_sample, interpret_exit, list_package_mutations
-from tools.mutants.mutations import list_mutations
+from tools.mutants.__main__ import (
+    HANG_FACTOR,
+    HANG_SECONDS,
+    PACKAGES,
+    ChosenTests,
+    draw_sample,
+    interpret_exit,
+    list_package_mutations,
+)
+from tools.mutants.mutations import find_function_lines, list_mutations
 
 
 def mutate_expression(expression: str) -> set[str]:
@@ -113,3 +121,20 @@ def test_no_more_mistakes_are_drawn_than_there_are() -> None:
 )
 def test_the_end_of_pytest_says_whether_a_mistake_was_caught(code: int | None, is_hang: bool, outcome: str) -> None:
     assert interpret_exit(code, "", is_hang=is_hang)[0] == outcome
+
+
+def test_a_hang_is_a_multiple_of_the_recorded_time_of_each_test_and_of_all_tests() -> None:
+    tests = ChosenTests({"fast": 0.0, "slow": 10.0})
+
+    assert tests.compute_test_seconds() == {"fast": HANG_SECONDS, "slow": HANG_SECONDS + HANG_FACTOR * 10.0}
+    assert tests.compute_hang_seconds() == HANG_SECONDS + HANG_FACTOR * 10.0
+
+
+@pytest.mark.parametrize(
+    ("line", "lines"),
+    [(1, range(0)), (3, range(3, 9)), (4, range(3, 9)), (6, range(6, 8)), (8, range(3, 9)), (9, range(0))],
+)
+def test_the_lines_of_the_innermost_function_are_found(line: int, lines: range) -> None:
+    source = "import abc\nasync def outer():\n    x = 1\n    y = 2\n    def inner():\n        a = 1\n        return a\n    return 2\nz = 1\n"
+
+    assert find_function_lines(source, line) == lines

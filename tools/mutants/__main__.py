@@ -33,7 +33,7 @@ from coverage import CoverageData
 
 from tools.findings import ROOT
 from tools.mutants.collected_tests import CollectedTests, CollectionLost, get_test_environment
-from tools.mutants.mutations import Mutation, list_mutations
+from tools.mutants.mutations import Mutation, find_function_lines, list_mutations
 
 WORK_FOLDER = ROOT / "build" / "mutants"
 COVERAGE_FOLDER = WORK_FOLDER / "coverage"
@@ -54,9 +54,10 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
 }
 DEFAULT_COUNT = 300
 DEFAULT_SECONDS = 120.0  # Per mistake. If the tests need more, those that are left don't run, and the report says so.
-# Tests that take this much longer than before hang: for a loop without end, that is how a test notices.
+# Tests that take this much longer than before hang: for a loop without end, that is how a test notices. It holds for each
+# test in a forked process, and for all tests together.
 HANG_FACTOR = 5.0
-HANG_SECONDS = 15.0  # Added to it: the start of pytest on a busy machine.
+HANG_SECONDS = 15.0  # Added to it: the start of pytest, or of a service that tests share, on a busy machine.
 COVERAGE_SECONDS = 3_600.0  # For the recording of one package: tracing makes tests about three times slower.
 NO_TESTS_COLLECTED = 5  # pytest's exit status.
 COPIED_FOLDERS = ("src", "tests", "tools", "simulation", "benchmarks", "docs", "examples")
@@ -79,11 +80,18 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class TestSelection:
-    """Tests in the order in which they run, and the seconds that all of them took when coverage was recorded."""
+class ChosenTests:
+    """Tests in the order in which they run, each with the seconds that it took when coverage was recorded."""
 
-    ids: tuple[str, ...]
-    duration: float
+    durations: Mapping[str, float]
+
+    def compute_hang_seconds(self) -> float:
+        """Return the seconds after which the tests together hang."""
+        return HANG_SECONDS + HANG_FACTOR * sum(self.durations.values())
+
+    def compute_test_seconds(self) -> dict[str, float]:
+        """Return the seconds after which each test hangs."""
+        return {i: HANG_SECONDS + HANG_FACTOR * seconds for i, seconds in self.durations.items()}
 
 
 class Reach:
@@ -98,14 +106,21 @@ class Reach:
         self._by_file: dict[str, Mapping[int, Sequence[str]]] = {}
         self._files = {name[name.index("src/wharf/") :]: name for name in self._data.measured_files()}
 
-    def select_tests(self, mutation: Mutation) -> TestSelection:
-        """Return the tests that reach the line, the fastest first. Every test reaches a line that runs on import."""
+    def select_tests(self, mutation: Mutation) -> ChosenTests:
+        """Return the tests that reach the line, the fastest first. Every test reaches a line that runs on import.
+
+        If none is recorded, return the tests that reach its function: Python 3.11 does not trace the rest of a coroutine
+        after a timeout or cancellation.
+        """
         by_line = self._read_lines(mutation.path)
         contexts = {name for line in range(mutation.line, mutation.end_line + 1) for name in by_line.get(line, ())}
+        if not contexts:
+            lines = find_function_lines((ROOT / mutation.path).read_text(), mutation.line)
+            contexts = {name for line in lines for name in by_line.get(line, ())}
         durations = {i: self._durations[i] for i in contexts if i in self._durations}
         if contexts == {""}:
             durations = {**self._durations}
-        return TestSelection(tuple(sorted(durations, key=lambda i: (durations[i], i))), sum(durations.values()))
+        return ChosenTests(dict(sorted(durations.items(), key=lambda item: (item[1], item[0]))))
 
     def _read_lines(self, path: str) -> Mapping[int, Sequence[str]]:
         if path not in self._by_file:
@@ -147,23 +162,24 @@ class SourceCopy:
             raise SystemExit(f"The tests of {package} could not be recorded:\n{output[-4_000:]}")
 
     def judge(
-        self, package: str, mutation: Mutation, tests: TestSelection, limit: float, *, is_forked: bool = True
+        self, package: str, mutation: Mutation, tests: ChosenTests, limit: float, *, is_forked: bool = True
     ) -> Verdict:
         """Plant the mistake, run the tests until one fails, and take the mistake back."""
-        if not tests.ids:
+        if not tests.durations:
             return Verdict(mutation, "not reached", 0, 0.0)
-        hang_seconds = HANG_SECONDS + HANG_FACTOR * tests.duration
+        hang_seconds = tests.compute_hang_seconds()
         seconds, is_hang = min(limit, hang_seconds), hang_seconds < limit
         started = time.monotonic()
         try:
             if not is_forked:
                 raise _NeedsNewProcess("requested")
-            code, output, way = *self._run_forked(package, mutation, tests.ids, seconds, is_hang), "forked"
+            code, output, is_hang = self._run_forked(package, mutation, tests, seconds, is_hang)
+            way = "forked"
         except _NeedsNewProcess as reason:
             with self._plant(mutation):
-                code, output, way = *self._run_chosen(tests.ids, seconds), str(reason)
+                code, output, way = *self._run_chosen([*tests.durations], seconds), str(reason)
         outcome, detail = interpret_exit(code, output, is_hang)
-        return Verdict(mutation, outcome, len(tests.ids), time.monotonic() - started, detail, way)
+        return Verdict(mutation, outcome, len(tests.durations), time.monotonic() - started, detail, way)
 
     def close(self) -> None:
         if self._collected is not None:
@@ -171,25 +187,32 @@ class SourceCopy:
         self._collected = None
 
     def _run_forked(
-        self, package: str, mutation: Mutation, tests: Sequence[str], seconds: float, is_hang: bool
-    ) -> tuple[int | None, str]:
-        """Return the exit status and the output as `_run_pytest` does. Raises `_NeedsNewProcess`."""
+        self, package: str, mutation: Mutation, tests: ChosenTests, seconds: float, is_hang: bool
+    ) -> tuple[int | None, str, bool]:
+        """Return the exit status and the output as `_run_pytest` does, and whether a test hangs if its time was over.
+
+        Raises `_NeedsNewProcess`.
+        """
+        test_seconds = tests.compute_test_seconds()
         try:
             collected = self._collect(package)
             with self._plant(mutation):
-                reply, output = collected.run(tests, seconds, mutation)
+                reply, output = collected.run(test_seconds, seconds, mutation)
             if reply.obstacle:
                 raise _NeedsNewProcess(reply.obstacle)
             if reply.code not in (0, 1, None):
                 raise _NeedsNewProcess(f"the forked process ended with {reply.code}")
+            is_hang = is_hang or reply.has_hanging_test
             is_noticed = reply.code == 1 or (reply.code is None and is_hang)
-            if is_noticed and not (reply.last_test and collected.is_sound(reply.last_test, seconds)):
+            if is_noticed and not (
+                reply.last_test and collected.is_sound(reply.last_test, test_seconds[reply.last_test])
+            ):
                 raise _NeedsNewProcess(f"without the mistake, this test fails in a forked process: {reply.last_test}")
         except CollectionLost as error:
             self.close()
             self._lost_packages.add(package)
             raise _NeedsNewProcess(str(error)) from error
-        return reply.code, output
+        return reply.code, output, is_hang
 
     def _collect(self, package: str) -> CollectedTests:
         """Return the collected tests of the package. Those of one package are held at a time, which limits memory."""
@@ -291,7 +314,7 @@ def run_sample(
         copy = free.pop()
         try:
             verdict = copy.judge(package, mutation, tests, seconds, is_forked=way != "new")
-            if way == "compare" and verdict.way == "forked" and tests.ids:
+            if way == "compare" and verdict.way == "forked" and tests.durations:
                 other = copy.judge(package, mutation, tests, seconds, is_forked=False)
                 is_different = other.outcome != verdict.outcome
                 print(f"{'DIFFERENT: ' if is_different else ''}in a new process: {describe(other)}", flush=True)

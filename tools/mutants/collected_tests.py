@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -62,8 +62,12 @@ class CollectedTests:
     ) -> None:
         self.close()
 
-    def run(self, tests: Sequence[str], seconds: float, mutation: Mutation | None = None) -> tuple[Reply, str]:
+    def run(
+        self, test_seconds: Mapping[str, float], seconds: float, mutation: Mutation | None = None
+    ) -> tuple[Reply, str]:
         """Run the tests until one fails, and return pytest's reply and output. No process of the tests remains.
+
+        `test_seconds` are the tests in their order, each with its time limit. `seconds` limits all of them together.
 
         The file of the mutation contains the mistake already. Raises `CollectionLost`.
         """
@@ -72,7 +76,7 @@ class CollectedTests:
         temporary.mkdir()
         output.write_text("")
         try:
-            request = Request(path, line, [*tests], seconds, str(output), str(temporary))
+            request = Request(path, line, {**test_seconds}, seconds, str(output), str(temporary))
             self._socket.sendall(json.dumps(asdict(request)).encode() + b"\n")
             reply = self._receive(seconds + REPLY_SECONDS)
         except OSError as error:
@@ -84,7 +88,7 @@ class CollectedTests:
     def is_sound(self, test: str, seconds: float) -> bool:
         """Return whether the test passes in a forked process as long as no file has a mistake."""
         if test not in self._sound_tests:
-            reply, _ = self.run([test], seconds)
+            reply, _ = self.run({test: seconds}, seconds)
             self._sound_tests[test] = reply.code == 0
         return self._sound_tests[test]
 

@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -32,8 +32,8 @@ class Request:
 
     path: str
     line: int
-    tests: list[str]  # In the order in which they run.
-    seconds: float
+    test_seconds: dict[str, float]  # By test, in the order in which they run: after how many seconds it hangs.
+    seconds: float  # For all tests together.
     output: str  # The file for what pytest prints.
     temporary: str  # The folder for temporary files of the tests.
 
@@ -43,6 +43,7 @@ class Reply:
     """`code` is the exit status of pytest, negative after a signal, or None if its time was over."""
 
     code: int | None = None
+    has_hanging_test: bool = False  # The last test took longer than its own limit, and was ended.
     last_test: str = ""  # The one that started last.
     obstacle: str = ""  # Not empty: nothing was run, because the mistake needs a process of its own.
 
@@ -73,7 +74,7 @@ class _ForkingRunner:
         gc.freeze()  # A forked process does not copy pages only because its garbage collector visits them.
         self._send(Reply())
         for request in self._read_requests():
-            tests = [items[name] for name in request.tests if name in items]
+            tests = [items[name] for name in request.test_seconds if name in items]
             last_test_file = Path(request.output).with_suffix(".last")
             last_test_file.write_text("")
             try:
@@ -90,8 +91,9 @@ class _ForkingRunner:
                     planting.apply()
                 session.items[:] = tests
                 return None
-            code = wait_for_group(child_id, request.seconds)
-            self._send(Reply(code, last_test_file.read_text()))
+            watch = _TestWatch(last_test_file, request.test_seconds)
+            code = wait_for_group(child_id, request.seconds, watch.is_hanging)
+            self._send(Reply(code, code is None and watch.is_hanging(), last_test_file.read_text()))
         return True
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
@@ -114,6 +116,19 @@ class _ForkingRunner:
         self._connection.sendall(json.dumps(asdict(reply)).encode() + b"\n")
 
 
+class _TestWatch:
+    """Watches for how long the current test has been running, by the file to which each test writes its name."""
+
+    def __init__(self, file: Path, seconds: Mapping[str, float]) -> None:
+        self._file = file
+        self._seconds = seconds
+
+    def is_hanging(self) -> bool:
+        running_s = time.time() - self._file.stat().st_mtime
+        # The shortest limit spares reading the file each time.
+        return running_s > min(self._seconds.values()) and running_s > self._seconds.get(self._file.read_text(), 0.0)
+
+
 def _prepare_child(config: pytest.Config, request: Request) -> None:
     """Give the process what a newly started one has: a session, an output, a random state and a temporary folder."""
     os.setsid()
@@ -132,14 +147,14 @@ def _prepare_child(config: pytest.Config, request: Request) -> None:
     capture.suspend_global_capture()
 
 
-def wait_for_group(child_id: int, seconds: float) -> int | None:
+def wait_for_group(child_id: int, seconds: float, is_hanging: Callable[[], bool] = lambda: False) -> int | None:
     """Wait for a process that leads a process group, then end the group and all descendants.
 
-    Return its exit status, or None if its time was over.
+    Return its exit status, or None if its time was over or `is_hanging` returned that it makes no progress.
     """
     deadline = time.monotonic() + seconds
     is_over = False
-    while not is_over and time.monotonic() < deadline:
+    while not is_over and time.monotonic() < deadline and not is_hanging():
         # The process remains as a zombie, so its id cannot belong to another process.
         is_over = os.waitid(os.P_PID, child_id, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         if not is_over:

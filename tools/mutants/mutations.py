@@ -56,6 +56,16 @@ def list_mutations(path: str, source: bytes) -> list[Mutation]:
     return sorted(set(_Finder(path, source).find()))
 
 
+def find_function_lines(source: str, line: int) -> range:
+    """Return the lines of the body of the innermost function around a line; empty outside of functions."""
+    bodies = [
+        range(node.body[0].lineno, (node.end_lineno or 0) + 1)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
+    return min((body for body in bodies if line in body), key=len, default=range(0))
+
+
 class _Finder:
     def __init__(self, path: str, source: bytes) -> None:
         self._path = path

@@ -94,3 +94,16 @@ def test_deadlines_that_move_often_do_not_accumulate() -> None:
 
     assert len(tracker._heap) <= MIN_COMPACTED_ENTRIES
     assert tracker.next_deadline_ns() == 61 * SECOND_NS
+
+
+def test_the_next_deadline_is_the_earliest_however_often_deadlines_move() -> None:
+    count = MIN_COMPACTED_ENTRIES
+    deadlines = {f"d{number}": 10_000 - number for number in range(count)}
+    tracker = make_tracker([make_deployment(each, deadline_s=deadline_s) for each, deadline_s in deadlines.items()])
+
+    for _ in range(3):
+        for each in list(deadlines)[:-1]:
+            deadlines[each] += count
+            tracker.update(each, make_deployment(each, deadline_s=deadlines[each]))
+            tracker.take_due(0)
+            assert tracker.next_deadline_ns() == min(deadlines.values()) * SECOND_NS

@@ -63,6 +63,14 @@ def test_an_evaluation_is_retried_once_although_several_of_its_groups_fit() -> N
     assert list_retried(state) == ["e1"]
 
 
+def test_an_evaluation_of_a_deleted_job_is_retried_and_does_not_hide_the_others() -> None:
+    state = a_state(cpu=200)
+    for evaluation_id in ("e1", "e2", "e3"):
+        block(state, a_job_of(100, f"job-{evaluation_id}"), evaluation_id, "web")
+    state.put(JOBS.build_delete("default", "job-e2"))
+    assert list_retried(state) == ["e1", "e2", "e3"]
+
+
 def test_an_evaluation_is_retried_if_only_a_later_group_fits() -> None:
     state = a_state(cpu=100)
     groups = (a_group("web", a_task(resources=some_resources(cpu=500))), a_group("cache", a_task()))

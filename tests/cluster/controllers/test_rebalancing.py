@@ -1,5 +1,8 @@
 """Proposed moves to better nodes, and starting them a few at a time."""
 
+from typing import Any
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -9,11 +12,13 @@ from tests.cluster.scheduling.simulated_cluster import SimulatedCluster
 from wharf.cluster.controllers.rebalancing import start_moves
 from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.scheduling.rebalancing import MIN_SCORE_GAIN, propose_moves
-from wharf.cluster.state.tables import ALLOCATIONS, SCHEDULER_CONFIGURATION
+from wharf.cluster.state.tables import ALLOCATIONS, JOBS, NODES, SCHEDULER_CONFIGURATION
 from wharf.contract.model.allocations.allocation import AllocDeploymentStatus
-from wharf.contract.model.jobs.group_policies import MigratePolicy
+from wharf.contract.model.jobs.group_policies import EphemeralDisk, MigratePolicy
 from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.jobs.volumes import VolumeRequest
 from wharf.contract.model.log import WRITE_INDEX
+from wharf.contract.model.nodes.node import NodeHostVolume
 from wharf.contract.model.operator.rebalancing import Rebalancing
 
 
@@ -135,6 +140,34 @@ def test_batch_allocations_are_not_moved() -> None:
     cluster.with_node("n1", cpu=200, memory_mb=128)
 
     assert propose(cluster).text == "no allocation would have a better score on another node: 1 node in use"
+
+
+@pytest.mark.parametrize(
+    ("fields", "can_move"),
+    [
+        ({"volumes": {"v": VolumeRequest(name="v", type="host", source="v")}}, True),
+        ({"volumes": {"v": VolumeRequest(name="v", type="host", source="v", sticky=True)}}, False),
+        (
+            {
+                "volumes": {
+                    "v": VolumeRequest(name="v", type="host", source="v", access_mode="single-node-single-writer")
+                }
+            },
+            False,
+        ),
+        ({"ephemeral_disk": EphemeralDisk(sticky=True)}, False),
+    ],
+    ids=["volume of all nodes", "sticky volume", "volume of a single writer", "sticky disk"],
+)
+def test_an_allocation_with_data_on_its_node_is_not_moved(fields: dict[str, Any], *, can_move: bool) -> None:
+    cluster = make_scattered_cluster(3)
+    for node in list(cluster.replica.iter_all(NODES)):
+        volumes = {"v": NodeHostVolume(name="v", path="/srv/v")}
+        cluster.put(NODES.build_put(replace(node, host_volumes=volumes)))
+    job = cluster.job("shop")
+    cluster.put(JOBS.build_put(replace(job, task_groups=(replace(job.groups[0], **fields),))))
+
+    assert bool(propose(cluster).moves) is can_move
 
 
 def test_an_allocation_that_changed_since_the_proposal_is_not_moved() -> None:

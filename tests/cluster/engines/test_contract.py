@@ -604,6 +604,25 @@ async def test_a_lease_that_ended_shows_in_last_changes_also_when_opened_again(
 
 
 @EveryKind
+async def test_leases_that_go_on_do_not_hide_the_end_of_others(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
+        tables = ("allocations", "jobs", "members", "nodes", "sessions")
+        leases = [await engine.grant_lease(30.0) for _ in tables]
+        for table, lease in zip(tables, leases, strict=True):
+            index = await commit(engine, put("r1", table=table), lease=lease.id)
+        expected = dict((await load(engine))[1].last_changes)
+        feed = engine.follow(index)
+        for position in (1, 3):
+            await leases[position].revoke()
+            expected[tables[position]] = (await anext(feed)).index
+
+        assert expected == (await load(engine))[1].last_changes
+        await engine.compact(await commit(engine, put("later", table="later")))
+        last_changes = (await load(engine))[1].last_changes
+        assert expected == {table: index for table, index in last_changes.items() if table != "later"}
+
+
+@EveryKind
 async def test_a_later_write_detaches_a_record_from_its_lease(kind: EngineKind, open_log: OpenLog) -> None:
     async with open_log(kind) as (_, engine):
         lease = await engine.grant_lease(30.0)

@@ -433,6 +433,32 @@ async def test_a_lease_is_renewed_when_a_third_of_its_time_is_over() -> None:
         assert member.has_required_leader
 
 
+class CountingWorld(RealWorld):
+    """The real world, which counts how often its clock is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock_reads = 0
+
+    def monotonic_s(self) -> float:
+        self.clock_reads += 1
+        return super().monotonic_s()
+
+
+async def test_renewals_use_no_processor_time_while_no_lease_is_due() -> None:
+    world = CountingWorld()
+    async with members() as (member,):
+        keepalive = LeaseKeepalive(EtcdSettings(endpoints=(member.endpoint,), request_timeout_s=2.0), world)
+        for number in range(3):
+            lease = make_lease(number)
+            keepalive.add(lease)
+            await wait_renewed(lease)
+        await asyncio.to_thread(keepalive.stop)
+
+    # Each renewal and each new lease wakes the thread. A thread that never waits reads the clock thousands of times.
+    assert world.clock_reads < 100
+
+
 async def test_a_lease_that_etcd_does_not_know_has_ended() -> None:
     async with members() as (member,), keepalive_of(member) as keepalive:
         member.ttls = [0]

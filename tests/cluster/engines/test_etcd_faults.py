@@ -16,9 +16,17 @@ from tests.cluster.engines.contract import a_write, commit, drop, load, put, rec
 from tests.cluster.engines.etcd_server import EtcdCluster, running_etcd
 from tests.cluster.engines.workload import Follower, Workload
 from tests.waiting import wait_on_loop_until
+from wharf.cluster.engines.etcd import engine as engine_module
 from wharf.cluster.engines.etcd.engine import EtcdEngine
 from wharf.cluster.engines.etcd.settings import EtcdSettings
-from wharf.cluster.engines.port import Committed, FollowerBehind, LogUnavailable, WriteConflict, WriteRejected
+from wharf.cluster.engines.port import (
+    Committed,
+    FollowerBehind,
+    LogUnavailable,
+    WriteConflict,
+    WriteOutcomeUnknown,
+    WriteRejected,
+)
 from wharf.world import RealWorld
 
 pytestmark = pytest.mark.needs_program("etcd")
@@ -347,3 +355,69 @@ async def test_a_long_computation_on_the_event_loop_does_not_expire_a_lease(etcd
 
         assert lease.get_valid_until_s() > world.monotonic_s()
         assert ("jobs", "a") in await records(other_engine)
+
+
+async def test_a_lease_that_ended_before_a_compaction_by_another_program_ended_at_the_latest_possible_index(
+    etcd: EtcdCluster,
+) -> None:
+    async with open_engines(etcd, 1) as (engine,):
+        ended = {}
+        for table in ("members", "sessions"):
+            lease = await engine.grant_lease(30.0)
+            await commit(engine, put("m1", table=table), lease=lease.id)
+            await lease.revoke()
+            ended[table] = (await load(engine))[1].last_changes[table]
+            indexes = [await commit(engine, put(f"{number}")) for number in range(10)]
+            if table == "members":
+                compacted = indexes[3]
+        etcd.ctl("compact", str(compacted))
+
+        last_changes = (await load(engine))[1].last_changes
+
+        # The end of the first lease is not readable any more. It was before the compaction.
+        assert ended["members"] < last_changes["members"] <= compacted
+        assert last_changes["sessions"] == ended["sessions"]
+
+
+async def test_the_first_write_after_a_restore_has_an_unknown_outcome_and_the_next_one_a_higher_index(
+    etcd: EtcdCluster,
+) -> None:
+    async with open_engines(etcd, 1) as (engine,):
+        await commit(engine, put("a"))
+        snapshot = etcd.save_snapshot()
+        for _ in range(20):
+            lost_index = await commit(engine, put("a", b"lost"))
+        etcd.restore_snapshot(snapshot)
+
+        outcome = await engine.commit(a_write(put("b")))
+
+        assert isinstance(outcome, WriteOutcomeUnknown)
+        assert "was replaced by an older copy of itself while the write was in flight" in outcome.why
+        assert await commit(engine, put("c")) > lost_index
+        assert (await load(engine))[1].epoch == 1
+
+
+async def test_an_idle_engine_keeps_contact_also_after_an_outage(
+    etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "_CONTACT_INTERVAL_S", 0.1)
+    settings = EtcdSettings(endpoints=etcd.endpoints, request_timeout_s=0.5, dial_timeout_s=0.2)
+    engine = EtcdEngine(settings, RealWorld())
+    await engine.open()
+
+    async def wait_for_contact() -> None:
+        before_s = engine.get_last_contact_s() or 0.0
+        await wait_on_loop_until(lambda: (engine.get_last_contact_s() or 0.0) > before_s, what="the contact is renewed")
+
+    for _ in range(3):
+        await wait_for_contact()
+    etcd.kill()
+    # So long that the engine itself fails to reach etcd too.
+    until_s = time.monotonic() + 0.5
+    while time.monotonic() < until_s:
+        with pytest.raises(LogUnavailable):
+            await engine.barrier()
+    etcd.start()
+    for _ in range(3):
+        await wait_for_contact()
+    await engine.close()

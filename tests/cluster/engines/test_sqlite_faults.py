@@ -208,6 +208,25 @@ def test_a_log_on_a_full_disk_is_opened_for_reading_until_there_is_space(
     assert store.read_health().writable
 
 
+def test_what_a_log_on_a_full_disk_shows_is_synced_and_no_file_stays_open(
+    store: SqliteStore, disk: FailingDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(store, a_write(put("a")))
+    disk.fail = lambda operation, _path: apsw.FullError() if operation == "write" else None
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    open_counts = []
+
+    for _ in range(3):
+        store.close()
+        store.open()
+        open_counts.append(len(os.listdir("/proc/self/fd")))
+
+    synced_files = [Path(path).name for path in synced if Path(path).is_file()]
+    assert synced_files == ["log.db", "log.db-wal"] * 3
+    assert len(set(open_counts)) == 1
+
+
 def test_a_new_log_cannot_be_created_on_a_full_disk(tmp_path: Path, disk: FailingDisk, clock: Clock) -> None:
     disk.fail = lambda operation, _path: apsw.FullError() if operation == "write" else None
 

@@ -10,7 +10,7 @@ from tests.kit.state import SETTINGS, AState, Refused
 from wharf.cluster.operations.jobs import children, periodic, registration
 from wharf.cluster.operations.jobs import dispatch as job_dispatch
 from wharf.cluster.state.tables import JOBS, PERIODIC_LAUNCHES, SCALING_POLICIES_OF_JOB, SCHEDULER_CONFIGURATION
-from wharf.contract.model.jobs.job import ChildrenSummary, Job, Parameterized
+from wharf.contract.model.jobs.job import ChildrenSummary, Job, JobStatus, Parameterized
 from wharf.contract.model.jobs.services import Service
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.operator.scheduler_configuration import SchedulerConfiguration
@@ -376,6 +376,27 @@ def test_a_child_of_a_stable_parent_is_not_stable() -> None:
     child = state.job(dispatch(state).job_id)
 
     assert (child.stable, child.version) == (False, 0)
+
+
+@pytest.mark.parametrize(
+    ("status", "is_refused"), [(JobStatus.RUNNING, True), (JobStatus.PENDING, True), (JobStatus.DEAD, False)]
+)
+def test_a_new_parent_is_not_registered_with_outdated_counts_of_the_children_that_it_takes_over(
+    status: JobStatus, is_refused: bool
+) -> None:
+    state = AState()
+    child = a_job("convert/1", parent_id="convert", status=status, create_index=WRITE_INDEX)
+    state.put(JOBS.build_put(child))
+    request = registration.JobRegistration(job=make_parameterized_job())
+    decision = registration.register_job(state.replica, request, state.moment, SETTINGS)
+    state.put(JOBS.build_put(replace(state.job("convert/1"), status=JobStatus.DEAD)))
+
+    if is_refused:
+        with pytest.raises(Refused):
+            state.do(decision)
+    else:
+        state.do(decision)
+        assert state.summary("convert").children == ChildrenSummary(dead=1)
 
 
 # -- where a child is made

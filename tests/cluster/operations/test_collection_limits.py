@@ -1,5 +1,6 @@
 """What keeps a record from being garbage-collected, and how much one write of a collection deletes."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -564,3 +565,102 @@ def test_data_that_a_job_needs_keeps_the_record_of_its_allocation_and_its_node(
     records = collect_once(state, CollectionKind.EVALUATIONS)
 
     assert ((NODES.name, "node-1") in nodes, ALLOCATION in records) == (not is_retained, not is_retained)
+
+
+# -- records that are retained between others
+
+
+@pytest.mark.parametrize(
+    "build_reasons",
+    [
+        pytest.param(lambda job: [JOBS.build_put(replace(job, status=JobStatus.RUNNING))], id="runs"),
+        pytest.param(
+            lambda job: [JOB_VERSIONS.build_put(replace(job, version_tag=VersionTag(name="golden")))], id="has a tag"
+        ),
+        pytest.param(lambda job: [EVALUATIONS.build_put(an_evaluation(job, "e9"))], id="has an open evaluation"),
+        pytest.param(
+            lambda job: [ALLOCATIONS.build_put(an_allocation(job, "a9", client_status=ClientStatus.RUNNING))],
+            id="has a running allocation",
+        ),
+        pytest.param(
+            lambda job: [
+                DEPLOYMENTS.build_put(
+                    Deployment(
+                        id="d9",
+                        namespace="default",
+                        job_id=job.id,
+                        status=DeploymentStatus.RUNNING,
+                        create_index=WRITE_INDEX,
+                    )
+                )
+            ],
+            id="has an active deployment",
+        ),
+        pytest.param(
+            lambda job: [
+                ALLOCATIONS.build_put(an_allocation(job, f"a{number:04}", client_status=ClientStatus.COMPLETE))
+                for number in range(MAX_EARLY_ALLOCATIONS + 1)
+            ],
+            id="has very many allocations",
+        ),
+    ],
+)
+def test_a_retained_job_does_not_keep_the_jobs_before_and_behind_it(build_reasons: Callable[[Job], list[Any]]) -> None:
+    state = a_state()
+    for job_id in ("a", "b", "c"):
+        dead = replace(a_batch_job(job_id), status=JobStatus.DEAD, create_index=WRITE_INDEX)
+        state.put(JOBS.build_put(replace(dead, submit_time=state.now_ns - HOUR_NS)))
+    state.put(*build_reasons(state.job("b")))
+    state.now_ns += HOUR_NS
+
+    deleted = collect_once(state, CollectionKind.JOBS, max_changes=3_000)
+
+    assert [key for table, key in deleted if table == JOBS.name] == [
+        JOBS.build_key("default", "a"),
+        JOBS.build_key("default", "c"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"status": EvaluationStatus.PENDING}, {"age_ns": HOUR_NS - 1}, {"type": SchedulerType.BATCH}],
+    ids=["open", "ended recently", "of a batch job"],
+)
+def test_a_retained_evaluation_does_not_keep_those_before_and_behind_it(fields: dict[str, Any]) -> None:
+    state = a_state()
+    for evaluation_id in ("e1", "e2", "e3"):
+        put_evaluation(state, evaluation_id, **(fields if evaluation_id == "e2" else {}))
+
+    assert collect_once(state, CollectionKind.EVALUATIONS) == [(EVALUATIONS.name, "e1"), (EVALUATIONS.name, "e3")]
+
+
+@pytest.mark.parametrize("is_active", [True, False], ids=["active", "with an active allocation"])
+def test_a_retained_deployment_does_not_keep_those_before_and_behind_it(*, is_active: bool) -> None:
+    state = a_state()
+    for deployment_id in ("d1", "d2", "d3"):
+        is_running = is_active and deployment_id == "d2"
+        deployment = Deployment(
+            id=deployment_id,
+            namespace="default",
+            job_id="shop",
+            status=DeploymentStatus.RUNNING if is_running else DeploymentStatus.SUCCESSFUL,
+            create_index=WRITE_INDEX,
+        )
+        state.put(DEPLOYMENTS.build_put(deployment))
+    put_allocation(state, deployment_id="d2", client_status=ClientStatus.RUNNING)
+
+    assert collect_once(state, CollectionKind.DEPLOYMENTS) == [(DEPLOYMENTS.name, "d1"), (DEPLOYMENTS.name, "d3")]
+
+
+@pytest.mark.parametrize("is_ready", [True, False], ids=["ready", "with an active allocation"])
+def test_a_retained_node_does_not_keep_those_before_and_behind_it(*, is_ready: bool) -> None:
+    state = a_state()
+    for node_id in ("node-1", "node-2", "node-3"):
+        state.with_node(node_id)
+        status = NodeStatus.READY if is_ready and node_id == "node-2" else NodeStatus.DOWN
+        state.put(NODES.build_put(replace(state.node(node_id), status=status)))
+    put_allocation(state, node_id="node-2", client_status=ClientStatus.UNKNOWN)
+
+    deleted = [key for table, key in collect_once(state, CollectionKind.NODES) if table == NODES.name]
+
+    assert deleted == ["node-1", "node-3"]

@@ -310,3 +310,15 @@ def test_the_deadline_of_an_in_place_update_starts_with_the_update() -> None:
     (counted_in,) = (update_deployment_counts(deployment, [(old, new)]).task_groups or {}).values()
 
     assert counted_in.require_progress_by == to_datetime(1_040 * SECOND_NS)
+
+
+def test_an_allocation_of_a_deleted_deployment_does_not_keep_others_from_being_counted() -> None:
+    state = make_state()
+    allocations = [
+        an_allocation(state.job(), f"a{number}", deployment_id=deployment_id)
+        for number, deployment_id in enumerate(("deleted before", "d1", "deleted behind"))
+    ]
+
+    state.put_led(*map(ALLOCATIONS.build_put, allocations))
+
+    assert get_group(state).placed_allocs == 1

@@ -714,3 +714,12 @@ def test_a_placed_canary_without_a_health_status_is_not_counted() -> None:
     promote(state)
 
     assert get_group(state).promoted
+
+
+def test_a_deployment_of_a_deleted_job_evaluates_nothing() -> None:
+    state = make_state()
+    state.put(JOBS.build_delete("default", "shop"))
+    decision = deployments.continue_deployment(state.replica, "d1", state.moment, max_changes=MANY)
+
+    assert decision.write is None
+    assert decision.build_reply(99).deployment_modify_index == get_deployment(state).modify_index

@@ -229,3 +229,13 @@ def test_events_of_unreadable_namespaces_are_not_received() -> None:
         True,
         False,
     )
+
+
+def test_a_deletion_without_an_event_does_not_hide_the_other_events() -> None:
+    changes = [
+        ChangedRecord("jobs", a_job("a"), is_deleted=False),
+        ChangedRecord("evaluations", an_evaluation(a_job("a")), is_deleted=True),
+        ChangedRecord("jobs", a_job("b"), is_deleted=False),
+    ]
+
+    assert [event.key for event in build_events("jobs-changed", changes)] == ["a", "b"]

@@ -319,3 +319,40 @@ def test_the_node_with_the_fewest_volumes_is_the_first_candidate() -> None:
     candidates = host_volumes.list_candidate_nodes(state.replica, make_volume(node_id="", plugin_id="mkdir"))
 
     assert [node.id for node in candidates] == ["node-2", "node-3", "node-4", "node-1"]
+
+
+@pytest.mark.parametrize("fields", [{"client_status": ClientStatus.COMPLETE}, {"namespace": "other"}])
+def test_an_allocation_that_does_not_use_a_volume_does_not_hide_those_that_do(fields: dict[str, Any]) -> None:
+    state = make_state()
+    volume_id = register(state).volume.id
+    group = a_group("web", volumes={"v": VolumeRequest(name="v", type="host", source="data")})
+    state.register(a_job())
+    state.put(JOB_VERSIONS.build_put(replace(state.job(), task_groups=(group,))))
+    for allocation_id in ("a1", "a2", "a3"):
+        extra = fields if allocation_id == "a2" else {}
+        allocation = an_allocation(state.job(), allocation_id, **{"client_status": ClientStatus.RUNNING, **extra})
+        state.put(ALLOCATIONS.build_put(allocation))
+
+    assert expect_refusal(state, delete, volume_id)[1].endswith("in use by allocations: a1, a3")
+
+
+@pytest.mark.parametrize(
+    ("unchanged", "is_reported"),
+    [(HostVolumeState.READY, True), (HostVolumeState.PENDING, False), (HostVolumeState.UNAVAILABLE, False)],
+)
+def test_a_volume_whose_state_stays_does_not_hide_the_changes_of_others(
+    unchanged: HostVolumeState, is_reported: bool
+) -> None:
+    state = make_state()
+    volumes = [register(state, name=name, host_path=f"/srv/{name}").volume for name in ("a", "b", "c")]
+    first, middle, last = sorted(volumes, key=lambda volume: volume.id)
+    state.put(HOST_VOLUMES.build_put(replace(middle, state=unchanged)))
+    reported = {
+        volume.name: NodeHostVolume(name=volume.name, path="/srv", id=volume.id)
+        for volume in (first, last, *([middle] if is_reported else ()))
+    }
+    state.put(NODES.build_put(replace(state.node(), host_volumes=reported)))
+
+    changes, _ = host_volumes.build_volume_changes(state.replica, state.node(), state.moment, max_volumes=3)
+
+    assert [change.key for change in changes] == [HOST_VOLUMES.get_key(first), HOST_VOLUMES.get_key(last)]

@@ -152,6 +152,23 @@ def test_the_constraint_that_prevents_placement_is_named_with_the_number_of_excl
     )
 
 
+@pytest.mark.parametrize("place", ["job", "group", "task"])
+def test_a_constraint_is_suggested_to_be_dropped_wherever_it_is(place: str) -> None:
+    windows = Constraint(l_target="${attr.kernel.name}", r_target="windows", operand="=")
+    spread_out = () if place == "task" else (Constraint(operand="distinct_hosts"),)
+    fields: dict[str, Any] = {
+        each: {"constraints": (*spread_out, windows)} if each == place else {} for each in ("job", "group", "task")
+    }
+    tasks = (a_task("plain", driver="mock"), a_task("other", driver="mock", **fields["task"]))
+
+    result = explain_registered_job(
+        make_fleet(1_000, 1_000), a_job("shop", a_group("web", *tasks, **fields["group"]), **fields["job"])
+    )
+
+    expected = f"drop the constraint {windows}: 2 nodes could then take the allocation"
+    assert get_web_group(result).smallest_change == expected
+
+
 def test_a_driver_that_no_node_has_is_explained_with_the_available_ones() -> None:
     result = explain_registered_job(make_fleet(1_000), a_job("shop", a_group("web", a_task(driver="qemu"))))
 
@@ -776,3 +793,24 @@ def test_a_job_that_waits_for_nothing_has_no_queue_position() -> None:
     result = explain_registered_job(state, make_sized_job())
 
     assert (result.queue_place, result.queue_length) == (0, 0)
+
+
+def test_every_blocked_evaluation_of_a_job_is_explained() -> None:
+    state = make_fleet(1_000)
+    state.register(make_sized_job(memory_mb=4_096))
+    state.end_evaluations()
+    for evaluation_id, fields in (
+        ("slot", {"waits_behind": "parent"}),
+        ("quota", {"quota_limit_reached": "small"}),
+        ("resources", {}),
+    ):
+        evaluation = an_evaluation(state.job(), evaluation_id, status=EvaluationStatus.BLOCKED, **fields)
+        state.put(EVALUATIONS.build_put(evaluation))
+
+    waits = explain_job(state.replica, "default", "shop").waits
+
+    assert {wait.eval_id: wait.waits_for for wait in waits} == {
+        "slot": WaitReason.SCHEDULING_SLOT,
+        "quota": WaitReason.QUOTA,
+        "resources": WaitReason.CAPACITY,
+    }

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.builders import a_group, a_job, a_parameterized_job, a_periodic_job, a_task
+from tests.builders import a_group, a_job, a_parameterized_job, a_periodic_job, a_task, some_resources
 from tests.kit.state import SETTINGS, AState
 from wharf.cluster.operations.jobs.plan import DryRun, dry_run_job
 from wharf.contract.model.allocations.allocation import DesiredStatus
@@ -177,3 +177,14 @@ def test_a_plan_does_not_refuse_a_changed_job_type() -> None:
     state.register(a_job())
 
     assert plan_job(state, a_job(type="batch")).diff is not None
+
+
+def test_each_group_that_a_plan_cannot_place_is_explained_with_the_number_of_missing_allocations() -> None:
+    state = AState()
+    state.with_node()
+    large = a_task(resources=some_resources(memory_mb=10**6))
+    groups = (a_group("a", large, count=3), a_group("small", count=2), a_group("z", large))
+
+    explanations = plan_job(state, a_job("shop", *groups)).explanations or {}
+
+    assert {name: (each.wanted, each.unplaced) for name, each in explanations.items()} == {"a": (3, 3), "z": (1, 1)}

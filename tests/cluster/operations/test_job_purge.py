@@ -243,3 +243,19 @@ def test_a_continued_purge_keeps_evaluations_of_a_later_job() -> None:
     continue_purge(state)
 
     assert state.replica.get(EVALUATIONS, waits.id) == waits
+
+
+def test_an_evaluation_that_has_ended_does_not_hide_the_open_ones() -> None:
+    state = AState()
+    state.register(a_job())
+    for evaluation_id, status in (
+        ("x1", EvaluationStatus.BLOCKED),
+        ("x2", EvaluationStatus.COMPLETE),
+        ("x3", EvaluationStatus.BLOCKED),
+    ):
+        state.put_led(EVALUATIONS.build_put(an_evaluation(state.job(), evaluation_id, status=status)))
+
+    purge(state)
+
+    result = {each.id: each.status_description for each in state.evaluations()}
+    assert [result[each] for each in ("x1", "x2", "x3")] == ["job deleted", "", "job deleted"]

@@ -705,3 +705,17 @@ def test_services_of_a_down_node_are_deleted() -> None:
         state.lead(write)
 
     assert get_service_ports(state) == {}
+
+
+@pytest.mark.parametrize("is_down", [True, False])
+def test_a_registration_evaluates_system_jobs_if_the_status_of_the_node_changes(*, is_down: bool) -> None:
+    state = AState()
+    state.with_node()
+    state.register(a_system_job("agent"))
+    if is_down:
+        miss_heartbeat(state)
+    before = len(state.evaluations("agent"))
+
+    register(state, a_node())
+
+    assert len(state.evaluations("agent")) == before + is_down

@@ -10,7 +10,7 @@ from tests.kit.state import AState, a_node
 from wharf.cluster.operations.nodes import registration, reports
 from wharf.cluster.operations.nodes import status as nodes
 from wharf.cluster.operations.nodes.reports import AllocationReport
-from wharf.cluster.state.tables import NODE_PLACEMENTS, NODES, SERVICES
+from wharf.cluster.state.tables import ALLOCATIONS, NODE_PLACEMENTS, NODES, SERVICES
 from wharf.contract.model.allocations.allocation import (
     AllocDeploymentStatus,
     ClientStatus,
@@ -342,3 +342,33 @@ def test_a_report_without_a_change_does_not_hide_those_behind_it() -> None:
     )
 
     assert state.allocation("a2").client_status is RUNNING
+
+
+def test_the_part_of_a_report_that_was_applied_already_does_not_hide_the_rest() -> None:
+    state, first = make_state(client_status=PENDING)
+    state.with_allocation(state.job(), "a2", client_status=PENDING)
+    send_report(state, first)
+    sent = [AllocationReport(id="a1", client_status=COMPLETE), AllocationReport(id="a2", client_status=RUNNING)]
+
+    state.lead(
+        reports.apply_reports(
+            state.replica, "node-1", sent, state.moment, report_number=first, is_complete=False, max_evaluations=MANY
+        )
+    )
+
+    assert [state.allocation(each).client_status for each in ("a1", "a2")] == [RUNNING, RUNNING]
+
+
+@pytest.mark.parametrize("highest", ["log", "node", "allocation"])
+def test_the_first_report_of_an_agent_has_a_higher_number_than_all_earlier_ones(highest: str) -> None:
+    state, _ = make_state()
+    numbers = {"node": 7, "allocation": 8} | ({highest: 10**9} if highest != "log" else {})
+    state.put(NODES.build_put(replace(state.node(), reports_from=numbers["node"])))
+    state.put(ALLOCATIONS.build_put(replace(state.allocation("a1"), report_number=numbers["allocation"])))
+
+    first = reports.compute_first_report_number(state.replica, state.node())
+
+    if highest == "log":
+        assert state.replica.index * reports.REPORT_NUMBERS_PER_INDEX < first < 10**9
+    else:
+        assert first == 10**9 + 1

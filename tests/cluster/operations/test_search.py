@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tests.builders import a_group, a_job, a_task, admitted
 from tests.kit.state import AState, an_allocation
-from wharf.cluster.access import ALL_RIGHTS
+from wharf.cluster.access import ALL_RIGHTS, get_rights
 from wharf.cluster.operations.search import (
     FuzzySearchResult,
     PrefixSearchResult,
@@ -236,3 +236,14 @@ def test_scaling_policies_are_found_in_the_namespace_of_their_job(target: dict[s
 
     is_visible = target is not None and target["Namespace"] == "default"
     assert list(found.matches.get(SearchContext.SCALING_POLICIES) or ()) == ([policy_id] if is_visible else [])
+
+
+def test_a_record_that_the_caller_must_not_see_does_not_hide_the_others() -> None:
+    state = AState()
+    for namespace in ("a", "b", "c"):
+        store_job(state, f"web-{namespace}", namespace=namespace)
+    rights = get_rights([f'namespace "{namespace}" {{ policy = "read" }}' for namespace in ("a", "c")])
+
+    found = search_fuzzy(state.replica, [SearchContext.JOBS], "web", rights, namespace="*", limits=SearchLimits())
+
+    assert sorted(list_names(run_search(found)[0])) == ["web-a", "web-c"]

@@ -96,3 +96,13 @@ def test_reconciliation_continues_after_a_full_write_and_reports_its_end() -> No
 
     assert (written, steps) == (3, 3)
     assert state.replica.count_records(JOB_SUMMARIES) == 3
+
+
+def test_a_correct_summary_does_not_hide_the_wrong_ones_behind_it() -> None:
+    state = AState()
+    for name in ("a", "b", "c"):
+        state.register(a_job(name))
+    for name in ("a", "c"):
+        state.put(JOB_SUMMARIES.build_delete("default", name))
+
+    assert reconcile(state).written_count == 2

@@ -339,6 +339,8 @@ def test_an_allocation_that_leaves_is_no_longer_counted() -> None:
         ({"a": 50, "b": 30}, 10, (0, 0, 2, 3), [0.2, 1 / 6, 0, -1]),
         ({"a": 50, "b": 30}, 10, (0,) * 6, [-0.2, 1 / 3, 0.25, -1]),
         ({"a": 50, "*": 50}, 10, (2, 3), [0.4, 0.2, 0.2, -1]),
+        # The target of the other values counts even if the targets add up to less than 100 %.
+        ({"a": 50, "*": 10}, 10, (), [0.4, 0, 0, -1]),
         ({"a": 100}, 4, (), [0.375, -1, -1, -1]),
         ({"a": 100}, 4, (2,), [0.375, -1, -1, -1]),
     ],

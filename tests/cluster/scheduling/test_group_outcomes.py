@@ -333,6 +333,27 @@ def test_a_batch_allocation_that_has_ended_counts_as_done(fields: dict[str, Any]
     assert list_placements(outcome) == ([] if keeps_place else [(0, None)])
 
 
+def test_a_batch_allocation_of_an_older_version_does_not_hide_the_results_of_the_current_one() -> None:
+    done = [
+        make_allocation(index, status=COMPLETE, job_version=int(index != 1), **ended(5, failed=False))
+        for index in range(3)
+    ]
+
+    assert list_placements(reconcile(make_job(3, batch=True), *done)) == [(1, None)]
+
+
+def test_a_failed_allocation_of_a_failed_deployment_does_not_keep_others_from_being_replaced() -> None:
+    failed = [
+        make_allocation(index, status=FAILED, deployment_id="d1" if index == 1 else "earlier", **ended(40))
+        for index in range(3)
+    ]
+    job = make_job(3, reschedule_policy=AFTER_30_S)
+
+    outcome = reconcile(job, *failed, deployment=make_deployment(FAILED_DEPLOYMENT))
+
+    assert list_placements(outcome) == [(0, "a0", "is_reschedule"), (2, "a2", "is_reschedule")]
+
+
 def test_a_failed_allocation_of_an_active_deployment_waits_for_the_controller() -> None:
     job, deployment = make_job(1, reschedule_policy=AFTER_30_S, update=ROLLING), make_deployment()
     failed = make_allocation(0, status=FAILED, deployment_id="d1", **ended(40))
@@ -469,6 +490,20 @@ def test_unknown_allocations_beyond_the_free_places_are_not_replaced_and_stop_if
 
     assert list_placements(outcome) == [(1, "a1", "is_reschedule")]
     assert list_stops(outcome) == [("a3", NOT_NEEDED_TEXT)]
+
+
+def test_an_outdated_unknown_allocation_that_is_needed_does_not_keep_a_replaced_one_from_being_stopped() -> None:
+    away = {"status": UNKNOWN, "node_id": "away", "job_version": 0, **unknown_for(35)}
+    allocations = [
+        make_allocation(0, **away),
+        make_allocation(1, **away, next_allocation="new"),
+        make_allocation(1, "new", previous_allocation="a1"),
+        make_allocation(2),
+    ]
+
+    outcome = reconcile(make_job(3, disconnect=LOST_AFTER), *allocations, versions={0: make_job(version=0)})
+
+    assert ("a1", NOT_NEEDED_TEXT) in list_stops(outcome)
 
 
 def stop_on_client(seconds: int) -> DisconnectPolicy:
@@ -612,6 +647,33 @@ def test_the_replacement_of_a_replacement_is_compared_too_and_one_that_has_ended
     assert list_stops(reconcile(job, returned(), dead, newest)) == [("a0", RECONNECTED_TEXT)]
     # The original continues, so the group has one allocation too many: the one that has failed.
     assert list_stops(reconcile(job, returned(), replace(dead, next_allocation=""))) == [("new", NOT_NEEDED_TEXT)]
+
+
+def test_the_replacement_of_an_original_continues_although_its_own_replacement_has_ended() -> None:
+    job = make_job(1, disconnect=replace(LOST_AFTER, reconcile="keep_replacement"))
+    newest = make_allocation(0, "newest", FAILED, previous_allocation="new")
+
+    outcome = reconcile(job, returned(), make_replacement(next_allocation="newest"), newest)
+
+    assert ("a0", RECONNECTED_TEXT) in list_stops(outcome)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"status": FAILED}, RESCHEDULED_TEXT),
+        ({"desired_status": STOP}, NOT_NEEDED_TEXT),
+        ({"next_allocation": "new"}, RECONNECTED_TEXT),
+    ],
+)
+def test_an_original_that_stops_does_not_keep_others_from_continuing(fields: dict[str, Any], reason: str) -> None:
+    job = make_job(3, disconnect=replace(LOST_AFTER, reconcile="keep_replacement"))
+    back = {"next_allocation": "gone", **unknown_for(20)}
+    originals = [make_allocation(index, **{**back, **(fields if index == 1 else {})}) for index in range(3)]
+
+    outcome = reconcile(job, *originals, make_allocation(1, "new", previous_allocation="a1"))
+
+    assert (list_stops(outcome), [each.id for each in outcome.reconnects]) == ([("a1", reason)], ["a0", "a2"])
 
 
 # -- updates -----------------------------------------------------------------------------------------------------------
@@ -927,6 +989,19 @@ def test_a_migration_without_placement_only_stops() -> None:
     outcome = reconcile(make_job(1), make_allocation(0, node_id="draining", desired_transition=silent))
 
     assert (list_stops(outcome), list_placements(outcome)) == ([("a0", MIGRATING_TEXT)], [])
+
+
+def test_a_migration_without_placement_does_not_keep_others_from_being_replaced() -> None:
+    silent = DesiredTransition(migrate=True, migrate_disable_placement=True)
+    moving = [
+        make_allocation(index, node_id="draining", desired_transition=silent if index == 1 else MIGRATE)
+        for index in range(3)
+    ]
+
+    outcome = reconcile(make_job(3), *moving)
+
+    assert list_stops(outcome) == [(f"a{index}", MIGRATING_TEXT) for index in range(3)]
+    assert list_placements(outcome) == [(0, "a0"), (2, "a2")]
 
 
 def test_an_allocation_that_was_replaced_while_its_node_was_away_is_not_replaced_again_by_a_drain() -> None:

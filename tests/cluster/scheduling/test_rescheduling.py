@@ -73,6 +73,13 @@ def test_delays_grow_by_their_function_up_to_the_maximum_and_start_again_after_a
     assert expected_s * SECOND_NS == get_next_delay_ns(policy, events, FAILED_AT_NS)
 
 
+@pytest.mark.parametrize(("function", "expected_s"), [("constant", 5), ("exponential", 8_000), ("fibonacci", 6_000)])
+def test_without_a_maximum_delays_grow_for_ever(function: str, expected_s: int) -> None:
+    policy = a_policy(delay_function=function, max_delay=0)
+
+    assert expected_s * SECOND_NS == get_next_delay_ns(policy, make_events(2_000, 4_000), FAILED_AT_NS)
+
+
 def decide(policy: ReschedulePolicy, *events: RescheduleEvent, after_s: float = 0, **options: bool) -> int | None:
     group = a_group(reschedule_policy=policy)
     return decide_retry(make_failed(*events), group, FAILED_AT_NS + round(after_s * SECOND_NS), **options)

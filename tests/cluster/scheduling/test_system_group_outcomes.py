@@ -416,6 +416,14 @@ def test_the_desired_total_of_a_running_deployment_follows_the_nodes() -> None:
     assert running.is_new_deployment is False
 
 
+def test_a_group_that_a_running_deployment_does_not_roll_out_has_no_state_in_it() -> None:
+    deployment = replace(make_deployment(), task_groups={"other": DeploymentGroup(desired_total=9)})
+
+    outcome = reconcile(make_job(), make_allocation("a"), nodes="ab", deployment=deployment)
+
+    assert ([request.node.id for request in outcome.placements if request.node], outcome.deployment) == (["b"], None)
+
+
 @pytest.mark.parametrize(
     ("group", "is_complete"),
     [

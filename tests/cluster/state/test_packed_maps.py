@@ -103,3 +103,14 @@ def test_damaged_packed_bytes_are_reported_when_they_are_read() -> None:
 def test_checking_a_copy_of_the_log_decodes_packed_maps() -> None:
     with pytest.raises(DamagedRecord, match=r"parcels\.stops"):
         RecordDecoder(PARCELS, should_open_packed=True).decode_record("p", DAMAGED, 1)
+
+
+def test_the_map_that_was_read_last_is_decoded_once() -> None:
+    stops = make_stored_parcel(make_replica()).stops
+    other = make_stored_parcel(make_replica()).stops
+    assert stops is not None
+    assert other is not None
+    first, again = stops["first"], stops["first"]
+
+    assert first is again
+    assert other["first"] is not first

@@ -172,6 +172,24 @@ def test_a_caller_that_sent_nothing_has_no_ban_and_full_limits(operator: Operato
 
 
 @pytest.mark.parametrize(
+    ("seconds", "resets_in_s"), [(0.0, 100), (0.001, 100), (0.999, 100), (1.0, 99), (98.999, 2), (99.0, 1), (99.999, 1)]
+)
+def test_the_seconds_until_a_limit_resets_are_rounded_up(operator: Operator, seconds: float, resets_in_s: int) -> None:
+    async def scenario() -> dict[str, Any]:
+        await operator.send()
+        operator.world.advance(seconds)
+        return await operator.queries.describe_caller("ada")
+
+    assert run(scenario())["limits"][0]["resets_in_s"] == resets_in_s
+
+
+def test_a_caller_whose_limit_is_unlimited_has_none(operator: Operator) -> None:
+    described = run(operator.queries.describe_caller("installation:91"))
+
+    assert [(limit["rule"], limit["limit"]) for limit in described["limits"]] == [("core", 3)]
+
+
+@pytest.mark.parametrize(
     ("name", "owner", "case", "fields"),
     [
         ("ada", "user:ada", "user", {"user": "user:ada", "address": "address:0.0.0.0"}),

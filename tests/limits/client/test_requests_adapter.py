@@ -30,9 +30,9 @@ class Site(BaseHTTPRequestHandler):
             Site.refusals_left -= 1
             self._reply(403, b'{"message":"You have exceeded a secondary rate limit"}', {"retry-after": "2"})
         elif self.headers.get("if-none-match") == '"v1"':
-            self._reply(304, b"", {"etag": '"v1"'})
+            self._reply(304, b"", {"etag": '"v1"', "x-ratelimit-used": "2", "x-request-id": "b"})
         else:
-            self._reply(200, b"the reply", {"etag": '"v1"'})
+            self._reply(200, b"the reply", {"etag": '"v1"', "x-ratelimit-used": "1", "x-request-id": "a"})
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
@@ -77,6 +77,14 @@ def test_an_unchanged_resource_comes_from_the_cache(site: str, session: requests
 
     assert ["", '"v1"'] == Site.received_tags
     assert (first.text, 200, "1") == (second.text, second.status_code, second.headers["x-from-cache"])
+
+
+def test_a_response_from_the_cache_has_the_current_limit_headers_and_the_other_cached_ones(
+    site: str, session: requests.Session
+) -> None:
+    replies = [session.get(site).headers for _ in range(2)]
+
+    assert [(each["x-ratelimit-used"], each["x-request-id"]) for each in replies] == [("1", "a"), ("2", "a")]
 
 
 def test_a_limit_that_refuses_all_tries_raises_an_error(site: str, session: requests.Session) -> None:
@@ -153,3 +161,17 @@ def test_responses_in_another_format_are_cached_on_their_own(site: str, session:
         session.get(site, headers={"accept": accepted})
 
     assert Site.received_tags == ["", "", '"v1"']
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"if-none-match": '"v0"'}, {"range": "bytes=0-2"}, {"if-modified-since": "Sat, 21 Nov 2026 12:00:00 GMT"}],
+)
+def test_a_request_with_conditions_of_its_own_is_neither_cached_nor_answered_from_the_cache(
+    site: str, session: requests.Session, headers: dict[str, str]
+) -> None:
+    for sent in (headers, {}, headers):
+        session.get(site, headers=sent)
+
+    own_tag = headers.get("if-none-match", "")
+    assert Site.received_tags == [own_tag, "", own_tag]

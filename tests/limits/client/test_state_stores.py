@@ -3,7 +3,7 @@
 import asyncio
 import fcntl
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from wharf.limits.client import state_stores as state_stores_module
 from wharf.limits.client.httpx2_transport import AsyncLimitedTransport, LimitedTransport
 from wharf.limits.client.limit_state import GrantedPermit, LimitState, RequestCost, release_permit, request_permit
 from wharf.limits.client.request_costs import build_account_key
-from wharf.limits.client.state_stores import STATE_TTL_S
+from wharf.limits.client.state_stores import STATE_TTL_S, StateStoreBusy
 from wharf.limits.client.step_runners import AsyncStepRunner
 from wharf.world import RealWorld, SimulatedWorld
 
@@ -397,3 +397,48 @@ def test_a_file_of_states_is_private_and_holds_nothing_but_its_states(tmp_path: 
 
     assert msgspec.msgpack.decode(path.read_bytes(), type=dict[str, LimitState]).keys() == {"one"}
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def interfere(redis_port: int, key: str, times: int) -> Callable[[LimitState], int]:
+    """Return an update during which another client changes the state, `times` times. It returns the number of its call."""
+    calls: list[LimitState] = []
+
+    def update(state: LimitState) -> int:
+        calls.append(state)
+        if len(calls) <= times:
+            with Redis(port=redis_port) as redis:
+                redis.set(key, msgspec.msgpack.encode(LimitState()))
+        return len(calls)
+
+    return update
+
+
+@pytest.mark.needs_program("redis-server")
+@pytest.mark.parametrize("times", [0, 1, 3])
+def test_an_update_is_repeated_if_another_client_changed_the_state_meanwhile(
+    redis_port: int, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    monkeypatch.setattr(state_stores_module, "MAX_UPDATE_TRIES", 4)
+
+    async def update_async() -> int:
+        async with AsyncRedis(port=redis_port) as redis:
+            return await AsyncRedisStateStore(redis, prefix="p:").update_async("b", interfere(redis_port, "p:b", times))
+
+    with Redis(port=redis_port) as redis:
+        calls = RedisStateStore(redis, prefix="p:").update("a", interfere(redis_port, "p:a", times))
+
+    assert (calls, asyncio.run(update_async())) == (times + 1, times + 1)
+
+
+@pytest.mark.needs_program("redis-server")
+def test_an_update_that_other_clients_always_interrupt_fails(redis_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_stores_module, "MAX_UPDATE_TRIES", 4)
+
+    async def update_async() -> int:
+        async with AsyncRedis(port=redis_port) as redis:
+            return await AsyncRedisStateStore(redis).update_async("b", interfere(redis_port, "wharf:client:b", 4))
+
+    with Redis(port=redis_port) as redis, pytest.raises(StateStoreBusy, match="of a failed"):
+        RedisStateStore(redis).update("a", interfere(redis_port, "wharf:client:a", 4))
+    with pytest.raises(StateStoreBusy, match="of b failed"):
+        asyncio.run(update_async())

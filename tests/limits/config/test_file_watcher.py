@@ -144,3 +144,15 @@ def test_changes_are_noticed_while_the_watcher_is_open(tmp_path: Path) -> None:
         assert receiver.texts == ["second", "the third"]
 
     run_watcher(path, scenario)
+
+
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_a_file_that_is_missing_is_no_problem(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_forced: bool
+) -> None:
+    path = tmp_path / "rules.toml"
+    write(path, "first")
+
+    receiver = check_in_turn(path, path.unlink, lambda: None, is_forced=is_forced)
+
+    assert (receiver.texts, receiver.file.problem, caplog.records) == ([], "", [])

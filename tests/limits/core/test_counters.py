@@ -637,3 +637,16 @@ def test_usage_is_charged_to_its_own_counter_although_the_table_is_full() -> Non
 
     assert [counters.add_usage([charge], 3, NOON_MS) for charge in charges] == [(charge,) for charge in charges]
     assert [reading.used for reading in counters.peek(charges, NOON_MS)] == [3, 3]
+
+
+def test_a_counter_that_is_open_does_not_free_the_other_counters_of_a_request_from_their_limit() -> None:
+    table = Table(
+        RULES
+        + RULES[RULES.index('[[rule]]\nname = "points"') : RULES.index('[[rule]]\nname = "slots"')]
+        .replace('"points"\ncounts', '"few"\ncounts')
+        .replace("keys_most = 2", "keys_most = 1")
+    )
+    for path in ("/x", "/y", "/y"):
+        table.take(path=path)
+
+    assert [table.count("points", "user:ada GET /y"), table.count("few", "user:ada GET /y")] == [2, 0]

@@ -314,6 +314,14 @@ def test_the_status_page_lists_the_buckets_and_visible_limits_of_a_caller() -> N
     assert {charge.cost for charge in rulebook.list_primary_charges(a_user())} == {1}
 
 
+@pytest.mark.parametrize(("ceiling", "names"), [("{ none = 4 }", ["mine"]), ("{ user = 4 }", []), ("4", ["mine"])])
+def test_a_wrong_credential_is_charged_only_to_limits_on_callers_without_one(ceiling: str, names: list[str]) -> None:
+    text = f'[[rule]]\nname = "mine"\ncounts = "failed_logins"\nscope = "address"\nceiling = {ceiling}\n'
+    plan = Rulebook(read_rules(text)).build_failed_login_plan(anonymous())
+
+    assert [charge.name for charge in plan.charges if charge.name == "mine"] == names
+
+
 def test_charges_without_an_endpoint_are_those_of_one_kind() -> None:
     rulebook = Rulebook(RULES)
     logins = rulebook.build_failed_login_plan(anonymous())

@@ -173,6 +173,16 @@ def test_a_cached_query_costs_by_its_own_variables() -> None:
     ] * 2
 
 
+def test_a_repeated_query_is_analysed_once() -> None:
+    costs = QueryCostCalculator(RULES)
+
+    def compute(n: int) -> object:
+        return costs.compute_query_cost("query A($n: Int) { r(first: $n) { id } }", {"n": n}, "A")
+
+    first = compute(1)
+    assert (compute(1) is first, compute(2) is first, compute(1) is first) == (True, False, True)
+
+
 def test_a_cached_query_costs_by_its_own_operation() -> None:
     costs = QueryCostCalculator(RULES)
 

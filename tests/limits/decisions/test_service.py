@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.limits.builders import a_user
+from tests.limits.builders import NOON_MS, a_user
 from tests.limits.decision_services import (
     ADA,
     DIRECTORY,
@@ -19,8 +19,11 @@ from tests.limits.decision_services import (
 from wharf.limits.config import DecisionLogSettings, LimiterSettings
 from wharf.limits.core.callers.addresses import read_proxies
 from wharf.limits.core.callers.credentials import hash_secret
-from wharf.limits.decisions import DecisionService
-from wharf.limits.rules import read_directory
+from wharf.limits.decisions import DecisionService, IncomingRequest, run_immediately
+from wharf.limits.decisions.evaluator import LimitEvaluator
+from wharf.limits.rules import read_directory, read_rules
+from wharf.limits.stores import MemoryStore
+from wharf.world import SimulatedWorld
 
 
 def test_callers_with_equal_fields_are_equal_and_share_their_plan() -> None:
@@ -177,3 +180,30 @@ def test_8_the_log_is_limited_in_size_and_age(tmp_path: Path) -> None:
 
     assert 10_000 < size < 40_000  # A file is rotated at half the size; the last write can exceed it.
     assert {msgspec.json.decode(line)["path"] for line in lines} == {"/later"}
+
+
+def test_without_a_directory_every_token_is_refused_and_anonymous_requests_are_admitted() -> None:
+    rules, world = read_rules(""), SimulatedWorld(1)
+    evaluator = LimitEvaluator(rules, MemoryStore(world, rules), lambda: NOON_MS)
+    decision_service = DecisionService(evaluator, world)
+
+    results = [
+        run_immediately(decision_service.admit(IncomingRequest("GET", "/x", "", "192.0.2.7", authorization)))
+        for authorization in (f"Bearer {ADA}", None)
+    ]
+
+    assert [getattr(result, "status", 200) for result in results] == [401, 200]
+
+
+def test_a_coroutine_that_waits_cannot_run_immediately_and_is_closed() -> None:
+    events: list[str] = []
+
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(0)
+        finally:
+            events.append("closed")
+
+    with pytest.raises(AssertionError, match="waited"):
+        run_immediately(wait())
+    assert events == ["closed"]

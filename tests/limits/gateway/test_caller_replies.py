@@ -270,3 +270,24 @@ def test_the_time_of_a_websocket_is_not_charged_as_work(tmp_path: Path) -> None:
         return round(admitted.compute_work_ms(exchange.world.monotonic_s()))
 
     assert run(tmp_path, scenario) == 1_000
+
+
+@pytest.mark.parametrize("has_limits", [True, False])
+def test_limit_headers_of_the_service_are_replaced_and_its_other_headers_kept(
+    tmp_path: Path, *, has_limits: bool
+) -> None:
+    own = b"X-RateLimit-Used: 77\r\nRetry-After: 9\r\n" if has_limits else b""
+
+    async def scenario(exchange: Exchange) -> list[bytes]:
+        exchange.send()
+        await wait_on_loop_until(lambda: exchange.upstream_socket.written, what="the request is forwarded")
+        exchange.reply(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Other: 5\r\n" + own + b"\r\n")
+        await wait_on_loop_until(lambda: exchange.socket.written, what="the reply is written")
+        return exchange.socket.take().lower().split(b"\r\n")
+
+    lines = run(tmp_path, scenario)
+
+    assert [line for line in lines if line.startswith((b"x-ratelimit-used", b"x-other"))] == [
+        b"x-other: 5",
+        b"x-ratelimit-used: 1",
+    ]

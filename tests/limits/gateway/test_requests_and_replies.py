@@ -797,3 +797,27 @@ def test_an_http_1_0_caller_gets_a_body_without_chunks(tmp_path: Path) -> None:
     reply = run_scenario(tmp_path, scenario)
 
     assert (reply.body, reply.headers["connection"], "transfer-encoding" in reply.headers) == (b"hello", "close", False)
+
+
+def test_only_the_requests_whose_time_is_over_fail() -> None:
+    async def scenario() -> list[list[Any]]:
+        server = ScriptedService()
+        await server.open()
+        service = Service(port=server.port)
+        callers = []
+        for number in range(6):
+            caller = Caller(service.connect()[0])
+            service.pool.start_connecting(caller)
+            await wait_on_loop_until(lambda each=caller: each.events, what="the connection is open")  # type: ignore[misc]
+            caller.connection.begin(caller, make_request(line="GET / HTTP/1.1"))
+            callers.append(caller)
+            service.world.advance(float(number == 3))
+        service.world.advance(4.0)
+        service.pool.expire_deadlines(service.world.monotonic_s())
+        outcomes = [caller.events[1:] for caller in callers]
+        await service.pool.close()
+        await wait_on_loop_until(lambda: server.connections, what="the service has accepted the connection")
+        server.close()
+        return outcomes
+
+    assert asyncio.run(scenario()) == [[(504, "The service did not reply in time.")]] * 4 + [[]] * 2

@@ -87,6 +87,10 @@ def test_the_example_of_the_design_is_read() -> None:
             ["who.toml:7:1: app[1].id: 1 is the id of two apps"],
         ),
         (
+            "[[app]]\nid = 1",
+            ["who.toml:1:1: app[0].owner: is missing. The account that owns it. A text."],
+        ),
+        (
             '[[repository]]\nname = "site"',
             ["who.toml:2:1: repository[0].name: 'site' is not a repository: write owner and name, such as acme/site"],
         ),

@@ -159,10 +159,10 @@ PARENT = 'counts = "content"\nwindow = "1m"\nceiling = 50'
     ],
 )
 def test_a_ceiling_above_that_of_a_wider_limit_is_found(parent: str, child: str, expected: bool) -> None:
-    findings = list_findings(make_rule("parent", parent) + make_rule("child", child))
-
-    assert ("above-parent child" in findings) is expected
-    assert "above-parent parent" not in findings
+    texts = make_rule("parent", parent), make_rule("child", child)
+    for findings in (list_findings(texts[0] + texts[1]), list_findings(texts[1] + texts[0])):
+        assert ("above-parent child" in findings) is expected
+        assert "above-parent parent" not in findings
 
 
 def test_concurrency_limits_have_no_parent() -> None:
@@ -302,3 +302,23 @@ def test_findings_are_sorted_by_severity_and_line() -> None:
     text = address + make_rule("b", "ceiling = {}") + address.replace('"a"', '"c"')
 
     assert list_findings(text) == ["unreachable b", "unbounded a", "unbounded c", "second-call a", "second-call c"]
+
+
+# -- several rules -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("harmless", "text", "code"),
+    [
+        (
+            'counts = "failed_logins"\nscope = "address"\nceiling = 9',
+            'counts = "points"\nscope = "app"\nceiling = 9',
+            "second-call",
+        ),
+        ('counts = "points"\ninterface = "graphql"\nceiling = 4', 'counts = "points"\nceiling = 4', "never-passes"),
+    ],
+)
+def test_a_rule_without_a_finding_does_not_hide_the_findings_of_others(harmless: str, text: str, code: str) -> None:
+    text = make_rule("first", text) + make_rule("harmless", harmless) + make_rule("last", text)
+
+    assert [finding for finding in list_findings(text) if finding.startswith(code)] == [f"{code} first", f"{code} last"]

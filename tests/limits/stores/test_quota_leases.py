@@ -26,16 +26,20 @@ HIGH_LIMIT = build_rules_text(
     '[[rule]]\nname = "hourly"\nscope = ["user"]\nalgorithm = "window"\nwindow = "1h"\nceiling = 2000\n'
 )
 LEASE_SIZE = 20
+SETTINGS = QuotaSettings(size=LEASE_SIZE, processes=2)
 
 
 def run_with_leases(
-    folder: Path, scenario: Callable[[Counter, QuotaLeaseStore], Awaitable[T]], text: str = HIGH_LIMIT
+    folder: Path,
+    scenario: Callable[[Counter, QuotaLeaseStore], Awaitable[T]],
+    text: str = HIGH_LIMIT,
+    settings: QuotaSettings | None = SETTINGS,
 ) -> T:
     async def run() -> T:
         rules, world, clock = read_rules(text), RealWorld(), Clock()
         with running_redis(folder) as server:
             redis_store = RedisStore(world, rules, RedisSettings(addresses=(server.address,)), clock=clock)
-            lease_store = QuotaLeaseStore(redis_store, world, QuotaSettings(size=LEASE_SIZE, processes=2), clock=clock)
+            lease_store = QuotaLeaseStore(redis_store, world, settings, clock=clock)
             await redis_store.open()
             try:
                 return await scenario(Counter(lease_store, rules, clock), lease_store)
@@ -64,6 +68,14 @@ def test_3_5_limits_under_a_thousand_are_never_leased(tmp_path: Path) -> None:
         return lease_store.taken_leases, await counter.used(a_user(), "hourly")
 
     assert run_with_leases(tmp_path, scenario, HIGH_LIMIT.replace("2000", "999")) == (0, 5)
+
+
+def test_3_5_without_settings_a_lease_has_the_default_size(tmp_path: Path) -> None:
+    async def scenario(counter: Counter, _: QuotaLeaseStore) -> int:
+        await counter.send(a_user())
+        return await counter.used(a_user(), "hourly")
+
+    assert run_with_leases(tmp_path, scenario, settings=None) == QuotaSettings().size
 
 
 def test_3_5_near_the_limit_the_store_decides_and_exactly_the_limit_is_admitted(tmp_path: Path) -> None:

@@ -288,8 +288,6 @@ def build_volume_changes(
         is_reported = _is_reported_by(volume, node)
         if is_reported is (volume.state is HostVolumeState.READY):
             continue
-        if not is_reported and volume.state is HostVolumeState.PENDING:
-            continue
         state = HostVolumeState.READY if is_reported else HostVolumeState.UNAVAILABLE
         changes.append(HOST_VOLUMES.build_put(replace(volume, state=state, modify_time=context.now_ns)))
         conditions.append(snapshot.build_record_condition(HOST_VOLUMES, volume))

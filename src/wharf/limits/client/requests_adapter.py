@@ -61,10 +61,9 @@ class LimitedAdapter(HTTPAdapter):
         encoded_body = body.encode() if isinstance(body, str) else body
         account = build_account_key(url, _get_header(request, "authorization"))
         cost = estimate_cost(request.method or "GET", url, encoded_body if isinstance(encoded_body, bytes) else b"")
-        key = None
-        if self._cache is not None and can_use_cache(request.method, request.headers):
-            key = CacheKey(account=account, url=url, vary_values=(_get_header(request, "accept"),))
-        cached = self._cache.find(key) if self._cache is not None and key is not None else None
+        cache = self._cache if can_use_cache(request.method, request.headers) else None
+        key = CacheKey(account=account, url=url, vary_values=(_get_header(request, "accept"),))
+        cached = cache.find(key) if cache is not None else None
         if cached is not None:
             request.headers["if-none-match"] = cached.tag
         last_response: list[requests.Response] = []
@@ -93,11 +92,11 @@ class LimitedAdapter(HTTPAdapter):
             content = response.content
         finally:
             self._runner.update_state(account, final_update)
-        if self._cache is not None and key is not None and is_cacheable(response.status_code, response.headers):
+        if cache is not None and is_cacheable(response.status_code, response.headers):
             raw_headers = [
                 (name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers.items()
             ]
-            self._cache.store(key, CachedResponse(response.headers["etag"], response.status_code, raw_headers, content))
+            cache.store(key, CachedResponse(response.headers["etag"], response.status_code, raw_headers, content))
         return response
 
     @staticmethod

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from wharf.limits.core.caches import remove_oldest
+from wharf.limits.core.caches import BoundedCache
 from wharf.limits.core.callers.caller import Caller, CallerClass
 from wharf.limits.core.plans import (
     Charge,
@@ -53,10 +53,17 @@ class Rulebook:
         for entry in entries:
             for text in entry.match:
                 self._routes.add(parse_pattern(text), entry)
-        self._endpoints: dict[tuple[str, str], EndpointCost] = {}  # By method and path as the request has them.
-        self._endpoints_by_content: dict[tuple[str, frozenset[str], int], EndpointCost] = {}
-        self._templates: dict[tuple[EndpointCost, CallerClass, QueryFacts | None], PlanTemplate] = {}
-        self._plans: dict[tuple[Caller, EndpointCost, QueryFacts | None], ChargePlan] = {}
+        # By method and path as the request has them.
+        self._endpoints: BoundedCache[tuple[str, str], EndpointCost] = BoundedCache(MAX_CACHED_PATHS)
+        self._endpoints_by_content: BoundedCache[tuple[str, frozenset[str], int], EndpointCost] = BoundedCache(
+            MAX_CACHED_PATHS
+        )
+        self._templates: BoundedCache[tuple[EndpointCost, CallerClass, QueryFacts | None], PlanTemplate] = BoundedCache(
+            MAX_CACHED_TEMPLATES
+        )
+        self._plans: BoundedCache[tuple[Caller, EndpointCost, QueryFacts | None], ChargePlan] = BoundedCache(
+            MAX_CACHED_PLANS
+        )
 
     def get_endpoint(self, method: str, path: str) -> EndpointCost:
         """Return the endpoint of a request, with its costs and rules, from the cache if possible."""
@@ -64,9 +71,7 @@ class Rulebook:
         if endpoint is None:
             endpoint = self._make_endpoint(method, normalize_path(path))
             if len(path) <= MAX_CACHED_PATH_CHARACTERS:
-                if len(self._endpoints) >= MAX_CACHED_PATHS:
-                    remove_oldest(self._endpoints)
-                self._endpoints[method, path] = endpoint
+                self._endpoints.store((method, path), endpoint)
         return endpoint
 
     def get_plan(self, request: RequestFacts) -> ChargePlan:
@@ -83,9 +88,7 @@ class Rulebook:
         key = (caller, endpoint, request.query)
         plan = self._plans.get(key)
         if plan is None:
-            if len(self._plans) >= MAX_CACHED_PLANS:
-                remove_oldest(self._plans)
-            plan = self._plans[key] = self._plan_from_template(caller, endpoint, request.query)
+            plan = self._plans.store(key, self._plan_from_template(caller, endpoint, request.query))
         return plan
 
     def _plan_from_template(self, caller: Caller, endpoint: EndpointCost, query: QueryFacts | None) -> ChargePlan:
@@ -98,9 +101,7 @@ class Rulebook:
         if template is not None:
             return apply_template(template, caller, self.rules.ban)
         plan = self._make_plan(caller, endpoint, query, ConnectionClass.PLAIN)
-        if len(self._templates) >= MAX_CACHED_TEMPLATES:
-            remove_oldest(self._templates)
-        self._templates[template_key] = build_template(plan, caller)
+        self._templates.store(template_key, build_template(plan, caller))
         return plan
 
     def list_primary_charges(self, caller: Caller) -> tuple[Charge, ...]:
@@ -184,11 +185,8 @@ class Rulebook:
         content_key = (name, frozenset(names), id(endpoint_rule))
         endpoint = self._endpoints_by_content.get(content_key)
         if endpoint is None:
-            if len(self._endpoints_by_content) >= MAX_CACHED_PATHS:
-                remove_oldest(self._endpoints_by_content)
-            endpoint = self._endpoints_by_content[content_key] = self._build_endpoint_cost(
-                method, name, names, endpoint_rule, interface
-            )
+            endpoint = self._build_endpoint_cost(method, name, names, endpoint_rule, interface)
+            self._endpoints_by_content.store(content_key, endpoint)
         return endpoint
 
     def _build_endpoint_cost(

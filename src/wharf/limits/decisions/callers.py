@@ -6,7 +6,7 @@ expires.
 
 from typing import Final
 
-from wharf.limits.core.caches import remove_oldest
+from wharf.limits.core.caches import BoundedCache
 from wharf.limits.core.callers.addresses import Address, ProxySettings, find_address, parse_address
 from wharf.limits.core.callers.caller import Caller, CredentialKind
 from wharf.limits.core.callers.credentials import read_credential
@@ -27,14 +27,14 @@ class CallerResolver:
 
     def __init__(self, directory: Directory, proxies: ProxySettings) -> None:
         self.directory = directory
-        self._cached_callers: dict[CallerKey, Caller] = {}
+        self._cached_callers: BoundedCache[CallerKey, Caller] = BoundedCache(MAX_CACHED_CALLERS)
         self._proxies = proxies
         self._has_proxies = bool(proxies.trusted or proxies.hops)
 
     def set_directory(self, directory: Directory) -> None:
         """Replace the directory and clear the cache, so that changes apply from the next request on."""
         self.directory = directory
-        self._cached_callers = {}
+        self._cached_callers.clear()
 
     def __len__(self) -> int:
         return len(self._cached_callers)
@@ -54,9 +54,7 @@ class CallerResolver:
         caller = recognize_caller(credential, self._find_address(incoming), incoming.path, self.directory, now_ms)
         if key is not None and isinstance(caller, Caller) and caller.kind is not CredentialKind.WORKFLOW_TOKEN:
             # The class of a workflow token depends on the path of the request.
-            if len(self._cached_callers) >= MAX_CACHED_CALLERS:
-                remove_oldest(self._cached_callers)
-            self._cached_callers[key] = caller
+            self._cached_callers.store(key, caller)
         return caller
 
     def _build_key(self, incoming: IncomingRequest) -> CallerKey | None:

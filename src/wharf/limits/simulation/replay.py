@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from wharf.limits.core.caches import BoundedCache
 from wharf.limits.core.callers.addresses import parse_address
 from wharf.limits.core.callers.caller import Caller, CallerClass, CredentialKind
 from wharf.limits.core.callers.recognition import make_anonymous_caller
@@ -30,7 +31,7 @@ TIMELINE_STEPS_MS: Final = (1_000, 5_000, 15_000, 60_000, 300_000, 900_000, 3_60
 """The first step with which the whole log fits into the columns is used."""
 PROGRESS_INTERVAL_LINES: Final = 20_000
 MAX_CACHED_CALLS: Final = 200_000
-"""Limits the memory for store calls; a full cache is cleared."""
+"""Limits the memory for store calls; the oldest entries of a full cache are removed."""
 
 
 class RefusalCount(msgspec.Struct):
@@ -105,7 +106,7 @@ class Replay:
         self._counters = Counters(applied_rules.rules, max_keys=applied_rules.keys_most)
         self._callers: dict[tuple[str, str], Caller] = {}
         self._address_callers: dict[str, Caller] = {}
-        self._calls: dict[tuple[str, EndpointCost], StoreCall] = {}
+        self._calls: BoundedCache[tuple[str, EndpointCost], StoreCall] = BoundedCache(MAX_CACHED_CALLS)
         self._running: list[tuple[int, str, StoreCall]] = []
         """A heap of running requests: the time of their end, their id and their call."""
         self._last_id = 0
@@ -203,9 +204,7 @@ class Replay:
         plan = self._limiter.rulebook.get_plan(RequestFacts("", record.method, record.path, caller))
         call = StoreCall("", plan, plan.charges, self._rules.ban)
         if not any("address" in charge.rule.scope for charge in plan.charges):
-            if len(self._calls) >= MAX_CACHED_CALLS:
-                self._calls.clear()
-            self._calls[caller.owner, endpoint] = call
+            self._calls.store((caller.owner, endpoint), call)
         return call
 
     def _count_refusal(self, caller: Caller, rule: str, endpoint: str, now_ms: int) -> None:

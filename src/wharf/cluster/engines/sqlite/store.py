@@ -386,7 +386,7 @@ class SqliteStore:
         """Roll back a failed transaction and reopen the file, which shows what was committed in spite of the error."""
         self.suspend_writes(error)
         with suppress(apsw.Error, OSError):
-            if self._writer is not None and self._writer.in_transaction:
+            if self._writer is not None:  # Without an open transaction, this is one of the errors.
                 self._writer.execute("ROLLBACK")
         self._recover()
 

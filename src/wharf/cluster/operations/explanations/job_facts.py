@@ -91,12 +91,10 @@ class JobFacts:
         nodes, which are examined only if an evaluation is blocked.
         """
         job = self.job
-        if job.stop or job.is_periodic or job.is_parameterized:
+        if job.stop or job.is_periodic or job.is_parameterized or job.runs_on_every_node:
             return {}
         missing = {}
         for group in job.groups:
-            if job.runs_on_every_node:
-                continue
             counted = sum(each.task_group == group.name and self._counts_as_placed(each) for each in self.allocations)
             missing[group.name] = max(0, group.count - counted)
         return missing

@@ -4,6 +4,7 @@ What happens to a node, and when, is decided in `registration`, `status` and `dr
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -80,11 +81,7 @@ def make_node_evaluations(
     snapshot: Replica, node: Node, context: DecisionContext, max_evaluations: int
 ) -> list[Evaluation]:
     """Return new evaluations of the jobs that the node affects, at most `max_evaluations`."""
-    jobs: list[Job] = []
-    for job in find_affected_jobs(snapshot, node):
-        if len(jobs) == max_evaluations:
-            break
-        jobs.append(job)
+    jobs = list(islice(find_affected_jobs(snapshot, node), max_evaluations))
     return [make_evaluation(job, context, EvaluationTrigger.NODE_UPDATE, node=node) for job in jobs]
 
 

@@ -31,10 +31,9 @@ def request_placements(
             placed += 1
         if state.is_paused or state.is_failed:
             missing = min(missing, state.owed_count)
-        if missing > 0:
-            for name in names.take_names(missing):
-                state.outcome.placements.append(_make_request(state, name, None))
-            placed += missing
+        for name in names.take_names(max(0, missing)):
+            state.outcome.placements.append(_make_request(state, name, None))
+            placed += 1
         state.counts["place"] += placed
 
 

@@ -103,15 +103,15 @@ def _make_token_caller(
     if credential.kinds and token.kind not in credential.kinds:
         return UnrecognizedCredential()
     if token.installation is not None:
-        return _make_installation_caller(token, address, directory)
+        return _make_installation_caller(token, token.installation, address, directory)
     if token.repository is not None:
-        return _make_workflow_caller(token, address, path, directory)
+        return _make_workflow_caller(token, token.repository, address, path, directory)
     return _make_user_caller(token, address, directory)
 
 
 def _make_user_caller(token: DirectoryToken, address: Address, directory: Directory) -> Caller | UnrecognizedCredential:
     """Return the caller for a token of a user; `UnrecognizedCredential` if the user does not exist."""
-    user = directory.find_user(token.user or "")
+    user = directory.find_user(token.user) if token.user is not None else None
     if user is None:
         return UnrecognizedCredential()
     app = directory.find_app(token.app) if token.app is not None else None
@@ -149,10 +149,10 @@ def has_enterprise_ceiling(app: App, login: str, directory: Directory) -> bool:
 
 
 def _make_installation_caller(
-    token: DirectoryToken, address: Address, directory: Directory
+    token: DirectoryToken, installation_id: int, address: Address, directory: Directory
 ) -> Caller | UnrecognizedCredential:
     """Return the caller for a token of an app installation; `UnrecognizedCredential` if it does not exist."""
-    installation = directory.find_installation(token.installation or 0)
+    installation = directory.find_installation(installation_id)
     if installation is None:
         return UnrecognizedCredential()
     is_enterprise = is_enterprise_account(installation.account, directory)
@@ -173,13 +173,13 @@ def _make_installation_caller(
 
 
 def _make_workflow_caller(
-    token: DirectoryToken, address: Address, path: str, directory: Directory
+    token: DirectoryToken, repository_name: str, address: Address, path: str, directory: Directory
 ) -> Caller | UnrecognizedCredential:
     """Return the caller for a token of a workflow, which is counted by its repository.
 
     Return `UnrecognizedCredential` if the repository does not exist.
     """
-    repository = directory.find_repository(token.repository or "")
+    repository = directory.find_repository(repository_name)
     if repository is None:
         return UnrecognizedCredential()
     # The owner of the requested resource decides. Other paths belong to the token's own repository.

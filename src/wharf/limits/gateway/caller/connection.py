@@ -165,7 +165,7 @@ class CallerConnection(asyncio.Protocol):
             self.transport.abort()
         elif self.transport.is_lingering or (request is None and not self._reader.buffer):
             self.transport.close()
-        elif request is None and self._is_caller_full:
+        elif self._is_caller_full:
             self.transport.abort()
         elif request is None:
             self._refuse_head("The head of the request did not arrive in time.", 408)

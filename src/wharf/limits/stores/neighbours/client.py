@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from wharf.limits.core.caches import BoundedCache
 from wharf.limits.core.counting.counters import Counters
 from wharf.limits.core.plans import Charge, ChargePlan
 from wharf.limits.core.rule import RuleSet
@@ -23,7 +24,7 @@ from wharf.world.tasks import cancel_tasks
 from wharf.world.unix_sockets import shorten_socket_path
 
 MAX_CACHED_PLANS: Final = 16_384
-"""Limits the memory for encoded charge plans; a full cache is cleared."""
+"""Limits the memory for encoded charge plans; the oldest entries of a full cache are removed."""
 MAX_PENDING_REQUESTS: Final = 100_000
 """Limits the memory for requests without a reply; further requests fail at once."""
 RECONNECT_INTERVAL_S: Final = 0.1
@@ -48,7 +49,7 @@ class NeighbourStore:
         # Admitted requests that hold concurrency slots, and their counter keys if these differ from those of the call.
         self._running: dict[str, StoreCall] = {}
         self._keys: dict[str, tuple[str, ...]] = {}
-        self._plans: dict[ChargePlan, bytes] = {}
+        self._plans: BoundedCache[ChargePlan, bytes] = BoundedCache(MAX_CACHED_PLANS)
 
     @property
     def local_counters(self) -> Counters | None:
@@ -175,9 +176,7 @@ class NeighbourStore:
             return messages.encode_plan(call)  # A grant changes a ceiling temporarily.
         encoded_plan = self._plans.get(plan)
         if encoded_plan is None:
-            if len(self._plans) >= MAX_CACHED_PLANS:
-                self._plans.clear()
-            encoded_plan = self._plans[plan] = messages.encode_plan(call)
+            encoded_plan = self._plans.store(plan, messages.encode_plan(call))
         return encoded_plan
 
     async def undo(self, call: StoreCall) -> None:

@@ -9,13 +9,14 @@ from typing import Any, Final
 
 import msgspec
 
+from wharf.limits.core.caches import BoundedCache
 from wharf.limits.core.plans import Charge, ChargePlan, build_shared_key
 from wharf.limits.core.route import OTHER_NAME
 from wharf.limits.core.rule import Algorithm, BanRules, Rule
 from wharf.limits.core.store_calls import StoreCall, TakeResult
 
 MAX_CACHED_PLANS: Final = 16_384
-"""Limits the memory for encoded charge plans; a full cache is cleared."""
+"""Limits the memory for encoded charge plans; the oldest entries of a full cache are removed."""
 
 _FORMAT_CODES: Final[Mapping[Algorithm, str]] = {
     Algorithm.WINDOW: "W",
@@ -47,7 +48,7 @@ class CallEncoder:
     def __init__(self, prefix: str, *, is_cluster: bool) -> None:
         self._prefix = prefix
         self.is_cluster: Final = is_cluster
-        self._parts_by_plan: dict[ChargePlan, tuple[CallPart, ...]] = {}
+        self._parts_by_plan: BoundedCache[ChargePlan, tuple[CallPart, ...]] = BoundedCache(MAX_CACHED_PLANS)
 
     def clear_cache(self) -> None:
         self._parts_by_plan.clear()
@@ -135,9 +136,7 @@ class CallEncoder:
             return self._make_parts(call)  # A grant changes a ceiling temporarily.
         parts = self._parts_by_plan.get(plan)
         if parts is None:
-            if len(self._parts_by_plan) >= MAX_CACHED_PLANS:
-                self._parts_by_plan.clear()
-            parts = self._parts_by_plan[plan] = self._make_parts(call)
+            parts = self._parts_by_plan.store(plan, self._make_parts(call))
         return parts
 
     def _make_parts(self, call: StoreCall) -> tuple[CallPart, ...]:

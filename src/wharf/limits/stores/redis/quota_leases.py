@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from wharf.limits.core.caches import BoundedCache
 from wharf.limits.core.plans import Charge, ChargePlan
 from wharf.limits.core.rule import Algorithm, RuleSet
 from wharf.limits.core.store_calls import CounterReading, StoreCall, TakeResult
@@ -90,7 +91,7 @@ class QuotaLeaseStore(ForwardingStore):
         self._world = world
         self._settings = settings or QuotaSettings()
         self._clock = clock or (lambda: int(world.monotonic_s() * 1_000))
-        self._lease_keys: dict[ChargePlan, LeaseKey] = {}
+        self._lease_keys: BoundedCache[ChargePlan, LeaseKey] = BoundedCache(MAX_CACHED_PLANS)
         self._leases: dict[LeaseKey, _Lease] = {}
         # Until when the store decides the calls of a lease key, because too little quota was left for a lease.
         self._direct_until_ms: dict[LeaseKey, int] = {}
@@ -121,10 +122,8 @@ class QuotaLeaseStore(ForwardingStore):
         """Return the key of the quota lease that requests with this charge plan can use."""
         key = self._lease_keys.get(plan)
         if key is None:
-            if len(self._lease_keys) >= MAX_CACHED_PLANS:
-                self._lease_keys.clear()
             key = tuple((charge.name, charge.key, charge.ceiling, charge.cost) for charge in plan.charges)
-            self._lease_keys[plan] = key
+            self._lease_keys.store(plan, key)
         return key
 
     def take_now(self, call: StoreCall) -> TakeResult | None:
