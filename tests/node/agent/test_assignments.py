@@ -1,8 +1,10 @@
-"""A node ignores assignments from before its last full report."""
+"""A node ignores assignments from before its last full report, and older ones than those that it has begun to apply."""
 
 import asyncio
 import json
 from typing import Any
+
+import msgspec
 
 from tests.builders import a_group, a_job, a_task, some_resources
 from tests.kit.cluster import ACluster, OneServer
@@ -28,6 +30,43 @@ class LaggingServer(InMemoryTransport):
                 await pass_time(0.1)
                 return self.old_replies[request.method]
         return await super().send(request)
+
+
+class IncompleteServer(InMemoryTransport):
+    """A server that lacks one assignment in its first reply, and then sends `old_list` once.
+
+    So the node applies a part of the new assignments, and then reads from a server that lags.
+    """
+
+    old_list: ClientReply | None = None
+    has_left_one_out = False
+
+    async def send(self, request: ClientRequest) -> ClientReply:
+        if request.path.endswith("/desired") and self.old_list is not None:
+            if request.method == "POST" and not self.has_left_one_out:
+                self.has_left_one_out = True
+                return await super().send(_leave_out_last_id(request))
+            if request.method == "GET" and self.has_left_one_out:
+                old_list, self.old_list = self.old_list, None
+                return old_list
+        return await super().send(request)
+
+
+def _leave_out_last_id(request: ClientRequest) -> ClientRequest:
+    ids = json.loads(request.body)["IDs"]
+    return msgspec.structs.replace(request, body=json.dumps({"IDs": ids[:-1]}).encode())
+
+
+class ObservedNode(FakeNode):
+    """A fake node that records which allocations it drops."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.dropped: list[str] = []
+
+    def drop_allocation(self, allocation_id: str) -> None:
+        self.dropped.append(allocation_id)
+        super().drop_allocation(allocation_id)
 
 
 class DelayingServer(InMemoryTransport):
@@ -109,3 +148,27 @@ async def test_an_assignment_in_flight_during_a_full_report_without_it_is_ignore
         reports = [json.loads(body)["Allocations"] for _, path, body in exchange.sent if path.endswith("/report")]
         statuses_sent = [update["ClientStatus"] for report in reports for update in report if update["ID"] == placed.id]
         assert "running" not in statuses_sent
+
+
+@in_virtual_time
+async def test_an_allocation_is_kept_if_an_older_list_without_it_follows_a_newer_one_that_was_applied_in_part() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        world = cluster.world("node-1")
+        identity = NodeCredentials(world.new_id(), world.new_secret())
+        exchange, observed = IncompleteServer(server.api), InMemoryTransport(server.api)
+        node = ObservedNode(world, AsyncClient(world, [exchange]), FakeMachine(name="node-1"), identity=identity)
+        cluster.start(node.run(), name="node-1")
+        await until(
+            lambda: [each.status for each in server.replica.iter_all(NODES)] == ["ready"], what="the node is ready"
+        )
+        await pass_time(10.0)
+        await AsyncClient(world, [observed]).node_agents.list_assignments(identity.id, identity.secret_id)
+        exchange.old_list = observed.replies[0]
+
+        task = a_task("server", driver="mock", resources=some_resources(cpu=10, memory_mb=10))
+        await server.client.jobs.register(a_job("shop", a_group("web", task, count=2)))
+        await until(lambda: exchange.has_left_one_out and exchange.old_list is None, what="the old list is sent")
+        await until(lambda: statuses(server) == ["running", "running"], what="both allocations run")
+
+        assert [] == node.dropped

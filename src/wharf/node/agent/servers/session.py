@@ -89,7 +89,11 @@ class ServerSession:
         self._handler = assignment_handler
         self._build_node = build_node
         self._index = 0
-        """The index of the newest assignments that were applied."""
+        """The index of the newest assignments that were all applied."""
+        self._begun_index = 0
+        """The index of the newest assignments of which some were applied. Older ones come from a server that lags."""
+        self._reset_count = 0
+        """How often the servers had another state than before, so that indexes were reset."""
         self._reports = ReportQueue(world, assignment_handler)
         self._report_count_at_fetch = -1
         """How many full reports had been begun when the newest assignments were requested."""
@@ -204,7 +208,8 @@ class ServerSession:
                 wait_s = max(backoff.next_delay_s(get_requested_delay_s(error)), self._draw_retry_delay_s())
                 if isinstance(error, Refusal) and error.code is RefusalCode.NOT_FOUND:
                     # The servers have another state than before, for example from a snapshot; read it from the start.
-                    self._index = 0
+                    self._index = self._begun_index = 0
+                    self._reset_count += 1
                     wait_s = await self._register()
 
     def _draw_retry_delay_s(self) -> float:
@@ -256,7 +261,7 @@ class ServerSession:
         backoff = self._create_backoff()
         while True:
             requested_index, report_count = self._index, self._reports.full_report_count
-            cluster_id = self._cluster_id
+            cluster_id, reset_count = self._cluster_id, self._reset_count
             try:
                 # Servers give up every allocation that a full report omits, so assignments from before the report must
                 # not be applied. The first read after a report must not come from a server that lags.
@@ -269,15 +274,17 @@ class ServerSession:
                     stale=is_newer,
                 )
                 delay_s = LAGGING_SERVER_DELAY_S
-                if report_count != self._reports.full_report_count or cluster_id != self._cluster_id:
-                    continue  # The reply may be from the former cluster.
-                # Older assignments than the applied ones come from a server that lags and are ignored. The index only
-                # advances if all assignments were fetched, because they would not be sent again.
-                if response.index >= self._index and await self._apply_desired(response.value, report_count):
-                    self._report_count_at_fetch = report_count
-                    self._index = max(1, response.index) if self._index == requested_index else 0
-                    backoff.reset()
+                is_of_former_state = cluster_id != self._cluster_id or reset_count != self._reset_count
+                if report_count != self._reports.full_report_count or is_of_former_state:
                     continue
+                if response.index >= self._begun_index:
+                    self._begun_index = response.index
+                    # Assignments that were not fetched are requested again: the index only advances over all of them.
+                    if await self._apply_desired(response.value, report_count):
+                        self._report_count_at_fetch = report_count
+                        self._index = max(1, response.index) if self._reset_count == reset_count else 0
+                        backoff.reset()
+                        continue
             except (Refusal, Unreachable) as error:
                 log.warning("failed to fetch assignments node=%s error=%s", self._log_name, error)
                 spread_s = min(MAX_RETURN_SPREAD_S, self._ttl_s * RETURN_SPREAD_PART)
