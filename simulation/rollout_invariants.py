@@ -121,6 +121,8 @@ class RolloutInvariants:
             new: Allocation = changed.new
             if _is_healthy(new):
                 self._mark_up(new)
+            elif new.desired_status is DesiredStatus.EVICT and self._is_of_system_job(new):
+                self._forget_node(new)  # Preemption took the new version down, not the update.
         affected: dict[str, Deployment] = {}
         for stopped in _list_stopped_for_update(batch):
             deployment = self._find_active_deployment(stopped)
@@ -172,10 +174,13 @@ class RolloutInvariants:
 
     def _mark_up_on_node(self, healthy: Allocation) -> None:
         """Count a node of a system job as up: any healthy allocation on it counts, in any version."""
-        if not _is_active(healthy):
-            return
+        if _is_active(healthy):
+            self._forget_node(healthy)
+
+    def _forget_node(self, allocation: Allocation) -> None:
+        """No longer count the allocation of a system job on this node as down."""
         for down in self._down.values():
-            for key in [key for key in down if self._is_same_slot(key, healthy)]:
+            for key in [key for key in down if self._is_same_slot(key, allocation)]:
                 del down[key]
 
     def _is_node_down(self, deployment: Deployment, stopped: Allocation) -> bool:
