@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from tests.builders import a_batch_job, a_group, a_job, a_periodic_job, a_task
+from tests.builders import a_batch_job, a_group, a_job, a_periodic_job, a_task, some_resources
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import send_raw
 from tests.kit.state import SECRET, a_node
@@ -24,6 +24,7 @@ from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 from wharf.contract.model.secrets import hash_secret
 from wharf.contract.wire.endpoint_table import ENDPOINTS, EndpointKind
+from wharf.contract.wire.nodes.messages import restore_shared_jobs
 from wharf.world.request_id import get_request_id
 
 UNKNOWN_ID = "6f1c1d3e-1d0a-4a8e-9f3e-1b2c3d4e5f60"
@@ -644,6 +645,28 @@ async def test_after_a_restore_every_assignment_is_newer_than_all_that_the_node_
         (allocation_id,) = before.value
         assert after.value[allocation_id] > before.index
         assert after.index == after.value[allocation_id] == fetched.allocation.alloc_modify_index
+
+
+@in_virtual_time
+async def test_assignments_of_one_job_contain_it_once_for_nodes_that_support_it() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        (node,) = await cluster.ready_nodes(server, 1)
+        small = some_resources(cpu=10, memory_mb=10)
+        for name in ("shop", "blog"):
+            await server.client.jobs.register(
+                a_job(name, a_group("web", a_task(driver="mock", resources=small), count=3))
+            )
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 6, what="six allocations")
+        ids = [allocation.id for allocation in server.replica.iter_all(ALLOCATIONS)]
+
+        whole = await server.client.node_agents.fetch_assignments(node.id, node.secret_id, ids)
+        shared = await server.client.node_agents.fetch_assignments(node.id, node.secret_id, ids, shares_jobs=True)
+
+        assert ([each.job_of for each in whole], sum(each.job is not None for each in whole)) == ([""] * 6, 6)
+        assert sum(each.job is not None for each in shared) == 2
+        assert [restored.job for restored in restore_shared_jobs(shared)] == [each.job for each in whole]
+        assert len({id(restored.job) for restored in restore_shared_jobs(shared)}) == 2
 
 
 @in_virtual_time

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tests.builders import a_group, a_job
 from tests.kit.state import SECOND_NS, AState, an_allocation, an_evaluation
-from wharf.cluster.controllers.deployments import MAX_CLOCK_SKEW_NS, decide_next_step, next_deadline_ns
+from wharf.cluster.controllers.deployments import decide_next_step, next_deadline_ns
 from wharf.cluster.operations.deployments import (
     PROGRESS_DEADLINE_DESCRIPTION,
     UNHEALTHY_DESCRIPTION,
@@ -26,7 +26,7 @@ from wharf.contract.model.deployments import Deployment, DeploymentGroup, Deploy
 from wharf.contract.model.evaluations import EvaluationStatus
 from wharf.contract.model.jobs.group_policies import ReschedulePolicy
 from wharf.contract.model.log import WRITE_INDEX
-from wharf.contract.model.times import to_datetime
+from wharf.contract.model.times import MAX_CLOCK_SKEW_NS, to_datetime
 
 NEVER = ReschedulePolicy(attempts=0, unlimited=False)
 ALWAYS = ReschedulePolicy(unlimited=True, delay=5 * SECOND_NS, delay_function="constant")

@@ -274,3 +274,15 @@ def test_deadlines_within_five_seconds_are_handled_at_the_last_of_them() -> None
     assert forced_after(66) == ["node-1", "node-2", "node-3"]
     nodes = ["node-1", "node-2", "node-3"]
     assert drainer.next_deadline_ns(state.replica, nodes, state.now_ns) == state.now_ns + 64 * SECOND_NS
+
+
+def test_a_drain_whose_deadline_is_years_away_because_the_clock_was_set_back_is_forced() -> None:
+    state = a_state(of_count(1))
+    running(state, "shop", "a1")
+    drain(state, deadline_ns=10 * MINUTE_NS)
+
+    forced = {
+        minutes: drains_of(state, after_s=60 * minutes)["node-1"].is_forced for minutes in (-999_999, -11, -9, 9, 10)
+    }
+
+    assert forced == {-999_999: True, -11: True, -9: False, 9: False, 10: True}

@@ -435,3 +435,40 @@ def test_an_evaluation_that_was_removed_does_not_hide_those_behind_it() -> None:
     broker.remove("e1")
 
     assert take_all(broker) == ["e2"]
+
+
+def test_evaluations_that_were_delayed_in_the_future_are_delivered_once_the_clock_was_set_back() -> None:
+    broker = EvaluationBroker()
+    year_ns = 365 * 24 * 3_600 * SECOND_NS
+    now_ns = 50 * year_ns
+    broker.enqueue_due(now_ns + year_ns)
+    future_ns = now_ns + year_ns
+    broker.update(make_evaluation("a", "a1", wait_until=to_datetime(future_ns + SECOND_NS), create_time=future_ns))
+    broker.update(make_evaluation("b", "b1", wait=5 * SECOND_NS, modify_time=future_ns))
+    broker.update(make_evaluation("c", "c1", wait_until=to_datetime(now_ns + SECOND_NS), create_time=now_ns))
+
+    broker.enqueue_due(now_ns)
+    delivered = [take_id(broker), take_id(broker), take_id(broker)]
+
+    assert (sorted(filter(None, delivered)), broker.next_wake_ns()) == (["a1", "b1"], now_ns + SECOND_NS)
+
+
+def test_a_new_leader_delivers_evaluations_that_were_delayed_before_the_clock_was_set_back() -> None:
+    broker = EvaluationBroker()
+    year_ns = 365 * 24 * 3_600 * SECOND_NS
+    broker.update(make_evaluation("a", "a1", wait_until=to_datetime(51 * year_ns), create_time=51 * year_ns - 1_000))
+
+    broker.enqueue_due(50 * year_ns)
+
+    assert take_id(broker) == "a1"
+
+
+def test_a_small_correction_of_the_clock_ends_no_delay() -> None:
+    broker = EvaluationBroker()
+    now_ns = 1_000_000 * SECOND_NS
+    broker.enqueue_due(now_ns)
+    broker.update(make_evaluation("a", "a1", wait_until=to_datetime(now_ns + 60 * SECOND_NS), create_time=now_ns))
+
+    broker.enqueue_due(now_ns - 30 * SECOND_NS)
+
+    assert take_id(broker) is None

@@ -390,6 +390,31 @@ def test_a_job_without_further_launches_stays_tracked() -> None:
     assert (launches.next_deadline_ns(), len(launches)) == (None, 1)
 
 
+def test_a_job_that_makes_up_for_many_launches_does_not_delay_other_jobs() -> None:
+    state = a_state(periodic())
+    launches = LaunchSchedule()
+    specs = [("catches-up", "* * * * * * *"), ("catches-up-too", "* * * * * * *"), ("punctual", "0 1 * * *")]
+    for name, spec in specs:
+        job = replace(periodic(spec, missed="all"), id=name, submit_time=state.now_ns)
+        launches.update_job(("default", name), job, state.now_ns)
+
+    due = [each.job_key[1] for each in launches.take_due(at("2026-03-01T01:10:00"))]
+
+    assert len(due) == 100
+    assert due[:3] == ["catches-up", "catches-up-too", "punctual"]
+    assert due.count("catches-up") - due.count("catches-up-too") in (0, 1)
+
+
+def test_a_stored_job_with_too_many_schedules_is_launched_by_the_first_ones() -> None:
+    never = tuple(f"{n % 60} {n // 60 % 24} 31,31W 2,4,6,9,11 *" for n in range(4_990))
+    state = a_state(periodic())
+    stored = periodic("0 * * * *", *never, "* * * * * * *", time_zone="America/New_York")
+    state.put(JOBS.build_put(replace(state.job("nightly"), periodic=stored.periodic)))
+    launches = track(state)
+
+    assert list_launches_until(launches, "2026-03-01T02:30:00") == ["01 01:00:00", "01 02:00:00"]
+
+
 # -- another leader, at boundaries
 
 

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from tests.builders import a_batch_job, a_group, a_job, a_periodic_job
 from tests.kit.state import SECOND_NS, SETTINGS, AState
+from wharf.cluster.operations.acl.tokens import collect_expired_tokens
 from wharf.cluster.operations.jobs import registration
 from wharf.cluster.operations.operator.collection import CollectionKind, collect_garbage
 from wharf.cluster.state.tables import (
@@ -109,6 +110,17 @@ def test_records_below_the_age_threshold_are_retained() -> None:
     old = collect(state, CollectionKind.EVALUATIONS, older_than_ns=HOUR_NS)
 
     assert (young, old) == (0, 2)
+
+
+def test_records_that_ended_in_the_future_are_collected_once_the_clock_was_set_back() -> None:
+    def collect_at(ago_hours: int) -> int:
+        state = make_service_state(client=ClientStatus.COMPLETE)
+        change_job(state, modify_time=state.now_ns)
+        state.put_led(*(EVALUATIONS.build_put(replace(each, modify_time=state.now_ns)) for each in state.evaluations()))
+        state.now_ns -= ago_hours * HOUR_NS
+        return collect(state, CollectionKind.EVALUATIONS, older_than_ns=HOUR_NS)
+
+    assert [collect_at(hours) for hours in (0, 1, 2, 20_000)] == [0, 0, 2, 2]
 
 
 def test_a_stopping_allocation_is_retained_until_its_node_reports_its_end() -> None:
@@ -339,6 +351,19 @@ def test_expired_tokens_are_collected() -> None:
 
     assert (collect(state, CollectionKind.TOKENS), collect(state, CollectionKind.ONE_TIME_TOKENS)) == (1, 1)
     assert [token.accessor_id for token in state.replica.iter_by_key(ACL_TOKENS)] == ["eternal", "young"]
+
+
+def test_a_valid_token_with_a_short_lifetime_is_not_collected_however_long_expired_tokens_are_retained() -> None:
+    state = AState()
+    created, expires = to_datetime(state.now_ns), to_datetime(state.now_ns + 60 * SECOND_NS)
+    state.put(
+        ACL_TOKENS.build_put(
+            Token(accessor_id="short", create_time=created, expiration_time=expires, create_index=WRITE_INDEX)
+        )
+    )
+
+    assert collect(state, CollectionKind.TOKENS, older_than_ns=HOUR_NS) == 0
+    assert collect_expired_tokens(state.replica, state.moment, threshold_ns=HOUR_NS, max_tokens=10) is None
 
 
 def test_a_down_node_is_collected_once_no_allocation_occupies_it() -> None:

@@ -1,5 +1,6 @@
 """Explanations of jobs: what they wait for, and what would help (issue: explain)."""
 
+import datetime
 from typing import Any
 
 import pytest
@@ -18,18 +19,28 @@ from tests.builders import (
 from tests.kit.state import SECOND_NS, SETTINGS, AState, an_evaluation
 from wharf.cluster.operations.evaluations import reserve_node
 from wharf.cluster.operations.explanations.jobs import explain_job, list_unexplained_jobs
+from wharf.cluster.operations.explanations.text import format_time
 from wharf.cluster.operations.jobs.dispatch import DispatchRequest, dispatch_job
 from wharf.cluster.scheduling.plans.check import check_plan
 from wharf.cluster.scheduling.plans.plan import Plan
-from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, JOBS, NODES, SCHEDULER_CONFIGURATION
+from wharf.cluster.state.tables import (
+    ALLOCATIONS,
+    DEPLOYMENTS,
+    EVALUATIONS,
+    JOBS,
+    NODES,
+    PERIODIC_LAUNCHES,
+    SCHEDULER_CONFIGURATION,
+)
 from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus
 from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.deployments import Deployment, DeploymentGroup, DeploymentStatus
 from wharf.contract.model.evaluations import EvaluationStatus, EvaluationTrigger
 from wharf.contract.model.explanations import GroupExplanation, JobExplanation, WaitReason
 from wharf.contract.model.jobs.constraints import Constraint
-from wharf.contract.model.jobs.job import Job, JobType, Parameterized
+from wharf.contract.model.jobs.job import Job, JobType, Parameterized, Periodic
 from wharf.contract.model.jobs.networks import NetworkResource, Port
+from wharf.contract.model.jobs.periodic import find_next_launch
 from wharf.contract.model.jobs.resources import RequestedDevice
 from wharf.contract.model.jobs.volumes import VolumeRequest
 from wharf.contract.model.nodes.node import DrainStrategy, NodeStatus, SchedulingEligibility, set_drain_strategy
@@ -527,6 +538,34 @@ def test_parent_jobs_wait_for_their_next_launch_or_a_dispatch() -> None:
 
     assert list_wait_reasons(state, "nightly") == [WaitReason.LAUNCH]
     assert list_wait_reasons(state, "convert") == [WaitReason.DISPATCH]
+
+
+def test_the_next_launch_is_not_in_the_past_whatever_the_clock_was_at_the_last_one() -> None:
+    state = make_fleet(1_000)
+    state.register(a_periodic_job("nightly", spec="30 * * * *"))
+    last_launch = state.replica.get(PERIODIC_LAUNCHES, "default", "nightly")
+    assert last_launch is not None
+
+    texts = []
+    for years in (-2, 2):
+        moved = replace(last_launch, launch=last_launch.launch + datetime.timedelta(days=365 * years))
+        state.put(PERIODIC_LAUNCHES.build_put(moved))
+        texts.append(explain_job(state.replica, "default", "nightly", now_ns=state.now_ns).text)
+
+    next_launch = find_next_launch(Periodic(specs=("30 * * * *",)), to_datetime(state.now_ns))
+    assert next_launch is not None
+    assert texts == [f"nightly is launched next at {format_time(next_launch)}"] * 2
+
+
+def test_unused_schedules_of_a_stored_job_are_named() -> None:
+    state = make_fleet(1_000)
+    state.register(a_periodic_job("nightly"))
+    stored = replace(state.job("nightly"), periodic=Periodic(specs=("0 * * * *",) * 5_000))
+    state.put(JOBS.build_put(stored))
+
+    text = explain_job(state.replica, "default", "nightly", now_ns=state.now_ns).text
+
+    assert text.endswith("; only the first 20 of its 5000 cron expressions are used, split the job")
 
 
 def test_an_exhausted_quota_is_named() -> None:

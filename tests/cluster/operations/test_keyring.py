@@ -142,6 +142,15 @@ def test_a_key_is_retained_while_identities_that_it_signed_may_be_valid() -> Non
     assert (stored, due is not None) == (None, True)
 
 
+def test_a_rotation_is_due_if_the_clock_was_set_back_by_more_than_the_age_of_a_key() -> None:
+    state = AState()
+    rotate(state, "one")
+
+    state.now_ns -= 2 * HOUR
+
+    assert keyring.is_rotation_due(state.replica, state.moment, threshold_ns=HOUR)
+
+
 def test_a_rotation_is_due_when_the_active_key_is_too_old() -> None:
     state = AState()
     rotate(state, "one")

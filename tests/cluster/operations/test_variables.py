@@ -1,6 +1,7 @@
 """Writing, deleting and locking variables, and the conditions of these writes."""
 
 import pytest
+from msgspec.structs import replace
 
 from tests.kit.state import AState, Refused
 from wharf.cluster.operations import variables
@@ -61,6 +62,30 @@ def test_an_expired_lock_is_refused_during_the_lock_delay_but_a_released_one_is_
     later = state.do(variables.acquire_lock(state.replica, DB, lock, state.moment, sealed=None))
 
     assert (early.conflict, later.conflict) == (VariableConflict.LOCKED, None)
+
+
+@pytest.mark.parametrize("stores_delay", [True, False])
+def test_the_lock_delay_of_a_lock_that_expired_in_the_future_ends_when_the_clock_is_set_back(
+    stores_delay: bool,
+) -> None:
+    state = make_state()
+    lock = VariableLock(id="", lock_delay=5 * SECOND)
+    taken_lock = state.do(variables.acquire_lock(state.replica, DB, lock, state.moment, sealed=SEALED)).variable
+    assert taken_lock is not None
+    assert taken_lock.lock is not None
+    now_ns = state.now_ns
+    state.now_ns += 10 * 365 * 24 * 3_600 * SECOND
+    expired = state.do(variables.expire_lock(state.replica, DB, taken_lock.lock.id, state.moment)).variable
+    assert expired is not None
+    if not stores_delay:  # A record of an earlier release.
+        state.put(VARIABLES.build_put(replace(expired, expired_lock_delay=0)))
+    state.now_ns = now_ns
+
+    later = state.do(variables.acquire_lock(state.replica, DB, lock, state.moment, sealed=None))
+
+    assert later.conflict is None
+    assert later.variable is not None
+    assert (later.variable.lock_refused_until, later.variable.expired_lock_delay) == (0, 0)
 
 
 def test_a_lock_of_a_new_holder_does_not_expire_with_the_old_one() -> None:

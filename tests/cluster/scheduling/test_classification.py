@@ -80,6 +80,9 @@ UNTAINTED = "untainted"
         (5, make_allocation(LOST), DELETED, None, "untainted"),
         (6, make_allocation(UNKNOWN, unknown_for_s=60), DISCONNECTED, LOST_AFTER, "expiring"),
         (6, make_allocation(UNKNOWN, unknown_for_s=60), UNTAINTED, LOST_AFTER, "expiring"),
+        # The clock was set back, by less and by more than the window.
+        (8, make_allocation(UNKNOWN, unknown_for_s=-60), DISCONNECTED, LOST_AFTER, "untainted"),
+        (6, make_allocation(UNKNOWN, unknown_for_s=-62), DISCONNECTED, LOST_AFTER, "expiring"),
         (7, make_allocation(FAILED, unknown_for_s=5, desired_status=STOP), UNTAINTED, LOST_AFTER, "ignored"),
         (8, make_allocation(UNKNOWN, unknown_for_s=5), DISCONNECTED, LOST_AFTER, "untainted"),
         (9, make_allocation(PENDING), DISCONNECTED, LOST_AFTER, "lost"),

@@ -112,6 +112,9 @@ def test_only_the_attempts_of_the_interval_count() -> None:
     assert decide(policy, *make_events(5, last_s_ago=20)) == FAILED_AT_NS + 5 * SECOND_NS
     assert decide(policy, *make_events(5, 5, last_s_ago=20)) is None
     assert decide(policy, *make_events(5, 5, last_s_ago=60)) == FAILED_AT_NS + 5 * SECOND_NS
+    assert (
+        decide(policy, *make_events(5, 5, last_s_ago=-152)) == FAILED_AT_NS + 5 * SECOND_NS
+    )  # The clock was set back.
     assert decide(a_policy(unlimited=False, attempts=0)) is None
     assert decide(a_policy(unlimited=False, attempts=1, interval=5 * SECOND_NS)) is None
 

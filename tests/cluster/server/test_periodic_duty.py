@@ -3,6 +3,8 @@
 import itertools
 from typing import Any
 
+import msgspec
+
 from tests.builders import a_batch_job, a_group, a_task
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.requests import commit
@@ -100,3 +102,43 @@ async def test_a_parent_purged_meanwhile_is_not_launched() -> None:
         await pass_time(30)
 
         assert list_launch_times(server) == []
+
+
+@in_virtual_time
+async def test_a_cluster_with_stored_jobs_of_thousands_of_schedules_launches_jobs_and_purges_them() -> None:
+    never = tuple(f"{n % 60} {n // 60 % 24} 31,31W 2,4,6,9,11 *" for n in range(4_990))
+    periodic = Periodic(specs=(*never, "* * * * * * *"), time_zone="America/New_York", prohibit_overlap=True)
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+        await server.client.jobs.register(
+            msgspec.structs.replace(make_periodic_job("0 * * * *"), id="many", name="many")
+        )
+        stored = server.replica.get(JOBS, "default", "many")
+        assert stored is not None
+        await commit(server, JOBS.build_put(msgspec.structs.replace(stored, periodic=periodic)))
+
+        await server.client.jobs.register(make_periodic_job("*/10 * * * * * *"))
+        await until(lambda: len(list_launch_times(server)) == 3, what="three launches", within_s=60)
+        await server.client.jobs.deregister("many", purge=True)
+
+        assert server.replica.get(JOBS, "default", "many") is None
+
+
+@in_virtual_time
+async def test_launches_continue_after_the_clock_jumps_forward_and_back() -> None:
+    two_years_s = 2 * 365 * 24 * 3_600
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await server.client.jobs.register(make_periodic_job("* * * * *"))
+        await until(lambda: len(list_launch_times(server)) == 1, what="a launch", within_s=70)
+        cluster.advance_clocks(two_years_s)
+        await until(lambda: len(list_launch_times(server)) >= 2, what="a launch in the future", within_s=130)
+        cluster.advance_clocks(-two_years_s)
+        before = list_launch_times(server)
+
+        await until(lambda: len(list_launch_times(server)) == len(before) + 2, what="two launches", within_s=190)
+
+        now_s = server.world.now_ns() // SECOND_NS
+        new = sorted({*list_launch_times(server)} - {*before})
+        assert [0 <= now_s - launch_s < 190 and launch_s % 60 == 0 for launch_s in new] == [True, True]

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from wharf.contract.model.jobs.cron import CronError, find_next_time, load_zone, parse_cron
 from wharf.contract.model.jobs.job import Periodic
-from wharf.contract.model.jobs.periodic import find_next_launch, list_cron_specs
+from wharf.contract.model.jobs.periodic import (
+    MAX_SCHEDULES,
+    LaunchTimes,
+    find_next_launch,
+    list_cron_specs,
+    list_used_specs,
+)
 
 UTC = datetime.UTC
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
@@ -228,3 +234,74 @@ def test_a_schedule_without_future_times_has_no_next_launch() -> None:
 )
 def test_both_spec_and_specs_are_read(periodic: Periodic, specs: tuple[str, ...]) -> None:
     assert list_cron_specs(periodic) == specs
+
+
+# -- limits
+
+
+@pytest.mark.parametrize(
+    ("spec", "has_dates"),
+    [
+        ("0 0 30 2 *", False),
+        ("31 0 31,31W 2,4,6,9,11 *", False),
+        ("0 0 29 2 * 2027", False),
+        ("0 0 29 2 * 2027-2099/2", False),
+        ("0 0 29 2 *", True),
+        ("0 0 * 2 1#5", True),  # A February with five Mondays: 2044.
+        ("0 0 30 2 1", True),  # Each Monday of February.
+        ("0 0 1 1 * 2020", True),
+        ("* * * * *", True),
+    ],
+)
+def test_an_expression_without_any_date_is_recognized(spec: str, has_dates: bool) -> None:
+    assert parse_cron(spec).has_dates() == has_dates
+    assert (find_next_time(spec, utc("1970-01-01 00:00:00"), UTC) is not None) == has_dates
+
+
+class CountingZone(datetime.tzinfo):
+    """The time zone of New York, which counts how often its offset is read."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self._zone = zoneinfo.ZoneInfo("America/New_York")
+
+    def fromutc(self, instant: datetime.datetime) -> datetime.datetime:
+        self.reads += 1
+        return self._zone.fromutc(instant.replace(tzinfo=self._zone)).replace(tzinfo=self)
+
+    def utcoffset(self, instant: datetime.datetime | None) -> datetime.timedelta | None:
+        return None if instant is None else instant.replace(tzinfo=self._zone).utcoffset()
+
+    def tzname(self, _instant: datetime.datetime | None) -> str:
+        return "New York"
+
+    def dst(self, _instant: datetime.datetime | None) -> None:
+        return None
+
+
+def test_the_search_for_a_time_that_the_clock_always_skips_ends_early() -> None:
+    zone = CountingZone()
+
+    assert find_next_time("30 2 * 3 0#2", utc("2026-11-23 08:00:00"), zone) is None
+    assert 0 < zone.reads < 300
+
+
+def test_a_job_uses_its_first_schedules_each_of_them_once() -> None:
+    specs = ("0 1 * * *", "0 1 * * *", *(f"{minute} 2 * * *" for minute in range(40)))
+
+    used = list_used_specs(Periodic(specs=specs))
+
+    assert used == ("0 1 * * *", *(f"{minute} 2 * * *" for minute in range(MAX_SCHEDULES - 2)))
+
+
+def test_launch_times_are_those_of_all_schedules_in_order() -> None:
+    periodic = Periodic(specs=("0 * * * *", "*/40 * * * *", "0 0 1 1 * 2020", "15 1 * * *"))
+    after = utc("2026-01-01 00:00:00")
+    times = LaunchTimes(periodic, after)
+    found: list[str] = []
+    while len(found) < 5 and (time := times.find_next(after)) is not None:
+        after = time
+        found.append(time.strftime("%H:%M"))
+
+    assert found == ["00:40", "01:00", "01:15", "01:40", "02:00"]
+    assert times.find_next(utc("2026-01-03 01:00:00")) == utc("2026-01-03 01:15:00")

@@ -673,6 +673,7 @@ def test_rules_of_a_mount(mount: VolumeMount, path: str) -> None:
         (Periodic(spec="60 * * * *"), "Periodic.Spec", 'Invalid cron spec "60 * * * *": '),
         (Periodic(spec="@daily", specs=("@daily",)), "Periodic.Spec", "Only cron or crons may be used"),
         (Periodic(), "Periodic.Specs", "Must specify a spec"),
+        (Periodic(specs=("@daily",) * 21), "Periodic.Specs", "A job can have 20 cron specs at most; this one has 21"),
         (Periodic(specs=("@daily",), spec_type="x"), "Periodic.SpecType", '"x"'),
         (Periodic(specs=("@daily",), missed="twice"), "Periodic.Missed", '"twice"'),
         (Periodic(specs=("@daily",), time_zone="Nowhere"), "Periodic.TimeZone", 'unknown time zone "Nowhere"'),
@@ -680,6 +681,10 @@ def test_rules_of_a_mount(mount: VolumeMount, path: str) -> None:
 )
 def test_rules_of_a_periodic_block(periodic: Periodic, path: str, message: str) -> None:
     assert_only_problem(a_batch_job(periodic=periodic), path, message)
+
+
+def test_a_job_can_have_twenty_schedules() -> None:
+    assert list_problems(a_batch_job(periodic=Periodic(specs=tuple(f"{n} 0 * * *" for n in range(20))))) == []
 
 
 def test_a_disabled_periodic_block_is_not_validated() -> None:
@@ -758,6 +763,7 @@ def test_the_number_of_problems_of_a_job_is_limited() -> None:
         (with_task(identities=(WorkloadIdentity(name="x", ttl=1),)), f"{TASK}.Identities[0].Audience"),
         (with_task(identities=(WorkloadIdentity(name="x", audience=("a",)),)), f"{TASK}.Identities[0].TTL"),
         (with_task(schedule={"Cron": 1}), f"{TASK}.Schedule"),
+        (a_batch_job(periodic=Periodic(specs=("0 0 30 2 *",))), "Periodic.Specs[0]"),
     ],
 )  # fmt: skip
 def test_probable_mistakes_cause_warnings(job: Job, path: str) -> None:

@@ -203,6 +203,15 @@ def test_a_token_is_expired_from_its_expiration_time_on() -> None:
     assert not Token(accessor_id="a").is_expired(NOON)
 
 
+def test_a_token_of_the_future_is_expired_if_its_lifetime_is_shorter_than_the_clock_was_set_back() -> None:
+    minute = datetime.timedelta(minutes=1)
+    token = Token(accessor_id="a", create_time=NOON, expiration_time=NOON + 10 * minute)
+
+    assert [token.is_expired(NOON + age * minute) for age in (-60, -11, -10, 0, 9, 10)] == [
+        True, True, False, False, False, True,
+    ]  # fmt: skip
+
+
 OIDC = AuthMethodConfig(
     oidc_discovery_url="https://id", oidc_client_id="w", oidc_client_secret="s", allowed_redirect_uris=("https://w",)
 )

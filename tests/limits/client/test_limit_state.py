@@ -116,6 +116,18 @@ def test_only_so_many_requests_run_at_a_time(running: int, is_granted: bool) -> 
 # -- waits ---------------------------------------------------------------------------------------------------------
 
 
+def test_waits_keep_their_length_after_the_clock_was_set_back() -> None:
+    year_ns = 365 * 24 * HOUR_NS
+    state = make_state(Bucket(60, 60, NOW_NS + year_ns + 90 * SECOND_NS), Permit("core", NOW_NS + year_ns))
+    state.blocked_until_ns, state.touched_ns = NOW_NS + year_ns + MINUTE_NS, NOW_NS + year_ns
+    state.points, state.content = {"GET /x": {(NOW_NS + year_ns) // SECOND_NS: 5}}, {(NOW_NS + year_ns) // SECOND_NS: 1}
+
+    assert ask(state) == RequiredWait(NOW_NS + MINUTE_NS, "a secondary rate limit is exceeded", True)
+
+    assert (state.buckets["core"].reset_ns, state.permits["running 0"].start_ns) == (NOW_NS + 90 * SECOND_NS, NOW_NS)
+    assert (state.points, state.content) == ({"GET /x": {NOW_NS // SECOND_NS: 5}}, {NOW_NS // SECOND_NS: 1})
+
+
 def test_a_secondary_limit_blocks_every_endpoint_until_it_ends() -> None:
     state = LimitState(blocked_until_ns=NOW_NS + 1)
 

@@ -4,7 +4,8 @@ import asyncio
 import json
 from typing import Any
 
-import msgspec
+import pytest
+from msgspec.structs import replace
 
 from tests.builders import a_group, a_job, a_task, some_resources
 from tests.kit.cluster import ACluster, OneServer
@@ -54,7 +55,7 @@ class IncompleteServer(InMemoryTransport):
 
 def _leave_out_last_id(request: ClientRequest) -> ClientRequest:
     ids = json.loads(request.body)["IDs"]
-    return msgspec.structs.replace(request, body=json.dumps({"IDs": ids[:-1]}).encode())
+    return replace(request, body=json.dumps({"IDs": ids[:-1]}).encode())
 
 
 class ObservedNode(FakeNode):
@@ -172,3 +173,35 @@ async def test_an_allocation_is_kept_if_an_older_list_without_it_follows_a_newer
         await until(lambda: statuses(server) == ["running", "running"], what="both allocations run")
 
         assert [] == node.dropped
+
+
+class NarrowServer(InMemoryTransport):
+    """A server whose replies with assignments get lost if they are larger than `MAX_BYTES`."""
+
+    MAX_BYTES = 40_000
+
+    async def send(self, request: ClientRequest) -> ClientReply:
+        reply = await super().send(request)
+        if request.method == "POST" and request.path.endswith("/desired") and len(reply.body) > self.MAX_BYTES:
+            raise Unreachable("the reply is too large", is_sent=True)
+        return reply
+
+
+@in_virtual_time
+@pytest.mark.parametrize("job_count", [1, 30])
+async def test_large_jobs_reach_a_node_that_can_receive_only_small_replies(job_count: int) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        world = cluster.world("node-1")
+        identity = NodeCredentials(world.new_id(), world.new_secret())
+        node = FakeNode(
+            world, AsyncClient(world, [NarrowServer(server.api)]), FakeMachine(name="node-1"), identity=identity
+        )
+        task = a_task("server", driver="mock", resources=some_resources(cpu=10, memory_mb=10))
+        for number in range(job_count):
+            job = a_job(f"shop{number}", a_group("web", task, count=30 // job_count))
+            await server.client.jobs.register(replace(job, meta={"text": "x" * 10_000}))
+
+        cluster.start(node.run(), name="node-1")
+
+        await until(lambda: statuses(server) == ["running"] * 30, what="all allocations run", within_s=300)

@@ -115,6 +115,22 @@ async def test_a_node_clock_ahead_of_the_servers_renews_no_identity_early(tmp_pa
 
 
 @in_virtual_time
+async def test_an_identity_is_renewed_in_time_after_the_clock_of_the_node_was_set_back(tmp_path: Path) -> None:
+    world, task_control = create_world(), RecordedTaskControl()
+    servers = FakeServers(world)
+    identities = TaskIdentities(world, servers, build_context(tmp_path))
+    await identities.prepare_task(task_control.record_event)
+    world.clock_offset_ns -= 1_000 * TTL_S * SECOND
+
+    renewing = world.start_task(identities.keep_renewed(task_control), name="renews identities")
+    await pass_time(TTL_S * 0.6)
+    renewing.cancel()
+    await asyncio.gather(renewing, return_exceptions=True)
+
+    assert (2, ["identity short was renewed"]) == (servers.request_count, task_control.calls)
+
+
+@in_virtual_time
 async def test_a_task_waits_for_unreachable_servers_and_its_history_shows_that(tmp_path: Path) -> None:
     world, task_control = create_world(), RecordedTaskControl()
     servers = FakeServers(world)

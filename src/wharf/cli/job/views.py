@@ -211,18 +211,18 @@ def _list_newest_children(session: Session, job: "Job") -> "list[JobStub]":
 def _render_schedule(session: Session, job: "Job", periodic: "Periodic") -> str:
     """Return the cron expressions of a periodic job and its next launch, or why there is none."""
     from wharf.cli.common.times import format_relative_time, format_utc_time
-    from wharf.contract.model.jobs.cron import find_next_time, load_zone
+    from wharf.contract.model.jobs.periodic import MAX_SCHEDULES, find_next_launch, list_cron_specs
     from wharf.contract.model.times import to_datetime
 
-    specs = periodic.specs or (periodic.spec,)
-    text = f"{', '.join(specs)}  {periodic.time_zone}"
+    specs = list_cron_specs(periodic)
+    text = f"{', '.join(specs[:MAX_SCHEDULES])}  {periodic.time_zone}"
+    if len(specs) > MAX_SCHEDULES:
+        text += f"\nonly these {MAX_SCHEDULES} of {len(specs)} cron expressions are used; split the job"
     if job.stop or not periodic.enabled:
         return f"{text}\nno launches: the job is {'stopped' if job.stop else 'disabled'}"
-    now, zone = to_datetime(session.now_ns()), load_zone(periodic.time_zone or "UTC")
-    next_times = [time for spec in specs if (time := find_next_time(spec, now, zone)) is not None]
-    if not next_times:
+    next_time = find_next_launch(periodic, to_datetime(session.now_ns()))
+    if next_time is None:
         return f"{text}\nno more launches: all its times are in the past"
-    next_time = min(next_times)
     return f"{text}\nnext  {format_utc_time(next_time)}  {format_relative_time(next_time, session.now_ns())}"
 
 

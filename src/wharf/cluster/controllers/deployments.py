@@ -20,12 +20,10 @@ from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.deployments import Deployment, DeploymentStatus
 from wharf.contract.model.evaluations import EvaluationStatus
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.model.times import DecisionContext, to_ns
+from wharf.contract.model.times import MAX_CLOCK_SKEW_NS, DecisionContext, to_ns
 
 NO_DEADLINE: Final = None
 """The value of a deadline that does not exist."""
-MAX_CLOCK_SKEW_NS: Final = 1_000_000_000
-"""The largest normal difference between the clocks of two servers."""
 
 
 def decide_next_step(

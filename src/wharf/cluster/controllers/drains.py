@@ -22,7 +22,7 @@ from wharf.contract.model.jobs.group_policies import MigratePolicy
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job, JobKey, JobType
 from wharf.contract.model.nodes.node import Node
-from wharf.contract.model.times import SECOND, DecisionContext, to_ns
+from wharf.contract.model.times import SECOND, DecisionContext, has_passed, to_ns
 
 DEADLINE_WINDOW_NS: Final = 5 * SECOND
 """Deadlines within this time are handled together, at the last one, so that no node gets less time than promised."""
@@ -57,7 +57,7 @@ def find_drains(snapshot: Replica, node_ids: Iterable[str], now_ns: int) -> Node
     A drain is forced if its deadline has passed at `now_ns` (Unix nanoseconds) or if it has no waiting time.
     """
     nodes = _list_draining(snapshot, node_ids)
-    forced_ids = {node.id: None for node in nodes if _is_immediate(node)}
+    forced_ids = {node.id: None for node in nodes if _is_immediate(node) or _has_implausible_deadline(node, now_ns)}
     forced_ids |= {node_id: None for due_ns, ids in _group_deadlines(nodes) if due_ns <= now_ns for node_id in ids}
     return {
         node.id: NodeDrain(
@@ -278,6 +278,15 @@ def _has_health(allocation: Allocation) -> bool:
 def _is_immediate(node: Node) -> bool:
     """Return whether the drain lets allocations leave without any waiting time, which a negative deadline requests."""
     return node.drain_strategy is not None and node.drain_strategy.deadline < 0
+
+
+def _has_implausible_deadline(node: Node, now_ns: int) -> bool:
+    """Return whether the drain's deadline is further away than twice its time limit: the clock was set back."""
+    strategy = node.drain_strategy
+    if strategy is None or strategy.force_deadline is None:
+        return False
+    due_ns = to_ns(strategy.force_deadline)
+    return due_ns > now_ns and has_passed(due_ns, max(strategy.deadline, 0), now_ns)
 
 
 def _group_deadlines(nodes: Iterable[Node]) -> Iterator[tuple[int, list[str]]]:

@@ -13,7 +13,7 @@ from typing import Final
 from wharf.cluster.operations.evaluations import MAX_DELIVERIES
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus
 from wharf.contract.model.jobs.job import JobKey
-from wharf.contract.model.times import SECOND, to_ns
+from wharf.contract.model.times import MAX_CLOCK_SKEW_NS, SECOND, has_passed, to_ns
 
 FIRST_REDELIVERY_DELAY_NS: Final = SECOND
 """The delay after the first failed delivery."""
@@ -38,6 +38,7 @@ class EvaluationBroker:
         self._active_by_job: dict[JobKey, str] = {}  # By job, the id of the evaluation that is being processed.
         self._waiting_by_job: dict[JobKey, dict[str, None]] = {}
         """By job, the ids of evaluations that wait until another one of the job is processed."""
+        self._latest_ns: int | None = None  # The time of the last call of `enqueue_due`.
         self._due_heap: list[tuple[int, str]] = []  # Delayed evaluations as (due time in Unix nanoseconds, id).
         self._due_ids: dict[str, None] = {}
         """Ids of delayed evaluations whose due time has come."""
@@ -88,7 +89,15 @@ class EvaluationBroker:
                 self.finish(evaluation)
 
     def enqueue_due(self, now_ns: int) -> None:
-        """Queue the delayed evaluations that are due, and the failed ones whose delay has passed."""
+        """Queue the delayed evaluations that are due, and the failed ones whose delay has passed.
+
+        If the clock was set back, evaluations with implausible times are queued too: see `times.has_passed`.
+        """
+        if self._latest_ns is None or now_ns < self._latest_ns - MAX_CLOCK_SKEW_NS:
+            # A new leader cannot know what the clock was before, so it checks all of them once.
+            self._due_heap = [(0 if self._is_implausible(id, due, now_ns) else due, id) for due, id in self._due_heap]
+            heapq.heapify(self._due_heap)
+        self._latest_ns = now_ns
         while self._due_heap and self._due_heap[0][0] <= now_ns:
             _, evaluation_id = heapq.heappop(self._due_heap)
             evaluation = self._pending.get(evaluation_id)
@@ -100,6 +109,14 @@ class EvaluationBroker:
             if not failed_at_ns <= now_ns < retry_at_ns:
                 del self._failed[evaluation_id]
                 self._enqueue(self._pending[evaluation_id])
+
+    def _is_implausible(self, evaluation_id: str, due_ns: int, now_ns: int) -> bool:
+        """Return whether an evaluation is due so late that the clock was set back after its creation."""
+        evaluation = self._pending.get(evaluation_id)
+        if evaluation is None or due_ns <= now_ns:
+            return False
+        started_ns = evaluation.modify_time if evaluation.wait else evaluation.create_time
+        return has_passed(due_ns, max(0, due_ns - started_ns), now_ns)
 
     def next_wake_ns(self) -> int | None:
         """Return when the next delayed or failed evaluation must be queued, in nanoseconds, or `None` if there is none."""

@@ -1,7 +1,7 @@
 """The launch schedule of periodic jobs and the decision whether a due launch happens (scheduling.md 8.1). Leader only.
 
 It holds the next launch time of each job. A new leader computes it from the recorded launches. It launches nothing
-itself.
+itself. The work for each launch is small: only the schedules of the job that were due are searched again.
 """
 
 import heapq
@@ -17,7 +17,7 @@ from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, CHILDREN_OF_JOB, EVAL
 from wharf.contract.model.jobs.cron import CronError
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.job import Job, JobKey, JobStatus, MissedLaunchPolicy, Periodic
-from wharf.contract.model.jobs.periodic import find_next_launch
+from wharf.contract.model.jobs.periodic import LaunchTimes
 from wharf.contract.model.log import Cause, CauseKind
 from wharf.contract.model.times import SECOND, DecisionContext, to_datetime, to_ns
 
@@ -40,7 +40,9 @@ class _TrackedJob(msgspec.Struct, frozen=True):
 
     create_index: int  # Distinguishes jobs that were registered under the same name one after the other.
     periodic: Periodic
+    times: LaunchTimes | None  # Its launches after the next one; `None` if the stored schedule is invalid.
     next_ns: int  # The next launch in Unix nanoseconds; 0 if there is none.
+    entry: int = 0  # The number of its valid entry in the heap.
 
 
 class LaunchSchedule:
@@ -48,8 +50,11 @@ class LaunchSchedule:
 
     def __init__(self) -> None:
         self._tracked: dict[JobKey, _TrackedJob] = {}
-        self._heap: list[tuple[int, JobKey]] = []
-        """Pairs (launch time in Unix nanoseconds, job). Stale ones remain, and are skipped later."""
+        self._heap: list[tuple[int, int, JobKey]] = []
+        """Entries (time in Unix nanoseconds, number of the entry, job). Stale ones remain, and are skipped later.
+
+        The time is the launch time. It is later for a job that makes up for missed launches: see `take_due`."""
+        self._last_entry = 0
 
     def __len__(self) -> int:
         return len(self._tracked)
@@ -68,7 +73,11 @@ class LaunchSchedule:
         if job is None or not job.is_active_periodic or job.periodic is None:
             return
         last_launch = snapshot.get(PERIODIC_LAUNCHES, *key)
-        after_ns = now_ns if last_launch is None else min(to_ns(last_launch.launch), now_ns)
+        after_ns = now_ns if last_launch is None else to_ns(last_launch.launch)
+        if after_ns > now_ns + MISSED_LAUNCH_AGE_NS:
+            after_ns = (
+                now_ns  # Recorded before the clock was set back. After a small correction, no launch is repeated.
+            )
         due_ns = next_launch_ns(job.periodic, after_ns)
         if due_ns is not None and due_ns < now_ns and not _is_single_recent_miss(job.periodic, due_ns, now_ns):
             due_ns = _get_catch_up_time(job.periodic, after_ns, due_ns, now_ns)
@@ -99,16 +108,17 @@ class LaunchSchedule:
         """Return the launches that are due, each once, and schedule the following launch of each job.
 
         At most `MAX_DUE_LAUNCHES` are returned. A launch that was missed is skipped or made up for, by the job's
-        `Periodic.missed` policy.
+        `Periodic.missed` policy. A job that makes up for many launches waits after each one until every other due job
+        had one, so it delays no other job for long.
         """
         due_launches: list[DueLaunch] = []
-        while (
-            len(due_launches) < MAX_DUE_LAUNCHES
-            and (due_ns := self.next_deadline_ns()) is not None
-            and due_ns <= now_ns
-        ):
-            _, key = heapq.heappop(self._heap)
+        for _ in range(MAX_DUE_LAUNCHES):
+            entry_ns = self.next_deadline_ns()
+            if entry_ns is None or entry_ns > now_ns:
+                break
+            _, _, key = heapq.heappop(self._heap)
             tracked = self._tracked.pop(key)
+            due_ns = tracked.next_ns
             after_ns, missed_policy = due_ns, tracked.periodic.missed
             if now_ns - due_ns >= MISSED_LAUNCH_AGE_NS and missed_policy == MissedLaunchPolicy.NONE:
                 after_ns = now_ns - MISSED_LAUNCH_AGE_NS
@@ -116,26 +126,27 @@ class LaunchSchedule:
                 due_launches.append(DueLaunch(key, due_ns // SECOND))
                 if now_ns - due_ns >= MISSED_LAUNCH_AGE_NS and missed_policy != MissedLaunchPolicy.ALL:
                     after_ns = now_ns
-            self._schedule(
-                key, msgspec.structs.replace(tracked, next_ns=next_launch_ns(tracked.periodic, after_ns) or 0)
-            )
+            next_ns = _find_next_ns(tracked.times, after_ns) or 0
+            self._schedule(key, msgspec.structs.replace(tracked, next_ns=next_ns), not_before_ns=now_ns)
         return due_launches
 
     def _track(self, key: JobKey, job: Job, due_ns: int | None) -> None:
         """Track the job with its next launch at `due_ns`. `None`: it has no further launch."""
         assert job.periodic is not None, "only periodic jobs are tracked"
-        self._schedule(key, _TrackedJob(job.create_index, job.periodic, due_ns or 0))
+        times = None if due_ns is None else _make_launch_times(job.periodic, due_ns)
+        self._schedule(key, _TrackedJob(job.create_index, job.periodic, times, due_ns or 0), not_before_ns=0)
 
-    def _schedule(self, key: JobKey, tracked: _TrackedJob) -> None:
+    def _schedule(self, key: JobKey, tracked: _TrackedJob, *, not_before_ns: int) -> None:
         """Store the tracked job and add its next launch, if it has one, to the heap."""
-        self._tracked[key] = tracked
+        self._last_entry += 1
+        self._tracked[key] = msgspec.structs.replace(tracked, entry=self._last_entry)
         if tracked.next_ns:
-            heapq.heappush(self._heap, (tracked.next_ns, key))
+            heapq.heappush(self._heap, (max(tracked.next_ns, not_before_ns), self._last_entry, key))
 
-    def _is_valid_entry(self, due_ns: int, key: JobKey) -> bool:
-        """Return whether a heap entry still has the job's current launch time."""
+    def _is_valid_entry(self, _due_ns: int, entry: int, key: JobKey) -> bool:
+        """Return whether a heap entry is the current one of its job."""
         tracked = self._tracked.get(key)
-        return tracked is not None and tracked.next_ns == due_ns
+        return tracked is not None and tracked.entry == entry
 
 
 def _get_catch_up_time(periodic: Periodic, after_ns: int, due_ns: int, now_ns: int) -> int | None:
@@ -164,14 +175,24 @@ def _is_single_recent_miss(periodic: Periodic, due_ns: int, now_ns: int) -> bool
 
 
 def next_launch_ns(periodic: Periodic, after_ns: int) -> int | None:
-    """Return the next launch after `after_ns` (both in Unix nanoseconds), or `None` if there is none.
+    """Return the next launch after `after_ns` (both in Unix nanoseconds), or `None` if there is none."""
+    return _find_next_ns(_make_launch_times(periodic, after_ns), after_ns)
+
+
+def _make_launch_times(periodic: Periodic, after_ns: int) -> LaunchTimes | None:
+    """Return the launch times after `after_ns`, or `None` if the schedule is invalid.
 
     An invalid schedule has no launches; validation reports it when the job is registered.
     """
     try:
-        launch = find_next_launch(periodic, to_datetime(after_ns))
+        return LaunchTimes(periodic, to_datetime(after_ns))
     except CronError:
         return None
+
+
+def _find_next_ns(times: LaunchTimes | None, after_ns: int) -> int | None:
+    """Return the first of these launch times after `after_ns` (both in Unix nanoseconds), or `None` if there is none."""
+    launch = times.find_next(to_datetime(after_ns)) if times is not None else None
     return None if launch is None else to_ns(launch)
 
 

@@ -15,7 +15,7 @@ from wharf.cluster.state.tables import CLUSTER_FORMAT, KNOWN_SERVERS, LEADER, ME
 from wharf.contract.model.cluster import KnownServer, Member
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 from wharf.contract.model.refusal import Refusal, RefusalCode, not_found
-from wharf.contract.model.times import HOUR
+from wharf.contract.model.times import HOUR, has_passed
 
 FAILED_SERVER_RETENTION_NS: Final = 72 * HOUR
 """How long a failed server stays in the list of servers. Limits the list where servers are replaced without a command.
@@ -113,7 +113,10 @@ def update_known_servers(
             require_unchanged(member.id)
     for server in list_failed_servers(snapshot):
         is_replaced = (server.name, server.region) in names
-        is_old = should_expire and server.failed_at and now_ns - server.failed_at >= FAILED_SERVER_RETENTION_NS
+        is_old = should_expire and (
+            server.failed_at
+            and has_passed(server.failed_at + FAILED_SERVER_RETENTION_NS, FAILED_SERVER_RETENTION_NS, now_ns)
+        )
         if not has_capacity():
             break
         if is_replaced or is_old:

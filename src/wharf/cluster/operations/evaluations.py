@@ -27,7 +27,7 @@ from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.refusal import invalid_request, not_found
 from wharf.contract.model.state_machines.machine import advance_state
 from wharf.contract.model.state_machines.transitions import EVALUATION_STATES
-from wharf.contract.model.times import DecisionContext
+from wharf.contract.model.times import DecisionContext, has_passed
 
 MAX_DELIVERIES: Final = 3
 """Number of times an evaluation is handed to the scheduler before it is failed: a defect must not retry forever."""
@@ -252,7 +252,7 @@ def can_be_rescheduled(snapshot: Replica, allocation: Allocation, now_ns: int) -
     events = allocation.reschedule_tracker.events if allocation.reschedule_tracker is not None else None
     if not events:
         return True
-    return events[-1].reschedule_time + policy.interval > now_ns
+    return not has_passed(events[-1].reschedule_time + policy.interval, policy.interval, now_ns)
 
 
 def _require_deletable(snapshot: Replica, ids: Sequence[str], context: DecisionContext) -> list[Evaluation]:

@@ -18,7 +18,7 @@ from wharf.contract.model.cluster import IdempotencyKey
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, PutRecord, Write
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
 from wharf.contract.model.secrets import SealedData
-from wharf.contract.model.times import HOUR, DecisionContext
+from wharf.contract.model.times import HOUR, DecisionContext, has_passed
 
 KEY_RETENTION_NS: Final = 24 * HOUR
 """How long a key is stored, in nanoseconds."""
@@ -55,7 +55,7 @@ def find_recorded_response(snapshot: Replica, request: IdempotentRequest, *, now
     Raises if the key was used for another request, or if the request is still in progress.
     """
     record = snapshot.get(IDEMPOTENCY_KEYS, request.scope, request.key)
-    if record is None or record.expires_at <= now_ns:
+    if record is None or has_passed(record.expires_at, KEY_RETENTION_NS, now_ns):
         return None
     if (record.method, record.path, record.body_digest) != (request.method, request.path, request.body_digest):
         raise invalid_request(
@@ -125,7 +125,12 @@ def collect_expired_keys(snapshot: Replica, context: DecisionContext, *, max_key
     """
     expired = list(
         islice(
-            (record for record in snapshot.iter_all(IDEMPOTENCY_KEYS) if record.expires_at <= context.now_ns), max_keys
+            (
+                record
+                for record in snapshot.iter_all(IDEMPOTENCY_KEYS)
+                if has_passed(record.expires_at, KEY_RETENTION_NS, context.now_ns)
+            ),
+            max_keys,
         )
     )
     if not expired:

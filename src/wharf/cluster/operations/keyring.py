@@ -31,7 +31,7 @@ from wharf.contract.model.cluster import KeyringKey, KeyState
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, DeleteRecord, PutRecord, Write
 from wharf.contract.model.refusal import invalid_request, not_found
 from wharf.contract.model.secrets import SealedData
-from wharf.contract.model.times import DecisionContext
+from wharf.contract.model.times import DecisionContext, has_passed
 
 
 class KeyringWriteResult(msgspec.Struct, frozen=True):
@@ -92,7 +92,10 @@ def activate_prepublished_key(snapshot: Replica, context: DecisionContext) -> De
 def is_rotation_due(snapshot: Replica, context: DecisionContext, *, threshold_ns: int) -> bool:
     """Return whether the active key is older than `threshold_ns`."""
     active = snapshot.list_by_index_sorted(KEYRING_KEYS_BY_STATE, KeyState.ACTIVE)
-    return any(context.now_ns - max(key.create_time, key.publish_time) > threshold_ns for key in active)
+    return any(
+        has_passed(max(key.create_time, key.publish_time) + threshold_ns, threshold_ns, context.now_ns)
+        for key in active
+    )
 
 
 def delete_key(snapshot: Replica, key_id: str, *, should_force: bool = False) -> Decision[KeyringWriteResult]:

@@ -17,7 +17,7 @@ from wharf.contract.model import variables
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, Write
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
 from wharf.contract.model.secrets import SealedData
-from wharf.contract.model.times import DecisionContext
+from wharf.contract.model.times import DecisionContext, has_passed
 from wharf.contract.model.variables import Variable, VariableLock
 
 LOCKED_ERROR: Final = "attempting to modify locked variable"
@@ -124,7 +124,7 @@ def acquire_lock(
     current_lock = stored.lock if stored is not None else None
     if current_lock is not None and current_lock.id != lock.id:
         return _build_conflict_decision(stored, VariableConflict.LOCKED)
-    if current_lock is None and stored is not None and stored.lock_refused_until > context.now_ns:
+    if current_lock is None and stored is not None and _is_lock_delayed(stored, context.now_ns):
         return _build_conflict_decision(stored, VariableConflict.LOCKED)
     new_lock = replace(lock, id=current_lock.id if current_lock is not None else context.new_id())
     if sealed is not None:
@@ -132,7 +132,15 @@ def acquire_lock(
     else:
         assert stored is not None, "a missing variable without items was refused above"
         variable = replace(stored, lock=new_lock, modify_time=context.now_ns)
-    return _build_write_decision(snapshot, "variable-locked", replace(variable, lock_refused_until=0))
+    return _build_write_decision(
+        snapshot, "variable-locked", replace(variable, lock_refused_until=0, expired_lock_delay=0)
+    )
+
+
+def _is_lock_delayed(stored: Variable, now_ns: int) -> bool:
+    """Return whether the variable's lock expired so recently that no caller can acquire a new one."""
+    delay_ns = stored.expired_lock_delay or variables.MAX_LOCK_TTL_NS
+    return not has_passed(stored.lock_refused_until, delay_ns, now_ns)
 
 
 def release_lock(
@@ -176,7 +184,8 @@ def expire_lock(
     stored = _get_stored(snapshot, key)
     if stored is None or stored.lock is None or stored.lock.id != lock_id:
         return Decision(None, VariableWriteResult)  # The lock was released, or has a new holder.
-    unlocked = replace(stored, lock=None, lock_refused_until=context.now_ns + stored.lock.lock_delay)
+    delay_ns = stored.lock.lock_delay
+    unlocked = replace(stored, lock=None, lock_refused_until=context.now_ns + delay_ns, expired_lock_delay=delay_ns)
     return _build_write_decision(
         snapshot, "variable-lock-expired", replace(unlocked, modify_time=context.now_ns), by=CauseKind.TIMER
     )
@@ -218,6 +227,7 @@ def _set_items(
         key_id=sealed.key_id,
         lock=lock,
         lock_refused_until=stored.lock_refused_until if stored is not None else 0,
+        expired_lock_delay=stored.expired_lock_delay if stored is not None else 0,
         create_index=stored.create_index if stored is not None else WRITE_INDEX,
         create_time=stored.create_time if stored is not None else context.now_ns,
         modify_time=context.now_ns,

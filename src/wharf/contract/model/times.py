@@ -15,6 +15,19 @@ SECOND: Final = 1_000_000_000
 MINUTE: Final = 60 * SECOND
 HOUR: Final = 60 * MINUTE
 
+MAX_CLOCK_SKEW_NS: Final = SECOND
+"""The largest normal difference between the clocks of two servers."""
+
+
+def has_passed(due_ns: int, wait_ns: int, now_ns: int) -> bool:
+    """Return whether a stored deadline has passed that lies `wait_ns` after the event that started it.
+
+    A deadline that is further away than twice this time was stored before the clock was set back, and counts as passed.
+    So a wrong clock lengthens no wait to more than twice its configured duration. A small correction of the clock, such
+    as by NTP, ends no wait early.
+    """
+    return not now_ns < due_ns <= now_ns + 2 * wait_ns + MAX_CLOCK_SKEW_NS
+
 
 def format_duration(nanoseconds: int) -> str:
     """Return a duration as text in the notation of the Go language: `1h30m0s`, `15s`, `1.5s`, `200ms`, `0s`."""

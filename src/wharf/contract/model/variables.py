@@ -59,6 +59,8 @@ class Variable(Record):
     lock: VariableLock | None = None
     # After a lock has expired, no new lock can be acquired before this time (ns since the epoch).
     lock_refused_until: int = 0
+    # The delay of the expired lock in ns. 0 in records of earlier releases.
+    expired_lock_delay: int = 0
     create_index: int = 0
     modify_index: int = 0
     create_time: int = 0

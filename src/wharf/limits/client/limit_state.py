@@ -3,6 +3,7 @@
 Pure functions: the time is passed in. The state is small plain data, because state stores share it between processes.
 """
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -109,6 +110,8 @@ def request_permit(
 
     The state is changed in place.
     """
+    if now_ns < state.touched_ns - CLOCK_TOLERANCE_NS:
+        _adjust_to_clock_step(state, now_ns)
     state.touched_ns = now_ns
     _delete_expired(state, now_ns)
     wait = _find_wait(state, cost, now_ns, policy)
@@ -304,6 +307,38 @@ def _find_window_wait(
         if excess <= 0:
             return RequiredWait((second + window_s + 1) * SECOND_NS, reason, True)
     return RequiredWait(now_ns + window_s * SECOND_NS, reason, True)
+
+
+def _adjust_to_clock_step(state: LimitState, now_ns: int) -> None:
+    """Move all times in the future back, after the clock of this machine was set back since the last request.
+
+    Otherwise a wait would last until the clock shows the former time again.
+    """
+    step_ns = state.touched_ns - now_ns
+
+    def move(time_ns: int) -> int:
+        """Return the time by the clock as it is now."""
+        return time_ns - step_ns if time_ns > now_ns else time_ns
+
+    for bucket in state.buckets.values():
+        bucket.reset_ns = move(bucket.reset_ns)
+        bucket.last_start_ns = move(bucket.last_start_ns)
+        bucket.blocked_until_ns = move(bucket.blocked_until_ns)
+    for permit in state.permits.values():
+        permit.start_ns = move(permit.start_ns)
+    state.blocked_until_ns = move(state.blocked_until_ns)
+    state.refused_ns = move(state.refused_ns)
+    state.points = {endpoint: _move_amounts(amounts, move) for endpoint, amounts in state.points.items()}
+    state.content = _move_amounts(state.content, move)
+
+
+def _move_amounts(amounts: dict[int, int], move: Callable[[int], int]) -> dict[int, int]:
+    """Return amounts by second, with moved seconds."""
+    moved: dict[int, int] = {}
+    for second, amount in amounts.items():
+        new_second = move(second * SECOND_NS) // SECOND_NS
+        moved[new_second] = moved.get(new_second, 0) + amount
+    return moved
 
 
 def _delete_expired(state: LimitState, now_ns: int) -> None:

@@ -29,7 +29,7 @@ from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, D
 from wharf.contract.model.record import hash_content
 from wharf.contract.model.refusal import invalid_request
 from wharf.contract.model.secrets import NewSecret
-from wharf.contract.model.times import MINUTE, DecisionContext, to_datetime, to_ns
+from wharf.contract.model.times import MINUTE, DecisionContext, has_passed, to_datetime, to_ns
 
 ONE_TIME_TOKEN_TTL_NS: Final = 10 * MINUTE
 """Lifetime of a one-time token in nanoseconds: a leaked one soon becomes useless."""
@@ -144,7 +144,7 @@ def exchange_one_time_token(snapshot: Replica, digest: str, context: DecisionCon
     reveals nothing.
     """
     one_time = snapshot.get(ONE_TIME_TOKENS, digest)
-    if one_time is None or one_time.expires_at <= to_datetime(context.now_ns):
+    if one_time is None or _is_one_time_token_expired(one_time, context.now_ns):
         raise build_denial(UNKNOWN_CALLER)
     token = snapshot.get(ACL_TOKENS, one_time.accessor_id)
     if token is None or token.is_expired(to_datetime(context.now_ns)):
@@ -161,6 +161,11 @@ def exchange_one_time_token(snapshot: Replica, digest: str, context: DecisionCon
     return Decision(write, lambda index: TokenWriteResult(index, token))
 
 
+def _is_one_time_token_expired(one_time: OneTimeToken, now_ns: int) -> bool:
+    """Return whether the secret can no longer be exchanged."""
+    return has_passed(to_ns(one_time.expires_at), ONE_TIME_TOKEN_TTL_NS, now_ns)
+
+
 # -- expiration ------------------------------------------------------------------------------------------------------------
 
 
@@ -171,7 +176,7 @@ def collect_expired_tokens(
 
     These are tokens that expired more than `threshold_ns` ago, and all expired one-time tokens.
     """
-    now, expired_before = to_datetime(context.now_ns), to_datetime(context.now_ns - threshold_ns)
+    expired_before = to_datetime(context.now_ns - threshold_ns)
     deletions: list[DeleteRecord] = []
     conditions: list[Condition] = []
     for token in _iter_expired_tokens(snapshot, expired_before):
@@ -182,7 +187,7 @@ def collect_expired_tokens(
     for one_time in snapshot.iter_all(ONE_TIME_TOKENS):
         if len(deletions) == max_tokens:
             break
-        if one_time.expires_at <= now:
+        if _is_one_time_token_expired(one_time, context.now_ns):
             deletions.append(ONE_TIME_TOKENS.build_delete(one_time.secret_digest))
             conditions.append(snapshot.build_record_condition(ONE_TIME_TOKENS, one_time))
     if not deletions:
@@ -203,7 +208,7 @@ def _iter_expired_tokens(snapshot: Replica, expired_before: datetime.datetime) -
     )
     for hour in hours:
         for token in snapshot.list_by_index_sorted(TOKENS_BY_EXPIRY, hour):
-            if token.is_expired(expired_before):
+            if token.expiration_time is not None and token.expiration_time <= expired_before:
                 yield token
 
 

@@ -24,7 +24,9 @@ from wharf.contract.model.explanations import (
 from wharf.contract.model.refusal import not_found
 
 
-def explain_evaluation(snapshot: Replica, eval_id: str, get_cache: SchedulerCacheFactory) -> EvaluationExplanation:
+def explain_evaluation(
+    snapshot: Replica, eval_id: str, get_cache: SchedulerCacheFactory, *, now_ns: int | None = None
+) -> EvaluationExplanation:
     """Return the explanation of an evaluation: its trigger, what it waits for, and its result.
 
     `get_cache` returns the scheduler's cache of nodes; it is called only if an allocation cannot be placed. Raises
@@ -34,7 +36,7 @@ def explain_evaluation(snapshot: Replica, eval_id: str, get_cache: SchedulerCach
     if evaluation is None:
         raise not_found("eval not found")
     has_job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id) is not None
-    job = explain_job(snapshot, evaluation.namespace, evaluation.job_id, get_cache) if has_job else None
+    job = explain_job(snapshot, evaluation.namespace, evaluation.job_id, get_cache, now_ns=now_ns) if has_job else None
     waits = tuple(_iter_wait_conditions(evaluation, job))
     groups = tuple(_explain_group(name, metric) for name, metric in sorted((evaluation.failed_tg_allocs or {}).items()))
     placed = sum(1 for _ in snapshot.list_by_index(ALLOCATIONS_OF_EVALUATION, eval_id))

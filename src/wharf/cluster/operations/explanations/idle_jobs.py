@@ -1,5 +1,6 @@
 """Explain a job for which nothing is in progress: it runs as requested, has ended, or waits for a launch or a user."""
 
+import datetime
 from typing import Final
 
 from wharf.cluster.operations.explanations.job_facts import JobFacts
@@ -11,6 +12,8 @@ from wharf.contract.model.allocations.task_event_messages import describe_last_f
 from wharf.contract.model.evaluations import EvaluationStatus
 from wharf.contract.model.explanations import WaitCondition, WaitReason
 from wharf.contract.model.jobs.job import JobStatus
+from wharf.contract.model.jobs.periodic import MAX_SCHEDULES, list_cron_specs
+from wharf.contract.model.times import MINUTE, to_datetime
 
 FAILED_CLIENT_STATUSES: Final = (ClientStatus.FAILED, ClientStatus.LOST)
 
@@ -63,13 +66,33 @@ def _describe_next_launch(facts: JobFacts) -> WaitCondition:
     last_launch = facts.snapshot.get(PERIODIC_LAUNCHES, job.namespace, job.id)
     if not job.is_active_periodic:
         return WaitCondition(waits_for=WaitReason.CHANGE, text="is periodic but not enabled")
-    found = list_next_launches(job, last_launch.launch, max_launches=1) if last_launch is not None else []
+    note = _describe_children(facts) + _describe_unused_schedules(facts)
+    found = []
+    if last_launch is not None:
+        found = list_next_launches(job, _limit_last_launch(last_launch.launch, facts.now_ns), max_launches=1)
     if not found:
-        text = f"is launched on request only, because its schedule has no launch time left{_describe_children(facts)}"
+        text = f"is launched on request only, because its schedule has no launch time left{note}"
         return WaitCondition(waits_for=WaitReason.CHANGE, text=text)
-    return WaitCondition(
-        waits_for=WaitReason.LAUNCH, text=f"is launched next at {format_time(found[0])}{_describe_children(facts)}"
-    )
+    return WaitCondition(waits_for=WaitReason.LAUNCH, text=f"is launched next at {format_time(found[0])}{note}")
+
+
+def _limit_last_launch(launch: datetime.datetime, now_ns: int | None) -> datetime.datetime:
+    """Return the time of the last launch, or the nearest time of the last minute.
+
+    A launch in the future was recorded before the clock was set back. Launches that were missed happen at once or never.
+    """
+    if now_ns is None:
+        return launch
+    return min(max(launch, to_datetime(now_ns - MINUTE)), to_datetime(now_ns))
+
+
+def _describe_unused_schedules(facts: JobFacts) -> str:
+    """Return how many cron expressions of the job are ignored, or an empty text if none is."""
+    periodic = facts.job.periodic
+    count = len(list_cron_specs(periodic)) if periodic is not None else 0
+    if count <= MAX_SCHEDULES:
+        return ""
+    return f"; only the first {MAX_SCHEDULES} of its {count} cron expressions are used, split the job"
 
 
 def _describe_children(facts: JobFacts) -> str:

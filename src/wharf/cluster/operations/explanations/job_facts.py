@@ -26,8 +26,11 @@ class JobFacts:
     queues.
     """
 
-    def __init__(self, snapshot: Replica, job: Job, get_cache: SchedulerCacheFactory) -> None:
+    def __init__(
+        self, snapshot: Replica, job: Job, get_cache: SchedulerCacheFactory, now_ns: int | None = None
+    ) -> None:
         self.snapshot = snapshot
+        self.now_ns = now_ns  # `None` if the caller needs no times.
         self.job = job
         self.get_cache = get_cache
         key = (job.namespace, job.id)

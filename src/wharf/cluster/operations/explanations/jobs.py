@@ -60,16 +60,21 @@ RETRY_TRIGGERS: Final = (EvaluationTrigger.ALLOC_FAILURE, EvaluationTrigger.ALLO
 
 
 def explain_job(
-    snapshot: Replica, namespace: str, job_id: str, get_cache: SchedulerCacheFactory | None = None
+    snapshot: Replica,
+    namespace: str,
+    job_id: str,
+    get_cache: SchedulerCacheFactory | None = None,
+    *,
+    now_ns: int | None = None,
 ) -> JobExplanation:
     """Return the explanation of a job: what it waits for, its queue position, and what would help. Raises not-found.
 
-    `get_cache` returns the scheduler's cache of nodes; it is called only if an allocation cannot be placed.
+    With `now_ns`, the next launch of a periodic job is not in the past. `get_cache` returns the scheduler's cache of nodes; it is called only if an allocation cannot be placed.
     """
     job = snapshot.get(JOBS, namespace, job_id)
     if job is None:
         raise not_found("job not found")
-    facts = JobFacts(snapshot, job, get_cache or (lambda: SchedulerCache.from_snapshot(snapshot)))
+    facts = JobFacts(snapshot, job, get_cache or (lambda: SchedulerCache.from_snapshot(snapshot)), now_ns)
     return JobExplainer(facts).explain()
 
 

@@ -19,10 +19,10 @@ from wharf.cluster.operations.jobs.versions import get_initial_status
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import EVALUATIONS, JOBS, PERIODIC_LAUNCHES
 from wharf.contract.model.evaluations import EvaluationTrigger
-from wharf.contract.model.jobs.cron import CronError, find_next_time, load_zone
+from wharf.contract.model.jobs.cron import CronError, load_zone
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.job import Job, Periodic
-from wharf.contract.model.jobs.periodic import PeriodicLaunch
+from wharf.contract.model.jobs.periodic import LaunchTimes, PeriodicLaunch
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 from wharf.contract.model.refusal import invalid_request, not_found
 from wharf.contract.model.times import SECOND, to_datetime
@@ -42,16 +42,16 @@ def list_next_launches(job: Job, after: datetime.datetime, *, max_launches: int)
 
 
 def _iterate_launches(periodic: Periodic, after: datetime.datetime) -> Iterator[datetime.datetime]:
-    """Yield the launch times of all cron expressions of the job after `after`, in order.
+    """Yield the launch times of the cron expressions of the job after `after`, in order.
 
     An invalid expression ends the iteration.
     """
-    specs = periodic.specs or ((periodic.spec,) if periodic.spec else ())
     try:
         zone = load_zone(periodic.time_zone or DEFAULT_TIME_ZONE)
-        while found := [time for spec in specs if (time := find_next_time(spec, after, zone)) is not None]:
-            after = min(found)
-            yield after.astimezone(zone)
+        times = LaunchTimes(periodic, after)
+        while (found := times.find_next(after)) is not None:
+            after = found
+            yield found.astimezone(zone)
     except CronError:
         return  # An invalid cron expression launches nothing; validation reports the error when the job is registered.
 

@@ -25,7 +25,7 @@ from wharf.contract.model.nodes.node import Node, NodeStatus, SchedulingEligibil
 from wharf.contract.model.refusal import invalid_request
 from wharf.contract.model.state_machines.machine import advance_state
 from wharf.contract.model.state_machines.transitions import NODE_STATES
-from wharf.contract.model.times import SECOND
+from wharf.contract.model.times import SECOND, has_passed
 
 
 def mark_node_reachable(
@@ -127,7 +127,7 @@ def _tolerates_disconnect(snapshot: Replica, node_id: str, context: DecisionCont
         job = snapshot.get(JOB_VERSIONS, *key, allocation.job_version) or snapshot.get(JOBS, *key)
         window_ns = get_lost_after_ns(job.find_group(allocation.task_group)) if job is not None else 0
         since_ns = get_unknown_since_ns(allocation)
-        if window_ns and (since_ns is None or context.now_ns - since_ns < window_ns):
+        if window_ns and (since_ns is None or not has_passed(since_ns + window_ns, window_ns, context.now_ns)):
             return True
     return False
 

@@ -43,7 +43,7 @@ from wharf.contract.model.evaluations import Evaluation, SchedulerType
 from wharf.contract.model.jobs.job import Job, JobStatus
 from wharf.contract.model.log import Cause, CauseKind, Condition, DeleteRecord, Write
 from wharf.contract.model.nodes.node import NodeStatus
-from wharf.contract.model.times import SECOND, to_datetime
+from wharf.contract.model.times import MAX_CLOCK_SKEW_NS, SECOND, has_passed, to_datetime
 
 MAX_EARLY_ALLOCATIONS: Final = 1_000
 """Allocations of one job that are prepared at a time: no log takes more changes in one write."""
@@ -69,6 +69,21 @@ class CollectionResult(msgspec.Struct, frozen=True):
 
     index: int  # The log index of the write.
     deleted_count: int  # 0: nothing of this kind is left to collect.
+
+
+class _RetentionPeriod(msgspec.Struct, frozen=True):
+    """The time from which records are retained.
+
+    It ends in the future: a record that is later was written before the clock was set back by more than the retention,
+    and would otherwise be retained until the clock shows that time again.
+    """
+
+    start_ns: int
+    end_ns: int
+
+    def contains(self, time_ns: int) -> bool:
+        """Return whether a record that ended at this time must be retained."""
+        return self.start_ns < time_ns <= self.end_ns
 
 
 class _Bundle(msgspec.Struct, frozen=True):
@@ -97,10 +112,11 @@ def collect_garbage(
 
     Records that must be deleted together and do not fit in any write are left, unless they can be deleted in parts.
     """
-    before_ns = context.now_ns - retention_ns
+    now_ns = context.now_ns
+    recent = _RetentionPeriod(now_ns - retention_ns, now_ns + retention_ns + MAX_CLOCK_SKEW_NS)
     deletions: list[DeleteRecord] = []
     conditions: dict[tuple[str, str], Condition] = {}
-    for bundle in _fit_bundles(BUNDLE_FINDERS[kind](snapshot, before_ns), max_changes):
+    for bundle in _fit_bundles(BUNDLE_FINDERS[kind](snapshot, recent), max_changes):
         if (
             len(deletions) + len(bundle.deletions) > max_changes
             or len(conditions) + len(bundle.conditions) > max_changes
@@ -128,40 +144,42 @@ def _fit_bundles(bundles: _Bundles, max_changes: int) -> _Bundles:
 # -- evaluations and their allocations -----------------------------------------------------------------------------
 
 
-def _iter_service_evaluations(snapshot: Replica, before_ns: int) -> _Bundles:
+def _iter_service_evaluations(snapshot: Replica, recent: _RetentionPeriod) -> _Bundles:
     """Yield deletions of old terminal evaluations, with their allocations, of all schedulers except batch ones.
 
-    `before_ns`: they ended before this time, in Unix nanoseconds.
+    `recent`: they did not end in this period.
     """
     return _iter_evaluations_of_types(
-        snapshot, before_ns, (SchedulerType.SERVICE, SchedulerType.SYSTEM, SchedulerType.CORE)
+        snapshot, recent, (SchedulerType.SERVICE, SchedulerType.SYSTEM, SchedulerType.CORE)
     )
 
 
-def _iter_batch_evaluations(snapshot: Replica, before_ns: int) -> _Bundles:
+def _iter_batch_evaluations(snapshot: Replica, recent: _RetentionPeriod) -> _Bundles:
     """Yield deletions of old terminal evaluations, with their allocations, of batch and sysbatch jobs.
 
     They are retained longer than others, because they record completed work.
     """
-    return _iter_evaluations_of_types(snapshot, before_ns, BATCH_SCHEDULER_TYPES)
+    return _iter_evaluations_of_types(snapshot, recent, BATCH_SCHEDULER_TYPES)
 
 
-def _iter_evaluations_of_types(snapshot: Replica, before_ns: int, types: Collection[SchedulerType]) -> _Bundles:
-    """Yield deletions of the terminal evaluations of these schedulers that ended before `before_ns`, with
+def _iter_evaluations_of_types(
+    snapshot: Replica, recent: _RetentionPeriod, types: Collection[SchedulerType]
+) -> _Bundles:
+    """Yield deletions of the terminal evaluations of these schedulers that ended before the period `recent`, with
     allocations.
 
     An evaluation whose allocations are still needed stays; if only some of them are needed, the others may be deleted
     without it.
     """
     for evaluation in snapshot.iter_all(EVALUATIONS):
-        if not evaluation.status.is_terminal or evaluation.modify_time > before_ns or evaluation.type not in types:
+        if not evaluation.status.is_terminal or recent.contains(evaluation.modify_time) or evaluation.type not in types:
             continue
         job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
         allocations = snapshot.list_by_index_sorted(ALLOCATIONS_OF_EVALUATION, evaluation.id)
         collectable = [
             each
             for each in allocations
-            if _is_collectable(each, job, before_ns) and not _holds_needed_data(snapshot, each, job)
+            if _is_collectable(each, job, recent) and not _holds_needed_data(snapshot, each, job)
         ]
         if _is_needed_by_job(evaluation, job):
             # Only allocations created before the last change of the job. The evaluation stays if others remain.
@@ -201,12 +219,12 @@ def _holds_needed_data(snapshot: Replica, allocation: Allocation, job: Job | Non
     return job is not None and not job.stop and is_claim_holder(snapshot, allocation, job)
 
 
-def _is_collectable(allocation: Allocation, job: Job | None, before_ns: int) -> bool:
-    """Return whether the allocation ended before `before_ns` and may be deleted.
+def _is_collectable(allocation: Allocation, job: Job | None, recent: _RetentionPeriod) -> bool:
+    """Return whether the allocation ended before the period `recent` and may be deleted.
 
     A failed allocation is needed while its job may still reschedule it.
     """
-    if not allocation.is_terminal or allocation.modify_time > before_ns:
+    if not allocation.is_terminal or recent.contains(allocation.modify_time):
         return False
     if not allocation.is_client_terminal:
         return False  # The node has not reported yet that the allocation ended.
@@ -223,20 +241,20 @@ def _is_collectable(allocation: Allocation, job: Job | None, before_ns: int) -> 
     tracker = allocation.reschedule_tracker
     events = (tracker.events if tracker is not None else None) or ()
     # Recent failures still count against the attempts that the policy allows.
-    return bool(events) and events[-1].reschedule_time + policy.interval <= before_ns
+    return bool(events) and has_passed(events[-1].reschedule_time + policy.interval, policy.interval, recent.start_ns)
 
 
 # -- jobs ----------------------------------------------------------------------------------------------------------
 
 
-def _iter_dead_jobs(snapshot: Replica, before_ns: int) -> _Bundles:
+def _iter_dead_jobs(snapshot: Replica, recent: _RetentionPeriod) -> _Bundles:
     """Yield deletions of dead jobs with all their versions, evaluations and allocations.
 
-    Jobs with a tagged version, an active deployment or a record that ended after `before_ns` are left out. Of a job
+    Jobs with a tagged version, an active deployment or a record that ended in the period `recent` are left out. Of a job
     with very many allocations, only allocations are deleted at first.
     """
     for job in snapshot.iter_all(JOBS):
-        if job.status is not JobStatus.DEAD or job.submit_time > before_ns or not _is_finished(job):
+        if job.status is not JobStatus.DEAD or recent.contains(job.submit_time) or not _is_finished(job):
             continue
         key = (job.namespace, job.id)
         versions = snapshot.list_by_index_sorted(VERSIONS_OF_JOB, *key)
@@ -244,9 +262,9 @@ def _iter_dead_jobs(snapshot: Replica, before_ns: int) -> _Bundles:
         allocations = snapshot.list_by_index_sorted(ALLOCATIONS_OF_JOB, *key)
         if any(version.version_tag is not None for version in versions):
             continue
-        if any(not each.status.is_terminal or each.modify_time > before_ns for each in evaluations):
+        if any(not each.status.is_terminal or recent.contains(each.modify_time) for each in evaluations):
             continue
-        if any(not each.is_client_terminal or each.modify_time > before_ns for each in allocations):
+        if any(not each.is_client_terminal or recent.contains(each.modify_time) for each in allocations):
             continue
         if any(deployment.is_active for deployment in snapshot.list_by_index(DEPLOYMENTS_OF_JOB, *key)):
             continue
@@ -294,10 +312,10 @@ def _is_finished(job: Job) -> bool:
 # -- other tables ----------------------------------------------------------------------------------------------------
 
 
-def _iter_deployments(snapshot: Replica, before_ns: int) -> _Bundles:
-    """Yield deletions of terminal deployments without active allocations that ended before `before_ns`."""
+def _iter_deployments(snapshot: Replica, recent: _RetentionPeriod) -> _Bundles:
+    """Yield deletions of terminal deployments without active allocations that ended before the period `recent`."""
     for deployment in snapshot.iter_all(DEPLOYMENTS):
-        if deployment.is_active or deployment.modify_time > before_ns:
+        if deployment.is_active or recent.contains(deployment.modify_time):
             continue
         job_allocations = snapshot.list_by_index(ALLOCATIONS_OF_JOB, deployment.namespace, deployment.job_id)
         if any(each.deployment_id == deployment.id and not each.is_terminal for each in job_allocations):
@@ -307,9 +325,9 @@ def _iter_deployments(snapshot: Replica, before_ns: int) -> _Bundles:
         )
 
 
-def _iter_one_time_tokens(snapshot: Replica, before_ns: int) -> _Bundles:
-    """Yield the deletion of each one-time token that expired before this time."""
-    expired_before = to_datetime(before_ns)
+def _iter_one_time_tokens(snapshot: Replica, recent: _RetentionPeriod) -> _Bundles:
+    """Yield the deletion of each one-time token that expired before the period `recent`."""
+    expired_before = to_datetime(recent.start_ns)
     for token in snapshot.iter_all(ONE_TIME_TOKENS):
         if token.expires_at <= expired_before:
             yield _make_bundle(
@@ -318,23 +336,23 @@ def _iter_one_time_tokens(snapshot: Replica, before_ns: int) -> _Bundles:
             )
 
 
-def _iter_tokens(snapshot: Replica, before_ns: int) -> _Bundles:
-    """Yield the deletion of each ACL token that expired before this time."""
-    expired_before = to_datetime(before_ns)
+def _iter_tokens(snapshot: Replica, recent: _RetentionPeriod) -> _Bundles:
+    """Yield the deletion of each ACL token that expired before the period `recent`."""
+    expired_before = to_datetime(recent.start_ns)
     for token in snapshot.iter_all(ACL_TOKENS):
-        if token.is_expired(expired_before):
+        if token.expiration_time is not None and token.expiration_time <= expired_before:
             yield _make_bundle(
                 (ACL_TOKENS.build_delete(token.accessor_id),), (snapshot.build_record_condition(ACL_TOKENS, token),)
             )
 
 
-def _iter_down_nodes(snapshot: Replica, before_ns: int) -> _Bundles:
-    """Yield deletions of nodes that have been down since before `before_ns`.
+def _iter_down_nodes(snapshot: Replica, recent: _RetentionPeriod) -> _Bundles:
+    """Yield deletions of nodes that have been down since before the period `recent`.
 
     Nodes with active allocations, or with data that a job still needs, are left out.
     """
     for node in snapshot.iter_all(NODES):
-        if node.status is not NodeStatus.DOWN or node.status_updated_at * SECOND > before_ns:
+        if node.status is not NodeStatus.DOWN or recent.contains(node.status_updated_at * SECOND):
             continue
         allocations = snapshot.list_by_index(ALLOCATIONS_ON_NODE, node.id)
         if any(
@@ -375,7 +393,7 @@ def _make_single_bundles(
     )
 
 
-BUNDLE_FINDERS: Final[dict[CollectionKind, Callable[[Replica, int], _Bundles]]] = {
+BUNDLE_FINDERS: Final[dict[CollectionKind, Callable[[Replica, _RetentionPeriod], _Bundles]]] = {
     CollectionKind.EVALUATIONS: _iter_service_evaluations,
     CollectionKind.BATCH_EVALUATIONS: _iter_batch_evaluations,
     CollectionKind.JOBS: _iter_dead_jobs,

@@ -10,7 +10,7 @@ from typing import Final
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.nodes.node import Node, NodeStatus
-from wharf.contract.model.times import to_ns
+from wharf.contract.model.times import has_passed, to_ns
 
 DELETED_NODE: Final = None
 """Stands for a deleted node in `TaintedNodes`."""
@@ -127,7 +127,7 @@ def _is_expired(allocation: Allocation, group: TaskGroup | None, now_ns: int) ->
     window, since = get_lost_after_ns(group), get_unknown_since_ns(allocation)
     if allocation.client_status is not ClientStatus.UNKNOWN or not window or since is None:
         return False
-    return now_ns - since >= window
+    return has_passed(since + window, window, now_ns)
 
 
 def _classify_on_disconnected_node(allocation: Allocation, group: TaskGroup | None) -> AllocationClass:

@@ -25,7 +25,7 @@ from wharf.contract.model.evaluations import EvaluationTrigger
 from wharf.contract.model.jobs.group_policies import ReconcileStrategy
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.model.times import SECOND, to_ns
+from wharf.contract.model.times import SECOND, has_passed, to_ns
 
 MIN_KILL_TIMEOUT_NS: Final = 5 * SECOND
 """The shortest time that a node may take to stop a lost allocation."""
@@ -140,7 +140,8 @@ def hold_placements_for_lost(state: GroupState, allocations: Iterable[Allocation
             states = allocation.alloc_states or ()
             lost_at = states[-1].time if states and states[-1].value == ClientStatus.LOST else None
             lost_at_ns = to_ns(lost_at) if lost_at is not None else allocation.modify_time
-            state.holds_placements = state.holds_placements or lost_at_ns + wait_ns > state.input.now_ns
+            has_ended = has_passed(lost_at_ns + wait_ns, wait_ns, state.input.now_ns)
+            state.holds_placements = state.holds_placements or not has_ended
 
 
 def _get_lost_wait_ns(group: TaskGroup) -> int | None:

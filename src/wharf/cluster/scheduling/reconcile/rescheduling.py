@@ -15,7 +15,7 @@ from wharf.contract.model.allocations.allocation import (
 from wharf.contract.model.evaluations import EvaluationTrigger
 from wharf.contract.model.jobs.group_policies import DelayFunction, ReschedulePolicy
 from wharf.contract.model.jobs.groups import TaskGroup
-from wharf.contract.model.times import SECOND, to_ns
+from wharf.contract.model.times import SECOND, has_passed, to_ns
 
 DUE_TOLERANCE_NS: Final = SECOND
 """A retry that is due within this time from now is made now."""
@@ -64,8 +64,13 @@ def can_retry(policy: ReschedulePolicy, events: tuple[RescheduleEvent, ...], fai
         return True
     if policy.attempts <= 0:
         return False
-    used = sum(failed_at_ns - event.reschedule_time < policy.interval for event in events)
+    used = sum(_counts(event, policy, failed_at_ns) for event in events)
     return used < policy.attempts and delay_ns < policy.interval
+
+
+def _counts(event: RescheduleEvent, policy: ReschedulePolicy, time_ns: int) -> bool:
+    """Return whether an attempt counts toward the limit of attempts at a time: the policy's interval has not passed."""
+    return not has_passed(event.reschedule_time + policy.interval, policy.interval, time_ns)
 
 
 def can_ever_retry(allocation: Allocation, group: TaskGroup) -> bool:
@@ -130,7 +135,7 @@ def build_tracker(
         if policy.unlimited:
             events = events[-MAX_RESCHEDULE_EVENTS:]
         else:
-            events = tuple(event for event in events if now_ns - event.reschedule_time < policy.interval)
+            events = tuple(event for event in events if _counts(event, policy, now_ns))
     event = RescheduleEvent(
         reschedule_time=now_ns, prev_alloc_id=previous.id, prev_node_id=previous.node_id, delay=delay
     )

@@ -18,7 +18,7 @@ from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.job import JobKey
 from wharf.contract.model.log import KEY_SEPARATOR
 from wharf.contract.model.refusal import Refusal, RefusalCode
-from wharf.contract.model.times import SECOND
+from wharf.contract.model.times import MAX_CLOCK_SKEW_NS, SECOND
 from wharf.world import World
 from wharf.world.tasks import wait_for_event
 
@@ -26,9 +26,6 @@ log = logging.getLogger(__name__)
 
 MAX_LAUNCH_CHECK_INTERVAL_S: Final = 60.0
 """Limits how late a launch is after the wall clock was changed, because the wait uses the monotonic clock."""
-
-RESTORED_JOBS_PER_STEP: Final = 20
-"""Limits how long restoring the schedule blocks the leader's loop: each job takes about a millisecond."""
 
 
 class PeriodicLaunchDuty:
@@ -41,6 +38,7 @@ class PeriodicLaunchDuty:
         self._launches = LaunchSchedule()
         self._changed_jobs: dict[JobKey, None] = {}
         self._must_restore = True
+        self._latest_ns = 0  # The wall clock at the last check.
         self._wake_event = asyncio.Event()
         brain.follower.change_listeners.append(self._on_batch)
         brain.follower.load_listeners.append(self._on_load)
@@ -51,9 +49,10 @@ class PeriodicLaunchDuty:
         self._must_restore = True
         while self._brain.is_leading:
             self._wake_event.clear()
+            self._notice_clock_change()
             if self._must_restore:
                 await self._restore()
-            self._update_schedule()
+            await self._update_schedule()
             for due in self._launches.take_due(self._world.now_ns()):
                 await self._launch(due)
             await wait_for_event(self._wake_event, self._wait_s())
@@ -75,6 +74,17 @@ class PeriodicLaunchDuty:
         self._must_restore = True
         self._wake_event.set()
 
+    def _notice_clock_change(self) -> None:
+        """Request that the schedule is built again if the wall clock was set back.
+
+        Launch times that were computed from a later time could be years away.
+        """
+        now_ns = self._world.now_ns()
+        if now_ns < self._latest_ns - MAX_CLOCK_SKEW_NS:
+            log.info("clock was set back, computing launches again back_s=%.0f", (self._latest_ns - now_ns) / SECOND)
+            self._must_restore = True
+        self._latest_ns = now_ns
+
     async def _restore(self) -> None:
         """Build the launch schedule of all periodic jobs from the replica. Other tasks run in between."""
         self._must_restore = False
@@ -82,16 +92,16 @@ class PeriodicLaunchDuty:
         self._launches = launches = LaunchSchedule()
         replica = self._brain.replica
         keys = [(job.namespace, job.id) for job in replica.iter_all(JOBS) if job.is_active_periodic]
-        for position, key in enumerate(keys):
+        for key in keys:
             launches.restore_job(replica, key, self._world.now_ns())
-            if position % RESTORED_JOBS_PER_STEP == RESTORED_JOBS_PER_STEP - 1:
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)  # A job with many schedules takes milliseconds.
 
-    def _update_schedule(self) -> None:
-        """Update the launch times of the jobs that changed since the last call."""
+    async def _update_schedule(self) -> None:
+        """Update the launch times of the jobs that changed since the last call. Other tasks run in between."""
         changed_jobs, self._changed_jobs = self._changed_jobs, {}
         for key in changed_jobs:
             self._launches.update_job(key, self._brain.replica.get(JOBS, *key), self._world.now_ns())
+            await asyncio.sleep(0)
 
     async def _launch(self, due: DueLaunch) -> None:
         """Launch a due job, if it is still due. A launch that can never succeed is logged and skipped."""

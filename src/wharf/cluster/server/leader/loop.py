@@ -42,6 +42,8 @@ MAX_UNBLOCKED_PER_PASS: Final = 50
 MAX_CONSECUTIVE_RETRIES: Final = 500
 """After this many retries of blocked evaluations, new evaluations are processed first."""
 
+MAX_WAIT_S: Final = 60.0
+"""Limits how late a delayed evaluation is processed after a change of the wall clock."""
 RETRY_DELAY_S: Final = 0.5
 """How long to wait after a write that the log did not accept."""
 
@@ -255,6 +257,8 @@ class LeaderLoop:
         """Wait for new work or the next deadline: of a queue or of a heartbeat."""
         queues = self._queues
         timeout_s = self._node_monitor.compute_deadline_wait_s()
+        # The wait uses the monotonic clock: a change of the wall clock must not delay evaluations for long.
+        timeout_s = min(timeout_s, MAX_WAIT_S)
         wake_times_ns = [] if self._is_paused() else [queues.broker.next_wake_ns(), queues.blocked.next_wake_ns()]
         for wake_ns in filter(None, wake_times_ns):
             timeout_s = min(timeout_s, max(0.0, (wake_ns - self._world.now_ns()) / SECOND))

@@ -35,7 +35,7 @@ from wharf.cluster.state import Replica
 from wharf.contract.model.acl.auth_methods import AuthMethod, AuthMethodConfig
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
 from wharf.contract.model.secrets import SealedData
-from wharf.contract.model.times import SECOND
+from wharf.contract.model.times import SECOND, has_passed
 from wharf.world import World
 
 T = TypeVar("T")
@@ -174,7 +174,7 @@ class LoginVerifier:
         login_state = self._open_state(snapshot, state)
         if login_state.method != method.name or login_state.nonce != nonce or login_state.redirect_uri != redirect_uri:
             raise LoginRejected("the state belongs to another login: log in again")
-        if login_state.expires_at_s <= self._world.now_ns() // SECOND:
+        if has_passed(login_state.expires_at_s * SECOND, STATE_TTL_S * SECOND, self._world.now_ns()):
             raise LoginRejected("the login took too long: log in again")
         if not code:
             raise invalid_request("missing code")

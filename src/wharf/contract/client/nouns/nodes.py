@@ -154,12 +154,20 @@ class NodeProtocolMethods(MethodGroup[M]):
 
     @call_method("node.fetch")
     def fetch_assignments(
-        self, node_id: str, secret_id: str, ids: Sequence[str], **options: Unpack[CallOptions]
+        self,
+        node_id: str,
+        secret_id: str,
+        ids: Sequence[str],
+        *,
+        shares_jobs: bool = False,
+        **options: Unpack[CallOptions],
     ) -> CallSpec[list[messages.Assignment]]:
-        """Read allocations of a node, with their jobs, by ID. `secret_id` is the node's secret."""
-        return CallSpec(
-            options, node_id, headers=_build_secret_header(secret_id), body=messages.AssignmentsRequest(ids=tuple(ids))
-        )
+        """Read allocations of a node, with their jobs, by ID. `secret_id` is the node's secret.
+
+        With `shares_jobs`, the reply has each job once. Pass it to `messages.restore_shared_jobs`.
+        """
+        body = messages.AssignmentsRequest(ids=tuple(ids), shares_jobs=shares_jobs)
+        return CallSpec(options, node_id, headers=_build_secret_header(secret_id), body=body)
 
     @call_method("node.leave")
     def leave(

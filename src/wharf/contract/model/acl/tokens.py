@@ -7,7 +7,7 @@ from typing import NamedTuple
 from wharf.contract.model.body_limits import find_name_problem
 from wharf.contract.model.names import MAX_DISPLAY_NAME_CHARS
 from wharf.contract.model.record import Record
-from wharf.contract.model.times import HOUR, MINUTE, format_duration
+from wharf.contract.model.times import HOUR, MINUTE, format_duration, has_passed, to_ns
 
 
 class TokenType(enum.StrEnum):
@@ -53,7 +53,12 @@ class Token(Record):
 
     def is_expired(self, time: datetime.datetime) -> bool:
         """Return whether the token has expired at this time."""
-        return self.expiration_time is not None and self.expiration_time <= time
+        if self.expiration_time is None:
+            return False
+        if self.create_time is None:
+            return self.expiration_time <= time
+        due_ns = to_ns(self.expiration_time)
+        return has_passed(due_ns, max(0, due_ns - to_ns(self.create_time)), to_ns(time))
 
 
 class OneTimeToken(Record):

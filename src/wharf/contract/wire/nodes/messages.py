@@ -1,5 +1,6 @@
 """Messages of node endpoints that are not records: views, requests and replies, including those for signed identities."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -152,6 +153,8 @@ class AssignmentsRequest(Record):
     """A node's request for complete allocations by ID."""
 
     ids: tuple[str, ...] = msgspec.field(name="IDs", default=())
+    # Whether the reply may contain each job once: see `Assignment.job_of`. Nodes of earlier releases do not set it.
+    shares_jobs: bool = False
 
 
 class AssignedAllocation(Record):
@@ -181,6 +184,17 @@ class Assignment(Record):
 
     allocation: AssignedAllocation
     job: Job | None = None  # The version of the job to run; None if it is no longer stored.
+    # The ID of an earlier allocation of the same reply, whose job this allocation has too; then `job` is None.
+    job_of: str = ""
+
+
+def restore_shared_jobs(assignments: Sequence[Assignment]) -> list[Assignment]:
+    """Return the assignments of a reply, each with its job. Assignments of one job share it in memory."""
+    jobs = {each.allocation.id: each.job for each in assignments if not each.job_of}
+    return [
+        msgspec.structs.replace(each, job=jobs.get(each.job_of), job_of="") if each.job_of else each
+        for each in assignments
+    ]
 
 
 class PredecessorView(Record):

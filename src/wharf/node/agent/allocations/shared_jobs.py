@@ -1,6 +1,6 @@
 """Lets allocations of the same job share equal parts of it in memory.
 
-Servers send each allocation with its whole job, and each dispatch of a parameterized job makes a new job. Without sharing,
+Servers send the job of an allocation again in each reply, and each dispatch of a parameterized job makes a new job. Without sharing,
 400 dispatches of a large job would need 400 times its memory.
 """
 
@@ -28,14 +28,17 @@ class SharedJobParts:
         self._values: OrderedDict[bytes, tuple[Any, int]] = OrderedDict()
         """Value and encoded size by digest; the one that was used last is at the end."""
         self._bytes = 0
+        self._last_job: Job | None = None
 
     def share(self, job: Job | None) -> None:
         """Replace the large fields of a job by equal values of earlier jobs.
 
-        The job was just decoded and has no other user, so its fields can be set in place.
+        The job was just decoded, so its fields can be set in place. Several assignments of one reply may have the same
+        job.
         """
-        if job is None:
+        if job is None or job is self._last_job:
             return
+        self._last_job = job
         for name in SHARED_FIELDS:
             value = getattr(job, name)
             # Encoded values are compared: in Python 1, 1.0 and True are equal, but a driver gets what the job says.

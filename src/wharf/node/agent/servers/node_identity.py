@@ -62,7 +62,9 @@ class SignedNodeIdentity:
             signed = self._signed
             if signed is not None:
                 renew_at_ns = signed.issued + (signed.expires - signed.issued) // 2
-                await asyncio.sleep(max(0.0, (renew_at_ns - self._world.now_ns()) / 1e9))
+                # Capped at the configured time, in case the clock was set back.
+                wait_ns = min(renew_at_ns - self._world.now_ns(), renew_at_ns - signed.issued)
+                await asyncio.sleep(max(0.0, wait_ns / 1e9))
                 if self._signed is not signed:
                     continue  # A request renewed it meanwhile.
             try:

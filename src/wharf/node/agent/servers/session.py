@@ -6,7 +6,7 @@ Every failed request is repeated.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -61,7 +61,7 @@ fleet from a slow server to another one would make both slower. 2.5 s remain for
 MIN_HEARTBEAT_WAIT_PART: Final = 0.1
 """The shortest wait between two heartbeats, as a part of the TTL, if the reply took almost as long as the TTL."""
 MAX_ASSIGNMENTS_PER_FETCH: Final = 1_000
-"""Limit of one request; each assignment contains its job. Servers refuse more than ten times as many."""
+"""Limit of one request; each assignment may have a job of its own. Servers refuse more than ten times as many."""
 FIRST_ASSIGNMENTS_PER_FETCH: Final = 50
 """The number of assignments in the first request of several; their size decides about the next request."""
 TARGET_FETCH_BYTES: Final = 16 << 20
@@ -95,6 +95,8 @@ class ServerSession:
         self._reset_count = 0
         """How often the servers had another state than before, so that indexes were reset."""
         self._reports = ReportQueue(world, assignment_handler)
+        self._max_fetch_count = MAX_ASSIGNMENTS_PER_FETCH
+        """Limits the assignments of one request. A failed request halves it, and it grows with each success."""
         self._report_count_at_fetch = -1
         """How many full reports had been begun when the newest assignments were requested."""
         self._has_changes = asyncio.Event()
@@ -240,11 +242,7 @@ class ServerSession:
                     self._identity.id, self._identity.secret_id, without_ended=True
                 )
                 ended = [id for id in held if id not in response.value]
-                assignments: list[messages.Assignment] = []
-                for start in range(0, len(ended), MAX_ASSIGNMENTS_PER_FETCH):
-                    assignments += await self._client.node_agents.fetch_assignments(
-                        self._identity.id, self._identity.secret_id, ended[start : start + MAX_ASSIGNMENTS_PER_FETCH]
-                    )
+                assignments = [each async for batch in self._fetch_assignments(ended) for each in batch]
                 self._handler.end_allocations(
                     [each for each in assignments if each.allocation.client_status.is_terminal]
                 )
@@ -303,21 +301,37 @@ class ServerSession:
             self._handler.drop_allocation(dropped_id)
             self._reports.drop_allocation(dropped_id)
         changed = [id for id, index in desired.items() if (self._handler.find_assignment_index(id) or 0) < index]
-        start, count = 0, FIRST_ASSIGNMENTS_PER_FETCH
-        while start < len(changed):
-            batch = changed[start : start + count]
-            start += len(batch)
-            assignments = await self._client.node_agents.fetch_assignments(
-                self._identity.id, self._identity.secret_id, batch
-            )
+        async for assignments in self._fetch_assignments(changed):
             if report_count != self._reports.full_report_count:
                 return False
-            count = _choose_fetch_count(assignments)
             for assignment in assignments:
                 # An older assignment than the list announced comes from a server that lags.
                 if assignment.allocation.alloc_modify_index >= desired.get(assignment.allocation.id, 0):
                     self._handler.apply_assignment(assignment)
         return all((self._handler.find_assignment_index(id) or 0) >= desired[id] for id in changed)
+
+    async def _fetch_assignments(self, ids: Sequence[str]) -> AsyncIterator[list[messages.Assignment]]:
+        """Fetch assignments with their jobs in several requests, and yield those of each reply.
+
+        Raises `Refusal` and `Unreachable`. The next requests are then smaller, because the reply may have been too large
+        or too slow.
+        """
+        start, count = 0, FIRST_ASSIGNMENTS_PER_FETCH
+        while start < len(ids):
+            batch = ids[start : start + min(count, self._max_fetch_count)]
+            try:
+                received = await self._client.node_agents.fetch_assignments(
+                    self._identity.id, self._identity.secret_id, batch, shares_jobs=True
+                )
+            except (Refusal, Unreachable):
+                self._max_fetch_count = max(1, len(batch) // 2)
+                raise
+            start += len(batch)
+            self._max_fetch_count = min(
+                MAX_ASSIGNMENTS_PER_FETCH, self._max_fetch_count + self._max_fetch_count // 2 + 1
+            )
+            count = _choose_fetch_count(received) if received else count
+            yield messages.restore_shared_jobs(received)
 
     async def _take_next_report(self) -> messages.NodeReportRequest | None:
         """Return the report to send now; `None` if nothing is new. Raises `Refusal` and `Unreachable`.

@@ -123,7 +123,9 @@ class TaskIdentities:
         Waits while no server can sign them.
         """
         missing = [
-            identity for identity in self._exposed if self._is_due(identity.name) or identity.name not in self._signed
+            identity
+            for identity in self._exposed
+            if self._is_due(identity.name, self._world.now_ns()) or identity.name not in self._signed
         ]
         if missing:
             for signed in await self._sign_with_retries([identity.name for identity in missing], record_event):
@@ -147,16 +149,18 @@ class TaskIdentities:
                 self._signed[signed.name] = signed
                 # The task has an older token than this one. It gets a new one when its own is due.
                 self._validity[signed.name] = stored.get(signed.name, TokenValidity(0, 1 if signed.expires else 0))
-        while (due_ns := self._next_due_ns()) is not None:
-            await asyncio.sleep(max(0.0, (due_ns - self._world.now_ns()) / 1e9))
-            await self._renew(task_control)
+        while (due := self._find_next_renewal()) is not None:
+            # The sleep uses the monotonic clock, and is capped in case the wall clock was set back.
+            due_ns, interval_ns = due
+            await asyncio.sleep(max(0.0, min(due_ns - self._world.now_ns(), interval_ns) / 1e9))
+            await self._renew(task_control, max(due_ns, self._world.now_ns()))
 
-    async def _renew(self, task_control: TaskControl) -> None:
-        """Renew the tokens that are due, write their files, and restart or signal the task if the job requires it.
+    async def _renew(self, task_control: TaskControl, until_ns: int) -> None:
+        """Renew the tokens that are due until `until_ns`, write their files, and restart or signal the task if the job requires it.
 
         Raises `TaskSetupError`.
         """
-        due_identities = [identity for identity in self._exposed if self._is_due(identity.name)]
+        due_identities = [identity for identity in self._exposed if self._is_due(identity.name, until_ns)]
         for signed in await self._sign_with_retries(
             [identity.name for identity in due_identities], task_control.record_event
         ):
@@ -172,17 +176,15 @@ class TaskIdentities:
             if identity.change_mode == "signal":
                 task_control.signal_task(identity.change_signal, reason)
 
-    def _next_due_ns(self) -> int | None:
-        """Return the time at which the next token must be renewed; `None` if none expires."""
-        renewal_times = [validity.renew_at_ns for validity in self._validity.values()]
-        return min((renewal_time for renewal_time in renewal_times if renewal_time is not None), default=None)
+    def _find_next_renewal(self) -> tuple[int, int] | None:
+        """Return when the next token must be renewed, and how long after its signature; `None` if none expires."""
+        renewals = [(validity.renew_at_ns, validity.issued) for validity in self._validity.values()]
+        return min(((due_ns, due_ns - issued) for due_ns, issued in renewals if due_ns is not None), default=None)
 
-    def _is_due(self, name: str) -> bool:
-        """Return whether the token of the named identity must be renewed now."""
+    def _is_due(self, name: str, until_ns: int) -> bool:
+        """Return whether the token of the named identity must be renewed until `until_ns`."""
         validity = self._validity.get(name)
-        return (
-            validity is not None and validity.renew_at_ns is not None and validity.renew_at_ns <= self._world.now_ns()
-        )
+        return validity is not None and validity.renew_at_ns is not None and validity.renew_at_ns <= until_ns
 
     # -- requests in the task's name (implements `TokenSource`)
 

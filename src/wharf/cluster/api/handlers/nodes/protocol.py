@@ -195,20 +195,32 @@ class NodeProtocolActions:
         return _build_lease_result(lease, self._read_cluster_id())
 
     async def fetch_assignments(self, request: Request) -> ActionResult:
-        """Return the allocations of the node with the ids in the body, each with its job. Ids of others are omitted."""
+        """Return the allocations of the node with the ids in the body, each with its job. Ids of others are omitted.
+
+        If the node supports it, allocations of one job refer to the first of them instead of repeating the job.
+        """
         node = await authenticate_node(self._server, request)
         replica = self._server.replica
-        ids = request.decode_body(messages.AssignmentsRequest).ids
+        body = request.decode_body(messages.AssignmentsRequest)
+        ids = body.ids
         if len(ids) > MAX_FETCHED_IDS:
             raise invalid_request(f"too many ids: {len(ids)}; request up to {MAX_FETCHED_IDS} at a time")
         assignments = []
+        first_ids: dict[tuple[str, str, int, int], str] = {}  # By job version, the first allocation of the reply.
         for allocation_id in ids:
             allocation = replica.get(ALLOCATIONS, allocation_id)
             if allocation is not None and allocation.node_id == node.id:
                 job = find_allocation_job(replica, allocation)
+                job_of = ""
+                if job is not None and body.shares_jobs:
+                    version = (job.namespace, job.id, job.version, job.create_index)
+                    if (first_id := first_ids.setdefault(version, allocation_id)) != allocation_id:
+                        job, job_of = None, first_id
                 fields = {name: getattr(allocation, name) for name in messages.AssignedAllocation.__struct_fields__}
                 fields["alloc_modify_index"] = _get_assignment_index(replica, allocation)
-                assignments.append(messages.Assignment(allocation=messages.AssignedAllocation(**fields), job=job))
+                assignments.append(
+                    messages.Assignment(allocation=messages.AssignedAllocation(**fields), job=job, job_of=job_of)
+                )
         return ActionResult(assignments)
 
     async def record_report(self, request: Request) -> ActionResult:

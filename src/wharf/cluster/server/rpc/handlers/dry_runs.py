@@ -128,17 +128,18 @@ class DryRunHandlers:
 
     async def explain_job(self, request: ExplainJobRequest) -> msgspec.Raw:
         """Return an encoded `JobExplanation`: why the job has its current state."""
-        brain = self._brain
+        brain, now_ns = self._brain, self._brain.world.now_ns()
         return await self._run_in_worker(
             request.index,
-            lambda: explain_job(brain.replica, request.namespace, request.job_id, lambda: brain.cache),
+            lambda: explain_job(brain.replica, request.namespace, request.job_id, lambda: brain.cache, now_ns=now_ns),
         )
 
     async def explain_evaluation(self, request: ExplainEvaluationRequest) -> msgspec.Raw:
         """Return an encoded `EvaluationExplanation`: why the evaluation has its current state."""
-        brain = self._brain
+        brain, now_ns = self._brain, self._brain.world.now_ns()
         return await self._run_in_worker(
-            request.index, lambda: explain_evaluation(brain.replica, request.eval_id, lambda: brain.cache)
+            request.index,
+            lambda: explain_evaluation(brain.replica, request.eval_id, lambda: brain.cache, now_ns=now_ns),
         )
 
     async def rebalance(self, request: RebalanceRequest) -> msgspec.Raw:

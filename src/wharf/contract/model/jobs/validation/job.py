@@ -5,11 +5,12 @@ All problems are reported at once. Rules that need other records are in `context
 
 from typing import Final
 
-from wharf.contract.model.jobs.cron import CronError, load_zone, parse_cron
+from wharf.contract.model.jobs.cron import MAX_YEAR, CronError, load_zone, parse_cron
 from wharf.contract.model.jobs.defaults import MAX_JOB_PRIORITY, JobSettings
 from wharf.contract.model.jobs.group_policies import UpdatePolicy
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job, JobType, MissedLaunchPolicy, Parameterized, PayloadRequirement, Periodic
+from wharf.contract.model.jobs.periodic import MAX_SCHEDULES
 from wharf.contract.model.jobs.validation.constraints import check_affinities, check_constraints, check_spreads
 from wharf.contract.model.jobs.validation.findings import Findings, ValidationProblem, ValidationReport, suggest_one_of
 from wharf.contract.model.jobs.validation.groups import check_group
@@ -63,7 +64,14 @@ def _check_periodic(periodic: Periodic, report: ValidationReport) -> None:
             "Periodic.Spec", "cron is deprecated and may be removed in a future release", "use crons (Specs)"
         )
         _check_spec(periodic.spec, "Periodic.Spec", report)
-    for position, spec in enumerate(periodic.specs or ()):
+    specs = periodic.specs or ()
+    if len(specs) > MAX_SCHEDULES:
+        report.add_error(
+            "Periodic.Specs",
+            f"A job can have {MAX_SCHEDULES} cron specs at most; this one has {len(specs)}",
+            'combine them with lists and ranges, such as "0,30 8-18 * * *", or split the job',
+        )
+    for position, spec in enumerate(specs[:MAX_SCHEDULES]):
         _check_spec(spec, f"Periodic.Specs[{position}]", report)
     try:
         load_zone(periodic.time_zone)
@@ -72,11 +80,21 @@ def _check_periodic(periodic: Periodic, report: ValidationReport) -> None:
 
 
 def _check_spec(spec: str, path: str, report: ValidationReport) -> None:
-    """Add an error to the report if a cron expression is invalid."""
+    """Add an error to the report if a cron expression is invalid, and a warning if it never matches.
+
+    Jobs that are only launched on request have such an expression on purpose.
+    """
     try:
-        parse_cron(spec)
+        schedule = parse_cron(spec)
     except CronError as error:
         report.add_error(path, f'Invalid cron spec "{spec}": {error}')
+        return
+    if not schedule.has_dates():
+        report.add_warning(
+            path,
+            f'The cron spec "{spec}" never launches the job: no selected month up to the year {MAX_YEAR} has such a day',
+            "select another day, or launch the job on request",
+        )
 
 
 def _check_max_running(max_running: int, path: str, report: ValidationReport) -> None:
