@@ -109,6 +109,13 @@ BANNED_NAMES = (
         instead="await asyncio.sleep on a loop; a thread waits on a threading.Event, so that it can be ended",
     ),
     BannedNames(
+        rule="http-clients",
+        names=("httpx2.AsyncClient", "httpx2.Client", "httpx2.get", "httpx2.post", "httpx2.request", "httpx2.stream"),
+        packages=("wharf",),
+        excepted_packages=("wharf.world.http_clients",),
+        instead="wharf.world.http_clients, whose replies are limited",
+    ),
+    BannedNames(
         rule="skipped-test",
         names=(
             *("pytest.mark.skip", "pytest.mark.skipif", "pytest.mark.xfail", "pytest.skip", "pytest.xfail"),

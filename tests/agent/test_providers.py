@@ -5,15 +5,15 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
 from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse, RedirectResponse
+from starlette.responses import PlainTextResponse, RedirectResponse, StreamingResponse
 from starlette.routing import Route
 
 from tests.agent.processes import running
@@ -21,6 +21,7 @@ from tests.agent.test_access_control import ACL_ENABLED, ask, bootstrap_access
 from tests.agent.test_processes import write_agent_config
 from tests.cluster.api.login_provider import CLIENT_ID, CLIENT_SECRET, LoginProvider
 from tests.waiting import wait_until
+from wharf.agent import access_control
 from wharf.agent.access_control import MAX_PROVIDER_REPLY_BYTES, HttpIdentityProviders
 from wharf.cluster.server.security.login_providers import ProviderRequest, ProviderUnreachable
 
@@ -103,3 +104,26 @@ def test_a_provider_that_is_silent_replies_too_much_or_redirects_is_rejected(
         port = closed.getsockname()[1]
     with pytest.raises(ProviderUnreachable, match="does not answer"):
         fetch_status(f"http://127.0.0.1:{port}")
+
+
+def test_a_provider_that_never_ends_its_reply_is_given_up(
+    listening: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access_control, "PROVIDER_TIMEOUT_S", 0.3)
+
+    async def trickle() -> AsyncIterator[bytes]:
+        async with asyncio.timeout(20):
+            while True:
+                yield b"x"
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await asyncio.Event().wait()
+
+    app = Starlette(routes=[Route("/slow", lambda _request: StreamingResponse(trickle()))])
+    began_s = time.monotonic()
+    request = ProviderRequest(f"http://127.0.0.1:{listening.getsockname()[1]}/slow")
+    expected = pytest.raises(ProviderUnreachable, match=r"does not answer: no complete reply within 0\.3 s")
+    with serve_in_thread(app, listening), expected:
+        asyncio.run(HttpIdentityProviders().send(request))
+
+    assert time.monotonic() - began_s < 5

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -24,9 +24,6 @@ from wharf.cluster.server.server import Server
 from wharf.cluster.server.settings import SigningAlgorithm
 from wharf.config.settings import AgentSettings
 from wharf.contract.model.acl.tokens import LifetimeLimits
-
-if TYPE_CHECKING:
-    import httpx2
 
 RSA_KEY_BITS: Final = 2_048
 RSA_EXPONENT: Final = 65_537
@@ -47,7 +44,7 @@ def generate_rsa_key() -> bytes:
 
 
 PROVIDER_TIMEOUT_S: Final = 10.0
-"""How long a login waits for the identity provider."""
+"""How long a login waits for each complete reply of the identity provider."""
 MAX_PROVIDER_REPLY_BYTES: Final = 1_000_000
 """Protects memory from an identity provider that sends an endless reply."""
 
@@ -67,17 +64,27 @@ class HttpIdentityProviders:
         """
         import httpx2  # Imported here because it loads slowly, and most servers have no identity provider.
 
+        from wharf.world.http_clients import build_async_client, read_body
+
         try:
-            async with httpx2.AsyncClient(
-                trust_env=False,
-                verify=_build_tls_context(request.ca_pem),
-                timeout=PROVIDER_TIMEOUT_S,
-                follow_redirects=False,
-            ) as http:
+            async with (
+                asyncio.timeout(PROVIDER_TIMEOUT_S),
+                build_async_client(
+                    trust_env=False,
+                    verify=_build_tls_context(request.ca_pem),
+                    timeout=PROVIDER_TIMEOUT_S,
+                    follow_redirects=False,
+                ) as http,
+            ):
                 method = "GET" if request.form is None else "POST"
                 data = dict(request.form) if request.form is not None else None
                 async with http.stream(method, request.url, data=data, headers=dict(request.headers)) as reply:
-                    return ProviderReply(reply.status_code, await _read_limited_body(reply))
+                    body = await read_body(reply, timeout_s=PROVIDER_TIMEOUT_S, max_bytes=MAX_PROVIDER_REPLY_BYTES)
+                    return ProviderReply(reply.status_code, body)
+        except TimeoutError as error:
+            raise ProviderUnreachable(
+                f"{request.url} does not answer: no complete reply within {PROVIDER_TIMEOUT_S:g} s"
+            ) from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise ProviderUnreachable(f"{request.url} does not answer: {error}".strip()) from error
         except ssl.SSLError as error:
@@ -91,17 +98,6 @@ def _build_tls_context(ca_pem: tuple[str, ...]) -> ssl.SSLContext:
     context = ssl.create_default_context(cadata="\n".join(ca_pem)) if ca_pem else ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
-
-
-async def _read_limited_body(reply: "httpx2.Response") -> bytes:
-    """Return the body. Raises `ProviderUnreachable` if it has more than `MAX_PROVIDER_REPLY_BYTES` bytes."""
-    parts, size = [], 0
-    async for part in reply.aiter_bytes():
-        size += len(part)
-        if size > MAX_PROVIDER_REPLY_BYTES:
-            raise ProviderUnreachable(f"{reply.url} answers with more than {MAX_PROVIDER_REPLY_BYTES} bytes")
-        parts.append(part)
-    return b"".join(parts)
 
 
 log = logging.getLogger(__name__)

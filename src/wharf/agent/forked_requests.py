@@ -346,17 +346,18 @@ class _Conversation:
         """Commit the write or make the call, and return its outcome. Raises `Refusal`."""
         server = self._server
         if isinstance(message, _Commit):
+            had_acted, self.has_acted = self.has_acted, True  # Also if the outcome of the write stays unknown.
             outcome = await server.writer.commit_encoded(message.write)
             if not isinstance(outcome, Committed):
+                self.has_acted = had_acted
                 return _ProcessReply()
-            self.has_acted = True
             await server.writer.wait_until_visible(outcome.index)
             return _ProcessReply(outcome.index)
+        self.has_acted = self.has_acted or not message.is_repeatable
         if message.member_id is not None:
             return _ProcessReply(
                 reply=await server.leader.call_member_encoded(message.member_id, message.name, message.body)
             )
-        self.has_acted = self.has_acted or not message.is_repeatable
         return _ProcessReply(
             reply=await server.leader.call_encoded(message.name, message.body, is_repeatable=message.is_repeatable)
         )

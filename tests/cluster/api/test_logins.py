@@ -1,12 +1,17 @@
 """Logins by OIDC and JWT over HTTP, with a provider that signs real tokens (reference 5.2, 5.3)."""
 
 import asyncio
+import base64
+import json
 from collections.abc import Mapping
 from random import Random
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
 from joserfc.jwk import RSAKey
 from msgspec.structs import replace
 from starlette.types import Message
@@ -14,6 +19,7 @@ from starlette.types import Message
 from tests.cluster.api.access import ApiCaller, an_operator
 from tests.cluster.api.login_provider import CLIENT_ID, CLIENT_SECRET, LoginProvider
 from tests.kit.cluster import ACluster
+from tests.kit.exchange import send_raw
 from tests.kit.loop_holds import MeasuredCluster, measure_holds
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.cluster.server.cpu_budget import ReadLimits
@@ -556,6 +562,133 @@ def test_an_invalid_jwt_is_refused(changed: dict[str, object]) -> None:
             assert (status, text.startswith("unable to validate provided token: ")) == (401, True), text
 
     refuse()
+
+
+def sign_text(key: RSAKey, payload: str) -> str:
+    """Return a token whose signature is valid, also if its payload is not JSON."""
+    parts = [base64.urlsafe_b64encode(text.encode()).decode().rstrip("=") for text in ('{"alg":"RS256"}', payload)]
+    private_key = key.private_key
+    assert isinstance(private_key, RSAPrivateKey)
+    signature = private_key.sign(".".join(parts).encode(), PKCS1v15(), SHA256())
+    return ".".join([*parts, base64.urlsafe_b64encode(signature).decode().rstrip("=")])
+
+
+@in_virtual_time
+async def test_a_claim_of_a_wrong_type_does_not_count_as_missing() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        await login.jwt()
+        await login.rule()
+        now_s = login.provider.now_s()
+
+        async def log_in(claims: str) -> tuple[int, Any]:
+            base = {"aud": f'"{CLIENT_ID}"', "iat": str(now_s), "exp": str(now_s + 60), "email": '"ada"'}
+            name, _, value = claims.partition("=")
+            texts = {**base, name: value} if name else base
+            payload = ",".join(f'"{key}":{text}' for key, text in texts.items())
+            return await login.log_in(sign_text(login.provider.key, "{" + payload + "}"))
+
+        valid = await log_in("")
+        times = [f"{name}={value}" for name in ("exp", "nbf", "iat") for value in ("{}", "true", '"5"', "[]", "null")]
+        texts = ["aud={}", 'aud=["wharf",{}]', "aud=5", "iss=[]", "iss=5", "sub=5", "sub=null"]
+        numbers = ["exp=1e999", "iat=1e999", "exp=NaN", "exp=Infinity", "exp=" + "9" * 400, "nbf=-1e999"]
+        unusual = ["email=" + "[" * 2_500 + "]" * 2_500, 'email="\\ud800"', "email=" + "[" * 40 + "]" * 40]
+        refused = {claim[:40]: await log_in(claim) for claim in (*times, *texts, *numbers, *unusual)}
+
+        assert valid[0] == 200, valid
+        assert {claim: reply for claim, reply in refused.items() if reply[0] != 401} == {}
+        assert refused["exp={}"][1] == (
+            "unable to validate provided token: the claim exp is not a time: expected the seconds since 1970 as a number"
+        )
+
+
+@in_virtual_time
+async def test_a_header_that_is_no_json_of_a_token_is_refused_with_a_text() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        await login.jwt()
+        headers = (
+            '{"alg":"\\ud800"}', '{"alg":"RS256","kid":"\\ud800"}', '{"alg":"RS256","kid":NaN}', "[]", "[" * 5_000,
+            '{"alg":"RS256","x":' + "[" * 900 + "]" * 900 + "}", '{"alg":5}', '{"alg":["RS256"]}', '{"alg":{}}',
+        )  # fmt: skip
+
+        for header in headers:
+            token = base64.urlsafe_b64encode(header.encode()).decode().rstrip("=") + ".e30.eHh4"
+            status, text = await login.log_in(token)
+            reply = await ApiCaller(login.operator.server, token).send_raw("GET", "/v1/jobs")
+
+            assert (status, text.startswith("unable to validate provided token: ")) == (401, True), header
+            assert reply.status == 403, header
+
+
+@in_virtual_time
+async def test_a_stored_method_with_unsupported_algorithms_only_permits_no_login() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        await login.jwt()
+        await login.rule()
+        server = login.operator.server.server
+        method = server.replica.get(ACL_AUTH_METHODS, "sso")
+        assert method is not None
+        assert method.config is not None
+        old = replace(method, config=replace(method.config, signing_algs=("HS256", "none")))
+        change = ACL_AUTH_METHODS.build_put(old)
+        await server.writer.commit(Write("test", Cause(CauseKind.REQUEST, "test"), [change]))
+        await server.writer.catch_up()
+
+        status, text = await login.log_in(login.provider.identity())
+
+        assert (status, "allows no supported signing algorithm" in text) == (401, True), text
+
+
+@in_virtual_time
+async def test_a_login_ends_when_its_client_disconnects() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        await login.oidc()
+        waiting, ended, disconnected = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        class SilentProviders:
+            async def send(self, _request: ProviderRequest) -> ProviderReply:
+                waiting.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    ended.set()
+                raise AssertionError
+
+        login.operator.server.server.access.providers = SilentProviders()
+        body = json.dumps({"AuthMethodName": "sso", "RedirectURI": HERE, "ClientNonce": NONCE}).encode()
+        api = login.operator.server.api
+        request = asyncio.create_task(
+            send_raw(api, "PUT", "/v1/acl/oidc/auth-url", body=body, disconnected=disconnected)
+        )
+        await waiting.wait()
+        is_early = ended.is_set()
+
+        disconnected.set()
+        await ended.wait()
+        await request
+
+        assert not is_early
+
+
+@in_virtual_time
+async def test_a_login_gives_up_a_provider_that_takes_too_long_in_all() -> None:
+    async with ACluster() as cluster:
+        login = await a_login(cluster)
+        await login.oidc()
+
+        class SlowProviders:
+            async def send(self, _request: ProviderRequest) -> ProviderReply:
+                await asyncio.Event().wait()
+                raise AssertionError
+
+        login.operator.server.server.access.providers = SlowProviders()
+
+        status, text = await login.begin()
+
+        assert (status, "did not answer all requests within 25 s" in text) == (401, True), text
 
 
 @in_virtual_time

@@ -3,8 +3,10 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import msgspec
+import pytest
 
 from tests.builders import a_job
 from tests.kit.cluster import ACluster, OneServer
@@ -277,3 +279,85 @@ async def test_regions_are_listed_by_name_including_the_own_one() -> None:
         remote = await fetch(regions.east_relay, "GET", "/v1/regions?region=west")
 
         assert (json.loads(local.body), json.loads(remote.body)) == (["east", "north", "west"], ["east", "west"])
+
+
+class HostileServer:
+    """A server of another region that sends this reply to every request."""
+
+    def __init__(self, status: int, *headers: tuple[bytes, bytes]) -> None:
+        self.start = {"type": "http.response.start", "status": status, "headers": list(headers)}
+
+    async def __call__(self, _scope: object, _receive: object, send: Callable[..., Any]) -> None:
+        await send(self.start)
+        await send({"type": "http.response.body", "body": b"ok"})
+
+
+async def fetch_hostile(
+    method: str, server: HostileServer, *, path: str = "/v1/jobs", headers: tuple[tuple[bytes, bytes], ...] = ()
+) -> ClientReply:
+    """Send a request for the region of a hostile server."""
+    async with ACluster() as cluster:
+        east = await cluster.a_server("e1")
+        east.server.relay = RequestRelay(east.world, lambda _: InMemoryRelay(server), regions={"west": ["west"]})
+        relay = RegionRelay(east.api, east.server, extra_headers={"X-Ours": "yes"})
+        return await fetch(relay, method, f"{path}?region=west", headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("server", "problem"),
+    [
+        (HostileServer(999), "has the status 999"),
+        (HostileServer(101), "has the status 101"),
+        (HostileServer(200, (b"X-Cluster-Index", b"abc")), "has an invalid value of the header x-cluster-index"),
+        (HostileServer(200, (b"x-cluster-index", b"9" * 30)), "has an invalid value of the header x-cluster-index"),
+        (HostileServer(200, (b"content-type", b"a\x01\x7f")), "has an invalid value of the header content-type"),
+        (HostileServer(302, (b"location", b"http://evil/")), "has an invalid value of the header location"),
+        (HostileServer(302, (b"location", b"//evil/")), "has an invalid value of the header location"),
+        (HostileServer(302, (b"location", b"/\\evil/")), "has an invalid value of the header location"),
+    ],
+)
+def test_an_invalid_reply_of_another_region_is_502_with_the_problem(server: HostileServer, problem: str) -> None:
+    @in_virtual_time
+    async def refuse() -> None:
+        read, write = await fetch_hostile("GET", server), await fetch_hostile("PUT", server)
+
+        text = f"invalid reply from region west: it {problem}"
+        assert (read.status, read.body.decode(), read.headers["x-cluster-error"]) == (502, text, "unavailable")
+        advice = "; the request may have been executed: check the current state before you retry"
+        assert (write.status, write.body.decode()) == (502, text + advice)
+        assert write.headers["x-cluster-error"] == "undecided"
+
+    refuse()
+
+
+@in_virtual_time
+async def test_only_known_headers_of_another_region_are_relayed() -> None:
+    server = HostileServer(
+        200,
+        (b"Content-Type", b"text/html"),
+        (b"X-Cluster-Index", b"7"),
+        (b"X-Cluster-Index", b"8"),
+        (b"Set-Cookie", b"a=b"),
+        (b"Access-Control-Allow-Origin", b"*"),
+        (b"Strict-Transport-Security", b"max-age=1"),
+        (b"X-A", b"b\x01\x7f\xff"),
+    )
+
+    reply = await fetch_hostile("GET", server)
+
+    assert (reply.status, reply.body) == (200, b"ok")
+    assert reply.headers == {
+        "content-type": "text/html",
+        "x-cluster-index": "7",
+        "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
+        "x-content-type-options": "nosniff",
+        "vary": "Accept-Encoding",
+        "x-ours": "yes",
+    }
+
+
+@in_virtual_time
+async def test_pages_of_other_origins_may_read_relayed_replies_where_they_may_read_own_ones() -> None:
+    reply = await fetch_hostile("GET", HostileServer(200), path="/v1/vars", headers=((b"origin", b"http://ui"),))
+
+    assert reply.headers["access-control-allow-origin"] == "*"

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
+import uvloop
 
 from tests.cluster.engines.contract import a_write, put
 from tests.waiting import wait_on_loop_until
@@ -19,6 +20,8 @@ from wharf.cluster.engines.port import (
     LogHealth,
     LogPosition,
     LogUnavailable,
+    LogUnchanged,
+    RestoreOutcomeUnknown,
     StoredRecord,
     WriteLimits,
     WriteOutcomeUnknown,
@@ -51,6 +54,7 @@ from wharf.cluster.engines.store.messages import (
     ValueReply,
     decode_request,
 )
+from wharf.cluster.engines.store.stream_connection import StreamConnection
 from wharf.contract.model.log import Cause, CauseKind
 from wharf.world import RealWorld
 from wharf.world.framing import FrameDecoder, encode_frame
@@ -561,6 +565,69 @@ async def test_a_restore_that_the_store_abandons_or_refuses_is_an_error(path: Pa
             stream.send(reply)
             with pytest.raises(LogUnavailable, match=reason):
                 await restoring
+
+
+async def test_a_store_that_is_lost_after_all_records_leaves_the_outcome_of_a_restore_unknown(path: Path) -> None:
+    async with attached(path) as (store, engine, _):
+        for end_stream in (Peer.close, lambda peer: peer.send(FailureReply(0, False, "the store is stopping"))):
+            restoring = await start(engine.restore(in_slices(), LogPosition(9, {})))
+            stream, _ = await store.accept_stream(RestoreBegin)
+            await stream.expect(RestoreEnd)
+            end_stream(stream)
+
+            with pytest.raises(RestoreOutcomeUnknown, match="the store"):
+                await restoring
+
+
+async def test_a_failed_restore_that_left_the_log_unchanged_is_reported_so(path: Path) -> None:
+    async with attached(path) as (store, engine, _):
+        for reply in (ValueReply(0, None), FailureReply(0, False, "the disk is full", is_unchanged=True)):
+            restoring = await start(engine.restore(in_slices(), LogPosition(9, {})))
+            stream, _ = await store.accept_stream(RestoreBegin)
+            await stream.expect(RestoreEnd)
+            stream.send(reply)
+
+            with pytest.raises(LogUnchanged):
+                await restoring
+
+
+async def test_a_store_that_is_lost_before_all_records_leaves_the_log_unchanged(path: Path) -> None:
+    is_closed = asyncio.Event()
+
+    async def until_closed() -> AsyncIterator[Sequence[StoredRecord]]:
+        yield [StoredRecord("jobs", "a", 1, b"data")]
+        await is_closed.wait()
+        while True:
+            yield [StoredRecord("jobs", "a", 1, bytes(100_000))]
+
+    async with attached(path) as (store, engine, _):
+        restoring = await start(engine.restore(until_closed(), LogPosition(9, {})))
+        stream, _ = await store.accept_stream(RestoreBegin)
+        await stream.expect(RestoreRecords)
+        stream.close()
+        is_closed.set()
+
+        with pytest.raises(LogUnavailable) as error:
+            await restoring
+        assert not isinstance(error.value, RestoreOutcomeUnknown)
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_sending_on_a_closed_stream_is_an_error_of_the_port(
+    tmp_path: Path, loop_factory: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    async def send_on_closed() -> None:
+        path = tmp_path / "store.sock"
+        server = await asyncio.start_unix_server(lambda _reader, writer: writer.close(), path)
+        stream = StreamConnection(lambda: None)
+        await stream.open(path, StoreHello(PROTOCOL_VERSION, "me", is_main=False), FollowRequest(1))
+        stream.close()
+        with pytest.raises(LogUnavailable, match="the store went away"):
+            await stream.send(RestoreEnd(is_whole=True))
+        server.close()
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(send_on_closed())
 
 
 async def test_a_store_that_closes_a_restore_is_reported_with_its_reason(path: Path) -> None:

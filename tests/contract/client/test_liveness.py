@@ -174,3 +174,40 @@ async def test_quick_replies_cost_no_shared_probe() -> None:
     await pass_time(10)
 
     assert server.probe_count == 0
+
+
+class FailingServer(ProbedServer):
+    """A server whose first probe fails with an error that is no silence."""
+
+    async def answer(self) -> None:
+        await super().answer()
+        if self.probe_count == 1:
+            raise RuntimeError("a bug")
+
+
+@in_virtual_time
+async def test_an_unexpected_error_of_a_probe_is_logged_and_probing_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    server = FailingServer(frozen_from_s=5.0)
+
+    with pytest.raises(Unreachable):
+        async with end_if_silent(make_world(), server.answer, "10.0.0.1"):
+            await asyncio.Event().wait()
+
+    assert [record.message for record in caplog.records] == ["probing a server failed: unexpected error"]
+    assert "a bug" in caplog.text
+    assert (server.probe_count, now_s() < 9) == (2, True)
+
+
+@in_virtual_time
+async def test_an_unexpected_error_of_a_shared_probe_is_logged_and_probing_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = FailingServer(frozen_from_s=5.0)
+    probe = LivenessProbe(make_world(), server.answer, "10.0.0.1")
+
+    with pytest.raises(Unreachable):
+        async with probe.end_if_silent():
+            await asyncio.Event().wait()
+
+    assert [record.message for record in caplog.records] == ["probing a server failed: unexpected error"]
+    assert (server.probe_count, now_s() < 9) == (2, True)

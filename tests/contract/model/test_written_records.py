@@ -244,6 +244,16 @@ JWT = AuthMethodConfig(jwks_url="https://id/keys")
             {"type": "JWT", "config": AuthMethodConfig()},
             ["config: exactly one of JWKSURL, JWTValidationPubKeys and OIDCDiscoveryURL must be set"],
         ),
+        (
+            {
+                "type": "JWT",
+                "config": AuthMethodConfig(jwks_url="https://keys", signing_algs=("RS256", "none", "HS256")),
+            },
+            [
+                "config: invalid SigningAlgs value 'none': must be one of RS256, RS384, RS512, PS256, PS384, PS512, "
+                "ES256, ES384, ES512, Ed25519, EdDSA"
+            ],
+        ),
     ],
 )
 def test_problems_of_auth_methods(submitted: dict[str, Any], problems: list[str]) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 from wharf.agent.engine import build_command_engine
 from wharf.agent.errors import CommandError
 from wharf.agent.snapshots import schedule
-from wharf.cluster.engines.port import LogEngine, LogUnavailable
+from wharf.agent.snapshots.transfer import UNKNOWN_RESTORE_ADVICE, UNKNOWN_RESTORE_TEXT
+from wharf.cluster.engines.port import LogEngine, LogUnavailable, RestoreOutcomeUnknown
 from wharf.cluster.engines.snapshot_file import SnapshotInfo, SnapshotUnusable, inspect_snapshot
 from wharf.cluster.server import snapshots as saving
 from wharf.cluster.server.snapshots import InvalidArchive, SnapshotFailed, is_archive, unpack_archive
@@ -54,6 +55,8 @@ async def restore_snapshot(engine: LogEngine, path: Path) -> int:
     try:
         with _open_snapshot(path) as file:
             return await saving.restore_state(engine, file)
+    except RestoreOutcomeUnknown as error:
+        raise CommandError(f"{UNKNOWN_RESTORE_TEXT} ({error}); {UNKNOWN_RESTORE_ADVICE}") from error
     except (SnapshotFailed, LogUnavailable) as error:
         raise CommandError(str(error)) from error
 

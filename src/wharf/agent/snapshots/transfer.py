@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from wharf.agent.data_folder import TRANSFER_FOLDER_PREFIX
-from wharf.cluster.engines.port import LogEngine, LogUnavailable
+from wharf.cluster.engines.port import LogEngine, LogUnavailable, RestoreOutcomeUnknown
 from wharf.cluster.server import snapshots
 from wharf.cluster.server.agent_interface import SavedSnapshot
 from wharf.cluster.server.snapshots import InvalidArchive, pack_archive, unpack_archive
@@ -19,6 +19,12 @@ from wharf.world import World
 
 FILE_CHUNK_BYTES: Final = 256 * 1024
 """How much of a file is in memory at once."""
+
+
+UNKNOWN_RESTORE_TEXT: Final = "it is unknown whether the snapshot was restored"
+UNKNOWN_RESTORE_ADVICE: Final = (
+    "check whether the state is that of the snapshot, such as with `wharf job status`; restoring it again is safe"
+)
 
 
 class SnapshotTransfer:
@@ -43,7 +49,10 @@ class SnapshotTransfer:
             raise
 
     async def restore(self, engine: LogEngine, parts: AsyncIterator[bytes]) -> int:
-        """Restore an uploaded archive and return the new log index. Raises `Refusal` if it is invalid."""
+        """Restore an uploaded archive and return the new log index.
+
+        Raises `Refusal`: OUTCOME_UNKNOWN if the state may have been replaced. Any other code means that it was not.
+        """
         folder = await self._create_folder()
         archive, state = folder / "archive.tgz", folder / "state.bin"
         try:
@@ -56,6 +65,10 @@ class SnapshotTransfer:
             # The path of the temporary file means nothing to the client.
             why = str(error).replace(str(state), "that was sent")
             raise invalid_request(f"failed to restore from snapshot: {why}") from error
+        except RestoreOutcomeUnknown as error:
+            raise Refusal(
+                RefusalCode.OUTCOME_UNKNOWN, f"{UNKNOWN_RESTORE_TEXT} ({error}); {UNKNOWN_RESTORE_ADVICE}"
+            ) from error
         except (LogUnavailable, OSError) as error:
             raise Refusal(RefusalCode.UNAVAILABLE, f"failed to restore from snapshot: {error}") from error
         finally:

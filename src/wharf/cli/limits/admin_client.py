@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -26,7 +27,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_SOCKET: Final = ".wharf/limits/admin.sock"
 RESPONSE_TIMEOUT_S: Final = 30.0
-"""How long a limiter may take to reply."""
+"""How long a limiter may take for its whole reply."""
+MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
+"""The longest reply of a limiter; protects memory."""
 TOKEN_FILE_VARIABLE: Final = "WHARF_LIMITS_TOKEN_FILE"
 
 
@@ -229,11 +232,23 @@ def _send(address: AdminAddress, method: str, target: str, body: str | None) -> 
         connection, headers = _prepare_port_connection(address)
     else:
         connection = _UnixConnection(address)
+    # The timeout of the connection applies to each read, so a reply in small parts could last forever.
+    has_expired = threading.Event()
+    timer: threading.Timer | None = None
     try:
         with announce_wait(f"a reply from the limiter at {address}"):
+            connection.connect()
+            timer = threading.Timer(RESPONSE_TIMEOUT_S, _end_connection, (connection.sock, has_expired))
+            timer.daemon = True
+            timer.start()
             connection.request(method, target, body, headers)
             reply = connection.getresponse()
-            return reply.status, reply.read()
+            content = reply.read(MAX_RESPONSE_BYTES + 1)
+        if has_expired.is_set():
+            raise TimeoutError(f"the reply was not complete after {RESPONSE_TIMEOUT_S:g} s")
+        if len(content) > MAX_RESPONSE_BYTES:
+            raise OSError(f"the reply has more than {MAX_RESPONSE_BYTES:,} bytes")
+        return reply.status, content
     except (FileNotFoundError, ConnectionRefusedError):
         raise CliError(
             f"no limiter listens at {address}: start `wharf gateway`, or give its socket with --admin-address"
@@ -241,7 +256,16 @@ def _send(address: AdminAddress, method: str, target: str, body: str | None) -> 
     except (OSError, http.client.HTTPException) as problem:
         raise CliError(f"no reply from the limiter at {address}: {problem}") from None
     finally:
+        if timer is not None:
+            timer.cancel()
         connection.close()
+
+
+def _end_connection(opened: socket.socket, has_expired: threading.Event) -> None:
+    """End all reads of a connection, from another thread."""
+    has_expired.set()
+    with contextlib.suppress(OSError):
+        opened.shutdown(socket.SHUT_RDWR)
 
 
 def _prepare_port_connection(url: AdminUrl) -> tuple[http.client.HTTPConnection, dict[str, str]]:

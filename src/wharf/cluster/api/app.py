@@ -5,6 +5,7 @@ Endpoints are executed by `reads`, `actions` and `websockets.dispatcher`. Their 
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -22,6 +23,7 @@ from wharf.cluster.api.asgi import Receive, Scope, Send
 from wharf.cluster.api.audit import AuditPort, AuditRecord
 from wharf.cluster.api.connection import HttpConnection, take_connection
 from wharf.cluster.api.continued_access import AccessWatcher
+from wharf.cluster.api.handlers.acl.logins import LOGIN_ENDPOINTS
 from wharf.cluster.api.held_memory import HeldMemory
 from wharf.cluster.api.off_loop import OffLoopExecutor
 from wharf.cluster.api.pacing import REQUESTS_PER_ITERATION
@@ -43,6 +45,7 @@ from wharf.cluster.api.requests.body import (
     get_content_encoding,
     iterate_body,
     read_body,
+    wait_for_disconnect,
 )
 from wharf.cluster.api.requests.parameters import BAD_ESCAPE_PATTERN, parse_endpoint_parameters, parse_query_strict
 from wharf.cluster.api.requests.request import Request, create_request
@@ -262,6 +265,10 @@ class Api:
                     request = await self._authorizer.add_caller(request)
                     # A separate step, so that the audit record of a refused request names its caller.
                     self._authorizer.check(request)
+                    if request.endpoint.name in LOGIN_ENDPOINTS:
+                        request = msgspec.structs.replace(
+                            request, wait_for_disconnect=partial(wait_for_disconnect, receive)
+                        )
                     reply = self._watch_access(await self.actions.execute(scope, request), request)
             finally:
                 if gate is not None:

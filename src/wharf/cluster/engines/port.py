@@ -52,6 +52,8 @@ __all__ = [
     "LogHealth",
     "LogPosition",
     "LogUnavailable",
+    "LogUnchanged",
+    "RestoreOutcomeUnknown",
     "StoredRecord",
     "WriteConflict",
     "WriteLimits",
@@ -106,6 +108,14 @@ class FollowerBehind(Exception):
 
 class LogUnavailable(Exception):
     """The log cannot be reached at the moment. The message names the log and the reason."""
+
+
+class LogUnchanged(LogUnavailable):
+    """A restore failed, and the log is certainly as it was before."""
+
+
+class RestoreOutcomeUnknown(LogUnavailable):
+    """A restore may have happened: all records were sent, and the log did not report whether it activated them."""
 
 
 class LogMisconfigured(LogUnavailable):
@@ -229,6 +239,9 @@ class LogEngine(Protocol):
         - The returned index exceeds every earlier index of this log and `position.index`. So does the version of every
         record: it is an index that the restore used, at most the returned one. The last-change index of every table
         that holds or held records becomes the returned index.
+
+        - Raises `RestoreOutcomeUnknown` if the log may have been replaced. Any other `LogUnavailable` means that nothing
+        happened.
 
         - A new epoch begins, with a number greater than the log's and `position.epoch`. Every follower gets
         `FollowerBehind` and loads again. `find_write` cannot reach back before it. All leases have ended.

@@ -11,9 +11,10 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from wharf.cluster.server.region_replies import InvalidRegionReply, select_region_headers
 from wharf.contract.client.liveness import PROBE_PATH, LivenessProbe, end_if_silent
 from wharf.contract.client.relay.port import RawHeaders, Relay, RelayReply, RelayRequest
-from wharf.contract.client.relay.websockets import SocketRelay, WebSocket
+from wharf.contract.client.relay.websockets import HandshakeRefused, SocketRelay, WebSocket
 from wharf.contract.client.transport import Unreachable
 from wharf.contract.model.refusal import Refusal, RefusalCode, not_found
 from wharf.world import World
@@ -45,7 +46,7 @@ class RelayedReply:
         """`end_if_silent`: a context manager that raises `Unreachable` when the server is silent."""
         self._end_if_silent = end_if_silent
         self.status = incoming.status
-        self.headers = incoming.headers
+        self.headers: RawHeaders = incoming.headers
         self._parts = incoming.parts
         self._exit_stack = exit_stack
 
@@ -95,8 +96,8 @@ class RequestRelay:
     async def send_to_region(self, region: str, outgoing: RelayRequest) -> RelayedReply:
         """Forward a request to the first server of the region that answers.
 
-        Raises `Refusal`: NOT_FOUND for an unknown region, UNAVAILABLE if no server answers, OUTCOME_UNKNOWN if a
-        write was sent and its reply was lost.
+        Only known headers of the reply are relayed. Raises `Refusal`: NOT_FOUND for an unknown region, UNAVAILABLE if
+        no server answers, OUTCOME_UNKNOWN if a write was sent and its reply was lost, and `InvalidRegionReply`.
         """
         if region not in self._regions:
             raise build_no_region_path()
@@ -110,7 +111,14 @@ class RequestRelay:
                     raise _build_unknown_outcome(error) from error
                 raise
 
-        return await self._try_addresses(region, open_reply)
+        reply = await self._try_addresses(region, open_reply)
+        is_write = outgoing.method not in SAFE_METHODS
+        try:
+            reply.headers = select_region_headers(region, reply.status, reply.headers, is_write=is_write)
+        except InvalidRegionReply:
+            await reply.aclose()
+            raise
+        return reply
 
     async def _try_addresses(self, region: str, open_at: Callable[[str], Awaitable[T]]) -> T:
         """Return the result of `open_at` for the first address of the region that answers, the last good one first.
@@ -166,7 +174,11 @@ class RequestRelay:
                 # A slow handshake must not be repeated, because it may start a command; only a frozen server is left.
                 async with self._end_if_silent(address, outgoing):
                     opening = self._open_socket(address, outgoing, subprotocols)
-                    return address, await exit_stack.enter_async_context(opening)
+                    try:
+                        return address, await exit_stack.enter_async_context(opening)
+                    except HandshakeRefused as error:
+                        headers = select_region_headers(region, error.status, error.headers, is_write=False)
+                        raise HandshakeRefused(error.status, headers, error.body) from error
 
             address, socket = await self._try_addresses(region, open_socket)
             async with self._drop_if_silent(address, outgoing, socket):

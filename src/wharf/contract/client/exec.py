@@ -12,7 +12,7 @@ import msgspec
 from wharf.contract.client.connection import build_headers, build_tls_context, connect_async
 from wharf.contract.client.errors import RequestRefused, build_error
 from wharf.contract.client.flow import NO_RETRIES
-from wharf.contract.client.liveness import PROBE_PATH, PROBE_TIMEOUT_S, wait_until_silent
+from wharf.contract.client.liveness import PROBE_PATH, PROBE_TIMEOUT_S, log_failed_probe, wait_until_silent
 from wharf.contract.client.relay.port import RelayRequest
 from wharf.contract.client.relay.websockets import (
     CLOSE_POLICY_VIOLATION,
@@ -133,8 +133,11 @@ async def _abort_if_silent(settings: ClientSettings, address: str, socket: WebSo
     async with connect_async(one_server, world=world, retry_policy=NO_RETRIES) as client:
 
         async def abort_when_silent() -> None:
-            await wait_until_silent(lambda: client.send(probe))
-            socket.abort()
+            try:
+                await wait_until_silent(lambda: client.send(probe))
+                socket.abort()
+            except Exception:
+                log_failed_probe()
 
         probing = world.start_task(abort_when_silent(), name=f"probes of {address}")
         try:

@@ -17,6 +17,7 @@ from wharf.contract.client.transport import (
     Unreachable,
     find_header_problem,
 )
+from wharf.world.http_clients import build_async_client, build_client, read_body, read_body_blocking
 
 _ERRNO: Final = re.compile(r"\[Errno -?\d+\] ")
 UNSENT_ERRORS: Final = (httpx2.UnsupportedProtocol, httpx2.LocalProtocolError, httpx2.InvalidURL)
@@ -26,6 +27,8 @@ NO_TLS_REASONS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 CERTIFICATE_REQUIRED_REASONS: Final = ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "TLSV1_ALERT_CERTIFICATE_REQUIRED")
 """OpenSSL's reasons if the server requires a client certificate and received none."""
 MAX_PORT: Final = 65_535
+MAX_REPLY_BYTES: Final = 1 << 30
+"""The body of a complete reply; protects memory. Streamed replies have no such limit."""
 MAX_IDLE_CONNECTIONS: Final = 100
 """Connections that stay open to one server; limits open sockets."""
 
@@ -136,7 +139,7 @@ class HttpTransport:
                 if config.socket_path
                 else None
             )
-            self._http = httpx2.AsyncClient(
+            self._http = build_async_client(
                 **config.build_client_options(), limits=_build_limits(), transport=transport
             )
         except httpx2.InvalidURL as error:
@@ -146,8 +149,12 @@ class HttpTransport:
         """Send a request and return the complete reply. Raises `Unreachable`."""
         built = self._config.build_request(self._http, request)
         with self._config.translate_errors():
-            reply = await self._http.send(built)
-        return ClientReply(reply.status_code, _get_headers(reply), reply.content)
+            reply = await self._http.send(built, stream=True)
+            try:
+                body = await read_body(reply, timeout_s=request.timeout_s, max_bytes=MAX_REPLY_BYTES)
+            finally:
+                await reply.aclose()
+        return ClientReply(reply.status_code, _get_headers(reply), body)
 
     async def open(self, request: ClientRequest) -> "HttpStreamedReply":
         """Send a request and return its reply once the head was received. Raises `Unreachable`."""
@@ -203,7 +210,7 @@ class SyncHttpTransport:
             transport = (
                 httpx2.HTTPTransport(uds=config.socket_path, limits=_build_limits()) if config.socket_path else None
             )
-            self._http = httpx2.Client(**config.build_client_options(), limits=_build_limits(), transport=transport)
+            self._http = build_client(**config.build_client_options(), limits=_build_limits(), transport=transport)
         except httpx2.InvalidURL as error:
             raise _build_address_error(config, error) from error
 
@@ -211,8 +218,12 @@ class SyncHttpTransport:
         """Send a request and return the complete reply. Raises `Unreachable`."""
         built = self._config.build_request(self._http, request)
         with self._config.translate_errors():
-            reply = self._http.send(built)
-        return ClientReply(reply.status_code, _get_headers(reply), reply.content)
+            reply = self._http.send(built, stream=True)
+            try:
+                body = read_body_blocking(reply, timeout_s=request.timeout_s, max_bytes=MAX_REPLY_BYTES)
+            finally:
+                reply.close()
+        return ClientReply(reply.status_code, _get_headers(reply), body)
 
     def open(self, request: ClientRequest) -> "SyncHttpStreamedReply":
         """Send a request and return its reply once the head was received. Raises `Unreachable`."""

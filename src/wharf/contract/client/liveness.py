@@ -5,6 +5,7 @@ does: a server that answers neither is frozen or cut off.
 """
 
 import asyncio
+import logging
 import math
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -30,13 +31,15 @@ MAX_WAITING_THREADS: Final = 64
 each ends at the timeout of its request. Further requests wait in the calling thread, without probes."""
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 _waiting_threads = threading.BoundedSemaphore(MAX_WAITING_THREADS)
 
 
 async def wait_until_silent(send_probe: Callable[[], Awaitable[object]]) -> None:
     """Send probes to a server until it does not answer one.
 
-    `send_probe` sends a small request to the server, and raises `Unreachable` if it gets no reply.
+    `send_probe` sends a small request to the server, and raises `Unreachable` if it gets no reply. Other errors of a probe
+    are logged, and prove nothing about the server.
     """
     while True:
         try:
@@ -44,7 +47,14 @@ async def wait_until_silent(send_probe: Callable[[], Awaitable[object]]) -> None
                 await send_probe()
         except (TimeoutError, Unreachable):
             return
+        except Exception:
+            log_failed_probe()
         await asyncio.sleep(PROBE_INTERVAL_S)
+
+
+def log_failed_probe() -> None:
+    """Log the current exception of a probe. Nobody else sees it, because probes run in tasks of their own."""
+    log.exception("probing a server failed: unexpected error")
 
 
 @asynccontextmanager
@@ -186,6 +196,9 @@ class LivenessProbe:
             except (TimeoutError, Unreachable):
                 if self._alive_s < now_s:  # It replied to no other call meanwhile either.
                     break
+            except Exception:
+                log_failed_probe()
+                await asyncio.sleep(PROBE_INTERVAL_S)
         self._probing = None
         for _, end in self._waiting.values():
             end()

@@ -4,6 +4,7 @@
 An alert that cannot be sent is logged and dropped.
 """
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Final
@@ -72,6 +73,7 @@ class AlertQueue:
 log = logging.getLogger(__name__)
 
 SEND_TIMEOUT_S: Final = 5.0
+"""How long one request to the webhook may take in all; later alerts wait for it."""
 
 
 class Webhook:
@@ -85,11 +87,18 @@ class Webhook:
         """Send all alerts in one POST request: `{"alerts": [...]}`. Failures are counted and logged, not raised."""
         import httpx2  # Imported here because loading it is slow and few processes send alerts.
 
+        from wharf.world.http_clients import build_async_client
+
+        body = msgspec.json.encode({"alerts": alerts})
+        headers = {"content-type": "application/json"}
         try:
-            async with httpx2.AsyncClient(timeout=SEND_TIMEOUT_S) as client:
-                body = msgspec.json.encode({"alerts": alerts})
-                reply = await client.post(self._url, content=body, headers={"content-type": "application/json"})
-                reply.raise_for_status()
-        except httpx2.HTTPError as error:
+            async with (
+                asyncio.timeout(SEND_TIMEOUT_S),
+                build_async_client(timeout=SEND_TIMEOUT_S) as client,
+                client.stream("POST", self._url, content=body, headers=headers) as reply,
+            ):
+                reply.raise_for_status()  # The body is not read.
+        except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError) as error:
             self.failures += 1
-            log.warning("sending alerts to the webhook failed alerts=%d error=%s", len(alerts), error)
+            why = str(error) or f"no reply within {SEND_TIMEOUT_S:g} s"
+            log.warning("sending alerts to the webhook failed alerts=%d error=%s", len(alerts), why)

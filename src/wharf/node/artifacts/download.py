@@ -9,6 +9,7 @@ import httpx2
 from wharf.node.artifacts.errors import ArtifactError
 from wharf.node.artifacts.source import Checksum
 from wharf.node.threads import ThreadGroup, run_in_owned_thread
+from wharf.world.http_clients import build_async_client
 
 MAX_REDIRECTS: Final = 10
 """Limit of redirects; protects against hosts that redirect forever."""
@@ -38,7 +39,7 @@ async def download_file(
     except httpx2.InvalidURL as error:
         raise ArtifactError(f"the source is not a URL: {error}", is_permanent=True) from None
     try:
-        async with httpx2.AsyncClient(verify=not is_insecure, timeout=timeout, trust_env=True) as client:
+        async with build_async_client(verify=not is_insecure, timeout=timeout, trust_env=True) as client:
             for _ in range(MAX_REDIRECTS + 1):
                 sent_headers = all_headers if is_same_host(current, first) else {}
                 async with client.stream("GET", current, headers=sent_headers, follow_redirects=False) as response:

@@ -36,7 +36,7 @@ class SnapshotActions:
             index = await self._server.agent.restore_snapshot(self._server.engine, request.body_parts)
         except ClientDisconnected:
             raise invalid_request("failed to restore from snapshot: the request ended before its body") from None
-        await self._server.follower.wait_until_applied(index)
+        await self._server.writer.wait_until_visible(index)
         return ActionResult(None, index)
 
 

@@ -70,5 +70,5 @@ async def relay_to_authoritative_region(server: Server, request: Request, *, met
     """
     relayed_request = build_relayed_request(request, method=method, excluded_parameters=("region",))
     reply = await server.relay.send_to_region(server.access.settings.authoritative_region, relayed_request)
-    index = next((int(value) for name, value in reply.headers if name.lower() == b"x-cluster-index"), 0)
+    index = next((int(value) for name, value in reply.headers if name == b"x-cluster-index"), 0)  # It was checked.
     return msgspec.structs.replace(await build_relayed_result(reply), index=index)

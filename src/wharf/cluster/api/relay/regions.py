@@ -6,15 +6,17 @@ queries, streams and refusals. If the caller disconnects, the connection to the 
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from typing import Final
 from urllib.parse import quote
 
-from wharf.cluster.api.asgi import App, Message, Receive, Scope, Send
-from wharf.cluster.api.replies.sender import build_refusal_headers
+from wharf.cluster.api.asgi import App, HeaderList, Message, Receive, Scope, Send
+from wharf.cluster.api.replies.cors import build_cors_headers, build_preflight_headers, list_cors_methods
+from wharf.cluster.api.replies.sender import build_extra_headers, build_refusal_headers, format_error_text
 from wharf.cluster.api.requests.parameters import parse_query
 from wharf.cluster.api.websockets.sockets import GOING_AWAY_CODE, MAX_REASON_BYTES, STOPPING_TEXT, refuse_handshake
+from wharf.cluster.server.region_replies import InvalidRegionReply
 from wharf.cluster.server.server import Server
 from wharf.contract.client.relay.port import RelayRequest
 from wharf.contract.client.relay.websockets import (
@@ -31,6 +33,7 @@ from wharf.world.tasks import run_until_first
 
 log = logging.getLogger(__name__)
 
+BAD_GATEWAY_STATUS: Final = 502
 EMPTY_CONTENT_LENGTHS: Final = frozenset((b"", b"0"))
 
 
@@ -40,7 +43,9 @@ class RegionRelay:
     `app` handles requests for this region and unknown regions.
     """
 
-    def __init__(self, app: App, server: Server) -> None:
+    def __init__(self, app: App, server: Server, *, extra_headers: Mapping[str, str] | None = None) -> None:
+        """`extra_headers` are added to every relayed reply, as to all replies of this server."""
+        self._extra_headers = build_extra_headers(extra_headers or {})
         self._app = app
         self._server = server
         self._closing = asyncio.Event()
@@ -80,7 +85,7 @@ class RegionRelay:
         request = RelayRequest(scope["method"], get_request_target(scope), scope["headers"], caller.open_body(scope))
         relaying, _, closing = await run_until_first(
             self._server.world,
-            relaying=self._relay_reply(region, request, send_reply),
+            relaying=self._relay_reply(region, request, send_reply, self._build_own_headers(scope)),
             caller=caller.receive_all(),
             closing=self._closing.wait(),
         )
@@ -89,15 +94,30 @@ class RegionRelay:
         elif not closing.cancelled() and not has_begun:
             await _send_refusal(send, Refusal(RefusalCode.UNAVAILABLE, f"{STOPPING_TEXT}: use another server"))
 
-    async def _relay_reply(self, region: str, request: RelayRequest, send: Send) -> None:
-        """Send the request to the region, and each part of its reply to the client as it arrives."""
+    def _build_own_headers(self, scope: Scope) -> HeaderList:
+        """Return the headers that this server's configuration adds, and its permissions for pages of other origins."""
+        path = get_request_target(scope).partition(b"?")[0].decode("latin-1")
+        methods = list_cors_methods(path)
+        if not methods:
+            return self._extra_headers
+        headers = dict(scope["headers"])
+        is_preflight = scope["method"] == "OPTIONS"
+        cors_headers = build_preflight_headers(headers, methods) if is_preflight else build_cors_headers(headers)
+        return [*self._extra_headers, *cors_headers]
+
+    async def _relay_reply(self, region: str, request: RelayRequest, send: Send, own_headers: HeaderList) -> None:
+        """Send the request to the region, and each part of its reply to the client as it arrives.
+
+        `own_headers` are added to the reply.
+        """
         try:
             reply = await self._server.relay.send_to_region(region, request)
         except Refusal as refusal:
             await _send_refusal(send, refusal)
             return
+        headers = [*reply.headers, *own_headers]
         try:
-            await send({"type": "http.response.start", "status": reply.status, "headers": list(reply.headers)})
+            await send({"type": "http.response.start", "status": reply.status, "headers": headers})
             async for part in reply:
                 await send({"type": "http.response.body", "body": part, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
@@ -139,9 +159,9 @@ class RelayedSocket:
             await refuse_handshake(
                 self._send,
                 self._scope,
-                STATUS_BY_CODE[refusal.code],
+                BAD_GATEWAY_STATUS if isinstance(refusal, InvalidRegionReply) else STATUS_BY_CODE[refusal.code],
                 build_refusal_headers(refusal),
-                refusal.text.encode(),
+                format_error_text(refusal.text).encode(),
             )
 
     async def _relay_messages(self, remote: WebSocket, closing_event: asyncio.Event) -> None:
@@ -216,7 +236,8 @@ def get_request_target(scope: Scope) -> bytes:
 
 async def _send_refusal(send: Send, refusal: Refusal) -> None:
     """Send the refusal to the client as a whole HTTP reply."""
-    body = refusal.text.encode()
+    body = format_error_text(refusal.text).encode()
     headers = [*build_refusal_headers(refusal), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": STATUS_BY_CODE[refusal.code], "headers": headers})
+    status = BAD_GATEWAY_STATUS if isinstance(refusal, InvalidRegionReply) else STATUS_BY_CODE[refusal.code]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

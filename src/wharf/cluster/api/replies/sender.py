@@ -59,8 +59,10 @@ MAX_ERROR_LINE_CHARS: Final = 600
 def format_error_text(text: str, inputs: Iterable[str] = ()) -> str:
     """Return the text of an error as it is sent: without a line break at the end, and with long input cut.
 
-    `inputs` are values of the request that the text may repeat. Input is cut after `MAX_ECHOED_CHARS` characters.
+    `inputs` are values of the request that the text may repeat. Input is cut after `MAX_ECHOED_CHARS` characters. A
+    character that does not exist (a lone surrogate) is written as its escape, because UTF-8 has no bytes for it.
     """
+    text = text.encode(errors="backslashreplace").decode()
     if len(text) > MAX_ECHOED_CHARS:
         for value in inputs:
             if len(value) > MAX_ECHOED_CHARS:
@@ -76,6 +78,11 @@ def format_error_text(text: str, inputs: Iterable[str] = ()) -> str:
 
 def build_text_reply(status: int, text: str, *headers: tuple[bytes, bytes]) -> HttpReply:
     return HttpReply(status, [TEXT_HEADER, *headers], ReplyBody((format_error_text(text).encode(),)))
+
+
+def build_extra_headers(extra_headers: Mapping[str, str]) -> HeaderList:
+    """Return the headers that all replies have: `Vary`, and those of the configuration."""
+    return [VARY_HEADER, *((name.lower().encode(), value.encode()) for name, value in extra_headers.items())]
 
 
 def build_refusal_headers(refusal: Refusal) -> HeaderList:
@@ -118,10 +125,7 @@ class ReplySender:
         """The parts of large bodies are compressed and sent in `loop_slots`."""
         self._world = world
         self._loop_slots = loop_slots
-        self._extra_headers = [
-            VARY_HEADER,
-            *((name.lower().encode(), value.encode()) for name, value in extra_headers.items()),
-        ]
+        self._extra_headers = build_extra_headers(extra_headers)
         self.is_nomad_compatible = is_nomad_compatible
         self._closing = asyncio.Event()
 

@@ -1,7 +1,7 @@
 """A request as handlers see it: its endpoint, caller, parameters and body."""
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Final, TypeVar
 
 import msgspec
@@ -55,6 +55,8 @@ class Request(msgspec.Struct, frozen=True):
     used_permissions: list[UsedPermission] = msgspec.field(default_factory=list)
     """The permissions that were required so far. They are checked again while a stream or websocket is open. Empty for reads,
     which have neither, and are evaluated again and again while they wait."""
+    wait_for_disconnect: Callable[[], Coroutine[None, None, None]] | None = None
+    """Waits until the client disconnects, for actions that call other services before they change anything."""
 
     @property
     def namespace(self) -> str:

@@ -6,6 +6,7 @@ run, the one that began last wins and the other fails.
 """
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from wharf.cluster.engines.etcd import messages
@@ -13,7 +14,7 @@ from wharf.cluster.engines.etcd.client import EtcdRefusal, ReplyLost
 from wharf.cluster.engines.etcd.layout import Epoch, GenerationKeys, encode_value, make_next_epoch_value
 from wharf.cluster.engines.etcd.messages import ProtobufMessage
 from wharf.cluster.engines.etcd.session import EPOCH_INDEX_HEADROOM, EtcdSession
-from wharf.cluster.engines.port import LogPosition, LogUnavailable, StoredRecord
+from wharf.cluster.engines.port import LogPosition, LogUnavailable, RestoreOutcomeUnknown, StoredRecord
 
 _DELETE_PAGE_KEYS: Final = 10_000
 _MAX_ATTEMPTS: Final = 10
@@ -28,7 +29,8 @@ async def restore_log(
     async for records in slices:
         await restore.add_records(records)
     index = await restore.activate(position)
-    await restore.delete_unused_generations()
+    with suppress(LogUnavailable):  # The next restore deletes them.
+        await restore.delete_unused_generations()
     return index
 
 
@@ -91,14 +93,20 @@ class EtcdRestore:
             base = max(last_index, position.index) + EPOCH_INDEX_HEADROOM
             number = max(epoch.number, position.epoch) + 1
             value = make_next_epoch_value(number=number, generation=self._generation, base=base)
-            revision = await session.put_epoch(
-                epoch,
-                encode_value(value),
-                [messages.build_delete(session.keys.restoring)],
-                compare=[messages.compare_revision(session.keys.restoring, self._claim)],
-            )
+            try:
+                revision = await session.put_epoch(
+                    epoch,
+                    encode_value(value),
+                    [messages.build_delete(session.keys.restoring)],
+                    compare=[messages.compare_revision(session.keys.restoring, self._claim)],
+                )
+            except LogUnavailable as error:
+                if isinstance(error.__cause__, ReplyLost):
+                    raise RestoreOutcomeUnknown(str(error)) from error
+                raise
             if revision is not None:
-                await session.read_status()
+                with suppress(LogUnavailable):  # The new records are active already.
+                    await session.read_status()
                 return revision + base
         raise LogUnavailable("the restore could not be activated: the epoch changed, or another restore began")
 

@@ -29,6 +29,7 @@ from wharf.cluster.engines.port import (
     LogHealth,
     LogPosition,
     LogUnavailable,
+    RestoreOutcomeUnknown,
     StoredRecord,
     WriteOutcome,
     WriteOutcomeUnknown,
@@ -217,7 +218,14 @@ class MemoryEngine:
 
     async def restore(self, records: AsyncIterator[Sequence[StoredRecord]], position: LogPosition) -> int:
         everything = [record async for records_slice in records for record in records_slice]
-        return await self.call_log(EngineOperation.RESTORE, lambda: self.log.replace_records(everything, position))
+        try:
+            return await self.send_request(
+                EngineOperation.RESTORE, lambda: self.log.replace_records(everything, position)
+            )
+        except MemoryReplyLost as error:
+            raise RestoreOutcomeUnknown(str(error)) from error
+        except MemoryLogRefusal as error:
+            raise LogUnavailable(str(error)) from error
 
     async def read_health(self) -> LogHealth:
         log = self.log

@@ -10,7 +10,7 @@ from typing import Final
 
 import apsw
 
-from wharf.cluster.engines.port import LogPosition, LogUnavailable, StoredRecord
+from wharf.cluster.engines.port import LogPosition, LogUnavailable, LogUnchanged, RestoreOutcomeUnknown, StoredRecord
 from wharf.cluster.engines.sqlite.database import MAX_BATCH_LINES
 from wharf.cluster.engines.sqlite.lines import INSERT_LINE, compute_checksum
 from wharf.cluster.engines.sqlite.store import SqliteStore
@@ -32,10 +32,10 @@ class SqliteRestore:
         self._epoch = 0
 
     def begin(self, position: LogPosition) -> None:
-        """Create the new file. Raises `LogUnavailable`, also when another restore is running."""
+        """Create the new file. Raises `LogUnchanged`, also when another restore is running."""
         store = self._store
         if store.is_restoring:
-            raise LogUnavailable("the log is being restored already: wait for that restore to end")
+            raise LogUnchanged("the log is being restored already: wait for that restore to end")
         current = store.get_position()
         self._epoch = max(current.epoch, position.epoch) + 1
         self._place = (max(current.index, position.index) + 1) * MAX_BATCH_LINES
@@ -45,11 +45,11 @@ class SqliteRestore:
             self._connection = store.database.open_or_create(store.database.restoring_path)
             self._connection.execute("BEGIN")
         except (apsw.Error, OSError) as error:
-            raise LogUnavailable(store.database.describe_error(error)) from error
+            raise LogUnchanged(store.database.describe_error(error)) from error
         store.is_restoring = True
 
     def add_records(self, records: Sequence[StoredRecord]) -> None:
-        """Add a slice of records to the new file. Raises `LogUnavailable`."""
+        """Add a slice of records to the new file. Raises `LogUnchanged`."""
         lines = []
         place = self._place
         for record in records:
@@ -65,10 +65,13 @@ class SqliteRestore:
         try:
             self._require_connection().executemany(INSERT_LINE, lines)
         except (apsw.Error, OSError) as error:
-            raise LogUnavailable(self._store.database.describe_error(error)) from error
+            raise LogUnchanged(self._store.database.describe_error(error)) from error
 
     def finish(self) -> int:
-        """Activate the new log and return its index. Raises `LogUnavailable`; the old log then stays active."""
+        """Activate the new log and return its index.
+
+        Raises `LogUnchanged` if the old log stays active, and `RestoreOutcomeUnknown` if the new one may be.
+        """
         index = self._place // MAX_BATCH_LINES
         connection = self._require_connection()
         try:
@@ -84,10 +87,13 @@ class SqliteRestore:
             connection.close()
         except (apsw.Error, OSError) as error:
             self.abandon()
-            raise LogUnavailable(self._store.database.describe_error(error)) from error
+            raise LogUnchanged(self._store.database.describe_error(error)) from error
         self._connection = None
         self._store.is_restoring = False
-        self._store.replace_file(self._store.database.restoring_path)
+        try:
+            self._store.replace_file(self._store.database.restoring_path)
+        except (LogUnavailable, OSError) as error:
+            raise RestoreOutcomeUnknown(str(error)) from error
         return index
 
     def abandon(self) -> None:
@@ -103,5 +109,5 @@ class SqliteRestore:
 
     def _require_connection(self) -> apsw.Connection:
         if self._connection is None:
-            raise LogUnavailable("the restore was abandoned")
+            raise LogUnchanged("the restore was abandoned")
         return self._connection

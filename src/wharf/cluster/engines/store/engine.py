@@ -13,10 +13,13 @@ from typing import Final
 from wharf.cluster.engines.port import (
     Batch,
     EncodedWrite,
+    FollowerBehind,
     LoadBase,
     LogHealth,
     LogPosition,
     LogUnavailable,
+    LogUnchanged,
+    RestoreOutcomeUnknown,
     StoredRecord,
     WriteLimits,
     WriteOutcome,
@@ -181,14 +184,22 @@ class RemoteEngine:
         await self._require_connection().send_request(lambda number: CompactRequest(number, before), has_timeout=False)
 
     async def restore(self, records: AsyncIterator[Sequence[StoredRecord]], position: LogPosition) -> int:
-        """Send the records as a stream; the store activates them when all have arrived."""
+        """Send the records as a stream; the store activates them when all have arrived.
+
+        From then on, only a reply of the store shows whether it did.
+        """
         stream = await self.open_stream(RestoreBegin(position))
         is_whole = False
         try:
             async for records_slice in records:
                 await stream.send(RestoreRecords(records_slice))
             is_whole = True
-            index = await self._end_restore(stream, RestoreEnd(is_whole=True))
+            try:
+                index = await self._end_restore(stream, RestoreEnd(is_whole=True))
+            except LogUnchanged:
+                raise
+            except (LogUnavailable, FollowerBehind) as error:
+                raise RestoreOutcomeUnknown(str(error)) from error
         finally:
             if not is_whole:
                 # Abandon the restore and wait for the reply, so that the next restore does not find this one active.
@@ -196,7 +207,7 @@ class RemoteEngine:
                     await self._end_restore(stream, RestoreEnd(is_whole=False))
             self.close_stream(stream)
         if index is None:
-            raise LogUnavailable("the store abandoned the restore")
+            raise LogUnchanged("the store abandoned the restore")
         return index
 
     async def _end_restore(self, stream: StreamConnection, end: RestoreEnd) -> int | None:

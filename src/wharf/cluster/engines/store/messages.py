@@ -171,6 +171,8 @@ class FailureReply(StoreMessage, frozen=True, gc=False, tag="failed"):
     number: int
     is_behind: bool
     why: str
+    is_unchanged: bool = False
+    """Whether a failed restore certainly left the log as it was (`LogUnchanged`)."""
 
 
 class BatchReply(StoreMessage, frozen=True, gc=False, tag="fed"):

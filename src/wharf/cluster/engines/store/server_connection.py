@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeVar, cast
 
 import msgspec
 
-from wharf.cluster.engines.port import FollowerBehind, LogUnavailable, WriteOutcome
+from wharf.cluster.engines.port import FollowerBehind, LogUnavailable, LogUnchanged, WriteOutcome
 from wharf.cluster.engines.sqlite.async_store import AsyncSqliteStore
 from wharf.cluster.engines.sqlite.leases import LeaseTracker
 from wharf.cluster.engines.sqlite.restore import SqliteRestore
@@ -164,7 +164,8 @@ class StoreServerConnection(asyncio.Protocol):
         """Reply with an error; log errors that are not part of the port."""
         if not isinstance(error, (FollowerBehind, LogUnavailable)):
             _log.error("request to the log failed error=%r", error, exc_info=error)
-        self._queue_message(FailureReply(number, isinstance(error, FollowerBehind), str(error) or repr(error)))
+        why, is_unchanged = str(error) or repr(error), isinstance(error, LogUnchanged)
+        self._queue_message(FailureReply(number, isinstance(error, FollowerBehind), why, is_unchanged))
 
     # -- requests
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from wharf.cluster.engines.port import FollowerBehind, LogUnavailable
+from wharf.cluster.engines.port import FollowerBehind, LogUnavailable, LogUnchanged
 from wharf.cluster.engines.store.messages import (
     MAX_FRAME_BYTES,
     FailureReply,
@@ -48,12 +48,19 @@ class StreamConnection:
     async def send(self, message: StoreMessage) -> None:
         """Send a message and wait until the socket accepts more. Raises `LogUnavailable`."""
         assert self._writer is not None
-        self._writer.write(encode_frame(message))
         try:
+            self.require_open()
+            self._writer.write(encode_frame(message))
             await self._writer.drain()
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # uvloop raises RuntimeError for a transport that is closed.
             await self._read_close_reason()
             raise LogUnavailable(self._close_reason or f"the store went away: {error}") from error
+
+    def require_open(self) -> None:
+        """Raise `ConnectionResetError` if the connection is known to be closed, so that nothing more can be sent."""
+        assert self._writer is not None
+        if self._writer.is_closing():
+            raise ConnectionResetError("the connection is closed")
 
     async def iter_replies(self) -> AsyncGenerator[StoreReply, None]:
         """Yield all replies after the welcome. Raises `FollowerBehind` and `LogUnavailable`, as reported by the store
@@ -70,7 +77,9 @@ class StreamConnection:
             for body in self._split_frames(data):
                 reply = _decode(body)
                 if isinstance(reply, FailureReply):
-                    raise FollowerBehind(reply.why) if reply.is_behind else LogUnavailable(reply.why)
+                    if reply.is_behind:
+                        raise FollowerBehind(reply.why)
+                    raise LogUnchanged(reply.why) if reply.is_unchanged else LogUnavailable(reply.why)
                 if not isinstance(reply, StoreWelcome):
                     yield reply
             # Give other tasks of the loop a chance when data arrives quickly.

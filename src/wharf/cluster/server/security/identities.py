@@ -21,7 +21,7 @@ from joserfc.jwk import KeyParameters, OKPKey, RSAKey
 
 from wharf.cluster.access import InvalidCredential, PresentedCredential, WorkloadClaims
 from wharf.cluster.operations.nodes.introductions import Introduction
-from wharf.cluster.server.security.jose import describe_jose_error, read_key_id
+from wharf.cluster.server.security.jose import describe_jose_error, read_key_id, read_unverified_claims
 from wharf.cluster.server.security.keyring import Keyring
 from wharf.cluster.state import Replica
 from wharf.cluster.state.lookups import find_allocation_job
@@ -223,7 +223,8 @@ class IdentitySigner:
             return cached
         signing_key = self._signing_key(key)
         # Use the key's algorithm, never the one that the token names.
-        claims: dict[str, Any] = jwt.decode(text, signing_key, algorithms=[get_algorithm(signing_key)]).claims
+        claims = read_unverified_claims(text)
+        jwt.decode(text, signing_key, algorithms=[get_algorithm(signing_key)])
         self._decoded_tokens[text, key.wrapped] = claims
         if len(self._decoded_tokens) > MAX_CACHED_TOKENS:
             self._decoded_tokens.popitem(last=False)

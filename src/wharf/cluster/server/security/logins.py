@@ -22,7 +22,13 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey
 
 from wharf.cluster.operations.keyring import make_auth_method_context
-from wharf.cluster.server.security.jose import decode_base64url, describe_jose_error, encode_base64url, read_key_id
+from wharf.cluster.server.security.jose import (
+    decode_base64url,
+    describe_jose_error,
+    encode_base64url,
+    read_key_id,
+    read_unverified_claims,
+)
 from wharf.cluster.server.security.keyring import Keyring
 from wharf.cluster.server.security.login_providers import (
     LoginProviders,
@@ -32,7 +38,7 @@ from wharf.cluster.server.security.login_providers import (
 )
 from wharf.cluster.server.security.provider_documents import ProviderDocuments
 from wharf.cluster.state import Replica
-from wharf.contract.model.acl.auth_methods import AuthMethod, AuthMethodConfig
+from wharf.contract.model.acl.auth_methods import SIGNING_ALGORITHMS, AuthMethod, AuthMethodConfig
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
 from wharf.contract.model.secrets import SealedData
 from wharf.contract.model.times import SECOND, has_passed
@@ -47,21 +53,11 @@ DEFAULT_LEEWAY_S: Final = 150
 """Leeway in seconds for expiry and not-before claims if the method sets none."""
 
 DEFAULT_CLOCK_SKEW_S: Final = 60
-SUPPORTED_ALGORITHMS: Final = (
-    "RS256",
-    "RS384",
-    "RS512",
-    "PS256",
-    "PS384",
-    "PS512",
-    "ES256",
-    "ES384",
-    "ES512",
-    "Ed25519",
-)
 DEFAULT_ALGORITHMS: Final = ("RS256",)
 MAX_LOGIN_TOKEN_CHARS: Final = 16_384
 """The length of a token of an identity provider. Limits the work that callers without a token can cause."""
+MAX_TIME_CLAIM_S: Final = 10**15
+"""The largest time in a token; protects the arithmetic of times from numbers of any length."""
 MAX_PROVIDER_KEYS: Final = 100
 """The keys of one identity provider. All of them are tried, each for 0.05 ms, on a token that names no known key."""
 MAX_CACHED_KEY_SETS: Final = 16
@@ -300,17 +296,27 @@ class LoginVerifier:
         """
         if len(text) > MAX_LOGIN_TOKEN_CHARS:
             raise LoginRejected(f"the token is longer than {MAX_LOGIN_TOKEN_CHARS:,} characters")
-        allowed = [name for name in config.signing_algs or DEFAULT_ALGORITHMS if name in SUPPORTED_ALGORITHMS]
+        allowed = [name for name in config.signing_algs or DEFAULT_ALGORITHMS if name in SIGNING_ALGORITHMS]
+        if not allowed:  # The library would allow the algorithms that it recommends.
+            raise LoginRejected(
+                f"the auth method allows no supported signing algorithm: set SigningAlgs to some of "
+                f"{', '.join(SIGNING_ALGORITHMS)}"
+            )
+        try:
+            claims = read_unverified_claims(text)
+        except ValueError as error:
+            raise LoginRejected(str(error)) from None
         try:
             known = await keys(False)
             try:
-                claims: dict[str, object] = dict(_decode_token(text, known, allowed))
+                _verify_signature(text, known, allowed)
             except (JoseError, ValueError, TypeError):
                 if _names_known_key(text, known):
                     raise
-                claims = dict(_decode_token(text, await keys(True), allowed))
+                _verify_signature(text, await keys(True), allowed)
         except (JoseError, ValueError, TypeError) as error:
             raise LoginRejected(f"invalid signature: {describe_jose_error(error, default='wrong key')}") from None
+        _check_claim_types(claims)
         self._check_times(config, claims, must_expire=must_expire)
         if issuers and claims.get("iss") not in issuers:
             raise LoginRejected(f"the auth method does not accept issuer {claims.get('iss')!r}")
@@ -329,7 +335,7 @@ class LoginVerifier:
         """
         now_s = self._world.now_ns() // SECOND
         skew_s = _resolve_leeway_s(config.clock_skew_leeway, DEFAULT_CLOCK_SKEW_S)
-        issued, starts, ends = (_read_seconds(claims.get(name)) for name in ("iat", "nbf", "exp"))
+        issued, starts, ends = (_read_seconds(claims, name) for name in ("iat", "nbf", "exp"))
         if issued is None and starts is None and ends is None:
             raise LoginRejected("the token has neither an issue time nor an expiration time")
         if ends is None and must_expire:
@@ -455,20 +461,22 @@ def _split_url(url: str) -> SplitResult | None:
         return None
 
 
-def _decode_token(text: str, keys: KeySet, allowed: list[str]) -> dict[str, Any]:
-    """Verify the signature of a token and return its claims. Raises `JoseError` or `ValueError` if no key fits.
+def _verify_signature(text: str, keys: KeySet, allowed: list[str]) -> None:
+    """Verify the signature of a token. Raises `JoseError` or `ValueError` if no key fits.
 
     If the token names a known key, only that key is used; otherwise all keys are tried.
     """
     try:
-        return jwt.decode(text, keys, algorithms=allowed).claims
+        jwt.decode(text, keys, algorithms=allowed)
+        return
     except JoseError:
         if _names_known_key(text, keys):
             raise
     error: Exception = ValueError("no key matches")
     for key in keys.keys:
         try:
-            return jwt.decode(text, key, algorithms=allowed).claims
+            jwt.decode(text, key, algorithms=allowed)
+            return
         except (JoseError, ValueError) as failed:
             error = failed
     raise error
@@ -540,13 +548,29 @@ def _decode_json(body: bytes, reply_type: type[T], *, what: str) -> T:
     """
     try:
         return msgspec.json.decode(body, type=reply_type)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise LoginRejected(f"cannot decode the reply of the identity provider: {what}") from None
 
 
-def _read_seconds(value: object) -> int | None:
-    """Return the value of a time claim in whole seconds, or `None` if it is not a number."""
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+def _read_seconds(claims: Mapping[str, object], name: str) -> int | None:
+    """Return a time claim in whole seconds, or `None` if the token lacks it. Raises `LoginRejected` for another type."""
+    if name not in claims:
+        return None
+    value = claims[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > MAX_TIME_CLAIM_S:
+        raise LoginRejected(f"the claim {name} is not a time: expected the seconds since 1970 as a number")
+    return int(value)
+
+
+def _check_claim_types(claims: Mapping[str, object]) -> None:
+    """Raise `LoginRejected` if an issuer, a subject or an audience is not a text."""
+    for name in ("iss", "sub"):
+        if name in claims and not isinstance(claims[name], str):
+            raise LoginRejected(f"the claim {name} is not a text")
+    audience = claims.get("aud", "")
+    texts = audience if isinstance(audience, list) else [audience]
+    if not all(isinstance(text, str) for text in texts):
+        raise LoginRejected("the claim aud is neither a text nor a list of texts")
 
 
 def _resolve_leeway_s(leeway_ns: int, default_s: int) -> int:

@@ -10,6 +10,7 @@ from wharf.contract.client.http_transport import UNSENT_ERRORS
 from wharf.contract.client.relay.port import RelayReply, RelayRequest, remove_hop_by_hop_headers
 from wharf.contract.client.transport import UNIX_SCHEME, Unreachable
 from wharf.world.failover import MAX_PART_S
+from wharf.world.http_clients import build_async_client
 
 
 class HttpRelay:
@@ -21,7 +22,7 @@ class HttpRelay:
         path = address.removeprefix(UNIX_SCHEME) if address.startswith(UNIX_SCHEME) else ""
         try:
             self._base = httpx2.URL("http://localhost" if path else address)
-            self._http = httpx2.AsyncClient(
+            self._http = build_async_client(
                 limits=limits,
                 timeout=httpx2.Timeout(None, connect=MAX_PART_S),
                 trust_env=False,
@@ -51,7 +52,10 @@ class HttpRelay:
         except httpx2.RequestError as error:
             raise Unreachable(f"no reply from {self._address} ({error})", is_sent=True) from error
         try:
-            yield RelayReply(reply.status_code, remove_hop_by_hop_headers(reply.headers.raw), self._iter_parts(reply))
+            headers = remove_hop_by_hop_headers(reply.headers.raw)
+            if "transfer-encoding" in reply.headers:  # It precedes a length, which would not be that of the body.
+                headers = [(name, value) for name, value in headers if name.lower() != b"content-length"]
+            yield RelayReply(reply.status_code, headers, self._iter_parts(reply))
         finally:
             await reply.aclose()
 

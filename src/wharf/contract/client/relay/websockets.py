@@ -3,6 +3,7 @@
 Messages are not interpreted. A slow reader slows the sender: the next message is read only after the last one was sent.
 """
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -22,6 +23,11 @@ CHANNEL_PING_TIMEOUT_S: Final = 20.0
 CLOSE_NORMAL: Final = 1000
 CLOSE_POLICY_VIOLATION: Final = 1008
 CLOSE_INTERNAL_ERROR: Final = 1011
+MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+"""The longest message from the other end; protects memory. Servers accept messages of 1 MiB from clients."""
+SLICE_BYTES: Final = 2_048
+"""Bytes that are parsed before the event loop runs other callbacks. The library parses all that was received at once: a
+flood of frames without content would hold the loop for 0.8 s."""
 RESERVED_CLOSE_CODES: Final = frozenset((1005, 1006, 1015))
 """Codes that a program sees if the close frame had no code; they must not be sent (RFC 6455)."""
 
@@ -123,8 +129,9 @@ class WebSocketRelay:
             ping_timeout=self._ping_timeout_s,
             open_timeout=CONNECT_TIMEOUT_S,
             close_timeout=CONNECT_TIMEOUT_S,
-            max_size=None,
+            max_size=MAX_MESSAGE_BYTES,
             max_queue=1,
+            create_connection=_SlicedConnection,
             proxy=None,
             process_exception=lambda error: error,
             **self._options,
@@ -145,6 +152,88 @@ class WebSocketRelay:
             yield _ClientWebSocket(connection)
         finally:
             await connection.close()
+
+
+class _SlicedConnection(ClientConnection):
+    """A connection that parses received bytes in slices, in turn with other callbacks of the event loop.
+
+    While slices wait, the reader has not taken the last messages, or the other end does not read, nothing more is read.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:  # Passed on to the library.
+        super().__init__(*arguments, **options)
+        self._unparsed = bytearray()
+        self._is_reader_behind = False
+        self._is_scheduled = False
+        self._has_eof = False
+        self._lost: tuple[Exception | None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.recv_messages.pause = self._pause
+        self.recv_messages.resume = self._resume
+
+    def data_received(self, data: bytes) -> None:
+        self._unparsed += data
+        if not self._is_scheduled:
+            self._parse_slice()
+
+    def eof_received(self) -> None:
+        self._has_eof = True
+        self._go_on()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = (exc,)
+        self._go_on()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._go_on()
+
+    @property
+    def _must_wait(self) -> bool:
+        """Whether messages wait for the reader, or replies to pings for an end that does not read them."""
+        return self._is_reader_behind or self.paused
+
+    def _pause(self) -> None:
+        """Parse nothing more until the reader has taken the messages."""
+        self._is_reader_behind = True
+
+    def _resume(self) -> None:
+        self._is_reader_behind = False
+        self._go_on()
+
+    def _parse_slice(self) -> None:
+        """Parse one slice, and schedule the next."""
+        self._is_scheduled = False
+        piece = bytes(self._unparsed[:SLICE_BYTES])
+        del self._unparsed[:SLICE_BYTES]
+        if piece:
+            super().data_received(piece)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Schedule the next slice; after the last one, pass on the end of the connection, or read more.
+
+        A connection that ended has no more than the received bytes, so they are parsed even if the reader is behind.
+        """
+        if self._is_scheduled:
+            return
+        if self._unparsed and (self._lost or not self._must_wait):
+            self._is_scheduled = True
+            self.loop.call_soon(self._parse_slice)
+        elif not self._unparsed and self._has_eof:
+            self._has_eof = False
+            super().eof_received()
+        if not self._unparsed and self._lost:
+            (error,), self._lost = self._lost, None
+            super().connection_lost(error)
+            return
+        if not self.transport.is_closing():
+            if self._unparsed or self._must_wait:
+                self.transport.pause_reading()
+            else:
+                self.transport.resume_reading()
 
 
 class _ClientWebSocket:

@@ -5,6 +5,7 @@ The secrets of a method are encrypted and stored separately; its configuration h
 
 import datetime
 import enum
+from typing import Final
 
 import msgspec
 
@@ -13,6 +14,11 @@ from wharf.contract.model.names import NAME_RULE_TEXT, is_valid_name
 from wharf.contract.model.record import Record
 from wharf.contract.model.times import format_duration
 
+SIGNING_ALGORITHMS: Final = (
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519", "EdDSA",
+)  # fmt: skip
+"""The algorithms that may sign the tokens of identity providers. Those with a shared secret, and `none`, may not: the keys of
+an auth method are public."""
 REDACTED_TEXT = "redacted"
 """What the stored configuration of an auth method holds in place of each secret."""
 
@@ -129,6 +135,11 @@ def list_auth_method_problems(method: AuthMethod, *, limits: LifetimeLimits) -> 
         )
     if method.config is None:
         return [*found, "config is missing"]
+    unsupported = next((name for name in method.config.signing_algs or () if name not in SIGNING_ALGORITHMS), None)
+    if unsupported is not None:
+        found.append(
+            f"config: invalid SigningAlgs value '{unsupported}': must be one of {', '.join(SIGNING_ALGORITHMS)}"
+        )
     match method.type:
         case AuthMethodType.OIDC:
             found += _list_oidc_problems(method.config)

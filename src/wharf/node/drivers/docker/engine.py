@@ -18,6 +18,7 @@ from wharf.node.drivers.docker.errors import EngineNotFound, EngineRejected, Eng
 from wharf.node.drivers.docker.exec_connection import ExecConnection, open_exec_connection
 from wharf.node.drivers.docker.output_stream import ContainerOutput, OutputFrameDecoder
 from wharf.node.threads import ThreadGroup, run_in_thread
+from wharf.world.http_clients import build_async_client
 
 T = TypeVar("T")
 
@@ -53,7 +54,7 @@ class ContainerEngine:
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
-        self._http = httpx2.AsyncClient(
+        self._http = build_async_client(
             transport=httpx2.AsyncHTTPTransport(
                 uds=str(socket), limits=httpx2.Limits(max_connections=None, max_keepalive_connections=8)
             ),

@@ -1,11 +1,15 @@
 """Login endpoints: they exchange the proof of an identity provider for a token."""
 
+import asyncio
 import logging
+from collections.abc import Coroutine
 from functools import cached_property
+from typing import Final, TypeVar
 
 from wharf.cluster.access import map_claims
 from wharf.cluster.api.handlers.acl.binding_selectors import BindingRulesChanged, SelectorResults
 from wharf.cluster.api.handlers.acl.tokens import TokenSecrets, build_token_view
+from wharf.cluster.api.requests.body import ClientDisconnected
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult
 from wharf.cluster.operations.acl import logins
@@ -14,8 +18,15 @@ from wharf.cluster.server.security.logins import LoginRejected, LoginVerifier, b
 from wharf.cluster.server.server import Server
 from wharf.contract.model.acl.auth_methods import AuthMethod, AuthMethodType
 from wharf.contract.wire import acl as acl_wire
+from wharf.world.tasks import run_until_first
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
+
+MAX_VERIFICATION_S: Final = 25.0
+"""How long a login waits for all replies of its identity provider together. Less than the 30 s that clients wait."""
+LOGIN_ENDPOINTS: Final = frozenset(("acl.oidc.auth-url", "acl.oidc.complete", "acl.login"))
+"""The endpoints that call identity providers. Their work ends if the client disconnects."""
 
 
 class LoginActions:
@@ -31,8 +42,11 @@ class LoginActions:
         method = await self._find_method(body.auth_method_name, AuthMethodType.OIDC)
         await self._secrets.ensure_sealing_key()
         try:
-            url = await self._verifier.build_auth_url(
-                self._server.replica, method, redirect_uri=body.redirect_uri, nonce=body.client_nonce
+            url = await self._run_for_caller(
+                request,
+                self._verifier.build_auth_url(
+                    self._server.replica, method, redirect_uri=body.redirect_uri, nonce=body.client_nonce
+                ),
             )
         except LoginRejected as error:
             raise build_login_refusal(error) from error
@@ -43,14 +57,17 @@ class LoginActions:
         body = request.decode_body(acl_wire.CompleteAuthRequest)
         method = await self._find_method(body.auth_method_name, AuthMethodType.OIDC)
         try:
-            claims = await self._verifier.complete_login(
-                self._server.replica,
-                method,
-                state=body.state,
-                code=body.code,
-                nonce=body.client_nonce,
-                redirect_uri=body.redirect_uri,
-                issuer=body.iss,
+            claims = await self._run_for_caller(
+                request,
+                self._verifier.complete_login(
+                    self._server.replica,
+                    method,
+                    state=body.state,
+                    code=body.code,
+                    nonce=body.client_nonce,
+                    redirect_uri=body.redirect_uri,
+                    issuer=body.iss,
+                ),
             )
         except LoginRejected as error:
             raise build_login_refusal(error) from error
@@ -61,10 +78,34 @@ class LoginActions:
         body = request.decode_body(acl_wire.LoginRequest)
         method = await self._find_method(body.auth_method_name, AuthMethodType.JWT)
         try:
-            claims = await self._verifier.verify_token(method, body.login_token)
+            claims = await self._run_for_caller(request, self._verifier.verify_token(method, body.login_token))
         except LoginRejected as error:
             raise build_login_refusal(error) from error
         return await self._create_token(method, claims)
+
+    async def _run_for_caller(self, request: Request, verifying: Coroutine[None, None, T]) -> T:
+        """Return the result of the verification, which calls identity providers. End it if the client disconnects.
+
+        Raises `ClientDisconnected`, and `LoginRejected` after `MAX_VERIFICATION_S`.
+        """
+
+        async def verify() -> T:
+            async with asyncio.timeout(MAX_VERIFICATION_S):
+                return await verifying
+
+        if request.wait_for_disconnect is None:
+            return await verify()
+        result, _ = await run_until_first(
+            self._server.world, verification=verify(), caller=request.wait_for_disconnect()
+        )
+        if result.cancelled():
+            raise ClientDisconnected
+        try:
+            verified: T = result.result()
+        except TimeoutError:
+            text = f"the identity provider did not answer all requests within {MAX_VERIFICATION_S:g} s"
+            raise LoginRejected(text) from None
+        return verified
 
     @cached_property
     def _verifier(self) -> LoginVerifier:
