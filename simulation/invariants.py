@@ -18,16 +18,21 @@ from wharf.cluster.state.tables import (
     ALLOCATIONS_ON_NODE,
     DEPLOYMENTS,
     EVALUATIONS,
+    HOST_VOLUMES,
     JOB_SUMMARIES,
     JOB_VERSIONS,
     JOBS,
     LEADER,
+    NAMESPACES,
+    NODE_POOLS,
     NODES,
+    QUOTAS,
+    VARIABLES,
 )
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus
 from wharf.contract.model.allocations.resources import AllocatedResources, AllocatedTaskResources
 from wharf.contract.model.jobs.groups import LifecycleHook
-from wharf.contract.model.jobs.job import Job, JobType
+from wharf.contract.model.jobs.job import Job, JobStatus, JobType
 from wharf.contract.model.log import CauseKind
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.state_machines.transitions import (
@@ -73,6 +78,7 @@ class BatchInvariants:
             self.check_node_capacity,
             self.check_job_versions,
             self.check_unique_placements,
+            self.check_parents,
         ]
 
     @property
@@ -157,6 +163,26 @@ class BatchInvariants:
             if changed.table == ALLOCATIONS.name and changed.old is None and changed.new is not None:
                 require_unique_slot(self._replica, changed.new)
 
+    def check_parents(self, observed: ObservedBatch) -> None:
+        """Require that no record loses its namespace, quota or node pool, and that none is created without it."""
+        for changed in observed.changes:
+            if changed.new is None:
+                require_no_children(self._replica, changed.table, changed.key, observed.batch.index)
+            elif changed.table == NAMESPACES.name and changed.new.quota:
+                if self._replica.get(QUOTAS, changed.new.quota) is None:
+                    raise InvariantViolation(
+                        f"namespace {changed.key} has the missing quota {changed.new.quota} at {observed.batch.index}",
+                        changed.key,
+                    )
+            elif (
+                changed.table in (VARIABLES.name, HOST_VOLUMES.name)
+                and self._replica.get(NAMESPACES, changed.new.namespace) is None
+            ):
+                raise InvariantViolation(
+                    f"{changed.table} {_format_key(changed)} has no namespace at {observed.batch.index}",
+                    *_split_key(changed),
+                )
+
 
 def _is_leader_write(write: EncodedWrite) -> bool:
     return write.cause.kind in LEADER_WRITE_CAUSES or write.kind in LEADER_WRITE_KINDS
@@ -171,6 +197,27 @@ def _split_key(changed: ObservedChange) -> list[str]:
 
 
 # -- one record ----------------------------------------------------------------------------------------------------
+
+
+def require_no_children(replica: Replica, table: str, key: str, index: int) -> None:
+    """Require that no live record refers to the record of this key, which was deleted at `index`."""
+    children: list[str] = []
+    if table == QUOTAS.name:
+        children += [f"namespace {each.name}" for each in replica.iter_all(NAMESPACES) if each.quota == key]
+    if table == NAMESPACES.name:
+        children += [f"variable {each.path}" for each in replica.iter_all(VARIABLES) if each.namespace == key]
+        children += [f"volume {each.id}" for each in replica.iter_all(HOST_VOLUMES) if each.namespace == key]
+    if table in (NAMESPACES.name, NODE_POOLS.name):
+        field = "namespace" if table == NAMESPACES.name else "node_pool"
+        children += [
+            f"job {each.id}"
+            for each in replica.iter_all(JOBS)
+            if getattr(each, field) == key and each.status is not JobStatus.DEAD
+        ]
+    if table == NODE_POOLS.name:
+        children += [f"node {each.id}" for each in replica.iter_all(NODES) if each.node_pool == key]
+    if children:
+        raise InvariantViolation(f"{table} {key} was deleted at {index} and is in use: {', '.join(children)}", key)
 
 
 def require_capacity(replica: Replica, node_id: str, index: int) -> None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from simulation.invariants import UPDATE_STOP_DESCRIPTION, BatchInvariants
 from tests.simulation.small_log import SmallLog
 from wharf.cluster.state.codec import encode_record
-from wharf.cluster.state.tables import ALLOCATIONS, EVALUATIONS, NODES
+from wharf.cluster.state.tables import ALLOCATIONS, EVALUATIONS, NAMESPACES, NODES, QUOTAS, VARIABLES
 from wharf.contract.model.allocations.allocation import Allocation, AllocDeploymentStatus, ClientStatus, DesiredStatus
 from wharf.contract.model.allocations.resources import (
     AllocatedCpu,
@@ -18,8 +18,11 @@ from wharf.contract.model.allocations.resources import (
 )
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus, EvaluationTrigger, SchedulerType
 from wharf.contract.model.log import LogPosition, StoredRecord
+from wharf.contract.model.namespaces import Namespace
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.nodes.resources import NodeCpu, NodeDisk, NodeMemory, NodeResources
+from wharf.contract.model.quotas import Quota
+from wharf.contract.model.variables import Variable
 
 NOW_NS = 1_000_000_000_000
 
@@ -158,3 +161,28 @@ def test_after_a_restore_every_record_counts_from_the_first_index_of_the_new_epo
     assert history.get_record(ALLOCATIONS, "a", 3) is None
     assert history.get_record(NODES, "n1", 3).modify_index == 4
     assert (history.find_last_table_change(NODES, 4), history.find_last_table_change(ALLOCATIONS, 4)) == (4, 3)
+
+
+def test_a_deleted_parent_with_children_is_a_violation() -> None:
+    log = a_watched_log()
+    log.put((QUOTAS, Quota(name="small")), (NAMESPACES, Namespace(name="team", quota="small")))
+    log.put((VARIABLES, Variable(namespace="team", path="db", data=b"x", key_id="k")))
+    assert log.failures == []
+
+    log.delete(QUOTAS, "small")
+    log.delete(NAMESPACES, "team")
+
+    assert [failure.partition(" at ")[0] for failure in log.failures] == [
+        "quotas small was deleted",
+        "namespaces team was deleted",
+    ]
+
+
+def test_a_record_without_its_parent_is_a_violation() -> None:
+    log = a_watched_log()
+
+    log.put((NAMESPACES, Namespace(name="team", quota="gone")))
+    log.put((VARIABLES, Variable(namespace="other", path="db", data=b"x", key_id="k")))
+
+    assert "has the missing quota gone" in log.failures[0]
+    assert "has no namespace" in log.failures[1]

@@ -147,6 +147,33 @@ async def test_an_expired_token_is_refused_at_once_with_the_reason() -> None:
         assert await guest.get("/v1/acl/token/self") == (403, "ACL token expired")
 
 
+@pytest.mark.parametrize(
+    ("time", "status"),
+    [
+        ("0001-01-01T00:00:00Z", 200),
+        ("0001-01-01T00:00:00.000000Z", 200),
+        ("0001-01-01T00:00:01Z", 400),
+        ("0001-01-01T00:00:00+05:00", 400),
+        ("0001-12-31T23:59:59Z", 400),
+        ("0001-01-01T00:00:00", 400),
+        ("1970-01-01T00:00:00Z", 400),
+    ],
+)
+def test_only_the_zero_time_means_that_a_token_does_not_expire(time: str, status: int) -> None:
+    @in_virtual_time
+    async def create() -> None:
+        async with ACluster() as cluster:
+            operator = await an_operator(cluster)
+
+            reply, created = await operator.put("/v1/acl/token", {"Type": "management", "ExpirationTime": time})
+
+            assert reply == status, created
+            if status == 200:
+                assert created.get("ExpirationTime") is None
+
+    create()
+
+
 @in_virtual_time
 async def test_an_expired_token_cannot_create_a_one_time_token() -> None:
     async with ACluster() as cluster:

@@ -12,8 +12,10 @@ from wharf.cluster.api.requests.parameters import (
     parse_endpoint_parameters,
     parse_query,
     parse_query_options,
+    parse_query_strict,
 )
 from wharf.cluster.api.requests.request import Request
+from wharf.cluster.state.tables import VARIABLES
 from wharf.contract.model.acl.permissions import PUBLIC_ACCESS
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.wire.endpoint import duration, flag, integer, text, text_list, unsigned
@@ -127,6 +129,32 @@ async def test_an_undecodable_query_is_refused_and_changes_nothing() -> None:
         assert {400} == {reply.status for reply in replies}
         assert b"the query holds filter=%ff, which cannot be decoded: escape it as UTF-8" == replies[0].body
         assert before == server.server.replica.index
+
+
+@in_virtual_time
+async def test_a_parameter_with_two_values_is_refused_and_changes_nothing() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        body = b'{"Items": {"a": "1"}}'
+
+        refused = [
+            await send_raw(server.api, "PUT", "/v1/var/db", query="cas=0&cas=5", body=body),
+            await send_raw(server.api, "DELETE", "/v1/job/shop", query="purge=false&purge=true"),
+            await send_raw(server.api, "GET", "/v1/jobs", query="namespace=default&namespace=*"),
+            await send_raw(server.api, "GET", "/v1/jobs", query="filter=ID+is+empty&filter="),
+        ]
+        repeated = await send_raw(server.api, "PUT", "/v1/var/db", query="cas=0&cas=0", body=body)
+
+        assert [reply.status for reply in refused] == [400] * 4
+        assert refused[0].body == b'conflicting parameters: cas has the values "0" and "5"; send it once'
+        assert repeated.status == 200
+        assert server.server.replica.count_records(VARIABLES) == 1
+
+
+def test_a_parameter_that_accepts_several_values_may_occur_several_times() -> None:
+    query = b"topic=Job&topic=Node&index=1"
+
+    assert parse_query_strict(query, ENDPOINT_BY_NAME["event.stream"]) == {"topic": "Job", "index": "1"}
 
 
 def test_unescaped_bytes_of_a_query_are_utf_8() -> None:

@@ -94,6 +94,11 @@ def a_write(
     return EncodedWrite(write_id, "test", Cause(CauseKind.REQUEST, "r1"), tuple(conditions), changes, lease)
 
 
+def unchanged_prefix(prefix: str, index: int, *, table: str = "jobs") -> Condition:
+    """Return the condition that no record under the prefix was created or changed after this index."""
+    return Condition(table, prefix, index, is_prefix=True)
+
+
 def index_of(outcome: WriteOutcome) -> int:
     assert isinstance(outcome, Committed), outcome
     return outcome.index

@@ -23,6 +23,7 @@ from tests.cluster.engines.contract import (
     records,
     replay,
     unchanged,
+    unchanged_prefix,
 )
 from tests.waiting import wait_on_loop_until
 from wharf.cluster.engines.port import (
@@ -146,6 +147,71 @@ async def test_keys_and_data_may_contain_anything(kind: EngineKind, open_log: Op
         assert expected == await records(engine)
         (batch,) = await follow_to(engine, after=0, index=index)
         assert expected == {(change.table, change.key): change.data for change in batch.changes}
+
+
+# --- conditions on prefixes ---
+
+
+@EveryKind
+@pytest.mark.parametrize("is_new", [False, True])
+async def test_a_prefix_condition_conflicts_with_a_record_that_was_written_later(
+    kind: EngineKind, open_log: OpenLog, is_new: bool
+) -> None:
+    async with open_log(kind) as (_, engine):
+        index = await commit(engine, put("web\0a"), put("other"))
+        await commit(engine, put("web\0b" if is_new else "web\0a", b"later"))
+
+        outcome = await engine.commit(a_write(drop("other"), conditions=[unchanged_prefix("web\0", index)]))
+
+        assert isinstance(outcome, WriteConflict)
+        assert [tuple(key) for key in outcome.keys] == [("jobs", "web\0")]
+        assert ("jobs", "other") in await records(engine)
+
+
+@EveryKind
+async def test_a_prefix_condition_ignores_other_prefixes_other_tables_and_deletions(
+    kind: EngineKind, open_log: OpenLog
+) -> None:
+    async with open_log(kind) as (_, engine):
+        index = await commit(engine, put("web\0a"), put("web\0b"))
+        await commit(engine, put("web-2\0a"), put("we"), put("web\0a", table="variables"), drop("web\0b"))
+
+        await commit(engine, put("c"), conditions=[unchanged_prefix("web\0", index)])
+
+
+@EveryKind
+async def test_an_empty_prefix_covers_the_whole_table(kind: EngineKind, open_log: OpenLog) -> None:
+    async with open_log(kind) as (_, engine):
+        index = await commit(engine, put("a"))
+        await commit(engine, put("zz\U0010ffff"))
+
+        outcome = await engine.commit(a_write(put("c"), conditions=[unchanged_prefix("", index)]))
+        await commit(engine, put("c", table="variables"), conditions=[unchanged_prefix("", 0, table="quotas")])
+
+        assert isinstance(outcome, WriteConflict)
+
+
+@EveryKind
+async def test_of_two_writes_at_once_that_exclude_each_other_one_is_committed(
+    kind: EngineKind, open_log: OpenLog
+) -> None:
+    async with open_log(kind) as (_, engine):
+        for number in range(10):
+            parent = f"parent-{number}"
+            index = await commit(engine, put(parent, table="namespaces"))
+            creation = a_write(put(f"{parent}\0child"), conditions=[unchanged(parent, index, table="namespaces")])
+            deletion = a_write(
+                drop(parent, table="namespaces"),
+                conditions=[
+                    unchanged(parent, index, table="namespaces"),
+                    unchanged_prefix(f"{parent}\0", index),
+                ],
+            )
+            writes = [creation, deletion] if number % 2 else [deletion, creation]
+
+            outcomes = await asyncio.gather(*(engine.commit(write) for write in writes))
+
+            assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Committed", "WriteConflict"]
 
 
 # --- conditions ---

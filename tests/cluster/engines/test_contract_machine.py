@@ -107,6 +107,7 @@ class EngineMachine(RuleBasedStateMachine):
         changes=st.dictionaries(row_keys, data, min_size=1, max_size=4),
         conditions=st.dictionaries(row_keys, ages, max_size=3),
         lease=st.one_of(st.none(), st.integers(0, 2)),
+        prefix=st.one_of(st.none(), st.tuples(row_keys, st.integers(0, 1), ages)),
     )
     def commit(
         self,
@@ -114,14 +115,28 @@ class EngineMachine(RuleBasedStateMachine):
         changes: dict[RecordKey, bytes | None],
         conditions: dict[RecordKey, int],
         lease: int | None,
+        prefix: tuple[RecordKey, int, int] | None,
     ) -> None:
-        """Commit a write. `conditions` are ages: how many batches ago the version of a record was read; 0 is now."""
+        """Commit a write. `conditions` are ages: how many batches ago the version of a record was read; 0 is now.
+
+        `prefix`: a key, how many of its characters are the prefix of a further condition, and the age of its version.
+        """
         versions = {row_key: self.get_past_version(row_key, age) for row_key, age in conditions.items()}
         changed_keys = [row_key for row_key, version in versions.items() if version != self.get_version(row_key)]
+        prefixes = []
+        if prefix is not None:
+            (table, key), length, age = prefix
+            version = self.history[-1 - age].index if age < len(self.history) else 0
+            prefixes.append(Condition(table, key[:length], version, is_prefix=True))
+            if any(
+                row_table == table and row_key.startswith(key[:length]) and row_version > version
+                for (row_table, row_key), (row_version, _) in self.rows.items()
+            ):
+                changed_keys.append((table, key[:length]))
         held = self.leases[lease] if lease is not None and lease < len(self.leases) else None
         write = a_write(
             *(EncodedChange(table, key, value) for (table, key), value in changes.items()),
-            conditions=[Condition(table, key, version) for (table, key), version in versions.items()],
+            conditions=[*(Condition(table, key, version) for (table, key), version in versions.items()), *prefixes],
             lease=held[0].id if held is not None else 0,
         )
         # A lease can only be used through the engine that granted it.

@@ -157,7 +157,7 @@ def test_the_limit_of_the_region_applies() -> None:
     assert find_region_limit(Quota(name="empty"), "eu") is None
 
 
-def test_only_namespaces_with_an_existing_quota_for_the_region_are_limited() -> None:
+def test_namespaces_with_a_quota_for_the_region_or_a_missing_quota_are_limited() -> None:
     state = make_state("default", cpu=10)
     state.put(NAMESPACES.build_put(Namespace(name="free", create_index=WRITE_INDEX)))
     state.put(NAMESPACES.build_put(Namespace(name="dangling", quota="deleted", create_index=WRITE_INDEX)))
@@ -173,7 +173,7 @@ def test_only_namespaces_with_an_existing_quota_for_the_region_are_limited() -> 
         )
     ]
 
-    assert [each is not None for each in remaining] == [True, False, False, False, False]
+    assert [each is not None for each in remaining] == [True, False, False, True, False]
     assert remaining[0] is not None
     assert (remaining[0].quota, remaining[0].list_exceeded_limits({"cpu": 11})) == (
         "tight",

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from tests.builders import a_group, a_job, a_system_job, a_task, some_resources
 from tests.kit.state import AState
+from wharf.cluster.controllers.quotas import select_retries
 from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.scheduling.capacity.quotas import (
     RemainingQuota,
@@ -16,7 +17,7 @@ from wharf.cluster.scheduling.capacity.quotas import (
 )
 from wharf.cluster.scheduling.plans.check import check_plan
 from wharf.cluster.scheduling.plans.plan import Plan
-from wharf.cluster.state.tables import ALLOCATIONS, NAMESPACES, NODES, QUOTAS
+from wharf.cluster.state.tables import ALLOCATIONS, EVALUATIONS, NAMESPACES, NODES, QUOTAS
 from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.model.allocations.resources import (
     AllocatedCpu,
@@ -299,3 +300,22 @@ def test_the_tracked_quota_usage_equals_the_sum_of_allocations() -> None:
 
     assert (before, after) == ({}, sum_quota_usage(state.replica, "small"))
     assert after["cpu"] == 300
+
+
+def test_a_job_in_a_namespace_with_a_missing_quota_is_blocked_with_an_explanation_until_the_quota_exists() -> None:
+    state = make_state()
+    state.put(NAMESPACES.build_put(Namespace(name="orphan", quota="gone", create_index=WRITE_INDEX)))
+
+    plan = make_plan(state, a_job("shop", make_group((100, 64)), namespace="orphan"))
+
+    (follow_up,) = plan.follow_ups
+    assert (plan.placements, follow_up.status, follow_up.quota_limit_reached) == ({}, EvaluationStatus.BLOCKED, "gone")
+    failed = (follow_up.failed_tg_allocs or {})["web"]
+    assert failed.quota_exhausted == (
+        'quota "gone" of namespace "orphan" does not exist: create it, or store the namespace without it',
+    )
+    state.put(EVALUATIONS.build_put(replace(follow_up, create_index=WRITE_INDEX, modify_index=0)))
+    assert select_retries(state.replica, 5) == []
+
+    state.put(QUOTAS.build_put(Quota(name="gone", create_index=WRITE_INDEX)))
+    assert [evaluation.id for evaluation in select_retries(state.replica, 5)] == [follow_up.id]

@@ -65,7 +65,9 @@ def find_auth_method(snapshot: Replica, name: str) -> AuthMethod:
 
 def list_binding_rules(snapshot: Replica, method: AuthMethod) -> list[BindingRule]:
     """Return the binding rules of the method, in a fixed order."""
-    return snapshot.list_by_index_sorted(BINDING_RULES_OF_METHOD, method.name)
+    rules = snapshot.list_by_index_sorted(BINDING_RULES_OF_METHOD, method.name)
+    # A rule that is older than its method belongs to an earlier method of the same name.
+    return [rule for rule in rules if rule.create_index >= method.create_index]
 
 
 def bind_claims(

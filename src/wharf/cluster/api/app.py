@@ -191,7 +191,7 @@ class Api:
             allowed = ", ".join(sorted(match.methods)).encode()
             return build_text_reply(405, "Invalid method", (b"allow", allowed))
         try:
-            query = parse_query_strict(scope["query_string"])
+            query = parse_query_strict(scope["query_string"], endpoint)
         except Refusal as refusal:
             return build_refusal_reply(refusal)
         request = create_request(self._server.world, endpoint, match.path_values, query, headers)

@@ -4,7 +4,9 @@ The contract test suite checks these guarantees for every engine:
 
 1. A write with the outcome `Committed` is durable. It is in the log once and complete, at the returned index.
 
-2. A write with a condition that does not hold changes nothing. The outcome `WriteConflict` names the changed keys.
+2. A write with a condition that does not hold changes nothing. The outcome `WriteConflict` names the changed keys. A
+condition on a prefix (`Condition.is_prefix`) holds if no record under it has a version above that of the condition; its
+conflict names the prefix.
 
 3. A write that exceeds the limits, or reaches a log that accepts no writes, changes nothing: `WriteRejected`.
 

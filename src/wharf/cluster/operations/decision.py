@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from wharf.cluster.operations.references import build_child_conditions, build_parent_conditions
 from wharf.cluster.state import Replica, Table
 from wharf.contract.model.log import WRITE_INDEX, Cause, Condition, DeleteRecord, PutRecord, Write
 from wharf.contract.model.record import hash_content
@@ -63,6 +64,10 @@ class WriteBuilder:
         """Add the condition that the record under the key neither changes nor is created before the commit."""
         self.conditions.append(self.snapshot.build_key_condition(table, *key))
 
+    def require_unchanged_parents(self, table: Table[RecordT], record: RecordT) -> None:
+        """Add the conditions that the records that this record needs, such as its namespace, do not change."""
+        self.conditions += build_parent_conditions(self.snapshot, table, record)
+
     def build(self, write_kind: str, cause: Cause) -> Write:
         """Return the write with the collected changes and conditions. `write_kind` is its name in the log."""
         return Write(write_kind, cause, self.changes, self.conditions)
@@ -100,16 +105,23 @@ def build_store_decision(
     create_index = WRITE_INDEX if old is None else old.create_index
     record = replace(requested, hash=content_hash, create_index=create_index, modify_index=0)
     key_condition = snapshot.build_key_condition(table, table.get_key(record))
-    write = Write(write_kind, cause, [table.build_put(record)], [key_condition, *conditions])
+    parent_conditions = build_parent_conditions(snapshot, table, record)
+    write = Write(write_kind, cause, [table.build_put(record)], [key_condition, *parent_conditions, *conditions])
     return Decision(write, lambda index: build_reply(index, set_written_index(record, index)))
 
 
 def build_delete_decision(
     snapshot: Replica, table: Table[Any], *key: str, write_kind: str, cause: Cause
 ) -> Decision[int]:
-    """Return the decision that deletes the record under this key. It conflicts if the record changes before the commit.
+    """Return the decision that deletes the record under this key.
+
+    It conflicts if the record changes before the commit, or a record that may refer to it.
 
     The reply is the index of the write. `write_kind` is the name of the write in the log.
     """
-    write = Write(write_kind, cause, [table.build_delete(*key)], [snapshot.build_key_condition(table, *key)])
+    conditions = [
+        snapshot.build_key_condition(table, *key),
+        *build_child_conditions(snapshot, table, table.build_key(*key)),
+    ]
+    write = Write(write_kind, cause, [table.build_delete(*key)], conditions)
     return Decision(write, lambda index: index)

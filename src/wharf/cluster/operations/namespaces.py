@@ -38,7 +38,6 @@ def store_namespace(snapshot: Replica, requested: Namespace, *, cause: str = "")
         STORED_WRITE_KIND,
         Cause(CauseKind.REQUEST, cause),
         build_reply=lambda index, _namespace: index,
-        conditions=[snapshot.build_key_condition(QUOTAS, requested.quota)] if requested.quota else (),
     )
 
 

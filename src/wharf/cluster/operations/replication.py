@@ -6,11 +6,11 @@ write can be repeated; if a newer write overlaps, it conflicts and the next comp
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from wharf.cluster.operations.references import build_child_conditions
 from wharf.cluster.state import Replica, Table
 from wharf.cluster.state.tables import (
     ACL_AUTH_METHODS,
@@ -18,12 +18,15 @@ from wharf.cluster.state.tables import (
     ACL_POLICIES,
     ACL_ROLES,
     ACL_TOKENS,
+    HOST_VOLUMES,
     JOBS,
     JOBS_OF_POOL,
     NAMESPACES,
+    NAMESPACES_WITH_QUOTA,
     NODE_POOLS,
     NODES_OF_POOL,
     QUOTAS,
+    VARIABLES,
 )
 from wharf.contract.model.acl.tokens import Token
 from wharf.contract.model.log import (
@@ -38,6 +41,7 @@ from wharf.contract.model.log import (
 )
 from wharf.contract.model.namespaces import DEFAULT_NAMESPACE, Namespace
 from wharf.contract.model.node_pools import BUILT_IN_NODE_POOLS, NodePool
+from wharf.contract.model.quotas import Quota
 
 
 class ReplicatedTable(NamedTuple):
@@ -55,9 +59,16 @@ def _is_default(namespace: Namespace) -> bool:
     return namespace.name == DEFAULT_NAMESPACE
 
 
-def _has_jobs(snapshot: Replica, namespace: Namespace) -> bool:
-    """Return whether the namespace contains a job."""
-    return next(snapshot.iter_by_key(JOBS, prefix=namespace.name + KEY_SEPARATOR), None) is not None
+def _has_content(snapshot: Replica, namespace: Namespace) -> bool:
+    """Return whether the namespace contains a job, a variable or a volume."""
+    tables: tuple[Table[Any], ...] = (JOBS, VARIABLES, HOST_VOLUMES)
+    prefix = namespace.name + KEY_SEPARATOR
+    return any(next(snapshot.iter_by_key(table, prefix=prefix), None) is not None for table in tables)
+
+
+def _has_namespaces(snapshot: Replica, quota: Quota) -> bool:
+    """Return whether a namespace has the quota."""
+    return any(True for _ in snapshot.list_by_index(NAMESPACES_WITH_QUOTA, quota.name))
 
 
 def _is_built_in(pool: NodePool) -> bool:
@@ -83,8 +94,8 @@ def _is_never_local(_record: object) -> bool:
 
 
 REPLICATED_TABLES: Final = (
-    ReplicatedTable(QUOTAS, _is_never_local),
-    ReplicatedTable(NAMESPACES, _is_default, _has_jobs),
+    ReplicatedTable(QUOTAS, _is_never_local, _has_namespaces),
+    ReplicatedTable(NAMESPACES, _is_default, _has_content),
     ReplicatedTable(NODE_POOLS, _is_built_in, _has_nodes_or_jobs),
     ReplicatedTable(ACL_POLICIES, _is_never_local),
     ReplicatedTable(ACL_ROLES, _is_never_local),
@@ -96,10 +107,10 @@ REPLICATED_TABLES: Final = (
 
 
 class ReplicatedChange(NamedTuple):
-    """One change that makes a table equal to that of the other region, with its condition."""
+    """One change that makes a table equal to that of the other region, with its conditions."""
 
     change: PutRecord | DeleteRecord
-    condition: Condition
+    conditions: tuple[Condition, ...]
 
 
 def is_replicated(replicated: ReplicatedTable, record: Any) -> bool:
@@ -115,14 +126,17 @@ def build_replication_writes(
     `records` are all records that it sent, and `region` is its name, for the log. Secrets in them must already be
     encrypted with this region's keys, because regions never share keys.
     """
-    pending_changes = _compare_records(snapshot, replicated, list(records))
-    while batch := list(islice(pending_changes, max_changes)):
-        yield Write(
-            "copied-from-region",
-            Cause(CauseKind.TIMER, region),
-            [item.change for item in batch],
-            [item.condition for item in batch],
-        )
+    changes: list[PutRecord | DeleteRecord] = []
+    conditions: dict[tuple[str, str, bool], Condition] = {}
+    for item in _compare_records(snapshot, replicated, list(records)):
+        added = {(each.table, each.key, each.is_prefix): each for each in item.conditions}
+        if changes and max(len(changes) + 1, len(conditions | added)) > max_changes:
+            yield Write("copied-from-region", Cause(CauseKind.TIMER, region), changes, list(conditions.values()))
+            changes, conditions = [], {}
+        changes.append(item.change)
+        conditions |= added
+    if changes:
+        yield Write("copied-from-region", Cause(CauseKind.TIMER, region), changes, list(conditions.values()))
 
 
 def _compare_records(
@@ -141,8 +155,11 @@ def _compare_records(
         created = WRITE_INDEX if stored is None else stored.create_index
         copy = replace(record, create_index=created, modify_index=0)
         version = 0 if stored is None else stored.modify_index
-        yield ReplicatedChange(table.build_put(copy), Condition(table.name, key, version))
+        yield ReplicatedChange(table.build_put(copy), (Condition(table.name, key, version),))
     for stored in list(snapshot.iter_all(table)):
         key = table.get_key(stored)
         if key not in source_records and not replicated.is_local(stored) and not replicated.is_in_use(snapshot, stored):
-            yield ReplicatedChange(DeleteRecord(table.name, key), snapshot.build_record_condition(table, stored))
+            # A record that needs this one must not be created at the same time.
+            child_conditions = build_child_conditions(snapshot, table, key)
+            condition = snapshot.build_record_condition(table, stored)
+            yield ReplicatedChange(DeleteRecord(table.name, key), (condition, *child_conditions))

@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from wharf.cluster.operations.decision import Decision, set_written_index
+from wharf.cluster.operations.references import build_parent_conditions
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import KEYRING, NAMESPACES, VARIABLES
 from wharf.contract.model import variables
@@ -250,7 +251,7 @@ def _build_write_decision(
         raise invalid_request(f'nonexistent namespace: "{variable.namespace}"')
     conditions: list[Condition] = [
         snapshot.build_key_condition(VARIABLES, variable.namespace, variable.path),
-        snapshot.build_key_condition(NAMESPACES, variable.namespace),
+        *build_parent_conditions(snapshot, VARIABLES, variable),
         snapshot.build_key_condition(KEYRING, variable.key_id),
     ]
     write = Write(write_kind, Cause(by), [VARIABLES.build_put(variable)], conditions)

@@ -7,6 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from wharf.cluster.operations.decision import Decision, DecisionContext, build_delete_decision, set_written_index
+from wharf.cluster.operations.references import build_parent_conditions
 from wharf.cluster.scheduling.constraints import satisfies_constraint
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
@@ -179,7 +180,7 @@ def _build_volume_decision(
         snapshot.build_key_condition(HOST_VOLUMES, volume.namespace, volume.id),
         # Two volumes with one name on one node would share a folder: the second write conflicts on the node's record.
         snapshot.build_key_condition(NODES, node.id),
-        snapshot.build_key_condition(NAMESPACES, volume.namespace),
+        *build_parent_conditions(snapshot, HOST_VOLUMES, volume),
     ]
     write = Write(REGISTERED_WRITE_KIND, Cause(CauseKind.REQUEST, cause), [HOST_VOLUMES.build_put(volume)], conditions)
     return Decision(write, lambda index: VolumeWriteResult(index, set_written_index(volume, index)))

@@ -13,7 +13,7 @@ from wharf.cluster.operations.decision import Decision
 from wharf.cluster.server.cpu_budget import OffLoopWorker
 from wharf.cluster.server.log.preview import PREVIEW_INDEX, forbid_in_preview, get_current_preview
 from wharf.cluster.server.log.reader import Reader
-from wharf.cluster.server.log.writer import WriteOperation, Writer, log_rejected_transitions
+from wharf.cluster.server.log.writer import MAX_ATTEMPTS, WriteOperation, Writer, log_rejected_transitions
 from wharf.cluster.server.loop_slots import LoopSlots
 from wharf.cluster.server.rpc.leader_client import LeaderClient
 from wharf.cluster.server.rpc.method import RpcReply
@@ -96,7 +96,8 @@ class SnapshotWriter(Writer):
         super().__init__(server.world, server.engine, server.follower)
         self._snapshot = snapshot
 
-    async def execute(self, operation: WriteOperation[T]) -> T:
+    async def execute(self, operation: WriteOperation[T], *, max_attempts: int = MAX_ATTEMPTS) -> T:
+        del max_attempts  # After a conflict, the api process executes the request again.
         preview = get_current_preview()
         try:
             decision: Decision[T] = operation(self._follower.replica, self.read_clock())

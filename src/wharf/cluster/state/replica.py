@@ -24,6 +24,7 @@ from wharf.cluster.state.watches import (
 )
 from wharf.contract.model.log import (
     FIRST_INDEX,
+    KEY_SEPARATOR,
     Batch,
     Condition,
     DeleteRecord,
@@ -175,6 +176,14 @@ class Replica:
         record_key = table.build_key(*key)
         record = self._records_by_table[table.name].records.get(record_key)
         return Condition(table.name, record_key, 0 if record is None else record.modify_index)
+
+    def build_prefix_condition(self, table: Table[Any], *key_parts: str) -> Condition:
+        """Return the condition that no record whose key begins with these parts is created or changed.
+
+        Without parts, it covers the whole table. Deleted records do not count.
+        """
+        prefix = "".join(part + KEY_SEPARATOR for part in key_parts)
+        return Condition(table.name, prefix, self.index, is_prefix=True)
 
     # -- writing ---------------------------------------------------------------------------------------------------
 

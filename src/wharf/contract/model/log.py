@@ -66,11 +66,16 @@ class DeleteRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class Condition(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A condition for a write: the record under a key of a table was not changed since it was read."""
+    """A condition for a write: the record under a key of a table was not changed since it was read.
+
+    With `is_prefix`, it covers all records of the table whose keys begin with `key`: none of them was created or changed
+    after the log index `version`. Deletions among them do not count.
+    """
 
     table: str
     key: str
     version: int  # The record's ModifyIndex when it was read; 0: no record may exist.
+    is_prefix: bool = False
 
 
 class Write(msgspec.Struct, frozen=True, gc=False):

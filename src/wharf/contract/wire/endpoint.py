@@ -5,7 +5,7 @@ OpenAPI document.
 """
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -75,6 +75,13 @@ class ListFeatures(msgspec.Struct, frozen=True, kw_only=True):
     record: type  # The type of the listed records; filters use its fields.
     hidden_fields: frozenset[str] = frozenset()
     """Fields that filters must not use, by wire name."""
+    detail_need: Permission | None = None
+    """The permission that a caller needs, in the namespace of a record, for filters with fields that the list does not
+    show; `None` if callers of the list may read whole records."""
+    shown_fields: frozenset[str] = frozenset()
+    """With `detail_need`, the fields that the list shows, by wire name."""
+    shown_presence_fields: frozenset[str] = frozenset()
+    """With `detail_need`, the fields of which the list shows only whether they are set."""
     joins: tuple[JoinedFieldType, ...] = ()  # Further fields that filters can use.
     can_reverse: bool = True
     """Whether `reverse` has an effect; otherwise it is ignored."""
@@ -86,6 +93,12 @@ class ListFeatures(msgspec.Struct, frozen=True, kw_only=True):
     with `prefix` (filtering rule 7)."""
     nomad_filtering_parameters: tuple[str, ...] = ()
     """Those of them that Nomad refuses together with `filter`."""
+
+    def is_shown(self, selector: Sequence[str]) -> bool:
+        """Return whether the list shows the value of a filter's selector to all its callers."""
+        if self.detail_need is None or selector[0] in self.shown_fields:
+            return True
+        return len(selector) == 1 and selector[0] in self.shown_presence_fields
 
     def build_filter_subject(self, readers: Mapping[str, Callable[[Any], Any]]) -> "FilterSubject":
         """Return the description of the record type against which filter expressions are compiled.

@@ -3,12 +3,14 @@
 from contextlib import suppress
 from typing import Final
 
+import msgspec
+
 from wharf.contract.model.acl import permissions
-from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.node_pools import NodePool
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.wire.endpoint import Endpoint, ListFeatures, ScopeSource, define_read, define_write, flag
 from wharf.contract.wire.jobs import messages
+from wharf.contract.wire.jobs.endpoints import JOB_LIST
 from wharf.contract.wire.nodes.endpoints import NODE_FIELD_PARAMETERS
 from wharf.contract.wire.nodes.messages import NodeListStub
 from wharf.contract.wire.times import DurationError, parse_duration_ns
@@ -69,7 +71,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     define_read(
         "node_pool.jobs", f"/v1/node/pool/{POOL_PARAMETER}/jobs", need=permissions.LIST_NODE_POOL_JOBS, scope_path_parameter=POOL_PATH_PARAMETER,
         summary="List the jobs of a pool.",
-        list_features=ListFeatures(record=Job, has_prefix=False), reply_type=list[messages.JobStub],
+        list_features=msgspec.structs.replace(JOB_LIST, has_prefix=False), reply_type=list[messages.JobStub],
         parameters=(flag("meta", "Show the meta of each job."),),
     ),
 )  # fmt: skip

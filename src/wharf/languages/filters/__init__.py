@@ -15,7 +15,7 @@ from wharf.languages.filters.errors import (
 from wharf.languages.filters.kinds import FilterSubject, JoinedField
 from wharf.languages.filters.parser import parse_filter
 from wharf.languages.filters.selectors import SelectorInfo, list_selectors
-from wharf.languages.filters.tree import format_filter
+from wharf.languages.filters.tree import format_filter, iterate_record_selectors
 
 __all__ = [
     "Filter",
@@ -29,6 +29,7 @@ __all__ = [
     "SelectorInfo",
     "compile_filter",
     "format_filter",
+    "iterate_record_selectors",
     "list_selectors",
     "parse_filter",
 ]

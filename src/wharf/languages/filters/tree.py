@@ -157,6 +157,24 @@ def iterate_matches(node: Expression) -> Iterator[Match]:
             yield from iterate_matches(node.body)
 
 
+def iterate_record_selectors(node: Expression, bound_names: frozenset[str] = frozenset()) -> Iterator[Selector]:
+    """Yield every selector that begins at a field of the record, not at a name that an `any` or `all` binds."""
+    match node:
+        case Match(selector):
+            if selector.parts[0] not in bound_names:
+                yield selector
+        case Not(operand):
+            yield from iterate_record_selectors(operand, bound_names)
+        case And(operands) | Or(operands):
+            for operand in operands:
+                yield from iterate_record_selectors(operand, bound_names)
+        case QuantifiedExpression():
+            if node.selector.parts[0] not in bound_names:
+                yield node.selector
+            names = {name for name in (node.member, node.key, node.value) if name is not None}
+            yield from iterate_record_selectors(node.body, bound_names | names)
+
+
 def count_terms(node: Expression) -> int:
     """Return the number of terms of the expression."""
     return sum(1 for _ in iterate_matches(node))

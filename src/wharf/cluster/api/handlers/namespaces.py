@@ -7,6 +7,7 @@ from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, ReadHandler, find_record
 from wharf.cluster.operations import namespaces
+from wharf.cluster.operations.references import DELETION_ATTEMPTS
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
@@ -63,7 +64,8 @@ class NamespaceActions:
         # Whether the namespace is in use depends on many records, so the replica must hold all acknowledged writes.
         await self._server.writer.catch_up()
         index = await self._server.writer.execute(
-            lambda snapshot, _context: namespaces.delete_namespace(snapshot, name, region=region, cause=request.id)
+            lambda snapshot, _context: namespaces.delete_namespace(snapshot, name, region=region, cause=request.id),
+            max_attempts=DELETION_ATTEMPTS,
         )
         return ActionResult(index=index)
 

@@ -14,6 +14,7 @@ from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, ReadHandler, find_record
 from wharf.cluster.operations import node_pools
+from wharf.cluster.operations.references import DELETION_ATTEMPTS
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica, WatchTarget
@@ -85,6 +86,7 @@ def list_pool_jobs(replica: Replica, request: Request, options: QueryOptions) ->
         watched,
         build_view=lambda job: build_job_stub(replica, job, has_meta=has_meta),
         is_visible=lambda job: request.has_permission(LIST_JOBS, namespace=job.namespace),
+        get_detail_namespace=attrgetter("namespace"),
     )
 
 
@@ -151,7 +153,8 @@ class NodePoolActions:
         # Whether the pool is in use depends on many records, so the replica must hold all acknowledged writes.
         await self._server.writer.catch_up()
         index = await self._server.writer.execute(
-            lambda snapshot, _context: node_pools.delete_node_pool(snapshot, name, region=region, cause=request.id)
+            lambda snapshot, _context: node_pools.delete_node_pool(snapshot, name, region=region, cause=request.id),
+            max_attempts=DELETION_ATTEMPTS,
         )
         return ActionResult(index=index)
 

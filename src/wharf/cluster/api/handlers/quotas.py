@@ -9,6 +9,7 @@ from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, MissingRecord, ReadHandler, SlicedValue, find_record
 from wharf.cluster.operations import quotas
+from wharf.cluster.operations.references import DELETION_ATTEMPTS
 from wharf.cluster.scheduling.capacity.quotas import UsageAdder
 from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.log.reader import ReadResult
@@ -127,7 +128,8 @@ class QuotaActions:
         # Whether the quota is in use depends on many records, so the replica must hold all acknowledged writes.
         await self._server.writer.catch_up()
         index = await self._server.writer.execute(
-            lambda snapshot, _context: quotas.delete_quota(snapshot, name, cause=request.id)
+            lambda snapshot, _context: quotas.delete_quota(snapshot, name, cause=request.id),
+            max_attempts=DELETION_ATTEMPTS,
         )
         return ActionResult(index=index)
 

@@ -119,7 +119,7 @@ class VariableActions:
                 lock_id=lock_id,
             )
         )
-        return self._build_result(request, key, result)
+        return self._build_result(request, key, result, is_own_content=True)
 
     async def delete_variable(self, request: Request) -> ActionResult:
         """Delete the variable. With `cas`, only if its ModifyIndex equals that number; otherwise return a 409."""
@@ -157,7 +157,8 @@ class VariableActions:
             return variables.acquire_lock(snapshot, key, lock, context, sealed=sealed)
 
         result = await self._server.writer.execute(decide)
-        return self._build_result(request, key, result, is_holder=True)
+        # Without items in the body, the reply would show items that another caller wrote.
+        return self._build_result(request, key, result, is_holder=True, is_own_content=bool(body.items))
 
     async def _renew(self, request: Request, key: VariableKey, body: variables_wire.VariableRequest) -> ActionResult:
         """Restart the TTL of the lock in the leader's memory. Nothing is written to the log. Return the variable."""
@@ -192,12 +193,18 @@ class VariableActions:
         return self._server.access.keyring.seal(snapshot, plain, context=make_variable_context(key.namespace, key.path))
 
     def _build_result(
-        self, request: Request, key: VariableKey, result: VariableWriteResult, *, is_holder: bool = False
+        self,
+        request: Request,
+        key: VariableKey,
+        result: VariableWriteResult,
+        *,
+        is_holder: bool = False,
+        is_own_content: bool = False,
     ) -> ActionResult:
-        """Return the written variable with its items or, after a conflict, a 409.
+        """Return the written variable or, after a conflict, a 409 with the stored variable.
 
-        The 409 shows the stored variable as far as the caller may read it; if another caller holds the lock, only its
-        path.
+        Both show items only to callers that may read the variable, or that sent these items in this request
+        (`is_own_content`). If another caller holds the lock, the 409 shows only the path.
         """
         variable = result.variable
         if result.conflict is VariableConflict.LOCKED:
@@ -211,20 +218,20 @@ class VariableActions:
             if variable is None:
                 empty_view = variables_wire.VariableView(namespace=key.namespace, path=key.path)
                 return ActionResult(empty_view, result.index, status=CONFLICT_STATUS)
-            can_read = request.has_permission(READ_VARIABLE, namespace=key.namespace, path=key.path)
-            replica = self._server.replica
-            body = (
-                build_view_with_items(self._server, replica, request, variable)
-                if can_read
-                else build_variable_view(request, variable)
-            )
+            body = self._build_permitted_view(request, variable, is_holder=False, is_own_content=False)
             return ActionResult(body, variable.modify_index, status=CONFLICT_STATUS)
         assert variable is not None, "a write without a conflict returns its variable"
-        replica = self._server.replica
-        body = build_view_with_items(
-            self._server, replica, request, variable, is_holder=is_holder or variable.lock is not None
-        )
+        is_holder = is_holder or variable.lock is not None
+        body = self._build_permitted_view(request, variable, is_holder=is_holder, is_own_content=is_own_content)
         return ActionResult(body, result.index)
+
+    def _build_permitted_view(
+        self, request: Request, variable: Variable, *, is_holder: bool, is_own_content: bool
+    ) -> variables_wire.VariableView:
+        """Return the variable, with its items only if the caller may read them or sent them in this request."""
+        if is_own_content or request.has_permission(READ_VARIABLE, namespace=variable.namespace, path=variable.path):
+            return build_view_with_items(self._server, self._server.replica, request, variable, is_holder=is_holder)
+        return build_variable_view(request, variable, is_holder=is_holder)
 
 
 def build_read_handlers(server: Server) -> dict[str, ReadHandler]:

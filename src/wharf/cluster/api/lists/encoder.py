@@ -39,8 +39,10 @@ from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import RecordList
 from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.server import Server
-from wharf.contract.model.refusal import Overloaded
-from wharf.languages.filters import Filter
+from wharf.contract.model.acl.permissions import Permission
+from wharf.contract.model.body_limits import cut_echo
+from wharf.contract.model.refusal import Overloaded, Refusal, RefusalCode
+from wharf.languages.filters import Filter, iterate_record_selectors
 
 
 class ListEncoder:
@@ -66,6 +68,8 @@ class ListEncoder:
         if task is None:
             world, options, tests = self._server.world, shared.options, self._build_tests(listing, shared)
             record_filter = self._get_filter(shared)
+            if record_filter is not None:
+                tests += _build_detail_tests(shared, listing, record_filter)
             cache_spec = None
             if record_filter is None:
                 cache_spec = _get_whole_list_spec(listing, options, tests, is_pretty=is_pretty)
@@ -265,8 +269,35 @@ def _get_whole_list_spec(
     return listing.cache_spec if list(tests) == cacheable_tests else None
 
 
-def _build_namespace_test(request: Request, get_namespace: Callable[[Any], str]) -> RecordTest:
-    """Return a test of whether the caller has the endpoint's permission in a record's namespace.
+def _build_detail_tests(shared: SharedReply, listing: Listing[Any], record_filter: Filter) -> list[RecordTest]:
+    """Return the test that leaves out records of namespaces in which the caller may not use the fields of the filter.
+
+    Raises `Refusal` if the request names one such namespace. The reply depends on the filter and the rights only: if it
+    depended on hidden fields of records, a caller could find out their values with many filters.
+    """
+    request, lists = shared.request, shared.request.endpoint.list_features
+    if lists is None or lists.detail_need is None or request.caller.rights.is_management:
+        return []
+    hidden = [each for each in iterate_record_selectors(record_filter.tree) if not lists.is_shown(each.parts)]
+    if not hidden:
+        return []
+    namespace = shared.options.namespace
+    if namespace != ALL_NAMESPACES and not request.has_permission(lists.detail_need, namespace=namespace):
+        shown = ", ".join(sorted(lists.shown_fields))
+        raise Refusal(
+            RefusalCode.FORBIDDEN,
+            f"Permission denied: the filter reads {cut_echo(hidden[0].parts[0])}, which this list does not show; that needs "
+            f'the capability read-job in namespace "{cut_echo(namespace)}". Without it, filter by {shown}',
+        )
+    get_namespace = listing.get_detail_namespace or listing.get_namespace
+    assert get_namespace is not None, f"{request.endpoint.name} does not say in which namespace a record is"
+    return [_build_namespace_test(request, get_namespace, lists.detail_need)]
+
+
+def _build_namespace_test(
+    request: Request, get_namespace: Callable[[Any], str], permission: Permission | None = None
+) -> RecordTest:
+    """Return a test of whether the caller has a permission, by default the endpoint's, in a record's namespace.
 
     The permission is checked once for each namespace.
     """
@@ -276,7 +307,7 @@ def _build_namespace_test(request: Request, get_namespace: Callable[[Any], str])
         namespace = get_namespace(record)
         has_permission = permissions.get(namespace)
         if has_permission is None:
-            has_permission = permissions[namespace] = request.has_permission(namespace=namespace)
+            has_permission = permissions[namespace] = request.has_permission(permission, namespace=namespace)
         return has_permission
 
     return can_read

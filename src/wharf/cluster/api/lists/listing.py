@@ -80,6 +80,9 @@ class Listing(Generic[R]):
     """
     get_namespace: Callable[[R], str] | None = None
     """Set if records have namespaces. A list over all namespaces omits those that the caller may not read."""
+    get_detail_namespace: Callable[[R], str] | None = None
+    """Returns the namespace in which filters with fields that the list does not show need a permission
+    (`ListFeatures.detail_need`); by default that of `get_namespace`."""
     is_visible: Callable[[R], bool] | None = None
     """Further condition for the caller to see a record."""
     cache_name: str = ""

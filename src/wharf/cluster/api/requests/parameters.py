@@ -7,6 +7,7 @@ from urllib.parse import unquote, unquote_to_bytes
 
 import msgspec
 
+from wharf.contract.model.body_limits import cut_echo
 from wharf.contract.model.refusal import invalid_request
 from wharf.contract.wire.endpoint_table import Endpoint, Parameter, ParameterKind
 from wharf.contract.wire.times import DurationError, parse_duration_ns
@@ -65,10 +66,11 @@ def parse_query(query_string: bytes) -> dict[str, str]:
     return query
 
 
-def parse_query_strict(query_string: bytes) -> dict[str, str]:
-    """Return the first value of each query parameter by name. Raises `Refusal` for a pair that cannot be decoded.
+def parse_query_strict(query_string: bytes, endpoint: Endpoint) -> dict[str, str]:
+    """Return the value of each query parameter by name; the first one of parameters that accept several.
 
-    Ignoring such a pair could drop the filter of a list or the condition of a write.
+    Raises `Refusal` for a pair that cannot be decoded, and for a parameter with two different values. Ignoring a pair
+    could drop the filter of a list or the condition of a write.
     """
     query: dict[str, str] = {}
     if not query_string:
@@ -78,9 +80,17 @@ def parse_query_strict(query_string: bytes) -> dict[str, str]:
         if pair is None:
             wrong = part[:100].decode("latin-1")
             raise invalid_request(f"the query holds {wrong}, which cannot be decoded: escape it as UTF-8")
-        if pair[0]:
-            query.setdefault(*pair)
+        if pair[0] and query.setdefault(*pair) != pair[1] and not _accepts_several_values(endpoint, pair[0]):
+            name, first, second = (cut_echo(text) for text in (pair[0], query[pair[0]], pair[1]))
+            raise invalid_request(
+                f'conflicting parameters: {name} has the values "{first}" and "{second}"; send it once'
+            )
     return query
+
+
+def _accepts_several_values(endpoint: Endpoint, name: str) -> bool:
+    """Return whether a query of the endpoint may contain the parameter several times."""
+    return any(each.name == name and each.kind is ParameterKind.TEXTS for each in endpoint.parameters)
 
 
 def _decode_pair(part: bytes) -> tuple[str, str] | None:

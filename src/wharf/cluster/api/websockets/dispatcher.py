@@ -64,7 +64,7 @@ class WebSocketDispatcher:
         try:
             if has_conflicting_tokens(scope["headers"], is_nomad_compatible=self._replies.is_nomad_compatible):
                 raise invalid_request(TOKEN_CONFLICT_TEXT)
-            query = parse_query_strict(scope["query_string"])
+            query = parse_query_strict(scope["query_string"], endpoint)
             parameters = parse_endpoint_parameters(endpoint, query, scope["query_string"])
             request = create_request(self._server.world, endpoint, match.path_values, query, headers, parameters)
             with RequestIdScope(request.id):

@@ -31,6 +31,7 @@ from wharf.cluster.engines.port import (
     WriteRejected,
     check_write_limits,
 )
+from wharf.contract.model.log import Condition
 
 # Operations of the transaction besides the changes: the head, the first epoch, and one mark for each table that only
 # loses records.
@@ -105,6 +106,12 @@ def build_write_transaction(
     compare = [messages.compare_revision(keys.epoch, epoch.fence)]
     otherwise = [messages.build_read(keys.epoch)]
     for condition in write.conditions:
+        if condition.is_prefix:
+            key_range = generation_keys.build_prefix_range(condition.table, condition.key)
+            last_revision = epoch.find_last_revision(condition.version)
+            compare.append(messages.compare_range_not_after(*key_range, last_revision))
+            otherwise.append(messages.build_later_revision_read(*key_range, last_revision))
+            continue
         key = generation_keys.build_record_key(condition.table, condition.key)
         compare.append(messages.compare_revision(key, epoch.version_to_revision(condition.version)))
         otherwise.append(messages.build_revision_read(key))
@@ -184,9 +191,16 @@ async def _find_conflict(
     conflicts = [
         (condition.table, condition.key)
         for condition, response in zip(write.conditions, reply.responses[1:], strict=True)
-        if _get_revision(response) != epoch.version_to_revision(condition.version)
+        if not _is_met(condition, response, epoch)
     ]
     return WriteConflict(conflicts) if conflicts else None
+
+
+def _is_met(condition: Condition, response: ProtobufMessage, epoch: Epoch) -> bool:
+    """Return whether the condition held when a failed transaction read its key or its later keys."""
+    if condition.is_prefix:
+        return not response.response_range.kvs
+    return _get_revision(response) == epoch.version_to_revision(condition.version)
 
 
 def _get_revision(response: ProtobufMessage) -> int:

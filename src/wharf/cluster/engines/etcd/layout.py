@@ -68,6 +68,10 @@ class Epoch(msgspec.Struct, frozen=True):
         revision = version - self.base
         return revision if revision > 0 else IMPOSSIBLE_REVISION
 
+    def find_last_revision(self, version: int) -> int:
+        """Return the newest revision that a record of at most this version can have; 0: no record has one."""
+        return max(0, version - self.base)
+
 
 EMPTY_LOG_EPOCH: Final = Epoch(number=0, generation=FIRST_GENERATION, base=0, since=0, fence=0)
 """The epoch of a log that was never written."""
@@ -215,6 +219,11 @@ class GenerationKeys:
     def convert_held_key(self, held: bytes) -> bytes:
         """Return the etcd key of the record that a held key marks."""
         return self.records + held[len(self.held) :]
+
+    def build_prefix_range(self, table: str, key_prefix: str) -> tuple[bytes, bytes]:
+        """Return the range of the records of a table whose keys have this prefix."""
+        start = self.build_record_key(table, key_prefix)
+        return start, find_prefix_end(start)
 
     def find_table_end(self, table: str) -> bytes:
         """Return the first key after the records of a table."""

@@ -16,6 +16,7 @@ IMPOSSIBLE_REVISION: Final = -1
 """A revision that no key has, so a comparison with it never holds."""
 
 _EQUAL = rpc.Compare.EQUAL
+_LESS = rpc.Compare.LESS
 _MOD = rpc.Compare.MOD
 
 
@@ -27,6 +28,11 @@ def find_prefix_end(prefix: bytes) -> bytes:
 def compare_revision(key: bytes, revision: int) -> ProtobufMessage:
     """Build the comparison "the key was last changed at this revision"; 0: the key does not exist."""
     return rpc.Compare(result=_EQUAL, target=_MOD, key=key, mod_revision=revision)
+
+
+def compare_range_not_after(start: bytes, end: bytes, revision: int) -> ProtobufMessage:
+    """Build the comparison "no key of the range was put after this revision". Deleted keys do not count."""
+    return rpc.Compare(result=_LESS, target=_MOD, key=start, range_end=end, mod_revision=revision + 1)
 
 
 def build_put(key: bytes, value: bytes, lease: int = 0) -> ProtobufMessage:
@@ -48,6 +54,12 @@ def build_read(key: bytes) -> ProtobufMessage:
 def build_revision_read(key: bytes) -> ProtobufMessage:
     """Build a read of the revision of a key, without its value."""
     return rpc.RequestOp(request_range=rpc.RangeRequest(key=key, keys_only=True))
+
+
+def build_later_revision_read(start: bytes, end: bytes, revision: int) -> ProtobufMessage:
+    """Build a read of one key of the range that was put after this revision, without its value."""
+    request = rpc.RangeRequest(key=start, range_end=end, keys_only=True, limit=1, min_mod_revision=revision + 1)
+    return rpc.RequestOp(request_range=request)
 
 
 def build_transaction(

@@ -114,6 +114,12 @@ class MemoryLog:
         return Committed(index)
 
     def _is_met(self, condition: Condition) -> bool:
+        if condition.is_prefix:
+            return not any(
+                record.version > condition.version
+                for (table, key), record in self._records.items()
+                if table == condition.table and key.startswith(condition.key)
+            )
         record = self._records.get((condition.table, condition.key))
         return condition.version == (record.version if record is not None else 0)
 

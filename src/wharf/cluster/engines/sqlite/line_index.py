@@ -38,6 +38,19 @@ class LogLineIndex:
         keys = self._places_by_table.get(table)
         return 0 if keys is None else keys.get(key, 0) >> _SHIFT
 
+    def has_change_after(self, index: int, table: str, key_prefix: str) -> bool:
+        """Return whether a batch after this index wrote a record of the table whose key has this prefix.
+
+        Takes time proportional to the records of the table, unless none of them was written after the index.
+        """
+        if self.last_changes.get(table, 0) <= index:
+            return False
+        first_place = (index + 1) << _SHIFT
+        return any(
+            place >= first_place and key.startswith(key_prefix)
+            for key, place in self._places_by_table.get(table, {}).items()
+        )
+
     def get_position(self) -> LogPosition:
         return LogPosition(self.index, dict(self.last_changes), self.epoch, self.epoch_since)
 

@@ -38,7 +38,7 @@ from wharf.cluster.engines.sqlite.line_index import LogLineIndex
 from wharf.cluster.engines.sqlite.lines import INSERT_LINE, Line, build_lines
 from wharf.cluster.engines.sqlite.reader import DamagedLog, LineReader
 from wharf.cluster.engines.sqlite.trim import plan_trim, write_facts, write_last_changes, write_trim
-from wharf.contract.model.log import Cause, CauseKind
+from wharf.contract.model.log import Cause, CauseKind, Condition
 
 MIN_TAIL_CHANGES: Final = 100_000
 """The feed always reaches back at least this many changes."""
@@ -319,18 +319,24 @@ class SqliteStore:
                 return WriteRejected(
                     f"the lease {write.lease} would hold more records than the {self.limits.changes} of a batch"
                 )
-        get_version = self._line_index.get_version
         conflicts = [
-            (condition.table, condition.key)
-            for condition in write.conditions
-            if condition.version
-            != (
-                staged[condition.table, condition.key]
-                if (condition.table, condition.key) in staged
-                else get_version(condition.table, condition.key)
-            )
+            (condition.table, condition.key) for condition in write.conditions if not self._is_met(condition, staged)
         ]
         return WriteConflict(conflicts) if conflicts else None
+
+    def _is_met(self, condition: Condition, staged: dict[tuple[str, str], int]) -> bool:
+        """Return whether the condition holds after the staged writes."""
+        if not condition.is_prefix:
+            record_key = (condition.table, condition.key)
+            version = staged.get(record_key)
+            return condition.version == (self._line_index.get_version(*record_key) if version is None else version)
+        if self._line_index.has_change_after(condition.version, condition.table, condition.key):
+            return False
+        return not any(
+            version > condition.version
+            for (table, key), version in staged.items()
+            if table == condition.table and key.startswith(condition.key)
+        )
 
     def _find_rejection_reason(self) -> str:
         """Return why the log accepts no writes; empty when it does. Tries to reopen a failed log from time to time."""

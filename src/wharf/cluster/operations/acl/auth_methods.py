@@ -5,22 +5,28 @@ The secrets of a method arrive encrypted and separate from it; in its configurat
 """
 
 import hashlib
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from wharf.cluster.access import build_invalid_record
 from wharf.cluster.operations.decision import Decision, set_written_index
+from wharf.cluster.operations.references import build_child_conditions
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ACL_AUTH_METHODS, ACL_BINDING_RULES, BINDING_RULES_OF_METHOD, KEYRING
 from wharf.contract.model.acl import auth_methods
 from wharf.contract.model.acl.auth_methods import DEFAULT_TOKEN_NAME_FORMAT, AuthMethod
 from wharf.contract.model.acl.tokens import LifetimeLimits
-from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, DeleteRecord, Write
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, DeleteRecord, PutRecord, Write
 from wharf.contract.model.record import hash_content
 from wharf.contract.model.refusal import invalid_request, not_found
 from wharf.contract.model.secrets import SealedData
 from wharf.contract.model.times import DecisionContext, to_datetime
+
+MAX_ORPHANED_RULES: Final = 64
+"""Limits the size of a write: a new method deletes at most this many rules that an earlier method of its name left. Further
+ones have no effect, because they are older than the method."""
 
 
 class AuthMethodWriteResult(msgspec.Struct, frozen=True):
@@ -71,7 +77,13 @@ def store_auth_method(
     conditions = [snapshot.build_key_condition(ACL_AUTH_METHODS, method.name)]
     if method.sealed_with:
         conditions.append(snapshot.build_key_condition(KEYRING, method.sealed_with))
-    write = Write("auth-method-stored", Cause(CauseKind.REQUEST), [ACL_AUTH_METHODS.build_put(method)], conditions)
+    changes: list[PutRecord | DeleteRecord] = [ACL_AUTH_METHODS.build_put(method)]
+    if stored is None:
+        # Rules of an earlier method of this name, which an earlier release could leave behind, must not get effect again.
+        for rule in snapshot.list_by_index_sorted(BINDING_RULES_OF_METHOD, method.name)[:MAX_ORPHANED_RULES]:
+            changes.append(ACL_BINDING_RULES.build_delete(rule.id))
+            conditions.append(snapshot.build_record_condition(ACL_BINDING_RULES, rule))
+    write = Write("auth-method-stored", Cause(CauseKind.REQUEST), changes, conditions)
     return Decision(write, lambda index: AuthMethodWriteResult(index, set_written_index(method, index)))
 
 
@@ -94,5 +106,6 @@ def delete_auth_method(snapshot: Replica, name: str, *, max_changes: int) -> Dec
     conditions = [
         snapshot.build_key_condition(ACL_AUTH_METHODS, name),
         *(snapshot.build_record_condition(ACL_BINDING_RULES, rule) for rule in rules),
+        *build_child_conditions(snapshot, ACL_AUTH_METHODS, name),
     ]
     return Decision(Write("auth-method-deleted", Cause(CauseKind.REQUEST), deletions, conditions), lambda index: index)

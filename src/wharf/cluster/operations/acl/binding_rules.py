@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from wharf.cluster.access import build_invalid_record, find_binding_rule_problems
 from wharf.cluster.operations.decision import Decision, build_delete_decision, set_written_index
+from wharf.cluster.operations.references import build_parent_conditions
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ACL_AUTH_METHODS, ACL_BINDING_RULES
 from wharf.contract.model.acl.binding_rules import BindingRule
@@ -57,7 +58,7 @@ def store_binding_rule(
     rule = replace(rule, hash=hash_content(rule))
     conditions = [
         snapshot.build_key_condition(ACL_BINDING_RULES, rule.id),
-        snapshot.build_key_condition(ACL_AUTH_METHODS, rule.auth_method),
+        *build_parent_conditions(snapshot, ACL_BINDING_RULES, rule),
     ]
     write = Write("binding-rule-stored", Cause(CauseKind.REQUEST), [ACL_BINDING_RULES.build_put(rule)], conditions)
     return Decision(write, lambda index: BindingRuleWriteResult(index, set_written_index(rule, index)))

@@ -89,6 +89,7 @@ def store_child_job(
     builder.put(JOB_VERSIONS, child)
     builder.put(JOB_SUMMARIES, make_job_summary(child))
     builder.require_unchanged_record(JOBS, parent)
+    builder.require_unchanged_parents(JOBS, child)
     builder.require_unchanged_key(JOBS, child.namespace, child.id)
     builder.require_unchanged_key(JOB_SUMMARIES, child.namespace, child.id)
     sync_policies(builder, child)

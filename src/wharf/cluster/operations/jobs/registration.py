@@ -17,6 +17,7 @@ from wharf.cluster.operations.jobs.versions import (
     store_version,
     version_not_found,
 )
+from wharf.cluster.operations.references import build_parent_conditions
 from wharf.cluster.operations.scaling import assign_policy_ids, sync_policies
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
@@ -25,8 +26,6 @@ from wharf.cluster.state.tables import (
     JOB_SUBMISSIONS,
     JOB_SUMMARIES,
     JOBS,
-    NAMESPACES,
-    NODE_POOLS,
     PERIODIC_LAUNCHES,
     SCHEDULER_CONFIGURATION,
 )
@@ -109,9 +108,8 @@ def register_job(
     )
     job = assign_policy_ids(snapshot, job, context)
     builder = WriteBuilder(snapshot)
-    # The job was validated against these two records: if one of them is deleted meanwhile, the write conflicts.
-    builder.require_unchanged_key(NAMESPACES, job.namespace)
-    builder.require_unchanged_key(NODE_POOLS, job.node_pool)
+    # The job was validated against its namespace and node pool: if one of them is deleted meanwhile, the write conflicts.
+    builder.require_unchanged_parents(JOBS, job)
     job_modify_index = WRITE_INDEX
     if stored is None or not has_same_specification(stored, job):
         job = make_next_version(job, stored, context)
@@ -327,7 +325,8 @@ def evaluate_job(
             "job-evaluated",
             Cause(CauseKind.REQUEST, cause),
             [EVALUATIONS.build_put(evaluation)],
-            [snapshot.build_record_condition(JOBS, job)],
+            # The job may be dead, so that its namespace could be deleted before the evaluation makes it active again.
+            [snapshot.build_record_condition(JOBS, job), *build_parent_conditions(snapshot, JOBS, job)],
         ),
         lambda index: JobWriteResult(index, job.modify_index, evaluation.id, index),
     )

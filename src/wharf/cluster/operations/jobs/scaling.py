@@ -86,6 +86,7 @@ def scale_group(
     scaled = replace(job, task_groups=tuple(groups), version_tag=None, submitter_accessor_id=request.accessor_id)
     scaled = make_next_version(scaled, job, context)
     builder = WriteBuilder(snapshot)
+    builder.require_unchanged_parents(JOBS, scaled)
     store_version(builder, scaled, max_versions=settings.versions_kept)
     sync_policies(builder, scaled)
     evaluation = make_job_evaluation(scaled, context, EvaluationTrigger.JOB_SCALING)

@@ -19,6 +19,7 @@ from wharf.cluster.operations.nodes.writes import (
     get_node,
     make_node_evaluations,
 )
+from wharf.cluster.operations.references import build_parent_conditions
 from wharf.cluster.scheduling.fleet.node_class import compute_node_class
 from wharf.cluster.scheduling.plans import capacity_versions
 from wharf.cluster.state import Replica
@@ -79,7 +80,8 @@ def register_node(
         has_pool = snapshot.get(NODE_POOLS, node.node_pool) is not None
         message = "Node registered" if has_pool else "Node registered but waiting for node pool to be created"
         node = add_node_message(replace(node, status_updated_at=context.now_ns // SECOND), message, context)
-        return build_node_decision("node-registered", snapshot, node, [], ())
+        parent_conditions = build_parent_conditions(snapshot, NODES, node)
+        return build_node_decision("node-registered", snapshot, node, [], (), parent_conditions)
     node = update_contact_status(snapshot, node, context, message_when_down="Node re-registered")
     if node == stored:
         return build_empty_decision(snapshot, node)
@@ -90,6 +92,8 @@ def register_node(
     )
     evaluation_limit = max(1, max_evaluations - len(volumes))
     evaluations = make_node_evaluations(snapshot, node, context, evaluation_limit) if needs_evaluation else []
+    if node.node_pool != stored.node_pool:
+        volume_conditions += build_parent_conditions(snapshot, NODES, node)
     return build_node_decision("node-registered", snapshot, node, evaluations, volumes, volume_conditions)
 
 

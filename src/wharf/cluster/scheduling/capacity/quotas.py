@@ -69,6 +69,24 @@ class RemainingQuota:
             self._used[name] = self._used.get(name, 0) + amount
 
 
+class UnknownQuota(RemainingQuota):
+    """The limit of a namespace whose quota does not exist. It allows nothing, because the limit is unknown.
+
+    Only a state that an earlier release wrote can have one: the deletion of a quota in use is refused.
+    """
+
+    def __init__(self, namespace: str, quota: str) -> None:
+        super().__init__(quota, RegionLimit(), {})
+        self._text = (
+            f'quota "{quota}" of namespace "{namespace}" does not exist: create it, or store the namespace without it'
+        )
+
+    def list_exceeded_limits(self, requested: QuotaAmounts, *, released: QuotaAmounts | None = None) -> tuple[str, ...]:
+        """Return why nothing may be used, whatever is requested or released."""
+        del requested, released
+        return (self._text,)
+
+
 def _describe_excess(name: str, added: int, used: int, limit: int) -> list[str]:
     """Return a text if `added` further units of a dimension exceed its limit, else an empty list."""
     if not limit or not added or used + added <= max(0, limit):
@@ -98,6 +116,8 @@ def get_remaining_quota(
 ) -> RemainingQuota | None:
     """Return the remaining quota of the namespace, or `None` if no quota limits it in this region.
 
+    A namespace whose quota does not exist gets an `UnknownQuota`.
+
     `get_quota_usage` returns what all namespaces with a quota use, given the snapshot and the name of the quota. The
     default adds up all their allocations, which is slow.
     """
@@ -107,6 +127,8 @@ def get_remaining_quota(
         if namespace_record is not None and namespace_record.quota
         else None
     )
+    if quota is None and namespace_record is not None and namespace_record.quota:
+        return UnknownQuota(namespace, namespace_record.quota)
     limit = None if quota is None else find_region_limit(quota, region)
     if quota is None or limit is None:
         return None

@@ -56,9 +56,10 @@ class Writer:
         """Return the time and the id generator for one decision."""
         return DecisionContext(self._world.now_ns(), self._world.new_id)
 
-    async def execute(self, operation: WriteOperation[T]) -> T:
-        """Run the operation on the replica and commit its write; repeat this after a conflict. Return the operation's
-        reply.
+    async def execute(self, operation: WriteOperation[T], *, max_attempts: int = MAX_ATTEMPTS) -> T:
+        """Run the operation on the replica and commit its write; repeat this after a conflict, in all `max_attempts` times.
+
+        Return the operation's reply.
 
         A refusal, or a decision without a write, has no condition that the log could check. It is accepted only if the
         replica had passed a barrier first. Raises `Refusal`. In a preview, the decision is recorded instead of
@@ -90,8 +91,8 @@ class Writer:
                     await self.wait_until_visible(outcome.index)
                     return decision.build_reply(outcome.index)
                 attempts += 1
-                if attempts == MAX_ATTEMPTS:
-                    raise build_contention_refusal()
+                if attempts == max_attempts:
+                    raise build_contention_refusal(attempts)
             elif decision is not None and is_current:
                 log_rejected_transitions(decision)
                 return decision.build_reply(self._follower.replica.index)

@@ -28,6 +28,16 @@ from wharf.contract.wire.jobs import messages
 
 JOB_PATH: Final = f"/v1/job/{JOB_ID_PARAMETER}"
 TAG_PATH: Final = f"{JOB_PATH}/versions/{{tag}}/tag"
+JOB_LIST: Final = ListFeatures(
+    record=Job,
+    detail_need=permissions.READ_JOB,
+    shown_fields=frozenset({
+        "ID", "ParentID", "Name", "Namespace", "Datacenters", "NodePool", "Type", "Priority", "Stop", "Status",
+        "StatusDescription", "CreateIndex", "ModifyIndex", "JobModifyIndex", "SubmitTime", "Meta",
+    }),
+    shown_presence_fields=frozenset({"Periodic", "ParameterizedJob"}),
+)  # fmt: skip
+"""Of lists for callers that may list jobs but not read them. They show a `JobStub` of each job."""
 STATUS_LIST: Final = ListFeatures(record=Job)
 INCLUDE_CHILDREN_PARAMETER: Final = flag("include_children", "Show children of periodic and parameterized jobs too.")
 ALL_INCARNATIONS_PARAMETER: Final = flag("all", "Include earlier jobs with this name that were purged.")
@@ -35,7 +45,7 @@ ALL_INCARNATIONS_PARAMETER: Final = flag("all", "Include earlier jobs with this 
 _LISTS: Final = (
     define_read(
         "job.list", "/v1/jobs", need=permissions.LIST_JOBS, summary="List jobs.",
-        list_features=ListFeatures(record=Job), reply_type=list[messages.JobStub],
+        list_features=JOB_LIST, reply_type=list[messages.JobStub],
         parameters=(flag("meta", "Show the meta of each job."),),
     ),
     define_read(

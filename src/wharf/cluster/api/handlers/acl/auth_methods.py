@@ -11,6 +11,7 @@ from wharf.cluster.api.requests.values import parse_duration_field
 from wharf.cluster.api.results import ActionHandler, ActionResult, MissingRecord, ReadHandler, find_record
 from wharf.cluster.operations.acl import auth_methods, binding_rules
 from wharf.cluster.operations.keyring import make_auth_method_context
+from wharf.cluster.operations.references import DELETION_ATTEMPTS
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.rpc.handlers.acl import STORE_AUTH_METHOD, StoreAuthMethodRequest
 from wharf.cluster.server.security.logins import LoginVerifier, MethodSecrets
@@ -119,9 +120,10 @@ class AuthMethodActions:
         """Delete the auth method of the path, with what depends on it, in one write."""
         name = request.get_path_value("name")
         limits = self._server.engine.limits
-        max_changes = min(limits.changes, limits.conditions)
+        max_changes = min(limits.changes, limits.conditions - 1)
         index = await self._server.writer.execute(
-            lambda snapshot, _context: auth_methods.delete_auth_method(snapshot, name, max_changes=max_changes)
+            lambda snapshot, _context: auth_methods.delete_auth_method(snapshot, name, max_changes=max_changes),
+            max_attempts=DELETION_ATTEMPTS,
         )
         return ActionResult(None, index)
 

@@ -3,6 +3,7 @@
 A secret is sent only when it is created, to its owner, and to management tokens that read a token by accessor.
 """
 
+import datetime
 from typing import Final
 
 from wharf.cluster.access import Caller, CallerKind, build_denial
@@ -26,8 +27,8 @@ from wharf.contract.model.secrets import NewSecret, SealedData, hash_secret
 from wharf.contract.wire import acl as acl_wire
 
 TOKEN_NOT_FOUND_TEXT: Final = "ACL token not found"
-ZERO_TIME_YEAR: Final = 1
-"""The year of the time that Go clients send for "no expiration"."""
+ZERO_TIME: Final = datetime.datetime.min.replace(tzinfo=datetime.UTC)
+"""The time that Go clients send for "no expiration". Each other time is an expiration, so a past one is refused."""
 
 
 class TokenReads:
@@ -262,10 +263,10 @@ def check_uuid(accessor_id: str) -> None:
 def build_token(body: acl_wire.TokenRequest, accessor_id: str) -> Token:
     """Return the token that the body describes. Raises `Refusal` if a time is invalid.
 
-    The zero time of Go clients means that the token does not expire.
+    Exactly the zero time of Go clients means that the token does not expire.
     """
     expiration_time = body.expiration_time
-    if expiration_time is not None and expiration_time.year == ZERO_TIME_YEAR:
+    if expiration_time is not None and expiration_time == ZERO_TIME:
         expiration_time = None
     if expiration_time is not None and expiration_time.tzinfo is None:
         raise invalid_request("ExpirationTime: expected a time with a time zone (RFC 3339)")

@@ -1,6 +1,10 @@
 """Endpoints that control a registered job: stop, evaluate, dispatch, launch periodically, scale."""
 
-from wharf.cluster.api.handlers.jobs.specification import build_register_response, has_management_token
+from wharf.cluster.api.handlers.jobs.specification import (
+    build_register_response,
+    has_management_token,
+    hide_warnings,
+)
 from wharf.cluster.api.handlers.jobs.versions import resolve_namespace
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult
@@ -159,6 +163,7 @@ class JobControlActions:
         result = await self._server.writer.execute(
             lambda snapshot, context: scale_group(snapshot, scaling, context, self._settings)
         )
+        result = hide_warnings(request, result, namespace)
         return ActionResult(build_register_response(result, is_leader_known=True), result.index)
 
 

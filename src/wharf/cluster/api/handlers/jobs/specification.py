@@ -41,6 +41,9 @@ MAX_SHOWN_LAUNCHES: Final = 5
 HCL_UNSUPPORTED_TEXT: Final = (
     "job files in HCL are not supported: send the job as JSON, as `wharf job inspect` and GET /v1/job/<id> show it"
 )
+HIDDEN_DIFF_WARNING: Final = (
+    "the plan has no diff: it shows the stored job, and the token lacks the capability read-job in this namespace"
+)
 JSON_OBJECT_PATTERN: Final = re.compile(r"\s*\{")
 
 
@@ -108,12 +111,16 @@ class JobSpecificationActions:
         require_job_permissions(request, job, policy_override=body.policy_override)
         await self._server.reader.catch_up()
         server = self._server
+        # The diff shows the stored job, which only its readers may see.
+        can_read = request.has_permission(permissions.READ_JOB, namespace=job.namespace)
         dry_run = DryRunJobRequest(
             index=server.replica.index,
             job=msgspec.Raw(msgspec.msgpack.encode(job)),
             settings=server.job_settings,
-            with_diff=body.diff,
-            warnings_of_reading=decoded.warnings,
+            with_diff=body.diff and can_read,
+            warnings_of_reading=(
+                decoded.warnings if can_read or not body.diff else (*decoded.warnings, HIDDEN_DIFF_WARNING)
+            ),
             launches=MAX_SHOWN_LAUNCHES,
         )
         result = await server.leader.call_member(server.identity.member_id, DRY_RUN_JOB, dry_run)
@@ -215,7 +222,7 @@ def has_management_token(request: Request) -> bool:
 
 
 def build_register_response(result: JobWriteResult, *, is_leader_known: bool = False) -> messages.JobRegisterResponse:
-    """Return the reply to a registration: the evaluation, the indexes and the warnings."""
+    """Return the reply to a write of a job: the evaluation, the indexes and the warnings."""
     return messages.JobRegisterResponse(
         eval_id=result.eval_id,
         eval_create_index=result.eval_create_index,
@@ -224,6 +231,11 @@ def build_register_response(result: JobWriteResult, *, is_leader_known: bool = F
         index=result.index,
         known_leader=is_leader_known,
     )
+
+
+def hide_warnings(request: Request, result: JobWriteResult, namespace: str) -> JobWriteResult:
+    """Return the result without warnings if the caller may not read the stored job, whose fields warnings can quote."""
+    return result if request.has_permission(permissions.READ_JOB, namespace=namespace) else replace(result, warnings="")
 
 
 def _build_submission(source: messages.JobSource | None, job: Job) -> Submission | None:

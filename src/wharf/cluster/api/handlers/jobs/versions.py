@@ -10,6 +10,7 @@ import msgspec
 from wharf.cluster.api.handlers.jobs.specification import (
     build_register_response,
     has_management_token,
+    hide_warnings,
     require_job_permissions,
 )
 from wharf.cluster.api.replies.pieces import PIECE_WEIGHT, LazyList, measure_weight
@@ -28,6 +29,7 @@ from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import JOB_VERSIONS, JOBS, VERSIONS_OF_JOB
 from wharf.cluster.state.watches import watch_index, watch_key
+from wharf.contract.model.acl import permissions
 from wharf.contract.model.jobs.diff import compare_jobs
 from wharf.contract.model.jobs.job import Job, VersionTag
 from wharf.contract.model.refusal import Refusal, invalid_request, not_found
@@ -143,7 +145,10 @@ class JobVersionActions:
                 snapshot, request.namespace, job_id, name, cause=request.id
             )
         )
-        return ActionResult(VersionTagResponse.of(result.tag, result.index))
+        tag = result.tag
+        if not request.has_permission(permissions.READ_JOB, namespace=request.namespace):
+            tag = msgspec.structs.replace(tag, description="")  # Another caller may have written it.
+        return ActionResult(VersionTagResponse.of(tag, result.index))
 
     async def revert_job(self, request: Request) -> ActionResult:
         """Register an earlier version of the job again, as a new version."""
@@ -170,6 +175,7 @@ class JobVersionActions:
                 cause=request.id,
             )
         )
+        result = hide_warnings(request, result, namespace)
         return ActionResult(build_register_response(result), result.index)
 
     async def mark_version_stable(self, request: Request) -> ActionResult:
