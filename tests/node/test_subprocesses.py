@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import wait_until
-from wharf.node.processes import find_process
-from wharf.node.subprocesses import ProgramResult, run_program
+from wharf.node.processes import find_process, list_pids, read_arguments
+from wharf.node.subprocesses import ProgramResult, run_program, start_program
 
 ENVIRONMENT = {"PATH": os.environ.get("PATH", os.defpath)}
 
@@ -90,3 +90,17 @@ def test_a_text_that_no_program_can_receive_is_an_error_of_the_system(
 ) -> None:
     with pytest.raises(OSError, match="a text that no program can receive"):
         asyncio.run(run_program(command, environment=environment, input_texts=input_texts))
+
+
+def test_a_canceled_start_ends_its_program_and_collects_its_exit_code() -> None:
+    async def scenario() -> list[int]:
+        command = ["/bin/sleep", "1000.25"]
+        start = asyncio.ensure_future(start_program(command, environment={}))
+        await asyncio.sleep(0)  # The program is started, and its pipes are not connected yet.
+        pids = [pid for pid in list_pids() if read_arguments(pid)[:-1] == command]
+        assert pids
+        start.cancel()
+        await asyncio.wait([start])
+        return [pid for pid in pids if pid in list_pids()]
+
+    assert [] == asyncio.run(scenario())

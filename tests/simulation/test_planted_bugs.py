@@ -37,6 +37,7 @@ REASONS = {
         "still runs",
         "starts after its end was reported as",
         "is reported to have ended as",
+        "journal has lost the ends of allocations",
     ),
     PlantedBug.GUESSED_OUTCOMES: ("is reported to have ended as", "but these runs failed"),
 }

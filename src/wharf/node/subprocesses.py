@@ -19,6 +19,8 @@ from wharf.node.input_texts import open_input_texts
 
 CHECK_INTERVAL_S: Final = 0.5
 """Seconds between two calls of `check`."""
+KILLED_END_S: Final = 2.0
+"""How long a canceled start waits for the end of its killed program; a broken disk can delay the end."""
 READ_BYTES: Final = 64 << 10
 ENV_PATH: Final = "/usr/bin/env"
 
@@ -174,6 +176,9 @@ async def start_program(
     except BaseException:
         os.kill(pid, signal.SIGKILL)
         program.close_pipes()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(KILLED_END_S):
+                await program.wait()
         raise
     return program
 

@@ -803,7 +803,7 @@ def test_only_the_requests_whose_time_is_over_fail() -> None:
     async def scenario() -> list[list[Any]]:
         server = ScriptedService()
         await server.open()
-        service = Service(port=server.port)
+        service = Service(port=server.port, connections_most=16)
         callers = []
         for number in range(6):
             caller = Caller(service.connect()[0])
