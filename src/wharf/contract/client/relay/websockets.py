@@ -25,6 +25,9 @@ CLOSE_POLICY_VIOLATION: Final = 1008
 CLOSE_INTERNAL_ERROR: Final = 1011
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 """The longest message from the other end; protects memory. Servers accept messages of 1 MiB from clients."""
+MAX_UNSENT_BYTES: Final = 1024 * 1024
+"""Bytes that wait for an end that does not read. Messages are sent up to the limit of the transport, 64 KiB, and one message
+more, so a greater number consists of replies to pings."""
 SLICE_BYTES: Final = 2_048
 """Bytes that are parsed before the event loop runs other callbacks. The library parses all that was received at once: a
 flood of frames without content would hold the loop for 0.8 s."""
@@ -157,7 +160,7 @@ class WebSocketRelay:
 class _SlicedConnection(ClientConnection):
     """A connection that parses received bytes in slices, in turn with other callbacks of the event loop.
 
-    While slices wait, the reader has not taken the last messages, or the other end does not read, nothing more is read.
+    While slices wait, the reader has not taken the last messages, or many replies to pings are unread, nothing more is read.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:  # Passed on to the library.
@@ -192,8 +195,11 @@ class _SlicedConnection(ClientConnection):
 
     @property
     def _must_wait(self) -> bool:
-        """Whether messages wait for the reader, or replies to pings for an end that does not read them."""
-        return self._is_reader_behind or self.paused
+        """Whether messages wait for the reader, or replies to pings for an end that does not read them.
+
+        Messages that wait for the other end are no reason: it may read no more before its own messages are read.
+        """
+        return self._is_reader_behind or self.transport.get_write_buffer_size() > MAX_UNSENT_BYTES
 
     def _pause(self) -> None:
         """Parse nothing more until the reader has taken the messages."""
