@@ -122,7 +122,7 @@ class RolloutInvariants:
             if _is_healthy(new):
                 self._mark_up(new)
             elif new.desired_status is DesiredStatus.EVICT and self._is_of_system_job(new):
-                self._forget_node(new)  # Preemption took the new version down, not the update.
+                self._stop_counting_node(new)  # Preemption took the new version down, not the update.
         affected: dict[str, Deployment] = {}
         for stopped in _list_stopped_for_update(batch):
             deployment = self._find_active_deployment(stopped)
@@ -175,9 +175,9 @@ class RolloutInvariants:
     def _mark_up_on_node(self, healthy: Allocation) -> None:
         """Count a node of a system job as up: any healthy allocation on it counts, in any version."""
         if _is_active(healthy):
-            self._forget_node(healthy)
+            self._stop_counting_node(healthy)
 
-    def _forget_node(self, allocation: Allocation) -> None:
+    def _stop_counting_node(self, allocation: Allocation) -> None:
         """No longer count the allocation of a system job on this node as down."""
         for down in self._down.values():
             for key in [key for key in down if self._is_same_slot(key, allocation)]:
