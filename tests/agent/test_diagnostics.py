@@ -5,9 +5,11 @@ import gzip
 import io
 import json
 import tarfile
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,24 @@ def fetch(agent: RunningAgent, path: str, *, method: str = "GET", body: bytes | 
             return reply.status, reply.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()
+
+
+@contextmanager
+def repeated_reloads(agent: RunningAgent) -> Iterator[None]:
+    """Reload the agent again and again, because a node sends only lines from after the server has reached it."""
+    is_over = threading.Event()
+
+    def reload_until_over() -> None:
+        while not is_over.wait(0.1):
+            fetch(agent, "/v1/agent/reload", method="PUT")
+
+    reloading = threading.Thread(target=reload_until_over)
+    reloading.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        reloading.join()
 
 
 def test_the_monitor_streams_lines_of_all_processes_below_the_configured_level(agent: RunningAgent) -> None:
@@ -162,15 +182,8 @@ def test_the_monitor_streams_the_log_of_the_agent_of_a_node(agent: RunningAgent)
     path = f"/v1/agent/monitor?node_id={node['ID']}&plain=true&log_level=debug&log_json=true"
     wait_until(lambda: fetch(agent, f"/v1/client/stats?node_id={node['ID']}")[0] == 200, what="the node is connected")
 
-    with urllib.request.urlopen(agent.address + path, timeout=ANSWERED_WITHIN_S) as lines:
-        seen: set[str] = set()
-
-        def has_arrived() -> bool:
-            fetch(agent, "/v1/agent/reload", method="PUT")
-            seen.add(json.loads(lines.readline())["process"])
-            return "agent" in seen
-
-        wait_until(has_arrived, what="a line of the agent has arrived")
+    with urllib.request.urlopen(agent.address + path, timeout=ANSWERED_WITHIN_S) as lines, repeated_reloads(agent):
+        wait_until(lambda: json.loads(lines.readline())["process"] == "agent", what="a line of the agent has arrived")
     unknown = "00000000-0000-0000-0000-000000000000"
     assert fetch(agent, f"/v1/agent/monitor?node_id={unknown}") == (404, f"Unknown node {unknown}".encode())
 
