@@ -14,7 +14,7 @@ from tests.kit.requests import commit
 from tests.kit.streams import AStream
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from wharf.cluster.api.continued_access import CHECK_INTERVAL_S, MIN_CHECK_INTERVAL_S
-from wharf.cluster.api.handlers.allocations.exec import HANDSHAKE_TIMEOUT_S, MAX_SESSIONS
+from wharf.cluster.api.handlers.allocations.exec import HANDSHAKE_TIMEOUT_S, MAX_SESSIONS, MAX_SESSIONS_PER_CALLER
 from wharf.cluster.state.tables import ACL_TOKENS, ALLOCATIONS
 from wharf.contract.model.acl.tokens import Token
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
@@ -80,10 +80,14 @@ async def end_allocation(server: OneServer, _headers: dict[str, str]) -> None:
     await commit(server, ALLOCATIONS.build_put(replace(get_allocation(server), client_status=ClientStatus.COMPLETE)))
 
 
+def a_command_caller(server: OneServer, headers: dict[str, str]) -> WebSocketCaller:
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    return WebSocketCaller(server.api, EXEC, 'task=server&command=["sh"]', headers=raw)
+
+
 async def open_session(server: OneServer, node: OpenNode, headers: dict[str, str]) -> WebSocketCaller:
     """Open a command, and wait until it runs and its access was checked."""
-    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-    caller = WebSocketCaller(server.api, EXEC, 'task=server&command=["sh"]', headers=raw)
+    caller = a_command_caller(server, headers)
     await caller.expect("websocket.accept")
     await until(lambda: node.handler.is_running_command, what="the command")
     await pass_time(MIN_CHECK_INTERVAL_S)
@@ -225,6 +229,31 @@ async def test_a_browser_that_sends_no_token_is_disconnected() -> None:
         end = await caller.expect("websocket.close")
         assert (end["code"], end["reason"]) == (1008, "the handshake message did not arrive within 10 s")
         await caller.wait_closed()
+
+
+@in_virtual_time
+async def test_one_token_does_not_use_up_all_sessions_of_a_process() -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster, access=True)
+        node = OpenNode(cluster, server)
+        await node.open()
+        greedy, modest = await a_token(server, RULES), await a_token(server, RULES)
+        callers = [await open_session(server, node, greedy) for _ in range(MAX_SESSIONS_PER_CALLER)]
+
+        refused = a_command_caller(server, greedy)
+        await refused.expect("websocket.accept")
+        end = await refused.expect("websocket.close")
+        callers.append(await open_session(server, node, modest))
+
+        assert (end["code"], end["reason"]) == (
+            1011,
+            "this token runs through this server process 128 commands: end some, or retry later",
+        )
+        for caller in callers:
+            caller.send(type="websocket.disconnect", code=1000)
+            await caller.wait_closed()
+        await refused.wait_closed()
+        await node.close()
 
 
 @in_virtual_time

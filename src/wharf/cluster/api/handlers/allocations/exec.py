@@ -4,12 +4,14 @@ The websocket is accepted first and closed with a code and a reason if access is
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from typing import Final
 
 import msgspec
 
+from wharf.cluster.access.caller import Caller, CallerKind
 from wharf.cluster.api.continued_access import AccessWatcher
 from wharf.cluster.api.handlers.allocations.node_calls import (
     NodeCaller,
@@ -46,6 +48,9 @@ HANDSHAKE_TIMEOUT_S: Final = 10.0
 MAX_SESSIONS: Final = 512
 """Commands that callers run through one api process at a time. Protects its memory: each session takes up to 3 MB while its
 program does not read or its caller does not."""
+MAX_SESSIONS_PER_CALLER: Final = 128
+"""Commands that one token, or one allocation's tasks, run through one api process at a time. Protects other callers: no token
+uses up all sessions. While access control is off, callers cannot be told apart, and only `MAX_SESSIONS` applies."""
 TOKEN_HEADER: Final = b"x-cluster-token"
 UNISOLATED_DRIVERS: Final = frozenset({"raw_exec"})
 """Drivers whose tasks can access the files of the node. Commands next to them need the right `EXEC_ON_NODE`.
@@ -116,37 +121,45 @@ class ExecWebSocketHandlers:
     ) -> None:
         self._server = server
         self._access = access
-        self._session_count = 0
+        self._sessions = Counter[str]()
+        """The open sessions of each caller: by accessor id of its token, by allocation, or empty without a token."""
         self._exec = ExecActions(server)
         self._job_actions = JobActionResolver(server)
         self._authorize = authorize
 
     async def serve_exec(self, request: Request, socket: CallerSocket) -> None:
         authorized = await self._accept(request, socket)
-        with self._count_session():
+        with self._count_session(authorized.caller):
             await self._run_command(authorized, socket)
 
     async def serve_action(self, request: Request, socket: CallerSocket) -> None:
         """Run the command of a job action in a running allocation of the job."""
         authorized = await self._accept(request, socket)
-        with self._count_session():
+        with self._count_session(authorized.caller):
             await self._server.reader.catch_up()
             await self._run_command(self._job_actions.build_exec_request(authorized), socket)
 
     @contextmanager
-    def _count_session(self) -> Iterator[None]:
-        """Count a session while the context is open. Raises `Refusal` if `MAX_SESSIONS` are open."""
-        if self._session_count >= MAX_SESSIONS:
-            raise Refusal(
-                RefusalCode.UNAVAILABLE,
-                f"this server process runs {MAX_SESSIONS} commands: end some, or retry later",
-                RefusalReason.OVERLOADED,
-            )
-        self._session_count += 1
+    def _count_session(self, caller: Caller) -> Iterator[None]:
+        """Count a session of the caller while the context is open. Raises `Refusal` if it or all callers have too many."""
+        key = caller.accessor_id or (caller.claims.alloc_id if caller.claims is not None else "")
+        limits = [(self._sessions.total(), MAX_SESSIONS, "this server process runs")]
+        if caller.kind is not CallerKind.UNCHECKED:
+            limits.append((self._sessions[key], MAX_SESSIONS_PER_CALLER, "this token runs through this server process"))
+        for count, limit, subject in limits:
+            if count >= limit:
+                raise Refusal(
+                    RefusalCode.UNAVAILABLE,
+                    f"{subject} {limit} commands: end some, or retry later",
+                    RefusalReason.OVERLOADED,
+                )
+        self._sessions[key] += 1
         try:
             yield
         finally:
-            self._session_count -= 1
+            self._sessions[key] -= 1
+            if not self._sessions[key]:
+                del self._sessions[key]
 
     async def _accept(self, request: Request, socket: CallerSocket) -> Request:
         """Accept the websocket and return the request with its caller. Raises `Refusal` without access."""
