@@ -47,6 +47,12 @@ class BannedNames:
 
 BANNED_NAMES = (
     BannedNames(
+        rule="wait-for",
+        names=("asyncio.wait_for",),
+        packages=("wharf",),
+        instead="use `async with asyncio.timeout`: in Python 3.11, `wait_for` loses a cancellation that arrives with the result",
+    ),
+    BannedNames(
         rule="clock",
         names=(
             *("time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.clock_gettime"),

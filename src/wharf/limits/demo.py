@@ -133,7 +133,8 @@ async def run_demo(
         started_s = world.monotonic_s()
         while (left_s := started_s + seconds - world.monotonic_s()) > 0 and not stop_event.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop_event.wait(), min(REPORT_INTERVAL_S, left_s))
+                async with asyncio.timeout(min(REPORT_INTERVAL_S, left_s)):
+                    await stop_event.wait()
             print_line(_render_table(callers, round(world.monotonic_s() - started_s)))
         print_line("\nDemonstration ended. To limit a service of your own, run `wharf gateway --upstream URL`.")
     finally:

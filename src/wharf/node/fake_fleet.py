@@ -77,7 +77,8 @@ class FakeFleet:
             async with self._starting_slots:
                 running = self._world.start_task(node.run(), name=f"session {node.id}")
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(node.is_registered.wait(), MAX_START_S)
+                    async with asyncio.timeout(MAX_START_S):
+                        await node.is_registered.wait()
             await running
         finally:
             if running is not None:

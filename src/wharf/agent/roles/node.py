@@ -106,7 +106,8 @@ async def run(context: ProcessContext) -> None:
         await node.drain_node()
     if stopping in done and settings.client.stop_on_shutdown:
         try:
-            await asyncio.wait_for(node.stop_all_tasks(), settings.client.max_kill_timeout.seconds + TASK_END_MARGIN_S)
+            async with asyncio.timeout(settings.client.max_kill_timeout.seconds + TASK_END_MARGIN_S):
+                await node.stop_all_tasks()
         except TimeoutError:
             log.error(
                 "tasks did not end in time and are left running",

@@ -70,7 +70,8 @@ class Gateway:
                 connection.transport.close()
         if self.connections:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._is_drained.wait(), self.environment.settings.drain_ms / 1_000)
+                async with asyncio.timeout(self.environment.settings.drain_ms / 1_000):
+                    await self._is_drained.wait()
         for connection in list(self.connections):
             connection.transport.close()
         await self.environment.pool.close()

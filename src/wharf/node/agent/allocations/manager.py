@@ -219,7 +219,8 @@ class AllocationManager:
             )
             wait_s = None if due_s is None else max(0.0, due_s - self._world.monotonic_s())
             try:
-                await asyncio.wait_for(self._wake.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
                 await asyncio.sleep(0)
             except TimeoutError:
                 now_s = self._world.monotonic_s()

@@ -100,7 +100,8 @@ class TaskTemplates:
             if rendering.reads_files:  # Nothing reports a new file.
                 wait_s = FILE_POLL_INTERVAL_S if wait_s is None else min(wait_s, FILE_POLL_INTERVAL_S)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._has_changed.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._has_changed.wait()
 
     async def wait_for_change(self) -> TemplateChange:
         """Wait until a rendered file has changed, write it, and wait for the configured random delay (splay).
