@@ -27,6 +27,9 @@ from simulation.process import PROCESS, Process
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+END_OF_TIMEOUT: Final = asyncio.Timeout._on_timeout  # type: ignore[attr-defined]  # private in asyncio
+"""What `asyncio.timeout` schedules. Its end must take time, like every delay: see `SimulatedLoop.call_later`."""
 Context = dict[str, Any]
 ExceptionHandler = Callable[[AbstractEventLoop, Context], object]
 
@@ -184,6 +187,9 @@ class SimulatedLoop(AbstractEventLoop):
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> Handle:
         self._require_open()
+        if getattr(callback, "__func__", None) is END_OF_TIMEOUT:
+            # `asyncio.timeout` calls this at once if the delay is too short to change the time.
+            return self.call_at(math.nextafter(self._now_s, math.inf), callback, *args, context=context)
         handle = Handle(callback, args, self, context)
         self._enqueue(handle, self._lane_for(callback))
         return handle

@@ -1,6 +1,7 @@
 """The event loop of the simulation: it behaves as asyncio documents, with virtual time and an order from the seed."""
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 from collections.abc import Coroutine
@@ -253,6 +254,18 @@ def test_a_run_whose_time_does_not_advance_is_stopped(monkeypatch: pytest.Monkey
 
     with pytest.raises(SimulationStuck, match="time does not advance"):
         SimulatedLoop(1).run_until_complete(spin())
+
+
+def test_a_timeout_shorter_than_the_clock_can_express_takes_time() -> None:
+    async def wait_briefly() -> float:
+        await asyncio.sleep(133.0)
+        began_s = asyncio.get_running_loop().time()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1e-18):
+                await asyncio.Event().wait()
+        return asyncio.get_running_loop().time() - began_s
+
+    assert SimulatedLoop(1).run_until_complete(wait_briefly()) > 0.0
 
 
 def test_a_killed_process_runs_nothing_more_not_even_its_finally_blocks() -> None:
