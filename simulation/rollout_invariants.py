@@ -121,8 +121,10 @@ class RolloutInvariants:
             new: Allocation = changed.new
             if _is_healthy(new):
                 self._mark_up(new)
-            elif new.desired_status is DesiredStatus.EVICT and self._is_of_system_job(new):
-                self._stop_counting_node(new)  # Preemption took the new version down, not the update.
+            elif _is_taken_by_others(new) and self._is_of_system_job(new):
+                self._stop_counting_node(new)  # Preemption or the loss of the node took it down, not the update.
+            elif changed.old is None and self._is_of_system_job(new) and not self._is_of_active_deployment(new):
+                self._stop_counting_node(new)  # The older version is back on this node: no update is under way there.
         affected: dict[str, Deployment] = {}
         for stopped in _list_stopped_for_update(batch):
             deployment = self._find_active_deployment(stopped)
@@ -191,6 +193,10 @@ class RolloutInvariants:
     def _is_of_system_job(self, allocation: Allocation) -> bool:
         job = self._replica.get(JOBS, allocation.namespace, allocation.job_id)
         return job is not None and job.type == JobType.SYSTEM
+
+    def _is_of_active_deployment(self, allocation: Allocation) -> bool:
+        deployment = self._find_active_deployment(allocation)
+        return deployment is not None and deployment.id == allocation.deployment_id
 
     def _is_same_slot(self, allocation_id: str, allocation: Allocation) -> bool:
         existing = self._replica.get(ALLOCATIONS, allocation_id)
@@ -377,6 +383,11 @@ def _list_stopped_for_update(batch: ObservedBatch) -> list[Allocation]:
 def _was_down(allocation: Allocation) -> bool:
     """Return whether the allocation was not running, so that stopping it takes nothing down."""
     return allocation.client_status is not ClientStatus.RUNNING
+
+
+def _is_taken_by_others(allocation: Allocation) -> bool:
+    """Return whether the allocation was preempted or lost with its node."""
+    return allocation.desired_status is DesiredStatus.EVICT or allocation.client_status is ClientStatus.LOST
 
 
 def _is_canary(allocation: Allocation) -> bool:

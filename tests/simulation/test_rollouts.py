@@ -197,6 +197,37 @@ def test_a_node_of_a_system_job_is_up_when_any_version_is_healthy_on_it() -> Non
     assert "shop may have 1 down for an update and has 2 at 10: a2 c1" in log.failures[0]
 
 
+def test_a_node_of_a_system_job_is_not_down_for_an_update_when_the_older_version_is_placed_there_again() -> None:
+    violation = "shop may have 1 down for an update and has 2 at 7: a1 a2"
+    for deployment_id, failures in (("d0", []), ("d1", [violation])):
+        log = a_system_log()
+        log.put((ALLOCATIONS, stopped_for_update("a1", name="shop.web[0]", node_id="n1")))
+        log.put((ALLOCATIONS, running("b1", name="shop.web[0]", node_id="n1", deployment_id=deployment_id)))
+
+        log.put((ALLOCATIONS, stopped_for_update("a2", name="shop.web[0]", node_id="n2")))
+
+        assert log.failures == failures
+
+
+def test_a_node_of_a_system_job_is_not_down_for_an_update_when_its_new_allocation_was_preempted_or_lost() -> None:
+    slot = {"name": "shop.web[0]", "node_id": "n1", "deployment_id": "d1"}
+    placed = running("b1", **slot)
+    violation = "shop may have 1 down for an update and has 2 at 8: a1 a2"
+    for taken, failures in (
+        (replace(placed, desired_status=DesiredStatus.EVICT), []),
+        (replace(placed, client_status=ClientStatus.LOST), []),
+        (replace(placed, client_status=ClientStatus.FAILED), [violation]),
+    ):
+        log = a_system_log()
+        log.put((ALLOCATIONS, stopped_for_update("a1", name="shop.web[0]", node_id="n1")))
+        log.put((ALLOCATIONS, placed))
+        log.put((ALLOCATIONS, taken))
+
+        log.put((ALLOCATIONS, stopped_for_update("a2", name="shop.web[0]", node_id="n2")))
+
+        assert log.failures == failures
+
+
 def test_a_node_on_which_a_system_job_starts_is_not_up_for_another_node() -> None:
     log = a_system_log()
     joined = running("a3", name="shop.web[0]", node_id="n3", deployment_id="d1", deployment_status=HEALTHY)
