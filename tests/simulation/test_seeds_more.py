@@ -1,9 +1,9 @@
-"""The second half of the forty fixed seeds, in a separate file so that both halves run in parallel."""
+"""The second half of the 24 fixed seeds, in a separate file so that both halves run in parallel."""
 
 from tests.simulation.test_seeds import simulate
 
 
-def test_twenty_more_seeds_hold_every_invariant() -> None:
-    process = simulate("--seeds", "20", "--first", "21")
+def test_twelve_more_seeds_hold_every_invariant() -> None:
+    process = simulate("--seeds", "12", "--first", "13")
 
     assert process.returncode == 0, process.stdout[-20_000:] + process.stderr[-5_000:]
