@@ -161,10 +161,11 @@ async def test_an_invalid_index_is_refused() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        assert await read_refusal(server, "index=x") == (
-            400,
-            b'Unable to parse index: strconv.Atoi: parsing "x": invalid syntax',
-        )
+        for text, reason in (("x", b"invalid syntax"), ("9223372036854775808", b"value out of range")):
+            assert await read_refusal(server, f"index={text}") == (
+                400,
+                b'Unable to parse index: strconv.Atoi: parsing "%s": %s' % (text.encode(), reason),
+            )
 
 
 # -- topics

@@ -4,7 +4,6 @@ The caller's rights are checked again before events are sent. The stream ends if
 too far behind.
 """
 
-import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ import msgspec
 
 from wharf.cluster.access import Caller, build_denial, reauthenticate_caller
 from wharf.cluster.api.lists.listing import ALL_NAMESPACES
+from wharf.cluster.api.requests.parameters import INTEGER_PATTERN, MAX_INTEGER
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, StreamedBody
 from wharf.cluster.operations.events import ClusterEvent, EventFilter, is_event_visible, parse_topics
@@ -29,7 +29,6 @@ WRITE_TIMEOUT_S: Final = 40.0
 COMMITS_PER_STEP: Final = 50
 MAX_EVENTS_PER_LINE: Final = 100
 """A larger commit is sent as several lines, so that other tasks can run in between."""
-INDEX_PATTERN: Final = re.compile(r"[+-]?[0-9]{1,19}")
 NO_CACHE_HEADER: Final = (b"cache-control", b"no-cache")
 CONNECTION_CLOSE_HEADER: Final = (b"connection", b"close")
 
@@ -163,8 +162,11 @@ def _parse_index(text: str) -> int:
     """Return the log index that the text holds; 0 if it is empty. Raises `Refusal` with Nomad's error text."""
     if text == "":
         return 0
-    if not INDEX_PATTERN.fullmatch(text):
-        raise invalid_request(f'Unable to parse index: strconv.Atoi: parsing "{text}": invalid syntax')
+    reason = "" if INTEGER_PATTERN.fullmatch(text) else "invalid syntax"
+    if not reason and not -MAX_INTEGER - 1 <= int(text) <= MAX_INTEGER:
+        reason = "value out of range"
+    if reason:
+        raise invalid_request(f'Unable to parse index: strconv.Atoi: parsing "{text}": {reason}')
     return int(text)
 
 
