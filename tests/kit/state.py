@@ -45,8 +45,17 @@ from wharf.world import SimulatedWorld
 
 T = TypeVar("T")
 
-SETTINGS = JobSettings(max_priority=90, max_count=40_000, max_source_bytes=900_000, versions_kept=5)
-"""Settings of jobs, each unlike its default: an operation that forgets to pass a setting on fails its tests."""
+SETTINGS = JobSettings(
+    region="north",
+    default_priority=45,
+    max_priority=90,
+    max_count=40_000,
+    memory_oversubscription=True,
+    max_source_bytes=900_000,
+    versions_kept=5,
+)
+"""Settings of jobs, each unlike its default: an operation that does not pass a setting on fails its tests. Only the node pool
+has its default, because a pool must exist."""
 SECOND_NS = 1_000_000_000
 CAUSE = Cause(CauseKind.REQUEST, "test")
 SECRET = "a secret of a node"

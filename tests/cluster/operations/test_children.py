@@ -112,7 +112,7 @@ def test_the_default_priority_is_that_of_the_parent() -> None:
 
     result = [state.job(dispatch(state, priority=priority).job_id).priority for priority in (0, 80)]
 
-    assert result == [50, 80]
+    assert result == [SETTINGS.default_priority, 80]
 
 
 def test_a_child_has_its_own_scaling_policies() -> None:

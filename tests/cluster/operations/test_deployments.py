@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.builders import a_group, a_job
-from tests.kit.state import SECOND_NS, AState, an_allocation
+from tests.kit.state import SECOND_NS, SETTINGS, AState, an_allocation
 from wharf.cluster.operations import deployments
 from wharf.cluster.operations.deployments import DeploymentWriteResult
 from wharf.cluster.operations.jobs import versions
@@ -260,7 +260,7 @@ def test_with_auto_revert_the_job_returns_to_its_stable_version() -> None:
 
     job = state.job()
     assert written.reverted_job_version == 0
-    assert (job.version, job.priority, job.stable) == (2, 50, False)
+    assert (job.version, job.priority, job.stable) == (2, SETTINGS.default_priority, False)
     assert state.replica.get(JOB_VERSIONS, "default", "shop", 2) == job
     assert get_deployment(state).status_description == "Deployment marked as failed - rolling back to job version 0"
 
@@ -615,7 +615,7 @@ def test_an_unhealthy_allocation_of_a_group_with_auto_revert_rolls_the_job_back(
 
     written = set_health(state, unhealthy=("a1",))
 
-    assert (written.reverted_job_version, state.job().priority) == (0, 50)
+    assert (written.reverted_job_version, state.job().priority) == (0, SETTINGS.default_priority)
     assert get_deployment(state).status_description == (
         "Failed due to unhealthy allocations - rolling back to job version 0"
     )

@@ -114,7 +114,11 @@ def test_a_purge_cancels_open_evaluations_and_creates_one_that_stops_the_allocat
     }
     stopping = state.replica.get(EVALUATIONS, purged.eval_id)
     assert stopping is not None
-    assert (stopping.triggered_by, stopping.type, stopping.priority) == ("job-deregister", "service", 50)
+    assert (stopping.triggered_by, stopping.type, stopping.priority) == (
+        "job-deregister",
+        "service",
+        SETTINGS.default_priority,
+    )
 
 
 def test_a_purge_deletes_ended_allocations_at_once_and_running_ones_after_their_end() -> None:

@@ -46,7 +46,7 @@ def test_a_new_job_is_stored_as_version_0_with_a_summary_and_an_evaluation() -> 
     evaluation = state.evaluations()[0]
     assert (result.eval_id, result.eval_create_index) == (evaluation.id, result.index)
     assert (evaluation.triggered_by, evaluation.job_modify_index) == (EvaluationTrigger.JOB_REGISTER, result.index)
-    assert (evaluation.type, evaluation.priority) == (SchedulerType.SERVICE, 50)
+    assert (evaluation.type, evaluation.priority) == (SchedulerType.SERVICE, SETTINGS.default_priority)
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, True), (0, False), (True, 1)])
@@ -267,7 +267,7 @@ def test_the_evaluation_has_the_requested_priority() -> None:
 
     state.register(a_job(), eval_priority=90)
 
-    assert [(e.priority, state.job().priority) for e in state.evaluations()] == [(90, 50)]
+    assert [(e.priority, state.job().priority) for e in state.evaluations()] == [(90, SETTINGS.default_priority)]
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ MAX_SESSIONS: Final = 512
 program does not read or its caller does not."""
 MAX_SESSIONS_PER_CALLER: Final = 128
 """Commands that one token, or one allocation's tasks, run through one api process at a time. Protects other callers: no token
-uses up all sessions. While access control is off, callers cannot be told apart, and only `MAX_SESSIONS` applies."""
+uses up all sessions. While access control is off, all callers count as one, and only `MAX_SESSIONS` applies."""
 TOKEN_HEADER: Final = b"x-cluster-token"
 UNISOLATED_DRIVERS: Final = frozenset({"raw_exec"})
 """Drivers whose tasks can access the files of the node. Commands next to them need the right `EXEC_ON_NODE`.
