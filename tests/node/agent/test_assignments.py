@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from tests.builders import a_group, a_job, a_task, some_resources
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import InMemoryTransport
+from tests.kit.requests import commit
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from wharf.cluster.state.tables import ALLOCATIONS, NODES
 from wharf.contract.client import AsyncClient, ClientReply, ClientRequest, Unreachable
@@ -34,7 +35,7 @@ class LaggingServer(InMemoryTransport):
 
 
 class IncompleteServer(InMemoryTransport):
-    """A server that lacks one assignment in its first reply, and then sends `old_list` once.
+    """A server that lacks one assignment in its first reply, and then lags: it sends `old_list` to reads that permit that.
 
     So the node applies a part of the new assignments, and then reads from a server that lags.
     """
@@ -46,16 +47,37 @@ class IncompleteServer(InMemoryTransport):
         if request.path.endswith("/desired") and self.old_list is not None:
             if request.method == "POST" and not self.has_left_one_out:
                 self.has_left_one_out = True
-                return await super().send(_leave_out_last_id(request))
-            if request.method == "GET" and self.has_left_one_out:
-                old_list, self.old_list = self.old_list, None
-                return old_list
+                return await super().send(_keep_ids(request, count=-1))
+            if "stale" in dict(request.query) and self.has_left_one_out:
+                return self.old_list
         return await super().send(request)
 
 
-def _leave_out_last_id(request: ClientRequest) -> ClientRequest:
+class ForgetfulServer(InMemoryTransport):
+    """A server whose first reply lacks all assignments, and which deletes the newest allocation before it."""
+
+    refuses_assignments = True
+    has_replied = False
+
+    def __init__(self, server: OneServer) -> None:
+        super().__init__(server.api)
+        self.server = server
+
+    async def send(self, request: ClientRequest) -> ClientReply:
+        if request.path.endswith("/desired") and self.refuses_assignments:
+            raise Unreachable("no server replied", is_sent=False)
+        if request.path.endswith("/desired") and request.method == "POST" and not self.has_replied:
+            self.has_replied = True
+            allocations = self.server.replica.iter_all(ALLOCATIONS)
+            newest = max(allocations, key=lambda allocation: allocation.alloc_modify_index)
+            await commit(self.server, ALLOCATIONS.build_delete(newest.id))
+            return await super().send(_keep_ids(request, count=0))
+        return await super().send(request)
+
+
+def _keep_ids(request: ClientRequest, *, count: int) -> ClientRequest:
     ids = json.loads(request.body)["IDs"]
-    return replace(request, body=json.dumps({"IDs": ids[:-1]}).encode())
+    return replace(request, body=json.dumps({"IDs": ids[:count]}).encode())
 
 
 class ObservedNode(FakeNode):
@@ -169,10 +191,32 @@ async def test_an_allocation_is_kept_if_an_older_list_without_it_follows_a_newer
 
         task = a_task("server", driver="mock", resources=some_resources(cpu=10, memory_mb=10))
         await server.client.jobs.register(a_job("shop", a_group("web", task, count=2)))
-        await until(lambda: exchange.has_left_one_out and exchange.old_list is None, what="the old list is sent")
         await until(lambda: statuses(server) == ["running", "running"], what="both allocations run")
 
+        assert exchange.has_left_one_out
         assert [] == node.dropped
+
+
+@in_virtual_time
+async def test_assignments_are_fetched_again_although_the_newest_allocation_of_the_list_was_deleted_meanwhile() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        world = cluster.world("node-1")
+        exchange = ForgetfulServer(server)
+        node = FakeNode(world, AsyncClient(world, [exchange]), FakeMachine(name="node-1"))
+        cluster.start(node.run(), name="node-1")
+        await until(
+            lambda: [each.status for each in server.replica.iter_all(NODES)] == ["ready"], what="the node is ready"
+        )
+        task = a_task("server", driver="mock", resources=some_resources(cpu=10, memory_mb=10))
+        for name in ("shop", "newest"):
+            await server.client.jobs.register(a_job(name, a_group("web", task, count=1)))
+        await until(lambda: statuses(server) == ["pending", "pending"], what="both allocations are placed")
+
+        exchange.refuses_assignments = False
+
+        await until(lambda: exchange.has_replied, what="the first reply", within_s=60)
+        await until(lambda: statuses(server) == ["running"], what="the allocation that is left runs", within_s=60)
 
 
 class NarrowServer(InMemoryTransport):

@@ -261,26 +261,28 @@ class ServerSession:
             requested_index, report_count = self._index, self._reports.full_report_count
             cluster_id, reset_count = self._cluster_id, self._reset_count
             try:
-                # Servers give up every allocation that a full report omits, so assignments from before the report must
-                # not be applied. The first read after a report must not come from a server that lags.
-                is_newer = self._report_count_at_fetch == report_count
+                # A server that lags may send older assignments than the node has; their index is lower. Three replies must
+                # not come from such a server. The first one after a full report, because servers give up every allocation
+                # that the report omits. The one after assignments of which only some were applied: if the newest
+                # allocation was deleted meanwhile, its index is lower too. The first one after a reset of the index.
+                may_lag = self._report_count_at_fetch == report_count and self._index == self._begun_index > 0
                 response = await self._client.node_agents.list_assignments(
                     self._identity.id,
                     self._identity.secret_id,
                     index=requested_index,
                     wait_s=ASSIGNMENT_POLL_S,
-                    stale=is_newer,
+                    stale=may_lag,
                 )
                 delay_s = LAGGING_SERVER_DELAY_S
                 is_of_former_state = cluster_id != self._cluster_id or reset_count != self._reset_count
                 if report_count != self._reports.full_report_count or is_of_former_state:
                     continue
-                if response.index >= self._begun_index:
-                    self._begun_index = response.index
+                if response.index >= self._begun_index or not may_lag:
+                    self._begun_index = max(self._begun_index, response.index)
                     # Assignments that were not fetched are requested again: the index only advances over all of them.
                     if await self._apply_desired(response.value, report_count):
                         self._report_count_at_fetch = report_count
-                        self._index = max(1, response.index) if self._reset_count == reset_count else 0
+                        self._index = self._begun_index  # Zero after a reset during these calls.
                         backoff.reset()
                         continue
             except (Refusal, Unreachable) as error:
