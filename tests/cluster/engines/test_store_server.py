@@ -1,6 +1,7 @@
 """The store's end of its protocol, in the process of the tests: connections, limits, streams and restores."""
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -297,6 +298,24 @@ async def test_a_client_that_does_not_read_gets_a_whole_load_later(tmp_path: Pat
             keys += [record.key for record in message.records]
         assert keys == [f"k{number}" for number in range(12)]
         assert message.position == LogPosition(12, {"jobs": 12})
+
+
+async def test_a_load_that_is_not_read_does_not_fill_the_memory_of_the_store(tmp_path: Path) -> None:
+    async with running_store(tmp_path / "log") as store:
+        main = await store.greet()
+        for number in range(40):
+            await main.ask(CommitRequest(number, a_write(put(f"k{number}", bytes(600_000)))))
+        slow = await store.greet(is_main=False)
+        tracemalloc.start()
+        try:
+            slow.send(LoadRequest())
+            for _ in range(200):
+                await main.ask(BarrierRequest(99))
+            allocated_bytes, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+
+        assert allocated_bytes < 8_000_000
 
 
 async def test_a_client_that_does_not_read_gets_all_batches_later(tmp_path: Path) -> None:

@@ -124,6 +124,24 @@ def test_a_failed_canary_of_an_earlier_deployment_is_not_retried_in_the_next() -
     assert len(list_desired(state, 0)) == 3
 
 
+def test_a_canary_that_is_being_stopped_is_not_stopped_again_by_the_next_version() -> None:
+    state = make_state_with_version_0()
+    state.register(make_version(1))
+    process_evaluations(state)
+    (old,) = list_desired(state, 1)
+    report_status(state, old, ClientStatus.RUNNING, healthy=True)
+    state.register(make_version(2))
+    process_evaluations(state)
+    stopping = state.replica.get(ALLOCATIONS, old.id)
+    assert stopping is not None
+    assert stopping.is_server_terminal
+
+    state.register(make_version(3))
+    process_evaluations(state)
+
+    assert state.replica.get(ALLOCATIONS, old.id) == stopping
+
+
 def test_a_migrated_allocation_of_the_old_version_has_the_create_index_of_its_job() -> None:
     state = make_state_with_version_0()
     state.register(make_version(1))

@@ -366,6 +366,12 @@ def test_a_value_with_a_target_of_zero_gets_the_lowest_boost_so_far() -> None:
     assert get_boosts(spread) == [-1, -1.5, -1, -1]
     assert get_boosts(spread) == [-1.5, -1.5, -1, -1]
 
+    spread = make_spread(a_spread(RACK, a=0, c=100), 4)
+    for _ in range(9):
+        spread.count_allocation(3)
+    assert get_boosts(spread) == [-1, -1, -1.5, -1]
+    assert get_boosts(spread) == [-1.5, -1, -1.5, -1]
+
 
 def test_spreads_of_job_and_group_share_the_weights() -> None:
     job = a_job(

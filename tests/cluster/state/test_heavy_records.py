@@ -94,6 +94,18 @@ def test_a_large_record_is_decoded_in_steps_of_limited_size() -> None:
     assert len(list(decode_in_steps(data, Job))) >= len(data) // (STEP_BYTES + PART_BYTES)
 
 
+class MixedRecord(msgspec.Struct):
+    """A record with a list whose elements have several types."""
+
+    values: tuple[str | int, ...]
+
+
+def test_a_large_element_of_a_list_with_several_types_is_decoded() -> None:
+    record = MixedRecord((1, "x" * 2 * PART_BYTES))
+
+    assert exhaust(decode_in_steps(msgspec.msgpack.encode(record), MixedRecord)) == record
+
+
 def test_digests_of_fields_are_equal_if_and_only_if_the_values_are() -> None:
     def digest(job: Job) -> tuple[bytes, ...]:
         result: tuple[bytes, ...] = exhaust(digest_fields_in_steps(encode_record(JOBS, job), ["TaskGroups", "Meta"]))

@@ -145,6 +145,30 @@ def test_with_a_frozen_redis_no_request_waits_longer_than_the_timeout(server: Re
     assert run_scenario(scenario, POLICIES["open"], server.address, wait_ms=WAIT_MS) == (True, True, 1)
 
 
+def test_no_more_batches_than_allowed_are_on_the_way_to_a_frozen_redis(server: RedisServer) -> None:
+    async def run() -> int:
+        rules = read_rules(POLICIES["open"])
+        settings = RedisSettings(
+            addresses=(server.address,), socket_timeout_ms=PATIENT_MS, max_parallel_batches=3, max_batch_size=1
+        )
+        store = RedisStore(RealWorld(), rules, settings)
+        await store.open()
+        sent_before = store.batches.sent_batches
+        server.pause()
+        requests = [RequestFacts(f"r{number}", "GET", "/meta", a_user()) for number in range(20)]
+        calls = [asyncio.ensure_future(store.take(Limiter(rules).build_call(each, 1_000))) for each in requests]
+        try:
+            for _ in range(LOOP_PASSES):
+                await asyncio.sleep(0)
+            return store.batches.sent_batches - sent_before
+        finally:
+            server.resume()
+            await asyncio.gather(*calls)
+            await store.close()
+
+    assert asyncio.run(run()) == 3
+
+
 async def have_all_ended(sent: Sequence[asyncio.Future[LimitDecision]]) -> bool:
     for _ in range(LOOP_PASSES):
         await asyncio.sleep(0)
