@@ -54,6 +54,16 @@ def test_a_token_that_was_deleted_is_unknown() -> None:
     assert reauthenticate(state, caller).kind is CallerKind.UNKNOWN
 
 
+def test_a_token_that_was_created_again_with_another_secret_is_unknown_to_the_holder_of_the_first_secret() -> None:
+    state, caller = make_caller()
+    token = state.replica.get(ACL_TOKENS, "acc")
+    assert token is not None
+    state.put(ACL_TOKENS.build_delete("acc"))
+    state.put(ACL_TOKENS.build_put(replace(token, secret_digest="other", create_index=WRITE_INDEX)))
+
+    assert reauthenticate(state, caller).kind is CallerKind.UNKNOWN
+
+
 def test_a_token_that_expired_meanwhile_is_refused() -> None:
     state = AState()
     state, caller = make_caller(expiration_time=to_datetime(state.now_ns + SECOND_NS))

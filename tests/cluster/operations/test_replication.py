@@ -13,6 +13,7 @@ from wharf.contract.model.acl.tokens import Token
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.namespaces import Namespace
 from wharf.contract.model.node_pools import NodePool
+from wharf.contract.model.times import to_datetime
 
 OF: dict[str, ReplicatedTable] = {copied.table.name: copied for copied in REPLICATED_TABLES}
 
@@ -66,6 +67,19 @@ def test_only_global_tokens_are_copied_and_local_ones_are_left_alone() -> None:
     )
 
     assert sorted(token.accessor_id for token in state.replica.iter_all(ACL_TOKENS)) == ["local", "shared"]
+
+
+def test_a_token_that_was_created_again_replaces_its_copy_even_if_the_hash_is_the_same() -> None:
+    state = AState()
+    first, again = (
+        Token(accessor_id="t", global_=True, hash=b"h", secret_digest=digest, create_time=to_datetime(time_ns))
+        for digest, time_ns in (("old", 0), ("new", 1_000))
+    )
+    replicate(state, ACL_TOKENS, first)
+
+    replicate(state, ACL_TOKENS, again)
+
+    assert [token.secret_digest for token in state.replica.iter_all(ACL_TOKENS)] == ["new"]
 
 
 def test_the_default_namespace_is_every_regions_own() -> None:

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -29,11 +29,14 @@ from wharf.cluster.state.tables import (
     NODE_POOLS,
     QUOTAS,
 )
+from wharf.cluster.state.watches import watch_table
 from wharf.contract.client import NO_RETRIES, AsyncClient, ClientReply
 from wharf.contract.model.record import Record
 from wharf.contract.model.secrets import hash_secret
 
 OF_A_REGION = ("create_index", "modify_index", "secrets_sealed", "sealed_with", "secrets_stamp")
+ACCESSOR = "11111111-2222-3333-4444-555555555555"
+SECRETS = ["aaaaaaaa-2222-3333-4444-555555555555", "bbbbbbbb-2222-3333-4444-555555555555"]
 POLICY = {"Name": "reads", "Rules": 'node { policy = "read" }'}
 METHOD = {
     "Name": "ci", "Type": "JWT", "TokenLocality": "local", "MaxTokenTTL": "1h0m0s",
@@ -47,8 +50,12 @@ class AuthenticatedExchange(InMemoryTransport):
     def __init__(self, server: OneServer, headers: dict[str, str]) -> None:
         super().__init__(server.api)
         self.token = headers
+        self.before_request: dict[str, Callable[[], Awaitable[None]]] = {}
+        """By path, what happens before the next request is sent."""
 
     async def send(self, request: Any) -> ClientReply:
+        if event := self.before_request.pop(request.path, None):
+            await event()
         return await super().send(replace(request, headers={**request.headers, **self.token}))
 
 
@@ -166,6 +173,71 @@ async def test_a_global_token_is_valid_in_every_region_and_its_secret_is_in_no_l
         assert (own_token["SecretID"], own_token["Name"]) == (both["SecretID"], "both")
         assert is_in_log(regions.west.engine.log, hash_secret(both["SecretID"]))
         assert not is_in_log(regions.west.engine.log, both["SecretID"])
+
+
+async def import_token(regions: Regions, secret: str, **fields: Any) -> None:
+    """Create a token in east with chosen ids: always the same accessor id and content, unless `fields` differ."""
+    token = {"AccessorID": ACCESSOR, "SecretID": secret, "Type": "client", "Policies": ["reads"], "Global": True}
+    await regions.change_east("PUT", "/v1/acl/token", token | fields)
+
+
+def collect_written_keys(server: OneServer, table: Table[Any]) -> set[str]:
+    """Return a set to which the key of each record of the table is added as soon as the server has it."""
+    keys = {table.get_key(record) for record in server.replica.iter_all(table)}
+
+    def add_keys() -> None:
+        keys.update(table.get_key(record) for record in server.replica.iter_all(table))
+        subscription.rearm()
+
+    subscription = server.replica.watches.subscribe([watch_table(table)], add_keys)
+    return keys
+
+
+async def read_own_status(server: OneServer, secret: str) -> int:
+    return (await send_raw(server.api, "GET", "/v1/acl/token/self", headers={"x-cluster-token": secret})).status
+
+
+async def replace_token(regions: Regions, **fields: Any) -> None:
+    """Delete the imported token and import it with another secret, while west cannot reach east; then wait."""
+    for transport in regions.transports:
+        transport.is_away = True
+    await pass_time(400.0)  # No query of west is open.
+    await regions.change_east("DELETE", f"/v1/acl/token/{ACCESSOR}")
+    await import_token(regions, SECRETS[1], **fields)
+    for transport in regions.transports:
+        transport.is_away = False
+    await pass_time(400.0)
+
+
+@in_virtual_time
+async def test_the_secret_of_a_token_that_was_replaced_is_refused_in_every_region() -> None:
+    async with start_two_regions() as regions:
+        await regions.change_east("PUT", "/v1/acl/policy/reads", POLICY)
+        await import_token(regions, SECRETS[0])
+        await regions.wait_for_west(ACL_TOKENS, regions.first, ACCESSOR)
+        before = [await read_own_status(regions.west, secret) for secret in SECRETS]
+
+        await replace_token(regions)
+
+        assert (before, [await read_own_status(regions.west, secret) for secret in SECRETS]) == ([200, 403], [403, 200])
+
+
+@in_virtual_time
+async def test_a_global_token_that_becomes_local_while_it_is_read_is_not_valid_in_other_regions() -> None:
+    async with start_two_regions() as regions:
+        await regions.change_east("PUT", "/v1/acl/policy/reads", POLICY)
+
+        async def make_local() -> None:
+            await regions.change_east("DELETE", f"/v1/acl/token/{ACCESSOR}")
+            await import_token(regions, SECRETS[1], Global=False)
+
+        for transport in regions.transports:
+            transport.before_request[f"/v1/acl/token/{ACCESSOR}"] = make_local
+        copied = collect_written_keys(regions.west, ACL_TOKENS)
+        await import_token(regions, SECRETS[0])
+        await pass_time(400.0)
+
+        assert copied == {regions.first}
 
 
 def make_auth_method_body(secret: str) -> dict[str, Any]:

@@ -258,4 +258,8 @@ def test_the_content_hash_ignores_fields_that_servers_set() -> None:
     assert hash_content(Namespace(name="a", meta={"x": "1"})) != hash_content(written)
     assert hash_content(
         Token(accessor_id="a", create_time=datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC))
-    ) == hash_content(Token(accessor_id="a", secret_digest="d", secret_sealed=b"s"))
+    ) == hash_content(Token(accessor_id="a", secret_sealed=b"s"))
+
+
+def test_the_content_hash_of_a_token_depends_on_its_secret() -> None:
+    assert hash_content(Token(accessor_id="a", secret_digest="d")) != hash_content(Token(accessor_id="a"))

@@ -9,7 +9,6 @@ from wharf.cluster.access.authentication import (
     PresentedCredential,
     TokenSecret,
     authenticate_caller,
-    find_token_caller,
     reauthenticate_caller,
 )
 from wharf.cluster.access.binding_rules import TokenBindings, bind_claims, build_token_name, find_auth_method
@@ -57,7 +56,6 @@ __all__ = [
     "find_auth_method",
     "find_binding_rule_problems",
     "find_policy_problems",
-    "find_token_caller",
     "get_rights",
     "map_claims",
     "parse_policy",

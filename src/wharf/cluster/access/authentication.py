@@ -15,7 +15,7 @@ from wharf.cluster.access.caller import Caller, CallerKind
 from wharf.cluster.access.identities import WorkloadClaims, find_allocation, list_implicit_paths, list_workload_policies
 from wharf.cluster.access.rights import ALL_RIGHTS, Rights, get_rights
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import ACL_POLICIES, ACL_ROLES, ACL_TOKENS, TOKENS_BY_SECRET
+from wharf.cluster.state.tables import ACL_POLICIES, ACL_ROLES, TOKENS_BY_SECRET
 from wharf.contract.model.acl.policies import ANONYMOUS_POLICY, Policy
 from wharf.contract.model.acl.roles import Role
 from wharf.contract.model.acl.tokens import Token
@@ -60,15 +60,11 @@ def authenticate_caller(
             return Caller(kind=CallerKind.UNVERIFIED, reason=reason)
 
 
-def find_token_caller(snapshot: Replica, accessor_id: str, context: DecisionContext) -> Caller:
-    """Return the caller of a token that was found before. Streams and blocking queries use it when they wake up."""
-    return _build_token_caller(snapshot, snapshot.get(ACL_TOKENS, accessor_id), context)
-
-
 def _find_token(snapshot: Replica, digest: str) -> Token | None:
     # The index leaves out tokens without a secret, so an empty digest finds nothing.
     found = snapshot.list_by_index(TOKENS_BY_SECRET, digest)
-    return found[0] if found else None
+    # Two regions may import tokens with the same secret. It is unknown which token the caller means, so neither is used.
+    return found[0] if len(found) == 1 else None
 
 
 def _build_anonymous_caller(snapshot: Replica, max_compiled_chars: int | None) -> Caller:
@@ -138,7 +134,8 @@ def reauthenticate_caller(snapshot: Replica, caller: Caller, context: DecisionCo
     if caller.kind is CallerKind.UNCHECKED:
         return caller
     if caller.token is not None:
-        return find_token_caller(snapshot, caller.token.accessor_id, context)
+        # The secret, not the accessor ID: a token that was created again under that ID has another owner.
+        return authenticate_caller(snapshot, TokenSecret(caller.token.secret_digest), context)
     if caller.claims is not None:
         return authenticate_caller(snapshot, caller.claims, context)
     return authenticate_caller(snapshot, None, context)

@@ -5,7 +5,7 @@ Compares this region's records with a complete list from the other region and bu
 write can be repeated; if a newer write overlaps, it conflicts and the next comparison corrects the difference.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -44,6 +44,20 @@ from wharf.contract.model.node_pools import BUILT_IN_NODE_POOLS, NodePool
 from wharf.contract.model.quotas import Quota
 
 
+def _get_hash(record: Any) -> Hashable:
+    """Return the hash of the content of a record, or of the item of a list."""
+    return bytes(record.hash)
+
+
+def _get_token_version(token: Any) -> Hashable:
+    """Return the hash and the creation time of a token.
+
+    Servers of earlier releases leave the secret out of the hash. A token that they deleted and created again, with another
+    secret, may differ only in its creation time.
+    """
+    return bytes(token.hash), token.create_time
+
+
 class ReplicatedTable(NamedTuple):
     """A table that this region copies from the authoritative region."""
 
@@ -52,6 +66,9 @@ class ReplicatedTable(NamedTuple):
     """Returns whether a record belongs to its own region only. Such a record is neither sent nor replaced."""
     is_in_use: Callable[[Replica, Any], bool] = lambda _snapshot, _record: False
     """Returns whether a record is in use in this region. It then stays, even if the source deleted it."""
+    get_version: Callable[[Any], Hashable] = _get_hash
+    """Returns a value that is equal for a record of this region and a record or list item of the source if both have the
+    same content and the same secret."""
 
 
 def _is_default(namespace: Namespace) -> bool:
@@ -101,7 +118,7 @@ REPLICATED_TABLES: Final = (
     ReplicatedTable(ACL_ROLES, _is_never_local),
     ReplicatedTable(ACL_AUTH_METHODS, _is_never_local),
     ReplicatedTable(ACL_BINDING_RULES, _is_never_local),
-    ReplicatedTable(ACL_TOKENS, _is_local_token),
+    ReplicatedTable(ACL_TOKENS, _is_local_token, get_version=_get_token_version),
 )
 """The tables in the order in which they are copied, so that no record refers to one that does not exist yet."""
 
@@ -150,7 +167,9 @@ def _compare_records(
     source_records = {table.get_key(record): record for record in records if is_replicated(replicated, record)}
     for key in sorted(source_records):
         record, stored = source_records[key], snapshot.get_table_records(table).records.get(key)
-        if stored is not None and (replicated.is_local(stored) or stored.hash == record.hash):
+        if stored is not None and (
+            replicated.is_local(stored) or replicated.get_version(stored) == replicated.get_version(record)
+        ):
             continue
         created = WRITE_INDEX if stored is None else stored.create_index
         copy = replace(record, create_index=created, modify_index=0)

@@ -52,7 +52,8 @@ class SparseRecord(
     """The base class of immutable values whose empty fields are not encoded, such as allocations and ports."""
 
 
-# Fields that servers add to a record. They do not belong to the content that a caller wrote.
+# Fields that servers add to a record. They do not belong to the content that a caller wrote. The digest of a token's secret is
+# not among them: a token that was created again has another hash, so other regions replace their copy.
 _NOT_WRITTEN: Final = frozenset(
     {
         "hash",
@@ -60,7 +61,6 @@ _NOT_WRITTEN: Final = frozenset(
         "modify_index",
         "create_time",
         "modify_time",
-        "secret_digest",
         "secret_sealed",
         "secrets_sealed",
         "sealed_with",

@@ -13,7 +13,6 @@ from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ACL_BOOTSTRAP, ACL_TOKENS, KEYRING, TOKENS_BY_SECRET
 from wharf.contract.model.acl.tokens import AclBootstrap, Token, TokenType
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
-from wharf.contract.model.record import hash_content
 from wharf.contract.model.refusal import invalid_request
 from wharf.contract.model.secrets import NewSecret
 from wharf.contract.model.times import DecisionContext, to_datetime
@@ -49,7 +48,7 @@ def bootstrap_acl(
         create_time=to_datetime(context.now_ns),
         create_index=WRITE_INDEX,
     )
-    token = add_token_secret(token, secret, token_hash=hash_content(token))
+    token = add_token_secret(token, secret)
     record = AclBootstrap(
         accessor_id=accessor_id, create_index=WRITE_INDEX if last_bootstrap is None else last_bootstrap.create_index
     )

@@ -9,7 +9,6 @@ from wharf.cluster.state.tables import ACL_AUTH_METHODS, ACL_TOKENS, KEYRING
 from wharf.contract.model.acl.auth_methods import AuthMethod, AuthMethodType, TokenLocality
 from wharf.contract.model.acl.tokens import Token
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
-from wharf.contract.model.record import hash_content
 from wharf.contract.model.refusal import invalid_request
 from wharf.contract.model.secrets import NewSecret
 from wharf.contract.model.times import DecisionContext, to_datetime
@@ -64,7 +63,7 @@ def create_login_token(
         expiration_ttl=method.max_token_ttl,
         create_index=WRITE_INDEX,
     )
-    token = add_token_secret(token, secret, token_hash=hash_content(token))
+    token = add_token_secret(token, secret)
     write = Write(
         "logged-in",
         Cause(CauseKind.REQUEST),

@@ -75,7 +75,7 @@ def create_token(
         create_index=WRITE_INDEX,
         modify_index=0,
     )
-    token = add_token_secret(token, secret, token_hash=hash_content(token))
+    token = add_token_secret(token, secret)
     conditions += [
         snapshot.build_key_condition(ACL_TOKENS, token.accessor_id),
         snapshot.build_key_condition(KEYRING, secret.sealed.key_id),
@@ -215,15 +215,12 @@ def _iter_expired_tokens(snapshot: Replica, expired_before: datetime.datetime) -
 # -- helpers -------------------------------------------------------------------------------------------
 
 
-def add_token_secret(token: Token, secret: NewSecret, *, token_hash: bytes) -> Token:
-    """Return the token with the digest and the encrypted text of its secret."""
-    return replace(
-        token,
-        secret_digest=secret.digest,
-        secret_sealed=secret.sealed.data,
-        sealed_with=secret.sealed.key_id,
-        hash=token_hash,
+def add_token_secret(token: Token, secret: NewSecret) -> Token:
+    """Return the token with the digest and the encrypted text of its secret, and the hash of both content and digest."""
+    token = replace(
+        token, secret_digest=secret.digest, secret_sealed=secret.sealed.data, sealed_with=secret.sealed.key_id
     )
+    return replace(token, hash=hash_content(token))
 
 
 def make_token_reply(token: Token) -> Callable[[int], TokenWriteResult]:

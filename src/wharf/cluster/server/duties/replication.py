@@ -137,7 +137,11 @@ class ReplicationDuty:
         stored = {key: replica.get_table_records(table).records.get(key) for key in stubs_by_key}
         records = {key: record for key, record in stored.items() if record is not None}
         differing_keys = iter(
-            [key for key, record in stored.items() if record is None or record.hash != stubs_by_key[key].hash]
+            [
+                key
+                for key, record in stored.items()
+                if record is None or replicated.get_version(record) != replicated.get_version(stubs_by_key[key])
+            ]
         )
         while True:
             keys = list(islice(differing_keys, MAX_FETCHED_PER_WRITE))
@@ -220,10 +224,15 @@ class ReplicationDuty:
         )
 
     async def _fetch_token(self, stub: acl_wire.TokenStub) -> Token | None:
-        """Return the token with its secret encrypted by this region's keyring, or None if it was deleted meanwhile."""
+        """Return the token with its secret encrypted by this region's keyring.
+
+        None: it was deleted meanwhile, or created again as a token of that region only.
+        """
         try:
             view = (await self._client.acl.tokens.read(stub.accessor_id)).value
         except NotFound:
+            return None
+        if not view.global_:
             return None
         await self._ensure_active_key()
         replica = self._brain.replica
