@@ -1,8 +1,10 @@
 """Decisions about ACL tokens and the bootstrap: what they check, and on which records they depend."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.kit.state import SECOND_NS, AState, Refused
 from wharf.cluster.operations.acl import auth_methods, bootstrap, roles, tokens
@@ -31,7 +33,7 @@ from wharf.contract.model.acl.roles import PolicyLink, Role
 from wharf.contract.model.acl.tokens import LifetimeLimits, OneTimeToken, RoleLink, Token, TokenType
 from wharf.contract.model.cluster import KeyringKey
 from wharf.contract.model.log import WRITE_INDEX
-from wharf.contract.model.refusal import Refusal
+from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.model.secrets import NewSecret, SealedData
 from wharf.contract.model.times import HOUR, to_datetime
 
@@ -51,7 +53,28 @@ def make_state() -> AState:
 def decide_token(state: AState, **fields: Any) -> Decision[TokenWriteResult]:
     requested = Token(accessor_id="t1", name="ci", type=TokenType.CLIENT, **fields)
     secret = NewSecret("digest", SealedData(b"sealed", "one"))
-    return tokens.create_token(state.replica, requested, secret, state.moment, limits=LifetimeLimits())
+    return tokens.create_token(
+        state.replica, requested, secret, state.moment, limits=LifetimeLimits(), owns_global_records=True
+    )
+
+
+def test_a_region_that_is_not_authoritative_writes_no_global_token() -> None:
+    state = make_state()
+    stored = state.do(decide_token(state, policies=("read",), global_=True)).token
+    secret = NewSecret("another", SealedData(b"sealed", "one"))
+    new = replace(stored, accessor_id="t2")
+    decisions: list[Callable[[], object]] = [
+        lambda: tokens.create_token(
+            state.replica, new, secret, state.moment, limits=LifetimeLimits(), owns_global_records=False
+        ),
+        lambda: tokens.update_token(state.replica, replace(stored, policies=("write",)), owns_global_records=False),
+        lambda: tokens.delete_token(state.replica, "t1", owns_global_records=False),
+    ]
+
+    for decide in decisions:
+        with pytest.raises(Refusal) as refused:
+            decide()
+        assert refused.value.code is RefusalCode.CONFLICT
 
 
 def test_roles_of_a_token_are_found_by_id_or_name_and_occur_once() -> None:
@@ -311,7 +334,7 @@ def test_an_updated_token_keeps_its_secret_and_is_not_stored_if_it_changed_meanw
     state = make_state()
     stored = state.do(decide_token(state, policies=("read",))).token
     requested = Token(accessor_id="t1", name="changed", type=TokenType.CLIENT, policies=("write",))
-    decisions = [tokens.update_token(state.replica, requested) for _ in range(2)]
+    decisions = [tokens.update_token(state.replica, requested, owns_global_records=True) for _ in range(2)]
 
     updated = state.do(decisions[0]).token
 

@@ -98,7 +98,12 @@ def test_every_encrypted_field_counts_as_use_of_its_key() -> None:
     desired = Token(accessor_id="a", type=TokenType.MANAGEMENT)
     state.do(
         tokens.create_token(
-            state.replica, desired, NewSecret("digest", SealedData(b"s", "one")), state.moment, limits=LifetimeLimits()
+            state.replica,
+            desired,
+            NewSecret("digest", SealedData(b"s", "one")),
+            state.moment,
+            limits=LifetimeLimits(),
+            owns_global_records=True,
         )
     )
     rotate(state, "two")
@@ -182,7 +187,11 @@ def test_only_expired_tokens_are_collected_in_batches() -> None:
     for number in range(5):
         desired = Token(accessor_id=f"a{number}", type=TokenType.MANAGEMENT, expiration_ttl=HOUR if number < 4 else 0)
         secret = NewSecret(f"d{number}", SealedData(b"s", "one"))
-        state.do(tokens.create_token(state.replica, desired, secret, state.moment, limits=LifetimeLimits()))
+        state.do(
+            tokens.create_token(
+                state.replica, desired, secret, state.moment, limits=LifetimeLimits(), owns_global_records=True
+            )
+        )
     state.now_ns += 3 * HOUR
     counts = []
 
@@ -199,7 +208,12 @@ def test_a_token_that_changed_meanwhile_is_not_collected() -> None:
     desired = Token(accessor_id="a", type=TokenType.MANAGEMENT, expiration_ttl=HOUR)
     created = state.do(
         tokens.create_token(
-            state.replica, desired, NewSecret("d", SealedData(b"s", "one")), state.moment, limits=LifetimeLimits()
+            state.replica,
+            desired,
+            NewSecret("d", SealedData(b"s", "one")),
+            state.moment,
+            limits=LifetimeLimits(),
+            owns_global_records=True,
         )
     )
     state.now_ns += 3 * HOUR

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict, replace
 
+from tests.cluster.api.login_provider import CLIENT_ID, LoginProvider
 from tests.kit.callers import a_token
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import InMemoryTransport, send_raw
@@ -33,6 +34,7 @@ from wharf.cluster.state.watches import watch_table
 from wharf.contract.client import NO_RETRIES, AsyncClient, ClientReply
 from wharf.contract.model.record import Record
 from wharf.contract.model.secrets import hash_secret
+from wharf.contract.model.times import SECOND
 
 OF_A_REGION = ("create_index", "modify_index", "secrets_sealed", "sealed_with", "secrets_stamp")
 ACCESSOR = "11111111-2222-3333-4444-555555555555"
@@ -238,6 +240,26 @@ async def test_a_global_token_that_becomes_local_while_it_is_read_is_not_valid_i
         await pass_time(400.0)
 
         assert copied == {regions.first}
+
+
+@in_virtual_time
+async def test_a_login_with_a_default_method_for_global_tokens_is_made_in_the_authoritative_region() -> None:
+    async with start_two_regions() as regions:
+        provider = LoginProvider(lambda: regions.west.world.now_ns() // SECOND)
+        config = {"JWTValidationPubKeys": [provider.public_pem], "BoundAudiences": [CLIENT_ID]}
+        method = {**METHOD, "TokenLocality": "global", "Default": True, "Config": config}
+        await regions.change_east("PUT", "/v1/acl/policy/reads", POLICY)
+        await regions.change_east("PUT", "/v1/acl/auth-method", method)
+        rule = {"AuthMethod": "ci", "BindType": "policy", "BindName": "reads"}
+        created = await regions.change_east("PUT", "/v1/acl/binding-rule", rule)
+        await regions.wait_for_west(ACL_POLICIES, "reads")
+        await regions.wait_for_west(ACL_BINDING_RULES, created["ID"])
+        await regions.wait_for_west(ACL_AUTH_METHODS, "ci")
+
+        token = await send_request(regions.west, "PUT", "/v1/acl/login", {"LoginToken": provider.identity()}, {})
+
+        assert token["Global"]
+        assert regions.east.replica.get(ACL_TOKENS, token["AccessorID"]) is not None
 
 
 def make_auth_method_body(secret: str) -> dict[str, Any]:

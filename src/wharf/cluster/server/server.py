@@ -90,6 +90,11 @@ class Server:
         self.agent: AgentInterface = NoAgentInterface()
         """The agent that runs this server. Set by the wiring if there is one."""
 
+    @property
+    def owns_global_records(self) -> bool:
+        """Whether this region decides writes of global records, instead of relaying them to the authoritative region."""
+        return self.access.settings.owns_global_records(self.identity.region)
+
     def enable_events(self, *, max_commits: int = MAX_BUFFERED_COMMITS) -> None:
         """Start to buffer the last commits for event streams. Processes without event streams do not call this."""
         self.events = EventFeed(self.follower, max_commits=max_commits)

@@ -10,9 +10,11 @@ import msgspec
 from wharf.cluster.api.relay.members import build_relayed_request, build_relayed_result
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionResult
+from wharf.cluster.operations.acl.logins import find_login_method
 from wharf.cluster.server.server import Server
-from wharf.cluster.state.tables import ACL_AUTH_METHODS, ACL_TOKENS
-from wharf.contract.model.acl.auth_methods import TokenLocality
+from wharf.cluster.state.tables import ACL_TOKENS
+from wharf.contract.model.acl.auth_methods import AuthMethodType, TokenLocality
+from wharf.contract.model.refusal import Refusal
 from wharf.contract.wire import acl as acl_wire
 
 GLOBAL_WRITE_ENDPOINTS: Final = frozenset((
@@ -27,8 +29,7 @@ def should_relay_write(server: Server, request: Request) -> bool:
     """Return whether the request must be relayed, because it writes global records and this region is not
     authoritative.
     """
-    settings = server.access.settings
-    if not settings.is_enabled or settings.authoritative_region in ("", server.identity.region):
+    if server.owns_global_records:
         return False
     return request.endpoint.name in GLOBAL_WRITE_ENDPOINTS or _writes_global_token(server, request)
 
@@ -42,12 +43,15 @@ def _writes_global_token(server: Server, request: Request) -> bool:
         case "acl.token.delete":
             return _is_global_token(server, request.get_path_value("accessor_id"))
         case "acl.login":
-            return _creates_global_tokens(server, request.decode_body(acl_wire.LoginRequest).auth_method_name)
+            login = request.decode_body(acl_wire.LoginRequest)
+            return _creates_global_tokens(server, login.auth_method_name, AuthMethodType.JWT)
         case "acl.oidc.complete":
-            return _creates_global_tokens(server, request.decode_body(acl_wire.CompleteAuthRequest).auth_method_name)
+            completion = request.decode_body(acl_wire.CompleteAuthRequest)
+            return _creates_global_tokens(server, completion.auth_method_name, AuthMethodType.OIDC)
         case "acl.oidc.auth-url":
             # A login must begin in the region that completes it.
-            return _creates_global_tokens(server, request.decode_body(acl_wire.AuthUrlRequest).auth_method_name)
+            beginning = request.decode_body(acl_wire.AuthUrlRequest)
+            return _creates_global_tokens(server, beginning.auth_method_name, AuthMethodType.OIDC)
     return False
 
 
@@ -57,10 +61,16 @@ def _is_global_token(server: Server, accessor_id: str) -> bool:
     return token is not None and token.global_
 
 
-def _creates_global_tokens(server: Server, method_name: str) -> bool:
-    """Return whether logins with the auth method create tokens that are valid in all regions."""
-    method = server.replica.get(ACL_AUTH_METHODS, method_name)
-    return method is not None and method.token_locality == TokenLocality.GLOBAL
+def _creates_global_tokens(server: Server, method_name: str, method_type: AuthMethodType) -> bool:
+    """Return whether logins with the auth method create tokens that are valid in all regions.
+
+    An empty name means the default method of the type. An unknown method creates none: this region refuses the login.
+    """
+    try:
+        method = find_login_method(server.replica, method_name, method_type)
+    except Refusal:
+        return False
+    return method.token_locality == TokenLocality.GLOBAL
 
 
 async def relay_to_authoritative_region(server: Server, request: Request, *, method: str) -> ActionResult:

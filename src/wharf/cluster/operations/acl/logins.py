@@ -2,7 +2,12 @@
 
 from wharf.cluster.access import MappedClaims, bind_claims, build_token_name, find_auth_method
 from wharf.cluster.access.binding_rules import RuleTest
-from wharf.cluster.operations.acl.tokens import TokenWriteResult, add_token_secret, make_token_reply
+from wharf.cluster.operations.acl.tokens import (
+    TokenWriteResult,
+    add_token_secret,
+    check_token_region,
+    make_token_reply,
+)
 from wharf.cluster.operations.decision import Decision
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ACL_AUTH_METHODS, ACL_TOKENS, KEYRING
@@ -40,6 +45,7 @@ def create_login_token(
     secret: NewSecret,
     context: DecisionContext,
     *,
+    owns_global_records: bool,
     matches: RuleTest | None = None,
 ) -> Decision[TokenWriteResult]:
     """Return the decision that creates a token with the roles and policies that binding rules grant for these claims.
@@ -63,6 +69,7 @@ def create_login_token(
         expiration_ttl=method.max_token_ttl,
         create_index=WRITE_INDEX,
     )
+    check_token_region(token, owns_global_records=owns_global_records)
     token = add_token_secret(token, secret)
     write = Write(
         "logged-in",

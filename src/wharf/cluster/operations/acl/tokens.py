@@ -27,7 +27,7 @@ from wharf.contract.model.acl.tokens import LifetimeLimits, OneTimeToken, RoleLi
 from wharf.contract.model.jobs.validation.findings import ValidationProblem, format_problems
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, DeleteRecord, Write
 from wharf.contract.model.record import hash_content
-from wharf.contract.model.refusal import invalid_request
+from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
 from wharf.contract.model.secrets import NewSecret
 from wharf.contract.model.times import MINUTE, DecisionContext, has_passed, to_datetime, to_ns
 
@@ -56,11 +56,14 @@ def create_token(
     context: DecisionContext,
     *,
     limits: LifetimeLimits,
+    owns_global_records: bool,
 ) -> Decision[TokenWriteResult]:
     """Return the decision that creates a token under the accessor id of `requested`.
 
-    Raises if that accessor id or the secret is in use, or if the token is invalid.
+    Raises if that accessor id or the secret is in use, or if the token is invalid. `owns_global_records`: see
+    `check_token_region`.
     """
+    check_token_region(requested, owns_global_records=owns_global_records)
     if snapshot.get(ACL_TOKENS, requested.accessor_id) is not None:
         raise invalid_request(f"token {requested.accessor_id} exists already")
     if snapshot.list_by_index(TOKENS_BY_SECRET, secret.digest):
@@ -84,7 +87,7 @@ def create_token(
     return Decision(write, make_token_reply(token))
 
 
-def update_token(snapshot: Replica, requested: Token) -> Decision[TokenWriteResult]:
+def update_token(snapshot: Replica, requested: Token, *, owns_global_records: bool) -> Decision[TokenWriteResult]:
     """Return the decision that updates the name, type, policies and roles of a token.
 
     Its secret, scope and expiration time never change. Raises if the token does not exist or the update is invalid.
@@ -92,6 +95,7 @@ def update_token(snapshot: Replica, requested: Token) -> Decision[TokenWriteResu
     stored = snapshot.get(ACL_TOKENS, requested.accessor_id)
     if stored is None:
         raise invalid_request(f"cannot find token {requested.accessor_id}")
+    check_token_region(stored, owns_global_records=owns_global_records)
     linked, conditions = _resolve_roles(snapshot, requested)
     _raise_problems(tokens.list_token_update_problems(linked, stored=stored))
     token = replace(stored, name=linked.name, type=linked.type, policies=linked.policies, roles=linked.roles)
@@ -101,10 +105,12 @@ def update_token(snapshot: Replica, requested: Token) -> Decision[TokenWriteResu
     return Decision(write, make_token_reply(token))
 
 
-def delete_token(snapshot: Replica, accessor_id: str) -> Decision[int]:
+def delete_token(snapshot: Replica, accessor_id: str, *, owns_global_records: bool) -> Decision[int]:
     """Return the decision that deletes the token. Raises if it does not exist."""
-    if snapshot.get(ACL_TOKENS, accessor_id) is None:
+    stored = snapshot.get(ACL_TOKENS, accessor_id)
+    if stored is None:
         raise invalid_request(f"Cannot delete nonexistent tokens: {accessor_id}")
+    check_token_region(stored, owns_global_records=owns_global_records)
     return build_delete_decision(
         snapshot, ACL_TOKENS, accessor_id, write_kind="token-deleted", cause=Cause(CauseKind.REQUEST)
     )
@@ -210,6 +216,19 @@ def _iter_expired_tokens(snapshot: Replica, expired_before: datetime.datetime) -
         for token in snapshot.list_by_index_sorted(TOKENS_BY_EXPIRY, hour):
             if token.expiration_time is not None and token.expiration_time <= expired_before:
                 yield token
+
+
+def check_token_region(token: Token, *, owns_global_records: bool) -> None:
+    """Raise unless this region may write the token: only the authoritative region may write global ones.
+
+    Servers of other regions relay such requests. This check protects against a token or auth method that becomes global
+    between that choice and the write.
+    """
+    if token.global_ and not owns_global_records:
+        raise Refusal(
+            RefusalCode.CONFLICT,
+            f"token {token.accessor_id} is valid in all regions, so only the authoritative region can write it: retry",
+        )
 
 
 # -- helpers -------------------------------------------------------------------------------------------

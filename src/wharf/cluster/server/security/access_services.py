@@ -33,6 +33,10 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
     authoritative_region: str = ""
     """The region whose tokens, policies and namespaces apply everywhere; empty: this region."""
 
+    def owns_global_records(self, region: str) -> bool:
+        """Return whether servers of the region decide writes of global records, instead of the authoritative region."""
+        return not self.is_enabled or self.authoritative_region in ("", region)
+
 
 class FirstKeyMissing(Exception):
     """The request needs the first key of the keyring. A copy of the process cannot create it; the api process can."""

@@ -147,6 +147,7 @@ class LoginActions:
                         accessor_id,
                         self._secrets.seal_secret(snapshot, accessor_id, secret),
                         context,
+                        owns_global_records=self._server.owns_global_records,
                         matches=selectors.matches,
                     )
                 )

@@ -186,7 +186,12 @@ class TokenActions:
         limits = self._server.access.settings.lifetime_limits
         result = await self._server.writer.execute(
             lambda snapshot, context: tokens.create_token(
-                snapshot, token, self._secrets.seal_secret(snapshot, accessor_id, secret), context, limits=limits
+                snapshot,
+                token,
+                self._secrets.seal_secret(snapshot, accessor_id, secret),
+                context,
+                limits=limits,
+                owns_global_records=self._server.owns_global_records,
             )
         )
         return self._build_result(result, secret)
@@ -194,12 +199,20 @@ class TokenActions:
     async def _update(self, body: acl_wire.TokenRequest) -> ActionResult:
         """Replace an existing token and return it with its secret."""
         token = build_token(body, body.accessor_id)
-        result = await self._server.writer.execute(lambda snapshot, _context: tokens.update_token(snapshot, token))
+        result = await self._server.writer.execute(
+            lambda snapshot, _context: tokens.update_token(
+                snapshot, token, owns_global_records=self._server.owns_global_records
+            )
+        )
         return ActionResult(self._secrets.build_view(self._server.replica, result.token), result.index)
 
     async def delete_token(self, request: Request) -> ActionResult:
         accessor_id = request.get_path_value("accessor_id")
-        index = await self._server.writer.execute(lambda snapshot, _context: tokens.delete_token(snapshot, accessor_id))
+        index = await self._server.writer.execute(
+            lambda snapshot, _context: tokens.delete_token(
+                snapshot, accessor_id, owns_global_records=self._server.owns_global_records
+            )
+        )
         return ActionResult(None, index)
 
     async def create_one_time_token(self, request: Request) -> ActionResult:
