@@ -1,11 +1,14 @@
 """Bootstrap and tokens over HTTP, and which callers may see them (reference 5.1 to 5.3)."""
 
+import asyncio
+import json
+
 import pytest
 
 from tests.cluster.api.access import UNKNOWN_SECRET, ApiCaller, an_operator
 from tests.kit.cluster import ACluster
 from tests.kit.exchange import send_raw
-from tests.kit.virtual_time import in_virtual_time, pass_time
+from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation
 from wharf.cluster.state.tables import ACL_TOKENS
 
@@ -417,6 +420,47 @@ async def test_a_one_time_token_is_exchanged_once() -> None:
 
         assert (status, exchanged["Token"]["SecretID"]) == (200, operator.token)
         assert repeated == (403, "Permission denied")
+
+
+@in_virtual_time
+async def test_servers_that_exchange_a_one_time_token_at_the_same_time_return_its_token_once() -> None:
+    async with ACluster() as cluster:
+        operator = await an_operator(cluster)
+        second = await cluster.a_server("m2", leads=False, access=True)
+        _, created = await operator.put("/v1/acl/token/onetime")
+        body = {"OneTimeSecretID": created["OneTimeToken"]["OneTimeSecretID"]}
+        await until(lambda: second.replica.index == operator.server.replica.index, what="m2 has the one-time token")
+
+        replies = await asyncio.gather(
+            *(
+                ApiCaller(server).put("/v1/acl/token/onetime/exchange", body)
+                for server in (operator.server, second)
+                for _ in range(5)
+            )
+        )
+
+        assert sorted(status for status, _ in replies) == [200] + [403] * 9
+
+
+@in_virtual_time
+async def test_an_exchange_is_not_repeated_for_the_same_idempotency_key() -> None:
+    async with ACluster() as cluster:
+        operator = await an_operator(cluster)
+        _, created = await operator.put("/v1/acl/token/onetime")
+        body = json.dumps({"OneTimeSecretID": created["OneTimeToken"]["OneTimeSecretID"]}).encode()
+
+        replies = [
+            await send_raw(
+                operator.server.api,
+                "PUT",
+                "/v1/acl/token/onetime/exchange",
+                body=body,
+                headers={"idempotency-key": "11111111-2222-3333-4444-555555555555"},
+            )
+            for _ in range(2)
+        ]
+
+        assert [reply.status for reply in replies] == [200, 403]
 
 
 @in_virtual_time

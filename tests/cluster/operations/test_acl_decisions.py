@@ -7,8 +7,15 @@ import pytest
 from msgspec.structs import replace
 
 from tests.kit.state import SECOND_NS, AState, Refused
+from wharf.cluster.access import Caller, TokenSecret, authenticate_caller
 from wharf.cluster.operations.acl import auth_methods, bootstrap, roles, tokens
-from wharf.cluster.operations.acl.tokens import TokenWriteResult
+from wharf.cluster.operations.acl.tokens import (
+    MAX_ONE_TIME_TOKENS,
+    MAX_ONE_TIME_TOKENS_PER_TOKEN,
+    ONE_TIME_TOKEN_TTL_NS,
+    OneTimeTokenWriteResult,
+    TokenWriteResult,
+)
 from wharf.cluster.operations.decision import Decision
 from wharf.cluster.state.tables import (
     ACL_AUTH_METHODS,
@@ -212,6 +219,70 @@ def test_a_one_time_secret_is_exchanged_until_it_expires_for_a_token_that_exists
         return
     exchanged = state.do(tokens.exchange_one_time_token(state.replica, "o", state.moment))
     assert (exchanged.token.accessor_id, state.replica.count_records(ONE_TIME_TOKENS)) == ("t1", 0)
+
+
+def make_one_time_caller(state: AState) -> Caller:
+    token = Token(accessor_id="t1", type=TokenType.MANAGEMENT, secret_digest="first", create_index=WRITE_INDEX)
+    state.put(ACL_TOKENS.build_put(token))
+    return authenticate_caller(state.replica, TokenSecret("first"), state.moment)
+
+
+def create_one_time(state: AState, caller: Caller, digest: str) -> Decision[OneTimeTokenWriteResult]:
+    return tokens.create_one_time_token(state.replica, caller, digest, state.moment)
+
+
+def test_a_one_time_secret_is_not_exchanged_for_a_later_token_with_the_same_accessor_id() -> None:
+    state = make_state()
+    state.do(create_one_time(state, make_one_time_caller(state), "o"))
+    state.put(ACL_TOKENS.build_delete("t1"))
+    state.put(ACL_TOKENS.build_put(Token(accessor_id="t1", secret_digest="second", create_index=WRITE_INDEX)))
+
+    with pytest.raises(Refusal) as refused:
+        tokens.exchange_one_time_token(state.replica, "o", state.moment)
+    assert refused.value.code is RefusalCode.FORBIDDEN
+
+
+def test_a_token_has_a_limited_number_of_one_time_secrets_until_they_expire() -> None:
+    state = make_state()
+    caller = make_one_time_caller(state)
+    for number in range(MAX_ONE_TIME_TOKENS_PER_TOKEN):
+        state.do(create_one_time(state, caller, f"o{number}"))
+    with pytest.raises(Refusal) as refused:
+        create_one_time(state, caller, "more")
+
+    state.now_ns += ONE_TIME_TOKEN_TTL_NS
+    state.do(create_one_time(state, caller, "later"))
+
+    assert refused.value.code is RefusalCode.RATE_LIMITED
+    assert [each.secret_digest for each in state.replica.iter_all(ONE_TIME_TOKENS)] == ["later"]
+
+
+def test_one_time_secrets_that_are_created_at_the_same_time_do_not_exceed_the_limit_together() -> None:
+    state = make_state()
+    caller = make_one_time_caller(state)
+    decisions = [create_one_time(state, caller, f"o{number}") for number in range(2)]
+    state.do(decisions[0])
+
+    with pytest.raises(Refused):
+        state.do(decisions[1])
+
+
+def test_a_cluster_has_a_limited_number_of_one_time_secrets() -> None:
+    state = make_state()
+    expires = to_datetime(state.now_ns + HOUR)
+    for start in range(0, MAX_ONE_TIME_TOKENS, 1_000):
+        state.put(
+            *(
+                ONE_TIME_TOKENS.build_put(
+                    OneTimeToken(secret_digest=f"o{number}", accessor_id=f"t-{number}", expires_at=expires)
+                )
+                for number in range(start, start + 1_000)
+            )
+        )
+
+    with pytest.raises(Refusal) as refused:
+        create_one_time(state, make_one_time_caller(state), "more")
+    assert (refused.value.code, "the cluster has 5000" in refused.value.text) == (RefusalCode.RATE_LIMITED, True)
 
 
 # -- bootstrap

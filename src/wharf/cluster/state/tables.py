@@ -231,7 +231,10 @@ AUTH_METHODS_BY_SEALING_KEY: Final = Index[AuthMethod]("key", "sealed_with")
 ACL_AUTH_METHODS: Final = Table("acl_auth_methods", AuthMethod, key=("name",), indexes=(AUTH_METHODS_BY_SEALING_KEY,))
 BINDING_RULES_OF_METHOD: Final = Index[BindingRule]("method", "auth_method")
 ACL_BINDING_RULES: Final = Table("acl_binding_rules", BindingRule, key=("id",), indexes=(BINDING_RULES_OF_METHOD,))
-ONE_TIME_TOKENS: Final = Table("one_time_tokens", OneTimeToken, key=("secret_digest",))
+ONE_TIME_TOKENS_OF_TOKEN: Final = Index[OneTimeToken]("token", "accessor_id")
+ONE_TIME_TOKENS: Final = Table(
+    "one_time_tokens", OneTimeToken, key=("secret_digest",), indexes=(ONE_TIME_TOKENS_OF_TOKEN,)
+)
 VARIABLES_BY_SEALING_KEY: Final = Index[Variable]("key", "key_id")
 VARIABLES: Final = Table("variables", Variable, key=("namespace", "path"), indexes=(VARIABLES_BY_SEALING_KEY,))
 

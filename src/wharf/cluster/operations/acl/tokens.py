@@ -18,6 +18,7 @@ from wharf.cluster.state.tables import (
     ACL_TOKENS,
     KEYRING,
     ONE_TIME_TOKENS,
+    ONE_TIME_TOKENS_OF_TOKEN,
     ROLES_BY_NAME,
     TOKENS_BY_EXPIRY,
     TOKENS_BY_SECRET,
@@ -33,6 +34,10 @@ from wharf.contract.model.times import MINUTE, DecisionContext, has_passed, to_d
 
 ONE_TIME_TOKEN_TTL_NS: Final = 10 * MINUTE
 """Lifetime of a one-time token in nanoseconds: a leaked one soon becomes useless."""
+MAX_ONE_TIME_TOKENS_PER_TOKEN: Final = 10
+"""One-time tokens of one token that are not exchanged yet. A user needs one for each browser; protects the total."""
+MAX_ONE_TIME_TOKENS: Final = 5_000
+"""One-time tokens of all tokens; protects memory, and the time of the search for expired ones."""
 
 
 class TokenWriteResult(msgspec.Struct, frozen=True):
@@ -124,36 +129,61 @@ def create_one_time_token(
 ) -> Decision[OneTimeTokenWriteResult]:
     """Return the decision that stores a secret that can be exchanged once, within ten minutes, for the caller's token.
 
-    `digest` is the digest of this secret. Raises a denial if the caller has no valid token.
+    `digest` is the digest of this secret. Expired secrets of the token are deleted. Raises a denial if the caller has no
+    valid token, and a refusal if the token, or the cluster, has too many of these secrets.
     """
     if caller.token is None or caller.is_refused:
         raise build_denial(caller)
+    of_token = snapshot.list_by_index(ONE_TIME_TOKENS_OF_TOKEN, caller.token.accessor_id)
+    expired = [each for each in of_token if _is_one_time_token_expired(each, context.now_ns)]
+    _check_one_time_token_limits(len(of_token) - len(expired), snapshot.count_records(ONE_TIME_TOKENS) - len(expired))
     one_time = OneTimeToken(
         secret_digest=digest,
         accessor_id=caller.token.accessor_id,
+        token_digest=caller.token.secret_digest,
         expires_at=to_datetime(context.now_ns + ONE_TIME_TOKEN_TTL_NS),
         create_index=WRITE_INDEX,
     )
     write = Write(
         "one-time-token-made",
         Cause(CauseKind.REQUEST),
-        [ONE_TIME_TOKENS.build_put(one_time)],
-        [snapshot.build_record_condition(ACL_TOKENS, caller.token)],
+        [ONE_TIME_TOKENS.build_put(one_time), *(ONE_TIME_TOKENS.build_delete(each.secret_digest) for each in expired)],
+        [
+            snapshot.build_record_condition(ACL_TOKENS, caller.token),
+            # Requests at the same time must not exceed the limits together.
+            snapshot.build_prefix_condition(ONE_TIME_TOKENS),
+            *(snapshot.build_record_condition(ONE_TIME_TOKENS, each) for each in expired),
+        ],
     )
     return Decision(write, lambda index: OneTimeTokenWriteResult(index, set_written_index(one_time, index)))
+
+
+def _check_one_time_token_limits(of_token: int, in_all: int) -> None:
+    """Raise unless another one-time token is permitted, besides those of the same token and those of all tokens."""
+    if of_token >= MAX_ONE_TIME_TOKENS_PER_TOKEN:
+        owner, count = "this token", of_token
+    elif in_all >= MAX_ONE_TIME_TOKENS:
+        owner, count = "the cluster", in_all
+    else:
+        return
+    raise Refusal(
+        RefusalCode.RATE_LIMITED,
+        f"{owner} has {count} one-time tokens that were not exchanged: exchange one, or retry when one has expired, after "
+        f"at most {ONE_TIME_TOKEN_TTL_NS // MINUTE} minutes",
+    )
 
 
 def exchange_one_time_token(snapshot: Replica, digest: str, context: DecisionContext) -> Decision[TokenWriteResult]:
     """Return the decision that deletes a one-time secret and replies with the token for which it was created.
 
     `digest` is the digest of the secret. Unknown, used and expired secrets get the same error, so that the reply
-    reveals nothing.
+    reveals nothing. So does a secret whose token was deleted, even if another token has its accessor id now.
     """
     one_time = snapshot.get(ONE_TIME_TOKENS, digest)
     if one_time is None or _is_one_time_token_expired(one_time, context.now_ns):
         raise build_denial(UNKNOWN_CALLER)
     token = snapshot.get(ACL_TOKENS, one_time.accessor_id)
-    if token is None or token.is_expired(to_datetime(context.now_ns)):
+    if token is None or token.secret_digest != one_time.token_digest or token.is_expired(to_datetime(context.now_ns)):
         raise build_denial(UNKNOWN_CALLER)
     write = Write(
         "one-time-token-exchanged",

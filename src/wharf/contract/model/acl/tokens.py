@@ -66,6 +66,7 @@ class OneTimeToken(Record):
 
     secret_digest: str  # SHA-256 in hex.
     accessor_id: str  # The token that it is exchanged for.
+    token_digest: str = ""  # The digest of that token's secret. A token with another secret is another token.
     expires_at: datetime.datetime
     create_index: int = 0
     modify_index: int = 0
