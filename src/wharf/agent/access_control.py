@@ -73,7 +73,6 @@ class HttpIdentityProviders:
                     trust_env=False,
                     verify=_build_tls_context(request.ca_pem),
                     timeout=PROVIDER_TIMEOUT_S,
-                    follow_redirects=False,
                 ) as http,
             ):
                 method = "GET" if request.form is None else "POST"

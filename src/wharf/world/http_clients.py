@@ -25,8 +25,11 @@ from time to time, and lets large replies pass slow networks."""
 
 
 def build_async_client(**options: Any) -> httpx2.AsyncClient:  # The options of the library have different types.
-    """Return an asyncio client with limits for replies. The options are those of `httpx2.AsyncClient`."""
-    client = httpx2.AsyncClient(**options)
+    """Return an asyncio client with limits for replies, which follows no redirects.
+
+    The options are those of `httpx2.AsyncClient`.
+    """
+    client = httpx2.AsyncClient(**options, follow_redirects=False)
     for transport in (client._transport, *client._mounts.values()):
         if isinstance(transport, httpx2.AsyncHTTPTransport):
             pool = transport._pool
@@ -35,8 +38,8 @@ def build_async_client(**options: Any) -> httpx2.AsyncClient:  # The options of 
 
 
 def build_client(**options: Any) -> httpx2.Client:  # The options of the library have different types.
-    """Return a blocking client with limits for replies. The options are those of `httpx2.Client`."""
-    client = httpx2.Client(**options)
+    """Return a blocking client with limits for replies, which follows no redirects. The options are those of `httpx2.Client`."""
+    client = httpx2.Client(**options, follow_redirects=False)
     for transport in (client._transport, *client._mounts.values()):
         if isinstance(transport, httpx2.HTTPTransport):
             pool = transport._pool

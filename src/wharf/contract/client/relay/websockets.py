@@ -121,7 +121,7 @@ class WebSocketRelay:
             if not name.lower().startswith(HANDSHAKE_HEADER_PREFIX)
         ]
         origin = next((value for name, value in headers if name.lower() == "origin"), None)
-        opening = connect(
+        opening = _DirectConnect(
             self._base + outgoing.target.decode("latin-1"),
             additional_headers=[pair for pair in headers if pair[0].lower() not in ("origin", "user-agent")],
             origin=Origin(origin) if origin else None,
@@ -155,6 +155,18 @@ class WebSocketRelay:
             yield _ClientWebSocket(connection)
         finally:
             await connection.close()
+
+
+class _DirectConnect(connect):
+    """Opens a connection to the given address only.
+
+    The library follows redirects, and sends the headers with the token to other hosts too. A hostile server could thereby
+    make this one connect to hosts that only this one can reach.
+    """
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        """Return the error: a redirect is a refused handshake like any other."""
+        return exc
 
 
 class _SlicedConnection(ClientConnection):
