@@ -9,7 +9,7 @@ import pytest
 from tests.kit.loop_holds import LoopHolds, measure_holds
 from wharf.contract.client import ClientRequest, Unreachable
 from wharf.contract.client.http_transport import HttpTransport, SyncHttpTransport
-from wharf.world.http_clients import build_async_client, read_body
+from wharf.world.http_clients import build_async_client, build_client, read_body
 from wharf.world.reply_pieces import (
     MAX_HEAD_BYTES,
     MAX_HEAD_LINES,
@@ -99,6 +99,45 @@ def test_each_reply_of_a_connection_may_have_interim_replies() -> None:
     result, _ = run_against(lambda writer: _write(writer, INTERIM * MAX_INTERIM_REPLIES + FINAL), fetch_twice)
 
     assert result == [b"ok", b"ok"]
+
+
+OWN = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nown"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: x\r\n\r\n3\r\nown\r\n0\r\nx: y\r\n\r\n"
+NEXT = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged"
+
+
+async def fetch_thrice(address: str) -> object:
+    async with build_async_client() as http:
+        return [(await http.get(address)).content for _ in range(3)]
+
+
+async def fetch_thrice_blocking(address: str) -> object:
+    def fetch_all() -> list[bytes]:
+        with build_client() as http:
+            return [http.get(address).content for _ in range(3)]
+
+    return await asyncio.to_thread(fetch_all)
+
+
+@pytest.mark.parametrize("fetch_all", [fetch_thrice, fetch_thrice_blocking])
+@pytest.mark.parametrize("own", [OWN, CHUNKED], ids=["length", "chunked"])
+@pytest.mark.parametrize("extra", [NEXT, b"x" * 100, INTERIM, b"H"], ids=["reply", "text", "interim", "byte"])
+def test_bytes_after_a_reply_are_not_the_reply_to_the_next_request(
+    own: bytes, extra: bytes, fetch_all: Callable[[str], Awaitable[object]]
+) -> None:
+    result, _ = run_against(lambda writer: _write(writer, own + extra), fetch_all)
+
+    assert result == [b"own"] * 3
+
+
+def test_a_connection_without_further_bytes_is_used_again() -> None:
+    connections: set[object] = set()
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        connections.add(writer.transport)
+        writer.write(CHUNKED)
+
+    assert (run_against(answer, fetch_thrice)[0], len(connections)) == ([b"own"] * 3, 1)
 
 
 def test_a_body_of_tiny_chunks_does_not_hold_the_loop() -> None:

@@ -32,8 +32,9 @@ def build_async_client(**options: Any) -> httpx2.AsyncClient:  # The options of 
     client = httpx2.AsyncClient(**options, follow_redirects=False)
     for transport in (client._transport, *client._mounts.values()):
         if isinstance(transport, httpx2.AsyncHTTPTransport):
-            pool = transport._pool
+            pool: Any = transport._pool
             pool._network_backend = _LimitedBackend(pool._network_backend)
+            _discard_connections_with_unread_bytes(pool)
     return client
 
 
@@ -42,9 +43,34 @@ def build_client(**options: Any) -> httpx2.Client:  # The options of the library
     client = httpx2.Client(**options, follow_redirects=False)
     for transport in (client._transport, *client._mounts.values()):
         if isinstance(transport, httpx2.HTTPTransport):
-            pool = transport._pool
+            pool: Any = transport._pool
             pool._network_backend = _BlockingLimitedBackend(pool._network_backend)
+            _discard_connections_with_unread_bytes(pool)
     return client
+
+
+def _discard_connections_with_unread_bytes(pool: Any) -> None:  # A pool of the library, for asyncio or not.
+    """Make the pool close connections whose server has sent more bytes than its last reply.
+
+    The library keeps such bytes in its parser, and would return them as the reply to the next request.
+    """
+    create_connection = pool.create_connection
+
+    def create_checked_connection(origin: Any) -> Any:
+        connection = create_connection(origin)
+        has_expired = connection.has_expired
+        connection.has_expired = lambda: has_expired() or (connection.is_idle() and _has_unread_bytes(connection))
+        return connection
+
+    pool.create_connection = create_checked_connection
+
+
+def _has_unread_bytes(connection: Any) -> bool:
+    """Return whether the parser of a connection of the library has bytes that belong to no request."""
+    while hasattr(connection, "_connection"):
+        connection = connection._connection
+    parser = getattr(connection, "_h11_state", None)
+    return parser is not None and bool(parser.trailing_data[0])
 
 
 class _BodyLimit:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 
@@ -62,6 +63,35 @@ def test_request_and_reply_are_forwarded_unchanged() -> None:
     assert b"content-length: 4" in lines
     assert not any(line.startswith((b"transfer-encoding", b"connection: close")) for line in lines)
     assert received[1] == b"body"
+
+
+def test_callers_share_no_connection_to_a_server_of_other_operators() -> None:
+    async def count_connections(relays: Callable[[str], HttpRelay]) -> int:
+        connections = ended = 0
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal connections, ended
+            connections += 1
+            with suppress(asyncio.IncompleteReadError):
+                while await reader.readuntil(b"\r\n\r\n"):
+                    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+            writer.close()
+            await writer.wait_closed()
+            ended += 1
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        relay = relays(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        for _ in range(3):
+            async with relay.open(RelayRequest("GET", b"/", ())) as incoming:
+                await read_body(incoming)
+        await relay.close()
+        server.close()
+        await wait_on_loop_until(lambda: ended == connections, what="the server has closed its connections")
+        return connections
+
+    alone = asyncio.run(count_connections(lambda address: HttpRelay(address, max_idle_connections=0)))
+
+    assert (alone, asyncio.run(count_connections(HttpRelay))) == (3, 1)
 
 
 def test_a_refused_connection_counts_as_not_sent() -> None:

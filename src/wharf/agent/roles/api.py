@@ -65,10 +65,14 @@ async def run(context: ProcessContext) -> None:
     peer_transports = HttpPeerTransports(context.world, lambda address: _build_transport(f"{scheme}://{address}", tls))
     server.brain_transport = brain_client
     server.leader = LeaderClient(server.replica, server.identity.member_id, brain_client, peer_transports)
+    regions = {name: region.servers for name, region in settings.regions.items() if name != settings.region}
+    region_addresses = {address for addresses in regions.values() for address in addresses}
     server.relay = RequestRelay(
         context.world,
-        lambda address: _build_relay(address if "://" in address else f"{scheme}://{address}", tls),
-        regions={name: region.servers for name, region in settings.regions.items() if name != settings.region},
+        lambda address: _build_relay(
+            address if "://" in address else f"{scheme}://{address}", tls, is_region=address in region_addresses
+        ),
+        regions=regions,
         sockets_to=lambda address: WebSocketRelay(
             address if "://" in address else f"{scheme}://{address}", tls=tls if scheme == "https" else None
         ),
@@ -140,10 +144,12 @@ def _build_transport(address: str, tls: ssl.SSLContext | None) -> Transport:
     return HttpTransport(address, tls=tls)
 
 
-def _build_relay(address: str, tls: ssl.SSLContext | None) -> Relay:
-    from wharf.contract.client.relay.http import HttpRelay  # Loads slowly, and is needed only with other servers.
+def _build_relay(address: str, tls: ssl.SSLContext | None, *, is_region: bool) -> Relay:
+    """Return the relay to a server. Callers share no connection to another region (`is_region`), which they may not trust."""
+    # Loads slowly, and is needed only with other servers.
+    from wharf.contract.client.relay.http import MAX_IDLE_CONNECTIONS, HttpRelay
 
-    return HttpRelay(address, tls=tls)
+    return HttpRelay(address, tls=tls, max_idle_connections=0 if is_region else MAX_IDLE_CONNECTIONS)
 
 
 def _build_limits(app: Any, context: ProcessContext, server: Server) -> "ApiLimits":  # An ASGI application.

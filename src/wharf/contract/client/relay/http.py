@@ -3,6 +3,7 @@
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 import httpx2
 
@@ -12,12 +13,26 @@ from wharf.contract.client.transport import UNIX_SCHEME, Unreachable
 from wharf.world.failover import MAX_PART_S
 from wharf.world.http_clients import build_async_client
 
+MAX_IDLE_CONNECTIONS: Final = 20
+"""Connections that stay open to one server; limits open sockets."""
+
 
 class HttpRelay:
     """Forwards requests to one server over HTTP, without a timeout for the reply: callers decide how long to wait."""
 
-    def __init__(self, address: str, *, tls: ssl.SSLContext | None = None) -> None:
-        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
+    def __init__(
+        self,
+        address: str,
+        *,
+        tls: ssl.SSLContext | None = None,
+        max_idle_connections: int = MAX_IDLE_CONNECTIONS,
+    ) -> None:
+        """`max_idle_connections`: how many connections stay open for later requests.
+
+        0 for a server of other operators: a connection has the requests of one caller only, so bytes that the server sends
+        after a reply, or before a request, reach no other caller.
+        """
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=max_idle_connections)
         verify = tls or address.startswith("https")
         path = address.removeprefix(UNIX_SCHEME) if address.startswith(UNIX_SCHEME) else ""
         try:
