@@ -9,7 +9,7 @@ from wharf.contract.client.http_transport import HttpTransport, SyncHttpTranspor
 from wharf.contract.client.relay.http import HttpRelay
 from wharf.contract.client.relay.port import RelayRequest
 from wharf.contract.client.relay.websockets import HandshakeRefused, WebSocketRelay
-from wharf.contract.client.transport import ClientRequest
+from wharf.contract.client.transport import ClientRequest, Unreachable
 from wharf.world.http_clients import build_async_client, build_client
 
 TOKEN = ((b"x-cluster-token", b"secret"),)
@@ -96,6 +96,21 @@ async def redirect(send: Callable[[str], Awaitable[int]], status: int) -> tuple[
 )
 def test_no_client_follows_a_redirect(send: Callable[[str], Awaitable[int]], status: int) -> None:
     assert asyncio.run(redirect(send, status)) == (status, 0)
+
+
+@pytest.mark.parametrize("target", [b"@127.0.0.1:{port}/", b"0/", b".example.org/", b""])
+def test_a_websocket_target_cannot_change_the_host(target: bytes) -> None:
+    async def open_target(address: str) -> int:
+        port = int(address.rpartition(":")[2])
+        outgoing = RelayRequest("GET", target.replace(b"{port}", b"%d" % port), TOKEN)
+        try:
+            async with WebSocketRelay("http://127.0.0.2:4646").open_socket(outgoing):
+                return 101
+        except Unreachable as error:
+            assert "does not begin with /" in str(error)
+            return 0
+
+    assert asyncio.run(redirect(open_target, 301)) == (0, 0)
 
 
 def test_a_client_cannot_be_built_to_follow_redirects() -> None:

@@ -115,6 +115,8 @@ class WebSocketRelay:
         Handshake headers and headers of a single connection are not forwarded. Raises `Unreachable`, or
         `HandshakeRefused` with the server's HTTP reply.
         """
+        if not outgoing.target.startswith(b"/"):  # "@host" or "0" after the address would change its host or port.
+            raise Unreachable("the target of a websocket does not begin with /", is_sent=False)
         headers = [
             (name.decode("latin-1"), value.decode("latin-1"))
             for name, value in remove_hop_by_hop_headers(outgoing.headers)
