@@ -15,6 +15,7 @@ from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import InMemoryTransport, send_raw
 from tests.kit.in_memory_relay import InMemoryRelay
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
+from wharf.cluster.access import TokenSecret, authenticate_caller
 from wharf.cluster.engines.memory.log import MemoryLog
 from wharf.cluster.server.duties.replication import ReplicationDuty
 from wharf.cluster.server.relay import RequestRelay
@@ -32,9 +33,11 @@ from wharf.cluster.state.tables import (
 )
 from wharf.cluster.state.watches import watch_table
 from wharf.contract.client import NO_RETRIES, AsyncClient, ClientReply
+from wharf.contract.client.transport import Unreachable
+from wharf.contract.model.acl.capabilities import PolicyLevel, PolicyScope
 from wharf.contract.model.record import Record
 from wharf.contract.model.secrets import hash_secret
-from wharf.contract.model.times import SECOND
+from wharf.contract.model.times import SECOND, DecisionContext
 
 OF_A_REGION = ("create_index", "modify_index", "secrets_sealed", "sealed_with", "secrets_stamp")
 ACCESSOR = "11111111-2222-3333-4444-555555555555"
@@ -52,10 +55,13 @@ class AuthenticatedExchange(InMemoryTransport):
     def __init__(self, server: OneServer, headers: dict[str, str]) -> None:
         super().__init__(server.api)
         self.token = headers
+        self.failing_path = ""
         self.before_request: dict[str, Callable[[], Awaitable[None]]] = {}
         """By path, what happens before the next request is sent."""
 
     async def send(self, request: Any) -> ClientReply:
+        if request.path == self.failing_path:
+            raise Unreachable("this path does not answer", is_sent=True)
         if event := self.before_request.pop(request.path, None):
             await event()
         return await super().send(replace(request, headers={**request.headers, **self.token}))
@@ -193,6 +199,74 @@ def collect_written_keys(server: OneServer, table: Table[Any]) -> set[str]:
 
     subscription = server.replica.watches.subscribe([watch_table(table)], add_keys)
     return keys
+
+
+def observe_levels(server: OneServer, secret: str) -> set[str]:
+    """Return a set of what the token may do with nodes in each state of the server from now on."""
+    levels: set[str] = set()
+
+    def add_level() -> None:
+        context = DecisionContext(server.world.now_ns(), server.world.new_id)
+        rights = authenticate_caller(server.replica, TokenSecret(hash_secret(secret)), context).rights
+        pairs = (PolicyLevel.READ, PolicyLevel.WRITE)
+        levels.update(level for level in pairs if rights.allows_level(PolicyScope.NODE, level))
+        subscription.rearm()
+
+    subscription = server.replica.watches.subscribe(
+        [watch_table(table) for table in (ACL_POLICIES, ACL_ROLES, ACL_TOKENS)], add_level
+    )
+    return levels
+
+
+async def move_token_and_widen_policy(regions: Regions) -> None:
+    """Move the imported token from the policy "reads" to another one, then let "reads" permit writes."""
+    token = {"AccessorID": ACCESSOR, "Type": "client", "Policies": ["other"], "Global": True}
+    await regions.change_east("PUT", "/v1/acl/policy/other", {**POLICY, "Name": "other"})
+    await regions.change_east("PUT", f"/v1/acl/token/{ACCESSOR}", token)
+    await regions.change_east("PUT", "/v1/acl/policy/reads", {"Name": "reads", "Rules": 'node { policy = "write" }'})
+
+
+def has_wide_policy(server: OneServer) -> bool:
+    policy = server.replica.get(ACL_POLICIES, "reads")
+    return policy is not None and "write" in policy.rules
+
+
+@in_virtual_time
+async def test_a_widened_policy_is_not_applied_before_the_tokens_that_lost_it() -> None:
+    async with start_two_regions() as regions:
+        await regions.change_east("PUT", "/v1/acl/policy/reads", POLICY)
+        await import_token(regions, SECRETS[0])
+        await regions.wait_for_west(ACL_TOKENS, regions.first, ACCESSOR)
+        for transport in regions.transports:
+            transport.failing_path = "/v1/acl/tokens"
+        await pass_time(400.0)
+        levels = observe_levels(regions.west, SECRETS[0])
+
+        await move_token_and_widen_policy(regions)
+        await pass_time(400.0)
+        before = has_wide_policy(regions.west)
+        for transport in regions.transports:
+            transport.failing_path = ""
+        await until(lambda: has_wide_policy(regions.west), what="west has the wide policy", within_s=120.0)
+
+        assert (before, levels) == (False, {PolicyLevel.READ})
+
+
+@in_virtual_time
+async def test_records_that_change_while_they_are_read_are_read_again() -> None:
+    async with start_two_regions() as regions:
+        await regions.change_east("PUT", "/v1/acl/policy/reads", POLICY)
+        await import_token(regions, SECRETS[0])
+        await regions.wait_for_west(ACL_TOKENS, regions.first, ACCESSOR)
+        await pass_time(10.0)
+        levels = observe_levels(regions.west, SECRETS[0])
+        for transport in regions.transports:  # The policies were listed before this.
+            transport.before_request["/v1/acl/tokens"] = lambda: move_token_and_widen_policy(regions)
+
+        await regions.change_east("PUT", "/v1/acl/policy/new", {**POLICY, "Name": "new"})
+        await until(lambda: has_wide_policy(regions.west), what="west has the wide policy", within_s=120.0)
+
+        assert levels == {PolicyLevel.READ}
 
 
 async def read_own_status(server: OneServer, secret: str) -> int:

@@ -1,11 +1,11 @@
 """Replication from the authoritative region: quotas, namespaces, node pools, policies, roles, auth methods, binding
-rules and global tokens.
+rules and global tokens. Those of access control are applied as one set by `access_replication`.
 
 Compares this region's records with a complete list from the other region and builds writes that each fit the log. A
 write can be repeated; if a newer write overlaps, it conflicts and the next comparison corrects the difference.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -110,17 +110,20 @@ def _is_never_local(_record: object) -> bool:
     return False
 
 
-REPLICATED_TABLES: Final = (
+POLICIES: Final = ReplicatedTable(ACL_POLICIES, _is_never_local)
+ROLES: Final = ReplicatedTable(ACL_ROLES, _is_never_local)
+AUTH_METHODS: Final = ReplicatedTable(ACL_AUTH_METHODS, _is_never_local)
+BINDING_RULES: Final = ReplicatedTable(ACL_BINDING_RULES, _is_never_local)
+TOKENS: Final = ReplicatedTable(ACL_TOKENS, _is_local_token, get_version=_get_token_version)
+SEPARATE_TABLES: Final = (
     ReplicatedTable(QUOTAS, _is_never_local, _has_namespaces),
     ReplicatedTable(NAMESPACES, _is_default, _has_content),
     ReplicatedTable(NODE_POOLS, _is_built_in, _has_nodes_or_jobs),
-    ReplicatedTable(ACL_POLICIES, _is_never_local),
-    ReplicatedTable(ACL_ROLES, _is_never_local),
-    ReplicatedTable(ACL_AUTH_METHODS, _is_never_local),
-    ReplicatedTable(ACL_BINDING_RULES, _is_never_local),
-    ReplicatedTable(ACL_TOKENS, _is_local_token, get_version=_get_token_version),
 )
-"""The tables in the order in which they are copied, so that no record refers to one that does not exist yet."""
+"""The tables that are copied one by one, because they grant no rights."""
+RIGHTS_TABLES: Final = (POLICIES, ROLES, AUTH_METHODS, BINDING_RULES)
+"""The tables that, together with the tokens, decide what callers may do. They are applied as one set."""
+REPLICATED_TABLES: Final = (*SEPARATE_TABLES, *RIGHTS_TABLES, TOKENS)
 
 
 class ReplicatedChange(NamedTuple):
@@ -143,17 +146,17 @@ def build_replication_writes(
     `records` are all records that it sent, and `region` is its name, for the log. Secrets in them must already be
     encrypted with this region's keys, because regions never share keys.
     """
-    changes: list[PutRecord | DeleteRecord] = []
-    conditions: dict[tuple[str, str, bool], Condition] = {}
+    items: list[ReplicatedChange] = []
+    conditions: set[tuple[str, str, bool]] = set()
     for item in _compare_records(snapshot, replicated, list(records)):
-        added = {(each.table, each.key, each.is_prefix): each for each in item.conditions}
-        if changes and max(len(changes) + 1, len(conditions | added)) > max_changes:
-            yield Write("copied-from-region", Cause(CauseKind.TIMER, region), changes, list(conditions.values()))
-            changes, conditions = [], {}
-        changes.append(item.change)
+        added = {(each.table, each.key, each.is_prefix) for each in item.conditions}
+        if items and max(len(items) + 1, len(conditions | added)) > max_changes:
+            yield build_write(region, items)
+            items, conditions = [], set()
+        items.append(item)
         conditions |= added
-    if changes:
-        yield Write("copied-from-region", Cause(CauseKind.TIMER, region), changes, list(conditions.values()))
+    if items:
+        yield build_write(region, items)
 
 
 def _compare_records(
@@ -166,19 +169,64 @@ def _compare_records(
     table = replicated.table
     source_records = {table.get_key(record): record for record in records if is_replicated(replicated, record)}
     for key in sorted(source_records):
-        record, stored = source_records[key], snapshot.get_table_records(table).records.get(key)
-        if stored is not None and (
-            replicated.is_local(stored) or replicated.get_version(stored) == replicated.get_version(record)
-        ):
-            continue
-        created = WRITE_INDEX if stored is None else stored.create_index
-        copy = replace(record, create_index=created, modify_index=0)
-        version = 0 if stored is None else stored.modify_index
-        yield ReplicatedChange(table.build_put(copy), (Condition(table.name, key, version),))
-    for stored in list(snapshot.iter_all(table)):
-        key = table.get_key(stored)
-        if key not in source_records and not replicated.is_local(stored) and not replicated.is_in_use(snapshot, stored):
-            # A record that needs this one must not be created at the same time.
-            child_conditions = build_child_conditions(snapshot, table, key)
-            condition = snapshot.build_record_condition(table, stored)
-            yield ReplicatedChange(DeleteRecord(table.name, key), (condition, *child_conditions))
+        if differs(snapshot, replicated, source_records[key]):
+            yield build_put(snapshot, table, source_records[key])
+    for stored in list_records_without_source(snapshot, replicated, source_records):
+        yield build_deletion(snapshot, table, stored)
+
+
+def differs(snapshot: Replica, replicated: ReplicatedTable, record: Any) -> bool:
+    """Return whether the record of the source, or its list item, differs from that of this region.
+
+    A local record with the same key stays, so it does not count.
+    """
+    table = replicated.table
+    stored = snapshot.get_table_records(table).records.get(table.get_key(record))
+    if stored is None:
+        return True
+    return not replicated.is_local(stored) and replicated.get_version(stored) != replicated.get_version(record)
+
+
+def list_records_without_source(
+    snapshot: Replica, replicated: ReplicatedTable, source_keys: Container[str]
+) -> list[Any]:
+    """Return the replicated records that the source no longer has, and that are not in use here."""
+    return [
+        stored
+        for stored in snapshot.iter_all(replicated.table)
+        if replicated.table.get_key(stored) not in source_keys
+        and not replicated.is_local(stored)
+        and not replicated.is_in_use(snapshot, stored)
+    ]
+
+
+def build_put(
+    snapshot: Replica, table: Table[Any], record: Any, *, create_index: int | None = None
+) -> ReplicatedChange:
+    """Return the change that stores the record, under the condition that the stored one does not change.
+
+    Without `create_index`, a stored record keeps its own, and a new record gets the index of the write.
+    """
+    key = table.get_key(record)
+    stored = snapshot.get_table_records(table).records.get(key)
+    if create_index is None:
+        create_index = WRITE_INDEX if stored is None else stored.create_index
+    version = 0 if stored is None else stored.modify_index
+    put = table.build_put(replace(record, create_index=create_index, modify_index=0))
+    return ReplicatedChange(put, (Condition(table.name, key, version),))
+
+
+def build_deletion(snapshot: Replica, table: Table[Any], stored: Any) -> ReplicatedChange:
+    """Return the deletion of a stored record. A record that needs it must not be created at the same time."""
+    key = table.get_key(stored)
+    child_conditions = build_child_conditions(snapshot, table, key)
+    condition = snapshot.build_record_condition(table, stored)
+    return ReplicatedChange(DeleteRecord(table.name, key), (condition, *child_conditions))
+
+
+def build_write(region: str, changes: Iterable[ReplicatedChange]) -> Write:
+    """Return the write with these changes. `region` is the name of the source, for the log."""
+    items = list(changes)
+    conditions = {(each.table, each.key, each.is_prefix): each for item in items for each in item.conditions}
+    cause = Cause(CauseKind.TIMER, region)
+    return Write("copied-from-region", cause, [item.change for item in items], list(conditions.values()))

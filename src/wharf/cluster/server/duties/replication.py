@@ -1,7 +1,8 @@
 """A duty of the leader in every region but the authoritative one: replicates global records from that region.
 
-Each table has its own blocking query. When it returns, the whole list is compared and only records that differ are
-fetched. `operations.replication` decides what to write. Secrets arrive encrypted for this server and are encrypted with
+Blocking queries wait for changes. When one returns, whole lists are compared and only records that differ are fetched.
+Records that grant rights are read as they were at one moment, and `operations.access_replication` decides in which writes
+they are applied. `operations.replication` does so for the other tables. Secrets arrive encrypted for this server and are encrypted with
 this region's keyring before they are written. Local tokens are never changed.
 """
 
@@ -13,10 +14,11 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from wharf.cluster.operations import keyring, replication
+from wharf.cluster.operations import access_replication, keyring, replication
+from wharf.cluster.operations.access_replication import AccessRecords, WriteSize
 from wharf.cluster.operations.decision import Decision
 from wharf.cluster.operations.keyring import KeyRotationRequest, make_auth_method_context, make_token_context
-from wharf.cluster.operations.replication import REPLICATED_TABLES, ReplicatedTable
+from wharf.cluster.operations.replication import RIGHTS_TABLES, SEPARATE_TABLES, TOKENS, ReplicatedTable
 from wharf.cluster.server.brain import Brain
 from wharf.cluster.server.security.keyring import Keyring
 from wharf.cluster.server.security.sealed_messages import MessageRecipient, SealedMessage
@@ -38,13 +40,14 @@ from wharf.contract.client.transport import Unreachable
 from wharf.contract.model.acl.auth_methods import REDACTED_TEXT, AuthMethod, AuthMethodConfig
 from wharf.contract.model.acl.policies import Policy
 from wharf.contract.model.acl.tokens import RoleLink, Token, TokenType
+from wharf.contract.model.log import Write
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.model.secrets import SealedData, hash_secret
 from wharf.contract.wire import acl as acl_wire
 from wharf.contract.wire import times
 from wharf.contract.wire.times import parse_duration_ns
 from wharf.world.backoff import Backoff
-from wharf.world.tasks import cancel_tasks
+from wharf.world.tasks import cancel_tasks, run_until_first
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +56,13 @@ BLOCKING_QUERY_WAIT_S: Final = 300.0
 
 MAX_FETCHED_PER_WRITE: Final = 50
 """Fetched records are written after this many, so that an interruption loses little."""
+
+MAX_READ_ATTEMPTS: Final = 5
+"""How often the records that grant rights are read before the pass fails, if the source changes during each."""
+MIN_PASS_INTERVAL_S: Final = 0.2
+"""Pause between two passes over the records that grant rights; limits the work while tokens are created all the time."""
+ACCESS_CONTROL: Final = "access_control"
+"""The name of the records that grant rights, which are copied as one set."""
 
 MIN_RETRY_DELAY_S: Final = 1.0
 MAX_RETRY_DELAY_S: Final = 60.0
@@ -68,8 +78,20 @@ class ReplicationSource(NamedTuple):
     """Lists the table. An item has at least the key and the hash of its record."""
     fetch: Callable[[Any], Awaitable[ReplicatedRecord | None]]
     """Returns the whole record of an item, or `None` if it was deleted meanwhile."""
-    should_replicate: Callable[[Any], bool] = lambda _stub: True
-    """Whether the record of an item is replicated."""
+
+
+class _AccessControl(NamedTuple):
+    """What one pass read from the authoritative region."""
+
+    records: AccessRecords
+    new_tokens: list[acl_wire.TokenStub]
+    """List items of the tokens that this region does not have."""
+    indexes: dict[str, int]
+    """By table, the log index of the list."""
+
+
+class _SourceChanged(Exception):
+    """The records of the source changed while they were read, so they do not belong to one moment."""
 
 
 class ReplicationDuty:
@@ -85,17 +107,20 @@ class ReplicationDuty:
         self._region = region
         self._failing_tables: dict[str, None] = {}
         """Tables whose last query failed. Only the first failure and the last recovery are logged."""
+        self._sources = self._build_sources()
         brain.duties.append(self.run)
 
     async def run(self) -> None:
-        """Copy all tables, each in its own task, until cancelled or this server no longer leads."""
-        sources = self._build_sources()
-        tasks = [
-            self._brain.world.start_task(
-                self._follow_table(replicated, sources[replicated.table.name]), name=f"copy {replicated.table.name}"
-            )
-            for replicated in REPLICATED_TABLES
-        ]
+        """Copy all tables until cancelled or this server no longer leads.
+
+        Tables that grant rights are copied as one set, and the others each in its own task.
+        """
+        copies = {
+            replicated.table.name: self._follow_table(replicated, self._sources[replicated.table.name])
+            for replicated in SEPARATE_TABLES
+        }
+        copies[ACCESS_CONTROL] = self._follow_access_control()
+        tasks = [self._brain.world.start_task(copy, name=f"copy {name}") for name, copy in copies.items()]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -103,6 +128,7 @@ class ReplicationDuty:
 
     async def _follow_table(self, replicated: ReplicatedTable, source: ReplicationSource) -> None:
         """Copy a table at once, then each time it changes in the authoritative region. Failures are retried."""
+        name = replicated.table.name
         index = 0
         backoff = Backoff(self._brain.world.random, min_s=MIN_RETRY_DELAY_S, max_s=MAX_RETRY_DELAY_S)
         while self._brain.is_leading:
@@ -110,48 +136,154 @@ class ReplicationDuty:
                 reply = await (
                     source.list_stubs(index=index, wait_s=BLOCKING_QUERY_WAIT_S) if index else source.list_stubs()
                 )
-                await self._replicate_table(replicated, source, reply.value)
+                await self._check_permission()
+                await self._write(replicated, reply.value)
             except (Refusal, Unreachable) as error:
-                self._on_failure(replicated, error)
+                self._on_failure(name, error)
                 # Not everything was written: query again without waiting for another change.
                 index = 0
                 await asyncio.sleep(backoff.next_delay_s(get_requested_delay_s(error)))
                 continue
-            self._on_success(replicated)
+            self._on_success(name)
             # A lower index than before means that the log of that region was replaced.
             index = reply.index if reply.index >= index else 0
             backoff.reset()
 
-    # -- comparison ------------------------------------------------------------------------------------------------
-
-    async def _replicate_table(
-        self, replicated: ReplicatedTable, source: ReplicationSource, stubs: Iterable[Any]
-    ) -> None:
-        """Make the local table equal to the list `stubs`.
-
-        Records whose hash differs are fetched and written in batches.
-        """
-        await self._check_permission()
-        table, replica = replicated.table, self._brain.replica
-        stubs_by_key = {table.get_key(stub): stub for stub in stubs if source.should_replicate(stub)}
-        stored = {key: replica.get_table_records(table).records.get(key) for key in stubs_by_key}
-        records = {key: record for key, record in stored.items() if record is not None}
-        differing_keys = iter(
-            [
-                key
-                for key, record in stored.items()
-                if record is None or replicated.get_version(record) != replicated.get_version(stubs_by_key[key])
-            ]
+    async def _write(self, replicated: ReplicatedTable, records: list[ReplicatedRecord]) -> None:
+        """Write the differences between the local table and the records, in as many writes as needed."""
+        max_changes = self._brain.max_changes
+        await self._write_all(
+            lambda snapshot: next(
+                replication.build_replication_writes(
+                    snapshot, replicated, records, region=self._region, max_changes=max_changes
+                ),
+                None,
+            )
         )
-        while True:
-            keys = list(islice(differing_keys, MAX_FETCHED_PER_WRITE))
-            for key in keys:
-                record = await source.fetch(stubs_by_key[key])
-                if record is not None:
-                    records[key] = record
-            await self._write(replicated, list(records.values()))
-            if not keys:
-                return
+
+    async def _write_all(self, build_write: Callable[[Replica], Write | None]) -> None:
+        """Commit the writes that the function returns, one after the other, until it returns `None`."""
+
+        def decide(snapshot: Replica, _context: object) -> Decision[bool]:
+            write = build_write(snapshot)
+            return Decision(write, lambda _index: write is not None)
+
+        while await self._brain.execute(decide, is_long=True):
+            pass
+
+    # -- access control --------------------------------------------------------------------------------------------
+
+    async def _follow_access_control(self) -> None:
+        """Copy the records that grant rights at once, then each time one of them changes. Failures are retried."""
+        indexes: dict[str, int] = {}
+        backoff = Backoff(self._brain.world.random, min_s=MIN_RETRY_DELAY_S, max_s=MAX_RETRY_DELAY_S)
+        while self._brain.is_leading:
+            try:
+                if indexes:
+                    await self._wait_for_change(indexes)
+                indexes = await self._replicate_access_control()
+            except (Refusal, Unreachable) as error:
+                self._on_failure(ACCESS_CONTROL, error)
+                indexes = {}
+                await asyncio.sleep(backoff.next_delay_s(get_requested_delay_s(error)))
+                continue
+            self._on_success(ACCESS_CONTROL)
+            backoff.reset()
+            await asyncio.sleep(MIN_PASS_INTERVAL_S)
+
+    async def _wait_for_change(self, indexes: dict[str, int]) -> None:
+        """Return when one of the tables has changed since its index, or after `BLOCKING_QUERY_WAIT_S`."""
+        queries = {
+            name: self._sources[name].list_stubs(index=max(1, index), wait_s=BLOCKING_QUERY_WAIT_S, per_page=1)
+            for name, index in indexes.items()
+        }
+        tasks = await run_until_first(self._brain.world, **queries)
+        errors = [task.exception() for task in tasks if not task.cancelled()]  # Several may fail at the same time.
+        if error := next(filter(None, errors), None):
+            raise error
+
+    async def _replicate_access_control(self) -> dict[str, int]:
+        """Make this region's records that grant rights equal to those of the source. Return the indexes of its tables."""
+        for _ in range(MAX_READ_ATTEMPTS):
+            try:
+                records, new_tokens, indexes = await self._read_access_control()
+            except _SourceChanged:
+                continue
+            break
+        else:
+            raise Refusal(
+                RefusalCode.UNAVAILABLE,
+                f"policies, roles, auth methods or binding rules changed during each of {MAX_READ_ATTEMPTS} attempts to "
+                "read them",
+            )
+        size = WriteSize(self._brain.max_changes)
+        await self._write_all(
+            lambda snapshot: access_replication.build_access_write(snapshot, records, region=self._region, size=size)
+        )
+        remaining = iter(new_tokens)
+        while stubs := list(islice(remaining, MAX_FETCHED_PER_WRITE)):
+            tokens = await self._fetch_listed(TOKENS, stubs)
+            await self._write_all(
+                lambda snapshot, tokens=tokens: access_replication.build_token_write(  # type: ignore[misc]
+                    snapshot, tokens, region=self._region, size=size
+                )
+            )
+        return indexes
+
+    async def _read_access_control(self) -> "_AccessControl":
+        """Return all policies, roles, auth methods, binding rules and global tokens as they were at one moment.
+
+        Of the tokens, those that this region has are complete, and the others are list items. Raises `_SourceChanged` if
+        something other than a token changed meanwhile.
+        """
+        lists = {replicated.table.name: await self._list(replicated) for replicated in RIGHTS_TABLES}
+        tokens = await self._list(TOKENS)
+        indexes = {name: reply.index for name, reply in lists.items()}
+        by_table = {replicated.table.name: lists[replicated.table.name].value for replicated in RIGHTS_TABLES}
+        by_table[ACL_BINDING_RULES.name] = access_replication.list_effective_rules(
+            by_table[ACL_BINDING_RULES.name], by_table[ACL_AUTH_METHODS.name]
+        )
+        for replicated in RIGHTS_TABLES:
+            name = replicated.table.name
+            records = await self._fetch_listed(replicated, by_table[name])
+            if len(records) != len(by_table[name]):
+                raise _SourceChanged
+            by_table[name] = records
+        stored = self._brain.replica.get_table_records(ACL_TOKENS).records
+        stubs = [stub for stub in tokens.value if stub.global_]
+        known_tokens = await self._fetch_listed(TOKENS, [stub for stub in stubs if stub.accessor_id in stored])
+        new_tokens = [stub for stub in stubs if stub.accessor_id not in stored]
+        for replicated in RIGHTS_TABLES:
+            current = await self._sources[replicated.table.name].list_stubs(per_page=1)
+            if current.index != indexes[replicated.table.name]:
+                raise _SourceChanged
+        await self._check_permission()
+        return _AccessControl(
+            AccessRecords(by_table, known_tokens), new_tokens, {**indexes, TOKENS.table.name: tokens.index}
+        )
+
+    async def _list(self, replicated: ReplicatedTable) -> Response[list[Any]]:
+        return await self._sources[replicated.table.name].list_stubs()
+
+    async def _fetch_listed(self, replicated: ReplicatedTable, stubs: Iterable[Any]) -> list[ReplicatedRecord]:
+        """Return the records of the list items: those of this region where they are equal, and the others read.
+
+        Records that changed or were deleted since they were listed are left out.
+        """
+        table, replica = replicated.table, self._brain.replica
+        source = self._sources[table.name]
+        records = []
+        for stub in stubs:
+            if replication.differs(replica, replicated, stub):
+                record = await source.fetch(stub)
+                if record is None or replicated.get_version(record) != replicated.get_version(stub):
+                    continue
+            else:
+                record = replica.get_table_records(table).records[table.get_key(stub)]
+            records.append(record)
+        return records
+
+    # -- rights ----------------------------------------------------------------------------------------------------
 
     async def _check_permission(self) -> None:
         """Raise `Refusal` unless the token is a management token.
@@ -166,33 +298,19 @@ class ReplicationDuty:
                 "off there",
             )
 
-    async def _write(self, replicated: ReplicatedTable, records: list[ReplicatedRecord]) -> None:
-        """Write the differences between the local table and the records, in as many writes as needed."""
-        max_changes = self._brain.max_changes
-
-        def decide_next_write(snapshot: Replica, _context: object) -> Decision[bool]:
-            writes = replication.build_replication_writes(
-                snapshot, replicated, records, region=self._region, max_changes=max_changes
-            )
-            write = next(writes, None)
-            return Decision(write, lambda _index: write is not None)
-
-        while await self._brain.execute(decide_next_write):
-            pass
-
     # -- log -------------------------------------------------------------------------------------------------------
 
-    def _on_failure(self, replicated: ReplicatedTable, error: Exception) -> None:
+    def _on_failure(self, name: str, error: Exception) -> None:
         """Record that copying a table failed. It is logged only if no other table is failing."""
         if not self._failing_tables:
             log.warning("replication failed, will retry region=%s reason=%s", self._region, error)
-        self._failing_tables[replicated.table.name] = None
+        self._failing_tables[name] = None
 
-    def _on_success(self, replicated: ReplicatedTable) -> None:
+    def _on_success(self, name: str) -> None:
         """Record that a table was copied. If it was the last failing one, the recovery is logged."""
-        if replicated.table.name not in self._failing_tables:
+        if name not in self._failing_tables:
             return
-        del self._failing_tables[replicated.table.name]
+        del self._failing_tables[name]
         if not self._failing_tables:
             log.info("replication works again region=%s", self._region)
 
@@ -209,7 +327,7 @@ class ReplicationDuty:
             ACL_ROLES: ReplicationSource(acl.roles.list, _use_stub),
             ACL_AUTH_METHODS: ReplicationSource(acl.auth_methods.list, self._fetch_auth_method),
             ACL_BINDING_RULES: ReplicationSource(acl.binding_rules.list, _use_stub),
-            ACL_TOKENS: ReplicationSource(acl.tokens.list, self._fetch_token, lambda stub: stub.global_),
+            ACL_TOKENS: ReplicationSource(acl.tokens.list, self._fetch_token),
         }
         return {table.name: source for table, source in by_table.items()}
 
