@@ -6,7 +6,7 @@ records with the new rights are complete (ADR 0175). A step can be repeated, and
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -58,7 +58,7 @@ class AccessRecords(msgspec.Struct, frozen=True):
     Secrets in them must already be encrypted with this region's keys.
     """
 
-    by_table: dict[str, Sequence[Any]]
+    by_table: Mapping[str, Sequence[Any]]
     """All records of each table of `RIGHTS_TABLES`, by its name."""
     tokens: Sequence[Token]
     """The global tokens that this region has too, as the source has them; others are deleted. New tokens may follow later,

@@ -193,10 +193,11 @@ class ReplicationDuty:
 
     async def _wait_for_change(self, indexes: dict[str, int]) -> None:
         """Return when one of the tables has changed since its index, or after `BLOCKING_QUERY_WAIT_S`."""
-        queries = {
-            name: self._sources[name].list_stubs(index=max(1, index), wait_s=BLOCKING_QUERY_WAIT_S, per_page=1)
-            for name, index in indexes.items()
-        }
+
+        async def wait(name: str, index: int) -> None:
+            await self._sources[name].list_stubs(index=max(1, index), wait_s=BLOCKING_QUERY_WAIT_S, per_page=1)
+
+        queries = {name: wait(name, index) for name, index in indexes.items()}
         tasks = await run_until_first(self._brain.world, **queries)
         errors = [task.exception() for task in tasks if not task.cancelled()]  # Several may fail at the same time.
         if error := next(filter(None, errors), None):
