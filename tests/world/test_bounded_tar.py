@@ -2,11 +2,12 @@
 
 import io
 import tarfile
+import time
 from collections.abc import Callable
 
 import pytest
 
-from wharf.world.bounded_tar import MAX_EXTENDED_HEADER_BYTES, BoundedTarInfo
+from wharf.world.bounded_tar import MAX_EXTENDED_HEADER_BYTES, MAX_EXTENDED_HEADERS, BoundedTarInfo
 
 
 def read_names(data: bytes) -> list[str]:
@@ -51,12 +52,76 @@ def test_a_large_extended_header_is_refused_by_its_claimed_size(type: bytes) -> 
         read_names(build_header(type, 3 << 30))
 
 
-def test_many_global_headers_are_refused() -> None:
-    content = b"11 a=" + b"b" * (MAX_EXTENDED_HEADER_BYTES - 512)
-    one = build_header(tarfile.XGLTYPE, len(content)) + content.ljust(-(-len(content) // 512) * 512, b"\0")
+def build_extended_header(content: bytes, type: bytes = tarfile.XHDTYPE) -> bytes:
+    return build_header(type, len(content)) + content.ljust(-(-len(content) // 512) * 512, b"\0")
 
-    with pytest.raises(tarfile.ReadError, match="global headers have more than 1,048,576 bytes"):
-        read_names(one * 20 + write_archive("a", format=tarfile.GNU_FORMAT))
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        build_extended_header(b"6 a=b\n"),
+        build_extended_header(b"6 a=b\n", tarfile.XGLTYPE),
+        build_extended_header(b"name\0", tarfile.GNUTYPE_LONGNAME),
+    ],
+)
+def test_an_entry_with_many_extended_headers_is_refused(one: bytes) -> None:
+    entry = write_archive("a", format=tarfile.GNU_FORMAT)
+
+    assert len(read_names(one * MAX_EXTENDED_HEADERS + entry)) == 1
+    with pytest.raises(tarfile.ReadError, match="an entry has more than 16 extended headers"):
+        read_names(one * 1_000 + entry)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"1" * (MAX_EXTENDED_HEADER_BYTES - 512),
+        b"0 path=x\n",
+        b"3 \n",
+        b"99 path=x\n",
+        b"9 path=x ",
+        b"-9 path=x\n",
+        b"10 size=-1\n",
+        b"10 size=x1\n",
+        b"65000 mtime=".ljust(64_999, b"1") + b"\n",
+    ],
+    ids=["digits", "length 0", "no name", "beyond the end", "no line feed", "sign", "negative size", "text", "long"],
+)
+def test_a_damaged_extended_header_is_refused_in_little_time(content: bytes) -> None:
+    data = build_extended_header(content) + write_archive("a", format=tarfile.GNU_FORMAT)
+    started_s = time.process_time()
+
+    with pytest.raises(tarfile.ReadError, match="it contains a damaged extended header"):
+        read_names(data)
+
+    assert time.process_time() - started_s < 0.1
+
+
+def test_a_size_in_an_extended_header_is_used() -> None:
+    file = tarfile.TarInfo("first").tobuf(tarfile.GNU_FORMAT) + b"content".ljust(512, b"\0")
+    data = build_extended_header(b"9 size=7\n") + file + write_archive("second", format=tarfile.GNU_FORMAT)
+
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r|", tarinfo=BoundedTarInfo) as opened:
+        sizes = {entry.name: entry.size for entry in opened}
+
+    assert sizes == {"first": 7, "second": 0}
+
+
+def test_an_entry_of_negative_size_is_refused() -> None:
+    header = bytearray(build_header(tarfile.REGTYPE, 0))
+    header[124:136] = (-1_024).to_bytes(12, "big", signed=True)
+    header[148:156] = b"%06o\0 " % (256 + sum(header[:148]) + sum(header[156:]))
+
+    with pytest.raises(tarfile.ReadError, match="it contains an entry of negative size"):
+        read_names(bytes(header) * 3)
+
+
+def test_a_damaged_header_is_not_taken_for_the_end_of_the_archive() -> None:
+    entry = write_archive("a", format=tarfile.GNU_FORMAT)[:512]
+
+    for rest in (b"x" * 512, entry[:100]):
+        with pytest.raises(tarfile.ReadError):
+            read_names(entry + rest)
 
 
 def old_sparse_file() -> bytes:
