@@ -13,7 +13,7 @@ import pytest
 
 from tests.node.nodes import NodeProcess, build_raw_job, run_node, run_server
 from tests.waiting import wait_until
-from wharf.node.artifacts.archives import UnpackBudget
+from wharf.node.artifacts.budget import CopyBudget
 from wharf.node.migration import InvalidMigrationArchive, pack_folders, unpack_folders
 from wharf.node.migration.archive import COMPLETION_ENTRY_NAME
 from wharf.node.tasks.folders import AllocationFolders
@@ -49,7 +49,7 @@ def unpack(archive: bytes, folder: Path, *, max_files: int = 1_000) -> Path:
     (folder / "archive").write_bytes(archive)
     root = folder / "root"
     root.mkdir()
-    unpack_folders(folder / "archive", TASKS, root, UnpackBudget(1 << 20, max_files))
+    unpack_folders(folder / "archive", TASKS, root, CopyBudget(1 << 20, max_files))
     return root
 
 
@@ -110,7 +110,7 @@ def test_data_of_a_removed_task_are_not_migrated_and_the_rest_is(allocation_fold
     (tmp_path / "archive").write_bytes(pack(allocation_folder))
     (tmp_path / "root").mkdir()
 
-    unpack_folders(tmp_path / "archive", ("other",), tmp_path / "root", UnpackBudget(1 << 20, 1_000))
+    unpack_folders(tmp_path / "archive", ("other",), tmp_path / "root", CopyBudget(1 << 20, 1_000))
 
     files = [str(path.relative_to(tmp_path / "root")) for path in (tmp_path / "root").rglob("*") if path.is_file()]
     assert ["alloc/data/deep/file"] == files

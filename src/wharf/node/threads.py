@@ -6,12 +6,14 @@ could occupy all of them, and then no other task could start or stop.
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from enum import StrEnum
 from functools import partial
-from typing import Final, ParamSpec, TypeVar
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from typing import Any, Final, Generic, NamedTuple, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
+
+from wharf.node.fair_queue import FairQueue, ItemOwner, Level
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,7 +23,11 @@ class ThreadGroup(StrEnum):
     """What the threads of a group work for."""
 
     ARTIFACTS = "artifacts"
-    """Files and archives that tasks download."""
+    """Archives and repositories of tasks: reading and unpacking, which may take minutes."""
+    DOWNLOADS = "downloads"
+    """Parts of files that tasks download; each is written in a moment."""
+    SCRATCH = "scratch"
+    """The deletion of scratch folders of downloads."""
     MIGRATION = "migration"
     """Data of predecessors on other nodes."""
     VOLUMES = "volumes"
@@ -36,6 +42,8 @@ class ThreadGroup(StrEnum):
 
 MAX_THREADS: Final = {
     ThreadGroup.ARTIFACTS: 8,
+    ThreadGroup.DOWNLOADS: 4,
+    ThreadGroup.SCRATCH: 2,
     ThreadGroup.MIGRATION: 4,
     ThreadGroup.VOLUMES: 4,
     ThreadGroup.IMAGES: 2,
@@ -43,17 +51,19 @@ MAX_THREADS: Final = {
     ThreadGroup.SEARCH: 1,
 }
 """How many functions of a group run at a time; more wait. Limits the memory of threads."""
-MAX_THREADS_OF_OWNER: Final = 2
-"""How many functions of one owner, such as an allocation, a group runs at a time. The rest of the threads is for others."""
+MAX_WAITING: Final = 8_192
+"""How many functions of a group wait for a thread; limits their memory."""
+OWNED_LEVELS: Final = {
+    ThreadGroup.ARTIFACTS: (Level(8, MAX_WAITING), Level(6, 2_048), Level(3, 1_024), Level(2, 128)),
+    ThreadGroup.DOWNLOADS: (Level(4, MAX_WAITING), Level(3, 2_048), Level(2, 1_024), Level(1, 128)),
+}
+"""How many functions run and wait in all, and of one namespace, job and allocation. The rest is for others."""
+END_WAIT_S: Final = 5.0
+"""How long a canceled caller waits for the end of its function, which checks at least once a second whether to stop. A
+hanging disk can delay the end."""
 _groups_by_loop: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[ThreadGroup, ThreadPoolExecutor]]] = (
     WeakKeyDictionary()
 )
-
-
-_permits_by_loop: Final[
-    WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[tuple[ThreadGroup, str], asyncio.Semaphore]]
-] = WeakKeyDictionary()
-"""The permits of the owners that use threads now, by group and owner."""
 
 
 async def run_in_thread(group: ThreadGroup, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -62,26 +72,89 @@ async def run_in_thread(group: ThreadGroup, function: Callable[P, T], *args: P.a
 
 
 async def run_in_owned_thread(
-    group: ThreadGroup, owner: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    group: ThreadGroup,
+    owner: ItemOwner,
+    stop: Callable[[], None],
+    function: Callable[P, T],
+    *args: P.args,
+    **kwargs: P.kwargs,
 ) -> T:
-    """Run a function on a thread of a group for an owner and return its result.
+    """Run a function on a thread of a group for an owner and return its result. Raises QueueFull.
 
-    Only `MAX_THREADS_OF_OWNER` functions of an owner run or wait for a thread at a time, so that no owner can occupy all
-    threads of the group. A function counts until it has ended, also if its caller was canceled.
+    If the caller is canceled, a waiting function never runs. For a running one, `stop` is called, and its end is awaited for at
+    most `END_WAIT_S`. A function counts for its owner until it has ended.
     """
-    loop = asyncio.get_running_loop()
-    permits = _permits_by_loop.setdefault(loop, WeakValueDictionary())
-    permit = permits.get((group, owner))
-    if permit is None:
-        permit = permits[group, owner] = asyncio.Semaphore(MAX_THREADS_OF_OWNER)
-    await permit.acquire()
-    try:
-        running = _find_threads(group).submit(partial(function, *args, **kwargs))
-    except BaseException:
-        permit.release()
-        raise
-    running.add_done_callback(lambda _: _call_in_loop(loop, permit.release))
-    return await asyncio.wrap_future(running)
+    return await _find_owned_threads(group).run(owner, stop, partial(function, *args, **kwargs))
+
+
+class _Work(NamedTuple, Generic[T]):
+    """A function that waits or runs."""
+
+    function: Callable[[], T]
+    result: "asyncio.Future[T]"
+
+
+class _OwnedThreads:
+    """The threads of a group that several owners share fairly, for one event loop."""
+
+    def __init__(self, group: ThreadGroup) -> None:
+        self._threads = _find_threads(group)
+        self._queue: FairQueue[_Work[Any]] = FairQueue(OWNED_LEVELS[group])
+
+    async def run(self, owner: ItemOwner, stop: Callable[[], None], function: Callable[[], T]) -> T:
+        """Run a function as `run_in_owned_thread` does."""
+        work = _Work(function, asyncio.get_running_loop().create_future())
+        work.result.add_done_callback(_read_exception)
+        self._queue.add(owner, work)
+        self._start_functions()
+        try:
+            return await asyncio.shield(work.result)
+        except asyncio.CancelledError:
+            if not self._queue.remove(owner, work):
+                stop()
+                await asyncio.wait([work.result], timeout=END_WAIT_S)
+            raise
+
+    def _start_functions(self) -> None:
+        """Start functions that wait, as long as threads are free."""
+        while (found := self._queue.take()) is not None:
+            owner, work = found
+            running = self._threads.submit(work.function)
+            running.add_done_callback(partial(self._report_end, owner, work))
+
+    def _report_end(self, owner: ItemOwner, work: "_Work[Any]", ended: "Future[Any]") -> None:
+        """Have the event loop handle the end of a function. Called by its thread."""
+        with suppress(RuntimeError):  # The loop is closed.
+            work.result.get_loop().call_soon_threadsafe(self._handle_end, owner, work, ended)
+
+    def _handle_end(self, owner: ItemOwner, work: "_Work[Any]", ended: "Future[Any]") -> None:
+        """Pass on the result of a function that has ended, and use its thread for others."""
+        self._queue.finish(owner)
+        error = ended.exception()
+        if error is not None:
+            work.result.set_exception(error)
+        else:
+            work.result.set_result(ended.result())
+        self._start_functions()
+
+
+_owned_by_loop: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[ThreadGroup, _OwnedThreads]]] = (
+    WeakKeyDictionary()
+)
+
+
+def _find_owned_threads(group: ThreadGroup) -> _OwnedThreads:
+    """Return the shared threads of a group for the running event loop; they are created on first use."""
+    groups = _owned_by_loop.setdefault(asyncio.get_running_loop(), {})
+    if group not in groups:
+        groups[group] = _OwnedThreads(group)
+    return groups[group]
+
+
+def _read_exception(result: "asyncio.Future[Any]") -> None:
+    """Read the exception of a result that perhaps nobody awaits any more, so that asyncio does not log it."""
+    if not result.cancelled():
+        result.exception()
 
 
 def _find_threads(group: ThreadGroup) -> ThreadPoolExecutor:
@@ -90,9 +163,3 @@ def _find_threads(group: ThreadGroup) -> ThreadPoolExecutor:
     if group not in groups:
         groups[group] = ThreadPoolExecutor(MAX_THREADS[group], thread_name_prefix=group)
     return groups[group]
-
-
-def _call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    """Have the event loop call a function, from any thread. Does nothing if the loop is closed."""
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(call)

@@ -4,18 +4,23 @@ Archives are not trusted. Entries are written only through `ConfinedFolder`. Byt
 are unpacked, because the headers of the archive may be wrong. Devices and pipes are rejected.
 """
 
-import bz2
-import gzip
 import lzma
 import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Final, cast
+from typing import IO, BinaryIO, Final, Protocol, cast
 
+from wharf.node.artifacts.budget import CopyBudget, check_name
+from wharf.node.artifacts.decompression import (
+    MAX_XZ_MEMORY_BYTES,
+    CountedFile,
+    DecompressedFile,
+    detect_compression,
+)
 from wharf.node.artifacts.errors import ArtifactError
+from wharf.node.artifacts.zip_archives import open_zip
 from wharf.node.confined_folder import ConfinedFolder
 from wharf.world.bounded_tar import BoundedTarInfo
 
@@ -23,61 +28,17 @@ CHUNK_BYTES: Final = 1 << 20
 """Bytes copied at a time."""
 MAX_LINK_TARGET_BYTES: Final = 4_096
 """Limit of a link's target in a zip archive; protects memory."""
-MAX_SKIPPED_ENTRIES: Final = 1_000_000
-"""Entries of an archive outside the requested folder; limits the time of a useless search."""
 ARCHIVE_FORMATS: Final = ("tar.gz", "tgz", "tar.bz2", "tbz2", "tar.xz", "txz", "tar", "zip", "gz", "bz2", "xz")
 """File name extensions; longer ones first, because `a.tar.gz` is not a `gz` file."""
-_DECOMPRESSORS: Final[Mapping[str, Callable[..., IO[bytes]]]] = {
-    "gz": cast(Callable[..., IO[bytes]], gzip.open),
-    "bz2": cast(Callable[..., IO[bytes]], bz2.open),
-    "xz": cast(Callable[..., IO[bytes]], lzma.open),
-}
-"""Cast, because the functions have no common type. Opened for reading, all of them return bytes."""
+SINGLE_FILE_FORMATS: Final = ("gz", "bz2", "xz")
+"""Extensions of compressed files that are no archives."""
 
 
-class UnpackBudget:
-    """The remaining number of bytes and files that an artifact may unpack to.
+class Readable(Protocol):
+    """Something that `write_file` can read."""
 
-    `is_needed` returns False once the result is no longer needed, which stops the thread that unpacks.
-    """
-
-    def __init__(self, max_bytes: int, max_files: int, is_needed: Callable[[], bool] = lambda: True) -> None:
-        self._remaining_bytes, self._max_bytes = max_bytes, max_bytes
-        self._remaining_files, self._max_files = max_files, max_files
-        self._skipped = 0
-        self._is_needed = is_needed
-
-    def count_file(self) -> None:
-        """Subtract one file, folder or link from the budget. Raises ArtifactError if none is left."""
-        self._remaining_files -= 1
-        if self._remaining_files < 0:
-            raise ArtifactError(f"the content has more than {self._max_files:,} files", is_permanent=True)
-        self._require_needed()
-
-    def count_skipped(self) -> None:
-        """Count an entry that is not unpacked. Raises ArtifactError if there are too many, or unpacking is canceled."""
-        self._skipped += 1
-        if self._skipped > MAX_SKIPPED_ENTRIES:
-            raise ArtifactError(
-                f"the archive has more than {MAX_SKIPPED_ENTRIES:,} entries outside the requested folder",
-                is_permanent=True,
-            )
-        self._require_needed()
-
-    def _require_needed(self) -> None:
-        """Raise ArtifactError if unpacking is canceled."""
-        if not self._is_needed():
-            raise ArtifactError("canceled")
-
-    def count_bytes(self, byte_count: int) -> None:
-        """Subtract bytes that are about to be written.
-
-        Raises ArtifactError if too few are left or unpacking is canceled.
-        """
-        self._remaining_bytes -= byte_count
-        if self._remaining_bytes < 0:
-            raise ArtifactError(f"the unpacked content has more than {self._max_bytes:,} bytes", is_permanent=True)
-        self._require_needed()
+    def read(self, size: int, /) -> bytes:
+        """Return at most `size` bytes, none at the end."""
 
 
 def detect_archive_format(name: str, option: str) -> str:
@@ -104,7 +65,7 @@ def unpack_archive(
     archive_folder: str,
     task_folder: ConfinedFolder,
     destination: str,
-    budget: UnpackBudget,
+    budget: CopyBudget,
 ) -> list[str]:
     """Unpack an archive below `destination` in the task's folder. Return the paths of the created files.
 
@@ -114,27 +75,38 @@ def unpack_archive(
     try:
         if archive_format == "zip":
             return _unpack_zip(archive, archive_folder, task_folder, destination, budget)
-        if archive_format in _DECOMPRESSORS:
+        if archive_format in SINGLE_FILE_FORMATS:
             path = f"{destination}/{name.removesuffix('.' + archive_format)}"
-            with _DECOMPRESSORS[archive_format](archive, "rb") as source:
-                write_file(source, task_folder, path, 0o644, budget)
+            with archive.open("rb") as file:
+                write_file(DecompressedFile(file, archive_format, budget), task_folder, path, 0o644, budget)
             return [path]
         return _unpack_tar(archive, archive_folder, task_folder, destination, budget)
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError) as error:
-        raise ArtifactError(f"{name[:100]} is not a {archive_format} archive, or is damaged: {error}") from None
-    except (gzip.BadGzipFile, RuntimeError, UnicodeDecodeError, ValueError) as error:
+    except lzma.LZMAError as error:
+        if "Memory usage limit" not in str(error):
+            raise _build_damaged_error(name, archive_format, error) from None
+        raise ArtifactError(
+            f"{name[:100]} needs more than {MAX_XZ_MEMORY_BYTES >> 20} MiB of memory to unpack: compress it again",
+            is_permanent=True,
+        ) from None
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise _build_damaged_error(name, archive_format, error) from None
+    except (NotImplementedError, RuntimeError, ValueError, OverflowError) as error:
         raise ArtifactError(f"{name[:100]} cannot be unpacked: {error}") from None
 
 
+def _build_damaged_error(name: str, archive_format: str, error: Exception) -> ArtifactError:
+    return ArtifactError(f"{name[:100]} is not a {archive_format} archive, or is damaged: {error}")
+
+
 def _unpack_tar(
-    archive: Path, archive_folder: str, task_folder: ConfinedFolder, destination: str, budget: UnpackBudget
+    archive: Path, archive_folder: str, task_folder: ConfinedFolder, destination: str, budget: CopyBudget
 ) -> list[str]:
     """Unpack a tar archive with any compression. Return the paths of the created files.
 
     Devices and pipes are rejected. Raises ArtifactError, ConfinedPathError and OSError.
     """
     created = []
-    with tarfile.open(archive, "r|*", tarinfo=BoundedTarInfo) as opened:
+    with archive.open("rb") as file, _open_tar(file, budget) as opened:
         for entry in opened:
             opened.members = []  # type: ignore[attr-defined]  # Otherwise the library keeps all entries in memory.
             path = _make_relative(entry.name, archive_folder)
@@ -142,6 +114,7 @@ def _unpack_tar(
                 budget.count_skipped()
                 continue
             budget.count_file()
+            check_name(entry.name)
             target = f"{destination}/{path}" if path else destination
             mode = entry.mode & 0o777 or 0o644
             if entry.isdir():
@@ -165,28 +138,35 @@ def _unpack_tar(
     return created
 
 
+def _open_tar(file: BinaryIO, budget: CopyBudget) -> tarfile.TarFile:
+    """Open a tar archive with any compression for reading. All that is read counts for the budget."""
+    compression = detect_compression(file)
+    source = DecompressedFile(file, compression, budget) if compression else CountedFile(file, budget)
+    return tarfile.open(fileobj=cast(IO[bytes], source), mode="r|", tarinfo=BoundedTarInfo)
+
+
 def _unpack_zip(
-    archive: Path, archive_folder: str, task_folder: ConfinedFolder, destination: str, budget: UnpackBudget
+    archive: Path, archive_folder: str, task_folder: ConfinedFolder, destination: str, budget: CopyBudget
 ) -> list[str]:
     """Unpack a zip archive. Return the paths of the created files.
 
     Devices and pipes are rejected. Raises ArtifactError, ConfinedPathError and OSError.
     """
     created = []
-    with zipfile.ZipFile(archive) as opened:
+    with open_zip(archive, budget) as opened:
         for entry in opened.infolist():
             path = _make_relative(entry.filename, archive_folder)
             if path is None:
                 budget.count_skipped()
                 continue
             budget.count_file()
+            check_name(entry.filename)
             target = f"{destination}/{path}" if path else destination
             mode = entry.external_attr >> 16
             if entry.is_dir():
                 task_folder.make_folder(target)
             elif stat.S_ISLNK(mode):
-                with opened.open(entry) as source:
-                    task_folder.create_link(target, source.read(MAX_LINK_TARGET_BYTES).decode())
+                task_folder.create_link(target, _read_link_target(opened, entry))
             elif stat.S_IFMT(mode) in (0, stat.S_IFREG):
                 with opened.open(entry) as source:
                     write_file(source, task_folder, target, mode & 0o777 or 0o644, budget)
@@ -194,6 +174,18 @@ def _unpack_zip(
             else:
                 raise _build_special_file_error(entry.filename)
     return created
+
+
+def _read_link_target(opened: zipfile.ZipFile, entry: zipfile.ZipInfo) -> str:
+    """Return the target of a link in a zip archive. Raises ArtifactError if it is too long."""
+    with opened.open(entry) as source:
+        target = source.read(MAX_LINK_TARGET_BYTES + 1)
+    if len(target) > MAX_LINK_TARGET_BYTES:
+        raise ArtifactError(
+            f"{entry.filename[:200]} is a link with a target of more than {MAX_LINK_TARGET_BYTES:,} bytes",
+            is_permanent=True,
+        )
+    return target.decode()
 
 
 def _build_special_file_error(name: str) -> ArtifactError:
@@ -210,7 +202,7 @@ def _make_relative(name: str, folder: str) -> str | None:
     return plain.removeprefix(f"{folder}/") if plain.startswith(f"{folder}/") else None
 
 
-def write_file(source: IO[bytes], task_folder: ConfinedFolder, path: str, mode: int, budget: UnpackBudget) -> None:
+def write_file(source: Readable, task_folder: ConfinedFolder, path: str, mode: int, budget: CopyBudget) -> None:
     """Copy an open file to a new file in the task's folder.
 
     Raises ArtifactError above the budget, ConfinedPathError and OSError.

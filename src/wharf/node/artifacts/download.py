@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import httpx2
 
+from wharf.node.artifacts.budget import CopyBudget
 from wharf.node.artifacts.errors import ArtifactError
 from wharf.node.artifacts.source import Checksum
+from wharf.node.fair_queue import ItemOwner
 from wharf.node.threads import ThreadGroup, run_in_owned_thread
 from wharf.world.http_clients import build_async_client
 
@@ -23,14 +25,14 @@ async def download_file(
     *,
     checksum: Checksum | None,
     is_insecure: bool,
-    max_bytes: int,
     idle_timeout_s: float,
-    allocation_id: str,
+    budget: CopyBudget,
+    owner: ItemOwner,
 ) -> None:
     """Download a file to `target` and verify its checksum. Raises ArtifactError and OSError.
 
     `is_insecure`: TLS certificates are not verified. `idle_timeout_s`: the longest time without data. The job's headers
-    are sent to the host in `url`, not to hosts that it redirects to. `allocation_id` names the owner of the threads.
+    are sent to the host in `url`, not to hosts that it redirects to. `owner` is the owner of the threads.
     """
     all_headers = {name.encode(): value.encode() for name, value in headers.items()}
     timeout = httpx2.Timeout(idle_timeout_s, connect=min(CONNECT_TIMEOUT_S, idle_timeout_s))
@@ -48,7 +50,7 @@ async def download_file(
                         continue
                     if response.status_code != 200:
                         raise ArtifactError(f"{_redact_url(current)}: bad response code: {response.status_code}")
-                    await _write_body(response, target, checksum, max_bytes, allocation_id)
+                    await _write_body(response, target, checksum, budget, owner)
                     return
             raise ArtifactError(f"{_redact_url(httpx2.URL(url))}: more than {MAX_REDIRECTS} redirects")
     except httpx2.TimeoutException:
@@ -73,25 +75,27 @@ def _check_redirect(current: httpx2.URL, target: httpx2.URL) -> httpx2.URL:
 
 
 async def _write_body(
-    response: httpx2.Response, target_file: Path, checksum: Checksum | None, max_bytes: int, allocation_id: str
+    response: httpx2.Response, target_file: Path, checksum: Checksum | None, budget: CopyBudget, owner: ItemOwner
 ) -> None:
     """Write the body of a response to a file and verify its checksum. Raises ArtifactError and OSError."""
     length = response.headers.get("content-length", "")
-    if length.isdecimal() and int(length) > max_bytes:
-        raise ArtifactError(f"the file has {int(length):,} bytes; the limit is {max_bytes:,}", is_permanent=True)
+    if length.isdecimal() and int(length) > budget.max_bytes:
+        raise ArtifactError(f"the file has {int(length):,} bytes; the limit is {budget.max_bytes:,}", is_permanent=True)
     digest = checksum.new_digest() if checksum else None
-    count = 0
     with target_file.open("wb") as file:
         # `aiter_bytes` removes a content encoding, in pieces of 1 MiB, so the checksum is that of the file itself.
         async for chunk in response.aiter_bytes():
-            count += len(chunk)
-            if count > max_bytes:
-                raise ArtifactError(f"the file has more than {max_bytes:,} bytes", is_permanent=True)
-            await run_in_owned_thread(ThreadGroup.ARTIFACTS, allocation_id, file.write, chunk)
+            await run_in_owned_thread(ThreadGroup.DOWNLOADS, owner, budget.cancel, _write_chunk, file, chunk, budget)
             if digest:
                 digest.update(chunk)
     if digest and checksum:
         checksum.verify(digest.hexdigest())
+
+
+def _write_chunk(file: BinaryIO, chunk: bytes, budget: CopyBudget) -> None:
+    """Write a part of the body. Raises ArtifactError above the budget, and OSError."""
+    budget.count_bytes(len(chunk))
+    file.write(chunk)
 
 
 def _redact_url(url: httpx2.URL) -> str:

@@ -10,18 +10,19 @@ from typing import Final, NamedTuple
 
 from wharf.node.artifacts.archives import (
     CHUNK_BYTES,
-    UnpackBudget,
     detect_archive_format,
     unpack_archive,
     write_file,
 )
+from wharf.node.artifacts.budget import CopyBudget
 from wharf.node.artifacts.download import download_file
 from wharf.node.artifacts.errors import ArtifactError
 from wharf.node.artifacts.git import clone_repository
 from wharf.node.artifacts.source import ArtifactSource, Getter, parse_source
 from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError
 from wharf.node.deletion import delete_tree
-from wharf.node.threads import ThreadGroup, run_in_owned_thread
+from wharf.node.fair_queue import ItemOwner, QueueFull
+from wharf.node.threads import ThreadGroup, run_in_owned_thread, run_in_thread
 
 BYTES_PER_GB: Final = 1 << 30
 MAX_REPOSITORY_FILES: Final = 1_000_000
@@ -63,42 +64,44 @@ async def fetch_artifact(
     *,
     owner: tuple[int, int] | None = None,
     limits: ArtifactLimits | None = None,
-    allocation_id: str = "",
+    thread_owner: ItemOwner | None = None,
 ) -> None:
     """Fetch one artifact and install it in the task's folder. Raises ArtifactError.
 
-    The artifacts of one allocation use only some of the threads for artifacts at a time. Installed files belong to `owner` (uid and gid), if given. Nothing is written outside of the task's folder, and the
-    scratch files are removed.
+    Installed files belong to `owner` (uid and gid), if given. `thread_owner` shares the threads for artifacts with others.
+    Nothing is written outside of the task's folder, and the scratch files are removed. After a cancellation, nothing is written
+    any more.
     """
     limits = limits or ArtifactLimits()
     try:
         source = parse_source(request.source, request.options)
     except ValueError as error:
         raise ArtifactError(f"its source cannot be used: {error}", is_permanent=True) from error
-    is_needed = True
     # Beside the folders of tasks: in them, a task could replace the scratch folder by a link.
     scratch = Path(tempfile.mkdtemp(prefix=".artifact-", dir=task_folder.parent))
     try:
         async with asyncio.timeout(limits.total_timeout_s):
-            await _fetch_to_scratch(source, request, task_folder, scratch, limits, allocation_id)
+            thread_owner = thread_owner or ItemOwner()
+            await _fetch_to_scratch(source, request, task_folder, scratch, limits, thread_owner)
             # `max_files` protects against archives that unpack to too much; a repository has its files already.
             max_files = MAX_REPOSITORY_FILES if source.getter is Getter.GIT else limits.max_files
-            budget = UnpackBudget(limits.max_unpacked_bytes, max_files, lambda: is_needed)
+            budget = CopyBudget(limits.max_unpacked_bytes, max_files, disk_folder=task_folder)
             folder = ConfinedFolder(task_folder, owner)
             await run_in_owned_thread(
-                ThreadGroup.ARTIFACTS, allocation_id, _install, source, request, scratch, folder, budget
+                ThreadGroup.ARTIFACTS, thread_owner, budget.cancel, _install, source, request, scratch, folder, budget
             )
     except ValueError as error:  # A text that no program, file or request can contain, such as one with a zero byte.
         raise ArtifactError(f"its source, options or headers cannot be used: {error}", is_permanent=True) from error
     except TimeoutError:
         raise ArtifactError(f"the download took longer than {limits.total_timeout_s:g} s") from None
+    except QueueFull as error:
+        raise ArtifactError(f"too many downloads wait on the node: {error}") from None
     except ConfinedPathError as error:
         raise ArtifactError(str(error), is_permanent=True) from error
     except OSError as error:
         raise ArtifactError(f"its files cannot be read or written: {error.strerror or error}") from error
     finally:
-        is_needed = False  # Stops the thread that unpacks, which cannot be canceled.
-        await run_in_owned_thread(ThreadGroup.ARTIFACTS, allocation_id, delete_tree, scratch)
+        await asyncio.shield(run_in_thread(ThreadGroup.SCRATCH, delete_tree, scratch))
 
 
 async def _fetch_to_scratch(
@@ -107,21 +110,20 @@ async def _fetch_to_scratch(
     task_folder: Path,
     scratch: Path,
     limits: ArtifactLimits,
-    allocation_id: str,
+    owner: ItemOwner,
 ) -> None:
     """Download the file, copy it from the task's folder, or clone the repository, into the scratch folder.
 
     Raises ArtifactError and OSError.
     """
+    budget = CopyBudget(limits.max_bytes, disk_folder=scratch, content="the file")
     match source.getter:
         case Getter.GIT:
-            await clone_repository(
-                source, scratch / FETCHED_TREE, scratch, max_bytes=limits.max_bytes, allocation_id=allocation_id
-            )
+            await clone_repository(source, scratch / FETCHED_TREE, scratch, budget=budget, owner=owner)
         case Getter.FILE:
             target = scratch / FETCHED_FILE
             await run_in_owned_thread(
-                ThreadGroup.ARTIFACTS, allocation_id, _copy_task_file, source, task_folder, target, limits.max_bytes
+                ThreadGroup.ARTIFACTS, owner, budget.cancel, _copy_task_file, source, task_folder, target, budget
             )
         case Getter.HTTP:
             await download_file(
@@ -130,13 +132,13 @@ async def _fetch_to_scratch(
                 scratch / FETCHED_FILE,
                 checksum=source.checksum,
                 is_insecure=request.is_insecure,
-                max_bytes=limits.max_bytes,
                 idle_timeout_s=limits.idle_timeout_s,
-                allocation_id=allocation_id,
+                budget=budget,
+                owner=owner,
             )
 
 
-def _copy_task_file(source: ArtifactSource, task_folder: Path, target: Path, max_bytes: int) -> None:
+def _copy_task_file(source: ArtifactSource, task_folder: Path, target: Path, budget: CopyBudget) -> None:
     """Copy a file of the task's folder to `target` and verify its checksum. Raises ArtifactError and OSError."""
     try:
         opened = ConfinedFolder(task_folder).open_existing_file(source.address)
@@ -144,12 +146,13 @@ def _copy_task_file(source: ArtifactSource, task_folder: Path, target: Path, max
         raise ArtifactError(str(error)) from error
     with opened as file, target.open("wb") as copy:
         status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode) or status.st_size > max_bytes:
+        if not stat.S_ISREG(status.st_mode) or status.st_size > budget.max_bytes:
             raise ArtifactError(
-                f"{source.address[:200]} is not a regular file of at most {max_bytes:,} bytes", is_permanent=True
+                f"{source.address[:200]} is not a regular file of at most {budget.max_bytes:,} bytes", is_permanent=True
             )
         digest = source.checksum.new_digest() if source.checksum else None
         while chunk := file.read(CHUNK_BYTES):
+            budget.count_bytes(len(chunk))  # A task may extend the file meanwhile.
             copy.write(chunk)
             if digest:
                 digest.update(chunk)
@@ -158,7 +161,7 @@ def _copy_task_file(source: ArtifactSource, task_folder: Path, target: Path, max
 
 
 def _install(
-    source: ArtifactSource, request: ArtifactRequest, scratch: Path, task_folder: ConfinedFolder, budget: UnpackBudget
+    source: ArtifactSource, request: ArtifactRequest, scratch: Path, task_folder: ConfinedFolder, budget: CopyBudget
 ) -> None:
     """Copy or unpack the fetched file or repository to its destination in the task's folder.
 
@@ -190,7 +193,7 @@ def _install_single_file(
     archive_format: str,
     scratch: Path,
     task_folder: ConfinedFolder,
-    budget: UnpackBudget,
+    budget: CopyBudget,
 ) -> None:
     """Install exactly one file: the fetched file itself, or the only file of the archive.
 
@@ -217,7 +220,7 @@ def _install_single_file(
 
 
 def _install_tree(
-    repository: ConfinedFolder, task_folder: ConfinedFolder, destination: str, budget: UnpackBudget, folder: str
+    repository: ConfinedFolder, task_folder: ConfinedFolder, destination: str, budget: CopyBudget, folder: str
 ) -> None:
     """Copy the folder `folder` of a cloned repository to `destination`, with its files and links.
 
@@ -250,6 +253,6 @@ def _install_tree(
                     write_file(source, task_folder, target, mode & 0o777, budget)
 
 
-def _copy_file(path: Path, task_folder: ConfinedFolder, target: str, mode: int, budget: UnpackBudget) -> None:
+def _copy_file(path: Path, task_folder: ConfinedFolder, target: str, mode: int, budget: CopyBudget) -> None:
     with path.open("rb") as source:
         write_file(source, task_folder, target, mode, budget)

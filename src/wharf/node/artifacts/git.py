@@ -8,8 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from wharf.node.artifacts.budget import CopyBudget
 from wharf.node.artifacts.errors import ArtifactError
 from wharf.node.artifacts.source import ArtifactSource
+from wharf.node.fair_queue import ItemOwner
 from wharf.node.subprocesses import run_program
 from wharf.node.threads import ThreadGroup, run_in_owned_thread
 
@@ -18,11 +20,12 @@ MAX_ERROR_CHARS: Final = 400
 
 
 async def clone_repository(
-    source: ArtifactSource, target: Path, scratch: Path, *, max_bytes: int, allocation_id: str
+    source: ArtifactSource, target: Path, scratch: Path, *, budget: CopyBudget, owner: ItemOwner
 ) -> None:
     """Clone the repository into the new folder `target` and check out the requested ref.
 
-    `scratch` is the folder for the SSH key. `allocation_id` names the owner of the threads. Raises ArtifactError and OSError.
+    `scratch` is the folder for the SSH key. `owner` is the owner of the threads.
+    Raises ArtifactError and OSError.
     """
     git = shutil.which("git")
     if git is None:
@@ -34,22 +37,22 @@ async def clone_repository(
     quiet = [git, "-c", "core.hooksPath=/dev/null", "-c", "protocol.ext.allow=never", "-c", "protocol.file.allow=never"]
     if source.ref and source.depth:
         # A shallow clone contains only what was requested by name.
-        await _run_git([*quiet, "init", "--quiet", str(target)], environment, target, max_bytes, allocation_id)
+        await _run_git([*quiet, "init", "--quiet", str(target)], environment, target, budget, owner)
         fetch = [*quiet, "-C", str(target), "fetch", "--quiet", *depth, "--", source.address, source.ref]
-        await _run_git(fetch, environment, target, max_bytes, allocation_id)
+        await _run_git(fetch, environment, target, budget, owner)
         await _run_git(
             [*quiet, "-C", str(target), "checkout", "--quiet", "FETCH_HEAD"],
             environment,
             target,
-            max_bytes,
-            allocation_id,
+            budget,
+            owner,
         )
         return
     clone = [*quiet, "clone", "--quiet", *depth, "--", source.address, str(target)]
-    await _run_git(clone, environment, target, max_bytes, allocation_id)
+    await _run_git(clone, environment, target, budget, owner)
     if source.ref:
         checkout = [*quiet, "-C", str(target), "checkout", "--quiet", source.ref, "--"]
-        await _run_git(checkout, environment, target, max_bytes, allocation_id)
+        await _run_git(checkout, environment, target, budget, owner)
 
 
 def _build_environment(source: ArtifactSource, scratch: Path) -> dict[str, str]:
@@ -79,17 +82,16 @@ def _build_environment(source: ArtifactSource, scratch: Path) -> dict[str, str]:
 
 
 async def _run_git(
-    command: list[str], environment: dict[str, str], folder: Path, max_bytes: int, allocation_id: str
+    command: list[str], environment: dict[str, str], folder: Path, budget: CopyBudget, owner: ItemOwner
 ) -> None:
-    """Run a git command. Raises ArtifactError if it fails or if `folder` exceeds `max_bytes`."""
+    """Run a git command. Raises ArtifactError if it fails or if `folder` exceeds the budget."""
 
     async def check_size() -> None:
-        """Check the size of the folder, because git cannot limit its disk usage.
+        """Check the size of the folder and the disk, because git cannot limit its disk usage.
 
         Raises ArtifactError above the limit.
         """
-        if await run_in_owned_thread(ThreadGroup.ARTIFACTS, allocation_id, _measure_folder, folder) > max_bytes:
-            raise ArtifactError(f"the repository has more than {max_bytes:,} bytes", is_permanent=True)
+        await run_in_owned_thread(ThreadGroup.ARTIFACTS, owner, budget.cancel, _check_folder, folder, budget)
 
     result = await run_program(command, environment=environment, max_output_bytes=MAX_ERROR_CHARS, check=check_size)
     if result.exit_code:
@@ -97,10 +99,11 @@ async def _run_git(
         raise ArtifactError(f"git: {error_text or f'it failed with exit code {result.exit_code}'}")
 
 
-def _measure_folder(folder: Path) -> int:
-    """Return the bytes of all files below a folder; 0 if it does not exist."""
+def _check_folder(folder: Path, budget: CopyBudget) -> None:
+    """Raise ArtifactError if the files below a folder have more bytes than the budget, or the disk is nearly full."""
     total, remaining = 0, [str(folder)]
     while remaining:
+        budget.require_needed()
         with suppress(FileNotFoundError), os.scandir(remaining.pop()) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
@@ -108,4 +111,6 @@ def _measure_folder(folder: Path) -> int:
                         remaining.append(entry.path)
                     else:
                         total += entry.stat(follow_symlinks=False).st_size
-    return total
+    if total > budget.max_bytes:
+        raise ArtifactError(f"the repository has more than {budget.max_bytes:,} bytes", is_permanent=True)
+    budget.check_disk()

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
-from wharf.node.artifacts.archives import UnpackBudget
+from wharf.node.artifacts.budget import CopyBudget
 from wharf.node.artifacts.errors import ArtifactError
 from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError
 from wharf.world.bounded_tar import BoundedTarInfo
@@ -132,7 +132,7 @@ class TruncatedArchive(InvalidMigrationArchive):
     """The error of an archive that ends early because its sender was interrupted. Another attempt may succeed."""
 
 
-def unpack_folders(archive: Path, tasks: tuple[str, ...], root: Path, budget: UnpackBudget) -> None:
+def unpack_folders(archive: Path, tasks: tuple[str, ...], root: Path, budget: CopyBudget) -> None:
     """Unpack the migrated folders of these tasks below `root`; other entries are ignored.
 
     Raises `InvalidMigrationArchive` and `OSError`.
@@ -177,7 +177,7 @@ def _is_migrated(name: str, tasks: tuple[str, ...]) -> bool:
 
 
 def _unpack_entry(
-    tar: tarfile.TarFile, entry: tarfile.TarInfo, confined_folder: ConfinedFolder, budget: UnpackBudget
+    tar: tarfile.TarFile, entry: tarfile.TarInfo, confined_folder: ConfinedFolder, budget: CopyBudget
 ) -> None:
     """Unpack one file, folder or link below the confined folder, and subtract it from the budget.
 

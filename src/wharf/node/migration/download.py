@@ -14,7 +14,7 @@ from wharf.contract.client import AsyncClient, Unreachable
 from wharf.contract.client.errors import get_requested_delay_s
 from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
 from wharf.contract.wire.nodes import messages
-from wharf.node.artifacts.archives import UnpackBudget
+from wharf.node.artifacts.budget import CopyBudget
 from wharf.node.credentials import NodeCredentials
 from wharf.node.migration import InvalidMigrationArchive, TruncatedArchive, unpack_folders
 from wharf.node.tasks.folders import AllocationFolders
@@ -119,7 +119,7 @@ class MigrationDownloader:
         """
         id, tasks = assignment.allocation.id, list_task_names(assignment)
         # The tasks may have written more than the group requested; accept it while the disk has space.
-        budget = UnpackBudget(max(size_mb * BYTES_PER_MB, self._folders.measure_free_bytes() // 2), MAX_FILES)
+        budget = CopyBudget(max(size_mb * BYTES_PER_MB, self._folders.measure_free_bytes() // 2), MAX_FILES)
         archive = self._folders.get_incoming_archive(id)
         for attempt in range(MAX_DOWNLOAD_ATTEMPTS):
             incoming_folder = await run_in_thread(ThreadGroup.MIGRATION, self._folders.create_incoming, id, tasks)
@@ -161,7 +161,7 @@ class MigrationDownloader:
         return size
 
     def _unpack_and_commit(
-        self, id: str, archive: Path, tasks: tuple[str, ...], incoming_folder: Path, budget: UnpackBudget
+        self, id: str, archive: Path, tasks: tuple[str, ...], incoming_folder: Path, budget: CopyBudget
     ) -> None:
         """Unpack the archive, sync it to the disk, and make the result the allocation's folder."""
         unpack_folders(archive, tasks, incoming_folder, budget)

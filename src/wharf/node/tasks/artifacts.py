@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 from wharf.contract.model.allocations.task_states import TaskEventType
 from wharf.node.artifacts import ArtifactError, ArtifactRequest, fetch_artifact
 from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError
+from wharf.node.fair_queue import ItemOwner
 from wharf.node.tasks.context import TaskContext, TaskSetupError
 from wharf.node.tasks.interpolation import ResolutionLimit
 
@@ -82,7 +83,7 @@ async def fetch_artifacts(context: TaskContext, record_event: TaskEventRecorder,
                     request,
                     destination.root,
                     owner=_find_owner(context.task.user) if artifact.chown else None,
-                    allocation_id=context.allocation_id,
+                    thread_owner=ItemOwner(context.namespace, context.job_id, context.allocation_id),
                 )
         except ArtifactError as error:
             source = redact_urls(artifact.getter_source)
