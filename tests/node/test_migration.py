@@ -121,6 +121,23 @@ def test_an_archive_with_too_many_files_is_rejected(allocation_folder: Path, tmp
         unpack(pack(allocation_folder), tmp_path, max_files=3)
 
 
+def test_unpacking_ends_when_the_data_are_no_longer_needed(allocation_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "archive").write_bytes(pack(allocation_folder))
+    budget = CopyBudget(1 << 20, 1_000)
+    budget.cancel()
+
+    with pytest.raises(InvalidMigrationArchive, match="canceled"):
+        unpack_folders(tmp_path / "archive", TASKS, tmp_path, budget)
+
+
+def test_data_that_are_skipped_count_for_the_limit_of_bytes(allocation_folder: Path, tmp_path: Path) -> None:
+    (allocation_folder / "web/local/own").write_bytes(bytes(2 << 20))
+    (tmp_path / "archive").write_bytes(pack(allocation_folder))
+
+    with pytest.raises(InvalidMigrationArchive, match="more than 1,048,576 bytes"):
+        unpack_folders(tmp_path / "archive", ("other",), tmp_path, CopyBudget(1 << 20, 1_000))
+
+
 # -- two nodes
 
 

@@ -55,9 +55,12 @@ MAX_WAITING: Final = 8_192
 """How many functions of a group wait for a thread; limits their memory."""
 OWNED_LEVELS: Final = {
     ThreadGroup.ARTIFACTS: (Level(8, MAX_WAITING), Level(6, 2_048), Level(3, 1_024), Level(2, 128)),
+    ThreadGroup.MIGRATION: (Level(3, MAX_WAITING), Level(2, 2_048), Level(2, 1_024), Level(1, 128)),
     ThreadGroup.DOWNLOADS: (Level(4, MAX_WAITING), Level(3, 2_048), Level(2, 1_024), Level(1, 128)),
 }
-"""How many functions run and wait in all, and of one namespace, job and allocation. The rest is for others."""
+"""How many functions with an owner run and wait in all, and of one namespace, job and allocation. The rest of the threads is for
+others, and for functions without an owner.
+"""
 END_WAIT_S: Final = 5.0
 """How long a canceled caller waits for the end of its function, which checks at least once a second whether to stop. A
 hanging disk can delay the end."""

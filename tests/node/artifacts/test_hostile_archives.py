@@ -261,6 +261,14 @@ def test_an_entry_with_a_long_or_deep_name_is_refused(
     assert message in fetch_error(site, task, "a.zip", build_zip((name, b"")))
 
 
+def test_folders_that_only_names_of_files_contain_are_limited(site: Site, task: Path) -> None:
+    archive = build_zip(*((f"{number}/" + "d/" * 120 + "x", b"") for number in range(200)))
+
+    assert fetch_error(site, task, "a.zip", archive, limits=LIMITS._replace(max_files=4_096)) == (
+        "the content has more than 16,384 folders"
+    )
+
+
 def test_names_in_errors_have_only_printable_characters(site: Site, task: Path) -> None:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", errors="surrogateescape") as archive:
@@ -310,6 +318,67 @@ def test_a_link_and_a_file_below_it_in_one_archive_write_nothing_outside(site: S
 
     assert "out is not a folder: a file or link has that name" in fetch_error(site, task, "a.tar", buffer.getvalue())
     assert list(task.parent.iterdir()) == [task]
+
+
+def test_a_file_in_place_of_a_hard_link_does_not_change_the_other_name(site: Site, task: Path) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, type, content in (
+            ("first", tarfile.REGTYPE, b"one"),
+            ("second", tarfile.LNKTYPE, b""),
+            ("second", tarfile.REGTYPE, b"two"),
+        ):
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname, entry.size = type, "first", len(content)
+            archive.addfile(entry, io.BytesIO(content))
+
+    fetch(site, task, "a.tar", buffer.getvalue())
+
+    assert [(task / "local" / name).read_bytes() for name in ("first", "second")] == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("target", ["first", "../../outside", "/etc/passwd"])
+def test_a_hard_link_to_no_file_of_the_archive_is_refused(site: Site, task: Path, target: str) -> None:
+    (task / "local/first").symlink_to("/etc/passwd")
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        entry = tarfile.TarInfo("x")
+        entry.type, entry.linkname = tarfile.LNKTYPE, target
+        archive.addfile(entry)
+
+    fetch_error(site, task, "a.tar", buffer.getvalue())
+
+    assert not (task / "local/x").exists()
+
+
+def test_a_folder_that_a_task_replaces_by_a_link_meanwhile_leads_nothing_outside(site: Site, task: Path) -> None:
+    outside, folder, aside = task.parent / "outside", task / "local/folder", task / "local/aside"
+    outside.mkdir()
+    archive = build_zip(*((f"folder/inner/{number}", b"content") for number in range(1_000)))
+    has_ended = threading.Event()
+
+    def replace_folder() -> None:
+        while not has_ended.is_set():
+            with contextlib.suppress(OSError):
+                folder.rename(aside)
+            with contextlib.suppress(OSError):
+                folder.symlink_to(outside)
+            with contextlib.suppress(OSError):
+                folder.unlink()
+            with contextlib.suppress(OSError):
+                aside.rename(folder)
+
+    replacing = threading.Thread(target=replace_folder)
+    replacing.start()
+    try:
+        for _ in range(3):
+            with contextlib.suppress(ArtifactError):
+                fetch(site, task, "a.zip", archive, limits=LIMITS._replace(max_files=4_096))
+    finally:
+        has_ended.set()
+        replacing.join()
+
+    assert list(outside.iterdir()) == []
 
 
 # -- damaged archives

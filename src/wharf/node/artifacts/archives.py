@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 from typing import IO, BinaryIO, Final, Protocol, cast
 
-from wharf.node.artifacts.budget import CopyBudget, check_name
+from wharf.node.artifacts.budget import CopyBudget
 from wharf.node.artifacts.decompression import (
     MAX_XZ_MEMORY_BYTES,
     CountedFile,
@@ -106,7 +106,7 @@ def _unpack_tar(
     Devices and pipes are rejected. Raises ArtifactError, ConfinedPathError and OSError.
     """
     created = []
-    with archive.open("rb") as file, _open_tar(file, budget) as opened:
+    with archive.open("rb") as file, open_tar(_decompress(file, budget)) as opened:
         for entry in opened:
             opened.members = []  # type: ignore[attr-defined]  # Otherwise the library keeps all entries in memory.
             path = _make_relative(entry.name, archive_folder)
@@ -114,7 +114,7 @@ def _unpack_tar(
                 budget.count_skipped()
                 continue
             budget.count_file()
-            check_name(entry.name)
+            budget.count_name(entry.name)
             target = f"{destination}/{path}" if path else destination
             mode = entry.mode & 0o777 or 0o644
             if entry.isdir():
@@ -138,10 +138,14 @@ def _unpack_tar(
     return created
 
 
-def _open_tar(file: BinaryIO, budget: CopyBudget) -> tarfile.TarFile:
-    """Open a tar archive with any compression for reading. All that is read counts for the budget."""
+def _decompress(file: BinaryIO, budget: CopyBudget) -> Readable:
+    """Return the content of a file, decompressed if it is compressed. All that is read counts for the budget."""
     compression = detect_compression(file)
-    source = DecompressedFile(file, compression, budget) if compression else CountedFile(file, budget)
+    return DecompressedFile(file, compression, budget) if compression else CountedFile(file, budget)
+
+
+def open_tar(source: Readable) -> tarfile.TarFile:
+    """Open a tar archive for reading its entries in order."""
     return tarfile.open(fileobj=cast(IO[bytes], source), mode="r|", tarinfo=BoundedTarInfo)
 
 
@@ -160,7 +164,7 @@ def _unpack_zip(
                 budget.count_skipped()
                 continue
             budget.count_file()
-            check_name(entry.filename)
+            budget.count_name(entry.filename)
             target = f"{destination}/{path}" if path else destination
             mode = entry.external_attr >> 16
             if entry.is_dir():

@@ -13,6 +13,8 @@ MAX_PATH_CHARS: Final = 4_096
 """The name of an entry; Linux has the same limit for paths."""
 MAX_PATH_DEPTH: Final = 128
 """Folders in the name of an entry. Each is opened for each file, so that no link is followed."""
+MAX_FOLDERS: Final = 16_384
+"""Folders of an archive, also those that only names of files contain; protects the inodes of the node."""
 DISK_CHECK_BYTES: Final = 16 << 20
 """Bytes written between two checks of the free disk space; far less than what must stay free."""
 
@@ -36,6 +38,8 @@ class CopyBudget:
         self.max_bytes, self._max_files = max_bytes, max_files
         self._written_bytes = self._read_bytes = 0
         self._files = self._skipped = 0
+        self._folders: set[int] = set()
+        """The hashes of the names of all folders, which need less memory than the names."""
         self._disk_folder = disk_folder
         self._next_disk_check = DISK_CHECK_BYTES
         self._canceled = threading.Event()
@@ -65,6 +69,22 @@ class CopyBudget:
                 is_permanent=True,
             )
         self.require_needed()
+
+    def count_name(self, name: str) -> None:
+        """Check the name of an entry, and count the folders in it, which may have no entries of their own.
+
+        Raises ArtifactError if the name is too long, or there are too many folders.
+        """
+        if len(name) > MAX_PATH_CHARS:
+            raise ArtifactError(
+                f"the name of an entry has {len(name):,} characters; the limit is {MAX_PATH_CHARS:,}",
+                is_permanent=True,
+            )
+        if name.count("/") > MAX_PATH_DEPTH:
+            raise ArtifactError(f"{name[:200]} is in more than {MAX_PATH_DEPTH} folders", is_permanent=True)
+        self._folders.update(hash(name[:end]) for end, char in enumerate(name) if char == "/")
+        if len(self._folders) > MAX_FOLDERS:
+            raise ArtifactError(f"the content has more than {MAX_FOLDERS:,} folders", is_permanent=True)
 
     def count_read(self, byte_count: int) -> None:
         """Count bytes of an archive that were read or decompressed, whether or not they are written to a file.
@@ -96,13 +116,3 @@ class CopyBudget:
         if byte_count > self.max_bytes:
             raise ArtifactError(f"{self._content} has more than {self.max_bytes:,} bytes", is_permanent=True)
         self.require_needed()
-
-
-def check_name(name: str) -> None:
-    """Raise ArtifactError if the name of an entry is too long, or has too many folders."""
-    if len(name) > MAX_PATH_CHARS:
-        raise ArtifactError(
-            f"the name of an entry has {len(name):,} characters; the limit is {MAX_PATH_CHARS:,}", is_permanent=True
-        )
-    if name.count("/") > MAX_PATH_DEPTH:
-        raise ArtifactError(f"{name[:200]} is in more than {MAX_PATH_DEPTH} folders", is_permanent=True)

@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
+from wharf.node.artifacts.archives import open_tar
 from wharf.node.artifacts.budget import CopyBudget
+from wharf.node.artifacts.decompression import CountedFile
 from wharf.node.artifacts.errors import ArtifactError
 from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError
-from wharf.world.bounded_tar import BoundedTarInfo
 
 COMPLETION_ENTRY_NAME: Final = "complete"
 """The name of the last entry, which holds the number of entries before it."""
@@ -141,13 +142,15 @@ def unpack_folders(archive: Path, tasks: tuple[str, ...], root: Path, budget: Co
     folders: list[tarfile.TarInfo] = []
     entry_count = 0
     try:
-        with tarfile.open(archive, "r|", tarinfo=BoundedTarInfo) as tar:
+        with archive.open("rb") as file, open_tar(CountedFile(file, budget)) as tar:
             for entry in tar:
+                tar.members = []  # type: ignore[attr-defined]  # Otherwise the library keeps all entries in memory.
                 if entry.name == COMPLETION_ENTRY_NAME:
                     _check_count(tar, entry, entry_count)
                     break
                 entry_count += 1
                 if not _is_migrated(entry.name, tasks):
+                    budget.count_skipped()
                     continue  # It belongs to a task that the job no longer has.
                 _unpack_entry(tar, entry, confined_folder, budget)
                 if entry.isdir():

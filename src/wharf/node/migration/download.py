@@ -16,9 +16,10 @@ from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
 from wharf.contract.wire.nodes import messages
 from wharf.node.artifacts.budget import CopyBudget
 from wharf.node.credentials import NodeCredentials
+from wharf.node.fair_queue import ItemOwner, QueueFull
 from wharf.node.migration import InvalidMigrationArchive, TruncatedArchive, unpack_folders
 from wharf.node.tasks.folders import AllocationFolders
-from wharf.node.threads import ThreadGroup, run_in_thread
+from wharf.node.threads import ThreadGroup, run_in_owned_thread, run_in_thread
 from wharf.world import World
 from wharf.world.backoff import Backoff, draw_delay_s
 
@@ -76,6 +77,8 @@ class MigrationDownloader:
             raise MigrationError(f"the download took more than {MAX_DOWNLOAD_S:,.0f} s") from None
         except OSError as error:
             raise MigrationError(f"cannot write the data on this node: {error.strerror}") from error
+        except QueueFull as error:
+            raise MigrationError(f"too many downloads wait on the node: {error}") from error
         except InvalidMigrationArchive as error:
             raise MigrationError(f"invalid archive: {error}") from error
         finally:
@@ -118,17 +121,17 @@ class MigrationDownloader:
         Raises `MigrationError`, `InvalidMigrationArchive` and `OSError`.
         """
         id, tasks = assignment.allocation.id, list_task_names(assignment)
-        # The tasks may have written more than the group requested; accept it while the disk has space.
-        budget = CopyBudget(max(size_mb * BYTES_PER_MB, self._folders.measure_free_bytes() // 2), MAX_FILES)
+        owner = ItemOwner(assignment.allocation.namespace, assignment.allocation.job_id, id)
         archive = self._folders.get_incoming_archive(id)
         for attempt in range(MAX_DOWNLOAD_ATTEMPTS):
             incoming_folder = await run_in_thread(ThreadGroup.MIGRATION, self._folders.create_incoming, id, tasks)
             try:
-                size = await self._download_archive(
-                    predecessor, archive, max_bytes=max(size_mb * BYTES_PER_MB, self._folders.measure_free_bytes() // 2)
-                )
-                await run_in_thread(
-                    ThreadGroup.MIGRATION, self._unpack_and_commit, id, archive, tasks, incoming_folder, budget
+                # The tasks may have written more than the group requested; accept it while the disk has space.
+                max_bytes = max(size_mb * BYTES_PER_MB, self._folders.measure_free_bytes() // 2)
+                size = await self._download_archive(predecessor, archive, max_bytes=max_bytes)
+                budget, unpack = CopyBudget(max_bytes, MAX_FILES), self._unpack_and_commit
+                await run_in_owned_thread(
+                    ThreadGroup.MIGRATION, owner, budget.cancel, unpack, id, archive, tasks, incoming_folder, budget
                 )
                 return size
             except (Refusal, Unreachable, TruncatedArchive) as error:
@@ -165,6 +168,7 @@ class MigrationDownloader:
     ) -> None:
         """Unpack the archive, sync it to the disk, and make the result the allocation's folder."""
         unpack_folders(archive, tasks, incoming_folder, budget)
+        budget.require_needed()
         archive.unlink()
         os.sync()  # The journal will record that the data are here, so they must survive a power cut.
         self._folders.commit_incoming(id)
