@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from wharf.agent.access_control import build_secrets_settings, open_keyring
-from wharf.agent.cluster_marker import mark_cluster, refuse_empty_log
+from wharf.agent.cluster_marker import mark_cluster, refuse_empty_log, refuse_other_cluster
 from wharf.agent.engine import describe_state_location
 from wharf.agent.errors import StartupError
 from wharf.agent.forked_worker import ForkedWorker
@@ -36,6 +36,8 @@ from wharf.cluster.server.log.compaction import LogCompactor
 from wharf.cluster.server.rpc.dispatcher import RpcDispatcher
 from wharf.cluster.server.rpc.socket import BrainSocketServer
 from wharf.cluster.server.server import Server
+from wharf.cluster.state.tables import CLUSTER_FORMAT
+from wharf.cluster.state.watches import watch_table
 from wharf.config.settings import AgentSettings
 from wharf.contract.model.refusal import Refusal
 
@@ -130,10 +132,11 @@ async def run(context: ProcessContext) -> None:
     follower_task = context.world.start_task(follow_log(server), name="follower")
     stopping = context.world.start_task(context.stopping.wait(), name="stop request")
     brain_task = context.world.start_task(_run_brain(context, server, brain, election, socket_server), name="work")
+    marker_task = context.world.start_task(_follow_cluster(context, server), name="cluster marker")
     membership_task = context.world.start_task(election.maintain_membership(), name="membership")
     compactor = LogCompactor(context.world, server.engine, server.follower, brain)
     compactor_task = context.world.start_task(compactor.run(), name="compactor")
-    await context.wait_for_first([stopping, follower_task, brain_task, membership_task, compactor_task])
+    await context.wait_for_first([stopping, follower_task, brain_task, marker_task, membership_task, compactor_task])
     await socket_server.close()
     # Give up leadership now, so that the next leader need not wait until the lease expires. A server whose agent was
     # killed has not left: it stays in the list of servers as failed.
@@ -155,8 +158,8 @@ async def _run_brain(
     node of this agent need no leader.
     """
     await server.follower.loaded_event.wait()
-    if not server.bootstrap.is_bootstrapped():
-        refuse_empty_log(context.order.settings)
+    server.bootstrap.check_permission = lambda: refuse_empty_log(context.order.settings)
+    _check_cluster(context, server)
     open_keyring(context, server)
     is_ready = asyncio.Event()
 
@@ -169,12 +172,45 @@ async def _run_brain(
 
     try:
         await _bootstrap(server, report_ready)
-        mark_cluster(context.order.settings)
         await _join(election, report_ready)
         await report_ready()
         await brain.run()
     except MemberIdInUse as error:
         raise StartupError(str(error)) from error
+
+
+async def _follow_cluster(context: ProcessContext, server: Server) -> None:
+    """Keep the marker in the data folder equal to the cluster in the log, until cancelled.
+
+    A restored snapshot can replace the cluster by another one. Raises `StartupError` if the log is emptied and this server
+    may not begin an empty cluster.
+    """
+    changed = asyncio.Event()
+    is_checked = False
+    await server.follower.loaded_event.wait()
+    subscription = server.replica.watches.subscribe([watch_table(CLUSTER_FORMAT)], changed.set)
+    try:
+        while True:
+            changed.clear()
+            subscription.rearm()
+            stored = server.replica.get(CLUSTER_FORMAT)
+            if stored is None or not is_checked:
+                _check_cluster(context, server)
+            if stored is not None:
+                is_checked = True
+                mark_cluster(context.order.settings, stored.cluster_id)
+            await changed.wait()
+    finally:
+        subscription.close()
+
+
+def _check_cluster(context: ProcessContext, server: Server) -> None:
+    """Raise `StartupError` if this server must not run with the cluster that the loaded log has, or begin one."""
+    stored = server.replica.get(CLUSTER_FORMAT)
+    if stored is None:
+        refuse_empty_log(context.order.settings)
+    else:
+        refuse_other_cluster(context.order.settings, stored.cluster_id)
 
 
 async def _bootstrap(server: Server, on_refused: Callable[[], Awaitable[None]]) -> None:

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+from wharf.agent.cluster_marker import accept_restored_cluster
 from wharf.agent.engine import build_command_engine
 from wharf.agent.errors import CommandError
 from wharf.agent.snapshots import schedule
@@ -100,7 +101,9 @@ async def run_save_command(settings: AgentSettings, path: Path) -> SnapshotInfo:
 async def run_restore_command(settings: AgentSettings, file: Path) -> int:
     """Restore a snapshot with or without a running agent, and return the new log index. Raises `CommandError`."""
     async with _open_engine(settings, RealWorld(), can_create=True) as engine:
-        return await restore_snapshot(engine, file)
+        index = await restore_snapshot(engine, file)
+    accept_restored_cluster(settings)
+    return index
 
 
 @contextlib.asynccontextmanager

@@ -87,6 +87,13 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the `server` block."""
 
     enabled: Annotated[bool, SettingInfo("Whether this agent is a server: HTTP, state and scheduling.")] = False
+    begin_cluster: Annotated[
+        bool,
+        SettingInfo(
+            "Whether this server may begin an empty cluster. Set it to false after the first start: then a server whose disk is "
+            "not mounted or whose `data_dir` or etcd is wrong ends with an error instead."
+        ),
+    ] = True
     authoritative_region: Annotated[
         str,
         SettingInfo("The region from which tokens and policies are replicated.", default_text="the agent's own region"),

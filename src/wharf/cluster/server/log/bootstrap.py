@@ -38,6 +38,8 @@ class ClusterBootstrap:
         new_id: Callable[[], str] = lambda: "",
     ) -> None:
         """`scheduler`: the first scheduler configuration; `None` for the default one. `new_id` makes the cluster's id."""
+        self.check_permission: Callable[[], None] = lambda: None
+        """Called before the first records are written. Raises if this server may not begin a cluster."""
         self._new_id = new_id
         self._follower = follower
         self._writer = writer
@@ -52,11 +54,12 @@ class ClusterBootstrap:
         """Write the first records of the cluster, unless they exist. All servers may try at the same time; one
         succeeds.
 
-        Raises `Refusal` if the log cannot be written.
+        Raises `Refusal` if the log cannot be written, and what `check_permission` raises.
         """
         await self._follower.loaded_event.wait()
         if self.is_bootstrapped():
             return
+        self.check_permission()
         tables: dict[type, Table[Any]] = {table.record_type: table for table in BOOTSTRAP_TABLES}
         records = [
             msgspec.structs.replace(record, create_index=WRITE_INDEX)
