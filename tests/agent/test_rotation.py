@@ -41,6 +41,27 @@ def test_only_the_newest_rotated_files_are_retained(tmp_path: Path) -> None:
     assert [rotated.read_bytes() for rotated in list_rotated_files(tmp_path / "a.log")] == [b"2--\n", b"3--\n"]
 
 
+def test_rotated_files_with_a_time_ahead_of_the_clock_are_deleted_first(tmp_path: Path) -> None:
+    for name in ("a-29980101T000000.log", "a-29990101T000000.1.log"):
+        (tmp_path / name).touch()
+    file = RotatingFile(tmp_path / "a.log", Rotation(bytes=4, max_files=2))
+    for number in range(3):
+        file.write(b"%d--\n" % number, now_ns=NOON_NS + number * SECOND)
+    file.close()
+
+    assert [rotated.read_bytes() for rotated in list_rotated_files(tmp_path / "a.log")] == [b"0--\n", b"1--\n"]
+
+
+def test_a_rotated_file_that_cannot_be_deleted_loses_no_line(tmp_path: Path) -> None:
+    (tmp_path / "a-20200101T000000.log").mkdir()
+    file = RotatingFile(tmp_path / "a.log", Rotation(bytes=4, max_files=1))
+    for number in range(3):
+        file.write(b"%d--\n" % number, now_ns=NOON_NS + number * SECOND)
+    file.close()
+
+    assert (tmp_path / "a.log").read_bytes() == b"2--\n"
+
+
 def test_files_rotated_in_the_same_second_keep_their_order(tmp_path: Path) -> None:
     file = RotatingFile(tmp_path / "a.log", Rotation(bytes=4))
     for number in range(4):

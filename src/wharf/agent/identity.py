@@ -33,6 +33,15 @@ def compute_folder_id(data_folder: Path) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
+def read_server_id(data_folder: Path) -> str:
+    """Return the server id stored in the data folder, or an empty text if there is none that can be read."""
+    try:
+        server_id = (data_folder / SERVER_ID_FILE).read_text("ascii", "replace").strip()
+    except OSError:
+        return ""
+    return server_id if _SERVER_ID.fullmatch(server_id) else ""
+
+
 def load_server_id(world: World, data_folder: Path) -> str:
     """Return the server id stored in the data folder, or create it.
 

@@ -288,9 +288,21 @@ class AgentProcess:
         """Compute when the next scheduled snapshot is due."""
         interval_s = self.settings.snapshots.interval.seconds
         if interval_s and self.settings.server.enabled:
-            newest_ns = schedule.get_newest_time_ns(schedule.get_snapshot_folder(self.settings, self._folder.path))
+            newest_ns = self._find_newest_snapshot_ns()
             wait_s = schedule.compute_wait_s(interval_s, now_ns=self._world.now_ns(), newest_ns=newest_ns)
             self._next_snapshot_s = self._world.monotonic_s() + wait_s
+
+    def _find_newest_snapshot_ns(self) -> int | None:
+        """Return when the newest scheduled snapshot was saved, or `None` if there is none that can be read."""
+        folder = schedule.get_snapshot_folder(self.settings, self._folder.path)
+        try:
+            snapshots = schedule.list_scheduled_snapshots(
+                folder, server_tag=schedule.build_server_tag(self._folder.path)
+            )
+        except OSError as error:
+            log.warning("snapshots cannot be listed folder=%s error=%s", folder, error)
+            return None
+        return schedule.get_newest_time_ns(snapshots, now_ns=self._world.now_ns())
 
     def next_one_off_s(self) -> float | None:
         """Return when the next snapshot is due, in seconds of the monotonic clock; `None` if no snapshots are

@@ -90,15 +90,16 @@ class RotatingFile:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not self._is_due(self._reopen_if_renamed(), line_bytes, now_ns):
                 return  # Another process was first.
-            os.rename(self.path, self._build_rotated_name(now_ns))
+            rotated = self._build_rotated_name(now_ns)
+            os.rename(self.path, rotated)
             self._open()
-            self._delete_oldest()
+            self._delete_oldest(rotated, now_ns)
         finally:
             os.close(lock)
 
     def _build_rotated_name(self, now_ns: int) -> Path:
         """Return an unused name for the rotated file, with the time in it."""
-        stamp = datetime.fromtimestamp(now_ns // SECOND, tz=UTC).strftime(_STAMP)
+        stamp = _format_stamp(now_ns)
         name = self.path.with_name(f"{self.path.stem}-{stamp}{self.path.suffix}")
         number = 0
         while name.exists():
@@ -106,13 +107,25 @@ class RotatingFile:
             name = self.path.with_name(f"{self.path.stem}-{stamp}.{number}{self.path.suffix}")
         return name
 
-    def _delete_oldest(self) -> None:
-        """Delete rotated files beyond `max_files`."""
+    def _delete_oldest(self, newest: Path, now_ns: int) -> None:
+        """Delete rotated files beyond `max_files`, but never `newest`.
+
+        Files with a time ahead of the clock count as the oldest, so that a jump of the clock does not displace newer files.
+        A file that cannot be deleted stays: a log line must not be lost because of it.
+        """
         if not self._rotation.max_files:
             return
-        for old in list_rotated_files(self.path)[: -self._rotation.max_files]:
-            with contextlib.suppress(FileNotFoundError):
+        stamp = _format_stamp(now_ns)
+        files = list_rotated_files(self.path)
+        files.sort(key=lambda file: (file == newest, file.name[len(self.path.stem) + 1 :][: len(stamp)] <= stamp))
+        for old in files[: -self._rotation.max_files]:
+            with contextlib.suppress(OSError):
                 old.unlink()
+
+
+def _format_stamp(now_ns: int) -> str:
+    """Return the time as it is in the names of rotated files."""
+    return datetime.fromtimestamp(now_ns // SECOND, tz=UTC).strftime(_STAMP)
 
 
 def list_rotated_files(path: Path) -> list[Path]:
