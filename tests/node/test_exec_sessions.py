@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -16,6 +17,7 @@ from websockets.frames import Frame, Opcode
 from tests.node.nodes import NodeProcess, build_raw_job, run_node, run_server
 from tests.waiting import wait_until
 from wharf.node.channel.exec import MAX_COMMANDS_PER_TASK
+from wharf.node.open_files import MAX_COMMANDS
 from wharf.node.processes import list_pids
 
 SESSION_COUNT = 8
@@ -213,6 +215,39 @@ def test_a_task_has_a_limited_number_of_commands(node: NodeProcess, alloc: str) 
     assert reply.endswith(b"\x03\xf364 commands run in this task already: end some, or retry later")
     with open_callers(node, alloc, ["echo", "hello"], 1) as (caller,):
         assert base64.b64encode(b"hello\n") in caller.read_until(b"exit")
+
+
+def test_one_namespace_cannot_use_up_the_commands_of_a_node(node: NodeProcess) -> None:
+    request = urllib.request.Request(
+        f"{node.server.address}/v1/namespace", json.dumps({"Name": "other"}).encode(), method="PUT"
+    )
+    urllib.request.urlopen(request).close()
+    jobs = [build_raw_job(f"share-{number}", "exec sleep 600", kind="service") for number in range(4)]
+    jobs[3] |= {"Namespace": "other"}
+    for job in jobs:
+        node.run(job)
+
+    def list_running() -> list[str]:
+        allocations: Any = node.server.get("/v1/allocations?namespace=*")
+        by_job = {each["JobID"]: each["ID"] for each in allocations if each["ClientStatus"] == "running"}
+        return [by_job[job["ID"]] for job in jobs if job["ID"] in by_job]
+
+    wait_until(lambda: len(list_running()) == 4, what="the tasks run")
+    first, second, third, other = list_running()
+    mark = build_mark(40)
+    command, limit = ["sleep", mark], MAX_COMMANDS // 2 - MAX_COMMANDS_PER_TASK
+    with open_callers(node, first, command, MAX_COMMANDS_PER_TASK), open_callers(node, second, command, limit):
+        wait_until(lambda: count_commands(mark) == MAX_COMMANDS // 2, what="the share of the namespace is used up")
+        refused = ExecCaller(node, third, command)
+        reply = refused.read_until(b"later")
+        refused.close()
+        with open_callers(node, other, ["echo", "hello"], 1) as (caller,):
+            assert base64.b64encode(b"hello\n") in caller.read_until(b"exit")
+    wait_until(lambda: count_commands(mark) == 0, what="all commands have ended with their callers")
+
+    assert reply.endswith(
+        b"128 of the node's 256 commands are of this namespace, the rest is for others: end some, or retry later"
+    )
 
 
 def test_a_command_ends_with_the_allocation_beside_which_it_runs(node: NodeProcess) -> None:

@@ -21,7 +21,7 @@ import uvloop
 
 from wharf.agent.errors import StartupError
 from wharf.agent.process_context import ProcessContext
-from wharf.world.descriptors import close_on_exec
+from wharf.world.descriptors import allow_many_open_files, close_on_exec
 
 MAX_OPEN_FILES: Final = 1_048_576
 """The limit to request if the hard limit is infinite. Some systems refuse a larger one."""
@@ -30,8 +30,7 @@ MAX_OPEN_FILES: Final = 1_048_576
 def raise_open_file_limit() -> None:
     """Raise the soft limit of open files to the hard limit. Keep the soft limit if the system refuses.
 
-    The soft limit is often 1,024, and every blocking query holds a socket. Processes that start programs of users must
-    keep the soft limit, because those programs may not expect a larger one.
+    The soft limit is often 1,024, and every blocking query holds a socket.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
@@ -68,7 +67,9 @@ def main() -> int:
     with contextlib.suppress(AttributeError, ValueError):
         faulthandler.register(signal.SIGUSR1, all_threads=True)
     context = ProcessContext(_take_channel())
-    if context.order.role != "node":  # Tasks of a node would inherit the limit.
+    if context.order.role == "node":
+        allow_many_open_files()  # Programs that it starts get the former limit.
+    else:
         raise_open_file_limit()
     gc.disable()  # Imported modules stay: collecting garbage took a sixth of the start time.
     role: RunRole = importlib.import_module(ROLE_MODULE_BY_NAME[context.order.role]).run

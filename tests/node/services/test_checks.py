@@ -15,6 +15,7 @@ import pytest
 
 from wharf.agent.tls.certificates import create_certificates
 from wharf.cli.alloc.group import format_check_output
+from wharf.node.open_files import FairSlots
 from wharf.node.services import CheckSpec, CheckStatus, ProbeResult, apply_probe_result, probe_service, should_restart
 from wharf.node.services.check_runner import CheckRunner
 from wharf.node.services.checks import MAX_OUTPUT_BYTES, CheckState, create_check_state, find_input_problem
@@ -328,7 +329,7 @@ def test_an_error_of_the_node_while_it_runs_a_check_is_shown_as_its_result(caplo
         return 0, "fine"
 
     async def scenario() -> None:
-        runner = CheckRunner(RealWorld(), fail, succeed)
+        runner = CheckRunner(RealWorld(), fail, succeed, FairSlots(8))
         check = AllocationCheck(create_check("script", command=("/bin/check",), restart_limit=0), "s", "t", "t")
         runner.set_checks("a", "a.g[0]", [check])
         with caplog.at_level(logging.ERROR):

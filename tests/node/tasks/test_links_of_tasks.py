@@ -18,6 +18,7 @@ from wharf.node.artifacts import ArtifactError, ArtifactRequest, fetch_artifact
 from wharf.node.drivers.port import View
 from wharf.node.migration import pack_folders
 from wharf.node.mounts import list_mounts_below, mount_secrets
+from wharf.node.open_files import FairSlots
 from wharf.node.tasks.artifacts import FetchPermits, fetch_artifacts
 from wharf.node.tasks.context import TaskContext, TaskSetupError
 from wharf.node.tasks.folders import AllocationFolders, TaskFolders
@@ -70,7 +71,7 @@ def test_the_mode_of_no_other_file_changes_when_an_api_socket_is_opened(tmp_path
 
     async def open_socket() -> None:
         world = RealWorld()
-        api_socket = ApiSocket(world, [], FailoverAddresses(world, 1))
+        api_socket = ApiSocket(world, [], FailoverAddresses(world, 1), slots=FairSlots(8))
         await api_socket.open(secrets)
         await api_socket.close()
 
@@ -82,7 +83,7 @@ def test_the_mode_of_no_other_file_changes_when_an_api_socket_is_opened(tmp_path
 def test_every_user_may_connect_to_an_api_socket(tmp_path: Path) -> None:
     async def open_socket() -> None:
         world = RealWorld()
-        api_socket = ApiSocket(world, [], FailoverAddresses(world, 1))
+        api_socket = ApiSocket(world, [], FailoverAddresses(world, 1), slots=FairSlots(8))
         await api_socket.open(tmp_path)
         assert 0o666 == (tmp_path / "api.sock").stat().st_mode & 0o777
         with socket.socket(socket.AF_UNIX) as client:

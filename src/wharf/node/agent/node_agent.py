@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import resource
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -35,6 +36,7 @@ from wharf.node.channel.connection import ChannelConnection
 from wharf.node.channel.endpoint import RequestDispatcher
 from wharf.node.channel.exec import ExecHandlers
 from wharf.node.channel.files import FileHandlers
+from wharf.node.channel.shares import limit_by_namespace
 from wharf.node.channel.stats import StatsHandlers
 from wharf.node.credentials import NodeCredentials
 from wharf.node.devices.node_devices import NodeDevices
@@ -45,6 +47,7 @@ from wharf.node.migration.download import MigrationDownloader
 from wharf.node.migration.upload import MigrationUploader
 from wharf.node.networks.allocation_networks import AllocationNetworks
 from wharf.node.networks.manager import STATE_ROOT
+from wharf.node.open_files import FairSlots, divide_open_files
 from wharf.node.processes import read_boot_id
 from wharf.node.settings import NodeLocation, NodeSettings
 from wharf.node.statistics import MachineMeter, TaskMeter
@@ -92,6 +95,7 @@ class NodeAgent:
         self._identity = identity
         self._agent_log = agent_log
         location.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._open_files = divide_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._event_queue = NodeEventQueue(world)
         self._journal = NodeJournal(
             DiskJournalFile(location.state_folder / JOURNAL_FILE),
@@ -163,9 +167,21 @@ class NodeAgent:
             total_mhz=machine.resources.cpu.cpu_shares,
             volumes=self._volumes.by_name,
         )
-        identities = TaskIdentityManager(world, self._client, self._identity, server_endpoints)
+        identities = TaskIdentityManager(
+            world,
+            self._client,
+            self._identity,
+            server_endpoints,
+            connection_slots=FairSlots(self._open_files.api_connections),
+        )
         self._task_hooks = LocalTaskHooks(
-            world, identities, host, self._read_only_mounts, self._networks, self._devices
+            world,
+            identities,
+            host,
+            self._read_only_mounts,
+            self._networks,
+            self._devices,
+            probe_slots=FairSlots(self._open_files.probes),
         )
         self._manager = AllocationManager(
             world,
@@ -244,13 +260,20 @@ class NodeAgent:
         commands = ExecHandlers(
             self._world,
             self._manager,
+            FairSlots(self._open_files.commands),
             is_allowed=not self._settings.disable_remote_exec,
             name_prefix=self._identity.id,
+        )
+        files = FileHandlers(self._folders, allocations.is_over, allocations.has_started)
+        file_handlers = limit_by_namespace(
+            files.handlers(),
+            FairSlots(self._open_files.streams),
+            self.allocations.find_namespace,
+            "files and logs",
         )
         handler_groups = (
             self._signed_identity,
             self._volumes,
-            FileHandlers(self._folders, allocations.is_over, allocations.has_started),
             allocations,
             self._stats_handlers,
             MetadataHandlers(self._metadata, self._on_metadata_changed),
@@ -259,7 +282,7 @@ class NodeAgent:
             *(() if self._agent_log is None else (AgentLogHandlers(self._agent_log),)),
         )
         return RequestDispatcher(
-            {verb: handler for group in handler_groups for verb, handler in group.handlers().items()}
+            {verb: handler for group in handler_groups for verb, handler in group.handlers().items()} | file_handlers
         )
 
     # -- life

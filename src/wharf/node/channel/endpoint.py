@@ -5,6 +5,7 @@ verb. A reply is sent only as fast as the receiver grants credit.
 """
 
 import asyncio
+import errno
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
@@ -12,7 +13,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
 from wharf.contract.wire.nodes import channel
 from wharf.world import World
 from wharf.world.tasks import cancel_tasks, start_supervised
@@ -26,6 +27,11 @@ MAX_QUEUED_INPUT_BYTES: Final = 4 << 20
 MAX_QUEUED_INPUTS: Final = 65_536
 """Limits of the input of a request that waits to be processed. Servers of this version stop long before, see
 `channel.EXEC_WINDOW_BYTES`. A request for which a server sends more is refused, which protects the memory of the node."""
+NO_OPEN_FILES_ERRORS: Final = (errno.EMFILE, errno.ENFILE)
+NO_OPEN_FILES_TEXT: Final = (
+    "the node agent cannot open more files: retry later; if this happens often, raise its limit of open files, such as "
+    "LimitNOFILE= of its systemd unit"
+)
 TOO_MUCH_INPUT_TEXT: Final = "the server sent more input than the node has permitted"
 
 
@@ -206,19 +212,29 @@ class ChannelEndpoint:
             await self._send_message(channel.ChannelRefusal(number, RefusalCode.INVALID, TOO_MUCH_INPUT_TEXT))
         except ConnectionError:
             return  # The reader of the connection sees the error too, and reconnects.
-        except Exception:  # The caller must receive a reply, whatever fails.
-            log.exception("node request failed verb=%s target=%s", request.verb, request.about or "the node")
-            await self._send_message(
-                channel.ChannelRefusal(
-                    number, RefusalCode.OUTCOME_UNKNOWN, "internal error of the node; see the node's log"
+        except OSError as error:
+            if error.errno not in NO_OPEN_FILES_ERRORS:
+                await self._report_internal_error(request)
+            else:
+                await self._send_message(
+                    channel.ChannelRefusal(
+                        number, RefusalCode.UNAVAILABLE, NO_OPEN_FILES_TEXT, RefusalReason.OVERLOADED
+                    )
                 )
-            )
+        except Exception:  # The caller must receive a reply, whatever fails.
+            await self._report_internal_error(request)
         finally:
             self._open.pop(number, None)
             if release is not None:  # To its end, also if the request is cancelled again meanwhile.
                 await asyncio.shield(
                     start_supervised(self._world, _call(release), name=f"release of node request {number}")
                 )
+
+    async def _report_internal_error(self, request: channel.ChannelRequest) -> None:
+        """Log the current exception, and reply that the request failed."""
+        log.exception("node request failed verb=%s target=%s", request.verb, request.about or "the node")
+        text = "internal error of the node; see the node's log"
+        await self._send_message(channel.ChannelRefusal(request.id, RefusalCode.OUTCOME_UNKNOWN, text))
 
     async def _send_message(self, message: channel.MessageToServer) -> None:
         """Encode a message and send it to the server."""

@@ -20,7 +20,9 @@ from wharf.contract.wire.nodes import channel
 from wharf.node.agent.allocations.manager import AllocationManager
 from wharf.node.channel.allocations import require_allocation, require_task
 from wharf.node.channel.endpoint import JSON_CONTENT_TYPE, ChannelReply, VerbHandler
+from wharf.node.channel.shares import take_slot
 from wharf.node.drivers.port import CannotStart, Command, CommandDriver, CommandOrder, Stream
+from wharf.node.open_files import FairSlots
 from wharf.world import World
 from wharf.world.tasks import cancel_tasks, start_supervised
 
@@ -32,11 +34,8 @@ OUTPUT_GRACE_S: Final = 0.25
 """How long to wait for more output of other processes after the command itself has ended."""
 MAX_QUEUED_MESSAGES: Final = 16
 """Limit of output messages in memory; beyond it the command has to wait."""
-MAX_COMMANDS: Final = 256
-"""Commands that callers run on this node at a time. Each is a process with pipes, and takes up to 3 MB of the agent while it
-does not read its input or its output is not read."""
 MAX_COMMANDS_PER_TASK: Final = 64
-"""The same for one task, so that one task cannot use up the commands of the node."""
+"""Commands that callers run in one task at a time. The commands of a node are limited by `wharf.node.open_files`."""
 MAX_PENDING_INPUT_BYTES: Final = 64 << 10
 """Input in memory that the command has not read. Beyond it no further messages are processed, so the caller is not read."""
 WRITE_BYTES: Final = 16 << 10
@@ -48,9 +47,13 @@ HEARTBEAT_MESSAGE: Final = b"{}"
 class ExecHandlers:
     """Handles requests to run commands in tasks. The names of all commands of this node begin with `name_prefix`."""
 
-    def __init__(self, world: World, manager: AllocationManager, *, is_allowed: bool, name_prefix: str) -> None:
+    def __init__(
+        self, world: World, manager: AllocationManager, slots: FairSlots, *, is_allowed: bool, name_prefix: str
+    ) -> None:
+        """`slots` limits the commands of the node, by namespace."""
         self._world = world
         self._manager = manager
+        self._slots = slots
         self._is_allowed = is_allowed
         self._name_prefix = name_prefix
         self._running: Counter[str] = Counter()
@@ -93,14 +96,15 @@ class ExecHandlers:
             folder=str(folders.task),
             is_tty=is_tty,
         )
-        self._count_command(order.run)
+        namespace = allocation.assignment.allocation.namespace
+        self._count_command(order.run, namespace)
         try:
             command = await driver.run_beside(order)
         except CannotStart as error:
-            self._uncount_command(order.run)
+            self._uncount_command(order.run, namespace)
             raise Refusal(RefusalCode.UNAVAILABLE, str(error)) from error
         except BaseException:
-            self._uncount_command(order.run)
+            self._uncount_command(order.run, namespace)
             raise
         session = ExecSession(self._world, command, inputs, is_tty=order.is_tty)
 
@@ -108,23 +112,21 @@ class ExecHandlers:
             try:
                 await command.end()
             finally:
-                self._uncount_command(order.run)
+                self._uncount_command(order.run, namespace)
 
         return ChannelReply(JSON_CONTENT_TYPE, chunks=session.stream_messages(), release=end_command)
 
-    def _count_command(self, run: str) -> None:
-        """Count a command beside a task. Raises `Refusal` if the task or the node has too many."""
-        for count, limit, place in (
-            (self._running[run], MAX_COMMANDS_PER_TASK, "this task"),
-            (self._running.total(), MAX_COMMANDS, "this node"),
-        ):
-            if count >= limit:
-                text = f"{limit} commands run in {place} already: end some, or retry later"
-                raise Refusal(RefusalCode.UNAVAILABLE, text, RefusalReason.OVERLOADED)
+    def _count_command(self, run: str, namespace: str) -> None:
+        """Count a command beside a task. Raises `Refusal` if the task or its namespace has too many on this node."""
+        if self._running[run] >= MAX_COMMANDS_PER_TASK:
+            text = f"{MAX_COMMANDS_PER_TASK} commands run in this task already: end some, or retry later"
+            raise Refusal(RefusalCode.UNAVAILABLE, text, RefusalReason.OVERLOADED)
+        take_slot(self._slots, namespace, "commands")
         self._running[run] += 1
 
-    def _uncount_command(self, run: str) -> None:
+    def _uncount_command(self, run: str, namespace: str) -> None:
         """Stop counting a command that has ended."""
+        self._slots.release(namespace)
         self._running[run] -= 1
         if not self._running[run]:
             del self._running[run]

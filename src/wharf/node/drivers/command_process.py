@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from wharf.node.drivers.port import CannotStart, CommandOrder, Stream
 from wharf.node.processes import kill_process, list_pids, read_environment
 from wharf.node.subprocesses import ChildProgram, ProgramIdentity, start_program
+from wharf.world.descriptors import list_limiting_words
 
 COMMAND_MARK_VARIABLE: Final = "WHARF_COMMAND"
 """Environment variable by which the processes of a command are found and killed."""
@@ -232,6 +233,7 @@ async def _start_process(
         input_texts=entry.input_texts,
         identity=identity,
     )
+    arguments = (*list_limiting_words(), *arguments)
     with contextlib.ExitStack() as cleanup:
         terminal: Terminal | None = None
         try:

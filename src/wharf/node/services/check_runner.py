@@ -13,6 +13,7 @@ import msgspec
 
 from wharf.contract.model.times import SECOND
 from wharf.node.core import events
+from wharf.node.open_files import FairSlots
 from wharf.node.services import (
     CheckState,
     CheckStatus,
@@ -50,8 +51,9 @@ class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
 class _Check:
     """One check of an allocation, with its state and the asyncio task that probes the service."""
 
-    def __init__(self, definition: AllocationCheck, group: str) -> None:
+    def __init__(self, definition: AllocationCheck, group: str, namespace: str) -> None:
         self.definition = definition
+        self.namespace = namespace
         self.group = group
         self.state = create_check_state(definition.spec)
         self.probing: asyncio.Task[None] | None = None
@@ -78,8 +80,14 @@ class CheckRunner:
     """Probes the services of all allocations of the node at the intervals of their checks."""
 
     def __init__(
-        self, world: World, handle_event: Callable[[str, events.AllocationEvent], None], run_in_task: TaskCommandRunner
+        self,
+        world: World,
+        handle_event: Callable[[str, events.AllocationEvent], None],
+        run_in_task: TaskCommandRunner,
+        slots: FairSlots,
     ) -> None:
+        """`slots` limits how many checks are probed at a time, by namespace."""
+        self._slots = slots
         self._world = world
         self._handle_event = handle_event
         self._run_in_task = run_in_task
@@ -90,12 +98,14 @@ class CheckRunner:
         """Return whether checks of the allocation are set."""
         return allocation_id in self._checks
 
-    def set_checks(self, allocation_id: str, allocation_name: str, definitions: list[AllocationCheck]) -> None:
+    def set_checks(
+        self, allocation_id: str, allocation_name: str, definitions: list[AllocationCheck], *, namespace: str = ""
+    ) -> None:
         """Store the checks of an allocation; `update_running_checks` starts them.
 
         `allocation_name` is the allocation's name, as results show it.
         """
-        self._checks[allocation_id] = [_Check(definition, allocation_name) for definition in definitions]
+        self._checks[allocation_id] = [_Check(definition, allocation_name, namespace) for definition in definitions]
 
     def update_running_checks(self, allocation_id: str, running_since_s: Callable[[str], float | None]) -> None:
         """Start the checks of tasks that run, and stop the others.
@@ -138,10 +148,16 @@ class CheckRunner:
 
         A restart of the task is requested after too many failures in a row.
         """
-        spec, task = check.definition.spec, check.definition.script_task
+        spec, task, namespace = check.definition.spec, check.definition.script_task, check.namespace
         while True:
             # The first probe runs at once, so that a healthy service is soon known to be healthy.
-            probe_result = await probe_service(spec, lambda command: self._run_in_task(allocation_id, task, command))
+            await self._slots.take(namespace)
+            try:
+                probe_result = await probe_service(
+                    spec, lambda command: self._run_in_task(allocation_id, task, command)
+                )
+            finally:
+                self._slots.release(namespace)
             running_for_s = self._world.monotonic_s() - check.since_s
             previous = check.state
             state = apply_probe_result(

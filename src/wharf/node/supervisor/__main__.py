@@ -1,8 +1,9 @@
-"""`python -m wharf.node.supervisor FOLDER NODE_ID METHOD [ABSENCE_S]`: starts a supervisor in its own session and
+"""`python -m wharf.node.supervisor FOLDER NODE_ID METHOD [ABSENCE_S [FILES]]`: starts a supervisor in its own session and
 returns at once.
 
 METHOD `mark` selects process tracking by environment variable; anything else selects the best method available. The
-supervisor ends when FOLDER has been missing for ABSENCE_S seconds.
+supervisor ends when FOLDER has been missing for ABSENCE_S seconds. Tasks may open FILES files; by default as many as the
+supervisor may at its start.
 """
 
 import logging
@@ -22,6 +23,7 @@ def main() -> int:
     close_on_exec()
     folder, node_id, tracking_method = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     max_folder_absence_s = float(sys.argv[4]) if len(sys.argv) > 4 else MAX_FOLDER_ABSENCE_S
+    max_open_files = int(sys.argv[5]) if len(sys.argv) > 5 else None
     # The child leaves the agent's session, so that neither the agent's end nor its terminal's signals stop it.
     if os.fork():
         return 0
@@ -39,6 +41,7 @@ def main() -> int:
             folder,
             MarkTracker() if tracking_method == "mark" else choose_tracker(node_id),
             max_folder_absence_s=max_folder_absence_s,
+            max_open_files_of_programs=max_open_files,
         )
     except SupervisorRunning:
         return 0

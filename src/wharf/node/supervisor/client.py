@@ -23,8 +23,9 @@ from wharf.node.drivers.port import CannotStart, Watcher
 from wharf.node.processes import Process, find_process, read_arguments, send_signal
 from wharf.node.supervisor import messages
 from wharf.node.supervisor.supervisor_log import open_log
-from wharf.node.supervisor.task_supervisor import SOCKET_FILE
+from wharf.node.supervisor.task_supervisor import MAX_FOLDER_ABSENCE_S, SOCKET_FILE
 from wharf.world import World
+from wharf.world.descriptors import get_open_file_limit_of_programs
 from wharf.world.framing import FrameDecoder, FrameTooLong, encode_frame
 from wharf.world.unix_sockets import shorten_socket_path
 
@@ -147,7 +148,11 @@ class SupervisorClient:
     def _start_supervisor(self) -> None:
         """Start a task supervisor, which forks into the background. Blocks until the fork is done."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        command = [sys.executable, "-m", SUPERVISOR_MODULE, str(self._folder), self._node, self._requested_method]
+        options = [str(MAX_FOLDER_ABSENCE_S), str(get_open_file_limit_of_programs())]
+        command = [
+            *(sys.executable, "-m", SUPERVISOR_MODULE, str(self._folder), self._node, self._requested_method),
+            *options,
+        ]
         with open_log(self._folder) as log_file:
             subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log_file, stderr=log_file, check=False)
 

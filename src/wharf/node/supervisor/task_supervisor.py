@@ -91,7 +91,12 @@ class TaskSupervisor:
     """
 
     def __init__(
-        self, folder: Path, tracker: ProcessTracker, *, max_folder_absence_s: float = MAX_FOLDER_ABSENCE_S
+        self,
+        folder: Path,
+        tracker: ProcessTracker,
+        *,
+        max_folder_absence_s: float = MAX_FOLDER_ABSENCE_S,
+        max_open_files_of_programs: int | None = None,
     ) -> None:
         """Take the lock of the folder. Raises SupervisorRunning if another supervisor holds it."""
         self._folder = folder
@@ -128,7 +133,10 @@ class TaskSupervisor:
             raise SupervisorRunning(f"another supervisor uses {folder}") from None
         self._boot_id = read_boot_id()
         # Each run needs up to seven open files.
-        self._max_open_files_of_programs = allow_many_open_files()
+        former_limit = allow_many_open_files()
+        self._max_open_files_of_programs = (
+            former_limit if max_open_files_of_programs is None else max_open_files_of_programs
+        )
 
     def run(self) -> None:
         """Take over stored runs, then serve agents and runs.

@@ -49,6 +49,11 @@ class AllocationTable:
             StoredAssignment(allocation_id, Assignment(allocation=assigned)), EMPTY_SPEC, settled.record
         )
 
+    def find_namespace(self, allocation_id: str) -> str:
+        """Return the namespace of the allocation; empty if the node has not stored it, as for settled ones."""
+        allocation = self._unsettled.get(allocation_id)
+        return allocation.assignment.allocation.namespace if allocation is not None else ""
+
     def find_assignment_index(self, allocation_id: str) -> int | None:
         """Return the modify index of the last assignment of this allocation; `None` if the allocation is unknown."""
         if (index := self._settled.get(allocation_id)) is not None:

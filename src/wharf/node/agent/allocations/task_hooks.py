@@ -28,6 +28,7 @@ from wharf.node.drivers.port import CannotStart, Command, CommandDriver, Command
 from wharf.node.mounts import mount_secrets, unmount_secrets
 from wharf.node.networks import NetworkError
 from wharf.node.networks.allocation_networks import AllocationNetworks
+from wharf.node.open_files import FairSlots
 from wharf.node.services.check_runner import CheckRunner
 from wharf.node.services.registrations import (
     MAX_SERVICE_CHARACTERS,
@@ -69,7 +70,10 @@ class LocalTaskHooks:
         read_only_mounts: ReadOnlyMounts,
         networks: AllocationNetworks,
         devices: NodeDevices,
+        *,
+        probe_slots: FairSlots,
     ) -> None:
+        """`probe_slots` limits the checks of the node that are probed at a time, by namespace."""
         self._world = world
         self._devices = devices
         self._reservations: dict[tuple[str, str], Reserved] = {}
@@ -82,7 +86,7 @@ class LocalTaskHooks:
         self._identities = identities
         self._may_prepare = asyncio.Event()
         self._preparation = TaskPreparation(world, identities.build_task_client, self._may_prepare)
-        self._check_runner = CheckRunner(world, self.handle_event, self.run_command_in_task)
+        self._check_runner = CheckRunner(world, self.handle_event, self.run_command_in_task, probe_slots)
         self._erased: dict[tuple[str, str], None] = {}
         """Dead tasks whose secrets have been erased; the keys are (allocation id, task name)."""
         self._manager: AllocationManager
@@ -234,6 +238,7 @@ class LocalTaskHooks:
                     self._build_host(id),
                     lambda task: self._build_reference_values(allocation, task),
                 ),
+                namespace=assigned.namespace,
             )
         self._check_runner.update_running_checks(id, lambda task: _find_up_since_s(record, task))
 

@@ -20,6 +20,7 @@ from wharf.contract.client import Unreachable
 from wharf.contract.client.relay.dialers import ByteStream, Dialer
 from wharf.contract.client.transport import CONNECT_TIMEOUT_S
 from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError, get_descriptor_path, open_entry
+from wharf.node.open_files import FairSlots
 from wharf.node.tasks.identities.tokens import API_SOCKET_FILE
 from wharf.world import World
 from wharf.world.failover import FailoverAddresses
@@ -43,15 +44,28 @@ CONNECTION_HEADERS: Final = (b"connection", b"keep-alive", b"proxy-connection")
 NO_TOKEN_RESPONSE: Final = (b"401 Unauthorized", b"Unauthorized")
 INVALID_REQUEST_RESPONSE: Final = (b"400 Bad Request", b"not an HTTP/1.1 request")
 HEAD_TOO_LONG_RESPONSE: Final = (b"431 Request Header Fields Too Large", b"the request headers are too long")
-TOO_MANY_REQUESTS_RESPONSE: Final = (b"429 Too Many Requests", b"this task has too many requests open")
+TOO_MANY_REQUESTS_RESPONSE: Final = (b"429 Too Many Requests", b"this task or its namespace has too many requests open")
 NO_SERVER_RESPONSE: Final = (b"502 Bad Gateway", b"no server can be reached")
 
 
 class ApiSocket:
     """The API socket of one task. Close it when the task has ended."""
 
-    def __init__(self, world: World, servers: Sequence[Dialer], addresses: FailoverAddresses) -> None:
-        """`servers` are in the order of `addresses`, which the node's other connections share."""
+    def __init__(
+        self,
+        world: World,
+        servers: Sequence[Dialer],
+        addresses: FailoverAddresses,
+        *,
+        slots: FairSlots,
+        namespace: str = "",
+    ) -> None:
+        """`servers` are in the order of `addresses`, which the node's other connections share.
+
+        `slots` limits the connections of all tasks of the node, by namespace.
+        """
+        self._slots = slots
+        self._namespace = namespace
         self._world = world
         self._servers = servers
         self._addresses = addresses
@@ -76,9 +90,19 @@ class ApiSocket:
 
     def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve a new connection in its own asyncio task."""
+        if len(self._connections) >= MAX_CONNECTIONS or not self._slots.try_take(self._namespace):
+            # Answered without waiting: a connection beyond the limit must not hold a file of the node.
+            writer.write(_build_refusal(*TOO_MANY_REQUESTS_RESPONSE))
+            writer.close()
+            return
         task = start_supervised(self._world, self._serve(reader, writer), name="API connection of a task")
         self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
+        task.add_done_callback(self._on_served)
+
+    def _on_served(self, task: asyncio.Task[None]) -> None:
+        """Stop counting a connection that was served."""
+        self._connections.discard(task)
+        self._slots.release(self._namespace)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Forward the request of one connection, then close it. Connection errors are ignored."""
@@ -93,9 +117,6 @@ class ApiSocket:
 
         A request without a token is not forwarded.
         """
-        if len(self._connections) > MAX_CONNECTIONS:
-            await _refuse(writer, *TOO_MANY_REQUESTS_RESPONSE)
-            return
         try:
             async with asyncio.timeout(HEAD_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -165,9 +186,13 @@ async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
 
 async def _refuse(writer: asyncio.StreamWriter, status: bytes, text: bytes) -> None:
     """Send an error response to the task, without forwarding its request."""
-    head = b"HTTP/1.1 %b\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
-    writer.write(head % (status, len(text)) + text)
+    writer.write(_build_refusal(status, text))
     await writer.drain()
+
+
+def _build_refusal(status: bytes, text: bytes) -> bytes:
+    head = b"HTTP/1.1 %b\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+    return head % (status, len(text)) + text
 
 
 def _bind_socket(folder: Path) -> socket.socket:

@@ -13,6 +13,7 @@ from wharf.contract.model.allocations.task_states import TaskEventType
 from wharf.contract.model.jobs.groups import Task
 from wharf.contract.wire.nodes.messages import IdentitiesRequest, SignedIdentity
 from wharf.node.credentials import NodeCredentials
+from wharf.node.open_files import FairSlots
 from wharf.node.tasks.context import TaskContext, TaskSetupError
 from wharf.node.tasks.identities.api_socket import ApiSocket
 from wharf.node.tasks.identities.tokens import TaskIdentities, list_exposed_identities
@@ -50,8 +51,16 @@ class TaskIdentityManager:
     """The identities and API sockets of all tasks of the node."""
 
     def __init__(
-        self, world: World, client: AsyncClient, identity: NodeCredentials, server_endpoints: Sequence[Dialer]
+        self,
+        world: World,
+        client: AsyncClient,
+        identity: NodeCredentials,
+        server_endpoints: Sequence[Dialer],
+        *,
+        connection_slots: FairSlots,
     ) -> None:
+        """`connection_slots` limits the connections of all tasks to the API, by namespace."""
+        self._connection_slots = connection_slots
         self._world = world
         self._client = client
         self._signer = ServerSigner(client, identity)
@@ -146,6 +155,13 @@ class TaskIdentityManager:
         if key not in self._identified_tasks:
             identities = TaskIdentities(self._world, self._signer, context)
             self._identified_tasks[key] = _IdentifiedTask(
-                identities, ApiSocket(self._world, self._server_endpoints, self._client.servers)
+                identities,
+                ApiSocket(
+                    self._world,
+                    self._server_endpoints,
+                    self._client.servers,
+                    slots=self._connection_slots,
+                    namespace=context.namespace,
+                ),
             )
         return self._identified_tasks[key]
