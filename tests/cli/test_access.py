@@ -1,5 +1,6 @@
 """The commands about access control: tokens, policies, roles, auth methods and logins."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -9,6 +10,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlencode
 
 import msgspec
@@ -248,3 +250,59 @@ def start_command(folder: Path, environment: dict[str, str], *words: str) -> sub
         text=True,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path), **environment},
     )
+
+
+@pytest.mark.parametrize("words", [("delete",), ("info",), ("update", "--name", "x")], ids=" ".join)
+def test_a_secret_in_place_of_an_accessor_id_is_not_repeated_and_not_sent(
+    terminal: Terminal, words: tuple[str, ...]
+) -> None:
+    other = msgspec.json.decode(terminal.run_ok("acl", "token", "create", "--type", "management", "--json"))
+    own_secret = os.environ["WHARF_TOKEN"]
+
+    of_other = terminal.run("acl", "token", *words, other["SecretID"])
+    of_own = terminal.run("acl", "token", *words, own_secret)
+
+    assert (of_other.code, of_own.code, of_other.out + of_own.out) == (1, 1, "")
+    assert other["SecretID"] not in of_other.err
+    assert own_secret not in of_own.err
+    assert "`wharf acl token list` lists the accessor ids; a secret is not accepted" in of_other.err
+    assert "this is the secret of your own token" in of_own.err
+    assert "`wharf acl token self` shows it" in of_own.err
+
+
+def test_a_token_without_permission_for_the_list_shows_itself_by_its_accessor_id(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    terminal.run_ok("acl", "policy", "apply", "reader", write_file(tmp_path, READER, "reader.hcl"))
+    own = msgspec.json.decode(terminal.run_ok("acl", "token", "create", "--policy", "reader", "--json"))
+
+    shown = terminal.run_ok("acl", "token", "info", own["AccessorID"], "--token", own["SecretID"])
+
+    assert own["AccessorID"] in shown
+
+
+A_SECRET: Final = "5f8a4b0e-2a53-4d0c-9a57-1f3f1f6f1c11"
+A_JWT: Final = f"{'a' * 40}.{'b' * 40}.{'c' * 40}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("acl", "token", "self", A_SECRET),
+        ("acl", "bootstrap", A_SECRET),
+        ("acl", "tokn", A_SECRET),
+        ("login", A_SECRET),
+        ("login", A_JWT),
+        ("login", "--method", A_JWT),
+        ("job", "status", A_JWT),
+        ("job", "status", f"--token={A_SECRET}", A_SECRET),
+        ("var", "put", "db", "s3cr3t-value"),
+        ("var", "put", "db", "=s3cr3t-value"),
+    ],
+    ids=" ".join,
+)
+def test_an_error_repeats_no_argument_that_may_be_a_secret(terminal: Terminal, words: tuple[str, ...]) -> None:
+    result = terminal.run(*words)
+
+    assert result.code != 0
+    assert not any(secret in result.err for secret in (A_SECRET, A_JWT, "s3cr3t-value"))

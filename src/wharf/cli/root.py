@@ -142,10 +142,10 @@ def _flush_output() -> None:
 
 
 def _print_error(text: str, arguments: Sequence[str]) -> None:
-    """Print an error text, one line each. Long and unprintable arguments in it are shortened and escaped."""
-    from wharf.cli.common.errors import make_printable
+    """Print an error text, one line each, without secrets. Long and unprintable arguments are shortened and escaped."""
+    from wharf.cli.common.errors import hide_secrets, make_printable
 
-    for line in make_printable(text, arguments).splitlines():
+    for line in make_printable(hide_secrets(text, arguments), arguments).splitlines():
         click.echo(f"wharf: {line}", err=True)
 
 

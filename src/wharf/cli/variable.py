@@ -129,7 +129,7 @@ def put(
         if not isinstance(document, dict):
             raise CliError(f"{name}: expected a map of items")
         new_items = {str(key): str(value) for key, value in document.items()}
-    arguments = parse_key_values(items, "item") or {}
+    arguments = parse_key_values(items, "item", are_secret=True) or {}
     new_items |= {key: read_text(value[1:]) if value.startswith("@") else value for key, value in arguments.items()}
     if not new_items:
         raise CliError(f"missing item: `wharf var put {path} key=value`")

@@ -9,6 +9,8 @@ from tests.cluster.api.access import UNKNOWN_SECRET, ApiCaller, an_operator
 from tests.kit.cluster import ACluster
 from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
+from wharf.cluster.api.app import Api
+from wharf.cluster.api.audit import AuditRecord
 from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation
 from wharf.cluster.state.tables import ACL_TOKENS
 
@@ -316,11 +318,50 @@ async def test_a_token_is_imported_with_both_of_its_ids() -> None:
         assert (await ApiCaller(operator.server, UNKNOWN_SECRET).get("/v1/acl/token/self"))[0] == 200
 
 
+class RetainedAudit:
+    """Collects audit records."""
+
+    def __init__(self) -> None:
+        self.records: list[AuditRecord] = []
+
+    def record(self, entry: AuditRecord) -> None:
+        self.records.append(entry)
+
+
+@pytest.mark.parametrize(
+    ("path", "is_stored"),
+    [
+        ("/v1/acl/token/{secret}", True),
+        ("/v1/acl/token/{secret}", False),  # Of a deleted token, or of another cluster.
+        ("/v1/node/{secret}/eligibility", True),
+        ("/v1/volume/host/{secret}", True),
+    ],
+)
+@in_virtual_time
+async def test_a_secret_in_the_place_of_an_id_is_in_no_reply_and_no_audit_record(path: str, is_stored: bool) -> None:
+    async with ACluster() as cluster:
+        operator = await an_operator(cluster)
+        audit = RetainedAudit()
+        operator.server.api = Api(operator.server.server, audit=audit)
+        secret = operator.token if is_stored else UNKNOWN_SECRET
+
+        replies = [
+            await operator.send_raw(method, path.format(secret=secret), {}) for method in ("PUT", "POST", "DELETE")
+        ]
+
+        assert all(reply.status >= 400 for reply in replies)
+        assert secret not in " ".join(map(str, [*replies, *audit.records]))
+        assert any("<hidden>" in record.path for record in audit.records)
+
+
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        ({"AccessorID": UNKNOWN, "Type": "client", "Policies": ["p"]}, f"cannot find token {UNKNOWN}"),
-        ({"AccessorID": "x"}, 'token lookup failed: "x" is not a UUID'),
+        (
+            {"AccessorID": UNKNOWN, "Type": "client", "Policies": ["p"]},
+            "cannot find token: no token has this accessor ID, which is not the token's secret",
+        ),
+        ({"AccessorID": "x"}, "token lookup failed: the accessor ID is not a UUID"),
         (
             {"Type": "client"},
             "token 0 invalid: 1 error occurred:\n\t* client token missing policies or roles",
@@ -387,7 +428,7 @@ async def test_deleting_an_unknown_token_is_refused() -> None:
 
         assert await operator.delete(f"/v1/acl/token/{UNKNOWN}") == (
             400,
-            f"Cannot delete nonexistent tokens: {UNKNOWN}",
+            "Cannot delete nonexistent tokens: no token has this accessor ID, which is not the token's secret",
         )
 
 

@@ -9,7 +9,9 @@ from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, 
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
 if TYPE_CHECKING:
-    from wharf.contract.wire.acl import TokenView
+    from collections.abc import Sequence
+
+    from wharf.contract.wire.acl import TokenStub, TokenView
 
 MODULE: Final = "wharf.cli.acl.tokens"
 COMMANDS: Final = {
@@ -168,24 +170,48 @@ def _is_last_management_token(session: Session, accessor_id: str) -> bool:
 
 
 def find_accessor_id(session: Session, query: str) -> str:
-    """Return the full accessor id of the token with this accessor id, unique prefix or name. Raises CliError."""
-    from wharf.cli.common.lookup import FULL_ID_LENGTH, require_single
+    """Return the full accessor id of the token with this accessor id, unique prefix or name. Raises CliError.
 
-    if len(query) == FULL_ID_LENGTH:
-        return query
+    The query is neither sent to a server nor repeated in errors, because users mistake the secret for the accessor id.
+    """
     if not query:
         raise CliError("missing accessor id: `wharf acl token list` lists the tokens")
+    if query == session.settings.token:
+        raise CliError(
+            "this is the secret of your own token, but the command needs its accessor id: `wharf acl token self` shows it"
+        )
     # Prefixes are compared here: servers match only prefixes of whole bytes, and the list of tokens is short.
-    known = session.client.acl.tokens.list().value
+    known = _list_visible_tokens(session, query)
+    matches = [token for token in known if token.accessor_id.startswith(query)] or [
+        token for token in known if token.name == query
+    ]
+    if not matches:
+        raise CliError(
+            "no token has this accessor id or name: `wharf acl token list` lists the accessor ids; a secret is not accepted"
+        )
+    from wharf.cli.common.lookup import require_single
+
     return require_single(
         "token",
         query,
-        [token for token in known if token.accessor_id.startswith(query)]
-        or [token for token in known if token.name == query],
+        matches,
         get_id=lambda token: token.accessor_id,
         describe=lambda token: token.name,
         list_command="wharf acl token list",
     ).accessor_id
+
+
+def _list_visible_tokens(session: Session, query: str) -> "Sequence[TokenStub | TokenView]":
+    """Return all tokens, or only the caller's own token if that is what the caller may read and means."""
+    from wharf.contract.client.errors import Forbidden
+
+    try:
+        return session.client.acl.tokens.list().value
+    except Forbidden:
+        own = session.client.acl.tokens.read_own().value
+        if not own.accessor_id.startswith(query):
+            raise
+        return [own]
 
 
 def render_token(session: Session, token: "TokenView") -> str:

@@ -44,6 +44,42 @@ MAX_ECHOED_CHARS: Final = 200
 """Limit of an argument in an error text; keeps the error readable. Servers use the same limit."""
 
 
+_JWT: Final = re.compile(r"[\w-]+\.[\w-]+\.[\w-]+")
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
+_SECRET_OPTION: Final = re.compile(r"--?(?:token|login-token)(?:=.*)?", re.DOTALL)
+HIDDEN: Final = "<hidden>"
+"""Stands for an argument that may be a secret."""
+MIN_JWT_CHARS: Final = 60
+"""Shorter texts are no signed tokens, but names such as `10.0.0.1` or `web.example.org`."""
+MIN_SECRET_CHARS: Final = 8
+"""Shorter arguments stay, because they could be part of other words of the text. No secret is that short."""
+
+
+def hide_secrets(text: str, arguments: Sequence[str]) -> str:
+    """Return an error text without the arguments that may be secrets, because transcripts and logs store error texts.
+
+    These are signed tokens, the values of options for tokens, and UUIDs in commands for access control: users mistake
+    the secret of a token for its accessor id.
+    """
+    is_about_access = any(word == "login" or word.partition("-")[0] == "acl" for word in arguments[:1])
+    secrets: set[str] = set()
+    is_value_of_option = False
+    for word in arguments:
+        value = word.partition("=")[2]
+        if is_value_of_option:
+            secrets.add(word)
+        for part in (word, value):
+            if (_JWT.fullmatch(part) and len(part) >= MIN_JWT_CHARS) or (is_about_access and _UUID.fullmatch(part)):
+                secrets.add(part)
+        is_option = _SECRET_OPTION.fullmatch(word) is not None
+        is_value_of_option = is_option and "=" not in word
+        if is_option and value:
+            secrets.add(value)
+    for secret in sorted((each for each in secrets if len(each) >= MIN_SECRET_CHARS), key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return text
+
+
 def make_printable(text: str, arguments: Sequence[str]) -> str:
     """Return an error text for a terminal: arguments are shortened and kept on one line, other lines stay.
 

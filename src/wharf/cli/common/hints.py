@@ -26,7 +26,10 @@ _HINTS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     (re.compile(r"service registration not found$"), "`wharf service info SERVICE` lists the instances with their ids"),
     (re.compile(r"unknown server \S+$"), "`wharf server members` lists all"),
     (re.compile(r"ACL policy not found$"), "`wharf acl policy list` lists all"),
-    (re.compile(r"ACL token not found$|Cannot delete nonexistent tokens: .*"), "`wharf acl token list` lists all"),
+    (
+        re.compile(r"ACL token not found$|(?:Cannot delete nonexistent tokens|cannot find token): .*"),
+        "`wharf acl token list` lists the accessor ids",
+    ),
     (re.compile(r"ACL auth.method not found$"), "`wharf acl auth-method list` lists all"),
     (
         re.compile(r"(?:ACL bootstrap already done|Invalid bootstrap reset index) \(.*reset index: (?P<index>\d+)\)$"),
@@ -36,10 +39,10 @@ _HINTS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
 )
 """Texts of refusals, each with what the user can do."""
 _NAMELESS: Final = re.compile(
-    r"(?:ACL policy|ACL token|ACL auth.method|service registration|namespace|quota|node pool|policy) not found",
+    r"(?:ACL policy|ACL auth.method|service registration|namespace|quota|node pool|policy) not found",
     re.IGNORECASE,
 )
-"""Texts that do not contain the name that was not found."""
+"""Texts that do not contain the name that was not found. The name of a token is never added: it may be a secret."""
 
 
 def add_hint(text: str) -> str:
@@ -50,7 +53,7 @@ def add_hint(text: str) -> str:
     )
     context = click.get_current_context(silent=True)
     params = context.params if context is not None else {}
-    name = params.get("registration_id") or params.get("name") or params.get("accessor_id")
+    name = params.get("registration_id") or params.get("name")
     if _NAMELESS.fullmatch(text) and isinstance(name, str) and name:
         text = f"{text}: {name}"
     return f"{text}; {hint}" if hint else text

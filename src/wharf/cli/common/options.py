@@ -94,15 +94,15 @@ def confirm(question: str) -> None:
         raise
 
 
-def parse_key_values(pairs: "Iterable[str]", option: str) -> dict[str, str] | None:
+def parse_key_values(pairs: "Iterable[str]", option: str, *, are_secret: bool = False) -> dict[str, str] | None:
     """Return the `KEY=VALUE` texts as a map, or None if there are none. `option` is the option's name for messages.
 
-    Raises CliError.
+    With `are_secret`, errors name the position of a text and do not repeat it. Raises CliError.
     """
     found: dict[str, str] = {}
-    for text in pairs:
+    for position, text in enumerate(pairs, 1):
         key, sign, value = text.partition("=")
         if not sign or not key:
-            raise CliError(f"{option} {text}: expected KEY=VALUE")
+            raise CliError(f"{option} {position if are_secret else text}: expected KEY=VALUE")
         found[key] = value
     return found or None

@@ -20,7 +20,7 @@ from wharf.cluster.api.access_control import (
 from wharf.cluster.api.actions import WRITE_KINDS, ActionExecutor
 from wharf.cluster.api.admission import PACED_ENDPOINTS, AdmissionController, QueryPass
 from wharf.cluster.api.asgi import Receive, Scope, Send
-from wharf.cluster.api.audit import AuditPort, AuditRecord
+from wharf.cluster.api.audit import AuditPort, AuditRecord, hide_secrets
 from wharf.cluster.api.connection import HttpConnection, take_connection
 from wharf.cluster.api.continued_access import AccessWatcher
 from wharf.cluster.api.handlers.acl.logins import LOGIN_ENDPOINTS
@@ -280,14 +280,16 @@ class Api:
             return reply  # Not audited: nothing was executed, and a flood would fill the disk.
         except Refusal as caught:
             refused = self._add_outage(caught)
-            error = format_error_text(refused.text, (*request.path_values.values(), *request.query.values()))
+            safe_text = hide_secrets(refused.text, request, self._server.replica)
+            error = format_error_text(safe_text, (*request.path_values.values(), *request.query.values()))
             reply = build_refusal_reply(Refusal(refused.code, error, refused.reason))
         except ClientDisconnected:
             return build_text_reply(400, "the request ended before its body")
         except BodyTimeout:
             return build_text_reply(408, f"the next part of the body did not arrive within {PART_TIMEOUT_S:g} s")
         except Exception:  # Last resort: the caller must get a reply.
-            log.exception("request failed id=%s method=%s path=%s", request.id, scope["method"], scope["path"])
+            path = hide_secrets(scope["path"], request, self._server.replica)
+            log.exception("request failed id=%s method=%s path=%s", request.id, scope["method"], path)
             error = f"internal error: see request {request.id} in the server log"
             reply = build_text_reply(500, error)
         finally:
@@ -352,7 +354,7 @@ class Api:
             request_id=request.id,
             endpoint=endpoint.name,
             method=scope["method"],
-            path=scope["path"],
+            path=hide_secrets(scope["path"], request, self._server.replica),
             namespace=request.namespace,
             accessor_id=request.caller.accessor_id,
             token_name=request.caller.token.name if request.caller.token is not None else "",

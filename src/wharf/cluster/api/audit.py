@@ -4,9 +4,19 @@ A record names the caller, the endpoint, the source address and the outcome. It 
 or a secret.
 """
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
+
+from wharf.cluster.api.requests.request import Request
+from wharf.cluster.api.requests.values import UUID_PATTERN
+from wharf.cluster.state import Replica
+from wharf.cluster.state.tables import ACL_TOKENS, TOKENS_BY_SECRET
+from wharf.contract.model.secrets import hash_secret
+
+HIDDEN: Final = "<hidden>"
+"""Stands for a secret, and for a value that may be one."""
+ACCESSOR_PARAMETER: Final = "accessor_id"
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -48,3 +58,20 @@ class NoAudit:
 
     def record(self, entry: AuditRecord) -> None:
         pass
+
+
+def hide_secrets(text: str, request: Request, replica: Replica) -> str:
+    """Return a text without those values of the request's path and query that are, or may be, secrets of tokens.
+
+    The secret of a stored token is recognized anywhere. A value in place of an accessor id may also be the secret of a
+    token that was deleted or belongs to another cluster, so it is hidden unless a token has this accessor id.
+    """
+    for name, value in (*request.path_values.items(), *request.query.items()):
+        if name == ACCESSOR_PARAMETER:
+            may_be_secret = replica.get(ACL_TOKENS, value) is None
+        else:
+            is_uuid = UUID_PATTERN.fullmatch(value) is not None
+            may_be_secret = is_uuid and bool(replica.list_by_index(TOKENS_BY_SECRET, hash_secret(value)))
+        if may_be_secret and value:
+            text = text.replace(value, HIDDEN)
+    return text

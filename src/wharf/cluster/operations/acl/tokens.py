@@ -38,6 +38,8 @@ MAX_ONE_TIME_TOKENS_PER_TOKEN: Final = 10
 """One-time tokens of one token that are not exchanged yet. A user needs one for each browser; protects the total."""
 MAX_ONE_TIME_TOKENS: Final = 5_000
 """One-time tokens of all tokens; protects memory, and the time of the search for expired ones."""
+UNKNOWN_ACCESSOR_TEXT: Final = "no token has this accessor ID, which is not the token's secret"
+"""Does not repeat the value: it may be a secret, which a caller gave in place of the accessor ID."""
 
 
 class TokenWriteResult(msgspec.Struct, frozen=True):
@@ -99,7 +101,7 @@ def update_token(snapshot: Replica, requested: Token, *, owns_global_records: bo
     """
     stored = snapshot.get(ACL_TOKENS, requested.accessor_id)
     if stored is None:
-        raise invalid_request(f"cannot find token {requested.accessor_id}")
+        raise invalid_request(f"cannot find token: {UNKNOWN_ACCESSOR_TEXT}")
     check_token_region(stored, owns_global_records=owns_global_records)
     linked, conditions = _resolve_roles(snapshot, requested)
     _raise_problems(tokens.list_token_update_problems(linked, stored=stored))
@@ -114,7 +116,7 @@ def delete_token(snapshot: Replica, accessor_id: str, *, owns_global_records: bo
     """Return the decision that deletes the token. Raises if it does not exist."""
     stored = snapshot.get(ACL_TOKENS, accessor_id)
     if stored is None:
-        raise invalid_request(f"Cannot delete nonexistent tokens: {accessor_id}")
+        raise invalid_request(f"Cannot delete nonexistent tokens: {UNKNOWN_ACCESSOR_TEXT}")
     check_token_region(stored, owns_global_records=owns_global_records)
     return build_delete_decision(
         snapshot, ACL_TOKENS, accessor_id, write_kind="token-deleted", cause=Cause(CauseKind.REQUEST)

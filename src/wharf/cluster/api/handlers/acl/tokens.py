@@ -172,7 +172,7 @@ class TokenActions:
         if not body.secret_id or self._server.replica.get(ACL_TOKENS, body.accessor_id) is not None:
             return True
         if UUID_PATTERN.fullmatch(body.secret_id) is None:
-            raise invalid_request(f'invalid secret ID "{body.secret_id}": it must be a UUID')
+            raise invalid_request("invalid secret ID: it must be a UUID")
         if body.type != TokenType.CLIENT:
             raise invalid_request("only client tokens can be imported with their ids")
         return False
@@ -239,7 +239,7 @@ class TokenActions:
         """
         secret = request.decode_body(acl_wire.OneTimeTokenExchangeRequest).one_time_secret_id
         if UUID_PATTERN.fullmatch(secret) is None:
-            raise invalid_request(f'invalid one-time secret ID "{secret}": it must be a UUID')
+            raise invalid_request("invalid one-time secret ID: it must be a UUID")
         result = await self._server.writer.execute(
             lambda snapshot, context: tokens.exchange_one_time_token(snapshot, hash_secret(secret), context)
         )
@@ -270,7 +270,7 @@ def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
 def check_uuid(accessor_id: str) -> None:
     """Raise a `Refusal` unless the accessor id is a UUID."""
     if UUID_PATTERN.fullmatch(accessor_id) is None:
-        raise invalid_request(f'token lookup failed: "{accessor_id}" is not a UUID')
+        raise invalid_request("token lookup failed: the accessor ID is not a UUID")
 
 
 def build_token(body: acl_wire.TokenRequest, accessor_id: str) -> Token:
