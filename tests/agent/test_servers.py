@@ -236,3 +236,53 @@ def test_a_leader_on_etcd_stays_leader_during_many_dry_runs(tmp_path: Path, endp
         assert agent.err.count("elected leader") == 1
         assert "fork" not in agent.err
         assert agent.children() == before
+
+
+def test_a_second_server_with_the_name_of_a_living_one_is_refused_and_may_start_after_its_end(
+    tmp_path: Path, endpoint: str
+) -> None:
+    first_file = configure(tmp_path / "one", "one", endpoint)
+    second_file = configure(tmp_path / "two", "one", endpoint)
+    with running(tmp_path / "one", "agent", "--config", str(first_file)) as first:
+        first.wait_ready()
+        with running(tmp_path / "two", "agent", "--config", str(second_file)) as second:
+            assert second.wait_end(within_s=60.0) == 1
+            address = first.address.removeprefix("http://")
+            assert (
+                f'the server name "one" is in use by the running server at {address}: set another `name`' in second.err
+            )
+        assert [member["Name"] for member in members_of(first)] == ["one.global"]
+        first.put("/v1/jobs", A_JOB)
+
+        for pid in [first.process.pid, *first.children()]:  # A killed server does not leave.
+            os.kill(pid, signal.SIGKILL)
+
+        with running(tmp_path / "two", "agent", "--config", str(second_file)) as successor:
+            successor.wait_ready()
+            assert [member["Status"] for member in members_of(successor)] == ["alive"]
+
+
+def test_of_two_servers_that_start_with_one_name_at_once_only_one_joins(tmp_path: Path, endpoint: str) -> None:
+    third_file = configure(tmp_path / "three", "three", endpoint)
+    first_file = configure(tmp_path / "one", "same", endpoint)
+    second_file = configure(tmp_path / "two", "same", endpoint)
+    with running(tmp_path / "three", "agent", "--config", str(third_file)) as third:
+        third.wait_ready()
+        with (
+            running(tmp_path / "one", "agent", "--config", str(first_file)) as first,
+            running(tmp_path / "two", "agent", "--config", str(second_file)) as second,
+        ):
+            wait_until(
+                lambda: (
+                    None not in (first.process.poll(), second.process.poll())
+                    or first.process.poll() == 1
+                    or second.process.poll() == 1
+                ),
+                what="one of both has ended",
+                within_s=60.0,
+            )
+            wait_until(
+                lambda: sorted(member["Name"] for member in members_of(third)) == ["same.global", "three.global"],
+                what="the other one is a member",
+            )
+            assert [first.process.poll(), second.process.poll()].count(1) == 1

@@ -73,7 +73,7 @@ def members(session: Session) -> None:
 def force_leave(session: Session, name: str, prune: bool) -> None:
     """Remove a failed server from the list of servers.
 
-    NAME is the name or the ID of the server. A server that still runs returns to the list.
+    NAME is the name or the ID of the server. A server that is alive is not removed: stop it instead.
 
     wharf server force-leave server-3
     """

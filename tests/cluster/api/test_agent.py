@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from tests.cluster.api.test_operator import get, put, with_member
+from tests.cluster.api.test_operator import get, put, with_failed_server, with_member
 from tests.cluster.api.test_regions import fetch
 from tests.kit.cluster import ACluster
 from tests.kit.in_memory_relay import InMemoryRelay
@@ -18,7 +18,7 @@ from wharf.cluster.server.agent_interface import AgentInfo, NoAgentInterface, Pr
 from wharf.cluster.server.metrics import MetricFilter, RequestMeter
 from wharf.cluster.server.node_channels.port import NodeCall, NodeChannel, NodeReply, NodeStream, build_no_node_path
 from wharf.cluster.server.relay import HOPS_HEADER, RequestRelay
-from wharf.cluster.state.tables import MEMBERS, NODES
+from wharf.cluster.state.tables import KNOWN_SERVERS, MEMBERS, NODES
 from wharf.contract.client.relay.port import RelayReply, RelayRequest
 from wharf.contract.model.log import Cause, CauseKind, Write
 
@@ -94,7 +94,7 @@ async def test_a_failed_member_is_removed_by_name_or_id() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server("m1")
         for name in ("m2", "m3"):
-            await with_member(server, name)
+            await with_failed_server(server, name)
 
         replies = [
             await put(server, "/v1/agent/force-leave", query=query)
@@ -102,7 +102,22 @@ async def test_a_failed_member_is_removed_by_name_or_id() -> None:
         ]
 
         assert [(reply.status, reply.body) for reply in replies] == [(200, b""), (200, b"")]
-        assert [member.id for member in server.replica.iter_all(MEMBERS)] == ["m1"]
+        assert not [known for known in server.replica.iter_all(KNOWN_SERVERS) if known.id != "m1"]
+
+
+@in_virtual_time
+async def test_a_member_that_is_alive_is_not_removed() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server("m1")
+        await with_member(server, "m2")
+
+        reply = await put(server, "/v1/agent/force-leave", query="node=m2")
+
+        assert (reply.status, reply.body.decode()) == (
+            409,
+            "m2 at m2:4646 is alive: stop it, which removes it from the list; only a failed server can be removed",
+        )
+        assert server.replica.get(MEMBERS, "m2") is not None
 
 
 @pytest.mark.parametrize(

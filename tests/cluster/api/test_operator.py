@@ -8,9 +8,9 @@ import pytest
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
-from wharf.cluster.state.tables import LEADER, MEMBERS
+from wharf.cluster.state.tables import KNOWN_SERVERS, LEADER, MEMBERS
 from wharf.contract.client import ClientReply
-from wharf.contract.model.cluster import Member
+from wharf.contract.model.cluster import KnownServer, Member
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 
 SCHEDULER = "/v1/operator/scheduler/configuration"
@@ -33,6 +33,13 @@ async def with_member(server: OneServer, name: str, **fields: Any) -> None:
     member = Member(id=name, name=name, address=f"{name}:4646", create_index=WRITE_INDEX, **fields)
     await server.server.writer.commit(Write("joined", Cause(CauseKind.LEASE), [MEMBERS.build_put(member)]))
     await until(lambda: server.replica.get(MEMBERS, name), what=f"{name} is a member")
+
+
+async def with_failed_server(server: OneServer, name: str) -> None:
+    """Store the record of a server that ended without leaving."""
+    known = KnownServer(id=name, name=name, address=f"{name}:4646", failed_at=1, create_index=WRITE_INDEX)
+    await server.server.writer.commit(Write("failed", Cause(CauseKind.LEASE), [KNOWN_SERVERS.build_put(known)]))
+    await until(lambda: server.replica.get(KNOWN_SERVERS, name), what=f"{name} is known")
 
 
 # -- scheduler configuration
@@ -196,16 +203,21 @@ async def test_the_servers_of_the_region_are_listed_with_their_leader() -> None:
 
 
 @in_virtual_time
-async def test_a_failed_server_can_be_removed_and_the_leader_cannot() -> None:
+async def test_a_failed_server_can_be_removed_and_one_that_runs_cannot() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server("m1")
         await with_member(server, "m2")
+        await with_failed_server(server, "m3")
 
-        removed = await put(server, "/v1/operator/raft/peer", query="id=m2", method="DELETE")
+        removed = await put(server, "/v1/operator/raft/peer", query="id=m3", method="DELETE")
+        runs = await put(server, "/v1/operator/raft/peer", query="id=m2", method="DELETE")
         leads = await put(server, "/v1/operator/raft/peer", query="id=m1", method="DELETE")
 
         assert (removed.status, removed.body) == (200, b"")
-        assert server.replica.get(MEMBERS, "m2") is None
+        assert server.replica.get(KNOWN_SERVERS, "m3") is None
+        assert runs.status == 409
+        assert runs.body.startswith(b"m2 at m2:4646 is alive: stop it")
+        assert server.replica.get(MEMBERS, "m2") is not None
         assert (leads.status, leads.body) == (409, b"m1 is the leader: make another server the leader first")
         assert server.replica.get(MEMBERS, "m1") is not None
 

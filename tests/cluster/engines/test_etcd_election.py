@@ -25,6 +25,7 @@ class Member:
         self._version = 0
         self._successor = b""
         self._member_version = 0
+        self._index = 0
         self._changed = asyncio.Event()
         self.election = Election(world, engine, self, self, ttl_s=TTL_S, margin_s=TTL_S / 4)
 
@@ -53,8 +54,14 @@ class Member:
             self._changed.clear()
             await self._changed.wait()
 
-    def describe_other_holder(self) -> str:
+    def get_index(self) -> int:
+        return self._index
+
+    def describe_conflict(self) -> str:
         return ""
+
+    async def wait_conflict_ended(self) -> None:
+        return
 
     async def follow(self) -> None:
         async for batch in self.engine.follow(0):
@@ -64,6 +71,7 @@ class Member:
                     self._successor = (change.data or b"").partition(b" offers ")[2]
                 elif (change.table, change.key) == (MEMBERS_TABLE, self.member_id):
                     self._member_version = 0 if change.data is None else batch.index
+            self._index = batch.index
             self._changed.set()
 
 

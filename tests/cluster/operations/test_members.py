@@ -1,11 +1,11 @@
-"""Records of servers that are gone can be removed; the leader's record cannot."""
+"""Records of servers that have ended can be removed; those of servers that run cannot."""
 
 import pytest
 
 from tests.kit.state import AState
 from wharf.cluster.operations import agents
-from wharf.cluster.state.tables import LEADER, MEMBERS
-from wharf.contract.model.cluster import Leader, Member
+from wharf.cluster.state.tables import KNOWN_SERVERS, LEADER, MEMBERS
+from wharf.contract.model.cluster import KnownServer, Leader, Member
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.refusal import Refusal, RefusalCode
 
@@ -13,18 +13,20 @@ from wharf.contract.model.refusal import Refusal, RefusalCode
 def make_state() -> AState:
     state = AState()
     for name in ("m1", "m2"):
-        state.put(MEMBERS.build_put(Member(id=name, name=name, create_index=WRITE_INDEX)))
+        state.put(MEMBERS.build_put(Member(id=name, name=name, address=f"{name}:4646", create_index=WRITE_INDEX)))
     state.put(LEADER.build_put(Leader(member_id="m1", create_index=WRITE_INDEX)))
+    for name in ("m1", "m2", "failed"):
+        state.put(KNOWN_SERVERS.build_put(KnownServer(id=name, name=name, create_index=WRITE_INDEX)))
     return state
 
 
-def test_a_removed_server_is_no_longer_a_member() -> None:
+def test_a_failed_server_is_removed_from_the_list() -> None:
     state = make_state()
 
-    written = state.do(agents.remove_member(state.replica, "m2", not_found_text="?"))
+    written = state.do(agents.remove_member(state.replica, "failed", not_found_text="?"))
 
     assert written.index == state.replica.index
-    assert [member.id for member in state.replica.iter_all(MEMBERS)] == ["m1"]
+    assert [server.id for server in state.replica.iter_all(KNOWN_SERVERS)] == ["m1", "m2"]
 
 
 def test_an_unknown_server_is_refused_with_the_requested_id() -> None:
@@ -38,20 +40,32 @@ def test_an_unknown_server_is_refused_with_the_requested_id() -> None:
     assert state.replica.index == before
 
 
-def test_the_leader_cannot_be_removed() -> None:
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("m1", "m1 is the leader: make another server the leader first"),
+        (
+            "m2",
+            "m2 at m2:4646 is alive: stop it, which removes it from the list; only a failed server can be removed",
+        ),
+    ],
+)
+def test_a_server_that_runs_is_not_removed_because_it_would_return(name: str, text: str) -> None:
     state = make_state()
+    before = state.replica.index
 
     with pytest.raises(Refusal) as caught:
-        agents.remove_member(state.replica, "m1", not_found_text="?")
+        agents.remove_member(state.replica, name, not_found_text="?")
 
-    assert (caught.value.code, state.replica.count_records(MEMBERS)) == (RefusalCode.CONFLICT, 2)
+    assert (caught.value.code, caught.value.text) == (RefusalCode.CONFLICT, text)
+    assert state.replica.index == before
 
 
-def test_a_server_that_becomes_leader_meanwhile_is_not_removed() -> None:
+def test_a_server_that_returns_meanwhile_is_not_removed() -> None:
     state = make_state()
-    decided = agents.remove_member(state.replica, "m2", not_found_text="?")
-    state.put(LEADER.build_put(Leader(member_id="m2", create_index=WRITE_INDEX)))
+    decided = agents.remove_member(state.replica, "failed", not_found_text="?")
+    state.put(MEMBERS.build_put(Member(id="failed", name="failed", create_index=WRITE_INDEX)))
 
     assert decided.write is not None
     assert "WriteConflict" in type(state.try_commit(decided.write)).__name__
-    assert state.replica.count_records(MEMBERS) == 2
+    assert state.replica.get(KNOWN_SERVERS, "failed") is not None

@@ -86,8 +86,25 @@ class ElectionView:
             watch_key(MEMBERS, self._identity.member_id), lambda: self.get_member_version() != version
         )
 
-    def describe_other_holder(self) -> str:
-        """Return which other server holds this server's id, or an empty text if none does.
+    def get_index(self) -> int:
+        return self._replica.index
+
+    def describe_conflict(self) -> str:
+        """Return which other server has this server's id or name, and what to do; an empty text if none has."""
+        if holder := self._find_id_holder():
+            return (
+                f"the server-id {holder.id} is in use by {holder.name or 'another server'} at {holder.address}; if this "
+                "data folder is a copy of that server's, remove `server-id` from this data folder"
+            )
+        if holder := self._find_name_holder():
+            return (
+                f'the server name "{holder.name}" is in use by the running server at {holder.address}: set another `name` '
+                "in the configuration of this server, or stop the other one first"
+            )
+        return ""
+
+    def _find_id_holder(self) -> Member | None:
+        """Return the record of another server with this server's id, or `None`.
 
         A record with this server's secret belongs to this agent. A record with the same address and data folder belongs
         to an earlier run of the agent, because only one agent can lock the folder. Address or folder alone is not enough:
@@ -95,10 +112,19 @@ class ElectionView:
         """
         record, own = self._replica.get(MEMBERS, self._identity.member_id), self._identity
         if record is None or (own.door_secret and record.door_secret == own.door_secret):
-            return ""
-        if record.address == own.address and record.folder in ("", self._folder):
-            return ""
-        return f"{record.name or 'another server'} at {record.address}"
+            return None
+        return None if record.address == own.address and record.folder in ("", self._folder) else record
+
+    def _find_name_holder(self) -> Member | None:
+        """Return the record of a server with this server's name and region but another id, or `None`."""
+        own = self._identity
+        for record in self._replica.iter_all(MEMBERS):
+            if (record.name, record.region) == (own.name, own.region) and record.id != own.member_id:
+                return record
+        return None
+
+    async def wait_conflict_ended(self) -> None:
+        await self._wait_until(watch_table(MEMBERS), lambda: not self.describe_conflict())
 
     async def _wait_until(self, watched: WatchTarget, condition: Callable[[], bool]) -> None:
         """Wait until the condition holds, checking it whenever the watched records change."""

@@ -6,8 +6,9 @@ deleted with it. Safety depends only on the version of that record: every write 
 that they lead.
 
 A member's record has the member's id as its key. Only one running process may use an id: with a copied data folder, two
-processes would use the same id and replace each other's record. A process that finds another process's record under its
-id waits until the record of a dead process would have expired. If the record is still there, the process does not join.
+processes would use the same id and replace each other's record. Only one may use a name, because operators address
+servers by name. A process that finds another process's record with its id or name waits until the record of a dead
+process would have expired. If the record is still there, the process does not join.
 
 This module does not know the contents of records nor the replica; `ElectionRecords` gives access to what the replica
 knows. The log must have been written once before a member can campaign.
@@ -48,7 +49,7 @@ _REWRITE_DELAY_S: Final = 1.0
 
 
 class MemberIdInUse(Exception):
-    """Another running process is a member under the same id. The message names it and says what to do."""
+    """Another running process is a member with the same id or name. The message names it and says what to do."""
 
 
 class ElectionRecords(Protocol):
@@ -74,11 +75,19 @@ class ElectionRecords(Protocol):
         """Wait until this member's record has a version other than `version`."""
         ...
 
-    def describe_other_holder(self) -> str:
-        """Return the process that wrote this member's record, as `name at address`.
+    def get_index(self) -> int:
+        """Return the log index up to which the replica has applied the log."""
+        ...
 
-        Empty when this process wrote it, before or after a restart, or when the record does not exist.
+    def describe_conflict(self) -> str:
+        """Return which other process uses this member's id or name, and what to do about it; empty if none does.
+
+        A record that this process wrote, before or after a restart, is no conflict.
         """
+        ...
+
+    async def wait_conflict_ended(self) -> None:
+        """Wait until no other process uses this member's id or name."""
         ...
 
 
@@ -261,35 +270,42 @@ class Election:
         """Write this member's record. Returns False when the record changed since the replica's version, or the log
         rejected the write."""
         # On a single-server log the only other writer is an earlier run of this server, so no condition is needed.
-        conditions = () if self._engine.is_single_server else (self._build_member_condition(),)
+        conditions = () if self._engine.is_single_server else self._build_member_conditions()
+        if self._is_id_in_use():
+            return False
         record = EncodedChange(MEMBERS_TABLE, self._candidate.member_id, self._candidate.build_member_record())
         return await self._write("member-joined", record, conditions, lease) is not None
 
-    def _build_member_condition(self) -> Condition:
-        return Condition(MEMBERS_TABLE, self._candidate.member_id, self._records.get_member_version())
+    def _build_member_conditions(self) -> tuple[Condition, ...]:
+        """Return the conditions of a write of this member's record: it is unchanged, and so are all other members.
+
+        If several servers start at once, each sees the records of those that were faster before it writes its own.
+        """
+        return (
+            Condition(MEMBERS_TABLE, self._candidate.member_id, self._records.get_member_version()),
+            Condition(MEMBERS_TABLE, "", self._records.get_index(), is_prefix=True),
+        )
 
     def _is_id_in_use(self) -> bool:
-        return not self._engine.is_single_server and bool(self._records.describe_other_holder())
+        """Return whether another process uses this member's id or name."""
+        return not self._engine.is_single_server and bool(self._records.describe_conflict())
 
     async def _wait_until_id_is_free(self) -> None:
-        """Wait until a dead process's record under this id has expired. Raises `MemberIdInUse` if the record stays."""
+        """Wait until a dead process's record with this id or name has expired. Raises `MemberIdInUse` if it stays."""
         if not self._is_id_in_use():
             return
         await self._wait_id_free(self._ttl_s)
         # A replica without contact to the log does not show that a record was deleted. The barrier ensures contact.
         await self._engine.barrier()
         await self._wait_id_free(self._ttl_s / 2)
-        if self._is_id_in_use():
-            raise MemberIdInUse(
-                f"the server-id {self._candidate.member_id} is in use by {self._records.describe_other_holder()}; if this data folder "
-                f"is a copy of that server's, remove `server-id` from this data folder"
-            )
+        if conflict := self._records.describe_conflict():
+            raise MemberIdInUse(conflict)
 
     async def _wait_id_free(self, seconds: float) -> None:
-        """Wait until no other process uses this member's id, for at most `seconds`."""
-        deadline_s = self._world.monotonic_s() + seconds
-        while self._is_id_in_use() and (remaining_s := deadline_s - self._world.monotonic_s()) > 0:
-            await self._wait_member_changed(self._records.get_member_version(), within_s=remaining_s)
+        """Wait until no other process uses this member's id or name, for at most `seconds`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._records.wait_conflict_ended()
 
     async def _wait_member_changed(self, version: int, *, within_s: float) -> None:
         """Wait until this member's record has another version than `version`, for at most `within_s`."""

@@ -33,34 +33,37 @@ class MemberRemovalResult(msgspec.Struct, frozen=True):
 def remove_member(
     snapshot: Replica, member_id: str, *, not_found_text: str, cause: str = ""
 ) -> Decision[MemberRemovalResult]:
-    """Return the decision that deletes the records of a server that has ended, before its lease or retention expires.
+    """Return the decision that deletes the record of a server that ended without leaving, before its retention expires.
 
-    A server that still runs writes its record again. The record of the leader is needed to reach it, so it cannot be
-    removed: that raises a conflict. `not_found_text` is the error text if no such server is known.
+    A server that runs is not removed, because it would write its record again at once: that raises a conflict.
+    `not_found_text` is the error text if no such server is known.
     """
     member, known = snapshot.get(MEMBERS, member_id), snapshot.get(KNOWN_SERVERS, member_id)
     if member is None and known is None:
         raise not_found(not_found_text)
-    leader = snapshot.get(LEADER)
-    if leader is not None and leader.member_id == member_id:
-        raise Refusal(
-            RefusalCode.CONFLICT,
-            f"{(member.name if member else '') or member_id} is the leader: make another server the leader first",
-        )
+    if member is not None:
+        raise _refuse_removal(snapshot, member)
     builder = WriteBuilder(snapshot)
     builder.conditions += [
         snapshot.build_key_condition(MEMBERS, member_id),
         snapshot.build_key_condition(KNOWN_SERVERS, member_id),
-        snapshot.build_key_condition(LEADER),
     ]
-    if member is not None:
-        builder.delete(MEMBERS, member_id)
-    if known is not None:
-        builder.delete(KNOWN_SERVERS, member_id)
+    builder.delete(KNOWN_SERVERS, member_id)
     cause_of_removal = Cause(CauseKind.OPERATOR, cause)
     return Decision(
         Write("member-forgotten", cause_of_removal, builder.changes, builder.conditions), MemberRemovalResult
     )
+
+
+def _refuse_removal(snapshot: Replica, member: Member) -> Refusal:
+    """Return the refusal to remove a server that runs."""
+    leader = snapshot.get(LEADER)
+    name = member.name or member.id
+    if leader is not None and leader.member_id == member.id:
+        text = f"{name} is the leader: make another server the leader first"
+    else:
+        text = f"{name} at {member.address} is alive: stop it, which removes it from the list; only a failed server can be removed"
+    return Refusal(RefusalCode.CONFLICT, text)
 
 
 def list_failed_servers(snapshot: Replica) -> list[KnownServer]:

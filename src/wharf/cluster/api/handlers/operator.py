@@ -137,7 +137,7 @@ class ClusterOperatorActions:
     # -- servers ---------------------------------------------------------------------------------------------------
 
     async def remove_peer(self, request: Request) -> ActionResult:
-        """Remove the server with the requested id from the list of servers. Raises `Refusal` if it is unknown."""
+        """Remove the failed server with the requested id from the list. Raises `Refusal` if it is unknown or alive."""
         if request.get_text("address"):
             raise invalid_request("removing a server by its address is not supported: use its id")
         member_id = request.get_text("id")

@@ -186,7 +186,7 @@ class AgentActions:
         return ActionResult(agents_wire.JoinResult(len(addresses) - len(unknown), error, warning))
 
     async def force_member_leave(self, request: Request) -> ActionResult:
-        """Remove the server with this name or id from the list of servers. One that runs returns to it."""
+        """Remove the failed server with this name or id from the list of servers. Raises `Refusal` if it is alive."""
         name, prune = request.get_text("node"), request.get_text("prune")
         if not name:
             raise invalid_request("missing node to force leave")
