@@ -397,3 +397,19 @@ async def test_a_node_keeps_its_drain_when_it_registers_again() -> None:
         assert now is not None
         assert replace(now, events=None, modify_index=0).drain_strategy == stored.drain_strategy
         assert now.last_drain == stored.last_drain
+
+
+@in_virtual_time
+async def test_a_server_follows_the_log_although_a_node_reports_impossible_amounts() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        (node,) = await cluster.ready_nodes(server, 1)
+        resources = {"Cpu": {"CpuShares": 2**63 - 1}, "Memory": {"MemoryMB": 2**63 - 1}}
+        reserved = {"Cpu": {"CpuShares": -5}, "Memory": {"MemoryMB": -5}}
+        reported = {"ID": node.id, "NodeResources": resources, "ReservedResources": reserved}
+
+        reply = await put(server, f"/v1/node/{node.id}/register", {"Node": reported, "SecretID": node.secret_id})
+
+        assert reply.status == 200, status_and_text(reply)
+        assert (await put(server, "/v1/namespace", {"Name": "later"})).status == 200
+        assert (await get(server, "/v1/namespace/later")).status == 200

@@ -12,7 +12,7 @@ from tests.kit.state import SECOND_NS, AState, a_node, an_allocation
 from wharf.cluster.scheduling.fleet.columns import INITIAL_ROWS
 from wharf.cluster.scheduling.fleet.draft import FleetDraft
 from wharf.cluster.scheduling.fleet.fleet import MAX_CACHED_PROPERTIES, MAX_CACHED_SIZES, MISSING_CODE, Fleet
-from wharf.cluster.scheduling.resources.usage import Usage
+from wharf.cluster.scheduling.resources.usage import MAX_AMOUNT, Usage
 from wharf.cluster.state.tables import ALLOCATIONS, NODES
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.allocations.resources import (
@@ -26,6 +26,7 @@ from wharf.contract.model.allocations.resources import (
 )
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.nodes.node import Node, NodeStatus, SchedulingEligibility
+from wharf.contract.model.nodes.resources import NodeMemory, ReservedCpu, ReservedResources
 
 RACK = "${meta.rack}"
 GPU = (("acme", "gpu", "x"), "id")
@@ -353,6 +354,25 @@ def test_the_sums_of_placements_are_those_of_each_node() -> None:
     assert (sums.cpu.tolist()[0], sums.memory_mb.tolist(), sums.disk_mb.tolist()) == (11, [22, 20], [33, 30])
     empty = fleet.sum_placements([])
     assert (empty.rows.tolist(), empty.counts.tolist(), empty.exclusive_rows) == ([], [], frozenset())
+
+
+TOO_LARGE = 2**63 - 1
+"""The largest number that a record can contain."""
+
+
+def test_stored_amounts_that_are_too_large_count_as_the_largest_amount() -> None:
+    too_large = make_resources(TOO_LARGE, TOO_LARGE, TOO_LARGE)
+    fleet = Fleet()
+    reserved = ReservedResources(cpu=ReservedCpu(cpu_shares=-5), memory=NodeMemory(memory_mb=-5))
+    fleet.set_node(make_node("a", cpu=TOO_LARGE, memory_mb=TOO_LARGE, reserved_resources=reserved))
+
+    for number in range(3):
+        fleet.apply_change(None, make_allocation(f"a{number}", allocated_resources=too_large))
+    sums = fleet.sum_placements([("a", [make_allocation(allocated_resources=too_large)] * 3)])
+
+    assert (fleet.cpu.tolist()[0], fleet.memory.tolist()[0]) == (MAX_AMOUNT, MAX_AMOUNT)
+    assert get_used(fleet) == (3, 3 * MAX_AMOUNT, 3 * MAX_AMOUNT, 3 * MAX_AMOUNT)
+    assert (sums.cpu.tolist(), sums.disk_mb.tolist()) == ([3 * MAX_AMOUNT], [3 * MAX_AMOUNT])
 
 
 def test_more_resource_records_are_measured_than_are_cached() -> None:

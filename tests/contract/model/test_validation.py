@@ -40,7 +40,7 @@ from wharf.contract.model.jobs.groups import (
 from wharf.contract.model.jobs.identities import TaskSecret, Vault, WorkloadIdentity
 from wharf.contract.model.jobs.job import UI, Job, JobType, Multiregion, Parameterized, Periodic, VersionTag
 from wharf.contract.model.jobs.networks import CNI, NetworkResource, Port
-from wharf.contract.model.jobs.resources import NUMA, RequestedDevice, Resources
+from wharf.contract.model.jobs.resources import MAX_RESOURCE_AMOUNT, NUMA, RequestedDevice, Resources
 from wharf.contract.model.jobs.services import CheckRestart, Service
 from wharf.contract.model.jobs.templates import Artifact, ChangeScript, Template, TemplateWait
 from wharf.contract.model.jobs.validation import format_warnings, list_submission_warnings, validate_job
@@ -54,6 +54,7 @@ HOUR = 60 * MINUTE
 GROUP = "TaskGroups[0]"
 TASK = f"{GROUP}.Tasks[0]"
 ARCH = "${attr.cpu.arch}"
+TOO_LARGE = MAX_RESOURCE_AMOUNT + 1
 
 
 def list_problems(job: Job, settings: JobSettings | None = None) -> list[tuple[str, str]]:
@@ -159,6 +160,7 @@ def test_the_total_count_of_a_job_is_limited(limit: int, valid: bool) -> None:
         ("system", {"spreads": (Spread(),)}, "Spreads", "System jobs may not have a spread block"),
         # policies
         ("service", {"restart_policy": RestartPolicy(mode="x")}, "RestartPolicy.Mode", 'Unsupported restart mode: "x"'),
+        ("service", {"ephemeral_disk": EphemeralDisk(size_mb=TOO_LARGE)}, "EphemeralDisk.SizeMB", "maximum DiskMB value is 1000000000; got 1000000001"),
         ("service", {"ephemeral_disk": EphemeralDisk(size_mb=9), "tasks": (a_task(log_config=LogConfig(max_files=2, max_file_size_mb=2)),)}, "EphemeralDisk.SizeMB", "minimum DiskMB value is 10; got 9"),
         ("system", {"reschedule_policy": ReschedulePolicy()}, "ReschedulePolicy", 'Job type "system" does not allow reschedule block'),
         ("sysbatch", {"reschedule_policy": ReschedulePolicy()}, "ReschedulePolicy", "does not allow"),
@@ -285,6 +287,11 @@ def test_sum_of_reschedule_delays(function: str, attempts: int, max_delay: int, 
         ({"resources": Resources(cpu=1, cores=1)}, "Resources.CPU", "not both"),
         ({"resources": Resources(cores=-1)}, "Resources.Cores", "minimum Cores value is 0; got -1"),
         ({"resources": Resources(memory_mb=1)}, "Resources.MemoryMB", "minimum MemoryMB value is 10; got 1"),
+        ({"resources": Resources(cpu=TOO_LARGE)}, "Resources.CPU", "maximum CPU value is 1000000000; got 1000000001"),
+        ({"resources": Resources(cpu=0, cores=TOO_LARGE)}, "Resources.Cores", "maximum Cores value is 1000000000"),
+        ({"resources": Resources(memory_mb=TOO_LARGE)}, "Resources.MemoryMB", "maximum MemoryMB value is 1000000000"),
+        ({"resources": Resources(memory_max_mb=TOO_LARGE)}, "Resources.MemoryMaxMB", "maximum MemoryMaxMB value is 1000000000"),
+        ({"resources": Resources(devices=(RequestedDevice(name="gpu", count=TOO_LARGE),))}, "Resources.Devices[0].Count", "maximum Count value is 1000000000"),
         ({"resources": Resources(memory_max_mb=299)}, "Resources.MemoryMaxMB", "larger than MemoryMB"),
         ({"resources": Resources(memory_max_mb=-2)}, "Resources.MemoryMaxMB", "larger than MemoryMB"),
         ({"resources": Resources(secrets_mb=301)}, "Resources.SecretsMB", "between 0 and MemoryMB (300); got 301"),

@@ -180,6 +180,7 @@ def test_a_tmpfs_without_a_mode_gets_the_mode_of_the_engine() -> None:
     [
         (ORDER, {}, {"Memory": 128 << 20, "MemorySwap": 128 << 20, "CpuShares": 500}),
         (build_order(memory_max_mb=256), {}, {"Memory": 256 << 20, "MemoryReservation": 128 << 20}),
+        (build_order(memory_max_mb=-1), {}, {"MemoryReservation": 128 << 20}),
         (ORDER, {"memory_hard_limit": 512}, {"Memory": 512 << 20, "MemoryReservation": 128 << 20}),
         (ORDER, {"cpu_hard_limit": True}, {"CpuPeriod": 100_000, "CpuQuota": 12_500}),
         (build_order(cores="2-3"), {}, {"CpusetCpus": "2-3"}),
@@ -195,6 +196,10 @@ def test_limits_follow_from_the_resources_and_the_config(
     order: TaskOrder, config: dict[str, Any], limits: dict[str, Any]
 ) -> None:
     assert limits.items() <= build_body(order, **config)["HostConfig"].items()
+
+
+def test_a_task_that_may_use_all_memory_of_its_node_has_no_memory_limit() -> None:
+    assert not {"Memory", "MemorySwap"} & build_body(build_order(memory_max_mb=-1))["HostConfig"].keys()
 
 
 def test_keys_that_the_job_does_not_set_are_left_to_the_engine() -> None:

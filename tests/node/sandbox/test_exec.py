@@ -141,6 +141,17 @@ def test_limits_are_enforced_and_lack_of_memory_is_reported(tmp_path: Path) -> N
     run(test())
 
 
+@pytest.mark.needs("memory_bounds")
+def test_a_task_that_may_use_all_memory_of_its_node_starts_without_a_memory_limit(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running_harness(tmp_path) as harness:
+            allocates = "head -c 60m /dev/zero | tail -n 1 | wc -c"
+            unlimited = Given(memory_mb=30, memory_max_mb=-1)
+            assert f"{60 << 20}\n" == await harness.run_and_read_output("a", allocates, given=unlimited)
+
+    run(test())
+
+
 def test_all_processes_end_with_the_first_process(tmp_path: Path) -> None:
     async def test() -> None:
         async with running_harness(tmp_path) as harness:

@@ -126,7 +126,7 @@ class ExecDriver(SupervisedDriver):
             work_folder="/",
             log=build_log_settings(order),
             limits=RunLimits(
-                memory_mb=order.given.memory_max_mb or order.given.memory_mb,
+                memory_mb=order.given.memory_limit_mb,
                 cpu_shares=order.given.cpu_mhz,
                 processes=self._settings.pids_limit,
                 cores=order.given.cores,

@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from wharf.contract.model.jobs.groups import LogConfig
+from wharf.contract.model.jobs.resources import UNLIMITED_MEMORY_MB
 from wharf.node.core.outcome import Outcome
 
 
@@ -78,12 +79,19 @@ class Given(msgspec.Struct, frozen=True):
     """The CPU capacity of the whole node."""
     memory_mb: int = 0
     memory_max_mb: int = 0
-    """Memory limit if the task may exceed `memory_mb`; 0: it may not."""
+    """Memory limit if the task may exceed `memory_mb`; 0: it may not, -1: up to all memory of the node."""
     cores: str = ""
     """The CPU cores that are reserved for the task, as ranges such as `0-3,8`."""
     ports: tuple[GivenPort, ...] = ()
     volumes: tuple[GivenVolume, ...] = ()
     devices: tuple[GivenDevice, ...] = ()
+
+    @property
+    def memory_limit_mb(self) -> int:
+        """Return how much memory the task may use; 0 if its memory is not limited."""
+        if self.memory_max_mb == UNLIMITED_MEMORY_MB:
+            return 0
+        return self.memory_max_mb or self.memory_mb
 
 
 class TaskNetwork(NamedTuple):

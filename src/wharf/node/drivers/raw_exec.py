@@ -67,7 +67,7 @@ class RawExecDriver(SupervisedDriver):
         program = find_program(command, folder, order.environment.get("PATH", os.defpath))
         user_switch = build_user_switch(order.user)
         limits = RunLimits(
-            memory_mb=(order.given.memory_max_mb or order.given.memory_mb) if self._is_memory_limited else 0,
+            memory_mb=order.given.memory_limit_mb if self._is_memory_limited else 0,
             cpu_shares=order.given.cpu_mhz,
             oom_score=parse_oom_score(order.config),
             cores=order.given.cores,

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from wharf.cluster.scheduling.resources.devices import DeviceShortage, assign_devices, list_device_requests
 from wharf.cluster.scheduling.resources.exclusive import ExclusiveResources
 from wharf.cluster.scheduling.resources.ports import PortAssigner, PortUnavailable, RandomBelow
-from wharf.cluster.scheduling.resources.usage import get_task_memory_mb
+from wharf.cluster.scheduling.resources.usage import get_task_memory_mb, limit_amount
 from wharf.contract.model.allocations.resources import (
     AllocatedCpu,
     AllocatedDevice,
@@ -229,7 +229,8 @@ def _assign_cores(node: Node, count: int, in_use: ExclusiveResources) -> Allocat
     if len(free) < count:
         raise InsufficientResources("cores")
     assigned = tuple(free[:count])
-    return AllocatedCpu(cpu_shares=sum(get_core_mhz(node, core) for core in assigned), reserved_cores=assigned)
+    mhz = limit_amount(sum(get_core_mhz(node, core) for core in assigned))
+    return AllocatedCpu(cpu_shares=mhz, reserved_cores=assigned)
 
 
 def _make_lifecycle(task: Task) -> TaskLifecycle | None:

@@ -6,6 +6,7 @@ all phases.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -13,6 +14,13 @@ from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.allocations.resources import AllocatedResources, AllocatedTaskResources
 from wharf.contract.model.jobs.groups import Task, TaskGroup
 from wharf.contract.model.nodes.node import Node
+
+MAX_AMOUNT: Final = 2**40
+"""The largest amount of one node or allocation, in MHz or MB. A larger one counts as this one.
+
+The amounts come from jobs and nodes, and the columns of the fleet add them up in 64 bits. A server that cannot add up a
+stored record can no longer follow the log.
+"""
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -77,7 +85,17 @@ class _PhaseUsage:
 
         CPU and memory are each the maximum over the phases. The CPU of reserved cores is added.
         """
-        return Usage(max(self._cpu) + self._core_cpu, max(self._memory_mb), disk_mb)
+        return _build_usage(max(self._cpu) + self._core_cpu, max(self._memory_mb), disk_mb)
+
+
+def _build_usage(cpu: int, memory_mb: int, disk_mb: int) -> Usage:
+    """Return the amounts, each limited to `MAX_AMOUNT`."""
+    return Usage(limit_amount(cpu), limit_amount(memory_mb), limit_amount(disk_mb))
+
+
+def limit_amount(amount: int) -> int:
+    """Return the amount, or the nearest one from `-MAX_AMOUNT` to `MAX_AMOUNT`."""
+    return max(-MAX_AMOUNT, min(amount, MAX_AMOUNT))
 
 
 def _list_phases(hook: str, *, sidecar: bool) -> tuple[int, ...]:
@@ -99,8 +117,8 @@ def get_node_capacity(node: Node) -> Usage:
         return Usage()
     total, reserved = node.node_resources, node.reserved_resources
     if reserved is None:
-        return Usage(total.cpu.cpu_shares, total.memory.memory_mb, total.disk.disk_mb)
-    return Usage(
+        return _build_usage(total.cpu.cpu_shares, total.memory.memory_mb, total.disk.disk_mb)
+    return _build_usage(
         total.cpu.cpu_shares - reserved.cpu.cpu_shares,
         total.memory.memory_mb - reserved.memory.memory_mb,
         total.disk.disk_mb - reserved.disk.disk_mb,
@@ -122,7 +140,7 @@ def get_resources_usage(resources: AllocatedResources) -> Usage:
     lifecycles = resources.task_lifecycles or {}
     if len(tasks) == 1:  # Nearly all groups have one task, so no phases need to be compared.
         for task in tasks.values():
-            return Usage(task.cpu.cpu_shares, task.memory.memory_mb, resources.shared.disk_mb)
+            return _build_usage(task.cpu.cpu_shares, task.memory.memory_mb, resources.shared.disk_mb)
     phases = _PhaseUsage()
     for name, task in tasks.items():
         lifecycle = lifecycles.get(name)

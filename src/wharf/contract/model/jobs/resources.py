@@ -8,6 +8,12 @@ from wharf.contract.model.record import Record
 
 MIN_CPU_MHZ: Final = 1
 MIN_MEMORY_MB: Final = 10
+MAX_RESOURCE_AMOUNT: Final = 1_000_000_000
+"""The largest amount of MHz, cores, MB or devices that a job may request: more than any machine has.
+
+It protects the scheduler, which adds up amounts in 64 bits. A memory limit is never compared with a node, so it needs a
+limit of its own.
+"""
 UNLIMITED_MEMORY_MB: Final = -1
 """The value of `memory_max` that lets a task use all memory of its node."""
 

@@ -174,9 +174,11 @@ def _build_devices(config: DockerConfig, allocated: Sequence[GivenDevice]) -> li
 def _build_limits(config: DockerConfig, order: TaskOrder) -> dict[str, Any]:
     """Return the memory, CPU and process limits, as keys of `HostConfig` of the request."""
     resources = order.given
-    hard_mb = config.memory_hard_limit or resources.memory_max_mb or resources.memory_mb
-    limits: dict[str, Any] = {"Memory": hard_mb * BYTES_PER_MB, "MemorySwap": hard_mb * BYTES_PER_MB}
-    if hard_mb > resources.memory_mb:
+    hard_mb = config.memory_hard_limit or resources.memory_limit_mb
+    limits: dict[str, Any] = {}
+    if hard_mb:
+        limits |= {"Memory": hard_mb * BYTES_PER_MB, "MemorySwap": hard_mb * BYTES_PER_MB}
+    if not hard_mb or hard_mb > resources.memory_mb:
         limits["MemoryReservation"] = resources.memory_mb * BYTES_PER_MB
     limits["CpuShares"] = max(resources.cpu_mhz, MIN_CPU_SHARES)
     if config.cpu_hard_limit and resources.cpu_total_mhz:

@@ -16,6 +16,7 @@ from wharf.contract.model.jobs.group_policies import (
 )
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.validation.findings import ValidationReport, suggest_one_of
+from wharf.contract.model.jobs.validation.resources import check_largest_amount
 from wharf.contract.model.scaling import ScalingKind, ScalingPolicy
 from wharf.contract.model.times import SECOND, format_duration
 
@@ -237,7 +238,8 @@ def _check_disconnect(policy: DisconnectPolicy | None, path: str, report: Valida
 
 
 def _check_disk(disk: EphemeralDisk, path: str, report: ValidationReport) -> None:
-    """Add an error to the report if the ephemeral disk of a group is too small."""
+    """Add an error to the report if the ephemeral disk of a group is too small or too large."""
+    check_largest_amount("DiskMB", disk.size_mb, f"{path}.SizeMB", report)
     if disk.size_mb < MIN_DISK_MB:
         report.add_error(f"{path}.SizeMB", f"minimum DiskMB value is {MIN_DISK_MB}; got {disk.size_mb}")
 

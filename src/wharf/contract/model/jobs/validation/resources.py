@@ -3,6 +3,7 @@
 from typing import Final
 
 from wharf.contract.model.jobs.resources import (
+    MAX_RESOURCE_AMOUNT,
     MIN_CPU_MHZ,
     MIN_MEMORY_MB,
     UNLIMITED_MEMORY_MB,
@@ -23,6 +24,13 @@ def check_resources(
     `path` is the path of the resources. `memory_oversubscription` is whether the cluster lets tasks use more memory
     than they reserve.
     """
+    for name, amount in (
+        ("CPU", resources.cpu),
+        ("Cores", resources.cores),
+        ("MemoryMB", resources.memory_mb),
+        ("MemoryMaxMB", resources.memory_max_mb),
+    ):
+        check_largest_amount(name, amount, f"{path}.{name}", report)
     _check_processor(resources, path, report)
     _check_memory(resources, path, report, memory_oversubscription)
     if resources.iops:
@@ -35,6 +43,12 @@ def check_resources(
         section = report.add_section(f"Device {position + 1} validation failed")
         _check_device(device, f"{path}.Devices[{position}]", section)
     _check_numa(resources, f"{path}.NUMA", report)
+
+
+def check_largest_amount(name: str, amount: int, path: str, report: ValidationReport) -> None:
+    """Add an error to the report if a job requests a larger amount of a resource than any node can have."""
+    if amount > MAX_RESOURCE_AMOUNT:
+        report.add_error(path, f"maximum {name} value is {MAX_RESOURCE_AMOUNT}; got {amount}")
 
 
 def _check_processor(resources: Resources, path: str, report: ValidationReport) -> None:
@@ -80,6 +94,7 @@ def _check_device(device: RequestedDevice, path: str, report: ValidationReport) 
         )
     if device.count < 1:
         report.add_error(f"{path}.Count", f"a task must ask for at least one device; got {device.count}")
+    check_largest_amount("Count", device.count, f"{path}.Count", report)
     check_constraints(device.constraints, path, report, allow_distinct=False)
     check_affinities(device.affinities, path, report, job_type="")
 
