@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.builders import a_group, a_job, a_system_job, a_task, some_resources
-from tests.kit.state import AState
+from tests.kit.state import SETTINGS, AState
 from wharf.cluster.controllers.quotas import select_retries
 from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.scheduling.capacity.quotas import (
@@ -43,7 +43,7 @@ def make_group(*tasks: tuple[int, int], count: int = 1) -> TaskGroup:
     return a_group("web", *built_tasks, count=count)
 
 
-def make_state(*, region: str = "global", **limits: Any) -> AState:
+def make_state(*, region: str = SETTINGS.region, **limits: Any) -> AState:
     """Return a state with unlimited nodes and a quota on the default namespace."""
     state = AState()
     for number in range(1, 4):
@@ -229,12 +229,12 @@ def test_a_stopping_allocation_counts_until_its_node_reports_the_end() -> None:
     state = make_state(count=1)
     state.register(a_job("old", make_group((100, 100))))
     old = state.with_allocation(state.job("old"), client_status=ClientStatus.RUNNING)
-    remaining_quota = get_remaining_quota(state.replica, "default", "global")
+    remaining_quota = get_remaining_quota(state.replica, "default", SETTINGS.region)
     assert remaining_quota is not None
     assert remaining_quota.list_exceeded_limits({"count": 1}) != ()
 
     state.with_client_status(old.id, ClientStatus.COMPLETE)
-    remaining_quota = get_remaining_quota(state.replica, "default", "global")
+    remaining_quota = get_remaining_quota(state.replica, "default", SETTINGS.region)
     assert remaining_quota is not None
     assert remaining_quota.list_exceeded_limits({"count": 1}) == ()
 
