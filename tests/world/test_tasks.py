@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 
 import pytest
 
@@ -90,6 +91,43 @@ def test_cancelling_tasks_that_have_ended_returns_at_once() -> None:
         return task.done()
 
     assert asyncio.run(run())
+
+
+def test_the_exception_of_a_task_that_fails_while_it_is_cancelled_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail_when_cancelled() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ValueError("the file cannot be closed")
+
+    async def run() -> None:
+        task = RealWorld().start_task(fail_when_cancelled(), name="failing")
+        await asyncio.sleep(0)
+        await tasks.cancel_tasks(task)
+
+    asyncio.run(run())
+
+    (record,) = caplog.records
+    assert record.message == "canceled task failed: unexpected error task=failing"
+    assert record.exc_info is not None
+    assert str(record.exc_info[1]) == "the file cannot be closed"
+
+
+def test_the_exception_of_a_task_that_failed_before_it_is_cancelled_is_left_to_its_owner(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fail() -> None:
+        raise ValueError("failed")
+
+    async def run() -> None:
+        task = RealWorld().start_task(fail(), name="failing")
+        await asyncio.wait([task])
+        await tasks.cancel_tasks(task)
+
+    asyncio.run(run())
+    gc.collect()
+
+    assert [record.message.splitlines()[0] for record in caplog.records] == ["Task exception was never retrieved"]
 
 
 def test_closing_a_coroutine_that_waits_for_tasks_only_cancels_them() -> None:

@@ -64,12 +64,16 @@ async def cancel_tasks(*tasks: asyncio.Task[Any]) -> None:
     A library may swallow a cancellation, for example if it arrives during a timeout of its own. A task that goes on is
     therefore cancelled again, so that it cannot block the shutdown.
 
+    A task that raises an exception while it is cancelled is logged, because nobody else reads that exception. One that
+    failed before is left to its owner; asyncio logs it if the owner does not read it either.
+
     If the caller's coroutine is closed, because its event loop has ended, the tasks are only cancelled.
     """
-    await _cancel_until_ended(tasks)
-    for task in tasks:
-        if task.done() and not task.cancelled():
-            task.exception()  # Read it, so that asyncio does not log it.
+    running = [task for task in tasks if not task.done()]
+    await _cancel_until_ended(running)
+    for task in running:
+        if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+            log.error("canceled task failed: unexpected error task=%s", task.get_name(), exc_info=error)
 
 
 async def _cancel_until_ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
