@@ -39,8 +39,13 @@ class FollowedLogs:
         self.selector.close()
 
 
-def read_messages(connection: socket.socket) -> list[FollowedLogLines]:
-    return list(MessageDecoder[FollowedLogLines](FollowedLogLines).feed(connection.recv(65_536)))
+def read_message(connection: socket.socket) -> FollowedLogLines:
+    """Wait until a whole message has arrived, and return it."""
+    inbox, messages = MessageDecoder[FollowedLogLines](FollowedLogLines), list[FollowedLogLines]()
+    while not messages:
+        messages += inbox.feed(connection.recv(65_536))
+    (message,) = messages
+    return message
 
 
 def test_a_follower_receives_lines_of_its_level_and_above() -> None:
@@ -48,8 +53,8 @@ def test_a_follower_receives_lines_of_its_level_and_above() -> None:
     with followed.follow(logging.INFO) as info_socket, followed.follow(logging.DEBUG) as debug_socket:
         followed.followers.send_lines([ForwardedLine(logging.DEBUG, "small"), ForwardedLine(logging.ERROR, "large")])
 
-        assert read_messages(info_socket) == [FollowedLogLines(["large"])]
-        assert read_messages(debug_socket) == [FollowedLogLines(["small", "large"])]
+        assert read_message(info_socket) == FollowedLogLines(["large"])
+        assert read_message(debug_socket) == FollowedLogLines(["small", "large"])
     followed.close()
 
 

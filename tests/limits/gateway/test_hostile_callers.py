@@ -73,7 +73,10 @@ def test_a_body_slower_than_the_least_rate_gets_408(
                 await asyncio.sleep(0.02)
 
         async def read_reply() -> bytes:
-            return await caller.reader.read(65_536)
+            received = b""
+            while b"\r\n\r\n" not in received and (data := await caller.reader.read(65_536)):
+                received += data
+            return received
 
         done, pending = await asyncio.wait(
             [asyncio.ensure_future(send_slowly()), asyncio.ensure_future(read_reply())],

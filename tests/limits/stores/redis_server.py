@@ -6,6 +6,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from tests.ports import free_ports
 from tests.waiting import wait_until
@@ -35,11 +36,12 @@ class RedisServer:
         wait_until(lambda: self.ask("PING").startswith("+PONG"), what=f"Redis at {self.address}")
 
     def ask(self, *words: str) -> str:
-        """Send one command and return the reply; empty without a reply."""
+        """Send one command and return the whole reply; empty without a reply."""
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=2) as channel:
             message = f"*{len(words)}\r\n" + "".join(f"${len(word.encode())}\r\n{word}\r\n" for word in words)
             channel.sendall(message.encode())
-            return channel.recv(65_536).decode(errors="replace")
+            with channel.makefile("rb") as stream:
+                return _read_reply(stream).decode(errors="replace")
         return ""
 
     def kill(self) -> None:
@@ -55,6 +57,15 @@ class RedisServer:
     def resume(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
+
+
+def _read_reply(stream: IO[bytes]) -> bytes:
+    """Read one whole reply: a line, and after it the text or the list that the line announces."""
+    line = stream.readline()
+    kind, size = line[:1], int(line[1:]) if line[:1] in (b"$", b"*") else 0
+    if kind == b"$" and size >= 0:
+        return line + stream.read(size + len(b"\r\n"))
+    return line + b"".join(_read_reply(stream) for _ in range(size))
 
 
 @contextlib.contextmanager

@@ -356,23 +356,23 @@ def test_the_shim_records_the_outcome_once_it_can_be_written(tmp_path: Path) -> 
     for pipe in ("out", "err", "news", "own"):
         os.mkfifo(tmp_path / pipe)
     (tmp_path / "outcome").mkdir()
-    notifications = os.open(tmp_path / "news", os.O_RDWR)
+    notifications = os.fdopen(os.open(tmp_path / "news", os.O_RDWR), "rb", buffering=0)
     command = ["unshare", "--pid", "--", "/bin/dash", str(shim), str(tmp_path), "--", "/", "/bin/sh", "-c", "exit 9"]
     shim_process = subprocess.Popen(
         command, env={"WHARF_ALONE": "1", "PATH": "/bin:/usr/bin"}, stdin=subprocess.DEVNULL
     )
     try:
-        assert b"started\n" == os.read(notifications, 100)
+        assert b"started\n" == notifications.readline()
         while b"--ended" not in Path(f"/proc/{shim_process.pid}/cmdline").read_bytes():
             assert shim_process.poll() is None
         (tmp_path / "outcome").rmdir()
-        assert b"ended\n" == os.read(notifications, 100)
+        assert b"ended\n" == notifications.readline()
         outcome = parse_outcome("r", (tmp_path / "outcome").read_text())
         assert outcome == RunEnded("r", 9)
     finally:
         shim_process.kill()
         shim_process.wait()
-        os.close(notifications)
+        notifications.close()
 
 
 def _list_groups(run: str) -> list[Path]:
