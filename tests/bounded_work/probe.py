@@ -29,6 +29,14 @@ MAX_ATTEMPTS: Final = 4
 attempt counts.
 """
 TIMEOUT_S: Final = 60.0
+FIRST_PART_TIMEOUT_S: Final = 0.3
+"""How long the first part of an endless reply is waited for."""
+UPGRADE_HEADERS: Final = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -161,10 +169,19 @@ class Probe:
             headers["Accept-Encoding"] = request.accept_encoding
         if request.endpoint.startswith("node."):
             headers["X-Cluster-Node-Secret"] = NODE_SECRET
+        if request.is_websocket:
+            headers |= UPGRADE_HEADERS
         try:
             connection.request(request.method, request.target, body, headers)
+            own_socket = connection.sock
             reply = connection.getresponse()
-            return reply.status, reply.read()[:160].decode(errors="replace")
+            if not request.has_endless_reply:
+                return reply.status, reply.read()[:160].decode(errors="replace")
+            own_socket.settimeout(FIRST_PART_TIMEOUT_S)
+            try:
+                return reply.status, reply.read1(160).decode(errors="replace")
+            except TimeoutError:  # A stream may be silent.
+                return reply.status, ""
         except (OSError, http.client.HTTPException) as error:
             return 0, repr(error)
         finally:

@@ -3,8 +3,11 @@
 The requests are generated from the endpoint table. `make test` sends some of them, `make fuzz` all.
 """
 
+import asyncio
 import json
+import socket
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import count, islice
 from typing import Any
@@ -22,15 +25,25 @@ from tests.bounded_work.large_records import (
     store_many_allocations,
 )
 from tests.bounded_work.measured_loop import run_measured_alone
-from tests.bounded_work.probe import Findings, open_probe
-from tests.bounded_work.worst_requests import BODY_ENDPOINTS, WorstRequest, iter_body_requests, iter_parameter_requests
+from tests.bounded_work.probe import Cost, Findings, open_probe
+from tests.bounded_work.worst_requests import (
+    BODY_ENDPOINTS,
+    WorstRequest,
+    iter_body_requests,
+    iter_parameter_requests,
+    iter_stream_requests,
+)
+from tests.fuzz.generated_requests import HOST
 from tests.fuzz.rounds import IS_FULL_RUN
 from tests.fuzz.server_records import BOOTSTRAP, JsonClient
+from wharf.cluster.api.requests.parameters import MAX_PARAMETERS
 
 pytestmark = pytest.mark.fuzz
 
 PARAMETER_STEP = 1 if IS_FULL_RUN else 29
 """Every how many of the parameter requests are sent."""
+STREAM_STEP = 1 if IS_FULL_RUN else 5
+"""Every how many of the parameter requests of streams, files, profiles and commands are sent."""
 BODY_STEP = 1 if IS_FULL_RUN else 211
 """Every how many of the bodies of an endpoint are sent."""
 
@@ -73,6 +86,43 @@ async def send_parameters() -> Findings:
 
 def test_no_parameter_holds_the_event_loop() -> None:
     require_no_problem(run_measured_alone(send_parameters))
+
+
+async def send_stream_parameters() -> Findings:
+    async with open_probe() as probe:
+        for request in islice(iter_stream_requests(probe.ids), 0, None, STREAM_STEP):
+            await probe.measure(request)
+        return probe.findings
+
+
+def test_no_parameter_of_a_stream_file_profile_or_command_holds_the_event_loop() -> None:
+    require_no_problem(run_measured_alone(send_stream_parameters))
+
+
+async def write_beside_event_streams() -> Cost:
+    """Return the cost of a write while event streams with as many topics as possible receive its events."""
+    async with open_probe() as probe:
+        topics = "&".join(f"topic=Job:{number}" for number in range(MAX_PARAMETERS - 1))
+        requests = [
+            b"GET /v1/event/stream?%b HTTP/1.1\r\nHost: x\r\nX-Cluster-Token: %b\r\n\r\n"
+            % (query.encode(), BOOTSTRAP.encode())
+            for query in (topics, topics.replace("Job:", "T"), topics + "&topic=Job:written")
+        ]
+        with ExitStack() as stack:
+            for request in requests * 3:
+                connection = stack.enter_context(socket.create_connection((HOST, probe.target.port), timeout=60))
+                connection.sendall(request)
+                status_line = await asyncio.to_thread(stack.enter_context(connection.makefile("rb")).readline)
+                assert status_line == b"HTTP/1.1 200 OK\r\n"
+            job = {"ID": "written", "Type": "batch", **large_valid_jobs()["1,000 groups"]}
+            body = json.dumps({"Job": job}).encode()
+            return await probe.measure(WorstRequest("job", "beside streams", "PUT", "/v1/jobs", partial(bytes, body)))
+
+
+def test_no_event_stream_with_many_topics_holds_the_event_loop_at_a_write() -> None:
+    cost = run_measured_alone(write_beside_event_streams)
+
+    assert (cost.status, cost.is_allowed) == (200, True), cost
 
 
 def large_valid_jobs() -> dict[str, dict[str, Any]]:

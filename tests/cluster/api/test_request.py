@@ -8,6 +8,7 @@ from tests.kit.cluster import ACluster
 from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time
 from wharf.cluster.api.requests.parameters import (
+    MAX_PARAMETERS,
     QueryOptions,
     parse_endpoint_parameters,
     parse_query,
@@ -155,6 +156,19 @@ def test_a_parameter_that_accepts_several_values_may_occur_several_times() -> No
     query = b"topic=Job&topic=Node&index=1"
 
     assert parse_query_strict(query, ENDPOINT_BY_NAME["event.stream"]) == {"topic": "Job", "index": "1"}
+
+
+def test_a_query_with_too_many_parameters_is_refused() -> None:
+    endpoint = ENDPOINT_BY_NAME["event.stream"]
+    largest = b"&".join([b"topic=Job"] * MAX_PARAMETERS)
+
+    assert parse_query_strict(largest, endpoint) == {"topic": "Job"}
+    with pytest.raises(Refusal, match="the query has 1001 parameters: at most 1000 are allowed"):
+        parse_query_strict(largest + b"&", endpoint)
+
+
+def test_only_the_first_parameters_of_a_too_long_query_are_read_before_it_is_refused() -> None:
+    assert parse_query(b"&" * (MAX_PARAMETERS - 1) + b"a=1&b=2") == {"a": "1"}
 
 
 def test_unescaped_bytes_of_a_query_are_utf_8() -> None:

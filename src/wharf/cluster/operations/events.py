@@ -252,8 +252,11 @@ class EventFilter(msgspec.Struct, frozen=True):
         return any(_matches_keys(self.topics.get(topic, frozenset()), event) for topic in (event.topic, WILDCARD))
 
     def is_allowed_for(self, rights: Rights) -> bool:
-        """Return whether these rights allow a subscription to all its topics. Single events are checked later."""
-        return all(_can_subscribe(rights, topic, self.namespace) for topic in self.topics)
+        """Return whether these rights allow a subscription to all its topics. Single events are checked later.
+
+        Unknown topics are allowed: they have no events.
+        """
+        return all(_can_subscribe(rights, topic, self.namespace) for topic in TOPIC_PERMISSIONS if topic in self.topics)
 
 
 def _matches_keys(keys: frozenset[str], event: ClusterEvent) -> bool:
@@ -262,10 +265,8 @@ def _matches_keys(keys: frozenset[str], event: ClusterEvent) -> bool:
 
 
 def _can_subscribe(rights: Rights, topic: str, namespace: str) -> bool:
-    """Return whether these rights allow a subscription to the topic in the namespace. Unknown topics are allowed."""
-    permission = TOPIC_PERMISSIONS.get(topic)
-    if permission is None:
-        return True
+    """Return whether these rights allow a subscription to the topic in the namespace."""
+    permission = TOPIC_PERMISSIONS[topic]
     if topic == EventTopic.VARIABLE:
         return rights.satisfies_anywhere(permission)
     return rights.satisfies(permission, namespace=namespace)
