@@ -1,21 +1,33 @@
 """Writes with an idempotency key: executed once, with the same reply for every repetition."""
 
+import hashlib
 import json
 from typing import Any
 
 import msgspec
+import pytest
 
 from tests.builders import a_job
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time, pass_time
+from wharf.cluster.access import UNCHECKED_CALLER, Caller, CallerKind
+from wharf.cluster.access.identities import WorkloadClaims
+from wharf.cluster.api import idempotency
+from wharf.cluster.api.idempotency import find_scope
 from wharf.cluster.engines.memory.faults import EngineOperation, RefuseFault
 from wharf.cluster.server.security.keyring import WrappingKey
 from wharf.cluster.state.tables import EVALUATIONS, IDEMPOTENCY_KEYS, JOBS
 from wharf.contract.client import ClientReply
+from wharf.contract.model.acl.tokens import Token
 
 KEY = {"idempotency-key": "once"}
+DIGEST = hashlib.sha256(b"request").hexdigest()
+
+
+def a_workload(task: str) -> WorkloadClaims:
+    return WorkloadClaims(namespace="default", job_id="job", alloc_id="alloc", task=task)
 
 
 def registration(name: str = "shop", **fields: Any) -> bytes:
@@ -26,8 +38,8 @@ async def put(server: OneServer, body: bytes, path: str = "/v1/jobs", query: str
     return await send_raw(server.api, "PUT", path, body=body, query=query, **options)
 
 
-async def a_server(cluster: ACluster, name: str = "m1", *, leads: bool = True) -> OneServer:
-    server = await cluster.a_server(name, leads=leads)
+async def a_server(cluster: ACluster, name: str = "m1", *, leads: bool = True, access: bool = False) -> OneServer:
+    server = await cluster.a_server(name, leads=leads, access=access)
     server.server.access.keyring.set_wrapping_keys(WrappingKey(b"k" * 32))
     return server
 
@@ -193,3 +205,110 @@ async def test_a_read_ignores_the_key() -> None:
 
         assert (await send_raw(server.api, "GET", "/v1/jobs", headers=KEY)).status == 200
         assert server.replica.count_records(IDEMPOTENCY_KEYS) == 0
+
+
+# -- callers without a token ---------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_the_reply_of_the_bootstrap_is_not_given_to_a_caller_with_the_same_key() -> None:
+    async with ACluster() as cluster:
+        server = await a_server(cluster, access=True)
+
+        first = await put(server, b"", "/v1/acl/bootstrap", headers=KEY)
+        second = await put(server, b"", "/v1/acl/bootstrap", headers=KEY)
+
+        assert (first.status, second.status) == (200, 400)
+        assert json.loads(first.body)["SecretID"].encode() not in second.body
+
+
+@in_virtual_time
+async def test_a_caller_without_a_token_cannot_take_the_key_of_another_one() -> None:
+    async with ACluster() as cluster:
+        server = await a_server(cluster, access=True)
+        await a_token(server, 'namespace "default" { policy = "write" }', name="anonymous")
+
+        first = await put(server, registration("first"), headers=KEY)
+        second = await put(server, registration("second"), headers=KEY)
+        repeated = await put(server, registration("first"), headers=KEY)
+
+        assert (first.status, second.status) == (200, 200)
+        assert repeated.body == first.body
+
+
+@in_virtual_time
+async def test_a_refused_exchange_of_a_one_time_token_stores_no_key() -> None:
+    async with ACluster() as cluster:
+        server = await a_server(cluster, access=True)
+        unknown = {"x-cluster-token": server.world.new_id()}
+        body = b'{"OneTimeSecretID": "%s"}' % server.world.new_id().encode()
+
+        reply = await put(server, body, "/v1/acl/token/onetime/exchange", headers={**KEY, **unknown})
+
+        assert (reply.status, server.replica.count_records(IDEMPOTENCY_KEYS)) == (403, 0)
+
+
+@in_virtual_time
+async def test_requests_of_nodes_without_a_secret_write_no_key() -> None:
+    async with ACluster() as cluster:
+        server = await a_server(cluster, access=True)
+        await pass_time(2.0)
+        index = server.replica.index
+        path = f"/v1/node/{server.world.new_id()}"
+
+        replies = [
+            await put(server, b"{}", f"{path}/{action}", headers=KEY)
+            for action in ("heartbeat", "leave", "report", "register")
+        ]
+
+        assert all(reply.status >= 400 for reply in replies)
+        assert server.replica.index == index
+
+
+@pytest.mark.parametrize(
+    ("caller", "scope"),
+    [
+        (UNCHECKED_CALLER, ""),
+        (Caller(kind=CallerKind.CLIENT, token=Token(accessor_id="accessor")), "accessor"),
+        (Caller(kind=CallerKind.WORKLOAD, claims=a_workload("web")), "alloc/web"),
+        (Caller(kind=CallerKind.WORKLOAD, claims=a_workload("db")), "alloc/db"),
+        (Caller(kind=CallerKind.EXPIRED, token=Token(accessor_id="accessor")), f"anonymous {DIGEST}"),
+        (Caller(kind=CallerKind.ANONYMOUS), f"anonymous {DIGEST}"),
+    ],
+)
+def test_keys_belong_to_the_caller_as_it_was_identified(caller: Caller, scope: str) -> None:
+    assert find_scope(caller, "request") == scope
+
+
+# -- limits ----------------------------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_long_query_is_stored_as_a_digest() -> None:
+    async with ACluster() as cluster:
+        server = await a_server(cluster)
+        query = "x=" + "y" * 100_000
+
+        first = await put(server, registration(), query=query, headers=KEY)
+        repeated = await put(server, registration(), query=query, headers=KEY)
+        other = await put(server, registration(), query=f"{query}z", headers=KEY)
+
+        (stored,) = server.replica.iter_all(IDEMPOTENCY_KEYS)
+        assert len(stored.path) < 1_200
+        assert (repeated.body, other.status) == (first.body, 400)
+
+
+@in_virtual_time
+async def test_a_reply_that_is_too_large_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idempotency, "MAX_STORED_BODY_BYTES", 10)
+    async with ACluster() as cluster:
+        server = await a_server(cluster)
+
+        first = await put(server, registration(), headers=KEY)
+        repeated = await put(server, registration(), headers=KEY)
+
+        index = first.headers["x-cluster-index"]
+        assert (first.status, repeated.status) == (200, 409)
+        assert f"has taken effect by index {index}, but its reply has more than 10 bytes" in repeated.body.decode()
+        (job,) = server.replica.iter_all(JOBS)
+        assert job.version == 0

@@ -18,12 +18,10 @@ from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionResult, EncodedBody, StreamedBody
 from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.server import Server
-from wharf.contract.wire.endpoint_table import EndpointKind
+from wharf.contract.wire.endpoint_table import EndpointKind, takes_idempotency_key
 
 LARGE_RECORD_TESTS: Final = {"job.revert": reverts_to_large_job}
 """By the name of an endpoint, whether a request with a small body takes long because of a stored record."""
-UNREPEATABLE_ENDPOINTS: Final = frozenset(("acl.token.exchange",))
-"""Endpoints whose replies are never stored for an idempotency key, because a secret must have effect only once."""
 WRITE_KINDS: Final = (EndpointKind.WRITE, EndpointKind.LEADER_WRITE)
 
 
@@ -53,11 +51,7 @@ class ActionExecutor:
         )
         if should_relay_write(self._server, request):
             result = await relay_to_authoritative_region(self._server, request, method=scope["method"])
-        elif (
-            IDEMPOTENCY_HEADER in request.headers
-            and request.endpoint.kind in WRITE_KINDS
-            and request.endpoint.name not in UNREPEATABLE_ENDPOINTS
-        ):
+        elif IDEMPOTENCY_HEADER in request.headers and takes_idempotency_key(request.endpoint):
             query = scope["query_string"].decode("latin-1")
             target = f"{scope['path']}?{query}" if query else scope["path"]
             result = await self._idempotency.execute(

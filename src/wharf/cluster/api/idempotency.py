@@ -5,11 +5,13 @@ the key is claimed first and the reply stored afterwards: if a server fails in b
 instead of executed again. The stored records and their rules are in `wharf.cluster.operations.idempotency`.
 """
 
+import hashlib
 from functools import partial
 from typing import Final
 
 import msgspec
 
+from wharf.cluster.access import Caller, CallerKind
 from wharf.cluster.api.off_loop import OffLoopExecutor
 from wharf.cluster.api.replies.encoding import encode_json
 from wharf.cluster.api.requests.request import Request
@@ -20,6 +22,7 @@ from wharf.cluster.operations.idempotency import CLAIMED_STATUS, IdempotentReque
 from wharf.cluster.operations.keyring import make_response_context
 from wharf.cluster.server.log.preview import PREVIEW_INDEX, CannotPreview, preview_write
 from wharf.cluster.server.server import Server
+from wharf.contract.model.body_limits import MAX_INLINE_BODY_BYTES
 from wharf.contract.model.cluster import IdempotencyKey
 from wharf.contract.model.log import Write
 from wharf.contract.model.refusal import Refusal, RefusalCode
@@ -30,6 +33,16 @@ IDEMPOTENCY_HEADER: Final = b"idempotency-key"
 JSON_CONTENT_TYPE: Final = "application/json"
 MAX_ATTEMPTS: Final = 5
 """Limits retries when concurrent writes conflict with the commit."""
+
+
+MAX_STORED_BODY_BYTES: Final = 131_072
+"""Larger replies are not stored: a repeated request is refused. Limits the memory of every server. The largest reply of an
+ordinary write is a variable of 64 KiB."""
+NOT_STORED_STATUS: Final = 0
+"""The status of a stored reply whose body was too large."""
+MAX_TARGET_CHARS: Final = 1_000
+"""The rest of a longer path and query is stored as a digest. Limits the memory of every server."""
+ANONYMOUS_SCOPE: Final = "anonymous"
 
 
 class StoredReply(msgspec.Struct, frozen=True, array_like=True):
@@ -64,9 +77,10 @@ class IdempotentExecutor:
         """
         key = request.headers[IDEMPOTENCY_HEADER].decode("latin-1").strip()
         idempotency.check_idempotency_key(key)
-        caller = request.caller
-        scope = caller.accessor_id or (caller.claims.alloc_id if caller.claims else "")
-        idempotent_request = IdempotentRequest(scope, key, method, target, request.body)
+        digest = await self._compute_digest(request.body)
+        path = shorten_target(target)
+        scope = find_scope(request.caller, f"{method} {path} {digest}")
+        idempotent_request = IdempotentRequest(scope, key, method, path, digest)
         claimed_handler = handler
         if off_loop is not None:
             claimed_handler = partial(_run_off_loop, off_loop, handler)
@@ -80,6 +94,12 @@ class IdempotentExecutor:
             return await self._execute_previewed(request, handler, idempotent_request)
         except CannotPreview:
             return await self._execute_claimed(request, claimed_handler, idempotent_request)
+
+    async def _compute_digest(self, body: bytes) -> str:
+        """Return the SHA-256 of a body, in hexadecimal digits. Computed on a thread if the body is large."""
+        if len(body) <= MAX_INLINE_BODY_BYTES:
+            return hashlib.sha256(body).hexdigest()
+        return await self._server.world.run_off_loop(lambda: hashlib.sha256(body).hexdigest())
 
     async def _find_stored_result(self, idempotent_request: IdempotentRequest) -> ActionResult | None:
         """Catch up with the log, and return the stored reply of an earlier request with this key, or `None`."""
@@ -125,12 +145,10 @@ class IdempotentExecutor:
         """
         replica, now_ns = self._server.replica, self._server.world.now_ns()
         sealed = self._seal(idempotent_request, reply)
-        change, condition = idempotency.record_response(
+        record = idempotency.record_response(
             replica, idempotent_request, status=reply.status, response=sealed, now_ns=now_ns
         )
-        outcome = await self._server.writer.commit(
-            idempotency.attach_response_record(write, change, condition, cause=cause)
-        )
+        outcome = await self._server.writer.commit(idempotency.attach_response_record(write, *record, cause=cause))
         if not isinstance(outcome, Committed):
             return None
         await self._server.writer.wait_until_visible(outcome.index)
@@ -185,16 +203,48 @@ class IdempotentExecutor:
         Only a request with the same idempotency key and caller can decrypt it.
         """
         context = make_response_context(idempotent_request.scope, idempotent_request.key)
+        if len(reply.body) > MAX_STORED_BODY_BYTES:
+            reply = StoredReply(NOT_STORED_STATUS, b"", "", reply.index)
         return self._server.access.keyring.seal(self._server.replica, msgspec.msgpack.encode(reply), context=context)
 
     def _open_stored_reply(self, record: IdempotencyKey) -> ActionResult:
-        """Return the decrypted reply of a stored record."""
+        """Return the decrypted reply of a stored record. Raises `Refusal` if the reply was too large to be stored."""
         sealed = SealedData(record.answer_sealed, record.sealed_with)
         context = make_response_context(record.scope, record.key)
         decoded = self._server.access.keyring.open(self._server.replica, sealed, context=context)
-        result = _build_result(msgspec.msgpack.decode(decoded, type=StoredReply), record.create_index)
+        reply = msgspec.msgpack.decode(decoded, type=StoredReply)
+        if reply.status == NOT_STORED_STATUS:
+            raise Refusal(
+                RefusalCode.CONFLICT,
+                f"the request with the Idempotency-Key {record.key!r} has taken effect by index {record.create_index}, "
+                f"but its reply has more than {MAX_STORED_BODY_BYTES} bytes and was not stored; read what it changed",
+            )
+        result = _build_result(reply, record.create_index)
         # Before a restore the caller may have seen a higher index, and reply indexes must never decrease.
         return msgspec.structs.replace(result, index=max(result.index, self._server.replica.epoch_since))
+
+
+def find_scope(caller: Caller, request_text: str) -> str:
+    """Return the scope of the caller's keys. Another caller with the same key has another scope.
+
+    Callers without a valid token look alike, so only the same request finds their keys. While access control is
+    off, all callers have all rights and share one scope.
+    """
+    if caller.kind is CallerKind.UNCHECKED:
+        return ""
+    if not caller.is_refused:
+        if caller.token is not None:
+            return caller.accessor_id
+        if caller.claims is not None:
+            return f"{caller.claims.alloc_id}/{caller.claims.task}"
+    return f"{ANONYMOUS_SCOPE} {hashlib.sha256(request_text.encode()).hexdigest()}"
+
+
+def shorten_target(target: str) -> str:
+    """Return path and query of a request, with a digest in place of the rest if they are long."""
+    if len(target) <= MAX_TARGET_CHARS:
+        return target
+    return f"{target[:MAX_TARGET_CHARS]}… (SHA-256 {hashlib.sha256(target.encode()).hexdigest()})"
 
 
 async def _run_off_loop(off_loop: OffLoopExecutor, handler: ActionHandler, request: Request) -> ActionResult:

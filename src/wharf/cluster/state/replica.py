@@ -130,6 +130,10 @@ class Replica:
         """Iterate over the index values that at least one record has."""
         return self._records_by_table[index.table].iter_index_values(index)
 
+    def count_index_values(self, index: Index[Any]) -> int:
+        """Return the number of index values that at least one record has."""
+        return self._records_by_table[index.table].count_index_values(index)
+
     def iter_all(self, table: Table[R], *, reverse: bool = False) -> Iterator[R]:
         """Iterate over all records in the order of the table. Do not await while iterating: the state may change."""
         if table.order is ListOrder.KEY:

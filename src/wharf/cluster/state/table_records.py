@@ -246,6 +246,10 @@ class TableRecords(Generic[R]):
         """Iterate over the index values that at least one record has."""
         return iter(self._keys_by_index[index.name])
 
+    def count_index_values(self, index: Index[R]) -> int:
+        """Return the number of index values that at least one record has."""
+        return len(self._keys_by_index[index.name])
+
     def iter_keys(self, *, prefix: str = "", start: str | None = None, reverse: bool = False) -> Iterator[str]:
         """Iterate over keys with this prefix in order, from `start` (included) upwards, or downwards in reverse."""
         keys = self.records if self._sorted_keys is None else self._sorted_keys

@@ -249,8 +249,18 @@ KEYRING_KEYS_BY_STATE: Final = Index[KeyringKey]("state", "state")
 KEYRING: Final = Table("keyring", KeyringKey, key=("key_id",), indexes=(KEYRING_KEYS_BY_STATE,))
 CLUSTER_FORMAT: Final = Table("format", RecordFormat, key=())
 IDEMPOTENCY_KEYS_BY_SEALING_KEY: Final = Index[IdempotencyKey]("sealed-with", "sealed_with")
+LARGE_SEALED_REPLY_BYTES: Final = 1_024
+"""Larger stored replies count separately, because fewer of them fit into the memory of a server."""
+IDEMPOTENCY_KEYS_OF_CALLER: Final = Index[IdempotencyKey](
+    "caller",
+    compute_value=lambda record: (record.caller, len(record.answer_sealed) > LARGE_SEALED_REPLY_BYTES),
+)
 IDEMPOTENCY_KEYS: Final = Table(
-    "idempotency_keys", IdempotencyKey, key=("scope", "key"), indexes=(IDEMPOTENCY_KEYS_BY_SEALING_KEY,)
+    "idempotency_keys",
+    IdempotencyKey,
+    key=("scope", "key"),
+    indexes=(IDEMPOTENCY_KEYS_BY_SEALING_KEY, IDEMPOTENCY_KEYS_OF_CALLER),
+    order=ListOrder.CREATED,
 )
 
 ALL_TABLES: Final[tuple[Table[Any], ...]] = (

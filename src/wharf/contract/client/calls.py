@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from wharf.contract.wire.endpoint_table import Endpoint, EndpointKind
+from wharf.contract.wire.endpoint_table import REPEATABLE_WRITES, Endpoint, EndpointKind
 
 T = TypeVar("T")
 
@@ -113,16 +113,9 @@ class StreamSpec(RequestSpec, Generic[T]):
     """The description of a call with a streamed reply. The client yields values of type T."""
 
 
-IDEMPOTENT_ENDPOINTS: Final = frozenset({
-    "job.parse", "job.validate", "job.plan", "search.prefix", "search.fuzzy",
-    "node.register", "node.heartbeat", "node.report", "node.fetch", "node.leave", "node.identities", "node.own_identity",
-})  # fmt: skip
-"""Endpoints other than GET that may be called twice, whatever the result of the first call."""
-
-
 def is_repeatable(endpoint: Endpoint) -> bool:
     """Return whether a second call of the endpoint has no further effect."""
-    return endpoint.method == "GET" or endpoint.kind is EndpointKind.READ or endpoint.name in IDEMPOTENT_ENDPOINTS
+    return endpoint.method == "GET" or endpoint.kind is EndpointKind.READ or endpoint.name in REPEATABLE_WRITES
 
 
 READ_ONLY_POSTS: Final = frozenset({"job.parse", "job.validate", "job.plan", "search.prefix", "search.fuzzy"})
@@ -132,13 +125,6 @@ READ_ONLY_POSTS: Final = frozenset({"job.parse", "job.validate", "job.plan", "se
 def is_read_only(endpoint: Endpoint) -> bool:
     """Return whether a call of the endpoint changes nothing in the cluster."""
     return endpoint.method == "GET" or endpoint.kind is EndpointKind.READ or endpoint.name in READ_ONLY_POSTS
-
-
-def has_idempotency_key(endpoint: Endpoint) -> bool:
-    """Return whether requests of the endpoint can have an idempotency key, which makes a retry safe."""
-    return (
-        endpoint.kind in (EndpointKind.WRITE, EndpointKind.LEADER_WRITE) and endpoint.name not in IDEMPOTENT_ENDPOINTS
-    )
 
 
 def build_path(endpoint: Endpoint, values: tuple[str, ...]) -> str:

@@ -15,7 +15,6 @@ from wharf.contract.client.calls import (
     Response,
     build_path,
     build_query,
-    has_idempotency_key,
     is_read_only,
     is_repeatable,
 )
@@ -28,7 +27,7 @@ from wharf.contract.client.errors import (
 )
 from wharf.contract.client.transport import REQUEST_TIMEOUT_S, ClientReply, ClientRequest, StreamHead, Unreachable
 from wharf.contract.model.refusal import RefusalReason
-from wharf.contract.wire.endpoint_table import Endpoint, EndpointKind
+from wharf.contract.wire.endpoint_table import Endpoint, EndpointKind, takes_idempotency_key
 from wharf.world import World
 from wharf.world.backoff import draw_delay_s
 from wharf.world.failover import Attempt, FailoverAddresses
@@ -331,7 +330,7 @@ def build_request(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> 
     if spec.body is not None:
         body = spec.body if isinstance(spec.body, bytes) else msgspec.json.encode(spec.body)
         headers.setdefault("content-type", "application/json")
-    if has_idempotency_key(endpoint):
+    if takes_idempotency_key(endpoint):
         key = options.get("idempotency_key") or (state.world.new_id() if state.retry_policy.max_attempts > 1 else "")
         if key:
             headers["idempotency-key"] = key

@@ -117,11 +117,11 @@ class RecordFormat(Record):
 class IdempotencyKey(Record):
     """A write that was requested with an idempotency key, and its reply (empty while the write is in progress).
 
-    The record is found by token and key. The same key with another method, path or body is a different request and is
+    The record is found by caller and key. The same key with another method, path or body is a different request and is
     refused.
     """
 
-    scope: str  # The accessor of the token that sent it.
+    scope: str  # The caller; for callers without a token also the request, after a space.
     key: str  # As the client sent it.
     method: str
     path: str
@@ -132,6 +132,11 @@ class IdempotencyKey(Record):
     expires_at: int = 0  # ns since the epoch
     create_index: int = 0
     modify_index: int = 0
+
+    @property
+    def caller(self) -> str:
+        """The caller whose keys count together; all callers without a token are one."""
+        return self.scope.partition(" ")[0]
 
 
 class NodeCapacityVersion(Record):

@@ -41,6 +41,26 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
 
 ENDPOINT_BY_NAME: Final = {endpoint.name: endpoint for endpoint in ENDPOINTS}
 
+REPEATABLE_WRITES: Final = frozenset({
+    "job.parse", "job.validate", "job.plan", "search.prefix", "search.fuzzy", "acl.oidc.auth-url",
+    "node.register", "node.heartbeat", "node.report", "node.fetch", "node.leave", "node.identities", "node.own_identity",
+})  # fmt: skip
+"""Endpoints other than GET that may be called twice, whatever the result of the first call."""
+WRITES_WITHOUT_STORED_REPLY: Final = frozenset({"acl.bootstrap", "acl.token.exchange"})
+"""Writes whose reply has a secret that must have effect only once. A bootstrap has an empty body, so a stored reply would give
+the secret to everybody who guesses the key. A one-time token that was exchanged must be worthless."""
+
+
+def takes_idempotency_key(endpoint: Endpoint) -> bool:
+    """Return whether a request of the endpoint can have an idempotency key, with which it may be repeated."""
+    return (
+        endpoint.kind in (EndpointKind.WRITE, EndpointKind.LEADER_WRITE)
+        and endpoint.name not in REPEATABLE_WRITES
+        and endpoint.name not in WRITES_WITHOUT_STORED_REPLY
+    )
+
+
 __all__ = [
-    "ENDPOINTS", "ENDPOINT_BY_NAME", "Endpoint", "EndpointKind", "ListFeatures", "Parameter", "ParameterKind", "ScopeSource",
+    "ENDPOINTS", "ENDPOINT_BY_NAME", "REPEATABLE_WRITES", "WRITES_WITHOUT_STORED_REPLY", "Endpoint", "EndpointKind",
+    "ListFeatures", "Parameter", "ParameterKind", "ScopeSource", "takes_idempotency_key",
 ]  # fmt: skip

@@ -23,7 +23,13 @@ from wharf.contract.model.acl.permissions import (
     VariablePermission,
 )
 from wharf.contract.model.refusal import RefusalCode, RefusalReason
-from wharf.contract.wire.endpoint_table import Endpoint, EndpointKind, Parameter, ParameterKind
+from wharf.contract.wire.endpoint_table import (
+    Endpoint,
+    EndpointKind,
+    Parameter,
+    ParameterKind,
+    takes_idempotency_key,
+)
 from wharf.contract.wire.errors import CODE_HEADER, REASON_HEADER, STATUS_BY_CODE
 from wharf.languages.filters import list_selectors
 
@@ -292,7 +298,7 @@ def list_common_parameters(endpoint: Endpoint) -> list[str]:
         names += ["per_page", "next_token"] if features.has_pages else []
         names += ["reverse"] if features.can_reverse else []
     names += ["region", "pretty"]
-    if endpoint.kind in (EndpointKind.WRITE, EndpointKind.LEADER_WRITE):
+    if takes_idempotency_key(endpoint):
         names.append("idempotency_key")
     declared = {parameter.name for parameter in endpoint.parameters}
     return [name for name in names if name not in declared]
