@@ -27,6 +27,12 @@ SIMULATED_PACKAGES = (
     *("wharf.cluster.state", "wharf.node.core"),
 )
 
+TLS_CONTEXT_MODULE = "wharf.world.tls_contexts"
+TLS_CONTEXT_ADVICE = (
+    f"{TLS_CONTEXT_MODULE}, which reads the certificates once: load_client_context on an event loop, get_client_context "
+    "where the caller may wait 20 ms"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class BannedNames:
@@ -120,6 +126,16 @@ BANNED_NAMES = (
         packages=("wharf",),
         excepted_packages=("wharf.world.http_clients",),
         instead="wharf.world.http_clients, whose replies are limited",
+    ),
+    BannedNames(
+        rule="tls-contexts",
+        names=(
+            *("ssl.create_default_context", "ssl._create_unverified_context", "ssl._create_default_https_context"),
+            *("ssl._create_stdlib_context", "httpx2.create_ssl_context", "httpcore2.default_ssl_context"),
+        ),
+        packages=("wharf",),
+        excepted_packages=(TLS_CONTEXT_MODULE,),
+        instead=TLS_CONTEXT_ADVICE,
     ),
     BannedNames(
         rule="skipped-test",
@@ -251,15 +267,22 @@ def _is_unseeded(call: ast.AST, function: ast.expr) -> bool:
 
 
 def _check_methods(path: str, module: str, tree: ast.Module) -> Iterator[Finding]:
-    """Yield a finding for each call of a method `create_task`, and in simulated packages also of `run_in_executor`.
+    """Yield a finding for each call of a method `create_task`, of the type of TLS contexts, and in simulated packages also
+    of `run_in_executor`.
 
-    The methods are found by name, because the type of their object is unknown.
+    The methods are found by name, because the type of their object is unknown. The type may be used in annotations.
     """
     if not is_inside(module, ("wharf", "simulation")) or is_inside(module, ("wharf.world",)):
         return
     names = ImportedNames(tree)
     for node in ast.walk(tree):
         match node:
+            case ast.Call(func=function) if names.resolve(function) == "ssl.SSLContext" and is_inside(
+                module, ("wharf",)
+            ):
+                yield Finding(
+                    path, node.lineno, "tls-contexts", f"ssl.SSLContext is not used here: {TLS_CONTEXT_ADVICE}"
+                )
             case ast.Call(func=ast.Attribute(attr="create_task") as function) if names.resolve(function) is None:
                 yield Finding(path, node.lineno, "tasks", "create_task is not used here: tasks begin at World.start")
             case ast.Call(func=ast.Attribute(attr="run_in_executor")) if is_inside(module, SIMULATED_PACKAGES):

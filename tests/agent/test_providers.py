@@ -20,10 +20,12 @@ from tests.agent.processes import running
 from tests.agent.test_access_control import ACL_ENABLED, ask, bootstrap_access
 from tests.agent.test_processes import write_agent_config
 from tests.cluster.api.login_provider import CLIENT_ID, CLIENT_SECRET, LoginProvider
+from tests.kit.loop_holds import measure_holds
 from tests.waiting import wait_until
 from wharf.agent import access_control
 from wharf.agent.access_control import MAX_PROVIDER_REPLY_BYTES, HttpIdentityProviders
 from wharf.cluster.server.security.login_providers import ProviderRequest, ProviderUnreachable
+from wharf.world import tls_contexts
 
 REDIRECT_URL = "http://localhost:4649/oidc/callback"
 
@@ -127,3 +129,34 @@ def test_a_provider_that_never_ends_its_reply_is_given_up(
         asyncio.run(HttpIdentityProviders().send(request))
 
     assert time.monotonic() - began_s < 5
+
+
+def test_requests_to_a_provider_do_not_hold_the_event_loop_while_certificates_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tls_contexts, "_cache", tls_contexts._ContextCache())
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+
+    async def send_many() -> list[object]:
+        requests = [HttpIdentityProviders().send(ProviderRequest(f"https://127.0.0.1:{port}")) for _ in range(10)]
+        return await asyncio.gather(*requests, return_exceptions=True)
+
+    asyncio.run(send_many())  # Imports the HTTP library.
+    monkeypatch.setattr(tls_contexts, "_cache", tls_contexts._ContextCache())
+    with measure_holds() as holds:
+        failures = asyncio.run(send_many())
+
+    assert all(isinstance(failure, ProviderUnreachable) for failure in failures)
+    assert holds.longest_s < 0.010
+    assert holds.total_s < 0.050
+
+
+@pytest.mark.parametrize(
+    "text", ["no certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----", "ü"]
+)
+def test_certificates_of_an_auth_method_that_cannot_be_read_are_reported(text: str) -> None:
+    with pytest.raises(
+        ProviderUnreachable, match=r"the certificates to check https://127\.0\.0\.1:1 with cannot be read"
+    ):
+        asyncio.run(HttpIdentityProviders().send(ProviderRequest("https://127.0.0.1:1", ca_pem=(text,))))

@@ -46,6 +46,9 @@ def test_a_file_name_is_converted_to_its_module_name(path: str, module: str) -> 
         ("def f(loop):\n    loop.create_task(work())", "tasks"),
         ("import asyncio\nasyncio.ensure_future(work())", "tasks"),
         ("import time\ntime.sleep(1)", "blocking"),
+        ("import ssl\nssl.create_default_context()", "tls-contexts"),
+        ("from ssl import SSLContext, PROTOCOL_TLS_CLIENT\nSSLContext(PROTOCOL_TLS_CLIENT)", "tls-contexts"),
+        ("import httpx2\nhttpx2.create_ssl_context()", "tls-contexts"),
         ("print('hello')", "print"),
         ("import threading\nthreading.Thread()", "threads"),
         ("def f(loop):\n    loop.run_in_executor(None, work)", "threads"),
@@ -63,6 +66,7 @@ def test_a_banned_call_is_found_under_every_import_name(source: str, rule: str) 
         "from random import Random\ndef shuffle(chance: Random) -> None: ...",
         "from random import Random\nchance = Random(7)",
         "def f(clock):\n    return clock.time()",
+        "import ssl\ndef connect(context: ssl.SSLContext) -> None: ...",
         "async def f():\n    await g()",
         "def f(world):\n    world.start(work(), name='work')",
     ],
@@ -76,6 +80,12 @@ def test_a_harmless_call_with_a_similar_name_passes(source: str) -> None:
 )
 def test_the_world_package_may_call_the_system(source: str) -> None:
     assert rules_broken("src/wharf/world/real.py", source) == []
+
+
+def test_one_module_builds_tls_contexts() -> None:
+    source = "import ssl\nssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)\nssl.create_default_context()"
+
+    assert rules_broken("src/wharf/world/tls_contexts.py", source) == []
 
 
 def test_a_package_with_the_same_prefix_is_another_package() -> None:

@@ -24,6 +24,7 @@ from wharf.cluster.server.server import Server
 from wharf.cluster.server.settings import SigningAlgorithm
 from wharf.config.settings import AgentSettings
 from wharf.contract.model.acl.tokens import LifetimeLimits
+from wharf.world.tls_contexts import ClientTls, TooManyBuilds, load_client_context
 
 RSA_KEY_BITS: Final = 2_048
 RSA_EXPONENT: Final = 65_537
@@ -52,8 +53,8 @@ MAX_PROVIDER_REPLY_BYTES: Final = 1_000_000
 class HttpIdentityProviders:
     """Sends requests to identity providers over HTTP.
 
-    Each request opens its own connection: logins are rare, and the trusted authorities differ by auth method.
-    Redirects are not followed.
+    Each request opens its own connection: logins are rare, and the trusted authorities differ by auth method. Their
+    certificates are read once. Redirects are not followed.
     """
 
     async def send(self, request: ProviderRequest) -> ProviderReply:
@@ -71,7 +72,7 @@ class HttpIdentityProviders:
                 asyncio.timeout(PROVIDER_TIMEOUT_S),
                 build_async_client(
                     trust_env=False,
-                    verify=_build_tls_context(request.ca_pem),
+                    verify=await load_client_context(ClientTls(ca_pem=request.ca_pem)),
                     timeout=PROVIDER_TIMEOUT_S,
                 ) as http,
             ):
@@ -86,17 +87,10 @@ class HttpIdentityProviders:
             ) from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise ProviderUnreachable(f"{request.url} does not answer: {error}".strip()) from error
-        except ssl.SSLError as error:
+        except (ssl.SSLError, ValueError, TooManyBuilds) as error:
             raise ProviderUnreachable(
                 f"the certificates to check {request.url} with cannot be read: {error}"
             ) from error
-
-
-def _build_tls_context(ca_pem: tuple[str, ...]) -> ssl.SSLContext:
-    """Return a context that trusts these CA certificates, or the system's if there are none."""
-    context = ssl.create_default_context(cadata="\n".join(ca_pem)) if ca_pem else ssl.create_default_context()
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context
 
 
 log = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """Builds the HTTP clients of all processes, so that no server that they call can hold, fill or block them.
 
-The replies of all clients have the limits of `reply_pieces`, and a timeout for the whole head. An asyncio client gives the
+All clients share the TLS contexts of `tls_contexts`. The replies of all clients have the limits of `reply_pieces`, and a timeout for the whole head. An asyncio client gives the
 event loop back after each piece. Callers limit the time and the bytes of a body, which they know. Imports the HTTP library,
 which is slow to load.
 """
@@ -8,13 +8,14 @@ which is slow to load.
 import asyncio
 import ssl
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import httpcore2
 import httpx2
 
 from wharf.world.reply_pieces import ReplySplitter, ReplyTooLarge
+from wharf.world.tls_contexts import NO_VERIFICATION, SYSTEM_TRUST, get_client_context
 
 SocketOptions = Iterable[Any] | None
 READ_BYTES: Final = 65_536
@@ -27,9 +28,10 @@ from time to time, and lets large replies pass slow networks."""
 def build_async_client(**options: Any) -> httpx2.AsyncClient:  # The options of the library have different types.
     """Return an asyncio client with limits for replies, which follows no redirects.
 
-    The options are those of `httpx2.AsyncClient`.
+    The options are those of `httpx2.AsyncClient`. `verify` may be a TLS context; see `_select_context`. `socket_path`: the
+    Unix socket of the server.
     """
-    client = httpx2.AsyncClient(**options, follow_redirects=False)
+    client = httpx2.AsyncClient(**_complete_options(options, httpx2.AsyncHTTPTransport), follow_redirects=False)
     for transport in (client._transport, *client._mounts.values()):
         if isinstance(transport, httpx2.AsyncHTTPTransport):
             pool: Any = transport._pool
@@ -39,14 +41,37 @@ def build_async_client(**options: Any) -> httpx2.AsyncClient:  # The options of 
 
 
 def build_client(**options: Any) -> httpx2.Client:  # The options of the library have different types.
-    """Return a blocking client with limits for replies, which follows no redirects. The options are those of `httpx2.Client`."""
-    client = httpx2.Client(**options, follow_redirects=False)
+    """Return a blocking client with limits for replies, which follows no redirects.
+
+    The options are those of `build_async_client`.
+    """
+    client = httpx2.Client(**_complete_options(options, httpx2.HTTPTransport), follow_redirects=False)
     for transport in (client._transport, *client._mounts.values()):
         if isinstance(transport, httpx2.HTTPTransport):
             pool: Any = transport._pool
             pool._network_backend = _BlockingLimitedBackend(pool._network_backend)
             _discard_connections_with_unread_bytes(pool)
     return client
+
+
+def _complete_options(options: dict[str, Any], make_transport: Callable[..., Any]) -> dict[str, Any]:
+    """Return the options of the library: with a TLS context, and with a transport for the Unix socket if there is one."""
+    socket_path = options.pop("socket_path", "")
+    options["verify"] = _select_context(False if socket_path else options.get("verify", True))
+    if socket_path:
+        limits = options.pop("limits", httpx2.Limits())
+        options["transport"] = make_transport(uds=socket_path, verify=options["verify"], limits=limits)
+    return options
+
+
+def _select_context(verify: ssl.SSLContext | bool) -> ssl.SSLContext:
+    """Return the shared context with the certificates of the system for true, and without verification for false.
+
+    The first call with true takes 20 ms. Callers on an event loop get the context from `load_client_context`.
+    """
+    if isinstance(verify, ssl.SSLContext):
+        return verify
+    return get_client_context(SYSTEM_TRUST if verify else NO_VERIFICATION)
 
 
 def _discard_connections_with_unread_bytes(pool: Any) -> None:  # A pool of the library, for asyncio or not.

@@ -97,7 +97,7 @@ class LoginProvider:
         requests = self.codes.pop(encoding["code"], None)
         is_valid = (
             requests is not None
-            and request.headers["authorization"] == f"Basic {pair}"
+            and request.headers.get("authorization") == f"Basic {pair}"
             and encoding["redirect_uri"] == requests["redirect_uri"]
             and _challenge(encoding.get("code_verifier", "")) == requests.get("code_challenge", _challenge(""))
         )

@@ -225,13 +225,17 @@ def test_the_request_of_a_check_is_exact(more: dict[str, Any], expected: bytes) 
     assert expected == build_request(create_check("http", port=8_000, **more))
 
 
+@pytest.mark.parametrize("kind", ["http", "tcp"])
 @pytest.mark.parametrize(("skips", "name", "is_healthy"), [(True, "", True), (False, "", False), (True, "web", True)])
-def test_tls_is_verified_unless_the_check_skips_that(tmp_path: Path, skips: bool, name: str, is_healthy: bool) -> None:
+def test_tls_is_verified_unless_the_check_skips_that(
+    tmp_path: Path, kind: str, skips: bool, name: str, is_healthy: bool
+) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(build_http_reply("200 OK"))
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(build_http_reply("200 OK"))
             await writer.drain()
+        writer.close()
 
     async def scenario() -> ProbeResult:
         create_certificates(
@@ -248,7 +252,7 @@ def test_tls_is_verified_unless_the_check_skips_that(tmp_path: Path, skips: bool
         server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
         async with server:
             check = create_check(
-                "http",
+                kind,
                 port=server.sockets[0].getsockname()[1],
                 is_tls=True,
                 should_skip_tls_verify=skips,

@@ -8,6 +8,7 @@ import ssl
 
 from wharf.agent.errors import StartupError
 from wharf.cluster.api.settings import TlsSettings, TlsVersion
+from wharf.world.tls_contexts import build_client_context, build_empty_client_context, build_server_context
 
 
 def load_authority(context: ssl.SSLContext, tls: TlsSettings) -> None:
@@ -20,9 +21,9 @@ def load_certificate(context: ssl.SSLContext, tls: TlsSettings) -> None:
     """Load this agent's certificate and key. Raises `StartupError`, and then leaves the context unchanged."""
     _check_readable("cert_file", tls.cert_file)
     _check_readable("key_file", tls.key_file)
-    _load_certificates(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), "cert_file", tls.cert_file)
+    _load_certificates(build_empty_client_context(), "cert_file", tls.cert_file)
     # Try a new context first: after a failed load the context could hold a certificate without its key.
-    _load_key_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), tls)
+    _load_key_pair(build_server_context(), tls)
     _load_key_pair(context, tls)
 
 
@@ -83,10 +84,10 @@ def build_client_tls_context(tls: TlsSettings) -> ssl.SSLContext | None:
     if not tls.http:
         return None
     if tls.ca_file:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context = build_empty_client_context()
         load_authority(context, tls)
     else:
-        context = ssl.create_default_context()
+        context = build_client_context()
     # The authority alone decides who belongs to the cluster: certificates would otherwise have to name every address.
     context.check_hostname = tls.verify_server_hostname or not tls.ca_file
     load_certificate(context, tls)
@@ -107,7 +108,7 @@ def reload_client_tls(context: ssl.SSLContext | None, tls: TlsSettings) -> None:
 
 def build_server_tls_context(tls: TlsSettings) -> ssl.SSLContext:
     """Return the context of the HTTP port. Raises `StartupError`, which names the invalid file."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = build_server_context()
     context.minimum_version = {
         TlsVersion.TLS12: ssl.TLSVersion.TLSv1_2,
         TlsVersion.TLS13: ssl.TLSVersion.TLSv1_3,

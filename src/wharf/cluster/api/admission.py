@@ -41,6 +41,7 @@ class RequestClass(enum.Enum):
     READ = "reads"
     QUERY = "blocking queries that do not wait yet"
     WRITE = "writes"
+    LOGIN = "logins"
     LOCAL = "requests about agents and tasks"
     HEALTH = "health checks"
 
@@ -68,6 +69,8 @@ DEFAULT_LIMITS: Final[Mapping[RequestClass, AdmissionLimit]] = MappingProxyType(
     # After a restart all callers of blocking queries return at once. Two seconds of work; a query that waits costs nothing.
     RequestClass.QUERY: AdmissionLimit(8_192, returns_per_s=1_000.0, max_retry_after_s=15),
     RequestClass.WRITE: AdmissionLimit(512, returns_per_s=200.0, max_retry_after_s=15),
+    # Callers need no token, and may wait 25 s for an identity provider. Each takes a few milliseconds of CPU time.
+    RequestClass.LOGIN: AdmissionLimit(64, returns_per_s=20.0, max_retry_after_s=15),
     # They may wait for a node or a peer that does not reply, so they must not use up the slots of reads and writes.
     RequestClass.LOCAL: AdmissionLimit(512, returns_per_s=100.0, max_retry_after_s=15),
     RequestClass.HEALTH: AdmissionLimit(64, returns_per_s=50.0, max_retry_after_s=3),
@@ -82,9 +85,11 @@ NODE_ENDPOINTS: Final = frozenset((
 """Endpoints that node agents call with their secret."""
 PACED_ENDPOINTS: Final = (NODE_ENDPOINTS | {"node.register"}) - {HEARTBEAT_ENDPOINT}
 """Requests of nodes that begin a few at a time, so that heartbeats and requests of users come first (ADR 132)."""
-CLASS_BY_ENDPOINT: Final = MappingProxyType(
-    {"node.register": RequestClass.NEW_NODE, "agent.health": RequestClass.HEALTH}
-)
+CLASS_BY_ENDPOINT: Final = MappingProxyType({
+    "node.register": RequestClass.NEW_NODE, "agent.health": RequestClass.HEALTH, "acl.login": RequestClass.LOGIN,
+    "acl.oidc.auth-url": RequestClass.LOGIN, "acl.oidc.complete": RequestClass.LOGIN,
+    "acl.token.exchange": RequestClass.LOGIN, "acl.bootstrap": RequestClass.LOGIN,
+})  # fmt: skip
 """Endpoints whose class does not follow from their kind."""
 SERVER_ENDPOINT: Final = "server.ask"
 
@@ -94,9 +99,11 @@ DEFAULT_MAX_BODY_MEMORY: Final[Mapping[RequestClass, int]] = MappingProxyType({
     # A node sends up to 2 MB at a time, and registers with less than 64 kB.
     RequestClass.NODE: 128_000_000,
     RequestClass.NEW_NODE: 32_000_000,
+    # The body of a login has 64 kB at most.
+    RequestClass.LOGIN: 8_000_000,
 })  # fmt: skip
-"""Bytes of large bodies that an api process holds at a time, for registered nodes, new nodes and all other callers. Without
-access control on nodes, only the last two can be used up by callers without a token, and none by bodies that arrive at once.
+"""Bytes of large bodies that an api process holds at a time, for registered nodes, new nodes, logins and all other callers.
+Callers without a token can use up those of new nodes and logins, and none by bodies that arrive at once.
 """
 
 

@@ -10,6 +10,7 @@ from wharf.contract.client.settings import ClientSettings, read_settings
 from wharf.contract.client.sync_client import SyncClient
 from wharf.contract.client.transport import find_header_problem
 from wharf.world import RealWorld, World
+from wharf.world.tls_contexts import ClientTls, get_client_context
 
 SCHEMES: Final = ("http://", "https://", "unix://")
 
@@ -124,13 +125,15 @@ def build_tls_context(settings: ClientSettings) -> ssl.SSLContext:
     `skip_verify` turns the check of server certificates off. Raises `ClientSettingsError` if a file cannot be used.
     """
     try:
-        context = ssl.create_default_context(cafile=settings.ca_file or None, capath=settings.ca_path or None)
-        if settings.cert_file:
-            context.load_cert_chain(settings.cert_file, settings.key_file or None)
+        return get_client_context(
+            ClientTls(
+                ca_file=settings.ca_file,
+                ca_path=settings.ca_path,
+                cert_file=settings.cert_file,
+                key_file=settings.key_file,
+                is_verified=not settings.skip_verify,
+            )
+        )
     except (OSError, ssl.SSLError) as error:
         files = [file for file in (settings.ca_file, settings.ca_path, settings.cert_file, settings.key_file) if file]
         raise ClientSettingsError(f"cannot use {', '.join(files)} for TLS: {error}") from error
-    if settings.skip_verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context

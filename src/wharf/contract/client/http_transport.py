@@ -64,6 +64,8 @@ class _HttpConfig:
             "headers": self.headers,
             "trust_env": False,
             "verify": self.verify,
+            "limits": _build_limits(),
+            "socket_path": self.socket_path or "",
         }
 
     def build_request(self, client: Any, request: ClientRequest) -> httpx2.Request:
@@ -134,14 +136,7 @@ class HttpTransport:
     ) -> None:
         config = self._config = _HttpConfig(address, token=token, tls=tls, server_name=server_name, headers=headers)
         try:
-            transport = (
-                httpx2.AsyncHTTPTransport(uds=config.socket_path, limits=_build_limits())
-                if config.socket_path
-                else None
-            )
-            self._http = build_async_client(
-                **config.build_client_options(), limits=_build_limits(), transport=transport
-            )
+            self._http = build_async_client(**config.build_client_options())
         except httpx2.InvalidURL as error:
             raise _build_address_error(config, error) from error
 
@@ -207,10 +202,7 @@ class SyncHttpTransport:
     ) -> None:
         config = self._config = _HttpConfig(address, token=token, tls=tls, server_name=server_name, headers=headers)
         try:
-            transport = (
-                httpx2.HTTPTransport(uds=config.socket_path, limits=_build_limits()) if config.socket_path else None
-            )
-            self._http = build_client(**config.build_client_options(), limits=_build_limits(), transport=transport)
+            self._http = build_client(**config.build_client_options())
         except httpx2.InvalidURL as error:
             raise _build_address_error(config, error) from error
 

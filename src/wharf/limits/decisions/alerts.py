@@ -88,13 +88,14 @@ class Webhook:
         import httpx2  # Imported here because loading it is slow and few processes send alerts.
 
         from wharf.world.http_clients import build_async_client
+        from wharf.world.tls_contexts import load_client_context
 
         body = msgspec.json.encode({"alerts": alerts})
         headers = {"content-type": "application/json"}
         try:
             async with (
                 asyncio.timeout(SEND_TIMEOUT_S),
-                build_async_client(timeout=SEND_TIMEOUT_S) as client,
+                build_async_client(timeout=SEND_TIMEOUT_S, verify=await load_client_context()) as client,
                 client.stream("POST", self._url, content=body, headers=headers) as reply,
             ):
                 reply.raise_for_status()  # The body is not read.

@@ -15,6 +15,7 @@ from wharf.limits.gateway.sockets import enable_keepalive
 from wharf.limits.rate_limiter import RateLimiter
 from wharf.world import World
 from wharf.world.tasks import cancel_tasks
+from wharf.world.tls_contexts import build_server_context
 
 DEADLINE_CHECK_INTERVAL_S: Final = 0.5
 DEADLINES_PER_STEP: Final = 32
@@ -115,7 +116,6 @@ class Gateway:
 
 def _build_tls_context(certificate_file: str, key_file: str) -> ssl.SSLContext:
     """Return the TLS settings for connections of callers, with this certificate."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context = build_server_context(protocols=("http/1.1",))
     context.load_cert_chain(certificate_file, key_file)
-    context.set_alpn_protocols(["http/1.1"])
     return context

@@ -16,6 +16,7 @@ from wharf.limits.gateway.proxied_request import ProxiedRequest
 from wharf.limits.gateway.sockets import enable_keepalive
 from wharf.world import World
 from wharf.world.tasks import cancel_tasks
+from wharf.world.tls_contexts import ClientTls, get_client_context
 
 MAX_HEAD_BYTES: Final = 256 * 1024
 """A longer reply head is an error; limits memory."""
@@ -535,6 +536,4 @@ class UpstreamPool:
 def _build_tls_context(settings: GatewaySettings) -> ssl.SSLContext:
     """Return the TLS settings for connections to the service, with the configured CA certificate."""
     path = settings.upstream_ca_file
-    context = ssl.create_default_context(cafile=str(path) if path is not None else None)
-    context.set_alpn_protocols(["http/1.1"])
-    return context
+    return get_client_context(ClientTls(ca_file=str(path) if path is not None else "", protocols=("http/1.1",)))

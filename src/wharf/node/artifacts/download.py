@@ -12,6 +12,7 @@ from wharf.node.artifacts.source import Checksum
 from wharf.node.fair_queue import ItemOwner
 from wharf.node.threads import ThreadGroup, run_in_owned_thread
 from wharf.world.http_clients import build_async_client
+from wharf.world.tls_contexts import NO_VERIFICATION, SYSTEM_TRUST, load_client_context
 
 MAX_REDIRECTS: Final = 10
 """Limit of redirects; protects against hosts that redirect forever."""
@@ -41,7 +42,8 @@ async def download_file(
     except httpx2.InvalidURL as error:
         raise ArtifactError(f"the source is not a URL: {error}", is_permanent=True) from None
     try:
-        async with build_async_client(verify=not is_insecure, timeout=timeout, trust_env=True) as client:
+        context = await load_client_context(NO_VERIFICATION if is_insecure else SYSTEM_TRUST)
+        async with build_async_client(verify=context, timeout=timeout, trust_env=True) as client:
             for _ in range(MAX_REDIRECTS + 1):
                 sent_headers = all_headers if is_same_host(current, first) else {}
                 async with client.stream("GET", current, headers=sent_headers, follow_redirects=False) as response:

@@ -9,10 +9,10 @@ import ssl
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-import httpx2
-
 from wharf.node.services.checks import MAX_OUTPUT_BYTES, CheckSpec
+from wharf.world.tls_contexts import NO_VERIFICATION, SYSTEM_TRUST, load_client_context
 
+HTTP_PROTOCOLS: Final = ("http/1.1",)
 MAX_HEAD_BYTES: Final = 65_536
 """Limit of the head of a reply, and of a line in a chunked body; protects the memory of the node."""
 MAX_INFORMATIONAL_REPLIES: Final = 10
@@ -55,7 +55,7 @@ async def send_request(spec: CheckSpec) -> CheckReply:
         spec.host,
         spec.port,
         limit=MAX_HEAD_BYTES,
-        ssl=_build_tls_context(spec) if spec.is_tls else None,
+        ssl=await load_check_context(spec, HTTP_PROTOCOLS) if spec.is_tls else None,
         server_hostname=(spec.server_name or spec.host) if spec.is_tls else None,
     )
     try:
@@ -70,11 +70,10 @@ async def send_request(spec: CheckSpec) -> CheckReply:
         writer.transport.abort()  # At once: the service may send for ever.
 
 
-def _build_tls_context(spec: CheckSpec) -> ssl.SSLContext:
-    """Return the settings of TLS for a check."""
-    context = httpx2.create_ssl_context(verify=not spec.should_skip_tls_verify, trust_env=False)
-    context.set_alpn_protocols(["http/1.1"])
-    return context
+async def load_check_context(spec: CheckSpec, protocols: tuple[str, ...] = ()) -> ssl.SSLContext:
+    """Return the settings of TLS for a check, with the protocols that the node offers. Raises OSError."""
+    trust = NO_VERIFICATION if spec.should_skip_tls_verify else SYSTEM_TRUST
+    return await load_client_context(trust._replace(protocols=protocols))
 
 
 def build_request(spec: CheckSpec) -> bytes:

@@ -6,12 +6,11 @@ Every error becomes a result, so probing never fails.
 import asyncio
 import contextlib
 import logging
-import ssl
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from wharf.node.services.checks import CheckSpec, ProbeResult, truncate_output
-from wharf.node.services.http_probe import InvalidReply, send_request
+from wharf.node.services.http_probe import InvalidReply, load_check_context, send_request
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +63,12 @@ async def _probe_http(spec: CheckSpec) -> ProbeResult:
 
 async def _probe_tcp(spec: CheckSpec) -> ProbeResult:
     """Open a TCP connection, with TLS if the check requests it. Return a healthy result. Raises OSError if it fails."""
-    context = ssl.create_default_context() if spec.is_tls else None
-    _, writer = await asyncio.open_connection(spec.host, spec.port, ssl=context)
+    _, writer = await asyncio.open_connection(
+        spec.host,
+        spec.port,
+        ssl=await load_check_context(spec) if spec.is_tls else None,
+        server_hostname=(spec.server_name or spec.host) if spec.is_tls else None,
+    )
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()

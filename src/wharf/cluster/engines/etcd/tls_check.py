@@ -9,6 +9,7 @@ import ssl
 from typing import Final
 
 from wharf.cluster.engines.etcd.settings import EtcdTls
+from wharf.world.tls_contexts import ClientTls, load_client_context
 
 TLS_CHECK_TIMEOUT_S: Final = 2.0
 _CLIENT_CERTIFICATE_REASONS: Final = (
@@ -25,9 +26,13 @@ async def find_tls_problem(endpoint: str, tls: EtcdTls) -> str:
     """Return what is wrong with the certificates and which setting to check; empty if no problem was found."""
     host, _, port = endpoint.rpartition(":")
     try:
-        context = ssl.create_default_context(cafile=str(tls.ca_file))
-        if tls.cert_file is not None:
-            context.load_cert_chain(tls.cert_file, tls.key_file)
+        context = await load_client_context(
+            ClientTls(
+                ca_file=str(tls.ca_file),
+                cert_file=str(tls.cert_file) if tls.cert_file is not None else "",
+                key_file=str(tls.key_file) if tls.key_file is not None else "",
+            )
+        )
         async with asyncio.timeout(TLS_CHECK_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
             try:

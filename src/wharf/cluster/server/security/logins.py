@@ -4,6 +4,7 @@ The result is a set of claims; `operations.acl.logins` decides which token they 
 of an OIDC login is sent along encrypted, so that any process of any server can finish it.
 """
 
+import asyncio
 import base64
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,8 +16,8 @@ import msgspec
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey
@@ -59,7 +60,11 @@ MAX_LOGIN_TOKEN_CHARS: Final = 16_384
 MAX_TIME_CLAIM_S: Final = 10**15
 """The largest time in a token; protects the arithmetic of times from numbers of any length."""
 MAX_PROVIDER_KEYS: Final = 100
-"""The keys of one identity provider. All of them are tried, each for 0.05 ms, on a token that names no known key."""
+"""The keys of one identity provider or auth method. All of them are tried, each for 0.05 ms, on a token that names no known key."""
+MAX_RSA_KEY_BITS: Final = 8_192
+"""The longest RSA key of an identity provider or auth method; limits the CPU time of one signature."""
+MAX_RSA_EXPONENT_BITS: Final = 64
+"""A check of a signature takes 0.1 ms with an ordinary exponent, and 6 ms with one that is as long as its key."""
 MAX_CACHED_KEY_SETS: Final = 16
 """Limits the memory of parsed key sets. Parsing one of the largest size takes 4 ms."""
 VERIFIER_BYTES: Final = 48
@@ -239,9 +244,9 @@ class LoginVerifier:
         if assertion.private_key is not None and assertion.private_key.key_id:
             header[assertion.private_key.key_id_header or "kid"] = assertion.private_key.key_id
         try:
-            key = RSAKey.import_key(secrets.assertion_key)
+            key = _load_assertion_key(secrets.assertion_key)
             return jwt.encode(header, claims, key, algorithms=[header["alg"]])
-        except (JoseError, ValueError) as error:
+        except (JoseError, ValueError, UnsupportedAlgorithm) as error:
             raise LoginRejected(f"cannot sign with the private key of the auth method: {error}") from error
 
     async def _fetch_user_info(
@@ -309,11 +314,11 @@ class LoginVerifier:
         try:
             known = await keys(False)
             try:
-                _verify_signature(text, known, allowed)
+                await _verify_signature(text, known, allowed)
             except (JoseError, ValueError, TypeError):
-                if _names_known_key(text, known):
+                if _names_known_key(text, known) or (newest := await keys(True)) is known:
                     raise
-                _verify_signature(text, await keys(True), allowed)
+                await _verify_signature(text, newest, allowed)
         except (JoseError, ValueError, TypeError) as error:
             raise LoginRejected(f"invalid signature: {describe_jose_error(error, default='wrong key')}") from None
         _check_claim_types(claims)
@@ -322,7 +327,7 @@ class LoginVerifier:
             raise LoginRejected(f"the auth method does not accept issuer {claims.get('iss')!r}")
         audience_claim = claims.get("aud", [])
         token_audiences = audience_claim if isinstance(audience_claim, list) else [audience_claim]
-        if audiences and not any(audience in token_audiences for audience in audiences):
+        if audiences and set(audiences).isdisjoint(token_audiences):
             raise LoginRejected("the token was issued for another audience")
         if not audiences and token_audiences and not must_expire:
             raise LoginRejected("the token has an audience, but the auth method has none: set BoundAudiences")
@@ -437,20 +442,24 @@ def _check_redirect(config: AuthMethodConfig, redirect_uri: str) -> None:
 
     It must equal an allowed one; for `http` URIs of the local machine, the port may differ.
     """
-    for allowed in config.allowed_redirect_uris or ():
-        if redirect_uri == allowed:
-            return
-        requested, known = _split_url(redirect_uri), _split_url(allowed)
-        if requested is None or known is None:
-            continue
-        is_own_machine = known.hostname in ("localhost", "127.0.0.1", "::1") and known.scheme == "http"
-        if is_own_machine and (requested.scheme, requested.hostname, requested.path) == (
-            known.scheme,
-            known.hostname,
-            known.path,
-        ):
-            return
+    allowed = config.allowed_redirect_uris or ()
+    if redirect_uri in allowed:
+        return
+    requested = _split_url(redirect_uri)
+    if requested is not None and (requested.scheme, requested.hostname, requested.path) in _list_local_uris(allowed):
+        return
     raise invalid_request(f"unauthorized redirect_uri: {redirect_uri}")
+
+
+@lru_cache(maxsize=MAX_CACHED_KEY_SETS)
+def _list_local_uris(uris: tuple[str, ...]) -> frozenset[tuple[str, str | None, str]]:
+    """Return scheme, host and path of those URIs that name the local machine by `http`."""
+    split = [parts for uri in uris if uri.startswith("http:") and (parts := _split_url(uri)) is not None]
+    return frozenset(
+        (parts.scheme, parts.hostname, parts.path)
+        for parts in split
+        if parts.hostname in ("localhost", "127.0.0.1", "::1")
+    )
 
 
 def _split_url(url: str) -> SplitResult | None:
@@ -461,24 +470,21 @@ def _split_url(url: str) -> SplitResult | None:
         return None
 
 
-def _verify_signature(text: str, keys: KeySet, allowed: list[str]) -> None:
-    """Verify the signature of a token. Raises `JoseError` or `ValueError` if no key fits.
+async def _verify_signature(text: str, keys: KeySet, allowed: list[str]) -> None:
+    """Verify the signature of a token. Raises `JoseError`, `ValueError` or `TypeError` if no key fits.
 
-    If the token names a known key, only that key is used; otherwise all keys are tried.
+    If the token names one of the keys, only this key is tried; otherwise all keys are. Other tasks run after each key.
     """
-    try:
-        jwt.decode(text, keys, algorithms=allowed)
-        return
-    except JoseError:
-        if _names_known_key(text, keys):
-            raise
+    key_id = read_key_id(text)
+    named = [key for key in keys.keys if key.kid and key.kid == key_id]
     error: Exception = ValueError("no key matches")
-    for key in keys.keys:
+    for key in named or keys.keys:
         try:
             jwt.decode(text, key, algorithms=allowed)
             return
-        except (JoseError, ValueError) as failed:
+        except (JoseError, ValueError, TypeError) as failed:
             error = failed
+        await asyncio.sleep(0)
     raise error
 
 
@@ -498,11 +504,27 @@ def _read_key_set(body: bytes, url: str) -> KeySet:
     if isinstance(keys, list) and len(keys) > MAX_PROVIDER_KEYS:
         raise LoginRejected(f"{url} has {len(keys)} keys, more than {MAX_PROVIDER_KEYS}")
     try:
-        return KeySet.import_key_set(found)  # type: ignore[arg-type]  # what is no set of keys it refuses itself
+        imported = KeySet.import_key_set(found)  # type: ignore[arg-type]  # what is no set of keys it refuses itself
     except (JoseError, ValueError, KeyError, TypeError) as error:
         raise LoginRejected(
             f"cannot read the keys at {url}: {describe_jose_error(error, default='wrong key')}"
         ) from None
+    for key in imported.keys:
+        if problem := _find_key_problem(key):
+            raise LoginRejected(f"cannot use the keys at {url}: {problem}")
+    return imported
+
+
+def _find_key_problem(key: object) -> str:
+    """Return why signatures of a public key take too long to check; empty if they do not."""
+    if not isinstance(key, RSAKey):
+        return ""
+    numbers = key.public_key.public_numbers()
+    if numbers.n.bit_length() > MAX_RSA_KEY_BITS:
+        return f"an RSA key has {numbers.n.bit_length()} bits, more than {MAX_RSA_KEY_BITS}"
+    if numbers.e.bit_length() > MAX_RSA_EXPONENT_BITS:
+        return f"the exponent of an RSA key has {numbers.e.bit_length()} bits, more than {MAX_RSA_EXPONENT_BITS}"
+    return ""
 
 
 def _make_fixed_source(keys: KeySet) -> KeySource:
@@ -514,13 +536,18 @@ def _make_fixed_source(keys: KeySet) -> KeySource:
     return load_keys
 
 
+@lru_cache(maxsize=MAX_CACHED_KEY_SETS)
 def _load_pem_keys(texts: tuple[str, ...]) -> KeySet:
-    """Return the public keys of an auth method, from PEM texts. Raises `LoginRejected` if one cannot be read."""
+    """Return the public keys of an auth method, from PEM texts. Raises `LoginRejected` if one cannot be used."""
+    if len(texts) > MAX_PROVIDER_KEYS:
+        raise LoginRejected(f"the auth method has {len(texts)} public keys, more than {MAX_PROVIDER_KEYS}")
     found: list[RSAKey | ECKey | OKPKey] = []
     for text in texts:
         key = _load_pem_key(text)
         if key is None:
             raise LoginRejected("cannot read a public key of the auth method: expected PEM")
+        if problem := _find_key_problem(key):
+            raise LoginRejected(f"cannot use a public key of the auth method: {problem}")
         found.append(key)
     return KeySet(found)  # type: ignore[arg-type]  # a list of one kind each is asked for, and any kind is taken
 
@@ -539,6 +566,20 @@ def _load_pem_key(text: str) -> RSAKey | ECKey | OKPKey | None:
         case Ed25519PublicKey():
             return OKPKey.import_key(key)
     return None
+
+
+def _load_assertion_key(text: str) -> RSAKey:
+    """Return the private RSA key of a PEM text. Raises `ValueError` or `UnsupportedAlgorithm` if it cannot be used.
+
+    The library does not check that the parts of the key fit, which takes 37 ms for 2,048 bits and 260 ms for 4,096. With
+    parts that do not fit, the provider rejects the signature.
+    """
+    key = load_pem_private_key(text.encode(), password=None, unsafe_skip_rsa_key_validation=True)
+    if not isinstance(key, RSAPrivateKey):
+        raise ValueError("expected an RSA key")
+    if key.key_size > MAX_RSA_KEY_BITS:
+        raise ValueError(f"it has {key.key_size} bits, more than {MAX_RSA_KEY_BITS}")
+    return RSAKey.import_key(key)
 
 
 def _decode_json(body: bytes, reply_type: type[T], *, what: str) -> T:

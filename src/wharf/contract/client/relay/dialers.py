@@ -6,6 +6,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from wharf.contract.client.transport import CONNECT_TIMEOUT_S, UNIX_SCHEME, Unreachable
+from wharf.world.tls_contexts import load_client_context
 
 ByteStream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 """The two directions of one connection."""
@@ -39,7 +40,7 @@ class ServerDialer:
                     return await asyncio.open_unix_connection(self._address.removeprefix(UNIX_SCHEME))
                 parts = urlsplit(self._address)
                 is_tls = parts.scheme == "https"
-                context = (self._tls or ssl.create_default_context()) if is_tls else None
+                context = (self._tls or await load_client_context()) if is_tls else None
                 port = parts.port or (443 if is_tls else 80)
                 return await asyncio.open_connection(parts.hostname, port, ssl=context)
         except (OSError, TimeoutError, ValueError) as error:

@@ -42,7 +42,7 @@ class HttpRelay:
                 timeout=httpx2.Timeout(None, connect=MAX_PART_S),
                 trust_env=False,
                 verify=verify,
-                transport=httpx2.AsyncHTTPTransport(uds=path, limits=limits) if path else None,
+                socket_path=path,
             )
         except httpx2.InvalidURL as error:
             raise Unreachable(f"invalid address {address} ({error})", is_sent=False) from error

@@ -15,6 +15,7 @@ from websockets.typing import Origin, Subprotocol
 
 from wharf.contract.client.relay.port import RawHeaders, RelayRequest, remove_hop_by_hop_headers
 from wharf.contract.client.transport import CONNECT_TIMEOUT_S, UNIX_SCHEME, Unreachable
+from wharf.world.tls_contexts import load_client_context
 
 HANDSHAKE_HEADER_PREFIX: Final = b"sec-websocket-"
 PING_INTERVAL_S: Final = 20.0
@@ -102,9 +103,15 @@ class WebSocketRelay:
         self._address = address
         self._path = address.removeprefix(UNIX_SCHEME) if address.startswith(UNIX_SCHEME) else ""
         self._base = "ws://localhost" if self._path else address.replace("http", "ws", 1)
-        self._options: dict[str, Any] = {"ssl": tls} if tls is not None else {}  # `ssl=None` would disable TLS.
+        self._tls = tls
+
+    async def _build_options(self) -> dict[str, Any]:  # The options of the library have different types.
+        """Return how to reach the server: its Unix socket, or the TLS context."""
         if self._path:
-            self._options = {"path": self._path, "unix": True}
+            return {"path": self._path, "unix": True}
+        if self._base.startswith("wss://"):
+            return {"ssl": self._tls or await load_client_context()}
+        return {}  # `ssl=None` would disable TLS.
 
     @asynccontextmanager
     async def open_socket(
@@ -139,7 +146,7 @@ class WebSocketRelay:
             create_connection=_SlicedConnection,
             proxy=None,
             process_exception=lambda error: error,
-            **self._options,
+            **await self._build_options(),
         )
         try:
             connection = await opening

@@ -55,9 +55,8 @@ class ContainerEngine:
     def __init__(self, socket: Path) -> None:
         self._socket = socket
         self._http = build_async_client(
-            transport=httpx2.AsyncHTTPTransport(
-                uds=str(socket), limits=httpx2.Limits(max_connections=None, max_keepalive_connections=8)
-            ),
+            socket_path=str(socket),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=8),
             base_url=f"http://engine/{API_VERSION}",
             timeout=httpx2.Timeout(RESPONSE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
         )
