@@ -249,10 +249,9 @@ def test_a_snapshot_saved_over_http_is_restored_over_http(agent: RunningAgent) -
     assert refusal[0] == 400
     assert refusal[1].startswith(b"failed to restore from snapshot: ")
     assert fetch(agent, "/v1/job/later")[0] == 200
-    assert fetch(agent, "/v1/operator/snapshot", method="PUT", body=b"") == (
-        400,
-        b"failed to restore from snapshot: failed to decompress snapshot: it is empty",
-    )
+    refusal = fetch(agent, "/v1/operator/snapshot", method="PUT", body=b"")
+    assert refusal[0] == 400
+    assert refusal[1].startswith(b"failed to restore from snapshot: failed to decompress snapshot: it is empty")
 
     assert fetch(agent, "/v1/operator/snapshot", method="PUT", body=archive) == (200, b"")
     wait_until(lambda: fetch(agent, "/v1/job/kept")[0] == 200, what="the job is readable again")

@@ -14,7 +14,7 @@ from wharf.agent.snapshots import commands
 from wharf.cluster.engines.memory.engine import MemoryEngine
 from wharf.cluster.engines.memory.log import MemoryLog
 from wharf.cluster.engines.port import EncodedChange, EncodedWrite, LogEngine
-from wharf.cluster.engines.snapshot_file import save_snapshot
+from wharf.cluster.engines.snapshot_file import SnapshotLimits, save_snapshot
 from wharf.cluster.state import Replica
 from wharf.cluster.state.codec import encode_record
 from wharf.cluster.state.tables import ALL_TABLES, CLUSTER_FORMAT, JOBS, LEADER, MEMBERS, NAMESPACES
@@ -24,6 +24,7 @@ from wharf.contract.model.namespaces import Namespace
 from wharf.world import RealWorld
 
 WORLD = RealWorld()
+LIMITS = SnapshotLimits(100_000_000)
 
 
 def run_with_log(action: Callable[[LogEngine], Awaitable[None]], *changes: EncodedChange) -> None:
@@ -67,7 +68,7 @@ def test_a_restore_omits_the_leader_in_an_old_snapshot(tmp_path: Path) -> None:
     async def action(engine: LogEngine) -> None:
         # Saved like an older program, which did not omit them.
         await save_snapshot(engine, path, world=WORLD, program="another")
-        await commands.restore_snapshot(engine, path)
+        await commands.restore_snapshot(engine, path, LIMITS)
 
         assert await list_tables(engine) == {"namespaces"}
 
@@ -81,7 +82,7 @@ def test_a_restore_omits_the_leader_in_an_old_snapshot(tmp_path: Path) -> None:
             EncodedChange("format", "format", encode_record(CLUSTER_FORMAT, RecordFormat(version=99))),
             "its format is 99; this version reads formats up to 2",
         ),
-        (EncodedChange("ships", "s", b"\x80"), "it has a table ships that this version does not know"),
+        (EncodedChange("ships", "s", b"\x80"), "it has a table 'ships' that this version does not know"),
         (EncodedChange("namespaces", "x", b"\x09\x80"), "has schema version 9; this program reads up to"),
         (EncodedChange("namespaces", "x", msgspec.msgpack.encode({"Name": 5})), "is damaged"),
     ],
@@ -96,7 +97,7 @@ def test_a_snapshot_that_this_program_cannot_read_changes_nothing(
 
     async def restore(engine: LogEngine) -> None:
         with pytest.raises(CommandError, match=message):
-            await commands.restore_snapshot(engine, path)
+            await commands.restore_snapshot(engine, path, LIMITS)
 
         assert await list_tables(engine) == {"namespaces", "leader"}
 
@@ -117,7 +118,7 @@ def test_references_to_a_record_are_valid_after_a_restore(tmp_path: Path, kind: 
             )
             await commands.save_snapshot(engine, path, world=WORLD)
             await commit(engine, EncodedChange("jobs", "default\0shop", None))
-            await commands.restore_snapshot(engine, path)
+            await commands.restore_snapshot(engine, path, LIMITS)
             loading = engine.load()
             rows = [row async for batch in loading.iter_slices() for row in batch]
             replica.load_state(rows, await loading.get_position())

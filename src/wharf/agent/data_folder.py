@@ -23,6 +23,8 @@ VOLATILE_FOLDER: Final = "volatile"
 SNAPSHOT_FOLDER: Final = "snapshots"
 TRANSFER_FOLDER_PREFIX: Final = "passing-"
 """Prefix of temporary folders for snapshots that are sent or received over HTTP."""
+RESTORE_LOCK_FILE: Final = "restore.lock"
+"""Locked by the api process that restores an uploaded snapshot."""
 KEYRING_FILE: Final = "keyring.key"
 
 LOCK_TIMEOUT_S: Final = 2.0
@@ -54,6 +56,7 @@ FILES: Final = (
     "cluster",
     "keyring.key",
     "nodes.json",
+    "restore.lock",
     "server-id",
     "state/log.db",
     "state/log.lock",

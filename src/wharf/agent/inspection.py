@@ -23,6 +23,8 @@ from wharf.agent.process_context import ProcessContext
 from wharf.agent.snapshots.transfer import SnapshotTransfer, read_file_chunks
 from wharf.agent.supervision.control import DebugReply, DebugRequest, send_control_request
 from wharf.cluster.engines.port import LogEngine
+from wharf.cluster.engines.settings import EngineKind
+from wharf.cluster.engines.snapshot_file import SnapshotLimits
 from wharf.cluster.server.agent_interface import AgentInfo, HostInfo, ProcessInfo, SavedSnapshot
 from wharf.cluster.server.metrics import MetricFilter
 from wharf.config.values import redact_settings
@@ -97,7 +99,13 @@ class AgentInspection:
     def __init__(self, context: ProcessContext) -> None:
         self._context = context
         self._folder = Path(context.order.data_folder)
-        self._snapshots = SnapshotTransfer(context.world, self._folder)
+        settings = context.order.settings
+        self._snapshots = SnapshotTransfer(
+            context.world,
+            self._folder,
+            SnapshotLimits(settings.snapshots.max_size.bytes),
+            is_log_in_folder=settings.state.engine is not EngineKind.ETCD,
+        )
 
     @property
     def info(self) -> AgentInfo:

@@ -64,6 +64,14 @@ class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
     folder: Annotated[
         str, SettingInfo("The folder of the snapshots.", default_text="`snapshots` in the data folder")
     ] = ""
+    max_size: Annotated[
+        Size,
+        SettingInfo(
+            "The maximum size of the records in a snapshot that is restored, and of its file. A snapshot may have one record "
+            "for each 1,000 bytes of it. The default is several times the state of the largest supported cluster "
+            "(docs/performance.md)."
+        ),
+    ] = Size(2_000_000_000)
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,9 +3,10 @@
 The content of snapshots is decided in `wharf.cluster.server.snapshots`.
 """
 
+import asyncio
 import contextlib
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from wharf.agent.cluster_marker import accept_restored_cluster
@@ -14,9 +15,11 @@ from wharf.agent.errors import CommandError
 from wharf.agent.snapshots import schedule
 from wharf.agent.snapshots.transfer import UNKNOWN_RESTORE_ADVICE, UNKNOWN_RESTORE_TEXT
 from wharf.cluster.engines.port import LogEngine, LogUnavailable, RestoreOutcomeUnknown
-from wharf.cluster.engines.snapshot_file import SnapshotInfo, SnapshotUnusable, inspect_snapshot
+from wharf.cluster.engines.snapshot_file import UNLIMITED, SnapshotInfo, SnapshotLimits, SnapshotUnusable
 from wharf.cluster.server import snapshots as saving
-from wharf.cluster.server.snapshots import InvalidArchive, SnapshotFailed, is_archive, unpack_archive
+from wharf.cluster.server.snapshot_archive import SnapshotArchiveReader
+from wharf.cluster.server.snapshot_check import check_snapshot
+from wharf.cluster.server.snapshots import SnapshotFailed
 from wharf.config.settings import AgentSettings
 from wharf.world import RealWorld, World
 
@@ -40,41 +43,27 @@ async def save_snapshot(engine: LogEngine, path: Path, *, world: World) -> Snaps
 
 
 def inspect_snapshot_file(path: Path) -> SnapshotInfo:
-    """Read and check the whole file, and return facts about it. Raises `CommandError`."""
+    """Read and check the whole archive or snapshot file, and return facts about it. Raises `CommandError`."""
     try:
-        with _open_snapshot(path) as file:
-            return inspect_snapshot(file)
+        return SnapshotArchiveReader(path, UNLIMITED, name=str(path)).read_info()
     except SnapshotUnusable as error:
         raise CommandError(str(error)) from error
 
 
-async def restore_snapshot(engine: LogEngine, path: Path) -> int:
+async def restore_snapshot(engine: LogEngine, path: Path, limits: SnapshotLimits) -> int:
     """Replace the content of the engine's log and return the new log index.
 
     All records are read and checked before anything is replaced. Raises `CommandError`.
     """
     try:
-        with _open_snapshot(path) as file:
-            return await saving.restore_state(engine, file)
+        with tempfile.TemporaryDirectory(prefix="wharf-snapshot-") as folder:
+            checked = Path(folder) / "checked.bin"
+            info = await asyncio.to_thread(check_snapshot, path, checked, limits, name=str(path))
+            return await saving.restore_state(engine, checked, info)
     except RestoreOutcomeUnknown as error:
         raise CommandError(f"{UNKNOWN_RESTORE_TEXT} ({error}); {UNKNOWN_RESTORE_ADVICE}") from error
-    except (SnapshotFailed, LogUnavailable) as error:
+    except (SnapshotFailed, LogUnavailable, OSError) as error:
         raise CommandError(str(error)) from error
-
-
-@contextlib.contextmanager
-def _open_snapshot(path: Path) -> Iterator[Path]:
-    """Yield the snapshot file. An archive saved over HTTP is unpacked to a temporary file first."""
-    if not is_archive(path):
-        yield path
-        return
-    with tempfile.TemporaryDirectory(prefix="wharf-snapshot-") as folder:
-        file = Path(folder) / path.name
-        try:
-            unpack_archive(path, file)
-        except InvalidArchive as error:
-            raise CommandError(f"the snapshot {path} cannot be used: {error}") from error
-        yield file
 
 
 def get_snapshot_path(file: Path | None, *, world: World, can_replace: bool = False) -> Path:
@@ -101,7 +90,7 @@ async def run_save_command(settings: AgentSettings, path: Path) -> SnapshotInfo:
 async def run_restore_command(settings: AgentSettings, file: Path) -> int:
     """Restore a snapshot with or without a running agent, and return the new log index. Raises `CommandError`."""
     async with _open_engine(settings, RealWorld(), can_create=True) as engine:
-        index = await restore_snapshot(engine, file)
+        index = await restore_snapshot(engine, file, SnapshotLimits(settings.snapshots.max_size.bytes))
     accept_restored_cluster(settings)
     return index
 

@@ -16,6 +16,8 @@ MIN_BYTES_PER_S: Final = 1_000
 """Minimum average rate of a body after the first `PART_TIMEOUT_S` seconds. Without it, a caller that sends single bytes
 could hold a request open for days."""
 
+MIN_STREAMED_BYTES_PER_S: Final = 20_000
+"""The same for a body that is read in parts, such as a snapshot. It is large, and no other one is received meanwhile."""
 
 DECOMPRESSION_STEP_BYTES: Final = 256 * 1024
 """Bytes that are decompressed at a time, about a millisecond. Other tasks run in between."""
@@ -104,13 +106,24 @@ async def _receive_part(receive: Receive) -> Message:
 
 
 async def iterate_body(receive: Receive) -> AsyncIterator[bytes]:
-    """Yield the parts of a body of any size as they arrive. Raises `ClientDisconnected` or `BodyTimeout`."""
+    """Yield the parts of a body of any size as they arrive. Raises `ClientDisconnected` or `BodyTimeout`.
+
+    The time limit counts only the time in which the caller is waited for, not that in which its parts are stored.
+    """
+    loop = asyncio.get_running_loop()
+    received, waited_s = 0, 0.0
     more = True
     while more:
+        began_s = loop.time()
         message = await _receive_part(receive)
         if message["type"] == "http.disconnect":
             raise ClientDisconnected
-        if part := message.get("body", b""):
+        part: bytes = message.get("body", b"")
+        received += len(part)
+        waited_s += loop.time() - began_s
+        if waited_s > PART_TIMEOUT_S + received / MIN_STREAMED_BYTES_PER_S:
+            raise BodyTimeout
+        if part:
             yield part
         more = bool(message.get("more_body"))
 
