@@ -14,7 +14,7 @@ import uvloop
 from benchmarks.engines_sqlite import measure_resident_mb, start_store, stop_process
 from benchmarks.figures import Figure, Figures
 from benchmarks.replica import AllocationSource
-from wharf.agent.roles.server import freeze_loaded_state, tune_garbage_collector
+from wharf.agent.roles.server import LoadedStateFreezer, tune_garbage_collector
 from wharf.cluster.engines.port import Committed, EncodedChange, EncodedWrite
 from wharf.cluster.engines.store.engine import RemoteEngine
 from wharf.cluster.engines.store.server import StoreProcessSettings
@@ -104,7 +104,7 @@ def _serve(folder: str, allocations: int) -> float:
     """Load the replica in a new process. Return the peak memory of the process in MB."""
     tune_garbage_collector()
     uvloop.run(_load(Path(folder), allocations))
-    freeze_loaded_state()
+    LoadedStateFreezer().freeze()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

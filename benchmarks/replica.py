@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from benchmarks.figures import Figure, Figures, print_table
-from wharf.agent.roles.server import freeze_loaded_state, tune_garbage_collector
+from wharf.agent.roles.server import LoadedStateFreezer, tune_garbage_collector
 from wharf.cluster.state import BatchApplication, Replica, ReplicaLoad, Subscription, WatchTarget
 from wharf.cluster.state.codec import encode_record
 from wharf.cluster.state.tables import ALL_TABLES, ALLOCATIONS, ALLOCATIONS_OF_JOB, ALLOCATIONS_ON_NODE
@@ -95,7 +95,7 @@ def _measure_create_and_update(name: str, *, watched: bool) -> Figures:
     ]
     replica = Replica(ALL_TABLES)
     crowd = WaiterCrowd(replica, allocations) if watched else None
-    freeze_loaded_state()
+    LoadedStateFreezer().freeze()
     figures: Figures = {}
     for operation, batches in (("create", created), ("update", updated)):
         figures |= _measure_batches(f"{name}: {operation}", replica, batches, crowd)
@@ -164,7 +164,7 @@ def measure_load(count: int, with_states: bool) -> Figures:
     started_s = time.perf_counter()
     slices, steps = _load(replica, count, with_states)
     total_s = time.perf_counter() - started_s
-    freeze_loaded_state()
+    LoadedStateFreezer().freeze()
     resident_mb = measure_resident_mb()
     load_s = sum(pause.wall_ms for pause in (*slices, *steps)) / 1_000
     cpu_s = sum(pause.cpu_ms for pause in (*slices, *steps)) / 1_000
@@ -239,7 +239,7 @@ async def _measure_wake(replica: Replica, watched: WatchTarget, batch: Batch) ->
     waiters = [loop.create_task(wait()) for _ in range(WAITER_COUNT)]
     await asyncio.sleep(0)  # All waiters start and subscribe.
     assert replica.watches.subscription_count == WAITER_COUNT
-    freeze_loaded_state()
+    LoadedStateFreezer().freeze()
     started_s = time.perf_counter()
     replica.apply_batch(batch)
     applied_ms = (time.perf_counter() - started_s) * 1_000

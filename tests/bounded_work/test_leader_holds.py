@@ -14,6 +14,7 @@ from tests.kit.cluster import OneServer
 from tests.kit.loop_holds import NOISE_FACTOR, MeasuredCluster, measure_holds, work_of_others
 from tests.kit.state import SETTINGS, a_node
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
+from wharf.agent.roles.server import LoadedStateFreezer
 from wharf.cluster.operations.derived_state import get_allocation_health
 from wharf.cluster.operations.jobs import registration
 from wharf.cluster.operations.jobs.dispatch import DispatchRequest
@@ -38,7 +39,7 @@ from wharf.cluster.server.rpc.handlers.nodes import (
     RecordNodeReportRequest,
 )
 from wharf.cluster.server.rpc.method import RpcMethod
-from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, JOB_VERSIONS, JOBS, NODES
+from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, JOB_VERSIONS, JOBS, NODES
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus
 from wharf.contract.model.allocations.resources import (
     AllocatedCpu,
@@ -49,12 +50,14 @@ from wharf.contract.model.allocations.resources import (
 )
 from wharf.contract.model.allocations.task_states import TaskEvent, TaskState, TaskStatus
 from wharf.contract.model.deployments import Deployment, DeploymentGroup, DeploymentStatus
+from wharf.contract.model.evaluations import Evaluation, EvaluationStatus, EvaluationTrigger, SchedulerType
 from wharf.contract.model.jobs.groups import Task, TaskGroup
 from wharf.contract.model.jobs.job import Job, JobType, Parameterized, Periodic
 from wharf.contract.model.jobs.resources import Resources
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 from wharf.contract.model.nodes.node import NodeStatus
 from wharf.contract.model.nodes.resources import NodeCpu, NodeDisk, NodeMemory, NodeResources
+from wharf.contract.model.times import HOUR
 
 MAX_NODES_PER_WRITE: Final = 500
 DEPLOYMENT_COUNT: Final = 5_000
@@ -300,6 +303,54 @@ def test_no_start_of_a_leader_with_a_large_state_holds_it() -> None:
                 Usage(per_node, 10 * per_node, 10 * per_node)
             ] * LOADED_NODES
             holds.require_short("the start of a leader")
+
+    scenario()
+
+
+PENDING_EVALUATIONS: Final = 20_000
+
+
+def make_pending_evaluation(number: int, now_ns: int) -> Evaluation:
+    """Return an evaluation that waits for an hour."""
+    return Evaluation(
+        id=f"e{number:06}", namespace="default", job_id=f"job{number}", type=SchedulerType.SERVICE, status=EvaluationStatus.PENDING,
+        wait=HOUR, modify_time=now_ns, triggered_by=EvaluationTrigger.JOB_REGISTER, create_index=WRITE_INDEX,
+    )  # fmt: skip
+
+
+def test_no_restore_of_a_large_state_holds_the_leader_or_a_follower() -> None:
+    @in_virtual_time
+    async def scenario() -> None:
+        async with MeasuredCluster() as cluster:
+            leader = await cluster.a_server()
+            follower = await cluster.a_server("m2", leads=False)
+            node_ids = await put_nodes(leader, LOADED_NODES)
+            await put_allocations(leader, node_ids, LOADED_ALLOCATIONS)
+            for start in range(0, PENDING_EVALUATIONS, MAX_NODES_PER_WRITE):
+                numbers = range(start, start + MAX_NODES_PER_WRITE)
+                changes = [
+                    EVALUATIONS.build_put(make_pending_evaluation(number, leader.world.now_ns())) for number in numbers
+                ]
+                await leader.server.writer.commit(Write("test", Cause(CauseKind.REQUEST, "test"), changes))
+            await leader.server.writer.catch_up()
+            for server in (leader, follower):
+                freezer = LoadedStateFreezer()
+                freezer.freeze()
+                server.server.follower.load_listeners.append(freezer.freeze)
+            copy = cluster.log.make_copy()
+            epoch = leader.replica.epoch
+            with measure_holds() as holds:
+                with work_of_others():
+                    cluster.log.restore_copy(copy)
+                for server in (leader, follower):
+                    loaded = server.replica
+                    await until(lambda replica=loaded: replica.epoch > epoch, what="the state is loaded again")
+                third = await cluster.a_server("m3")
+                await settled(third)
+
+            assert len(third.brain._queues.broker) == PENDING_EVALUATIONS
+            assert follower.replica.count_records(ALLOCATIONS) == LOADED_ALLOCATIONS
+            holds.require_short("a restore")
 
     scenario()
 

@@ -17,6 +17,7 @@ from wharf.cluster.engines.memory.log import MemoryLogCopy
 from wharf.cluster.engines.port import WriteConflict, WriteLimits
 from wharf.cluster.operations.decision import Decision
 from wharf.cluster.operations.nodes.reports import AllocationReport
+from wharf.cluster.operations.nodes.writes import NodeWriteResult
 from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.scheduling.plans.plan import Plan
 from wharf.cluster.scheduling.resources.usage import Usage, get_allocation_usage, get_node_capacity
@@ -893,9 +894,18 @@ async def test_two_concurrent_reports_of_one_node_are_applied_in_order_of_arriva
 
         steps = (ClientStatus.RUNNING, ClientStatus.FAILED)
         result = [AllocationReport(id=allocation.id, client_status=step) for step in steps]
-        first, second = await asyncio.gather(
-            *(server.brain.node_monitor.record_reports(allocation.node_id, [each]) for each in result)
-        )
+        arrived: list[AllocationReport] = []
+
+        async def report(each: AllocationReport) -> NodeWriteResult:
+            arrived.append(each)
+            return await server.brain.node_monitor.record_reports(allocation.node_id, [each])
+
+        reporting = []
+        for each in result:
+            reporting.append(asyncio.ensure_future(report(each)))
+            while len(arrived) < len(reporting):
+                await pass_time(0)
+        first, second = await asyncio.gather(*reporting)
 
         assert first.index < second.index
         assert get_client_status(server, allocation.id) == "failed"

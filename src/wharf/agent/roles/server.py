@@ -36,10 +36,22 @@ def tune_garbage_collector() -> None:
     gc.set_threshold(GC_YOUNG_THRESHOLD, GC_MIDDLE_THRESHOLD, GC_OLD_THRESHOLD)
 
 
-def freeze_loaded_state() -> None:
-    """Exclude all existing objects from later collections. Call once the state is loaded, before requests are served."""
-    gc.collect()
-    gc.freeze()
+class LoadedStateFreezer:
+    """Excludes the loaded state from garbage collections."""
+
+    def __init__(self) -> None:
+        self._is_first = True
+
+    def freeze(self) -> None:
+        """Exclude all existing objects from later collections. Call once the state is loaded, in the same step.
+
+        The first load ends before requests are served, so it may collect all garbage before. A later one may not hold the event
+        loop for that long: cycles that are garbage at that moment stay in memory, some kilobytes.
+        """
+        if self._is_first:
+            gc.collect()
+        gc.freeze()
+        self._is_first = False
 
 
 REOPEN_DELAY_S: Final = 2.0
@@ -94,7 +106,7 @@ def build_server(context: ProcessContext) -> Server:
     )
     context.set_facts(lambda: collect_facts(server))
     tune_garbage_collector()
-    server.follower.load_listeners.append(freeze_loaded_state)
+    server.follower.load_listeners.append(LoadedStateFreezer().freeze)
     return server
 
 

@@ -61,21 +61,15 @@ class SchedulerCache:
             for allocation in allocations:
                 self.namespace_usage.apply_change(None, allocation, self.measure_usage)
             yield
-        self.load_reservations(snapshot)
+        for status in (EvaluationStatus.BLOCKED, EvaluationStatus.PENDING):
+            for evaluations in snapshot.iter_index_in_steps(EVALUATIONS_BY_STATUS, status):
+                for evaluation in evaluations:
+                    self.update_reservation(snapshot, evaluation.id, evaluation)
+                yield
 
     def measure_usage(self, resources: AllocatedResources) -> Usage:
         """Return the CPU, memory and disk that an allocation with these resources uses. Results are cached."""
         return self.fleet.measure_resources(resources)[0]
-
-    def load_reservations(self, snapshot: Replica) -> None:
-        """Replace all reservations by those of the blocked and pending evaluations in the snapshot.
-
-        For callers that did not report each change of an evaluation to `update_reservation`.
-        """
-        self.reservations.clear()
-        for status in (EvaluationStatus.BLOCKED, EvaluationStatus.PENDING):
-            for evaluation in snapshot.list_by_index_sorted(EVALUATIONS_BY_STATUS, status):
-                self.update_reservation(snapshot, evaluation.id, evaluation)
 
     def update_reservation(self, snapshot: Replica, evaluation_id: str, evaluation: Evaluation | None) -> None:
         """Store or delete the reservation of an evaluation after its record changed. `None`: the record was deleted.

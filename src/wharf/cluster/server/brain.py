@@ -205,7 +205,8 @@ class Brain:
 
         An unexpected error stops all of them; this then returns, and the caller calls it again.
         """
-        self._queues.rebuild()
+        for _ in self._queues.rebuild_in_steps():
+            await asyncio.sleep(0)
         self._processor.reset()
         loop_task = self.world.start_task(self._leader_loop.run(), name="brain")
         lost_task = self.world.start_task(leadership.wait_lost(), name="leadership")

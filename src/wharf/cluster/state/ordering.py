@@ -41,6 +41,10 @@ class SortedKeys:
     def add_many(self, keys: Iterable[str]) -> None:
         self._keys.update(keys)
 
+    def iter_containers(self) -> Iterator[Iterable[object]]:
+        """Yield the containers of the keys."""
+        yield self._keys
+
     def iter_prefix(self, prefix: str, *, start: str | None, reverse: bool) -> Iterator[str]:
         """Iterate over keys with this prefix, from `start` (included) upwards, or downwards in reverse."""
         lower_bound, upper_bound, includes_upper_bound = prefix, find_prefix_end(prefix), False
@@ -85,6 +89,11 @@ class CreationOrder:
             keys = block[create_index] = {}
         keys[key] = None
         self._newest, self._newest_keys = create_index, keys
+
+    def iter_containers(self) -> Iterator[Iterable[object]]:
+        """Yield the containers of the keys."""
+        for block in self._blocks.values():
+            yield block.items()
 
     def remove(self, create_index: int, key: str) -> None:
         """Remove a key, and the entries that are empty then."""

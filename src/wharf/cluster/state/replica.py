@@ -3,6 +3,7 @@
 Nothing here awaits. A caller that does not await either sees one consistent state, however many records it reads.
 """
 
+import heapq
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any, Final, TypeVar
@@ -10,6 +11,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from wharf.cluster.state.codec import UNLIMITED_FORMAT, HeavyRecord, NewerFormat, RecordDecoder, build_encoder
+from wharf.cluster.state.release import release_in_steps
 from wharf.cluster.state.sharded_dict import ShardedDict
 from wharf.cluster.state.stepwise import HEAVY_RECORD_BYTES
 from wharf.cluster.state.table import Index, ListOrder, Table
@@ -44,6 +46,8 @@ MAX_DECODED_PER_STEP: Final = 500
 MAX_DECODED_BYTES_PER_STEP: Final = 250_000
 """How many bytes are decoded before the event loop gets a turn. Larger records are decoded in several steps."""
 
+MAX_SORTED_PER_STEP: Final = 5_000
+"""Keys sorted in one step: about two milliseconds."""
 MAX_COMPARED_PER_STEP: Final = 1_000
 """How many records are compared after a load before the event loop gets a turn: about a millisecond."""
 
@@ -126,6 +130,23 @@ class Replica:
         keys = sorted(table_records.find_keys(index, value[0] if len(value) == 1 else value), reverse=reverse)
         return [table_records.records[key] for key in keys]
 
+    def iter_index_in_steps(self, index: Index[R], *value: Hashable) -> Iterator[list[R]]:
+        """Yield the records with this index value, sorted by key, in lists for one step of the event loop each.
+
+        Batches may be applied between the steps: each list has the newest versions, without deleted records and without
+        records that had another value at the start. Some lists are empty.
+        """
+        table_records: TableRecords[R] = self._records_by_table[index.table]
+        keys = iter(list(table_records.find_keys(index, value[0] if len(value) == 1 else value)))
+        sorted_parts: list[list[str]] = []
+        while part := list(islice(keys, MAX_SORTED_PER_STEP)):
+            sorted_parts.append(sorted(part))
+            yield []
+        merged = heapq.merge(*sorted_parts)
+        while part := list(islice(merged, MAX_COMPARED_PER_STEP)):
+            records = self._records_by_table[index.table].records
+            yield [record for key in part if (record := records.get(key)) is not None]
+
     def iter_index_values(self, index: Index[Any]) -> Iterator[Hashable]:
         """Iterate over the index values that at least one record has."""
         return self._records_by_table[index.table].iter_index_values(index)
@@ -139,6 +160,18 @@ class Replica:
         if table.order is ListOrder.KEY:
             return self.iter_by_key(table, reverse=reverse)
         return self.iter_by_creation(table, reverse=reverse)
+
+    def iter_all_in_steps(self, table: Table[R]) -> Iterator[list[R]]:
+        """Yield all records in the order of the table, in lists for one step of the event loop each.
+
+        Batches may be applied between the steps: each list has the newest versions, without deleted records.
+        """
+        table_records: TableRecords[R] = self._records_by_table[table.name]
+        is_by_key = table.order is ListOrder.KEY
+        keys = iter(list(table_records.iter_keys() if is_by_key else table_records.iter_keys_by_creation()))
+        while part := list(islice(keys, MAX_COMPARED_PER_STEP)):
+            records = self._records_by_table[table.name].records
+            yield [record for key in part if (record := records.get(key)) is not None]
 
     def iter_by_key(
         self, table: Table[R], *, prefix: str = "", start: str | None = None, reverse: bool = False
@@ -394,6 +427,8 @@ class ReplicaLoad:
         self._start_index = replica.index
         self._records_by_table = replica._create_empty_tables()
         self._added_keys: dict[str, list[str]] = {table_name: [] for table_name in self._records_by_table}
+        self._replaced: dict[str, TableRecords[Any]] = {}
+        """The tables that the loaded ones have replaced."""
 
     def add_records(self, stored_records: Iterable[StoredRecord]) -> None:
         """Decode and add the next slice of records at once."""
@@ -470,6 +505,7 @@ class ReplicaLoad:
             table_records.last_change = (
                 last_change if is_new_epoch else max(last_change, before[table_name].last_change)
             )
+        self._replaced = dict(before)
         replica._records_by_table = after
         replica.index = position.index
         replica.epoch = position.epoch
@@ -490,6 +526,10 @@ class ReplicaLoad:
                 yield
                 _collect_differing(replica.watches, before[table_name], after[table_name], keys, touched=touched)
         yield from wake_subscriptions(list_touched_subscriptions(touched))
+
+    def release_replaced_in_steps(self) -> Iterator[None]:
+        """Free the memory of the replaced state in short steps after `finish`, and yield between them."""
+        yield from release_in_steps(self._replaced)
 
 
 def _collect_differing(

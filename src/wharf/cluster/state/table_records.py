@@ -1,6 +1,6 @@
 """The records of one table in memory, with lookups by key and by index, and iteration in order."""
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
@@ -234,6 +234,17 @@ class TableRecords(Generic[R]):
             return False
         self._heavy[key] = heavy
         return True
+
+    def iter_containers(self) -> Iterator[Iterable[Any]]:
+        """Yield the contents of the large containers of this object, with all records and index entries."""
+        for shard in self.records.shards.values():
+            yield shard.items()
+        for keys_by_value in self._keys_by_index.values():
+            yield keys_by_value.items()
+        for order in (self._sorted_keys, self._creation_order):
+            if order is not None:
+                yield from order.iter_containers()
+        yield self._heavy.items()
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

@@ -134,34 +134,53 @@ class LeaderQueues:
         """Nodes whose jobs may not all have an evaluation since the node changed."""
         self.have_members_changed = True
         follower.change_listeners.append(self._on_batch)
-        follower.load_listeners.append(self._on_load)
+        follower.load_finishers.append(self._finish_load)
 
-    def rebuild(self) -> None:
-        """Fill all queues from the replica, for a new leader or a reloaded replica.
+    def rebuild_in_steps(self) -> Iterator[None]:
+        """Fill all queues from the replica, for a new leader or a reloaded replica; yield between the steps.
 
-        Existing heartbeat deadlines are not changed.
+        Batches may be applied between the steps, and update the queues. Existing heartbeat deadlines are not changed.
         """
+        self.clear()
         replica = self._follower.replica
-        self.broker, self.blocked = EvaluationBroker(), BlockedQueue()
-        self.fleet_updater.take_freed_classes()
-        for evaluation in replica.list_by_index_sorted(EVALUATIONS_BY_STATUS, EvaluationStatus.PENDING):
-            self.broker.update(evaluation)
-        for evaluation in replica.list_by_index_sorted(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED):
-            self.blocked.update(evaluation)
-        self.fleet_updater.cache.load_reservations(replica)
-        self.blocked.retry_all()  # Capacity freed before this term is unknown.
         self._nodes.expect_all()
-        self.unsettled_jobs = {(job.namespace, job.id): None for job in replica.iter_all(JOBS)}
+        for evaluations in replica.iter_index_in_steps(EVALUATIONS_BY_STATUS, EvaluationStatus.PENDING):
+            for evaluation in evaluations:
+                self._update_evaluation(evaluation)
+            yield
+        for evaluations in replica.iter_index_in_steps(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED):
+            for evaluation in evaluations:
+                self._update_evaluation(evaluation)
+            yield
+        self.blocked.retry_all()  # Capacity freed before this term is unknown.
+        yield
+        for jobs in replica.iter_all_in_steps(JOBS):
+            self.unsettled_jobs |= {(job.namespace, job.id): None for job in jobs}
+            yield
+        for nodes in replica.iter_all_in_steps(NODES):
+            self.changed_nodes |= {node.id: None for node in nodes}
+            yield
         # Includes deleted nodes that still have allocations.
-        self.changed_nodes = {node.id: None for node in replica.iter_all(NODES)}
         self.changed_nodes |= {str(node_id): None for node_id in replica.iter_index_values(ALLOCATIONS_ON_NODE)}
-        self.have_members_changed = True
         self.wake_event.set()
 
-    def _on_load(self) -> None:
+    def clear(self) -> None:
+        """Empty all queues."""
+        self.broker, self.blocked = EvaluationBroker(), BlockedQueue()
+        self.fleet_updater.take_freed_classes()
+        self.unsettled_jobs, self.changed_nodes = {}, {}
+        self.have_members_changed = True
+
+    def _update_evaluation(self, evaluation: Evaluation) -> None:
+        """Update the queues and the reservations after an evaluation changed."""
+        self.broker.update(evaluation)
+        self.blocked.update(evaluation)
+        self.fleet_updater.cache.update_reservation(self._follower.replica, evaluation.id, evaluation)
+
+    def _finish_load(self) -> Iterator[None]:
         """Rebuild the queues after the replica was reloaded, while this server leads."""
         if self._term.leadership is not None:
-            self.rebuild()
+            yield from self.rebuild_in_steps()
 
     def _on_batch(self, batch: Batch, changed_records: Sequence[AppliedChange]) -> None:
         """Add the work that a batch creates to the queues. Does nothing unless this server leads.
@@ -180,9 +199,7 @@ class LeaderQueues:
                     if not is_settled:
                         self.unsettled_jobs[record.namespace, record.job_id] = None
                 case Evaluation():
-                    self.broker.update(record)
-                    self.blocked.update(record)
-                    self.fleet_updater.cache.update_reservation(self._follower.replica, key, record)
+                    self._update_evaluation(record)
                     if not is_settled:
                         self.unsettled_jobs[record.namespace, record.job_id] = None
                 case Node():

@@ -45,7 +45,8 @@ class Follower:
     before it is applied, so they still see deleted records. Then `change_listeners` are called with the changed
     records, then `batch_listeners`. At every load, each of `load_preparers` is iterated over in steps of the event loop with
     a replica of the loaded state, to compute what depends on it. Then `self.replica` gets this state and
-    `load_listeners` are called, in one step.
+    `load_listeners` are called, in one step. Each of `load_finishers` is iterated over in steps after that, before the next
+    batch is applied.
     """
 
     def __init__(self, world: World, engine: LogEngine, replica: Replica) -> None:
@@ -55,6 +56,7 @@ class Follower:
         self.batch_listeners: list[BatchListener] = []
         self.load_preparers: list[Callable[[Replica], Iterator[None]]] = []
         self.load_listeners: list[Callable[[], None]] = []
+        self.load_finishers: list[Callable[[], Iterator[None]]] = []
         self.loaded_event = asyncio.Event()
         self.apply_lock = asyncio.Lock()
         """Held while the replica changes, except by steps that do not await. A caller that computes off the event loop
@@ -145,8 +147,14 @@ class Follower:
                 listener()
             self.loaded_event.set()
             self._release_waiters()
+            for finish in self.load_finishers:
+                for _ in finish():
+                    await asyncio.sleep(0)
             for _ in steps:
                 await asyncio.sleep(0)
+            del steps
+        for _ in replica_load.release_replaced_in_steps():
+            await asyncio.sleep(0)
 
     async def _follow(self) -> None:
         """Apply each batch as it arrives, call the listeners, then wake the watches of changed records."""
