@@ -5,6 +5,7 @@ The cluster runs in virtual time, but its CPU clock and the thread for long comp
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -39,6 +40,7 @@ from wharf.cluster.server.rpc.handlers.nodes import (
     RecordNodeReportRequest,
 )
 from wharf.cluster.server.rpc.method import RpcMethod
+from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, JOB_VERSIONS, JOBS, NODES
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus
 from wharf.contract.model.allocations.resources import (
@@ -310,6 +312,10 @@ def test_no_start_of_a_leader_with_a_large_state_holds_it() -> None:
 PENDING_EVALUATIONS: Final = 20_000
 
 
+def has_epoch_above(replica: Replica, epoch: int) -> bool:
+    return replica.epoch > epoch
+
+
 def make_pending_evaluation(number: int, now_ns: int) -> Evaluation:
     """Return an evaluation that waits for an hour."""
     return Evaluation(
@@ -344,7 +350,7 @@ def test_no_restore_of_a_large_state_holds_the_leader_or_a_follower() -> None:
                     cluster.log.restore_copy(copy)
                 for server in (leader, follower):
                     loaded = server.replica
-                    await until(lambda replica=loaded: replica.epoch > epoch, what="the state is loaded again")
+                    await until(partial(has_epoch_above, loaded, epoch), what="the state is loaded again")
                 third = await cluster.a_server("m3")
                 await settled(third)
 
