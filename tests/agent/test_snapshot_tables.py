@@ -43,6 +43,7 @@ def run_with_log(action: Callable[[LogEngine], Awaitable[None]], *changes: Encod
 
 
 A_NAMESPACE = EncodedChange("namespaces", "default", encode_record(NAMESPACES, Namespace(name="default")))
+A_FORMAT = EncodedChange("format", "format", encode_record(CLUSTER_FORMAT, RecordFormat(version=1)))
 A_MEMBER = EncodedChange("members", "m", encode_record(MEMBERS, Member(id="m", door_secret="open sesame")))
 A_LEADER = EncodedChange("leader", "leader", encode_record(LEADER, Leader(member_id="m")))
 
@@ -70,9 +71,9 @@ def test_a_restore_omits_the_leader_in_an_old_snapshot(tmp_path: Path) -> None:
         await save_snapshot(engine, path, world=WORLD, program="another")
         await commands.restore_snapshot(engine, path, LIMITS)
 
-        assert await list_tables(engine) == {"namespaces"}
+        assert await list_tables(engine) == {"namespaces", "format"}
 
-    run_with_log(action, A_NAMESPACE, A_MEMBER, A_LEADER)
+    run_with_log(action, A_NAMESPACE, A_MEMBER, A_LEADER, A_FORMAT)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,9 @@ def test_references_to_a_record_are_valid_after_a_restore(tmp_path: Path, kind: 
         async with kind.fresh(tmp_path / "log") as log:
             engine = await log.open_engine()
             written = await commit(
-                engine, EncodedChange("jobs", "default\0shop", encode_record(JOBS, a_job(create_index=WRITE_INDEX)))
+                engine,
+                A_FORMAT,
+                EncodedChange("jobs", "default\0shop", encode_record(JOBS, a_job(create_index=WRITE_INDEX))),
             )
             await commands.save_snapshot(engine, path, world=WORLD)
             await commit(engine, EncodedChange("jobs", "default\0shop", None))

@@ -23,11 +23,15 @@ from wharf.cluster.engines.memory.engine import MemoryEngine
 from wharf.cluster.engines.memory.log import MemoryLog
 from wharf.cluster.engines.port import LogPosition, LogUnavailable, RestoreOutcomeUnknown, StoredRecord
 from wharf.cluster.engines.snapshot_file import SnapshotLimits
+from wharf.cluster.state.codec import encode_record
+from wharf.cluster.state.tables import CLUSTER_FORMAT
+from wharf.contract.model.cluster import RecordFormat
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.world import RealWorld
 
 WORLD = RealWorld()
 LIMITS = SnapshotLimits(100_000_000)
+A_FORMAT = put("format", encode_record(CLUSTER_FORMAT, RecordFormat(version=1)), table="format")
 
 
 class InterruptedEngine(MemoryEngine):
@@ -47,10 +51,11 @@ async def restore(folder: Path, error: LogUnavailable) -> str:
     engine.error = error
     await engine.open()
     try:
+        await commit(engine, A_FORMAT)
         transfer = SnapshotTransfer(WORLD, folder, LIMITS)
         saved = await transfer.save(engine)
         with pytest.raises(Refusal) as refusal:
-            await transfer.restore(engine, saved.parts)
+            await transfer.restore(engine, saved.parts, [])
         return f"{refusal.value.code.name}: {refusal.value.text}"
     finally:
         await engine.close()
@@ -86,6 +91,7 @@ def test_the_command_reports_an_unknown_outcome_too(tmp_path: Path) -> None:
         engine = InterruptedEngine(WORLD, MemoryLog(WORLD))
         engine.error = RestoreOutcomeUnknown("the store went away")
         await engine.open()
+        await commit(engine, A_FORMAT)
         await commands.save_snapshot(engine, tmp_path / "a.snap", world=WORLD)
         try:
             with pytest.raises(CommandError, match="it is unknown whether the snapshot was restored"):
@@ -119,7 +125,7 @@ async def get_refusal(folder: Path, parts: AsyncIterator[bytes], limits: Snapsho
     try:
         await commit(engine, put("existing"))
         with pytest.raises(Refusal) as refusal:
-            await SnapshotTransfer(WORLD, folder, limits).restore(engine, parts)
+            await SnapshotTransfer(WORLD, folder, limits).restore(engine, parts, [])
         assert await records(engine) == {("jobs", "existing"): b"data"}
         assert list_names(folder, "*/") == []
         return refusal.value
@@ -182,7 +188,7 @@ async def test_a_second_restore_is_refused_until_the_first_has_ended(tmp_path: P
     await is_first_running.wait()
     engine = MemoryEngine(WORLD, MemoryLog(WORLD))
     with pytest.raises(Refusal, match="another snapshot is being restored on this server") as second:
-        await SnapshotTransfer(WORLD, tmp_path, LIMITS).restore(engine, upload(b""))
+        await SnapshotTransfer(WORLD, tmp_path, LIMITS).restore(engine, upload(b""), [])
     may_end.set()
 
     assert second.value.code is RefusalCode.UNAVAILABLE
@@ -212,7 +218,7 @@ async def test_a_canceled_restore_ends_its_process_and_leaves_no_file(tmp_path: 
     large = write_zeros(tmp_path / "large.tgz", 2_000_000_000).read_bytes()
     engine = MemoryEngine(WORLD, MemoryLog(WORLD))
     restoring = asyncio.ensure_future(
-        SnapshotTransfer(WORLD, tmp_path, SnapshotLimits(4_000_000_000)).restore(engine, upload(large))
+        SnapshotTransfer(WORLD, tmp_path, SnapshotLimits(4_000_000_000)).restore(engine, upload(large), [])
     )
     pid = await find_check()
 

@@ -211,5 +211,7 @@ class AgentInspection:
     async def save_snapshot(self, engine: LogEngine) -> SavedSnapshot:
         return await self._snapshots.save(engine)
 
-    async def restore_snapshot(self, engine: LogEngine, parts: AsyncIterator[bytes]) -> int:
-        return await self._snapshots.restore(engine, parts)
+    async def restore_snapshot(
+        self, engine: LogEngine, parts: AsyncIterator[bytes], wrapping_keys: Sequence[str]
+    ) -> int:
+        return await self._snapshots.restore(engine, parts, wrapping_keys)

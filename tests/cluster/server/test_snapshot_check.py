@@ -23,8 +23,8 @@ from wharf.cluster.server.snapshot_check import (
 from wharf.cluster.server.snapshots import SnapshotFailed
 from wharf.cluster.state import Table
 from wharf.cluster.state.codec import encode_record
-from wharf.cluster.state.tables import CLUSTER_FORMAT, JOBS, KNOWN_SERVERS, MEMBERS, NAMESPACES
-from wharf.contract.model.cluster import KnownServer, Member, RecordFormat
+from wharf.cluster.state.tables import CLUSTER_FORMAT, JOBS, KEYRING, KNOWN_SERVERS, MEMBERS, NAMESPACES
+from wharf.contract.model.cluster import KeyringKey, KnownServer, Member, RecordFormat
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.namespaces import Namespace
@@ -37,11 +37,12 @@ def store(table: Table[Any], record: Any, *, version: int = 5, key: str = "") ->
 
 
 A_JOB = store(JOBS, a_job(id="shop"))
+A_FORMAT = store(CLUSTER_FORMAT, RecordFormat(version=1))
 A_NAMESPACE = store(NAMESPACES, Namespace(name="default"))
 
 
 def check(source: Path) -> SnapshotInfo:
-    return check_snapshot(source, source.with_name("checked.bin"), LIMITS, name="that was sent")
+    return check_snapshot(source, source.with_name("checked.bin"), LIMITS, name="that was sent", wrapping_keys=["own"])
 
 
 def read_checked(folder: Path) -> list[list[StoredRecord]]:
@@ -58,18 +59,19 @@ def get_refusal(folder: Path, *records: StoredRecord, position: LogPosition | No
 
 
 def test_the_checked_file_contains_the_records_of_an_archive(tmp_path: Path) -> None:
-    archive = pack(write_snapshot(tmp_path / "a.bin", A_NAMESPACE, A_JOB), tmp_path / "a.tgz")
+    archive = pack(write_snapshot(tmp_path / "a.bin", A_FORMAT, A_NAMESPACE, A_JOB), tmp_path / "a.tgz")
 
     info = check(archive)
 
-    assert read_checked(tmp_path) == [[A_NAMESPACE, A_JOB]]
-    assert (info.trailer.rows, info.trailer.standing.index) == ({"namespaces": 1, "jobs": 1}, 5)
+    assert read_checked(tmp_path) == [[A_FORMAT, A_NAMESPACE, A_JOB]]
+    assert (info.trailer.rows, info.trailer.standing.index) == ({"format": 1, "namespaces": 1, "jobs": 1}, 5)
 
 
 def test_the_checked_file_omits_servers_and_resolves_write_indexes(tmp_path: Path) -> None:
     job = a_job(id="shop", create_index=WRITE_INDEX)
     source = write_snapshot(
         tmp_path / "a.snap",
+        A_FORMAT,
         store(MEMBERS, Member(id="m")),
         store(KNOWN_SERVERS, KnownServer(id="m")),
         store(JOBS, job, version=9),
@@ -77,7 +79,7 @@ def test_the_checked_file_omits_servers_and_resolves_write_indexes(tmp_path: Pat
 
     check(source)
 
-    [[row]] = read_checked(tmp_path)
+    [[_, row]] = read_checked(tmp_path)
     assert (row.table, row.key, row.version) == ("jobs", "default\0shop", 9)
     assert msgspec.msgpack.decode(row.data, type=Job).create_index == 9
 
@@ -86,8 +88,10 @@ def test_slices_of_the_checked_file_are_small_whatever_those_of_the_snapshot_are
     small = [store(NAMESPACES, Namespace(name=f"n{number}")) for number in range(1_000)]
     large = [store(NAMESPACES, Namespace(name=f"l{number}", description="x" * 100_000)) for number in range(20)]
     rows = [*small, *large]
+    counts = {"namespaces": len(rows), "format": 1}
+    rows.append(A_FORMAT)
 
-    check(write_slices(tmp_path / "a.snap", [msgspec.msgpack.encode([msgspec.structs.replace(row, version=1) for row in rows])], {"namespaces": len(rows)}))  # fmt: skip
+    check(write_slices(tmp_path / "a.snap", [msgspec.msgpack.encode([msgspec.structs.replace(row, version=1) for row in rows])], counts))  # fmt: skip
 
     slices = read_checked(tmp_path)
     assert sum(map(len, slices)) == len(rows)
@@ -106,14 +110,17 @@ HOSTILE: dict[str, tuple[Sequence[StoredRecord], LogPosition | None, str]] = {
     "no data": ([StoredRecord("namespaces", "x", 1, b"")], None, "namespaces/'x' cannot be decoded"),
     "deep nesting": ([StoredRecord("namespaces", "x", 1, b"\x81\xa4Meta" + b"\x91" * 100_000)], None, "namespaces/'x' cannot be decoded"),
     "a record that no log accepts": ([StoredRecord("jobs", "x", 1, bytes(MAX_RECORD_BYTES + 1))], None, "more than any log accepts"),
-    "an index above all": ([A_JOB], LogPosition(MAX_INDEX + 1, {}), "its log index 1125899906842625 is below that of a record, or above"),
-    "a negative index": ([], LogPosition(-1, {}), "its log index -1 is below"),
-    "an index below a record": ([A_JOB], LogPosition(4, {}), "its log index 4 is below that of a record"),
+    "an index above all": ([A_FORMAT], LogPosition(MAX_INDEX + 1, {}), "its log index 1125899906842625 is below that of a record, or above"),
+    "a negative index": ([A_FORMAT], LogPosition(-1, {}), "its log index -1 is below"),
+    "an index below a record": ([A_FORMAT], LogPosition(4, {}), "its log index 4 is below that of a record"),
     "a record of no index": ([StoredRecord("jobs", "x", 0, b"")], LogPosition(4, {}), "has the impossible index 0"),
     "an original index above all": ([StoredRecord("jobs", "x", 1, b"", 1 << 62)], None, "has the impossible index 1 "),
-    "a negative epoch": ([], LogPosition(4, {}, epoch=-1), "its epoch -1"),
-    "an epoch above all": ([], LogPosition(4, {}, epoch=1 << 62), "is impossible"),
-    "an epoch that begins after the end": ([], LogPosition(4, {}, epoch=1, epoch_since=5), "since index 5, is impossible"),
+    "a negative epoch": ([store(CLUSTER_FORMAT, RecordFormat(version=1), version=1)], LogPosition(4, {}, epoch=-1), "its epoch -1"),
+    "an epoch above all": ([store(CLUSTER_FORMAT, RecordFormat(version=1), version=1)], LogPosition(4, {}, epoch=1 << 62), "is impossible"),
+    "an epoch that begins after the end": ([store(CLUSTER_FORMAT, RecordFormat(version=1), version=1)], LogPosition(4, {}, epoch=1, epoch_since=5), "since index 5, is impossible"),
+    "no cluster": ([A_JOB], None, "it contains no cluster: the record of its format is missing"),
+    "no records": ([], LogPosition(1, {}), "it contains no cluster"),
+    "a keyring of another cluster": ([A_FORMAT, store(KEYRING, KeyringKey(key_id="k", wrapped_with="other"))], None, "is encrypted with the wrapping key 'other', and this server has own: add the keyring file"),
     "a long key": ([StoredRecord("jobs", "x" * 5_000, 1, b"")], None, "a name in it has more than 4,096 characters"),
 }  # fmt: skip
 
@@ -128,14 +135,20 @@ def test_a_snapshot_that_no_server_could_load_is_refused(tmp_path: Path, case: s
 def test_last_changes_of_unknown_tables_and_impossible_indexes_are_omitted(tmp_path: Path) -> None:
     position = LogPosition(9, {"jobs": 8, "ships": 3, "nodes": 10, "namespaces": -5})
 
-    info = check(write_snapshot(tmp_path / "a.snap", A_JOB, position=position))
+    info = check(write_snapshot(tmp_path / "a.snap", A_FORMAT, A_JOB, position=position))
 
     assert info.trailer.standing.last_changes == {"jobs": 8}
 
 
 def test_records_whose_parent_does_not_exist_are_restored(tmp_path: Path) -> None:
     """Every program lives with such records, and a snapshot may be all that is left of a cluster."""
-    assert check(write_snapshot(tmp_path / "a.snap", A_JOB)).trailer.rows == {"jobs": 1}
+    assert check(write_snapshot(tmp_path / "a.snap", A_FORMAT, A_JOB)).trailer.rows == {"format": 1, "jobs": 1}
+
+
+def test_a_keyring_of_this_cluster_is_restored(tmp_path: Path) -> None:
+    key = store(KEYRING, KeyringKey(key_id="k", wrapped_with="own"))
+
+    assert check(write_snapshot(tmp_path / "a.snap", A_FORMAT, key)).trailer.rows == {"format": 1, "keyring": 1}
 
 
 def test_a_disk_without_space_for_a_restore_is_reported(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import resource
 import select
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -48,6 +49,8 @@ class SnapshotCheckOrder(msgspec.Struct, frozen=True):
     target: str
     limits: SnapshotLimits
     name: str
+    wrapping_keys: Sequence[str]
+    """The fingerprints of the keys that this server has for the keyring."""
 
 
 class SnapshotCheckReply(msgspec.Struct, frozen=True):
@@ -115,7 +118,12 @@ def main() -> None:
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=SnapshotCheckOrder)
     try:
         info = check_snapshot(
-            Path(order.source), Path(order.target), order.limits, name=order.name, require_wanted=_exit_if_unwanted
+            Path(order.source),
+            Path(order.target),
+            order.limits,
+            name=order.name,
+            wrapping_keys=order.wrapping_keys,
+            require_wanted=_exit_if_unwanted,
         )
         reply = SnapshotCheckReply(info)
     except DiskTooFull as error:

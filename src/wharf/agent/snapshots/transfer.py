@@ -8,7 +8,7 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -84,14 +84,14 @@ class SnapshotTransfer:
         if folder is not None:
             await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
 
-    async def restore(self, engine: LogEngine, parts: AsyncIterator[bytes]) -> int:
-        """Restore an uploaded archive and return the new log index.
+    async def restore(self, engine: LogEngine, parts: AsyncIterator[bytes], wrapping_keys: Sequence[str]) -> int:
+        """Restore an uploaded archive and return the new log index. `wrapping_keys`: fingerprints of the known keys.
 
         Raises `Refusal`: OUTCOME_UNKNOWN if the state may have been replaced. Any other code means that it was not.
         """
         try:
             with self._lock_restores():
-                return await self._restore(engine, parts)
+                return await self._restore(engine, parts, wrapping_keys)
         except RestoreOutcomeUnknown as error:
             raise Refusal(
                 RefusalCode.OUTCOME_UNKNOWN, f"{UNKNOWN_RESTORE_TEXT} ({error}); {UNKNOWN_RESTORE_ADVICE}"
@@ -102,13 +102,15 @@ class SnapshotTransfer:
         except (LogUnavailable, SnapshotCheckFailed, OSError) as error:
             raise Refusal(RefusalCode.UNAVAILABLE, f"failed to restore from snapshot: {error}") from error
 
-    async def _restore(self, engine: LogEngine, parts: AsyncIterator[bytes]) -> int:
+    async def _restore(self, engine: LogEngine, parts: AsyncIterator[bytes], wrapping_keys: Sequence[str]) -> int:
         """Receive and check an archive, and restore it. Its files are deleted in any case."""
         folder = await self._create_folder()
         archive, checked = folder / "archive.tgz", folder / "checked.bin"
         try:
             await self._receive(parts, archive)
-            info = await run_check(SnapshotCheckOrder(str(archive), str(checked), self._limits, "that was sent"))
+            info = await run_check(
+                SnapshotCheckOrder(str(archive), str(checked), self._limits, "that was sent", wrapping_keys)
+            )
             await asyncio.to_thread(archive.unlink)
             if self._is_log_in_folder:
                 await asyncio.to_thread(require_disk_space, folder, info.plain_bytes)

@@ -121,9 +121,12 @@ class AgentInterface(Protocol):
         """Save the state of the log to an archive. Raises `Refusal`."""
         ...
 
-    async def restore_snapshot(self, engine: LogEngine, parts: AsyncIterator[bytes]) -> int:
+    async def restore_snapshot(
+        self, engine: LogEngine, parts: AsyncIterator[bytes], wrapping_keys: Sequence[str]
+    ) -> int:
         """Store the archive, verify it completely, then replace the content of the log. Return the new log index.
 
+        `wrapping_keys` are the fingerprints of the wrapping keys that this server has for the keyring.
         Raises `Refusal`, and any error that `parts` raises.
         """
         ...
@@ -166,8 +169,10 @@ class NoAgentInterface:
         del engine
         raise _refuse("no disk for snapshots")
 
-    async def restore_snapshot(self, engine: LogEngine, parts: AsyncIterator[bytes]) -> int:
-        del engine, parts
+    async def restore_snapshot(
+        self, engine: LogEngine, parts: AsyncIterator[bytes], wrapping_keys: Sequence[str]
+    ) -> int:
+        del engine, parts, wrapping_keys
         raise _refuse("no disk for snapshots")
 
 

@@ -24,8 +24,8 @@ from wharf.cluster.server.snapshot_archive import SnapshotArchiveReader
 from wharf.cluster.server.snapshots import OMITTED_TABLES, SnapshotFailed
 from wharf.cluster.state.codec import DamagedRecord, NewerFormat, RecordDecoder, WriteIndexResolver
 from wharf.cluster.state.formats import NEWEST_FORMAT
-from wharf.cluster.state.tables import ALL_TABLES
-from wharf.contract.model.cluster import RecordFormat
+from wharf.cluster.state.tables import ALL_TABLES, CLUSTER_FORMAT
+from wharf.contract.model.cluster import KeyringKey, RecordFormat
 from wharf.world.disk_space import measure_disk_space
 
 CHECKED_SLICE_RECORDS: Final = 250
@@ -42,16 +42,25 @@ DISK_CHECK_BYTES: Final = 16_000_000
 
 
 def check_snapshot(
-    source: Path, target: Path, limits: SnapshotLimits, *, name: str, require_wanted: Callable[[], None] = lambda: None
+    source: Path,
+    target: Path,
+    limits: SnapshotLimits,
+    *,
+    name: str,
+    wrapping_keys: Sequence[str] | None = None,
+    require_wanted: Callable[[], None] = lambda: None,
 ) -> SnapshotInfo:
     """Check the archive or snapshot file `source`, and write its records to the new snapshot file `target`.
 
-    Return what `target` contains. `name` is how error texts call the snapshot. `require_wanted` is called before each slice and may raise to stop the check.
+    Return what `target` contains. `name` is how error texts call the snapshot. `wrapping_keys` are the fingerprints of the
+    keys that the servers have; `None` if they may get another one before they start. `require_wanted` is called before each
+    slice and may raise to stop the check.
+
     Raises `SnapshotFailed` if the snapshot cannot be restored or the disk is nearly full, and `OSError`.
     """
     reader = SnapshotArchiveReader(source, limits, name=name)
     try:
-        return _check_records(reader, target, require_wanted)
+        return _check_records(reader, target, RecordCheck(wrapping_keys), require_wanted)
     except SnapshotUnusable as error:
         raise SnapshotFailed(str(error)) from error
     except NewerFormat as error:
@@ -64,9 +73,10 @@ def check_snapshot(
         ) from error
 
 
-def _check_records(reader: SnapshotArchiveReader, target: Path, require_wanted: Callable[[], None]) -> SnapshotInfo:
+def _check_records(
+    reader: SnapshotArchiveReader, target: Path, check: "RecordCheck", require_wanted: Callable[[], None]
+) -> SnapshotInfo:
     """Write the checked records to `target` and return what it contains."""
-    check = RecordCheck()
     space = _DiskSpaceGuard(target.parent)
     header = SnapshotHeader(0, "wharf")
     with closing(SnapshotFileWriter(target, header)) as writer:
@@ -74,13 +84,15 @@ def _check_records(reader: SnapshotArchiveReader, target: Path, require_wanted: 
             require_wanted()
             for part in _iter_parts(check.check_records(rows)):
                 space.add(writer.add(part))
+        check.check_completeness()
         return writer.finish(header, check.check_position(reader.get_info().trailer.standing))
 
 
 class RecordCheck:
     """Checks the records of one snapshot, one after another."""
 
-    def __init__(self) -> None:
+    def __init__(self, wrapping_keys: Sequence[str] | None) -> None:
+        self._wrapping_keys = wrapping_keys
         self._decoders = {table.name: RecordDecoder(table, should_open_packed=True) for table in ALL_TABLES}
         self._resolver = WriteIndexResolver(ALL_TABLES)
         self._seen_keys: dict[str, set[str]] = {table.name: set() for table in ALL_TABLES}
@@ -92,6 +104,11 @@ class RecordCheck:
             self._check_record(row)
             if row.table not in OMITTED_TABLES:
                 yield self._resolver.resolve_record(row)
+
+    def check_completeness(self) -> None:
+        """Raise `DamagedRecord` if the snapshot lacks the record that each cluster has from its first write on."""
+        if not self._seen_keys[CLUSTER_FORMAT.name]:
+            raise DamagedRecord("it contains no cluster: the record of its format is missing")
 
     def check_position(self, position: LogPosition) -> LogPosition:
         """Return the position of the snapshot, without tables that are unknown. Raises `DamagedRecord`."""
@@ -129,6 +146,8 @@ class RecordCheck:
             raise DamagedRecord(f"{where} cannot be decoded: {error.__cause__ or error}") from error
         if decoder.table.get_key(record) != row.key:
             raise DamagedRecord(f"{where} belongs under another key")
+        if isinstance(record, KeyringKey) and self._wrapping_keys is not None:
+            self._check_keyring_key(record, self._wrapping_keys)
         if isinstance(record, RecordFormat) and record.version > NEWEST_FORMAT:
             raise NewerFormat(f"its format is {record.version}; this version reads formats up to {NEWEST_FORMAT}")
         try:
@@ -136,6 +155,15 @@ class RecordCheck:
                 hash(index.get_value(record))
         except Exception as error:  # Whatever an index raises, it would raise in every server that loads the record.
             raise DamagedRecord(f"{where} cannot be indexed: {error!r}") from error
+
+    def _check_keyring_key(self, key: KeyringKey, wrapping_keys: Sequence[str]) -> None:
+        """Raise `SnapshotFailed` if the servers have no key to decrypt this one. They would not start any more."""
+        if key.wrapped_with not in wrapping_keys:
+            raise SnapshotFailed(
+                f"the keyring in the snapshot is encrypted with the wrapping key {key.wrapped_with!a}, and this server has "
+                f"{', '.join(wrapping_keys) or 'none'}: add the keyring file of the cluster that the snapshot comes from to that of "
+                "each server, and reload (docs/access.md); nothing was changed"
+            )
 
 
 class _DiskSpaceGuard:

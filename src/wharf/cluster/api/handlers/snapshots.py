@@ -33,7 +33,9 @@ class SnapshotActions:
         """
         assert request.body_parts is not None, "the endpoint declares a streamed body"
         try:
-            index = await self._server.agent.restore_snapshot(self._server.engine, request.body_parts)
+            index = await self._server.agent.restore_snapshot(
+                self._server.engine, request.body_parts, self._server.access.keyring.list_wrapping_keys()
+            )
         except ClientDisconnected:
             raise invalid_request("failed to restore from snapshot: the request ended before its body") from None
         await self._server.writer.wait_until_visible(index)

@@ -118,6 +118,10 @@ class Keyring:
         wrapped = self._wrap(key.key_id, self._decrypt_key(key))
         return msgspec.structs.replace(key, wrapped=wrapped, wrapped_with=self._require_wrapping_key().fingerprint)
 
+    def list_wrapping_keys(self) -> list[str]:
+        """Return the fingerprints of the wrapping keys that this server has."""
+        return list(self._wrapping_keys)
+
     def check_wrapping_keys(self, replica: Replica) -> None:
         """Raise `WrongWrappingKey` unless this server can unwrap every key of the keyring."""
         wrapping_key = self._require_wrapping_key()
