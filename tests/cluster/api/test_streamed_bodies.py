@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.kit.virtual_time import in_virtual_time
+from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.cluster.api.asgi import Message
 from wharf.cluster.api.requests.body import MIN_STREAMED_BYTES_PER_S, PART_TIMEOUT_S, BodyTimeout, iterate_body
 
@@ -19,7 +19,7 @@ class Upload:
         self._remaining = count
 
     async def receive(self) -> Message:
-        await asyncio.sleep(self._interval_s)
+        await pass_time(self._interval_s)
         self._remaining -= 1
         return {"type": "http.request", "body": self._part, "more_body": self._remaining > 0}
 
@@ -29,7 +29,7 @@ async def receive_all(parts: AsyncIterator[bytes], *, store_s: float = 0.0) -> i
     received = 0
     async for part in parts:
         received += len(part)
-        await asyncio.sleep(store_s)
+        await pass_time(store_s)
     return received
 
 

@@ -11,11 +11,10 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from wharf.cluster.state.codec import UNLIMITED_FORMAT, HeavyRecord, NewerFormat, RecordDecoder, build_encoder
-from wharf.cluster.state.release import release_in_steps
 from wharf.cluster.state.sharded_dict import ShardedDict
 from wharf.cluster.state.stepwise import HEAVY_RECORD_BYTES
 from wharf.cluster.state.table import Index, ListOrder, Table
-from wharf.cluster.state.table_records import SMALL_RECORD_BYTES, TableRecords
+from wharf.cluster.state.table_records import SMALL_RECORD_BYTES, TableRecords, release_in_steps
 from wharf.cluster.state.watches import (
     RecordChange,
     TouchedGroups,

@@ -1,6 +1,7 @@
 """The records of one table in memory, with lookups by key and by index, and iteration in order."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
@@ -17,6 +18,8 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 SMALL_RECORD_BYTES: Final = 16 * 1024
 """Stored bytes up to which a record is small: what replies show of it takes up to a millisecond to encode."""
+RELEASED_PER_STEP: Final = 500
+"""Records or index entries freed in one step: about a millisecond."""
 KeySet = dict[str, None]
 """A set of keys that keeps the order of insertion."""
 IndexEntry = str | KeySet
@@ -299,3 +302,30 @@ def _remove_from_index(keys_by_value: dict[Any, IndexEntry], value: Any, key: st
 def _get_create_index(record: msgspec.Struct) -> int:
     create_index: int = record.create_index  # type: ignore[attr-defined]  # every record of a table has one
     return create_index
+
+
+def release_in_steps(tables: dict[str, TableRecords[Any]]) -> Iterator[None]:
+    """Empty `tables` and free what only they hold; yield between steps. The caller must exhaust the iterator.
+
+    Python frees a dict with all that it holds in one step: 0.2 s for 100,000 allocations.
+
+    Nothing is changed in the tables themselves, because a list that is being read may still use one.
+    """
+    while tables:
+        _, table = tables.popitem()
+        chunks: list[list[Any]] = []
+        for chunk in _iter_chunks(table.iter_containers()):
+            chunks.append(chunk)
+            yield
+        del table  # Frees the containers only: the chunks hold their content.
+        while chunks:
+            chunks.pop()
+            yield
+
+
+def _iter_chunks(containers: Iterable[Iterable[Any]]) -> Iterator[list[Any]]:
+    """Yield the content of the containers in chunks. A container may not change meanwhile."""
+    for container in containers:
+        entries = iter(container)
+        while chunk := list(islice(entries, RELEASED_PER_STEP)):
+            yield chunk
