@@ -1,13 +1,18 @@
 """The gateway with TLS, on the side of its callers and on the side of its service."""
 
 import asyncio
+import contextlib
+import socket
 import ssl
 from pathlib import Path
+
+import pytest
 
 from tests.limits.decision_services import run_async
 from tests.limits.gateway.running_gateway import RunningGateway, run_gateway, run_scenario
 from wharf.agent.tls import certificates
 from wharf.agent.tls.certificates import CreatedCertificate
+from wharf.world import tls_listener
 
 
 def make_certificates(folder: Path) -> tuple[CreatedCertificate, CreatedCertificate]:
@@ -66,3 +71,29 @@ def test_the_gateway_trusts_only_the_configured_authority_of_the_service(tmp_pat
 
     assert run_async(lambda: scenario(f'upstream_ca_file = "{authority.certificate_file}"')) == (200, b"secret")
     assert run_async(lambda: scenario(""))[0] == 502
+
+
+def test_callers_that_do_not_complete_their_handshake_use_up_no_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_listener, "MAX_HANDSHAKES", 3)
+    authority, server = make_certificates(tmp_path)
+    client_tls = ssl.create_default_context(cafile=str(authority.certificate_file))
+
+    async def scenario(running: RunningGateway) -> tuple[bytes, int]:
+        with contextlib.ExitStack() as silent:
+            for _ in range(10):
+                silent.enter_context(socket.create_connection(("127.0.0.1", running.gateway.port)))
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", running.gateway.port, ssl=client_tls, server_hostname="localhost"
+            )
+            writer.write(b"GET /things HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            received = await asyncio.wait_for(reader.read(), 60)
+            writer.close()
+            return received, running.gateway.counts.rejected_connections
+
+    files = f'certificate_file = "{server.certificate_file}"\nkey_file = "{server.key_file}"'
+    received, rejected_count = run_scenario(tmp_path, scenario, gateway=files)
+
+    assert received.endswith(b"\r\n\r\nhello")
+    assert rejected_count == 8

@@ -23,6 +23,7 @@ from wharf.config.settings import AgentSettings
 from wharf.contract.model.times import SECOND
 from wharf.world import World
 from wharf.world.tasks import wait_for_event
+from wharf.world.tls_listener import TlsListener
 
 MAX_WEBSOCKET_MESSAGE_BYTES: Final = 256 * 1024
 """The longest message of a websocket. Limits the memory of callers without a token, and of commands that do not read their input:
@@ -139,7 +140,7 @@ class _Server(uvicorn.Server):
         self.lifespan = config.lifespan_class(config)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve on sockets that listen already, with a timeout for the TLS handshake, which uvicorn has no option for."""
+        """Serve on sockets that listen already, with limits for TLS handshakes, which uvicorn has no options for."""
         loop, config = asyncio.get_running_loop(), self.config
 
         def protocol() -> asyncio.Protocol:
@@ -150,17 +151,18 @@ class _Server(uvicorn.Server):
 
         self.servers = []
         for listening in sockets or ():
+            is_local = listening.family == socket.AF_UNIX
             # Unix sockets need no TLS: file permissions decide who may connect.
-            tls = config.ssl if listening.family != socket.AF_UNIX else None
-            timeout_s = self._handshake_timeout_s if tls is not None else None
-            # A TLS handshake takes longer than most requests, so such connections are accepted one by one.
-            copies = ACCEPTS_PER_ITERATION - 1 if listening.family != socket.AF_UNIX and tls is None else 0
-            for descriptor in (listening, *(listening.dup() for _ in range(copies))):
-                self.servers.append(
-                    await loop.create_server(
-                        protocol, sock=descriptor, ssl=tls, backlog=config.backlog, ssl_handshake_timeout=timeout_s
-                    )
+            if config.ssl is not None and not is_local:
+                listener = TlsListener(
+                    self._world, listening.dup(), config.ssl, protocol, timeout_s=self._handshake_timeout_s
                 )
+                self.servers.append(listener)  # type: ignore[arg-type]  # It has the methods that uvicorn calls.
+                listener.start(config.backlog)
+                continue
+            copies = 0 if is_local else ACCEPTS_PER_ITERATION - 1
+            for descriptor in (listening, *(listening.dup() for _ in range(copies))):
+                self.servers.append(await loop.create_server(protocol, sock=descriptor, backlog=config.backlog))
         self.started = True
 
     @contextlib.contextmanager

@@ -5,6 +5,7 @@ The connections handle the requests; `GatewayEnvironment` holds what they share.
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from typing import Final
 
@@ -16,6 +17,7 @@ from wharf.limits.rate_limiter import RateLimiter
 from wharf.world import World
 from wharf.world.tasks import cancel_tasks
 from wharf.world.tls_contexts import build_server_context
+from wharf.world.tls_listener import TlsListener
 
 DEADLINE_CHECK_INTERVAL_S: Final = 0.5
 DEADLINES_PER_STEP: Final = 32
@@ -34,7 +36,7 @@ class Gateway:
         self.port = 0
         self.connections: Final[set[CallerConnection]] = set()
         self._world = world
-        self._server: asyncio.Server | None = None
+        self._servers: Final[list[asyncio.Server | TlsListener]] = []
         self._deadline_task: asyncio.Task[None] | None = None
         self._is_drained = asyncio.Event()
 
@@ -43,29 +45,52 @@ class Gateway:
 
         Raises `OSError` if the port is in use, and `ValueError` if the certificate cannot be read.
         """
-        settings, environment = self.environment.settings, self.environment
-        tls = None
+        settings = self.environment.settings
         if settings.certificate_file is not None and settings.key_file is not None:
-            tls = _build_tls_context(str(settings.certificate_file), str(settings.key_file))
-        on_opened, on_closed = self._on_opened, self._on_closed
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: CallerConnection(environment, on_opened, on_closed),
-            settings.host,
-            settings.port,
-            ssl=tls,
-            ssl_handshake_timeout=environment.head_timeout_s if tls is not None else None,
-            backlog=LISTEN_BACKLOG,
-        )
-        for listener in self._server.sockets:
-            enable_keepalive(listener)  # The sockets of callers inherit it.
-        self.port = self._server.sockets[0].getsockname()[1]
+            await self._open_with_tls(_build_tls_context(str(settings.certificate_file), str(settings.key_file)))
+        else:
+            server = await asyncio.get_running_loop().create_server(
+                self._make_connection, settings.host, settings.port, backlog=LISTEN_BACKLOG
+            )
+            for listening in server.sockets:
+                enable_keepalive(listening)  # The sockets of callers inherit it.
+            self.port = server.sockets[0].getsockname()[1]
+            self._servers.append(server)
         self._deadline_task = self._world.start_task(self._check_deadlines_forever(), name="gateway: check deadlines")
+
+    async def _open_with_tls(self, context: ssl.SSLContext) -> None:
+        """Start to listen for TLS connections on all addresses of the host. Raises `OSError` if the port is in use."""
+        settings = self.environment.settings
+        found = await asyncio.get_running_loop().getaddrinfo(
+            settings.host or None, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, address in dict.fromkeys((info[0], info[4]) for info in found):
+            listening = socket.create_server(address, family=family)
+            enable_keepalive(listening)  # The sockets of callers inherit it.
+            self.port = self.port or listening.getsockname()[1]
+            listener = TlsListener(
+                self._world,
+                listening,
+                context,
+                self._make_connection,
+                timeout_s=self.environment.head_timeout_s,
+                on_rejected=self._count_rejected,
+            )
+            self._servers.append(listener)
+            listener.start(LISTEN_BACKLOG)
+
+    def _make_connection(self) -> CallerConnection:
+        """Return the protocol of a new connection."""
+        return CallerConnection(self.environment, self._on_opened, self._on_closed)
+
+    def _count_rejected(self) -> None:
+        self.counts.rejected_connections += 1
 
     async def close(self) -> None:
         """Stop listening, wait for running requests up to the drain timeout, then close all connections."""
         self.environment.is_ending = True
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in list(self.connections):
             if connection.request is None:
                 connection.transport.close()
@@ -75,6 +100,9 @@ class Gateway:
                     await self._is_drained.wait()
         for connection in list(self.connections):
             connection.transport.close()
+        for server in self._servers:
+            if isinstance(server, TlsListener):
+                await server.wait_closed()
         await self.environment.pool.close()
         if self._deadline_task is not None:
             await cancel_tasks(self._deadline_task)
