@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.node.artifacts.archives import build_endless_archive
 from tests.node.artifacts.site import Site, body, running_site
 from tests.waiting import wait_on_loop_until
 from wharf.node.artifacts import ArtifactError, ArtifactLimits, ArtifactRequest, fetch_artifact
@@ -403,18 +404,6 @@ def test_a_damaged_archive_is_unpacked_or_refused_with_a_reason(task: Path, name
 # -- the end of an allocation
 
 
-def build_endless_gzip() -> bytes:
-    """Return a compressed tar archive of 8 GB: the file `in/x`, then the file `out` with zeros."""
-    small = build_tar("in/x", b"content")[:1_024]
-    large = tarfile.TarInfo("out")
-    large.size = 8 << 30
-    block = zlib.compressobj(wbits=-15)
-    zeros = block.compress(bytes(16 * MB)) + block.flush(zlib.Z_FULL_FLUSH)
-    start = zlib.compressobj(wbits=31)
-    head = start.compress(small + large.tobuf(tarfile.GNU_FORMAT)) + start.flush(zlib.Z_FULL_FLUSH)
-    return head + zeros * 512
-
-
 def list_busy_threads() -> list[str]:
     """Return the functions that the threads for artifacts run now."""
     frames = sys._current_frames()
@@ -425,7 +414,7 @@ def list_busy_threads() -> list[str]:
 
 @pytest.mark.parametrize("folder", ["", "//in"], ids=["unpacked", "skipped"])
 def test_unpacking_ends_with_its_allocation(site: Site, task: Path, folder: str) -> None:
-    site.answers["/a.tgz"] = body(build_endless_gzip())
+    site.answers["/a.tgz"] = body(build_endless_archive())
     request = ArtifactRequest(f"{site.address}/a.tgz{folder}", {}, {}, "any", False, "")
     name = "x" if folder else "in/x"
 

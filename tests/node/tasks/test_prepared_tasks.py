@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.agent.processes import ANSWERED_WITHIN_S
+from tests.node.artifacts.archives import build_endless_archive
 from tests.node.artifacts.site import Site, body, running_site
 from tests.node.nodes import NodeProcess, build_raw_job, find_termination, run_node, run_server
 from tests.waiting import wait_until
@@ -248,6 +249,25 @@ def test_artifacts_are_fetched_before_the_task_starts(node: NodeProcess, site: S
     allocation = wait_for_end(node, "fetches")
     assert "from the site\n" == read_file(node, allocation)
     assert 1 == len(list_events(node, "fetches", "Downloading Artifacts"))
+
+
+def test_archives_that_take_long_delay_no_other_job_and_end_with_their_own(node: NodeProcess, site: Site) -> None:
+    site.answers["/large.tgz"] = body(build_endless_archive())
+    site.answers["/tool"] = body(b"from the site\n")
+    hostile = build_raw_job("hostile", "true", count=4, Artifacts=[{"GetterSource": f"{site.address}/large.tgz//in"}])
+    (task,) = hostile["TaskGroups"][0]["Tasks"]
+    hostile["TaskGroups"][0]["Tasks"] = [task, {**task, "Name": "second"}]
+    node.run(hostile)
+    allocations = node.folder / "alloc"
+    wait_until(lambda: len(list(allocations.glob("*/*/local/x"))) >= 3, what="three archives are unpacked")
+
+    node.run(build_raw_job("friendly", "cat local/tool", Artifacts=[{"GetterSource": f"{site.address}/tool"}]))
+    assert "from the site\n" == read_file(node, wait_for_end(node, "friendly"))
+    scratch_folders = list(allocations.glob("*/.artifact-*"))
+    stop(node, "hostile")
+
+    assert len(scratch_folders) == 8
+    wait_until(lambda: not list(allocations.glob("*/.artifact-*")), what="all downloads have ended", within_s=5)
 
 
 def test_secrets_in_the_url_of_an_artifact_are_never_shown(node: NodeProcess, site: Site) -> None:
