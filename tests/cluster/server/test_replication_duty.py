@@ -17,7 +17,7 @@ from tests.kit.in_memory_relay import InMemoryRelay
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from wharf.cluster.access import TokenSecret, authenticate_caller
 from wharf.cluster.engines.memory.log import MemoryLog
-from wharf.cluster.server.duties.replication import ReplicationDuty
+from wharf.cluster.server.duties.replication import ReplicationDuty, build_source_client
 from wharf.cluster.server.relay import RequestRelay
 from wharf.cluster.server.security.logins import LoginVerifier
 from wharf.cluster.state import Table
@@ -32,7 +32,7 @@ from wharf.cluster.state.tables import (
     QUOTAS,
 )
 from wharf.cluster.state.watches import watch_table
-from wharf.contract.client import NO_RETRIES, AsyncClient, ClientReply
+from wharf.contract.client import ClientReply
 from wharf.contract.client.transport import Unreachable
 from wharf.contract.model.acl.capabilities import PolicyLevel, PolicyScope
 from wharf.contract.model.record import Record
@@ -106,7 +106,7 @@ async def start_two_regions() -> AsyncIterator[Regions]:
         first = await send_request(east, "PUT", "/v1/acl/bootstrap", None, {})
         root = {"x-cluster-token": first["SecretID"]}
         transports = [AuthenticatedExchange(east, root), AuthenticatedExchange(east, root)]
-        client = AsyncClient(west.world, transports, retry_policy=NO_RETRIES)
+        client = build_source_client(west.world, transports, region="east")
         duty = ReplicationDuty(west.brain, west.server.access.keyring, client, region="east")
         east_cluster.start(duty.run(), name="copies")
         relay = InMemoryRelay(east.api)
@@ -437,6 +437,26 @@ async def test_writes_of_global_records_are_forwarded_to_the_authoritative_regio
         await regions.wait_for_west(ACL_TOKENS, regions.first, created["AccessorID"], local["AccessorID"])
         await send_request(regions.west, "DELETE", f"/v1/acl/token/{created['AccessorID']}", None, regions.root)
         await regions.wait_for_west(ACL_TOKENS, regions.first, local["AccessorID"])
+
+
+@in_virtual_time
+async def test_a_server_of_another_region_is_neither_replicated_nor_sent_writes() -> None:
+    async with start_two_regions() as regions:
+        await regions.change_east("PUT", "/v1/acl/policy/reads", POLICY)
+        await regions.wait_for_west(ACL_POLICIES, "reads")
+        await regions.wait_for_west(ACL_TOKENS, regions.first)
+        east = regions.east.server
+        east.identity = replace(east.identity, region="north")
+        east.access.apply_settings(replace(east.access.settings, authoritative_region="north"))
+
+        await regions.change_east("PUT", "/v1/acl/policy/other", {**POLICY, "Name": "other"})
+        await pass_time(700.0)
+        reply = await send_raw(
+            regions.west.api, "PUT", "/v1/acl/policy/third", body=json.dumps(POLICY).encode(), headers=regions.root
+        )
+
+        await regions.wait_for_west(ACL_POLICIES, "reads")
+        assert (reply.status, reply.body) == (404, b"No path to region")
 
 
 @in_virtual_time

@@ -30,7 +30,7 @@ from wharf.cluster.server.duties.isolation import IsolationDuty
 from wharf.cluster.server.duties.known_servers import KnownServersDuty
 from wharf.cluster.server.duties.periodic import PeriodicLaunchDuty
 from wharf.cluster.server.duties.quotas import QuotaDuty
-from wharf.cluster.server.duties.replication import ReplicationDuty
+from wharf.cluster.server.duties.replication import ReplicationDuty, build_source_client
 from wharf.cluster.server.duties.secrets import SecretsDuty
 from wharf.cluster.server.log.compaction import LogCompactor
 from wharf.cluster.server.rpc.dispatcher import RpcDispatcher
@@ -54,8 +54,7 @@ def start_replication(context: ProcessContext, server: Server, brain: Brain) -> 
     region = settings.server.authoritative_region
     if not settings.acl.enabled or region in ("", settings.region):
         return None
-    # These load slowly, and are needed only for replication.
-    from wharf.contract.client import NO_RETRIES, AsyncClient
+    # Loads slowly, and is needed only for replication.
     from wharf.contract.client.http_transport import HttpTransport
 
     tls = build_client_tls_context(settings.tls)
@@ -64,8 +63,8 @@ def start_replication(context: ProcessContext, server: Server, brain: Brain) -> 
         address if "://" in address else f"{scheme}://{address}" for address in settings.regions[region].servers
     ]
     token = settings.acl.replication_token.reveal()
-    client = AsyncClient(
-        context.world, [HttpTransport(address, token=token, tls=tls) for address in addresses], retry_policy=NO_RETRIES
+    client = build_source_client(
+        context.world, [HttpTransport(address, token=token, tls=tls) for address in addresses], region=region
     )
     ReplicationDuty(brain, server.access.keyring, client, region=region)
     return client

@@ -76,9 +76,11 @@ def _creates_global_tokens(server: Server, method_name: str, method_type: AuthMe
 async def relay_to_authoritative_region(server: Server, request: Request, *, method: str) -> ActionResult:
     """Relay the request to the authoritative region and return its reply.
 
-    Raises `Refusal` if no server there replies.
+    The request names the region, so that a server of another region does not execute it. Raises `Refusal` if no server
+    there replies.
     """
-    relayed_request = build_relayed_request(request, method=method, excluded_parameters=("region",))
-    reply = await server.relay.send_to_region(server.access.settings.authoritative_region, relayed_request)
+    region = server.access.settings.authoritative_region
+    relayed_request = build_relayed_request(request, method=method, changed_parameters={"region": region})
+    reply = await server.relay.send_to_region(region, relayed_request)
     index = next((int(value) for name, value in reply.headers if name == b"x-cluster-index"), 0)  # It was checked.
     return msgspec.structs.replace(await build_relayed_result(reply), index=index)

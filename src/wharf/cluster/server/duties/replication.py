@@ -8,7 +8,7 @@ this region's keyring before they are written. Local tokens are never changed.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -36,7 +36,8 @@ from wharf.cluster.state.tables import (
 from wharf.contract.client.async_client import AsyncClient
 from wharf.contract.client.calls import Response
 from wharf.contract.client.errors import NotFound, get_requested_delay_s
-from wharf.contract.client.transport import Unreachable
+from wharf.contract.client.flow import NO_RETRIES, ClientDefaults
+from wharf.contract.client.transport import Transport, Unreachable
 from wharf.contract.model.acl.auth_methods import REDACTED_TEXT, AuthMethod, AuthMethodConfig
 from wharf.contract.model.acl.policies import Policy
 from wharf.contract.model.acl.tokens import RoleLink, Token, TokenType
@@ -46,6 +47,7 @@ from wharf.contract.model.secrets import SealedData, hash_secret
 from wharf.contract.wire import acl as acl_wire
 from wharf.contract.wire import times
 from wharf.contract.wire.times import parse_duration_ns
+from wharf.world import World
 from wharf.world.backoff import Backoff
 from wharf.world.tasks import cancel_tasks, run_until_first
 
@@ -80,6 +82,15 @@ class ReplicationSource(NamedTuple):
     """Returns the whole record of an item, or `None` if it was deleted meanwhile."""
 
 
+def build_source_client(world: World, transports: Sequence[Transport], *, region: str) -> AsyncClient:
+    """Return a client of the servers of the authoritative region.
+
+    Its requests name the region, so that a server of another region, whose address is configured by mistake, refuses them
+    or relays them to the authoritative region. Its records would replace those of this region otherwise.
+    """
+    return AsyncClient(world, transports, defaults=ClientDefaults(region=region), retry_policy=NO_RETRIES)
+
+
 class _AccessControl(NamedTuple):
     """What one pass read from the authoritative region."""
 
@@ -97,7 +108,7 @@ class _SourceChanged(Exception):
 class ReplicationDuty:
     """Copies all global records from the authoritative region while the brain leads.
 
-    `client`: a client of all servers of that region, with a management token of that region.
+    `client`: the result of `build_source_client`, with a management token of that region.
     """
 
     def __init__(self, brain: Brain, keyring: Keyring, client: AsyncClient, *, region: str) -> None:
