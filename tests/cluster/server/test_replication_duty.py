@@ -460,6 +460,28 @@ async def test_a_server_of_another_region_is_neither_replicated_nor_sent_writes(
 
 
 @in_virtual_time
+async def test_a_restored_snapshot_does_not_bring_deleted_tokens_back() -> None:
+    async with start_two_regions() as regions:
+        await regions.change_east("PUT", "/v1/acl/policy/reads", POLICY)
+        await import_token(regions, SECRETS[0])
+        await regions.wait_for_west(ACL_TOKENS, regions.first, ACCESSOR)
+        log = regions.west.engine.log
+        with_token = log.make_copy()
+        await regions.change_east("DELETE", f"/v1/acl/token/{ACCESSOR}")
+        await regions.wait_for_west(ACL_TOKENS, regions.first)
+        await pass_time(10.0)
+
+        log.restore_copy(with_token)
+        regions.west.election.allow_campaign()
+        epoch = regions.west.replica.epoch
+        await until(lambda: regions.west.replica.epoch > epoch, what="the copy is loaded", within_s=60.0)
+        loaded_s = regions.west.world.monotonic_s()
+        await regions.wait_for_west(ACL_TOKENS, regions.first)
+
+        assert regions.west.world.monotonic_s() - loaded_s < 30.0
+
+
+@in_virtual_time
 async def test_a_refusal_of_the_authoritative_region_is_returned_with_the_same_text() -> None:
     async with start_two_regions() as regions:
         local = await a_token(regions.west, management=True)

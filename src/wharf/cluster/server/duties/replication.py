@@ -61,6 +61,8 @@ MAX_FETCHED_PER_WRITE: Final = 50
 
 MAX_READ_ATTEMPTS: Final = 5
 """How often the records that grant rights are read before the pass fails, if the source changes during each."""
+COMPARED_PER_STEP: Final = 500
+"""List items that are compared before the event loop runs other callbacks: about a millisecond."""
 MIN_PASS_INTERVAL_S: Final = 0.2
 """Pause between two passes over the records that grant rights; limits the work while tokens are created all the time."""
 ACCESS_CONTROL: Final = "access_control"
@@ -208,8 +210,8 @@ class ReplicationDuty:
         async def wait(name: str, index: int) -> None:
             await self._sources[name].list_stubs(index=max(1, index), wait_s=BLOCKING_QUERY_WAIT_S, per_page=1)
 
-        queries = {name: wait(name, index) for name, index in indexes.items()}
-        tasks = await run_until_first(self._brain.world, **queries)
+        waits = {name: wait(name, index) for name, index in indexes.items()}
+        tasks = await run_until_first(self._brain.world, **waits)
         errors = [task.exception() for task in tasks if not task.cancelled()]  # Several may fail at the same time.
         if error := next(filter(None, errors), None):
             raise error
@@ -285,7 +287,9 @@ class ReplicationDuty:
         table, replica = replicated.table, self._brain.replica
         source = self._sources[table.name]
         records = []
-        for stub in stubs:
+        for position, stub in enumerate(stubs, 1):
+            if position % COMPARED_PER_STEP == 0:
+                await asyncio.sleep(0)
             if replication.differs(replica, replicated, stub):
                 record = await source.fetch(stub)
                 if record is None or replicated.get_version(record) != replicated.get_version(stub):
