@@ -56,6 +56,7 @@ class AuthenticatedExchange(InMemoryTransport):
         super().__init__(server.api)
         self.token = headers
         self.failing_path = ""
+        self.replaced_bodies: dict[str, bytes] = {}
         self.before_request: dict[str, Callable[[], Awaitable[None]]] = {}
         """By path, what happens before the next request is sent."""
 
@@ -64,7 +65,8 @@ class AuthenticatedExchange(InMemoryTransport):
             raise Unreachable("this path does not answer", is_sent=True)
         if event := self.before_request.pop(request.path, None):
             await event()
-        return await super().send(replace(request, headers={**request.headers, **self.token}))
+        reply = await super().send(replace(request, headers={**request.headers, **self.token}))
+        return replace(reply, body=self.replaced_bodies.get(request.path, reply.body))
 
 
 class Regions:
@@ -479,6 +481,35 @@ async def test_a_restored_snapshot_does_not_bring_deleted_tokens_back() -> None:
         await regions.wait_for_west(ACL_TOKENS, regions.first)
 
         assert regions.west.world.monotonic_s() - loaded_s < 30.0
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/acl/auth-method/ci", b'{"Name":"ci","MaxTokenTTL":"soon"}'),
+        ("/v1/acl/auth-method/ci", b'{"Name":'),
+        ("/v1/acl/roles", b"null"),
+        ("/v1/acl/tokens", b"null"),
+        ("/v1/acl/token/self", b"null"),
+    ],
+)
+@in_virtual_time
+async def test_an_invalid_reply_is_reported_and_replicated_later(
+    caplog: pytest.LogCaptureFixture, path: str, body: bytes
+) -> None:
+    async with start_two_regions() as regions:
+        await regions.wait_for_west(ACL_TOKENS, regions.first)
+        for transport in regions.transports:
+            transport.replaced_bodies[path] = body
+        await regions.change_east("PUT", "/v1/acl/auth-method", METHOD)
+        await pass_time(400.0)
+        before = regions.west.replica.get(ACL_AUTH_METHODS, "ci")
+        for transport in regions.transports:
+            transport.replaced_bodies.clear()
+
+        await regions.wait_for_west(ACL_AUTH_METHODS, "ci")
+
+        assert (before, "replication failed, will retry" in caplog.text) == (None, True)
 
 
 @in_virtual_time

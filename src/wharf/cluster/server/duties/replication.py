@@ -46,7 +46,7 @@ from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.model.secrets import SealedData, hash_secret
 from wharf.contract.wire import acl as acl_wire
 from wharf.contract.wire import times
-from wharf.contract.wire.times import parse_duration_ns
+from wharf.contract.wire.times import DurationError, parse_duration_ns
 from wharf.world import World
 from wharf.world.backoff import Backoff
 from wharf.world.tasks import cancel_tasks, run_until_first
@@ -439,5 +439,13 @@ def _parse_config_view(view: acl_wire.AuthMethodConfigView | None) -> AuthMethod
 
 
 def _to_ns(duration: times.DurationText) -> int:
-    """Return a duration of the API, a number or a text such as "30s", in nanoseconds; an empty text is 0."""
-    return duration if isinstance(duration, int) else parse_duration_ns(duration) if duration else 0
+    """Return a duration of the API, a number or a text such as "30s", in nanoseconds; an empty text is 0.
+
+    Raises `Refusal` if the authoritative region sent something else.
+    """
+    if isinstance(duration, int):
+        return duration
+    try:
+        return parse_duration_ns(duration) if duration else 0
+    except DurationError as error:
+        raise Refusal(RefusalCode.UNAVAILABLE, f"invalid reply from the authoritative region: {error}") from error
