@@ -42,6 +42,17 @@ def documents(stream: io.StringIO) -> list[dict[str, object]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
+def test_text_of_others_in_a_log_line_cannot_control_the_terminal(logs: ProcessLogging, stream: io.StringIO) -> None:
+    logs.apply(LogConfiguration())
+
+    log.warning("task failed reason=%s", "\x1b]0;title\x07\rover\u202e", extra={"job": "\x9b2J"})
+
+    line = stream.getvalue().rstrip("\n")
+    assert "reason=\\u001b]0;title\\u0007\\u000dover\\u202e" in line
+    assert "job=\\u009b2J" in line
+    assert line.isprintable()
+
+
 def test_a_line_of_json_names_time_level_process_and_values(logs: ProcessLogging, stream: io.StringIO) -> None:
     logs.apply(LogConfiguration(json=True))
 

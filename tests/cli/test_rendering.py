@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from wharf.cli.alloc.group import format_event, list_ports
 from wharf.cli.common.failures import list_placement_failures
 from wharf.cli.common.rendering import natural_sort_key, render_bar, render_pairs, render_table
+from wharf.cli.common.terminal import render_for_terminal
 from wharf.cli.common.times import format_relative_time, format_rounded_duration, format_utc_time
 from wharf.cli.node.group import format_drain_result
 from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus, NetworkStatus
@@ -120,7 +121,7 @@ def test_empty_values_are_omitted() -> None:
 
 @pytest.mark.parametrize(("done", "total", "filled"), [(0, 4, 0), (1, 4, 1), (4, 4, 4), (9, 4, 4), (0, 0, 0)])
 def test_a_progress_bar_is_filled_by_the_share_that_is_done(done: int, total: int, filled: int) -> None:
-    green, grey = render_bar(done, total, width=4).split("\x1b[0m")[:2]
+    green, grey = render_for_terminal(render_bar(done, total, width=4)).split("\x1b[0m")[:2]
 
     assert (green.count("━"), grey.count("─")) == (filled, 4 - filled)
 

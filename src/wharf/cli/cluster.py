@@ -6,6 +6,7 @@ import click
 
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
+from wharf.cli.common.terminal import write_bytes
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
 if TYPE_CHECKING:
@@ -122,15 +123,13 @@ def monitor(session: Session, log_level: str, log_json: bool, server_id: str, no
 
     wharf monitor --log-level debug
     """
-    import sys
 
     if session.is_terminal:
         click.echo("following the log from now on; Ctrl-C ends it", err=True)
     for chunk in session.client.agent.monitor(
         log_level=log_level, log_json=log_json, server_id=server_id, node_id=node_id
     ):
-        sys.stdout.buffer.write(chunk)
-        sys.stdout.buffer.flush()
+        write_bytes(chunk)
 
 
 @click.command(cls=ServerCommand)

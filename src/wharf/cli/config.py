@@ -7,6 +7,7 @@ import click
 
 from wharf.cli.common.errors import report_startup_errors
 from wharf.cli.common.options import RenamedOption
+from wharf.cli.common.terminal import style
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
 KEY_WIDTH = 44
@@ -92,4 +93,4 @@ def show(paths: tuple[Path, ...], as_json: bool, is_only_changed: bool) -> None:
         for key, text, origin in texts:
             # A long key takes width from its value column, so that it does not move the origins of all other lines.
             width = max(KEY_WIDTH + VALUE_WIDTH - max(len(key), KEY_WIDTH), 0)
-            click.echo(f"{key:<{KEY_WIDTH}}  {text:<{width}}  {click.style(origin, dim=True)}")
+            click.echo(f"{key:<{KEY_WIDTH}}  {text:<{width}}  {style(origin, dim=True)}")

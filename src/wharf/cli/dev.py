@@ -12,6 +12,7 @@ import click
 
 from wharf.cli.common.errors import report_startup_errors
 from wharf.cli.common.options import RenamedOption
+from wharf.cli.common.terminal import style
 
 if TYPE_CHECKING:
     from wharf.agent.startup import ReadyReport
@@ -201,8 +202,8 @@ def shorten_path(path: Path) -> str:
 
 
 def style_bold(text: str) -> str:
-    return click.style(text, bold=True) if sys.stdout.isatty() else text
+    return style(text, bold=True) if sys.stdout.isatty() else text
 
 
 def style_dim(text: str) -> str:
-    return click.style(text, dim=True) if sys.stdout.isatty() else text
+    return style(text, dim=True) if sys.stdout.isatty() else text

@@ -111,6 +111,7 @@ def main(arguments: Sequence[str] | None = None, environment: object = None) -> 
     """
     words = sys.argv[1:] if arguments is None else arguments
     _escape_unencodable_output()
+    _protect_terminals()
     try:
         exit_code = _run(words, environment)
         _flush_output()
@@ -133,6 +134,14 @@ def _escape_unencodable_output() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
+
+
+def _protect_terminals() -> None:
+    """Escape characters in the output that would control the user's terminal."""
+    if any(stream is not None and stream.isatty() for stream in (sys.stdout, sys.stderr)):
+        from wharf.cli.common.terminal import protect_terminals  # Output to files and pipes does not need it.
+
+        protect_terminals()
 
 
 def _flush_output() -> None:

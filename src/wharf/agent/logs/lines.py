@@ -10,6 +10,7 @@ import msgspec
 
 from wharf.agent.logs.redaction import Redactor
 from wharf.world.request_id import get_request_id
+from wharf.world.terminal_text import escape_controls
 
 TRACE_LEVEL: Final = 5
 """The number of level `trace`, below DEBUG, which the standard library does not define."""
@@ -128,9 +129,7 @@ class TextLineFormatter(logging.Formatter):
         time = format_log_time(line.at_s) if self._date else format_log_time(line.at_s)[11:23]
         fields = dict(line.fields) | ({"request": line.request_id} if line.request_id else {})
         fields_text = "".join(f"  {self._dim(f'{name}=')}{_format_value(value)}" for name, value in fields.items())
-        # Further lines of a message are indented, so that it looks like one entry.
-        message = line.message.replace("\n", "\n    ")
-        error = "\n    " + line.error.replace("\n", "\n    ") if line.error else ""
+        message, error = _format_texts(line.message, line.error)
         return f"{self._dim(time)} {self._level(line.level)} {line.process:<6} {message}{fields_text}{error}"
 
     def _level(self, level: str) -> str:
@@ -161,8 +160,7 @@ def render_line(written: str) -> str:
     line = _read_line(written)
     fields = dict(line.fields) | ({"request": line.request_id} if line.request_id else {})
     fields_text = "".join(f"  {name}={_format_value(value)}" for name, value in fields.items())
-    message = line.message.replace("\n", "\n    ")
-    error = "\n    " + line.error.replace("\n", "\n    ") if line.error else ""
+    message, error = _format_texts(line.message, line.error)
     return f"{line.time} {line.level:<5} {line.process:<6} {message}{fields_text}{error}"
 
 
@@ -179,8 +177,14 @@ def _format_second(second: int) -> str:
     return datetime.fromtimestamp(second, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
+def _format_texts(message: str, error: str) -> tuple[str, str]:
+    """Return message and error with indented further lines, so that they look like one entry, and escaped controls."""
+    error = "\n    " + escape_controls(error).replace("\n", "\n    ") if error else ""
+    return escape_controls(message).replace("\n", "\n    "), error
+
+
 def _format_value(value: object) -> str:
     """Return a field value as text, in quotes if it could be misread."""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     needs_quotes = text == "" or any(character in text for character in ' "=\n\t')
-    return msgspec.json.encode(text).decode() if needs_quotes and isinstance(value, str) else text
+    return escape_controls(msgspec.json.encode(text).decode() if needs_quotes and isinstance(value, str) else text)

@@ -141,7 +141,8 @@ class ProcessLogging:
 
     def __init__(self, process: str, *, stream: TextIO | None = None) -> None:
         self._process = process
-        self._stream = stream if stream is not None else sys.stderr
+        # A command of `wharf` filters what it prints on a terminal. Lines of the log are escaped by their formatter.
+        self._stream = stream if stream is not None else getattr(sys.stderr, "unfiltered", sys.stderr)
         self._retained_lines: collections.deque[str] = collections.deque(maxlen=MAX_RETAINED_LINES)
         self._handlers: list[logging.Handler] = []
         self._named_loggers: set[str] = set()

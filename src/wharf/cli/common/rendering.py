@@ -13,6 +13,8 @@ from typing import Final
 
 import click
 
+from wharf.cli.common.terminal import style
+
 COLUMN_GAP: Final = "  "
 MIN_COLUMN_WIDTH: Final = 10
 """The last column of a table is not cut to fewer characters."""
@@ -29,20 +31,20 @@ def colour_state(word: str) -> str:
     """Return a state in the colour of its meaning. click removes colours if the output is not a terminal."""
     state = word.strip()
     if state in GOOD_STATES:
-        return click.style(word, fg="green")
+        return style(word, fg="green")
     if state in BAD_STATES:
-        return click.style(word, fg="red")
+        return style(word, fg="red")
     if state in PENDING_STATES:
-        return click.style(word, fg="yellow")
+        return style(word, fg="yellow")
     return word
 
 
 def render_heading(text: str) -> str:
-    return click.style(text, bold=True)
+    return style(text, bold=True)
 
 
 def style_dim(text: str) -> str:
-    return click.style(text, dim=True)
+    return style(text, dim=True)
 
 
 def get_terminal_width() -> int:
@@ -64,7 +66,7 @@ def render_table(
     If the table is wider, `optional_columns` are dropped, least important first. If that is not enough, the
     `shortenable_columns` lose the middle of their texts, and the last column loses the end.
     """
-    columns = [(title, [str(cell) for cell in cells]) for title, *cells in zip(titles, *rows, strict=True)]
+    columns = [(title, [_join_lines(str(cell)) for cell in cells]) for title, *cells in zip(titles, *rows, strict=True)]
     if max_width is None and sys.stdout.isatty():
         max_width = get_terminal_width()
     if max_width is not None:
@@ -78,6 +80,11 @@ def render_table(
     lines = [render_heading(_format_row([title for title, _ in columns], widths, is_number, indent))]
     lines += [_format_row([colour_state(cell) for cell in row], widths, is_number, indent) for row in texts]
     return "\n".join(lines)
+
+
+def _join_lines(text: str, separator: str = " ") -> str:
+    """Return a text whose lines cannot be taken for other rows of the output. Only a terminal needs that."""
+    return separator.join(text.splitlines()) if "\n" in text and sys.stdout.isatty() else text
 
 
 Column = tuple[str, list[str]]
@@ -180,8 +187,10 @@ def render_pairs(entries: Iterable[tuple[str, object]], *, indent: str = "") -> 
     """Return names and values, one pair a line. Pairs with an empty value or None are omitted."""
     pairs = [(name, str(value)) for name, value in entries if value not in ("", None)]
     width = max((len(name) for name, _ in pairs), default=0)
+    begin = "\n" + " " * (len(indent) + width + len(COLUMN_GAP))
     return "\n".join(
-        f"{indent}{style_dim(f'{name:<{width}}')}{COLUMN_GAP}{colour_state(value)}" for name, value in pairs
+        f"{indent}{style_dim(f'{name:<{width}}')}{COLUMN_GAP}{_join_lines(colour_state(value), begin)}"
+        for name, value in pairs
     )
 
 
@@ -193,7 +202,7 @@ def render_section(title: str, body: str) -> str:
 def render_bar(done: int, total: int, *, width: int = 20) -> str:
     """Return a progress bar that is filled by `done / total`."""
     filled = 0 if total <= 0 else min(width, round(width * done / total))
-    return click.style("━" * filled, fg="green") + click.style("─" * (width - filled), dim=True)
+    return style("━" * filled, fg="green") + style("─" * (width - filled), dim=True)
 
 
 def _format_row(cells: Sequence[str], widths: Sequence[int], is_number: Sequence[bool], indent: str) -> str:

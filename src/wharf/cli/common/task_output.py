@@ -74,6 +74,10 @@ class TaskOutput:
         sys.stdout.buffer.write(self._filter.clean_chunk(chunk).encode() if self._filter is not None else chunk)
         sys.stdout.buffer.flush()
 
+    def write_clean(self, text: str) -> None:
+        """Print text that a `TerminalFilter` or `render_for_terminal` returned."""
+        sys.stdout.buffer.write(text.encode(errors="replace"))
+
     def finish(self) -> None:
         """Print what was held back, and end the colours."""
         if self._filter is not None:

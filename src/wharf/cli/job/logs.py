@@ -24,6 +24,7 @@ from wharf.cli.common.errors import CliError
 from wharf.cli.common.options import raw_option
 from wharf.cli.common.server_commands import QuietServerCommand, Session
 from wharf.cli.common.task_output import TaskOutput, clean_lines
+from wharf.cli.common.terminal import render_for_terminal, style
 from wharf.cli.completion import complete_jobs
 from wharf.world.backoff import Backoff
 from wharf.world.tasks import cancel_tasks
@@ -279,7 +280,7 @@ class LogSource:
             f"{session.shorten_id(allocation.id)} {allocation.task_group}[{allocation.name.rpartition('[')[2]} {task}"
         )
         colour = PREFIX_COLOURS[zlib.crc32(f"{allocation.id}{task}".encode()) % len(PREFIX_COLOURS)]
-        self._prefix = click.style(label, fg=colour) + (click.style("! ", fg="red") if stream == "stderr" else "  ")
+        self._prefix = style(label, fg=colour) + (style("! ", fg="red") if stream == "stderr" else "  ")
 
     async def print_lines(self, *, is_following: bool) -> None:
         """Print the log; if following, until the allocation ends, also over interruptions of the connection."""
@@ -373,8 +374,9 @@ class LogSource:
                 continue
             if self._output.is_filtered:
                 for text in clean_lines(line):
-                    click.echo(f"{self._prefix}{text}")
+                    self._output.write_clean(f"{render_for_terminal(self._prefix)}{text}\n")
             else:
-                prefix = self._prefix if sys.stdout.isatty() else click.unstyle(self._prefix)
+                is_terminal = sys.stdout.isatty()
+                prefix = render_for_terminal(self._prefix) if is_terminal else click.unstyle(self._prefix)
                 self._output.write(prefix.encode() + line + b"\n")
         sys.stdout.flush()

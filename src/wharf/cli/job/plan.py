@@ -7,6 +7,7 @@ import click
 
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.server_commands import ServerCommand, Session
+from wharf.cli.common.terminal import style
 
 if TYPE_CHECKING:
     from wharf.contract.model.jobs.plan import FieldDiff, JobDiff, ObjectDiff, TaskDiff, TaskGroupDiff
@@ -137,7 +138,7 @@ def _render_unplaced(response: "JobPlanResponse") -> Iterator[str]:
     ):
         if names:
             yield ""
-            yield click.style(title, fg="yellow")
+            yield style(title, fg="yellow")
             yield from (f"  {line}" for line in render_groups(names))
 
 
@@ -237,4 +238,4 @@ def _format_value(name: str, value: str) -> str:
 
 def _format_diff_line(depth: int, type: str, text: str) -> str:
     sign, colour = DIFF_SIGNS[type]
-    return f"{'  ' * depth}{click.style(f'{sign} {text}', fg=colour) if colour else f'{sign} {text}'}"
+    return f"{'  ' * depth}{style(f'{sign} {text}', fg=colour) if colour else f'{sign} {text}'}"

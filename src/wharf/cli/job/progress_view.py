@@ -1,6 +1,7 @@
 """Shows the progress of a followed job: updated in place on a terminal, else a line for each change."""
 
 import shutil
+import sys
 from collections.abc import Set
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -10,6 +11,7 @@ import click
 from wharf.cli.common.failures import render_unplaced_groups
 from wharf.cli.common.record_tables import format_health
 from wharf.cli.common.rendering import colour_state, render_bar, render_heading, render_table, style_dim
+from wharf.cli.common.terminal import get_unfiltered_stream, protect_terminals, render_for_terminal, style
 from wharf.cli.common.times import format_relative_time, format_rounded_duration
 
 if TYPE_CHECKING:
@@ -38,10 +40,13 @@ class LiveProgressView:
         self._session = session
         self._columns: set[str] = set()
         """Columns that were not empty once. They stay, because columns that come and go are hard to read."""
-        self._live = Live(console=Console(highlight=False, no_color=not _has_colours()), refresh_per_second=8)
+        # The text is escaped in `update`, because the display itself moves the cursor.
+        console = Console(file=get_unfiltered_stream(sys.stdout), highlight=False, no_color=not _has_colours())
+        self._live = Live(console=console, refresh_per_second=8)
 
     def __enter__(self) -> Self:
         self._live.start()
+        protect_terminals()  # The display has replaced both streams, to print above itself.
         return self
 
     def __exit__(
@@ -60,7 +65,7 @@ class LiveProgressView:
         rendered = render_progress(progress, elapsed_ns, self._session, max_allocations=max_rows, columns=self._columns)
         if explanation:
             rendered += f"\n\n{style_dim(explanation)}"
-        text = Text.from_ansi(rendered if _has_colours() else click.unstyle(rendered))
+        text = Text.from_ansi(render_for_terminal(rendered if _has_colours() else click.unstyle(rendered)))
         text.no_wrap, text.overflow = True, "ellipsis"
         self._live.update(text)
 
@@ -159,11 +164,11 @@ def render_progress(
             f"{colour_state(latest.status)}{style_dim(trigger)}",
         ]
     if progress.unplaced:
-        parts.append(click.style("Not placed, waiting for capacity:", fg="yellow"))
+        parts.append(style("Not placed, waiting for capacity:", fg="yellow"))
         parts += [f"  {line}" for line in render_unplaced_groups(progress.unplaced, progress.explanations)]
     if progress.is_awaiting_promotion and progress.deployment is not None:
         parts.append(
-            click.style("The canaries are healthy.", fg="green")
+            style("The canaries are healthy.", fg="green")
             + f" Promote them with: wharf deployment promote {progress.deployment.id[:8]}"
         )
     return "\n".join(parts)
@@ -294,7 +299,7 @@ def _get_state(allocation: "AllocationStub") -> str:
 
 
 def _print_outcome(is_success: bool, text: str) -> None:
-    mark = click.style("✓", fg="green", bold=True) if is_success else click.style("✗", fg="red", bold=True)
+    mark = style("✓", fg="green", bold=True) if is_success else style("✗", fg="red", bold=True)
     click.echo(f"{mark} {text}")
 
 

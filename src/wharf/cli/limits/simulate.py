@@ -5,6 +5,7 @@ from typing import Final
 
 import click
 
+from wharf.cli.common.terminal import begin_line_again
 from wharf.cli.limits.admin_client import json_option, print_json
 
 MAX_RULES_BYTES: Final = 64 << 20
@@ -54,7 +55,9 @@ def simulate(file: Path | None, svg: Path | None, logs: tuple[Path, ...], as_jso
 
     def print_progress(lines: int, read_bytes: int) -> None:
         if sys.stderr.isatty():
-            click.echo(f"\r{lines:,} lines, {read_bytes * 100 // max(1, total)} %", err=True, nl=False)
+            click.echo(
+                f"{begin_line_again()}{lines:,} lines, {read_bytes * 100 // max(1, total)} %", err=True, nl=False
+            )
 
     gc.freeze()
     gc.disable()  # Simulations create no reference cycles, and the process ends afterwards.
@@ -65,7 +68,7 @@ def simulate(file: Path | None, svg: Path | None, logs: tuple[Path, ...], as_jso
     finally:
         gc.enable()
     if sys.stderr.isatty():
-        click.echo("\r" + " " * 40 + "\r", err=True, nl=False)
+        click.echo(begin_line_again() + " " * 40 + begin_line_again(), err=True, nl=False)
     if not outcome.lines:
         files = ", ".join(map(str, logs))
         raise CliError(f"{files}: no line is a logged request: {LOG_FORMAT_TEXT}")

@@ -10,6 +10,7 @@ import click
 from wharf.cli.common.errors import CliError, report_startup_errors
 from wharf.cli.common.options import RenamedOption
 from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
+from wharf.cli.common.terminal import write_bytes
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 from wharf.cli.operator.agent_options import agent_options, read_agent_configuration
 
@@ -135,7 +136,7 @@ def api(
     if reply.status >= 300:
         reply_text = reply.body.decode("utf-8", "replace").strip()
         raise CliError(f"{reply.status}: {reply_text or 'nothing exists at ' + full_path}")
-    sys.stdout.buffer.write(reply.body)
+    write_bytes(reply.body)
     if sys.stdout.isatty():
         click.echo()
 
