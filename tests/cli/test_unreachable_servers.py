@@ -1,19 +1,24 @@
 """What commands print while servers do not reply, cannot be reached or are other programs, over real sockets."""
 
+import asyncio
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 import pytest
 
 from tests.cli.terminal import CommandResult
+from wharf.agent.tls.certificates import get_files, make_authority, make_certificate, write_pair
 from wharf.cli.common.waiting_notices import LEADER_QUERY_TIMEOUT_S, NOTICE_DELAY_S
 from wharf.cli.root import main
+from wharf.contract.model.times import SECOND
+from wharf.world import RealWorld
 
 NOBODY = "http://127.0.0.1:1"
 
@@ -244,3 +249,202 @@ def test_an_address_with_an_impossible_port_is_refused(run: Callable[..., Comman
 
 def test_the_first_line_of_a_command_that_waits_leaves_half_a_second_for_its_start() -> None:
     assert NOTICE_DELAY_S + LEADER_QUERY_TIMEOUT_S <= 1.5
+
+
+@contextmanager
+def frozen_server(scheme: str) -> Iterator[str]:
+    """Yield the address of a server that is frozen: the kernel accepts connections, and nobody answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"{scheme}://127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_command_says_that_a_frozen_server_accepted_the_connection_and_did_not_answer(
+    run: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    monkeypatch.setattr("wharf.contract.client.flow.REQUEST_TIMEOUT_S", 3.0)
+    with frozen_server(scheme) as address:
+        result = run("job", "status", "--address", address)
+
+    failure = "did not answer" if scheme == "http" else "did not begin TLS"
+    assert result.code == 1
+    assert result.err.splitlines()[-1] == (
+        f"wharf: no reply from {address} (it accepted the connection, but {failure} within 3 s); the server is frozen or "
+        "overloaded: check its machine, or select another server with --address or WHARF_ADDR"
+    )
+
+
+def test_a_command_that_waits_for_a_frozen_server_says_that_it_does_not_answer_other_requests_either(
+    run: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wharf.contract.client.flow.REQUEST_TIMEOUT_S", 3.0)
+    with frozen_server("http") as address:
+        result = run("job", "status", "--address", address)
+
+    assert result.err.splitlines()[0] == (
+        f"waiting for a reply from {address}: it accepts connections, but does not answer other requests either; "
+        "Ctrl-C ends the command"
+    )
+
+
+def test_a_command_names_each_server_that_it_tried(
+    run: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wharf.contract.client.flow.REQUEST_TIMEOUT_S", 3.0)
+    with frozen_server("http") as frozen:
+        result = run("job", "status", "--address", f"{frozen},{NOBODY}")
+
+    assert f"no reply from {frozen} (it accepted the connection, but did not answer within" in result.err
+    assert f"cannot connect to {NOBODY} (Connection refused)" in result.err
+
+
+# -- TLS
+
+
+@pytest.fixture(scope="module")
+def tls_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with certificates: of an authority, its server, its client, an expired client; and of another authority."""
+    folder, now_ns = tmp_path_factory.mktemp("tls"), RealWorld().now_ns()
+    for name in ("ca", "other"):
+        authority = make_authority(now_ns=now_ns, days=10)
+        write_pair(folder, name, authority)
+        past_ns = now_ns - 9 * 86_400 * SECOND
+        for end, at_ns in (
+            ("server", now_ns),
+            ("client", now_ns),
+            ("expired-server", past_ns),
+            ("expired-client", past_ns),
+        ):
+            pair = make_certificate(
+                authority,
+                name=f"{end}.wharf",
+                alternative_names=["127.0.0.1"],
+                is_server=end.endswith("server"),
+                now_ns=at_ns,
+                days=5,
+            )
+            write_pair(folder, f"{name}-{end}", pair)
+    return folder
+
+
+@contextmanager
+def tls_server(folder: Path, *, certificate: str = "ca-server") -> Iterator[str]:
+    """Run an asyncio server that requires client certificates, as a server of Wharf does, and return its host and port."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*get_files(folder, certificate))
+    context.load_verify_locations(get_files(folder, "ca")[0])
+    context.verify_mode = ssl.CERT_REQUIRED
+    loop, port = asyncio.new_event_loop(), 0
+    has_started, stopping = threading.Event(), asyncio.Event()
+
+    async def serve() -> None:
+        nonlocal port
+        server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0, ssl=context)
+        port = server.sockets[0].getsockname()[1]
+        has_started.set()
+        async with server:
+            await stopping.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    assert has_started.wait(30.0)
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        loop.call_soon_threadsafe(stopping.set)
+        thread.join()
+        loop.close()
+
+
+NO_CERTIFICATE: Final = (
+    "the server requires a client certificate; set --client-cert and --client-key, or WHARF_CLIENT_CERT"
+)
+
+
+@pytest.mark.parametrize(
+    ("client", "expected"),
+    [
+        ("", NO_CERTIFICATE),
+        ("other-client", "other-client.pem is not accepted by the server; set --client-cert and --client-key"),
+        ("ca-expired-client", "ca-expired-client.pem expired on "),
+    ],
+)
+@pytest.mark.parametrize("words", [("job", "status"), ("system", "gc"), ("job", "logs", "web")], ids=" ".join)
+def test_a_refused_client_certificate_is_named_with_the_option_to_set(
+    run: Callable[..., CommandResult], tls_folder: Path, client: str, expected: str, words: tuple[str, ...]
+) -> None:
+    options = ["--ca-cert", str(get_files(tls_folder, "ca")[0])]
+    if client:
+        certificate, key = get_files(tls_folder, client)
+        options += ["--client-cert", str(certificate), "--client-key", str(key)]
+    with tls_server(tls_folder) as server:
+        result = run(*words, "--address", f"https://{server}", *options)
+
+    assert result.code == 1
+    assert expected in result.err
+    assert "may already have been applied" not in result.err
+
+
+def test_a_plain_address_of_a_server_with_tls_is_answered_with_the_right_one(
+    run: Callable[..., CommandResult], tls_folder: Path
+) -> None:
+    with tls_server(tls_folder) as server:
+        result = run("system", "gc", "--address", f"http://{server}")
+
+    assert result.err.endswith(f"; the server uses https; set --address or WHARF_ADDR to https://{server}\n")
+
+
+@pytest.mark.parametrize(
+    ("certificate", "options", "expected"),
+    [
+        (
+            "other-server",
+            [],
+            "the server's certificate is not trusted: unable to get local issuer certificate); set --ca-cert or WHARF_",
+        ),
+        ("ca-expired-server", [], "the server's certificate is not valid now); renew the certificate on the server"),
+        ("ca-server", ["--tls-server-name", "b.wharf"], "is for another name or address); use an address that"),
+    ],
+)
+def test_a_server_certificate_that_is_not_accepted_is_explained(
+    run: Callable[..., CommandResult], tls_folder: Path, certificate: str, options: list[str], expected: str
+) -> None:
+    with tls_server(tls_folder, certificate=certificate) as server:
+        address = ["--address", f"https://{server}", "--ca-cert", str(get_files(tls_folder, "ca")[0])]
+        result = run("job", "status", *address, *options)
+
+    assert expected in result.err
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--ca-cert", "missing.pem"], "cannot read missing.pem (--ca-cert, WHARF_CACERT): No such file or directory"),
+        (["--client-cert", "missing.pem"], "cannot read missing.pem (--client-cert, WHARF_CLIENT_CERT)"),
+        (["--client-key", "ca-client-key.pem"], "--client-key is set without --client-cert (WHARF_CLIENT_CERT)"),
+        (
+            ["--ca-cert", "ca-client-key.pem"],
+            "cannot use ca-client-key.pem (--ca-cert, WHARF_CACERT) as certificates of",
+        ),
+        (
+            ["--client-cert", "ca-client.pem"],
+            "cannot use ca-client.pem (--client-cert, WHARF_CLIENT_CERT) as client certificate without a key file",
+        ),
+        (
+            ["--client-cert", "ca-client.pem", "--client-key", "other-client-key.pem"],
+            "as client certificate with the key other-client-key.pem",
+        ),
+    ],
+)
+def test_a_tls_file_that_cannot_be_used_is_named_with_its_option(
+    run: Callable[..., CommandResult],
+    monkeypatch: pytest.MonkeyPatch,
+    tls_folder: Path,
+    options: list[str],
+    expected: str,
+) -> None:
+    monkeypatch.chdir(tls_folder)
+
+    result = run("job", "status", "--address", "https://127.0.0.1:1", *options)
+
+    assert (result.code, expected in result.err) == (1, True), result.err

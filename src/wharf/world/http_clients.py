@@ -8,7 +8,8 @@ which is slow to load.
 import asyncio
 import ssl
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import httpcore2
@@ -23,6 +24,21 @@ READ_BYTES: Final = 65_536
 MIN_BODY_BYTES_PER_S: Final = 10_000
 """A body that arrives more slowly must be complete within its timeout. Protects callers from a server that sends a byte
 from time to time, and lets large replies pass slow networks."""
+ACCEPTED_TEXT: Final = "it accepted the connection, but"
+"""Begins the error texts of servers that accept connections and do not answer, such as a frozen server."""
+TLS_TIMEOUT_TEXT: Final = f"{ACCEPTED_TEXT} did not begin TLS"
+CONNECT_TIMEOUT_TEXT: Final = "no connection"
+
+
+@contextmanager
+def _describe_timeout(text: str, timeout_s: float | None) -> Iterator[None]:
+    """Return a context manager that gives timeouts of the library a text, because their own only says `timed out`."""
+    try:
+        yield
+    except (httpcore2.ConnectTimeout, httpcore2.ReadTimeout) as error:
+        if timeout_s is None or ACCEPTED_TEXT in str(error):
+            raise
+        raise type(error)(f"{text} within {round(timeout_s, 1):g} s") from error
 
 
 def build_async_client(**options: Any) -> httpx2.AsyncClient:  # The options of the library have different types.
@@ -172,8 +188,12 @@ class _ReplyReading:
         if self._head_deadline_s is None:
             self._head_deadline_s = now_s + timeout_s
         if now_s >= self._head_deadline_s:
-            raise httpcore2.ReadTimeout(f"no complete head of a reply within {timeout_s:g} s")
+            raise httpcore2.ReadTimeout
         return self._head_deadline_s - now_s
+
+    def describe_timeout(self) -> str:
+        """Return what the server did not do, if a read times out now."""
+        return f"{ACCEPTED_TEXT} did not {'answer' if self._splitter.is_in_head else 'send the next part of its reply'}"
 
 
 class _PiecewiseStream(httpcore2.AsyncNetworkStream):
@@ -186,7 +206,8 @@ class _PiecewiseStream(httpcore2.AsyncNetworkStream):
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - As the library calls it.
         await asyncio.sleep(0)  # The library parses all pieces that are here already without a pause.
         while not (piece := self._reading.take(max_bytes)):
-            data = await self._inner.read(READ_BYTES, self._reading.limit_read(timeout))
+            with _describe_timeout(self._reading.describe_timeout(), timeout):
+                data = await self._inner.read(READ_BYTES, self._reading.limit_read(timeout))
             if not data:
                 return self._reading.take_rest()
             self._reading.add(data)
@@ -205,7 +226,8 @@ class _PiecewiseStream(httpcore2.AsyncNetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - As the library calls it.
     ) -> httpcore2.AsyncNetworkStream:
-        return _PiecewiseStream(await self._inner.start_tls(ssl_context, server_hostname, timeout))
+        with _describe_timeout(TLS_TIMEOUT_TEXT, timeout):
+            return _PiecewiseStream(await self._inner.start_tls(ssl_context, server_hostname, timeout))
 
     def get_extra_info(self, info: str) -> Any:
         if info == "is_readable" and self._reading.has_data:
@@ -227,7 +249,8 @@ class _LimitedBackend(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: SocketOptions = None,
     ) -> httpcore2.AsyncNetworkStream:
-        return _PiecewiseStream(await self._inner.connect_tcp(host, port, timeout, local_address, socket_options))
+        with _describe_timeout(CONNECT_TIMEOUT_TEXT, timeout):
+            return _PiecewiseStream(await self._inner.connect_tcp(host, port, timeout, local_address, socket_options))
 
     async def connect_unix_socket(
         self,
@@ -250,7 +273,8 @@ class _BlockingLimitedStream(httpcore2.NetworkStream):
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         while not (piece := self._reading.take(max_bytes)):
-            data = self._inner.read(READ_BYTES, self._reading.limit_read(timeout))
+            with _describe_timeout(self._reading.describe_timeout(), timeout):
+                data = self._inner.read(READ_BYTES, self._reading.limit_read(timeout))
             if not data:
                 return self._reading.take_rest()
             self._reading.add(data)
@@ -266,7 +290,8 @@ class _BlockingLimitedStream(httpcore2.NetworkStream):
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore2.NetworkStream:
-        return _BlockingLimitedStream(self._inner.start_tls(ssl_context, server_hostname, timeout))
+        with _describe_timeout(TLS_TIMEOUT_TEXT, timeout):
+            return _BlockingLimitedStream(self._inner.start_tls(ssl_context, server_hostname, timeout))
 
     def get_extra_info(self, info: str) -> Any:
         if info == "is_readable" and self._reading.has_data:
@@ -288,7 +313,8 @@ class _BlockingLimitedBackend(httpcore2.NetworkBackend):
         local_address: str | None = None,
         socket_options: SocketOptions = None,
     ) -> httpcore2.NetworkStream:
-        return _BlockingLimitedStream(self._inner.connect_tcp(host, port, timeout, local_address, socket_options))
+        with _describe_timeout(CONNECT_TIMEOUT_TEXT, timeout):
+            return _BlockingLimitedStream(self._inner.connect_tcp(host, port, timeout, local_address, socket_options))
 
     def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: SocketOptions = None

@@ -114,6 +114,23 @@ async def test_a_read_waits_five_seconds_for_an_unreachable_log() -> None:
 
 
 @in_virtual_time
+async def test_a_read_waits_less_for_a_log_that_has_been_unreachable_for_a_while() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        server.faults.disconnect()
+        await pass_time(11.0)
+        began_s = now_s()
+
+        with pytest.raises(Refusal, match="No cluster leader: the store has not replied since"):
+            await server.client.jobs.list()
+        waited_s = now_s() - began_s
+        server.faults.reconnect()
+
+        assert round(waited_s, 1) == 1.5
+        assert (await server.client.jobs.list()).value == []
+
+
+@in_virtual_time
 async def test_a_short_log_outage_is_not_reported() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()

@@ -1,6 +1,6 @@
 """The flow of a call: requests, failover, retries and decoding of replies, without network and time."""
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -486,3 +486,50 @@ def test_all_records_of_a_list_are_fetched_page_by_page() -> None:
 
     assert [job.id for job in flow.values] == ["a", "b", "c"]
     assert flow.queries == [{"per_page": "2"}, {"per_page": "2", "next_token": "default.c"}]
+
+
+# -- which failure explains most
+
+
+def silent(name: str) -> Unreachable:
+    return Unreachable(f"no reply from {name}", is_sent=True, is_silent=True)
+
+
+STORE_LOST: Final = error_reply(
+    500, "no-leader", "No cluster leader: the store is away", x_cluster_error_reason="store-unreachable"
+)
+
+
+def test_the_error_of_a_call_is_an_unreachable_store_if_one_server_reports_it_and_others_do_not_reply() -> None:
+    driver = ScriptedFlow(silent("a"), STORE_LOST, silent("c"), servers=3, retries=RetryPolicy(max_attempts=1))
+
+    with pytest.raises(NoLeader, match="the store is away") as caught:
+        driver.play(perform_call, JOBS, list_spec())
+
+    assert [str(each) for each in caught.value.other_failures] == ["no reply from a"]
+
+
+def test_a_later_silence_of_a_server_does_not_hide_that_it_cannot_reach_its_store() -> None:
+    driver = ScriptedFlow(STORE_LOST, silent("a"), retries=RetryPolicy(max_attempts=2))
+
+    with pytest.raises(NoLeader, match="the store is away"):
+        driver.play(perform_call, JOBS, list_spec())
+
+
+def test_a_call_ends_when_the_store_was_unreachable_for_the_limit_of_the_policy() -> None:
+    policy = RetryPolicy(max_attempts=9, initial_pause_s=3.0, max_pause_s=3.0, max_store_outage_s=5.0)
+    driver = ScriptedFlow(*[STORE_LOST] * 9, retries=policy)
+
+    with pytest.raises(NoLeader):
+        driver.play(perform_call, JOBS, list_spec())
+
+    assert sum(driver.pauses_s[:-1]) < 5.0 <= sum(driver.pauses_s)
+
+
+def test_the_error_names_all_servers_if_none_replies() -> None:
+    driver = ScriptedFlow(not_reached(), silent("b"), servers=2, retries=NO_RETRIES)
+
+    with pytest.raises(Unreachable, match="nobody listens; no reply from b") as caught:
+        driver.play(perform_call, JOBS, list_spec())
+
+    assert (caught.value.is_sent, caught.value.is_silent) == (True, True)

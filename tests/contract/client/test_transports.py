@@ -190,10 +190,18 @@ async def find_tls_failures(settings: ClientSettings) -> list[TlsFailure | None]
     return [await asyncio.to_thread(find_tls_failure, settings), failed.value.tls_failure]
 
 
-def test_an_untrusted_server_certificate_is_reported_as_such(certificates: Path) -> None:
+def test_a_server_certificate_for_another_name_is_reported_as_such(certificates: Path) -> None:
     async def run_clients() -> list[TlsFailure | None]:
         async with serve_tls(certificates) as address:
             return await find_tls_failures(settings_for(certificates, address, server_name="another.wharf"))
+
+    assert asyncio.run(run_clients()) == [TlsFailure.WRONG_SERVER_NAME] * 2
+
+
+def test_an_untrusted_server_certificate_is_reported_as_such(certificates: Path) -> None:
+    async def run_clients() -> list[TlsFailure | None]:
+        async with serve_tls(certificates) as address:
+            return await find_tls_failures(replace(settings_for(certificates, address), ca_file=""))
 
     assert asyncio.run(run_clients()) == [TlsFailure.UNTRUSTED_SERVER_CERTIFICATE] * 2
 

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import click
 
 from wharf.cli.common.errors import CliError, format_error
+from wharf.cli.common.waiting_notices import STALE_TEXT
 
 if TYPE_CHECKING:
-    from wharf.contract.client import ClientSettings, SyncClient, Unreachable
+    from wharf.contract.client import ClientSettings, SyncClient
     from wharf.contract.client.errors import RequestRefused
     from wharf.world import World
 
 SHORT_ID_LENGTH: Final = 8
+STORE_OUTAGE_LIMIT_S: Final = 5.0
+"""A command ends after servers could not reach their store for this long. A store that elects a new leader needs less."""
 OUTAGE_LIMIT_S: Final = 120.0
 """A command that follows something ends after servers have not replied for this long; a restart of servers takes less."""
 
@@ -59,7 +62,11 @@ class RealCommandEnvironment:
                 settings,
                 world=self.world,
                 retry_policy=RetryPolicy(
-                    max_attempts=3, max_pause_s=1.0, retries_first_open=False, max_outage_s=OUTAGE_LIMIT_S
+                    max_attempts=3,
+                    max_pause_s=1.0,
+                    retries_first_open=False,
+                    max_outage_s=OUTAGE_LIMIT_S,
+                    max_store_outage_s=STORE_OUTAGE_LIMIT_S,
                 ),
             )
         except ClientSettingsError as error:
@@ -336,6 +343,7 @@ def _set_exit_code(exit_code: int) -> Iterator[None]:
 @contextlib.contextmanager
 def _report_server_errors(session: Session) -> Iterator[None]:
     """Turn refusals by a server and connection failures in the block into a CliError with a hint."""
+    from wharf.cli.common.unreachable import suggest_fix
     from wharf.contract.client import Unreachable
     from wharf.contract.client.errors import RequestRefused, UnexpectedReply
     from wharf.contract.client.transport import InvalidHeader
@@ -350,34 +358,14 @@ def _report_server_errors(session: Session) -> Iterator[None]:
     except InvalidHeader as error:
         raise CliError(str(error)) from error
     except Unreachable as error:
-        raise CliError(f"{error}; {_suggest_fix(error, addresses)}") from error
-
-
-def _suggest_fix(error: "Unreachable", addresses: str) -> str:
-    """Return a hint for a failed connection."""
-    from wharf.contract.client.transport import TlsFailure
-
-    if error.tls_failure is TlsFailure.UNTRUSTED_SERVER_CERTIFICATE:
-        return (
-            "trust its certificate authority with --ca-cert or WHARF_CACERT; if its certificate has another name, "
-            "set --tls-server-name"
-        )
-    if error.tls_failure is TlsFailure.CLIENT_CERTIFICATE_REQUIRED:
-        return "the server requires a client certificate: set --client-cert and --client-key"
-    if error.tls_failure is TlsFailure.OTHER:
-        return "does the server use https?"
-    if error.is_sent:
-        https_hint = " does the server use https only?" if "http://" in addresses else ""
-        if error.is_read:
-            return f"is this the address of a Wharf server?{https_hint}"
-        return f"the change may already have been applied;{https_hint} check with `wharf status`"
-    return "`wharf dev` starts a server on this machine; --address or WHARF_ADDR selects another"
+        raise CliError(f"{error}; {suggest_fix(error, session.settings, now_ns=session.now_ns())}") from error
 
 
 def _format_refusal(error: "RequestRefused", settings: "ClientSettings") -> str:
     """Return the server's text for a refused request, with what to do about it."""
     from wharf.cli.common.errors import format_validation_issues
     from wharf.cli.common.hints import add_hint
+    from wharf.cli.common.unreachable import UNCHANGED_TEXT, describe_store_outage
     from wharf.contract.client.errors import Forbidden, NoLeader
     from wharf.contract.model.refusal import RefusalReason
 
@@ -386,11 +374,12 @@ def _format_refusal(error: "RequestRefused", settings: "ClientSettings") -> str:
         if not settings.token:
             return f"{text}: the request had no token; set --token or WHARF_TOKEN"
         return f"{text}: the token does not exist or lacks a permission; `wharf acl token self` shows it"
+    if error.reason is RefusalReason.STORE_UNREACHABLE:
+        return f"{text}; {describe_store_outage(error, settings)}"
     if isinstance(error, NoLeader):
-        cause = "" if error.reason is RefusalReason.STORE_UNREACHABLE else ": the cluster has no leader now"
         if error.is_read:
-            return f"{text}{cause}; --stale reads what the server knew last"
-        return f"{text}{cause}; nothing was changed, so repeat the command when `wharf server members` shows a leader"
+            return f"{text}: the cluster has no leader now; {STALE_TEXT}"
+        return f"{text}: the cluster has no leader now; {UNCHANGED_TEXT} when `wharf server members` shows a leader"
     if error.reason is RefusalReason.ACL_DISABLED:
         return f"{text}: every request is allowed; docs/access.md describes how to turn access control on"
     return add_hint(text)

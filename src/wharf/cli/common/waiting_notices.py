@@ -25,6 +25,8 @@ RECHECK_INTERVAL_S: Final = 1.0
 """How often the cause is looked for again until it is known: a server notices after a few seconds that its store hangs."""
 MAX_RECHECKS: Final = 10
 """Limit of these attempts. Protects the server from the questions of many waiting commands."""
+SILENT_TEXT: Final = "it accepts connections, but does not answer other requests either"
+"""The cause if the query for the leader has no reply: the server is frozen, or too busy for the moment."""
 STALE_TEXT: Final = "--stale reads what the server knew last"
 """What a user can do while a read waits for a leader or for the store."""
 
@@ -65,13 +67,14 @@ class WaitingNotices:
                 return
             if cause or attempt == 0:
                 self._print(self._format_notice(request, cause))
-            if cause or has_reply.wait(RECHECK_INTERVAL_S):
+            is_certain = cause not in ("", SILENT_TEXT)
+            if is_certain or has_reply.wait(RECHECK_INTERVAL_S):
                 return
 
     def _format_notice(self, request: "ClientRequest", cause: str) -> str:
         """Return the line for a request that waits because of `cause`, which is empty if it is not known."""
         parts = [f"waiting for a reply from {self._addresses}" + (f": {cause}" if cause else "")]
-        if cause and request.method == "GET" and ("stale", "") not in request.query:
+        if cause not in ("", SILENT_TEXT) and request.method == "GET" and ("stale", "") not in request.query:
             parts.append(STALE_TEXT)
         return "; ".join([*parts, "Ctrl-C ends the command"])
 
@@ -97,15 +100,15 @@ def announce_wait(text: str) -> Iterator[None]:
 
 
 def _find_cause(server: "SyncTransport") -> str:
-    """Return why the server may not reply to a request; empty if it knows a leader, or does not reply to this question."""
+    """Return why the server may not reply to a request; empty if it knows a leader, or accepts no connection."""
     from wharf.contract.client.transport import ClientRequest, Unreachable
     from wharf.contract.model.refusal import RefusalReason
     from wharf.contract.wire.errors import REASON_HEADER
 
     try:
         reply = server.send(ClientRequest("GET", "/v1/status/leader", timeout_s=LEADER_QUERY_TIMEOUT_S))
-    except Unreachable:
-        return ""
+    except Unreachable as error:
+        return SILENT_TEXT if error.is_silent else ""
     if reply.headers.get(REASON_HEADER) == RefusalReason.STORE_UNREACHABLE:
         return "the server cannot reach the store of the cluster's state"
     return "the server knows no leader of its cluster" if reply.status == 200 and reply.body.strip() == b'""' else ""

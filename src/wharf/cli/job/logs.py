@@ -22,7 +22,7 @@ from wharf.cli.alloc.logs import (
 )
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.options import raw_option
-from wharf.cli.common.server_commands import QuietServerCommand, Session
+from wharf.cli.common.server_commands import STORE_OUTAGE_LIMIT_S, QuietServerCommand, Session
 from wharf.cli.common.task_output import TaskOutput, clean_lines
 from wharf.cli.common.terminal import render_for_terminal, style
 from wharf.cli.completion import complete_jobs
@@ -186,7 +186,9 @@ async def _print_logs(
 
     outage = Outage(session, f"`wharf job status {job_id}` shows the state of the job")
     # The first call fails early, because a user waits for it; `outage` repeats the later ones.
-    retry_policy = RetryPolicy(max_attempts=3, max_pause_s=1.0, retries_first_open=False)
+    retry_policy = RetryPolicy(
+        max_attempts=3, max_pause_s=1.0, retries_first_open=False, max_store_outage_s=STORE_OUTAGE_LIMIT_S
+    )
     async with connect_async(session.settings, world=session.world, retry_policy=retry_policy) as client:
         readers: dict[tuple[str, str, str], asyncio.Task[None]] = {}
         reported_ids: set[str] = set()

@@ -119,21 +119,54 @@ def build_headers(settings: ClientSettings) -> dict[str, str]:
     return _build_proxy_headers(settings) | ({"x-cluster-token": settings.token} if settings.token else {})
 
 
+def _check_tls_files(settings: ClientSettings) -> None:
+    """Raise `ClientSettingsError` if a file for TLS cannot be read, or a key is set without its certificate.
+
+    OpenSSL's own errors do not name the file.
+    """
+    for file, sources in (
+        (settings.ca_file, "--ca-cert, WHARF_CACERT"),
+        (settings.cert_file, "--client-cert, WHARF_CLIENT_CERT"),
+        (settings.key_file, "--client-key, WHARF_CLIENT_KEY"),
+    ):
+        try:
+            if file:
+                with open(file, "rb"):
+                    pass
+        except OSError as error:
+            raise ClientSettingsError(f"cannot read {file} ({sources}): {error.strerror}") from error
+    if settings.key_file and not settings.cert_file:
+        raise ClientSettingsError("--client-key is set without --client-cert (WHARF_CLIENT_CERT)")
+
+
 def build_tls_context(settings: ClientSettings) -> ssl.SSLContext:
     """Return the TLS context with the trusted certificates and the client certificate of the settings.
 
     `skip_verify` turns the check of server certificates off. Raises `ClientSettingsError` if a file cannot be used.
     """
+    _check_tls_files(settings)
     try:
-        return get_client_context(
-            ClientTls(
-                ca_file=settings.ca_file,
-                ca_path=settings.ca_path,
-                cert_file=settings.cert_file,
-                key_file=settings.key_file,
-                is_verified=not settings.skip_verify,
-            )
-        )
+        return get_client_context(_describe_tls(settings, cert_file=settings.cert_file, key_file=settings.key_file))
     except (OSError, ssl.SSLError) as error:
-        files = [file for file in (settings.ca_file, settings.ca_path, settings.cert_file, settings.key_file) if file]
-        raise ClientSettingsError(f"cannot use {', '.join(files)} for TLS: {error}") from error
+        raise ClientSettingsError(_explain_tls_error(settings, error)) from error
+
+
+def _describe_tls(settings: ClientSettings, *, cert_file: str = "", key_file: str = "") -> ClientTls:
+    return ClientTls(
+        ca_file=settings.ca_file,
+        ca_path=settings.ca_path,
+        cert_file=cert_file,
+        key_file=key_file,
+        is_verified=not settings.skip_verify,
+    )
+
+
+def _explain_tls_error(settings: ClientSettings, error: Exception) -> str:
+    """Return which files cannot be used, and why. `error` is that of all files together, which OpenSSL does not name."""
+    try:
+        get_client_context(_describe_tls(settings))
+    except (OSError, ssl.SSLError) as authority_error:
+        authorities = " or ".join(file for file in (settings.ca_file, settings.ca_path) if file)
+        return f"cannot use {authorities} (--ca-cert, WHARF_CACERT) as certificates of authorities: {authority_error}"
+    key = f"with the key {settings.key_file}" if settings.key_file else "without a key file (--client-key)"
+    return f"cannot use {settings.cert_file} (--client-cert, WHARF_CLIENT_CERT) as client certificate {key}: {error}"

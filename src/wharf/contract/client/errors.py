@@ -26,6 +26,8 @@ class RequestRefused(Refusal):
         self.retry_after_s = retry_after_s
         self.is_read = False
         """Whether the request can have changed nothing, because it only reads."""
+        self.other_failures: tuple[Exception, ...] = ()
+        """The failures of the other servers that the call tried, if it tried several."""
 
 
 class InvalidRequest(RequestRefused):

@@ -114,6 +114,9 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     gets the error, as a user of a command expects."""
     max_outage_s: float = math.inf
     """How long an endless stream or a followed read is retried after it broke. Then the caller gets the error."""
+    max_store_outage_s: float = math.inf
+    """How long a call is retried if servers refuse it because they cannot reach their store. Then the caller gets the
+    error. All servers use the same store, so another one rarely helps."""
 
     def draw_pause_s(self, attempt: int, world: World, requested_s: float | None = None) -> float:
         """Return a random pause in seconds after failed attempt number `attempt`, counted from 1.
@@ -227,7 +230,7 @@ def perform_call(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> F
 def send_with_retries(
     state: ClientState, request: ClientRequest, *, is_repeatable: bool, success_statuses: tuple[int, ...] = ()
 ) -> Flow[ClientReply]:
-    """Send a request until it succeeds, and return the reply. Raises the last error if all attempts fail.
+    """Send a request until it succeeds, and return the reply. If all attempts fail, raises the error that explains most.
 
     Uses another server if one does not reply in its part of the time, or has no leader. Only failures of all servers
     count as an attempt of the retry policy. `is_repeatable`: whether the request may be sent again after a server may
@@ -236,6 +239,7 @@ def send_with_retries(
     """
     retries, servers = state.retry_policy, state.servers
     budget = servers.start_call(request.timeout_s)
+    failures = CallFailures(state.world.monotonic_s())
     failed_attempts = 0
     while True:
         attempt = budget.next_attempt()
@@ -253,18 +257,69 @@ def send_with_retries(
             may_repeat = is_repeatable or refused.reason is RefusalReason.OVERLOADED
             if not isinstance(error, TRANSIENT_ERRORS) or not may_repeat:
                 raise error
+            failures.add(attempt.position, error)
         except Unreachable as unreachable:
             servers.on_silence(attempt)
             error = unreachable
-            if error.is_sent and not is_repeatable:
-                raise
-            if budget.has_untried:
+            failures.add(attempt.position, error)
+            may_repeat = is_repeatable or not error.is_sent
+            if may_repeat and budget.has_untried:
                 continue  # No pause: the next server may be well.
+        if not may_repeat:
+            raise failures.explain()
         failed_attempts += 1
         pause_s = state.draw_pause_s(failed_attempts, error)
-        if failed_attempts >= retries.max_attempts or pause_s >= budget.remaining_s:
-            raise error
+        is_store_lost = failures.is_store_lost_for(retries.max_store_outage_s, state.world.monotonic_s())
+        if failed_attempts >= retries.max_attempts or pause_s >= budget.remaining_s or is_store_lost:
+            raise failures.explain()
         yield PauseFlow(pause_s, error)
+
+
+class CallFailures:
+    """The newest failure of each server that a call tried, and which of them explains most why the call failed."""
+
+    def __init__(self, began_s: float) -> None:
+        """`began_s`: when the call began, in seconds of the monotonic clock."""
+        self._began_s = began_s
+        self._by_server: dict[int, RequestRefused | Unreachable] = {}
+
+    def add(self, server: int, error: RequestRefused | Unreachable) -> None:
+        """Record that an attempt at a server failed. A refusal stays if the server later does not reply in time."""
+        earlier = self._by_server.get(server)
+        if isinstance(error, Unreachable) and error.is_silent and _is_store_lost(earlier):
+            return
+        self._by_server[server] = error
+
+    def is_store_lost_for(self, seconds: float, now_s: float) -> bool:
+        """Return whether the call has failed for this time, and servers refused it because they cannot reach their store."""
+        return now_s - self._began_s >= seconds and any(map(_is_store_lost, self._by_server.values()))
+
+    def explain(self) -> RequestRefused | Unreachable:
+        """Return the error that explains most: an unreachable store, another refusal, or the servers that did not reply.
+
+        A refusal gets the failures of the other servers. Without a refusal, the text names all servers.
+        """
+        errors = list(self._by_server.values())
+        refusals = [error for error in errors if isinstance(error, RequestRefused)]
+        if refusals:
+            chosen = next(filter(_is_store_lost, refusals), refusals[-1])
+            chosen.other_failures = tuple(error for error in errors if error is not chosen)
+            return chosen
+        silent = [error for error in errors if isinstance(error, Unreachable)]
+        last = silent[-1]
+        if len(silent) == 1 or any(type(error) is not Unreachable for error in silent):
+            return last  # Errors of more specific types, such as an invalid header, do not depend on the server.
+        return Unreachable(
+            "; ".join(map(str, silent)),
+            is_sent=any(error.is_sent for error in silent),
+            tls_failure=last.tls_failure,
+            is_silent=any(error.is_silent for error in silent),
+        )
+
+
+def _is_store_lost(error: Exception | None) -> bool:
+    """Return whether a server refused a request because it cannot reach its store."""
+    return isinstance(error, RequestRefused) and error.reason is RefusalReason.STORE_UNREACHABLE
 
 
 def _build_send(request: ClientRequest, attempt: Attempt, remaining_s: float, *, is_repeatable: bool) -> SendRequest:

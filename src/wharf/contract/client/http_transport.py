@@ -4,6 +4,7 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, Final
 
 import httpx2
@@ -17,7 +18,7 @@ from wharf.contract.client.transport import (
     Unreachable,
     find_header_problem,
 )
-from wharf.world.http_clients import build_async_client, build_client, read_body, read_body_blocking
+from wharf.world.http_clients import ACCEPTED_TEXT, build_async_client, build_client, read_body, read_body_blocking
 
 _ERRNO: Final = re.compile(r"\[Errno -?\d+\] ")
 UNSENT_ERRORS: Final = (httpx2.UnsupportedProtocol, httpx2.LocalProtocolError, httpx2.InvalidURL)
@@ -26,6 +27,15 @@ NO_TLS_REASONS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 """OpenSSL's reasons if the server answers without TLS."""
 CERTIFICATE_REQUIRED_REASONS: Final = ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "TLSV1_ALERT_CERTIFICATE_REQUIRED")
 """OpenSSL's reasons if the server requires a client certificate and received none."""
+_CERTIFICATE_FAILURES: Final = MappingProxyType(
+    {
+        9: TlsFailure.EXPIRED_SERVER_CERTIFICATE,  # Not valid yet.
+        10: TlsFailure.EXPIRED_SERVER_CERTIFICATE,
+        62: TlsFailure.WRONG_SERVER_NAME,  # Host name.
+        64: TlsFailure.WRONG_SERVER_NAME,  # IP address.
+    }
+)
+"""Kinds of OpenSSL's verification errors (`X509_V_ERR_*`)."""
 MAX_PORT: Final = 65_535
 MAX_REPLY_BYTES: Final = 1 << 30
 """The body of a complete reply; protects memory. Streamed replies have no such limit."""
@@ -99,12 +109,15 @@ class _HttpConfig:
             yield
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, *UNSENT_ERRORS) as error:
             tls_failure = _find_tls_failure(error)
-            text = f"cannot connect to {self.address} ({_describe_error(error, tls_failure)})"
-            raise Unreachable(text, is_sent=False, tls_failure=tls_failure) from error
+            failure = "no reply from" if ACCEPTED_TEXT in str(error) else "cannot connect to"
+            text = f"{failure} {self.address} ({_describe_error(error, tls_failure)})"
+            is_silent = ACCEPTED_TEXT in str(error)
+            raise Unreachable(text, is_sent=False, tls_failure=tls_failure, is_silent=is_silent) from error
         except httpx2.RequestError as error:
             tls_failure = _find_tls_failure(error)
             text = f"no reply from {self.address} ({_describe_error(error, tls_failure)})"
-            raise Unreachable(text, is_sent=True, tls_failure=tls_failure) from error
+            is_silent = isinstance(error, httpx2.ReadTimeout)
+            raise Unreachable(text, is_sent=True, tls_failure=tls_failure, is_silent=is_silent) from error
 
 
 def _build_address_error(config: _HttpConfig, error: Exception) -> Unreachable:
@@ -263,8 +276,21 @@ def _get_headers(reply: httpx2.Response) -> dict[str, str]:
     return {name.lower(): value for name, value in reply.headers.items()}
 
 
+_CERTIFICATE_TEXTS: Final = MappingProxyType(
+    {
+        TlsFailure.EXPIRED_SERVER_CERTIFICATE: "the server's certificate is not valid now",
+        TlsFailure.WRONG_SERVER_NAME: "the server's certificate is for another name or address",
+    }
+)
+
+
 def _describe_error(error: Exception, tls_failure: TlsFailure | None = None) -> str:
-    """Return the text of an httpx2 error without its error number; for a server without TLS, advice instead."""
+    """Return the text of an httpx2 error without its error number; for common failures of TLS, plain words instead."""
+    if tls_failure is not None and tls_failure in _CERTIFICATE_TEXTS:
+        return _CERTIFICATE_TEXTS[tls_failure]
+    cause = _find_ssl_error(error) if tls_failure is TlsFailure.UNTRUSTED_SERVER_CERTIFICATE else None
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"the server's certificate is not trusted: {cause.verify_message}"
     if tls_failure is TlsFailure.SERVER_WITHOUT_TLS:
         return "the server does not use TLS: try an address that begins with http://"
     return _ERRNO.sub("", str(error)) or type(error).__name__
@@ -276,7 +302,7 @@ def _find_tls_failure(error: Exception) -> TlsFailure | None:
     if cause is None:
         return None
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return TlsFailure.UNTRUSTED_SERVER_CERTIFICATE
+        return _CERTIFICATE_FAILURES.get(cause.verify_code, TlsFailure.UNTRUSTED_SERVER_CERTIFICATE)
     reason = cause.reason or ""  # OpenSSL's name of the error, such as TLSV13_ALERT_CERTIFICATE_REQUIRED.
     if reason in NO_TLS_REASONS:
         return TlsFailure.SERVER_WITHOUT_TLS

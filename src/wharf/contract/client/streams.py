@@ -12,6 +12,7 @@ from wharf.contract.client.calls import RequestSpec, is_read_only, is_repeatable
 from wharf.contract.client.errors import TRANSIENT_ERRORS, RequestRefused, UnexpectedReply, build_error
 from wharf.contract.client.flow import (
     FAILOVER_STATUSES,
+    CallFailures,
     ClientState,
     CloseStream,
     Flow,
@@ -131,6 +132,7 @@ def _open_stream(state: ClientState, request: ClientRequest, *, is_repeatable: b
     generator that yields steps, such as `OpenStream`, which a runner performs.
     """
     budget = state.servers.start_call(request.timeout_s)
+    failures = CallFailures(state.world.monotonic_s())
     while True:
         attempt = budget.next_attempt()
         limited = msgspec.structs.replace(
@@ -142,11 +144,13 @@ def _open_stream(state: ClientState, request: ClientRequest, *, is_repeatable: b
             streamed_reply: Any = yield OpenStream(limited, attempt.position)
         except Unreachable as error:
             state.servers.on_silence(attempt)
-            if not budget.has_untried or (error.is_sent and not is_repeatable):
-                raise
+            failures.add(attempt.position, error)
+            if budget.has_untried and (is_repeatable or not error.is_sent):
+                continue
         else:
             state.servers.on_reply(attempt.position)
             return streamed_reply, attempt
+        raise failures.explain()
 
 
 def _read_body(streamed_reply: Any) -> Flow[bytes]:

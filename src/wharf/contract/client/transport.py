@@ -18,6 +18,8 @@ class TlsFailure(enum.Enum):
     """The reason why a TLS connection to a server failed."""
 
     UNTRUSTED_SERVER_CERTIFICATE = enum.auto()
+    EXPIRED_SERVER_CERTIFICATE = enum.auto()
+    WRONG_SERVER_NAME = enum.auto()
     CLIENT_CERTIFICATE_REQUIRED = enum.auto()
     SERVER_WITHOUT_TLS = enum.auto()
     OTHER = enum.auto()
@@ -27,13 +29,17 @@ class Unreachable(Exception):
     """The error for a request to which no complete reply was received.
 
     `is_sent`: whether the request may have reached the server, so that a write may have been committed. `tls_failure`:
-    why TLS failed, or `None` if the cause is not TLS.
+    why TLS failed, or `None` if the cause is not TLS. `is_silent`: whether the server accepted the connection and then
+    did not answer in time, as a frozen server does.
     """
 
-    def __init__(self, text: str, *, is_sent: bool, tls_failure: TlsFailure | None = None) -> None:
+    def __init__(
+        self, text: str, *, is_sent: bool, tls_failure: TlsFailure | None = None, is_silent: bool = False
+    ) -> None:
         super().__init__(text)
         self.is_sent = is_sent
         self.tls_failure = tls_failure
+        self.is_silent = is_silent
         self.is_read = False
         """Whether the request can have changed nothing, because it only reads."""
 

@@ -19,6 +19,11 @@ from wharf.world import World
 
 LEADER_TIMEOUT_S: Final = 5.0
 """How long a consistent read waits for a leader and the log."""
+KNOWN_OUTAGE_AFTER_S: Final = 10.0
+"""After this time without contact to the log, reads no longer wait for `LEADER_TIMEOUT_S`: an election of the store is over."""
+KNOWN_OUTAGE_TIMEOUT_S: Final = 1.5
+"""How long a read waits then. Less than the 2.5 s in which a client with several servers expects a reply of each, so that
+the client receives the reason and does not take this server for a frozen one."""
 LEADER_POLL_INTERVAL_S: Final = 0.1
 """How often a waiting read checks for a leader."""
 CONTACT_LOST_AFTER_S: Final = 5.0
@@ -111,6 +116,11 @@ class Reader:
         contact_s = self._engine.get_last_contact_s()
         return contact_s is not None and self._world.monotonic_s() - contact_s < CONTACT_LOST_AFTER_S
 
+    def _is_outage_known(self) -> bool:
+        """Whether the log has not replied for `KNOWN_OUTAGE_AFTER_S`, so that a short interruption is unlikely."""
+        contact_s = self._engine.get_last_contact_s()
+        return contact_s is not None and self._world.monotonic_s() - contact_s >= KNOWN_OUTAGE_AFTER_S
+
     @property
     def waiter_count(self) -> int:
         """How many blocking queries wait now."""
@@ -124,13 +134,15 @@ class Reader:
     async def catch_up(self) -> None:
         """Wait until the replica has every write of the region that was acknowledged before this call.
 
-        Raises `Refusal` if there is no leader or the log does not answer within `LEADER_TIMEOUT_S`.
+        Raises `Refusal` if there is no leader or the log does not answer within `LEADER_TIMEOUT_S`, or less if the log
+        has not answered for a while.
         """
-        began_s = self._world.monotonic_s()
-        if await self._is_caught_up():
+        began_s, is_outage_known = self._world.monotonic_s(), self._is_outage_known()
+        if not is_outage_known and await self._is_caught_up():
             return
+        limit_s = KNOWN_OUTAGE_TIMEOUT_S if is_outage_known else LEADER_TIMEOUT_S
         try:
-            async with asyncio.timeout(began_s + LEADER_TIMEOUT_S - self._world.monotonic_s()):
+            async with asyncio.timeout(began_s + limit_s - self._world.monotonic_s()):
                 while not await self._is_caught_up():
                     if self._is_closing:
                         raise no_leader()

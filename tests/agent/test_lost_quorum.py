@@ -1,0 +1,56 @@
+"""Three servers whose etcd has lost most of its members: commands name the cause and every server, and end soon."""
+
+import time
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.agent.dropped_etcd import running_server
+from tests.agent.processes import RunningAgent, run
+from tests.cluster.engines.etcd_server import running_etcd
+from tests.waiting import wait_until
+from wharf.cluster.server.log.reader import KNOWN_OUTAGE_AFTER_S
+
+pytestmark = pytest.mark.needs_program("etcd")
+
+MAX_FAILURE_S = 10.0
+"""A command needs 6 s and its start. A machine with two cores that runs other tests needs longer for the start."""
+
+
+def has_lost_store(server: RunningAgent) -> bool:
+    with urllib.request.urlopen(f"{server.address}/v1/status/leader", timeout=30) as reply:
+        reason: str | None = reply.headers["X-Cluster-Error-Reason"]
+        return reason == "store-unreachable"
+
+
+def test_commands_name_the_lost_store_and_the_servers_that_report_it(tmp_path: Path) -> None:
+    with running_etcd(tmp_path / "etcd", members=3) as etcd, ExitStack() as stack:
+        servers = [
+            stack.enter_context(running_server(tmp_path, name, *etcd.members)) for name in ("one", "two", "three")
+        ]
+        for member in etcd.members[1:]:
+            member.pause()
+        frozen_s = time.monotonic()
+        wait_until(lambda: all(map(has_lost_store, servers)), what="all servers know", within_s=60.0)
+        known_s = frozen_s + KNOWN_OUTAGE_AFTER_S + 1.0
+        wait_until(lambda: time.monotonic() > known_s, what="the outage has lasted for a while", within_s=60.0)
+        addresses = ",".join(server.address for server in servers)
+        results = []
+        for command in (("job", "status"), ("system", "gc")):
+            began_s = time.monotonic()
+            results.append((run(tmp_path, *command, "--address", addresses), time.monotonic() - began_s))
+        for member in etcd.members[1:]:
+            member.resume()
+
+    for result, took_s in results:
+        last_line = result.stderr.splitlines()[-1]
+        assert result.returncode == 1
+        assert last_line.startswith("wharf: No cluster leader: the store has not replied since ")
+        assert (
+            "; 3 of 3 servers report this; restore the store: of etcd, more than half of the members must" in last_line
+        )
+        assert took_s < MAX_FAILURE_S
+    assert results[0][0].stderr.endswith("--stale reads what the server knew last\n")
+    assert results[1][0].stderr.endswith("nothing was changed, so repeat the command then\n")
