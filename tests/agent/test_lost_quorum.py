@@ -15,8 +15,8 @@ from wharf.cluster.server.log.reader import KNOWN_OUTAGE_AFTER_S
 
 pytestmark = pytest.mark.needs_program("etcd")
 
-MAX_FAILURE_S = 10.0
-"""A command needs 6 s and its start. A machine with two cores that runs other tests needs longer for the start."""
+MAX_FAILURE_S = 20.0
+"""A command needs 6 s and its start; a machine that runs many tests needs longer. All time of a call would be 30 s."""
 
 
 def has_lost_store(server: RunningAgent) -> bool:
@@ -45,12 +45,11 @@ def test_commands_name_the_lost_store_and_the_servers_that_report_it(tmp_path: P
             member.resume()
 
     for result, took_s in results:
-        last_line = result.stderr.splitlines()[-1]
         assert result.returncode == 1
-        assert last_line.startswith("wharf: No cluster leader: the store has not replied since ")
-        assert (
-            "; 3 of 3 servers report this; restore the store: of etcd, more than half of the members must" in last_line
-        )
+        assert "the store has not replied since " in result.stderr.splitlines()[-1]
+        assert "; restore the store: of etcd, more than half of the members must run; " in result.stderr
         assert took_s < MAX_FAILURE_S
-    assert results[0][0].stderr.endswith("--stale reads what the server knew last\n")
-    assert results[1][0].stderr.endswith("nothing was changed, so repeat the command then\n")
+    read, written = (result.stderr for result, _ in results)
+    assert "; 3 of 3 servers report this; " in read
+    assert read.endswith("--stale reads what the server knew last\n")
+    assert written.endswith("nothing was changed, so repeat the command then\n")
