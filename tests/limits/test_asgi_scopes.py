@@ -139,7 +139,10 @@ def test_machines_pass_without_limits(kind: str, caller_kind: str, is_counted: b
     caller = AsgiCaller(kind=kind)
     caller.scope[SCOPE_KEY] = describe(caller_kind)
 
-    async def application(_scope: Any, _receive: Any, send: Any) -> None:
+    served: list[str] = []
+
+    async def application(scope: Any, _receive: Any, send: Any) -> None:
+        served.append(scope["type"])
         if kind == "websocket":
             await send({"type": "websocket.accept"})
         else:
@@ -147,6 +150,7 @@ def test_machines_pass_without_limits(kind: str, caller_kind: str, is_counted: b
 
     reply = send_request(decision_service, caller, application)
 
+    assert served == [kind]
     assert ("x-ratelimit-used" in reply.headers, decision_service.activity.admitted) == (is_counted, 1)
     assert count_used(decision_service, "core", "address:192.0.2.7") == is_counted
 

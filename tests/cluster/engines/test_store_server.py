@@ -88,6 +88,9 @@ class Client:
         self.send(*messages)
         return await self.expect(StoreMessage)
 
+    def count_unsent_bytes(self) -> int:
+        return self._writer.transport.get_write_buffer_size()
+
     async def wait_closed(self) -> None:
         with suppress(ConnectionResetError):
             while await self._reader.read(100_000):
@@ -316,6 +319,17 @@ async def test_a_load_that_is_not_read_does_not_fill_the_memory_of_the_store(tmp
             tracemalloc.stop()
 
         assert allocated_bytes < 8_000_000
+
+
+async def test_requests_of_a_client_that_does_not_read_are_not_read_either(tmp_path: Path) -> None:
+    async with running_store(tmp_path / "log") as store:
+        main, slow = await store.greet(), await store.greet(is_main=False)
+        for number in range(300_000):
+            slow.send(BarrierRequest(number))
+        for _ in range(200):
+            await main.ask(BarrierRequest(99))
+
+        assert slow.count_unsent_bytes() > 0
 
 
 async def test_a_client_that_does_not_read_gets_all_batches_later(tmp_path: Path) -> None:

@@ -327,7 +327,8 @@ def test_an_allocation_that_does_not_use_a_volume_does_not_hide_those_that_do(fi
     volume_id = register(state).volume.id
     group = a_group("web", volumes={"v": VolumeRequest(name="v", type="host", source="data")})
     state.register(a_job())
-    state.put(JOB_VERSIONS.build_put(replace(state.job(), task_groups=(group,))))
+    for namespace in ("default", "other"):
+        state.put(JOB_VERSIONS.build_put(replace(state.job(), namespace=namespace, task_groups=(group,))))
     for allocation_id in ("a1", "a2", "a3"):
         extra = fields if allocation_id == "a2" else {}
         allocation = an_allocation(state.job(), allocation_id, **{"client_status": ClientStatus.RUNNING, **extra})

@@ -180,6 +180,23 @@ def test_a_constraint_is_suggested_to_be_dropped_wherever_it_is(place: str) -> N
     assert get_web_group(result).smallest_change == expected
 
 
+@pytest.mark.parametrize("place", ["job", "group", "task"])
+def test_no_constraint_is_suggested_to_be_dropped_if_another_one_excludes_all_nodes_too(place: str) -> None:
+    unmet = tuple(
+        Constraint(l_target="${attr.kernel.name}", r_target=name, operand="=") for name in ("windows", "plan9")
+    )
+    fields: dict[str, Any] = {
+        each: {"constraints": unmet} if each == place else {} for each in ("job", "group", "task")
+    }
+    task = a_task("server", driver="mock", **fields["task"])
+
+    result = explain_registered_job(
+        make_fleet(1_000), a_job("shop", a_group("web", task, **fields["group"]), **fields["job"])
+    )
+
+    assert "drop the constraint" not in get_web_group(result).smallest_change
+
+
 def test_a_driver_that_no_node_has_is_explained_with_the_available_ones() -> None:
     result = explain_registered_job(make_fleet(1_000), a_job("shop", a_group("web", a_task(driver="qemu"))))
 

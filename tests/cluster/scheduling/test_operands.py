@@ -31,6 +31,7 @@ from wharf.cluster.scheduling.constraints import evaluate_comparison, is_distinc
         (">=", "nan", "nan", False),
         ("<", "1", "nan", False),
         ("<", "+5", "6", True),
+        ("<", "-a5", "-a6", True),
         ("<", "-5", "-4", True),
         ("<=", "-5", "+5", True),
         # As floats these would be equal.

@@ -45,6 +45,7 @@ def test_a_packed_map_equals_the_same_map_packed_or_not() -> None:
     assert STOPS == stops
     assert stops == in_another_order
     assert stops != {}
+    assert stops != PackedMap(msgspec.msgpack.encode({}), msgspec.msgpack.Decoder(dict[str, Stop]).decode)
     assert stops != ["first", "last"]
 
 

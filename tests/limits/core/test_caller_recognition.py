@@ -315,7 +315,7 @@ def test_a_wrong_secret_of_an_app_is_rejected(text: str) -> None:
     assert recognize_basic(text) == UnrecognizedCredential()
 
 
-@pytest.mark.parametrize("text", ["ada:x", "x:", "x:y", "anything:x"])
+@pytest.mark.parametrize("text", ["ada:x", "x:", ":x", "x:y", "anything:x"])
 def test_a_token_is_recognized_as_name_or_password(text: str) -> None:
     caller = recognize_basic(text)
 

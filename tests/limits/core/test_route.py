@@ -40,6 +40,7 @@ def matches(text: str, method: str, path: str) -> bool:
         ("GET /search/*", "GET", "/search", False),
         ("GET /search/*", "POST", "/search/code", False),
         ("GET /search/*", "HEAD", "/search/code", True),
+        ("POST /search/*", "HEAD", "/search/code", False),
         ("GET,POST /x", "POST", "/x", True),
         ("* /x/{id}", "DELETE", "/x/4", True),
         ("* /x/{id}", "DELETE", "/x", False),
