@@ -126,6 +126,18 @@ def test_a_caller_that_does_not_read_the_reply_in_time_is_reset(tmp_path: Path) 
     assert run(tmp_path, scenario) == ["abort"]
 
 
+def test_a_caller_whose_body_stays_incomplete_after_a_reply_of_the_gateway_gets_no_second_reply(tmp_path: Path) -> None:
+    async def scenario(exchange: Exchange) -> tuple[int, int, list[str]]:
+        exchange.connection.data_received(b"GET /rate_limit HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc")
+        await exchange.settle()
+        status, count = exchange.status, exchange.socket.written.count(b"HTTP/1.1 ")
+        exchange.connection.on_deadline()
+        await exchange.settle()
+        return status, exchange.socket.written.count(b"HTTP/1.1 ") - count, exchange.socket.take_calls()
+
+    assert run(tmp_path, scenario) == (200, 0, ["close"])
+
+
 def test_a_caller_that_does_not_close_after_the_last_reply_is_closed(tmp_path: Path) -> None:
     async def scenario(exchange: Exchange) -> tuple[list[str], list[str], int]:
         exchange.connection.data_received(b"\x16")
