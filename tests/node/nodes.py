@@ -48,11 +48,15 @@ class NodeProcess:
         self._address = address or server.address
         self.folder = folder
         self._tracking_method = tracking_method
+        self.max_open_files = 0
+        """The limit of open files of the agent; 0: that of the test."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start the node agent."""
         command = [sys.executable, "-m", self.module, self._address, str(self.folder), self._tracking_method]
+        if self.max_open_files:
+            command = ["prlimit", f"--nofile={self.max_open_files}:{self.max_open_files}", *command]
         # Plug-ins that a test installed for the node.
         environment = {**os.environ, "PYTHONPATH": str(self.folder / "installed")}
         with open(self.folder / "node.txt", "ab") as log:
@@ -196,13 +200,16 @@ def run_server(folder: Path, further_config: str = "") -> Iterator[RunningAgent]
 
 
 @contextmanager
-def run_node(server: RunningAgent, folder: Path, *, tracking_method: str = "auto") -> Iterator[NodeProcess]:
+def run_node(
+    server: RunningAgent, folder: Path, *, tracking_method: str = "auto", max_open_files: int = 0
+) -> Iterator[NodeProcess]:
     """Run a node.
 
     Folders in `folder/static` are its host volumes; those whose name begins with `frozen` are read-only.
     """
     folder.mkdir(exist_ok=True)
     node = NodeProcess(server, folder, tracking_method=tracking_method)
+    node.max_open_files = max_open_files
     try:
         node.start()
         node.wait_ready()

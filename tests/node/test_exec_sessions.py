@@ -16,6 +16,7 @@ from websockets.frames import Frame, Opcode
 
 from tests.node.nodes import NodeProcess, build_raw_job, run_node, run_server
 from tests.waiting import wait_until
+from wharf.agent.node_identities import read_own_node_id
 from wharf.node.channel.exec import MAX_COMMANDS_PER_TASK
 from wharf.node.open_files import MAX_COMMANDS
 from wharf.node.processes import list_pids
@@ -217,11 +218,15 @@ def test_a_task_has_a_limited_number_of_commands(node: NodeProcess, alloc: str) 
         assert base64.b64encode(b"hello\n") in caller.read_until(b"exit")
 
 
-def test_one_namespace_cannot_use_up_the_commands_of_a_node(node: NodeProcess) -> None:
+def create_other_namespace(node: NodeProcess) -> None:
     request = urllib.request.Request(
         f"{node.server.address}/v1/namespace", json.dumps({"Name": "other"}).encode(), method="PUT"
     )
     urllib.request.urlopen(request).close()
+
+
+def test_one_namespace_cannot_use_up_the_commands_of_a_node(node: NodeProcess) -> None:
+    create_other_namespace(node)
     jobs = [build_raw_job(f"share-{number}", "exec sleep 600", kind="service") for number in range(4)]
     jobs[3] |= {"Namespace": "other"}
     for job in jobs:
@@ -265,3 +270,69 @@ def test_a_command_ends_with_the_allocation_beside_which_it_runs(node: NodeProce
         wait_until(lambda: count_commands(mark) == 0, what="the command has ended with the allocation")
 
     assert b'"exited":true' in end
+
+
+def build_job_on(node: NodeProcess, id: str, **fields: str) -> dict[str, Any]:
+    """Return a job whose task runs on this node and prints a line."""
+    own = {"LTarget": "${node.unique.id}", "RTarget": read_own_node_id(node.folder / "node"), "Operand": "="}
+    return {**build_raw_job(id, "echo hello; exec sleep 600", kind="service"), "Constraints": [own], **fields}
+
+
+def wait_until_running(node: NodeProcess, job: str, namespace: str = "default") -> str:
+    """Return the id of the job's allocation once it runs."""
+
+    def find() -> str:
+        allocations: Any = node.server.get(f"/v1/job/{job}/allocations?namespace={namespace}")
+        return next((str(each["ID"]) for each in allocations if each["ClientStatus"] == "running"), "")
+
+    return wait_until(find, what=f"the task of {job} runs")
+
+
+def follow_log(node: NodeProcess, alloc: str, namespace: str = "default") -> tuple[socket.socket, bytes]:
+    """Follow the log of an allocation. Return the connection, and the reply up to the first line or the refusal."""
+    address = urlsplit(node.server.address)
+    connection = socket.create_connection((address.hostname or "", address.port or 0))
+    query = f"task=t&type=stdout&plain=true&follow=true&namespace={namespace}"
+    connection.sendall(f"GET /v1/client/fs/logs/{alloc}?{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    reply = b""
+    while b"hello" not in reply and b"later" not in reply:
+        part = connection.recv(65_536)
+        assert part, reply
+        reply += part
+    return connection, reply
+
+
+def test_one_namespace_cannot_use_up_the_open_files_of_a_node(node: NodeProcess, tmp_path: Path) -> None:
+    create_other_namespace(node)
+    mark = build_mark(50)
+    with run_node(node.server, tmp_path / "small", max_open_files=300) as small, ExitStack() as stack:
+        small.run(build_job_on(small, "hog"))
+        hog = wait_until_running(small, "hog")
+        refusals: list[bytes] = []
+        while not refusals:
+            (caller,) = stack.enter_context(
+                open_callers(node, hog, ["/bin/sh", "-c", f"echo started; exec sleep {mark}"], 1)
+            )
+            received = b""
+            while STARTED not in received and b"later" not in received:
+                received += caller.connection.recv(65_536)
+            refusals += [received] if STARTED not in received else []
+        while len(refusals) == 1:
+            connection, reply = follow_log(node, hog)
+            stack.enter_context(connection)
+            refusals += [reply] if b"hello" not in reply else []
+
+        small.run(build_job_on(small, "late", Namespace="other"))
+        late = wait_until_running(small, "late", "other")
+        with open_callers(node, late, ["echo", "hello"], 1) as (caller,):
+            assert base64.b64encode(b"hello\n") in caller.read_until(b"exit")
+        connection, reply = follow_log(node, late, "other")
+        connection.close()
+
+        assert b"hello" in reply
+        assert b"of the node's 12 commands are of this namespace" in refusals[0]
+        assert refusals[1].startswith(b"HTTP/1.1 503")
+        assert b"of the node's 12 files and logs are of this namespace" in refusals[1]
+
+
+STARTED = base64.b64encode(b"started\n")
