@@ -349,6 +349,38 @@ def test_an_error_of_the_node_while_it_runs_a_check_is_shown_as_its_result(caplo
     asyncio.run(scenario())
 
 
+def test_hanging_checks_of_one_namespace_do_not_delay_those_of_another() -> None:
+    async def scenario() -> tuple[int, str]:
+        is_hanging_count = 0
+
+        async def run(allocation: str, _: str, __: tuple[str, ...]) -> tuple[int, str]:
+            nonlocal is_hanging_count
+            if allocation == "hog":
+                is_hanging_count += 1
+                await asyncio.Event().wait()
+            return 0, "fine"
+
+        has_passed = asyncio.Event()
+
+        def on_event(allocation: str, _: object) -> None:
+            if allocation == "other":
+                has_passed.set()
+
+        runner = CheckRunner(RealWorld(), on_event, run, FairSlots(8))
+        script = create_check("script", command=("/bin/check",), restart_limit=0)
+        runner.set_checks("hog", "hog.g[0]", [AllocationCheck(script, "s", "t", "t")] * 20, namespace="one")
+        runner.set_checks("other", "other.g[0]", [AllocationCheck(script, "s", "t", "t")], namespace="two")
+        for allocation in ("hog", "other"):
+            runner.update_running_checks(allocation, lambda _: 1.0)
+        await has_passed.wait()
+        results = await runner.build_results("other")
+        for allocation in ("hog", "other"):
+            runner.remove_checks(allocation)
+        return is_hanging_count, results["c1"].status
+
+    assert asyncio.run(scenario()) == (4, "success")
+
+
 @pytest.mark.parametrize("kind", ["http", "tcp", "grpc"])
 def test_an_unreachable_service_is_unhealthy(kind: str) -> None:
     async def scenario() -> None:

@@ -93,6 +93,26 @@ def test_every_user_may_connect_to_an_api_socket(tmp_path: Path) -> None:
     asyncio.run(open_socket())
 
 
+def test_connections_to_the_api_beyond_the_share_of_the_namespace_are_refused(tmp_path: Path) -> None:
+    async def open_socket() -> bytes:
+        world = RealWorld()
+        slots = FairSlots(4)
+        sockets = [ApiSocket(world, [], FailoverAddresses(world, 1), slots=slots, namespace="one") for _ in range(2)]
+        for number, api_socket in enumerate(sockets):
+            (tmp_path / str(number)).mkdir()
+            await api_socket.open(tmp_path / str(number))
+        connections = [await asyncio.open_unix_connection(str(tmp_path / f"{number}/api.sock")) for number in (0, 1, 0)]
+        reply = await connections[2][0].read()
+        for _, writer in connections:
+            writer.close()
+        for api_socket in sockets:
+            await api_socket.close()
+        assert slots.count_used("one") == 0
+        return reply
+
+    assert asyncio.run(open_socket()).startswith(b"HTTP/1.1 429 Too Many Requests")
+
+
 def test_the_mode_of_no_other_folder_changes_when_the_folders_of_a_task_are_created(tmp_path: Path) -> None:
     folders, outside = AllocationFolders(tmp_path / "alloc"), tmp_path / "outside"
     outside.mkdir(mode=0o700)
