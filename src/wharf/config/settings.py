@@ -136,9 +136,9 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     telemetry: Annotated[TelemetrySettings, SettingInfo("Metrics of the running agent.")] = TelemetrySettings()
     keyring: Annotated[KeyringSettings, SettingInfo("The keys that encrypt secrets.")] = KeyringSettings()
     audit: Annotated[AuditSettings, SettingInfo("The audit log of writes.")] = AuditSettings()
-    snapshots: Annotated[SnapshotSettings, SettingInfo("Snapshots that servers save by themselves.")] = (
-        SnapshotSettings()
-    )
+    snapshots: Annotated[
+        SnapshotSettings, SettingInfo("Snapshots that servers save by themselves, and limits of restores.")
+    ] = SnapshotSettings()
     regions: Annotated[dict[str, RegionSettings], SettingInfo("Other regions to which requests can be forwarded.")] = {}
     ui: Annotated[UiSettings, SettingInfo("The web interface.")] = UiSettings()
     compat: Annotated[CompatSettings, SettingInfo("Compatibility with the names of other products.")] = CompatSettings()

@@ -70,6 +70,7 @@ class Follower:
         self._backoff = Backoff(world.random, min_s=MIN_RETRY_DELAY_S, max_s=MAX_RETRY_DELAY_S)
         self._failure: Exception | None = None
         self._outage_reason = ""
+        self._is_loading = False
 
     @property
     def outage_reason(self) -> str:
@@ -99,8 +100,9 @@ class Follower:
                     log.info("log is available again")
                     self._outage_reason = ""
                 if must_load:
+                    self._is_loading = True
                     await self._load()
-                    must_load = False
+                    self._is_loading = must_load = False
                 await self._follow()
             except (FollowerBehind, OutOfOrder) as gap:
                 log.info("log feed interrupted, loading the state again reason=%s", gap)
@@ -218,6 +220,10 @@ class Follower:
     def _time_out_waiter(self, index: int, future: asyncio.Future[None]) -> None:
         """Raise a `Refusal` in the caller that waits for `index` with this future, because its time is over."""
         if not future.done():
+            if self._is_loading:
+                text = f"this server still loads the state of the log again; index {index} was requested, retry"
+                future.set_exception(Refusal(RefusalCode.UNAVAILABLE, text))
+                return
             text = (
                 f"this server is at index {self.replica.index} and has received no newer batch for "
                 f"{APPLY_TIMEOUT_S:g} s; index {index} was requested"
