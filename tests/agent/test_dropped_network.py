@@ -42,7 +42,7 @@ def run_in_namespace(folder: Path, module: str) -> str:
 
 def test_nodes_and_callers_leave_a_server_whose_packets_are_dropped(tmp_path: Path) -> None:
     """Also a leader that still reaches etcd: it gives up its leadership, because no other server reaches it."""
-    assert "4 passed" in run_in_namespace(tmp_path, str(test_frozen_servers.__file__))
+    assert "5 passed" in run_in_namespace(tmp_path, str(test_frozen_servers.__file__))
 
 
 def test_a_follower_notices_that_its_packets_to_etcd_are_dropped(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 import urllib.error
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -19,6 +19,7 @@ import pytest
 from tests.agent.processes import RunningAgent, running
 from tests.agent.test_processes import A_JOB
 from tests.cluster.engines.etcd_server import running_etcd
+from tests.node.tcp_relay import TO_NODE, TO_SERVER, TcpRelay, open_relay
 from tests.waiting import wait_until
 from wharf.contract.client import NO_RETRIES, ClientSettings, connect
 from wharf.contract.client.errors import NotFound, OutcomeUnknown
@@ -31,8 +32,17 @@ DROP_VARIABLE: Final = "WHARF_TEST_DROPS_PACKETS"
 HEARTBEAT_TTL_S: Final = 1
 """The node sends a heartbeat every one to two seconds, and is down 4 s later."""
 UNKNOWN_NODE_ID: Final = "00000000-0000-4000-8000-000000000000"
+MAX_HEARTBEAT_INTERVAL_S: Final = 2 * HEARTBEAT_TTL_S
 MAX_SWITCH_S: Final = 3.0
-"""How long a node may need for another server after its heartbeat missed the reply."""
+"""How long a node may need for another server, from the heartbeat that gets no reply to the first reply of the other server."""
+MAX_ASSIGNMENT_S: Final = 2.0
+"""How long the node may then take to fetch its assignments again and to start a task."""
+MAX_ROLLOUT_PAUSE_S: Final = 15.0
+"""How long a rollout may stand still after its leader was frozen: 8 to 9 s until the lease of the leader ends, 1 s for the new
+leader to start, 1 s until the next allocation counts as healthy, and a margin of 4 s for a busy machine."""
+MAX_DROPPED_ROLLOUT_PAUSE_S: Final = 25.0
+"""The same if the packets of the leader are dropped. It still reaches etcd, so it leads until it notices after 12 s that no
+other server reaches it."""
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +98,11 @@ def running_server(folder: Path, name: str, endpoint: str) -> Iterator[RunningAg
 
 
 @contextmanager
-def running_node(folder: Path, *servers: RunningAgent) -> Iterator[RunningAgent]:
+def running_node(folder: Path, *servers: RunningAgent, addresses: Sequence[str] = ()) -> Iterator[RunningAgent]:
+    """Run a node that knows these servers. `addresses` replaces the addresses of the servers."""
     own = folder / "node"
     own.mkdir()
-    addresses = ", ".join(f'"{server.address}"' for server in servers)
+    addresses = ", ".join(f'"{address}"' for address in addresses or [server.address for server in servers])
     (own / "wharf.toml").write_text(
         f'data_dir = "{own}/data"\n[client]\nenabled = true\nservers = [{addresses}]\ndrivers.raw_exec.enabled = true\n'
     )
@@ -147,6 +158,28 @@ def is_channel_open(server: RunningAgent) -> bool:
     return bool(stats["Memory"]["Total"] > 0)
 
 
+class HeartbeatWatch:
+    """A relay between a node and a server that records when the server first replied to a heartbeat."""
+
+    def __init__(self, relay: TcpRelay) -> None:
+        self.first_reply_s: float | None = None
+        self._is_waiting = False
+        """Whether a heartbeat was forwarded. It is the first request of a node that has left its other server."""
+        self.address = relay.address
+        relay.on_chunk = self._on_chunk
+
+    def _on_chunk(self, direction: str, data: bytes) -> None:
+        if direction == TO_SERVER and b"/heartbeat " in data:
+            self._is_waiting = True
+        elif (
+            direction == TO_NODE
+            and self._is_waiting
+            and self.first_reply_s is None
+            and data.startswith(b"HTTP/1.1 200 ")
+        ):
+            self.first_reply_s = time.monotonic()
+
+
 def run_job(server: RunningAgent, job_id: str, within_s: float) -> None:
     """Register a job, and wait until its allocation runs on the node."""
     server.put("/v1/jobs", {"Job": A_JOB["Job"] | {"ID": job_id}})
@@ -161,20 +194,28 @@ def run_job(server: RunningAgent, job_id: str, within_s: float) -> None:
 def test_a_node_leaves_a_frozen_server_within_three_seconds_of_a_missed_heartbeat(
     tmp_path: Path, servers: TwoServers
 ) -> None:
+    """The time is measured from the freeze to the first heartbeat that the other server answers.
+
+    The heartbeat that gets no reply is sent up to one interval after the freeze, so the limit is this interval and three seconds.
+    """
     leader, follower = servers
-    with running_node(tmp_path, follower, leader):
-        run_job(leader, "before", within_s=30.0)
-        freeze(follower)
-        began_s = time.monotonic()
+    with open_relay(leader.address) as relay:
+        watch = HeartbeatWatch(relay)
+        with running_node(tmp_path, follower, leader, addresses=(follower.address, watch.address)):
+            run_job(leader, "before", within_s=30.0)
+            assert watch.first_reply_s is None, "the node uses its first server"
+            freeze(follower)
+            began_s = time.monotonic()
 
-        # The assignment arrives although the blocking query for it hangs at the frozen server.
-        run_job(leader, "after", within_s=2 * HEARTBEAT_TTL_S + MAX_SWITCH_S + 2.0)
-        assigned_s = time.monotonic()
-        # The node channel has left the frozen server too. A request that came before is refused within three seconds.
-        wait_until(lambda: is_channel_open(leader), what="the node answers", within_s=MAX_SWITCH_S + 2.0)
+            # The assignment arrives although the blocking query for it hangs at the frozen server.
+            run_job(leader, "after", within_s=MAX_HEARTBEAT_INTERVAL_S + MAX_SWITCH_S + MAX_ASSIGNMENT_S)
+            # The node channel has left the frozen server too. A request that came before is refused within three seconds.
+            wait_until(lambda: is_channel_open(leader), what="the node answers", within_s=MAX_SWITCH_S + 2.0)
 
-        assert assigned_s - began_s < 2 * HEARTBEAT_TTL_S + MAX_SWITCH_S + 2.0
-        assert_node_was_never_down(leader)
+            assert watch.first_reply_s is not None
+            print(f"another server answered a heartbeat {watch.first_reply_s - began_s:.1f} s after the freeze")
+            assert watch.first_reply_s - began_s < MAX_HEARTBEAT_INTERVAL_S + MAX_SWITCH_S
+            assert_node_was_never_down(leader)
 
 
 @pytest.mark.faults
@@ -187,9 +228,65 @@ def test_a_node_and_its_jobs_survive_a_frozen_leader(tmp_path: Path, endpoint: s
         print(f"another server leads after {time.monotonic() - began_s:.1f} s")
 
         # Requests that the follower forwarded to the frozen leader are sent to the new one.
-        run_job(follower, "after", within_s=2 * HEARTBEAT_TTL_S + MAX_SWITCH_S + 2.0)
+        run_job(follower, "after", within_s=MAX_HEARTBEAT_INTERVAL_S + MAX_SWITCH_S + MAX_ASSIGNMENT_S)
         wait_until(lambda: is_channel_open(follower), what="the node answers", within_s=MAX_SWITCH_S + 2.0)
 
+        assert_node_was_never_down(follower)
+
+
+ROLLOUT_COUNT: Final = 4
+
+
+def list_allocations(server: RunningAgent, job_id: str, version: int) -> list[dict[str, Any]]:
+    """Return the allocations of this version of the job that run."""
+    allocations: Any = server.get(f"/v1/job/{job_id}/allocations")
+    return [each for each in allocations if each["JobVersion"] == version and each["ClientStatus"] == "running"]
+
+
+def register_version(server: RunningAgent, version: str) -> None:
+    """Register a version of a job whose rollout replaces one allocation after the other."""
+    task = {
+        "Name": "task",
+        "Driver": "raw_exec",
+        "Config": {"command": "/bin/sleep", "args": ["1000"]},
+        "Env": {"VERSION": version},
+        "Resources": {"CPU": 10, "MemoryMB": 10},
+    }
+    update = {"MaxParallel": 1, "HealthCheck": "task_states", "MinHealthyTime": 1_000_000_000}
+    group = {"Name": "group", "Count": ROLLOUT_COUNT, "Update": update, "Tasks": [task]}
+    server.put("/v1/jobs", {"Job": {"ID": "rollout", "Type": "service", "TaskGroups": [group]}})
+
+
+@pytest.mark.faults
+def test_a_rollout_goes_on_behind_a_frozen_leader(tmp_path: Path, endpoint: str) -> None:
+    """The time is measured from the freeze, while the rollout is at its first allocation, to the next allocation that runs."""
+    limit_s = MAX_DROPPED_ROLLOUT_PAUSE_S if DROP_VARIABLE in os.environ else MAX_ROLLOUT_PAUSE_S
+    with running_two_servers(tmp_path, endpoint) as (leader, follower), running_node(tmp_path, leader, follower):
+        register_version(leader, "first")
+        wait_until(
+            lambda: len(list_allocations(follower, "rollout", 0)) == ROLLOUT_COUNT, what="all run", within_s=60.0
+        )
+        register_version(leader, "second")
+        wait_until(lambda: list_allocations(follower, "rollout", 1), what="the rollout begins", within_s=30.0)
+        freeze(leader)
+        began_s = time.monotonic()
+        before = len(list_allocations(follower, "rollout", 1))
+
+        wait_until(
+            lambda: len(list_allocations(follower, "rollout", 1)) > before,
+            what="the rollout goes on",
+            within_s=2 * limit_s,
+        )
+        paused_s = time.monotonic() - began_s
+        print(f"the rollout went on after {paused_s:.1f} s")
+        wait_until(
+            lambda: len(list_allocations(follower, "rollout", 1)) == ROLLOUT_COUNT,
+            what="the rollout ends",
+            within_s=60.0,
+        )
+
+        assert paused_s < limit_s
+        assert len(list_allocations(follower, "rollout", 0)) == 0
         assert_node_was_never_down(follower)
 
 

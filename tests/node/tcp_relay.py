@@ -3,7 +3,7 @@
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
 CHUNK_BYTES = 65_536
@@ -20,6 +20,8 @@ class TcpRelay:
         self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.delay_s = 0.0
         """Delay of each chunk of a reply."""
+        self.on_chunk: Callable[[str, bytes], None] = lambda *_: None
+        """Called with the direction and the data of each chunk before it is forwarded."""
         self._is_closed = threading.Event()
         self._open = {TO_SERVER: threading.Event(), TO_NODE: threading.Event()}
         self._sockets: list[socket.socket] = []
@@ -65,6 +67,7 @@ class TcpRelay:
                 if direction == TO_NODE and self.delay_s:
                     self._is_closed.wait(self.delay_s)
                 self._open[direction].wait()
+                self.on_chunk(direction, data)
                 target.sendall(data)
         for sock in (source, target):
             with contextlib.suppress(OSError):

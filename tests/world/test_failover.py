@@ -135,6 +135,35 @@ def test_the_silence_of_the_only_address_is_not_notified() -> None:
     assert notified == []
 
 
+def test_the_rest_of_the_time_is_not_for_an_address_that_failed_before() -> None:
+    addresses, clock = make_addresses(2)
+    (silent,) = miss_all_replies(addresses, clock, addresses.start_call(30.0), 1)
+
+    made = miss_all_replies(addresses, clock, addresses.start_call(30.0), 3)
+
+    assert silent.position == 0
+    assert [(each.position, each.timeout_s) for each in made] == [(1, 2.5), (0, 2.5), (1, 25.0)]
+
+
+def test_the_last_address_gets_the_rest_of_the_time_if_the_first_one_failed_too() -> None:
+    addresses, clock = make_addresses(2)
+    miss_all_replies(addresses, clock, addresses.start_call(5.0), 2)
+
+    made = miss_all_replies(addresses, clock, addresses.start_call(30.0), 2)
+
+    assert [each.timeout_s for each in made] == [2.5, 27.5]
+
+
+def test_an_address_that_replied_again_gets_the_rest_of_the_time() -> None:
+    addresses, clock = make_addresses(2)
+    miss_all_replies(addresses, clock, addresses.start_call(30.0), 1)
+    addresses.on_reply(0)
+
+    made = miss_all_replies(addresses, clock, addresses.start_call(30.0), 2)
+
+    assert [(each.position, each.timeout_s) for each in made] == [(1, 2.5), (0, 27.5)]
+
+
 def test_an_attempt_at_a_chosen_address_leaves_the_others_untried() -> None:
     addresses, clock = make_addresses(3)
     budget = addresses.start_call(10.0)

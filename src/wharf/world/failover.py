@@ -60,6 +60,17 @@ class FailoverAddresses:
         others = [(self.current + offset) % self.count for offset in range(1, self.count)]
         return [self.current, *sorted(others, key=self._failures.__getitem__)]
 
+    def list_round(self) -> list[int]:
+        """Return the positions that a call tries in one round: all addresses in order. The last one gets the rest of the time.
+
+        If the last one has failed and not replied since, and the first one has replied since its last failure, the first
+        one follows once more: the rest of the time is not for an address that may be frozen.
+        """
+        order = self.list_order()
+        if self._failures[order[-1]] and not self._failures[order[0]]:
+            order.append(order[0])
+        return order
+
     def get_reply_count(self, position: int) -> int:
         """Return how many replies this address has sent."""
         return self._reply_counts[position]
@@ -118,10 +129,11 @@ class FailoverAddresses:
 
 
 class CallBudget:
-    """The time of one call, divided among the addresses, each of which is tried once in a round.
+    """The time of one call, divided among the addresses, each of which is tried in a round.
 
     The last address of a round gets all remaining time, so a slow service is still waited for. Example: of 10 s with
-    three addresses, the first two get 2.5 s each and the last one gets 5 s.
+    three addresses, the first two get 2.5 s each and the last one gets 5 s. If the last one failed before, it gets 2.5 s too,
+    and then the first one gets the rest.
     """
 
     def __init__(self, addresses: FailoverAddresses, world: World, budget_s: float) -> None:
@@ -149,7 +161,7 @@ class CallBudget:
         `position`: the address to use instead, because the caller is connected to it.
         """
         if not self._untried or (position is not None and position not in self._untried):
-            self._untried = self._addresses.list_order()
+            self._untried = self._addresses.list_round()
             self.round_count += 1
         if position is None:
             current = self._addresses.current
