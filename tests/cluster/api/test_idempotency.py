@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from tests.builders import a_job
+from tests.cluster.api.access import an_operator
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import send_raw
@@ -21,6 +22,7 @@ from wharf.cluster.server.security.keyring import WrappingKey
 from wharf.cluster.state.tables import EVALUATIONS, IDEMPOTENCY_KEYS, JOBS
 from wharf.contract.client import ClientReply
 from wharf.contract.model.acl.tokens import Token
+from wharf.contract.wire.endpoint_table import ENDPOINT_BY_NAME
 
 KEY = {"idempotency-key": "once"}
 DIGEST = hashlib.sha256(b"request").hexdigest()
@@ -277,7 +279,27 @@ async def test_requests_of_nodes_without_a_secret_write_no_key() -> None:
     ],
 )
 def test_keys_belong_to_the_caller_as_it_was_identified(caller: Caller, scope: str) -> None:
-    assert find_scope(caller, "request") == scope
+    assert find_scope(caller, ENDPOINT_BY_NAME["job.register"], "request") == scope
+
+
+def test_keys_of_endpoints_without_a_token_belong_to_the_request() -> None:
+    assert find_scope(UNCHECKED_CALLER, ENDPOINT_BY_NAME["acl.login"], "request") == f"anonymous {DIGEST}"
+
+
+@in_virtual_time
+async def test_two_exchanges_of_one_time_tokens_may_have_the_same_key() -> None:
+    async with ACluster() as cluster:
+        operator = await an_operator(cluster)
+        created = [(await operator.put("/v1/acl/token/onetime"))[1]["OneTimeToken"] for _ in range(2)]
+        bodies = [msgspec.json.encode({"OneTimeSecretID": token["OneTimeSecretID"]}) for token in created]
+
+        first, second, repeated = [
+            await put(operator.server, body, "/v1/acl/token/onetime/exchange", headers=KEY)
+            for body in (*bodies, bodies[0])
+        ]
+
+        assert (first.status, second.status) == (200, 200)
+        assert (repeated.status, repeated.body) == (200, first.body)
 
 
 # -- limits ----------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from tests.builders import a_job
 from tests.cluster.api.access import ApiCaller, an_operator
 from tests.kit.cluster import ACluster
 from tests.kit.exchange import send_raw
+from tests.kit.loop_holds import MeasuredCluster, measure_holds
 from tests.kit.requests import get
 from tests.kit.state import a_node, an_allocation
 from tests.kit.virtual_time import in_virtual_time, pass_time
@@ -204,6 +205,19 @@ async def test_a_new_node_registers_only_with_an_introduction_and_then_uses_its_
         assert (without, with_token, with_it) == (403, 403, 200)
         assert await register(operator) == 200
         assert await register(operator, introduction, secret="another") == 403
+
+
+@in_virtual_time
+async def test_a_long_introduction_is_refused_without_being_decoded() -> None:
+    async with MeasuredCluster() as cluster:
+        operator = await an_operator(cluster)
+        header = base64.urlsafe_b64encode(b'{"kid":[' + b"[]," * 250_000 + b"[]]}").decode()
+
+        with measure_holds() as holds:
+            status = await cluster.start(register(operator, f"{header}.e30.AA"), name="registers")
+
+        assert status == 403
+        holds.require_short("a long introduction")
 
 
 @in_virtual_time

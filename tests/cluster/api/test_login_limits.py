@@ -268,3 +268,20 @@ async def test_many_audiences_hold_the_event_loop_only_shortly() -> None:
 
         assert (status, "for another audience" in text) == (401, True)
         holds.require_short("a login with many audiences")
+
+
+@in_virtual_time
+async def test_many_mapped_claims_hold_the_event_loop_only_shortly() -> None:
+    async with MeasuredCluster() as cluster:
+        login = await a_login(cluster)
+        paths = {f"/a{'/a' * 400}/{number}": f"n{number}" for number in range(1_000)}
+        await login.jwt(ClaimMappings=paths)
+        nested: dict[str, object] = {}
+        for _ in range(25):
+            nested = {"a": nested}
+
+        with measure_holds() as holds:
+            status, _ = await login.log_in(login.provider.identity(**nested))
+
+        assert status == 400
+        holds.require_short("a login with many mapped claims")

@@ -22,12 +22,13 @@ from wharf.cluster.operations.idempotency import CLAIMED_STATUS, IdempotentReque
 from wharf.cluster.operations.keyring import make_response_context
 from wharf.cluster.server.log.preview import PREVIEW_INDEX, CannotPreview, preview_write
 from wharf.cluster.server.server import Server
+from wharf.contract.model.acl.permissions import PublicAccess
 from wharf.contract.model.body_limits import MAX_INLINE_BODY_BYTES
 from wharf.contract.model.cluster import IdempotencyKey
 from wharf.contract.model.log import Write
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.model.secrets import SealedData
-from wharf.contract.wire.endpoint_table import EndpointKind
+from wharf.contract.wire.endpoint_table import Endpoint, EndpointKind
 
 IDEMPOTENCY_HEADER: Final = b"idempotency-key"
 JSON_CONTENT_TYPE: Final = "application/json"
@@ -79,7 +80,7 @@ class IdempotentExecutor:
         idempotency.check_idempotency_key(key)
         digest = await self._compute_digest(request.body)
         path = shorten_target(target)
-        scope = find_scope(request.caller, f"{method} {path} {digest}")
+        scope = find_scope(request.caller, request.endpoint, f"{method} {path} {digest}")
         idempotent_request = IdempotentRequest(scope, key, method, path, digest)
         claimed_handler = handler
         if off_loop is not None:
@@ -224,13 +225,13 @@ class IdempotentExecutor:
         return msgspec.structs.replace(result, index=max(result.index, self._server.replica.epoch_since))
 
 
-def find_scope(caller: Caller, request_text: str) -> str:
+def find_scope(caller: Caller, endpoint: Endpoint, request_text: str) -> str:
     """Return the scope of the caller's keys. Another caller with the same key has another scope.
 
-    Callers without a valid token look alike, so only the same request finds their keys. While access control is
-    off, all callers have all rights and share one scope.
+    Callers without a valid token look alike, so only the same request finds their keys; the token is not checked for an
+    endpoint that needs none. While access control is off, all callers have all rights and share one scope.
     """
-    if caller.kind is CallerKind.UNCHECKED:
+    if caller.kind is CallerKind.UNCHECKED and not isinstance(endpoint.need, PublicAccess):
         return ""
     if not caller.is_refused:
         if caller.token is not None:

@@ -95,6 +95,8 @@ LIMITS_BY_FIELD: Final[Mapping[str, FieldLimits]] = {
     "JobStatusesRequest.Jobs": FieldLimits("checked against 10,000 jobs after decoding", max_items=20_000),
     "DeploymentHealthRequest.HealthyAllocationIDs": FieldLimits("checked against 10,000 after decoding", max_items=20_000),
     "DeploymentHealthRequest.UnhealthyAllocationIDs": FieldLimits("checked against 10,000 after decoding", max_items=20_000),
+    "AuthMethodConfigView.ClaimMappings": FieldLimits("each claim is searched when a user logs in", max_items=1_000),
+    "AuthMethodConfigView.ListClaimMappings": FieldLimits("each claim is searched when a user logs in", max_items=1_000),
     "AuthMethodConfigView.AllowedRedirectURIs": FieldLimits("each is parsed when a user logs in", max_items=1_000),
     "EvaluationDeleteRequest.EvalIDs": FieldLimits("checked against 7,281 evaluations after decoding", max_items=20_000),
 }  # fmt: skip
