@@ -13,10 +13,10 @@ import pytest
 
 from tests.node.nodes import NodeProcess, build_raw_job, run_node, run_server
 from tests.waiting import wait_until
-from wharf.node.artifacts.budget import CopyBudget
 from wharf.node.migration import InvalidMigrationArchive, pack_folders, unpack_folders
 from wharf.node.migration.archive import COMPLETION_ENTRY_NAME
 from wharf.node.tasks.folders import AllocationFolders
+from wharf.node.unpacking.budget import CopyBudget
 
 TASKS = ("web",)
 LARGE_MB = 100

@@ -5,9 +5,9 @@ could occupy all of them, and then no other task could start or stop.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, ParamSpec, TypeVar
@@ -23,7 +23,7 @@ class ThreadGroup(StrEnum):
     """What the threads of a group work for."""
 
     ARTIFACTS = "artifacts"
-    """Archives and repositories of tasks: reading and unpacking, which may take minutes."""
+    """Files and repositories of tasks: copies, which may take minutes."""
     DOWNLOADS = "downloads"
     """Parts of files that tasks download; each is written in a moment."""
     SCRATCH = "scratch"
@@ -139,6 +139,41 @@ class _OwnedThreads:
         else:
             work.result.set_result(ended.result())
         self._start_functions()
+
+
+class FairSlots:
+    """Permits to run something other than a thread, such as a process, shared fairly by owners of one event loop."""
+
+    def __init__(self, levels: Sequence[Level]) -> None:
+        self._queue: FairQueue[asyncio.Future[None]] = FairQueue(levels)
+
+    @asynccontextmanager
+    async def hold(self, owner: ItemOwner) -> AsyncIterator[None]:
+        """Wait for a slot, and hold it in the `with` block. Raises QueueFull."""
+        slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.add(owner, slot)
+        self._assign()
+        try:
+            await slot
+            yield
+        finally:
+            if not self._queue.remove(owner, slot):
+                self._queue.finish(owner)
+            self._assign()
+
+    def _assign(self) -> None:
+        """Assign free slots to those that wait."""
+        while (found := self._queue.take()) is not None:
+            if not found[1].done():
+                found[1].set_result(None)
+
+
+_unpacking_by_loop: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, FairSlots]] = WeakKeyDictionary()
+
+
+def find_unpacking_slots() -> FairSlots:
+    """Return the slots for processes that unpack archives, for the running event loop; they are created on first use."""
+    return _unpacking_by_loop.setdefault(asyncio.get_running_loop(), FairSlots(OWNED_LEVELS[ThreadGroup.ARTIFACTS]))
 
 
 _owned_by_loop: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[ThreadGroup, _OwnedThreads]]] = (

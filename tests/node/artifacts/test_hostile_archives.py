@@ -6,7 +6,9 @@ import contextlib
 import gzip
 import io
 import lzma
+import os
 import random
+import signal
 import struct
 import subprocess
 import sys
@@ -25,6 +27,10 @@ from tests.node.artifacts.archives import build_endless_archive
 from tests.node.artifacts.site import Site, body, running_site
 from tests.waiting import wait_on_loop_until
 from wharf.node.artifacts import ArtifactError, ArtifactLimits, ArtifactRequest, fetch_artifact
+from wharf.node.processes import has_arguments
+from wharf.node.unpacking.archives import detect_archive_format
+from wharf.node.unpacking.messages import UnpackOrder
+from wharf.node.unpacking.worker import unpack
 
 MB = 1 << 20
 LIMITS = ArtifactLimits(
@@ -58,6 +64,32 @@ def fetch_error(
         fetch(site, task, name, data, folder=folder, limits=limits)
     assert [] == list(task.parent.rglob(".artifact-*")), "scratch files remain"
     return str(error.value)
+
+
+def measure_refusal(task: Path, name: str, data: bytes, *, agent_pid: int | None = None) -> tuple[str, int]:
+    """Return the error of an archive and the peak of the memory that unpacking it in this process takes.
+
+    `agent_pid`: the process that needs the result; None: the parent of this one.
+    """
+    (task / name).write_bytes(data)
+    order = UnpackOrder(
+        archive=str(task / name),
+        archive_format=detect_archive_format(name, ""),
+        name=name,
+        archive_folder="",
+        root=str(task),
+        destination="local",
+        owner=None,
+        max_bytes=LIMITS.max_unpacked_bytes,
+        max_files=LIMITS.max_files,
+        agent_pid=os.getppid() if agent_pid is None else agent_pid,
+    )
+    tracemalloc.start()
+    try:
+        error = unpack(order).error
+        return error, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def build_tar(name: str, content: bytes, format: int = tarfile.GNU_FORMAT) -> bytes:
@@ -100,14 +132,8 @@ BOMBS: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_small_archive_with_a_large_content_is_refused_without_its_memory(site: Site, task: Path, name: str) -> None:
-    archive = BOMBS[name](bytes(60 * MB))
-    tracemalloc.start()
-    try:
-        error = fetch_error(site, task, name, archive)
-        _, peak_bytes = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+def test_a_small_archive_with_a_large_content_is_refused_without_its_memory(task: Path, name: str) -> None:
+    error, peak_bytes = measure_refusal(task, name, BOMBS[name](bytes(60 * MB)))
 
     assert error == f"the unpacked content has more than {20 * MB:,} bytes"
     assert peak_bytes < 20 * MB  # xz needs 9 MB for its usual dictionary.
@@ -179,14 +205,9 @@ def test_an_xz_file_of_the_highest_level_can_be_unpacked(site: Site, task: Path)
     ids=["entries", "names"],
 )
 def test_a_zip_archive_with_a_long_list_of_entries_is_refused_without_its_memory(
-    site: Site, task: Path, archive: bytes, message: str
+    task: Path, archive: bytes, message: str
 ) -> None:
-    tracemalloc.start()
-    try:
-        error = fetch_error(site, task, "a.zip", archive)
-        _, peak_bytes = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    error, peak_bytes = measure_refusal(task, "a.zip", archive)
 
     assert message in error
     assert peak_bytes < 10 * MB
@@ -394,22 +415,18 @@ def test_a_damaged_archive_is_unpacked_or_refused_with_a_reason(task: Path, name
         damaged = bytearray(archive)
         for _ in range(generator.randint(1, 4)):
             damaged[generator.randrange(len(damaged))] = generator.choice((0, 1, 127, 128, 255))
-        (task / name).write_bytes(damaged)
-        request = ArtifactRequest(name, {}, {}, "any", False, "")
-
-        with contextlib.suppress(ArtifactError):
-            asyncio.run(fetch_artifact(request, task, limits=LIMITS))
+        measure_refusal(task, name, bytes(damaged))  # It raises nothing.
 
 
 # -- the end of an allocation
 
 
-def list_busy_threads() -> list[str]:
-    """Return the functions that the threads for artifacts run now."""
-    frames = sys._current_frames()
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith("artifacts")]
-    running = [frames[thread.ident] for thread in threads if thread.ident is not None]
-    return [frame.f_code.co_qualname for frame in running if frame.f_code.co_name != "_worker"]
+def list_unpacking_processes() -> list[int]:
+    """Return the processes that unpack archives for this one."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [
+        int(pid) for pid in children if has_arguments(int(pid), sys.executable, "-m", "wharf.node.unpacking.worker")
+    ]
 
 
 @pytest.mark.parametrize("folder", ["", "//in"], ids=["unpacked", "skipped"])
@@ -421,6 +438,7 @@ def test_unpacking_ends_with_its_allocation(site: Site, task: Path, folder: str)
     async def scenario() -> float:
         fetching = asyncio.ensure_future(fetch_artifact(request, task))
         await wait_on_loop_until((task / "local" / name).exists, what="the first file of the archive")
+        assert len(list_unpacking_processes()) == 1
         started_s = time.monotonic()
         fetching.cancel()
         await asyncio.wait([fetching])
@@ -430,8 +448,29 @@ def test_unpacking_ends_with_its_allocation(site: Site, task: Path, folder: str)
     took_s = asyncio.run(scenario())
 
     assert took_s < 3
-    assert list_busy_threads() == []
+    assert list_unpacking_processes() == []
     assert list(task.parent.iterdir()) == [task]
+
+
+def test_unpacking_ends_with_its_agent(task: Path) -> None:
+    error, _ = measure_refusal(task, "a.tgz", gzip.compress(build_tar("x", b"content")), agent_pid=1 << 30)
+
+    assert error == "canceled"
+    assert list((task / "local").iterdir()) == []
+
+
+def test_a_killed_process_is_an_error_with_a_reason(site: Site, task: Path) -> None:
+    site.answers["/a.tgz"] = body(build_endless_archive())
+    request = ArtifactRequest(f"{site.address}/a.tgz//in", {}, {}, "any", False, "")
+
+    async def scenario() -> None:
+        fetching = asyncio.ensure_future(fetch_artifact(request, task))
+        await wait_on_loop_until((task / "local/x").exists, what="the first file of the archive")
+        os.kill(list_unpacking_processes()[0], signal.SIGKILL)
+        await fetching
+
+    with pytest.raises(ArtifactError, match="the process that unpacks the archive was killed"):
+        asyncio.run(scenario())
 
 
 # -- disks

@@ -6,11 +6,11 @@ from typing import BinaryIO, Final
 
 import httpx2
 
-from wharf.node.artifacts.budget import CopyBudget
-from wharf.node.artifacts.errors import ArtifactError
 from wharf.node.artifacts.source import Checksum
 from wharf.node.fair_queue import ItemOwner
 from wharf.node.threads import ThreadGroup, run_in_owned_thread
+from wharf.node.unpacking.budget import CopyBudget
+from wharf.node.unpacking.errors import ArtifactError
 from wharf.world.http_clients import build_async_client
 from wharf.world.tls_contexts import NO_VERIFICATION, SYSTEM_TRUST, load_client_context
 

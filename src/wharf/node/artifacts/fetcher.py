@@ -4,25 +4,28 @@ import asyncio
 import os
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Concatenate, Final, NamedTuple, ParamSpec
 
-from wharf.node.artifacts.archives import (
-    CHUNK_BYTES,
-    detect_archive_format,
-    unpack_archive,
-    write_file,
-)
-from wharf.node.artifacts.budget import CopyBudget
 from wharf.node.artifacts.download import download_file
-from wharf.node.artifacts.errors import ArtifactError
 from wharf.node.artifacts.git import clone_repository
 from wharf.node.artifacts.source import ArtifactSource, Getter, parse_source
+from wharf.node.artifacts.unpacking import unpack_in_process
 from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError
 from wharf.node.deletion import delete_tree
 from wharf.node.fair_queue import ItemOwner, QueueFull
 from wharf.node.threads import ThreadGroup, run_in_owned_thread, run_in_thread
+from wharf.node.unpacking.archives import (
+    CHUNK_BYTES,
+    detect_archive_format,
+    write_file,
+)
+from wharf.node.unpacking.budget import CopyBudget
+from wharf.node.unpacking.errors import ArtifactError
+from wharf.node.unpacking.messages import UnpackOrder, UnpackReply
+
+P = ParamSpec("P")
 
 BYTES_PER_GB: Final = 1 << 30
 MAX_REPOSITORY_FILES: Final = 1_000_000
@@ -83,13 +86,7 @@ async def fetch_artifact(
         async with asyncio.timeout(limits.total_timeout_s):
             thread_owner = thread_owner or ItemOwner()
             await _fetch_to_scratch(source, request, task_folder, scratch, limits, thread_owner)
-            # `max_files` protects against archives that unpack to too much; a repository has its files already.
-            max_files = MAX_REPOSITORY_FILES if source.getter is Getter.GIT else limits.max_files
-            budget = CopyBudget(limits.max_unpacked_bytes, max_files, disk_folder=task_folder)
-            folder = ConfinedFolder(task_folder, owner)
-            await run_in_owned_thread(
-                ThreadGroup.ARTIFACTS, thread_owner, budget.cancel, _install, source, request, scratch, folder, budget
-            )
+            await _Installation(source, request, scratch, task_folder, owner, limits, thread_owner).run()
     except ValueError as error:  # A text that no program, file or request can contain, such as one with a zero byte.
         raise ArtifactError(f"its source, options or headers cannot be used: {error}", is_permanent=True) from error
     except TimeoutError:
@@ -160,67 +157,90 @@ def _copy_task_file(source: ArtifactSource, task_folder: Path, target: Path, bud
             source.checksum.verify(digest.hexdigest())
 
 
-def _install(
-    source: ArtifactSource, request: ArtifactRequest, scratch: Path, task_folder: ConfinedFolder, budget: CopyBudget
-) -> None:
-    """Copy or unpack the fetched file or repository to its destination in the task's folder.
+class _Installation(NamedTuple):
+    """The fetched file or repository in the scratch folder, and where it is copied or unpacked to.
 
-    Raises ArtifactError, ConfinedPathError and OSError.
+    The methods raise ArtifactError, ConfinedPathError, QueueFull and OSError.
     """
-    destination = request.destination.strip("/") or "local"
-    if source.getter is Getter.GIT:
-        if request.mode == "file":
-            raise ArtifactError("a repository is a folder: set mode to any or dir", is_permanent=True)
-        _install_tree(ConfinedFolder(scratch / FETCHED_TREE), task_folder, destination, budget, source.folder)
-        return
-    archive_format = detect_archive_format(source.basename, source.archive)
-    match request.mode:
-        case "dir" if not archive_format:
+
+    source: ArtifactSource
+    request: ArtifactRequest
+    scratch: Path
+    task_folder: Path
+    owner: tuple[int, int] | None
+    limits: ArtifactLimits
+    thread_owner: ItemOwner
+
+    async def run(self) -> None:
+        """Copy or unpack the fetched file or repository to its destination in the task's folder."""
+        source, mode = self.source, self.request.mode
+        destination = self.request.destination.strip("/") or "local"
+        if source.getter is Getter.GIT:
+            if mode == "file":
+                raise ArtifactError("a repository is a folder: set mode to any or dir", is_permanent=True)
+            repository = ConfinedFolder(self.scratch / FETCHED_TREE)
+            # `max_files` protects against archives that unpack to too much; a repository has its files already.
+            await self._run_copy(MAX_REPOSITORY_FILES, _install_tree, repository, destination, source.folder)
+            return
+        archive_format = detect_archive_format(source.basename, source.archive)
+        if mode == "dir" and not archive_format:
             raise ArtifactError(f"{source.basename} is not an archive, but mode is dir", is_permanent=True)
-        case "file":
-            _install_single_file(source, request, archive_format, scratch, task_folder, budget)
-        case _ if archive_format:
-            task_folder.make_folder(destination)
-            archive = scratch / FETCHED_FILE
-            unpack_archive(archive, archive_format, source.basename, source.folder, task_folder, destination, budget)
-        case _:
-            _copy_file(scratch / FETCHED_FILE, task_folder, f"{destination}/{source.basename}", 0o644, budget)
+        if mode == "file":
+            await self._install_single_file(archive_format)
+        elif archive_format:
+            await self._unpack(archive_format, self.task_folder, destination, self.owner)
+        else:
+            await self._run_copy(1, _copy_file, self.scratch, FETCHED_FILE, f"{destination}/{source.basename}")
 
+    async def _install_single_file(self, archive_format: str) -> None:
+        """Install exactly one file: the fetched file itself, or the only file of the archive."""
+        name, path = self.source.basename, FETCHED_FILE
+        if archive_format:
+            name = name.removesuffix(f".{archive_format}")
+            reply = await self._unpack(archive_format, self.scratch, FETCHED_TREE, None)
+            path = os.fsdecode(reply.first_path)
+            if reply.file_count != 1:
+                raise ArtifactError(
+                    f"{self.source.basename} has {reply.file_count} files, but mode is file", is_permanent=True
+                )
+        target = self.request.destination.strip("/") or f"local/{name}"
+        await self._run_copy(1, _copy_file, self.scratch, path, target)
 
-def _install_single_file(
-    source: ArtifactSource,
-    request: ArtifactRequest,
-    archive_format: str,
-    scratch: Path,
-    task_folder: ConfinedFolder,
-    budget: CopyBudget,
-) -> None:
-    """Install exactly one file: the fetched file itself, or the only file of the archive.
+    async def _unpack(
+        self, archive_format: str, root: Path, destination: str, owner: tuple[int, int] | None
+    ) -> UnpackReply:
+        """Unpack the fetched archive below a folder."""
+        order = UnpackOrder(
+            archive=str(self.scratch / FETCHED_FILE),
+            archive_format=archive_format,
+            name=self.source.basename,
+            archive_folder=self.source.folder,
+            root=str(root),
+            destination=destination,
+            owner=owner,
+            max_bytes=self.limits.max_unpacked_bytes,
+            max_files=self.limits.max_files,
+            agent_pid=os.getpid(),
+        )
+        return await unpack_in_process(order, self.thread_owner)
 
-    For artifacts with mode `file`. Raises ArtifactError, ConfinedPathError and OSError.
-    """
-    name = source.basename.removesuffix(f".{archive_format}") if archive_format else source.basename
-    target = request.destination.strip("/") or f"local/{name}"
-    if not archive_format:
-        _copy_file(scratch / FETCHED_FILE, task_folder, target, 0o644, budget)
-        return
-    created = unpack_archive(
-        scratch / FETCHED_FILE,
-        archive_format,
-        source.basename,
-        source.folder,
-        ConfinedFolder(scratch),
-        FETCHED_TREE,
-        budget,
-    )
-    if len(created) != 1:
-        raise ArtifactError(f"{source.basename} has {len(created)} files, but mode is file", is_permanent=True)
-    with ConfinedFolder(scratch).open_existing_file(created[0]) as unpacked:
-        write_file(unpacked, task_folder, target, os.fstat(unpacked.fileno()).st_mode & 0o777, budget)
+    async def _run_copy(
+        self,
+        max_files: int,
+        copy: Callable[Concatenate[ConfinedFolder, CopyBudget, P], None],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        """Run a function that copies to the task's folder, on a thread."""
+        budget = CopyBudget(self.limits.max_unpacked_bytes, max_files, disk_folder=self.task_folder)
+        folder = ConfinedFolder(self.task_folder, self.owner)
+        await run_in_owned_thread(
+            ThreadGroup.ARTIFACTS, self.thread_owner, budget.cancel, copy, folder, budget, *args, **kwargs
+        )
 
 
 def _install_tree(
-    repository: ConfinedFolder, task_folder: ConfinedFolder, destination: str, budget: CopyBudget, folder: str
+    task_folder: ConfinedFolder, budget: CopyBudget, repository: ConfinedFolder, destination: str, folder: str
 ) -> None:
     """Copy the folder `folder` of a cloned repository to `destination`, with its files and links.
 
@@ -253,6 +273,9 @@ def _install_tree(
                     write_file(source, task_folder, target, mode & 0o777, budget)
 
 
-def _copy_file(path: Path, task_folder: ConfinedFolder, target: str, mode: int, budget: CopyBudget) -> None:
-    with path.open("rb") as source:
+def _copy_file(task_folder: ConfinedFolder, budget: CopyBudget, scratch: Path, path: str, target: str) -> None:
+    """Copy a file of the scratch folder. An unpacked one keeps its mode. Raises ArtifactError, ConfinedPathError and OSError."""
+    with ConfinedFolder(scratch).open_existing_file(path) as source:
+        is_unpacked = path != FETCHED_FILE
+        mode = os.fstat(source.fileno()).st_mode & 0o777 if is_unpacked else 0o644
         write_file(source, task_folder, target, mode, budget)

@@ -8,12 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from wharf.node.artifacts.budget import CopyBudget
-from wharf.node.artifacts.errors import ArtifactError
 from wharf.node.artifacts.source import ArtifactSource
 from wharf.node.fair_queue import ItemOwner
 from wharf.node.subprocesses import run_program
 from wharf.node.threads import ThreadGroup, run_in_owned_thread
+from wharf.node.unpacking.budget import CopyBudget
+from wharf.node.unpacking.errors import ArtifactError
 
 MAX_ERROR_CHARS: Final = 400
 """Limit of git's error text in the events of a task."""

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from wharf.node.artifacts.errors import ArtifactError
+from wharf.node.unpacking.errors import ArtifactError
 
 _GETTER_PREFIX: Final = re.compile(r"^([a-z0-9]+)::(.*)$", re.DOTALL)
 """Matches `git::` and the like in front of a source."""

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
-from wharf.node.artifacts.archives import open_tar
-from wharf.node.artifacts.budget import CopyBudget
-from wharf.node.artifacts.decompression import CountedFile
-from wharf.node.artifacts.errors import ArtifactError
 from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError
+from wharf.node.unpacking.archives import open_tar
+from wharf.node.unpacking.budget import CopyBudget
+from wharf.node.unpacking.decompression import CountedFile
+from wharf.node.unpacking.errors import ArtifactError
 
 COMPLETION_ENTRY_NAME: Final = "complete"
 """The name of the last entry, which holds the number of entries before it."""

@@ -14,12 +14,12 @@ from wharf.contract.client import AsyncClient, Unreachable
 from wharf.contract.client.errors import get_requested_delay_s
 from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
 from wharf.contract.wire.nodes import messages
-from wharf.node.artifacts.budget import CopyBudget
 from wharf.node.credentials import NodeCredentials
 from wharf.node.fair_queue import ItemOwner, QueueFull
 from wharf.node.migration import InvalidMigrationArchive, TruncatedArchive, unpack_folders
 from wharf.node.tasks.folders import AllocationFolders
 from wharf.node.threads import ThreadGroup, run_in_owned_thread, run_in_thread
+from wharf.node.unpacking.budget import CopyBudget
 from wharf.world import World
 from wharf.world.backoff import Backoff, draw_delay_s
 

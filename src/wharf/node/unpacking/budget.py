@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from wharf.node.artifacts.errors import ArtifactError
+from wharf.node.unpacking.errors import ArtifactError
 from wharf.world.disk_space import measure_disk_space
 
 MAX_SKIPPED_ENTRIES: Final = 1_000_000

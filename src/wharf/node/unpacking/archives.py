@@ -12,16 +12,16 @@ import zlib
 from pathlib import Path
 from typing import IO, BinaryIO, Final, Protocol, cast
 
-from wharf.node.artifacts.budget import CopyBudget
-from wharf.node.artifacts.decompression import (
+from wharf.node.confined_folder import ConfinedFolder
+from wharf.node.unpacking.budget import CopyBudget
+from wharf.node.unpacking.decompression import (
     MAX_XZ_MEMORY_BYTES,
     CountedFile,
     DecompressedFile,
     detect_compression,
 )
-from wharf.node.artifacts.errors import ArtifactError
-from wharf.node.artifacts.zip_archives import open_zip
-from wharf.node.confined_folder import ConfinedFolder
+from wharf.node.unpacking.errors import ArtifactError
+from wharf.node.unpacking.zip_archives import open_zip
 from wharf.world.bounded_tar import BoundedTarInfo
 
 CHUNK_BYTES: Final = 1 << 20

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import BinaryIO, Final, Protocol
 
-from wharf.node.artifacts.budget import CopyBudget
+from wharf.node.unpacking.budget import CopyBudget
 
 INPUT_BYTES: Final = 16 << 10
 """Compressed bytes that are read at a time."""

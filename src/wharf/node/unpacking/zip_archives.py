@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO, Final, cast
 
-from wharf.node.artifacts.budget import CopyBudget
-from wharf.node.artifacts.errors import ArtifactError
+from wharf.node.unpacking.budget import CopyBudget
+from wharf.node.unpacking.errors import ArtifactError
 
 MAX_DIRECTORY_BYTES: Final = 4 << 20
 """The list of all entries. It costs at most 40 MB of memory and one second of CPU time; enough for 40,000 usual entries."""
