@@ -59,11 +59,14 @@ class AuthenticatedExchange(InMemoryTransport):
         self.replaced_bodies: dict[str, bytes] = {}
         self.before_request: dict[str, Callable[[], Awaitable[None]]] = {}
         """By path, what happens before the next request is sent."""
+        self.before_each_request: dict[str, Callable[[], Awaitable[None]]] = {}
 
     async def send(self, request: Any) -> ClientReply:
         if request.path == self.failing_path:
             raise Unreachable("this path does not answer", is_sent=True)
         if event := self.before_request.pop(request.path, None):
+            await event()
+        if event := self.before_each_request.get(request.path):
             await event()
         reply = await super().send(replace(request, headers={**request.headers, **self.token}))
         return replace(reply, body=self.replaced_bodies.get(request.path, reply.body))
@@ -481,6 +484,47 @@ async def test_a_restored_snapshot_does_not_bring_deleted_tokens_back() -> None:
         await regions.wait_for_west(ACL_TOKENS, regions.first)
 
         assert regions.west.world.monotonic_s() - loaded_s < 30.0
+
+
+@in_virtual_time
+async def test_a_deleted_token_is_refused_while_other_records_change_all_the_time() -> None:
+    async with start_two_regions() as regions:
+        await regions.change_east("PUT", "/v1/acl/policy/reads", POLICY)
+        await import_token(regions, SECRETS[0])
+        await regions.wait_for_west(ACL_TOKENS, regions.first, ACCESSOR)
+        count = 0
+
+        async def change_policy() -> None:
+            nonlocal count
+            count += 1
+            await regions.change_east(
+                "PUT", "/v1/acl/policy/busy", {**POLICY, "Name": "busy", "Description": f"{count}"}
+            )
+
+        for transport in regions.transports:
+            transport.before_each_request["/v1/acl/tokens"] = change_policy
+        await regions.change_east("DELETE", f"/v1/acl/token/{ACCESSOR}")
+
+        await regions.wait_for_west(ACL_TOKENS, regions.first)
+
+
+@in_virtual_time
+async def test_nothing_is_written_while_nothing_changes() -> None:
+    async with start_two_regions() as regions:
+        await regions.change_east("PUT", "/v1/acl/policy/reads", POLICY)
+        await regions.change_east("PUT", "/v1/acl/role", {"Name": "readers", "Policies": [{"Name": "reads"}]})
+        await regions.change_east("PUT", "/v1/acl/auth-method", METHOD)
+        rule = {"AuthMethod": "ci", "BindType": "role", "BindName": "readers"}
+        created = await regions.change_east("PUT", "/v1/acl/binding-rule", rule)
+        await import_token(regions, SECRETS[0])
+        await regions.wait_for_west(ACL_BINDING_RULES, created["ID"])
+        await regions.wait_for_west(ACL_TOKENS, regions.first, ACCESSOR)
+        tables = (ACL_POLICIES, ACL_ROLES, ACL_AUTH_METHODS, ACL_BINDING_RULES, ACL_TOKENS)
+        before = regions.west.replica.get_last_change(*tables)
+
+        await pass_time(1_000.0)
+
+        assert regions.west.replica.get_last_change(*tables) == before
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,22 @@ def build_token_write(snapshot: Replica, tokens: Iterable[Token], *, region: str
     return build_write(region, changes[: _count_fitting(changes, size)]) if changes else None
 
 
+def build_revocation_write(
+    snapshot: Replica, listed_tokens: Iterable[Any], *, region: str, size: WriteSize
+) -> Write | None:
+    """Return the next write that deletes tokens which the source deleted, or created again, or `None` if there are none.
+
+    `listed_tokens` are the list items of all global tokens of the source. Deletions need no other records of the source.
+    """
+    created = {token.accessor_id: token.create_time for token in listed_tokens}
+    changes = [
+        build_deletion(snapshot, ACL_TOKENS, stored)
+        for stored in list_records_without_source(snapshot, TOKENS, ())
+        if stored.accessor_id not in created or created[stored.accessor_id] != stored.create_time
+    ]
+    return build_write(region, changes[: _count_fitting(changes, size)]) if changes else None
+
+
 def _count_fitting(changes: Changes, size: WriteSize) -> int:
     """Return how many of the changes fit in one write, at least one."""
     conditions: set[tuple[str, str, bool]] = set()

@@ -106,6 +106,11 @@ class _AccessControl(NamedTuple):
 class _SourceChanged(Exception):
     """The records of the source changed while they were read, so they do not belong to one moment."""
 
+    def __init__(self, tokens: list[acl_wire.TokenStub]) -> None:
+        """`tokens`: the list items of its global tokens."""
+        super().__init__("the source changed while it was read")
+        self.tokens = tokens
+
 
 class ReplicationDuty:
     """Copies all global records from the authoritative region while the brain leads.
@@ -218,19 +223,22 @@ class ReplicationDuty:
 
     async def _replicate_access_control(self) -> dict[str, int]:
         """Make this region's records that grant rights equal to those of the source. Return the indexes of its tables."""
+        size = WriteSize(self._brain.max_changes)
+        listed_tokens: list[acl_wire.TokenStub] = []
         for _ in range(MAX_READ_ATTEMPTS):
             try:
                 records, new_tokens, indexes = await self._read_access_control()
-            except _SourceChanged:
+            except _SourceChanged as changed:
+                listed_tokens = changed.tokens
                 continue
             break
         else:
+            await self._revoke_tokens(listed_tokens, size)
             raise Refusal(
                 RefusalCode.UNAVAILABLE,
                 f"policies, roles, auth methods or binding rules changed during each of {MAX_READ_ATTEMPTS} attempts to "
                 "read them",
             )
-        size = WriteSize(self._brain.max_changes)
         await self._write_all(
             lambda snapshot: access_replication.build_access_write(snapshot, records, region=self._region, size=size)
         )
@@ -244,6 +252,18 @@ class ReplicationDuty:
             )
         return indexes
 
+    async def _revoke_tokens(self, listed_tokens: list[acl_wire.TokenStub], size: WriteSize) -> None:
+        """Delete the tokens that the source deleted or created again.
+
+        They must not stay valid here while other records of the source change all the time.
+        """
+        await self._check_permission()
+        await self._write_all(
+            lambda snapshot: access_replication.build_revocation_write(
+                snapshot, listed_tokens, region=self._region, size=size
+            )
+        )
+
     async def _read_access_control(self) -> "_AccessControl":
         """Return all policies, roles, auth methods, binding rules and global tokens as they were at one moment.
 
@@ -252,6 +272,7 @@ class ReplicationDuty:
         """
         lists = {replicated.table.name: await self._list(replicated) for replicated in RIGHTS_TABLES}
         tokens = await self._list(TOKENS)
+        stubs = [stub for stub in tokens.value if stub.global_]
         indexes = {name: reply.index for name, reply in lists.items()}
         by_table = {replicated.table.name: lists[replicated.table.name].value for replicated in RIGHTS_TABLES}
         by_table[ACL_BINDING_RULES.name] = access_replication.list_effective_rules(
@@ -261,16 +282,15 @@ class ReplicationDuty:
             name = replicated.table.name
             records = await self._fetch_listed(replicated, by_table[name])
             if len(records) != len(by_table[name]):
-                raise _SourceChanged
+                raise _SourceChanged(stubs)
             by_table[name] = records
         stored = self._brain.replica.get_table_records(ACL_TOKENS).records
-        stubs = [stub for stub in tokens.value if stub.global_]
         known_tokens = await self._fetch_listed(TOKENS, [stub for stub in stubs if stub.accessor_id in stored])
         new_tokens = [stub for stub in stubs if stub.accessor_id not in stored]
         for replicated in RIGHTS_TABLES:
             current = await self._sources[replicated.table.name].list_stubs(per_page=1)
             if current.index != indexes[replicated.table.name]:
-                raise _SourceChanged
+                raise _SourceChanged(stubs)
         await self._check_permission()
         return _AccessControl(
             AccessRecords(by_table, known_tokens), new_tokens, {**indexes, TOKENS.table.name: tokens.index}
