@@ -41,7 +41,16 @@ from wharf.cluster.server.rpc.handlers.nodes import (
 )
 from wharf.cluster.server.rpc.method import RpcMethod
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, JOB_VERSIONS, JOBS, NODES
+from wharf.cluster.state.codec import encode_record
+from wharf.cluster.state.tables import (
+    ALLOCATIONS,
+    DEPLOYMENTS,
+    EVALUATIONS,
+    IDEMPOTENCY_KEYS,
+    JOB_VERSIONS,
+    JOBS,
+    NODES,
+)
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus
 from wharf.contract.model.allocations.resources import (
     AllocatedCpu,
@@ -51,12 +60,13 @@ from wharf.contract.model.allocations.resources import (
     AllocatedTaskResources,
 )
 from wharf.contract.model.allocations.task_states import TaskEvent, TaskState, TaskStatus
+from wharf.contract.model.cluster import IdempotencyKey
 from wharf.contract.model.deployments import Deployment, DeploymentGroup, DeploymentStatus
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus, EvaluationTrigger, SchedulerType
 from wharf.contract.model.jobs.groups import Task, TaskGroup
 from wharf.contract.model.jobs.job import Job, JobType, Parameterized, Periodic
 from wharf.contract.model.jobs.resources import Resources
-from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, StoredRecord, Write
 from wharf.contract.model.nodes.node import NodeStatus
 from wharf.contract.model.nodes.resources import NodeCpu, NodeDisk, NodeMemory, NodeResources
 from wharf.contract.model.times import HOUR
@@ -357,6 +367,41 @@ def test_no_restore_of_a_large_state_holds_the_leader_or_a_follower() -> None:
             assert len(third.brain._queues.broker) == PENDING_EVALUATIONS
             assert follower.replica.count_records(ALLOCATIONS) == LOADED_ALLOCATIONS
             holds.require_short("a restore")
+
+    scenario()
+
+
+STORED_REQUESTS: Final = 150_000
+
+
+async def store_requests(cluster: MeasuredCluster, server: OneServer, count: int) -> None:
+    """Add the records of many writes that had an idempotency key, by a restore: commits would take long."""
+    kept = [row async for rows in server.engine.load().iter_slices() for row in rows]
+    record = IdempotencyKey(
+        scope="s", key="", method="PUT", path="/v1/jobs", body_digest="", status=200, create_index=1,
+        expires_at=server.world.now_ns() + HOUR,
+    )  # fmt: skip
+    added = [
+        StoredRecord(IDEMPOTENCY_KEYS.name, IDEMPOTENCY_KEYS.get_key(each), 1, encode_record(IDEMPOTENCY_KEYS, each))
+        for each in (msgspec.structs.replace(record, key=f"{number:06}") for number in range(count))
+    ]
+    with work_of_others():
+        cluster.log.replace_records([*kept, *added], cluster.log.get_position())
+    await until(lambda: server.replica.count_records(IDEMPOTENCY_KEYS) == count, what="the records are loaded")
+
+
+def test_no_check_for_expired_records_of_a_large_table_holds_the_leader() -> None:
+    @in_virtual_time
+    async def scenario() -> None:
+        async with MeasuredCluster() as cluster:
+            first = await cluster.a_server()
+            await store_requests(cluster, first, STORED_REQUESTS)
+            with measure_holds() as holds:
+                second = await cluster.a_server("m2")
+                await settled(second)
+                await pass_time(1)
+            assert second.replica.count_records(IDEMPOTENCY_KEYS) == STORED_REQUESTS
+            holds.require_short("the first checks of a leader")
 
     scenario()
 

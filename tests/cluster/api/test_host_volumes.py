@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
+from tests.kit.loop_holds import MeasuredCluster, measure_holds
 from tests.kit.requests import DENIED, commit, delete, get, put, read, status_and_text
 from tests.kit.state import a_node
 from tests.kit.virtual_time import in_virtual_time
@@ -166,6 +167,23 @@ async def test_a_suitable_node_creates_the_volume_and_returns_its_path() -> None
         assert (repeated["ID"], repeated["CreateIndex"], repeated["Parameters"]) == (
             created["ID"], created["CreateIndex"], {"mode": "0700"},
         )  # fmt: skip
+
+
+@in_virtual_time
+async def test_a_search_for_a_node_among_thousands_does_not_hold_the_event_loop() -> None:
+    constraints = [
+        {"LTarget": "${attr.plugins.host_volume.mkdir.version}", "Operand": "regexp", "RTarget": f"1|{number}"}
+        for number in range(100)
+    ]
+    async with MeasuredCluster() as cluster:
+        server, _ = await with_volume_node(cluster, NodeVolumeCreated(host_path="/made/here", capacity_bytes=5))
+        others = [a_node(f"other-{number:03}", create_index=WRITE_INDEX, **MKDIR_NODE_FIELDS) for number in range(400)]
+        await commit(server, *(NODES.build_put(node) for node in others))
+        with measure_holds() as holds:
+            created = await create(server, Constraints=constraints)
+
+    assert read(created)["Volume"]["NodeID"] == "node-1"
+    holds.require_short("the search for a node")
 
 
 @in_virtual_time

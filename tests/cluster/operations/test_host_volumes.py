@@ -272,7 +272,7 @@ def test_a_report_changes_at_most_so_many_volumes_in_one_write(max_volumes: int)
 
 def test_a_cluster_without_nodes_cannot_create_a_volume() -> None:
     with pytest.raises(Refusal) as caught:
-        host_volumes.list_candidate_nodes(AState().replica, make_volume(node_id=""))
+        host_volumes.VolumeNodeSearch(make_volume(node_id="")).list_candidates()
 
     assert caught.value.text == "no node can create the volume: there are no nodes"
 
@@ -316,7 +316,10 @@ def test_the_node_with_the_fewest_volumes_is_the_first_candidate() -> None:
         attributes = {**(state.node(node_id).attributes or {}), PLUGIN_VERSION_ATTRIBUTE.format("mkdir"): "1"}
         state.put(NODES.build_put(replace(state.node(node_id), attributes=attributes)))
 
-    candidates = host_volumes.list_candidate_nodes(state.replica, make_volume(node_id="", plugin_id="mkdir"))
+    search = host_volumes.VolumeNodeSearch(make_volume(node_id="", plugin_id="mkdir"))
+    for node in state.replica.iter_all(NODES):
+        search.add(node)
+    candidates = search.list_candidates()
 
     assert [node.id for node in candidates] == ["node-2", "node-3", "node-4", "node-1"]
 

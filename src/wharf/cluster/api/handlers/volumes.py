@@ -12,13 +12,15 @@ from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, ReadHandler, find_record
 from wharf.cluster.operations import volumes
+from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.log.preview import forbid_in_preview
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.node_channels.port import NodeCall, NodeChannel, NoNodePath, build_no_node_path
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import HOST_VOLUMES
+from wharf.cluster.state.tables import HOST_VOLUMES, NODES
 from wharf.contract.model.acl.permissions import LIST_HOST_VOLUMES
+from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
 from wharf.contract.model.volumes import HostVolume, make_host_volume_stub
 from wharf.contract.wire.volumes import HostVolumeRequest, HostVolumeResponse, NodeVolumeCreated, build_node_volume
@@ -29,6 +31,7 @@ NODE_NOT_INFORMED_TEXT: Final = (
 )
 UNCERTAIN_CODES: Final = frozenset({RefusalCode.UNAVAILABLE, RefusalCode.OUTCOME_UNKNOWN})
 """Refusals after which it is unknown whether the node executed the request."""
+MANY_CONSTRAINTS_ADVICE: Final = "use fewer constraints, or name the node of the volume"
 NO_CSI_TEXT: Final = "CSI volumes are not supported: use host volumes"
 
 
@@ -71,6 +74,18 @@ def read_volume(replica: Replica, request: Request, options: QueryOptions) -> Re
 READ_HANDLERS: Final[dict[str, ReadHandler]] = {"host_volume.list": list_volumes, "host_volume.read": read_volume}
 
 
+async def _find_candidates(replica: Replica, desired: HostVolume, work: SlicedWork) -> list[Node]:
+    """Return the nodes that can create the volume, the best ones first. Raises `Refusal` if none can."""
+    search = volumes.VolumeNodeSearch(desired)
+    requested_node = replica.get(NODES, desired.node_id) if desired.node_id else None
+    for nodes in [[requested_node]] if requested_node is not None else replica.iter_all_in_steps(NODES):
+        for node in nodes:
+            search.add(node)
+            if work.is_slice_over():
+                await work.pause()
+    return search.list_candidates()
+
+
 class HostVolumeActions:
     """Creates, registers and deletes host volumes: writes their records and calls the nodes that have their folders.
 
@@ -89,7 +104,11 @@ class HostVolumeActions:
         server = self._server
         await server.reader.catch_up()
         volumes.check_volume(server.replica, desired, has_folder=False)
-        for node in volumes.list_candidate_nodes(server.replica, desired):
+        work = SlicedWork(server.world, server.off_loop, server.read_limits.make_view_budget(MANY_CONSTRAINTS_ADVICE))
+        work.restart()
+        for node in await _find_candidates(server.replica, desired, work):
+            if work.is_slice_over():
+                await work.pause()
             try:
                 channel = server.node_channels.channel_to(node.id)
             except NoNodePath:

@@ -91,7 +91,10 @@ class PeriodicLaunchDuty:
         self._changed_jobs.clear()
         self._launches = launches = LaunchSchedule()
         replica = self._brain.replica
-        keys = [(job.namespace, job.id) for job in replica.iter_all(JOBS) if job.is_active_periodic]
+        keys: list[JobKey] = []
+        for jobs in replica.iter_all_in_steps(JOBS):
+            keys += [(job.namespace, job.id) for job in jobs if job.is_active_periodic]
+            await asyncio.sleep(0)
         for key in keys:
             launches.restore_job(replica, key, self._world.now_ns())
             await asyncio.sleep(0)  # A job with many schedules takes milliseconds.

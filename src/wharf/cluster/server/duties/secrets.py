@@ -78,24 +78,23 @@ class SecretsDuty:
         await self._rewrap_keys()
         await self._reencrypt_records()
         limit = self._brain.max_changes
-        while await self._brain.execute(
-            lambda snapshot, context: _report_if_due(
-                tokens.collect_expired_tokens(
-                    snapshot, context, threshold_ns=settings.expired_token_retention_ns, max_tokens=limit
-                )
-            )
+        # Each of these steps may read a whole table.
+        while await self._brain.execute_if_due(
+            lambda snapshot, context: tokens.collect_expired_tokens(
+                snapshot, context, threshold_ns=settings.expired_token_retention_ns, max_tokens=limit
+            ),
+            is_long=True,
         ):
             pass
-        while await self._brain.execute(
-            lambda snapshot, context: _report_if_due(
-                idempotency.collect_expired_keys(snapshot, context, max_keys=limit)
-            )
+        while await self._brain.execute_if_due(
+            lambda snapshot, context: idempotency.collect_expired_keys(snapshot, context, max_keys=limit), is_long=True
         ):
             pass
-        await self._brain.execute(
-            lambda snapshot, context: _report_if_due(
-                keyring.collect_unused_keys(snapshot, context, threshold_ns=settings.unused_key_retention_ns)
-            )
+        await self._brain.execute_if_due(
+            lambda snapshot, context: keyring.collect_unused_keys(
+                snapshot, context, threshold_ns=settings.unused_key_retention_ns
+            ),
+            is_long=True,
         )
 
     async def _rotate_key_if_due(self) -> None:

@@ -65,8 +65,10 @@ class LockHandlers:
     async def expire_locks(self) -> None:
         """Release each lock whose TTL has passed, while the brain leads. A duty of the leader."""
         self._locks = LockDeadlines()
-        for variable in self._brain.replica.iter_all(VARIABLES):
-            self._update_deadline(variable)
+        for variables_of_step in self._brain.replica.iter_all_in_steps(VARIABLES):
+            for variable in variables_of_step:
+                self._update_deadline(variable)
+            await asyncio.sleep(0)
         while self._brain.is_leading:
             now_s = self._brain.world.monotonic_s()
             for lock in self._locks.list_expired(now_s):
