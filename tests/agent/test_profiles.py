@@ -124,3 +124,23 @@ def test_a_second_memory_profile_is_refused_while_one_is_measured() -> None:
 
     assert refusals == [RefusalCode.CONFLICT]
     assert trace_allocations(0.0) is not None
+
+
+def test_a_second_cpu_profile_is_refused_while_one_is_measured() -> None:
+    """Each takes one of the few threads of a process. Several would stop the writes of an api process for a minute."""
+    begun = threading.Event()
+
+    def measure() -> None:
+        begun.set()
+        sample_stacks(0.5)
+
+    first = threading.Thread(target=measure)
+    first.start()
+    begun.wait()
+    first.join(0.1)
+    with pytest.raises(Refusal) as refused:
+        sample_stacks(0.01)
+    first.join()
+
+    assert refused.value.code is RefusalCode.CONFLICT
+    assert sample_stacks(0.01)

@@ -45,11 +45,26 @@ class StackSample(msgspec.Struct, frozen=True):
     values: tuple[int, ...]
 
 
+_SAMPLING_LOCK: Final = threading.Lock()
+"""Held while stacks are sampled. Each profile occupies one of the few threads of the process for its whole duration."""
+
+
 def sample_stacks(seconds: float) -> list[StackSample]:
     """Sample the stacks of all threads: each with its number of samples and their time in nanoseconds, most frequent first.
 
-    The outermost frame is the name of the thread. Call it on a thread of its own, which it does not sample.
+    The outermost frame is the name of the thread. Call it on a thread of its own, which it does not sample. Raises `Refusal`
+    while another profile is measured.
     """
+    if not _SAMPLING_LOCK.acquire(blocking=False):
+        raise Refusal(RefusalCode.CONFLICT, "another CPU profile is being measured: try again when it has ended")
+    try:
+        return _sample_stacks(seconds)
+    finally:
+        _SAMPLING_LOCK.release()
+
+
+def _sample_stacks(seconds: float) -> list[StackSample]:
+    """Sample the stacks of all threads but this one."""
     own_ident = threading.get_ident()
     counts: collections.Counter[tuple[StackFrame, ...]] = collections.Counter()
     pause = threading.Event()
