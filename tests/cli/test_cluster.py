@@ -61,7 +61,7 @@ def test_a_node_is_drained_and_made_eligible_again(terminal: Terminal, tmp_path:
     listed = terminal.run_ok("node", "status", "-t", "{{range .}}{{.Name}}:{{.SchedulingEligibility}} {{end}}").split()
     terminal.run_ok("node", "eligibility", "--enable", "node-1")
 
-    assert drained.splitlines()[-1] == "drain of node-1 complete"
+    assert drained.splitlines()[-1] == "drain of node-1 complete: 1 replaced on other nodes"
     assert sorted(listed) == ["node-1:ineligible", "node-2:eligible"]
     assert "Eligibility  eligible" in terminal.run_ok("node", "status", "node-1")
 

@@ -126,7 +126,9 @@ def test_an_unknown_id_or_name_says_which_command_lists_the_known_ones(
             is_other = words in other_input | creates_or_deletes or words[0] == "limits"
             if takes_text(command) and not takes_file(command) and not is_other:
                 result = terminal.run(*words, *build_arguments(words, command, text=unknown))
-                if unknown not in result.err or "`wharf " not in result.err:
+                # The id of a token may be its secret, which is not repeated.
+                is_named = unknown in result.err or words[:2] == ("acl", "token")
+                if not is_named or "`wharf " not in result.err:
                     problems[" ".join(words)] = result.err
 
     assert problems == {}

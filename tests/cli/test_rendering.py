@@ -11,12 +11,10 @@ from wharf.cli.common.failures import list_placement_failures
 from wharf.cli.common.rendering import natural_sort_key, render_bar, render_pairs, render_table
 from wharf.cli.common.terminal import render_for_terminal
 from wharf.cli.common.times import format_relative_time, format_rounded_duration, format_utc_time
-from wharf.cli.node.group import format_drain_result
-from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus, NetworkStatus
+from wharf.contract.model.allocations.allocation import NetworkStatus
 from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.allocations.resources import AllocatedPort
 from wharf.contract.model.allocations.task_states import TaskEventView
-from wharf.contract.wire.allocations.messages import AllocationView
 
 S = 1_000_000_000
 NOW = 1_790_000_000 * S
@@ -167,23 +165,3 @@ def test_a_task_killed_for_lack_of_memory_is_marked() -> None:
         format_event(killed),
         format_event(out_of_memory),
     ]
-
-
-@pytest.mark.parametrize(
-    ("desired", "expected"),
-    [
-        ([], "drain of n1 complete"),
-        ([DesiredStatus.RUN], "drain of n1 complete; 1 of system jobs remain"),
-        ([DesiredStatus.RUN, DesiredStatus.STOP], ""),
-    ],
-)
-def test_a_drain_is_complete_when_all_stopped_allocations_have_ended(
-    desired: list[DesiredStatus], expected: str
-) -> None:
-    allocations = [
-        AllocationView(
-            id=f"a{number}", name="web.g[0]", desired_status=status, client_status=ClientStatus.RUNNING, job_id="web"
-        )
-        for number, status in enumerate(desired)
-    ]
-    assert expected == format_drain_result("n1", allocations)

@@ -47,6 +47,8 @@ MAX_ECHOED_CHARS: Final = 200
 _JWT: Final = re.compile(r"[\w-]+\.[\w-]+\.[\w-]+")
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _SECRET_OPTION: Final = re.compile(r"--?(?:token|login-token)(?:=.*)?", re.DOTALL)
+_TOKEN_COMMAND: Final = re.compile(r"(?:acl to|acl bootstrap|login)")
+"""The beginnings of commands about tokens, also misspelled ones."""
 HIDDEN: Final = "<hidden>"
 """Stands for an argument that may be a secret."""
 MIN_JWT_CHARS: Final = 60
@@ -58,10 +60,10 @@ MIN_SECRET_CHARS: Final = 8
 def hide_secrets(text: str, arguments: Sequence[str]) -> str:
     """Return an error text without the arguments that may be secrets, because transcripts and logs store error texts.
 
-    These are signed tokens, the values of options for tokens, and UUIDs in commands for access control: users mistake
-    the secret of a token for its accessor id.
+    These are signed tokens, the values of options for tokens, and UUIDs in commands about tokens: users mistake the
+    secret of a token for its accessor id.
     """
-    is_about_access = any(word == "login" or word.partition("-")[0] == "acl" for word in arguments[:1])
+    is_about_tokens = bool(_TOKEN_COMMAND.match(" ".join(arguments[:2]).replace("-", " ")))
     secrets: set[str] = set()
     is_value_of_option = False
     for word in arguments:
@@ -69,7 +71,7 @@ def hide_secrets(text: str, arguments: Sequence[str]) -> str:
         if is_value_of_option:
             secrets.add(word)
         for part in (word, value):
-            if (_JWT.fullmatch(part) and len(part) >= MIN_JWT_CHARS) or (is_about_access and _UUID.fullmatch(part)):
+            if (_JWT.fullmatch(part) and len(part) >= MIN_JWT_CHARS) or (is_about_tokens and _UUID.fullmatch(part)):
                 secrets.add(part)
         is_option = _SECRET_OPTION.fullmatch(word) is not None
         is_value_of_option = is_option and "=" not in word

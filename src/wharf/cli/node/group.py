@@ -1,17 +1,16 @@
 """The command group `wharf node`: list and show nodes, drain them and set their eligibility."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from wharf.cli.common.errors import CliError
-from wharf.cli.common.options import INTERRUPTED_EXIT_CODE, detach_option, node_argument
+from wharf.cli.common.options import node_argument
 from wharf.cli.common.record_tables import render_nodes
 from wharf.cli.common.rendering import render_bar, render_section, render_sparkline
 from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
-from wharf.cli.common.times import NS_PER_SECOND, format_utc_time
+from wharf.cli.common.times import NS_PER_SECOND
 from wharf.cli.completion import complete_nodes
 from wharf.cli.lazy_group import NOT_SUPPORTED_BY_NODES, CommandEntry, LazyGroup
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 MODULE: Final = "wharf.cli.node.group"
 COMMANDS: Final = {
     "status": CommandEntry(MODULE, "status", "List nodes, or show one."),
-    "drain": CommandEntry(MODULE, "drain", "Move all allocations off a node, or cancel that."),
+    "drain": CommandEntry("wharf.cli.node.drain", "drain", "Move all allocations off a node, or cancel that."),
     "eligibility": CommandEntry(MODULE, "eligibility", "Set whether new allocations may be placed on a node."),
     "intro": CommandEntry(
         "wharf.cli.node.identity", "intro", "Create introduction tokens, with which new nodes register."
@@ -31,12 +30,6 @@ COMMANDS: Final = {
     "meta": CommandEntry("wharf.cli.node.meta", "meta", "Show and change the metadata of nodes."),
     "pool": CommandEntry("wharf.cli.node.pool", "pool", "Show and change node pools."),
 }
-DRAIN_WAIT_S: Final = 2.0
-"""How long one blocking query waits while a drain is followed."""
-DRAIN_NOTICE_S: Final = 10.0
-"""A drain from which no allocation has left for this long says which allocations remain."""
-MAX_REMAINING_SHOWN: Final = 5
-"""Limit of the allocations in that line; keeps it readable."""
 
 
 ALIASES: Final = {"list": CommandEntry(MODULE, "status", "wharf node status")}
@@ -67,120 +60,6 @@ def status(session: Session, node_id: str | None, expression: str, node_pool: st
         session.print_result(nodes, lambda: render_nodes(session, nodes, is_filtered=bool(expression or node_pool)))
         return
     show_node(session, node_id or "self", should_include_stats=stats)
-
-
-@click.command(cls=QuietServerCommand)
-@node_argument
-@click.option("--enable", is_flag=True, help="Start a drain.")
-@click.option("--disable", is_flag=True, help="Cancel the drain.")
-@click.option("--deadline", default="1h", show_default=True, help="Stop the remaining allocations after this time.")
-@click.option("--no-deadline", is_flag=True, help="Wait as long as the allocations need.")
-@click.option("--force", is_flag=True, help="Stop all allocations at once.")
-@click.option("--ignore-system", is_flag=True, help="Do not stop system jobs.")
-@click.option("--keep-ineligible", is_flag=True, help="With --disable: place no new allocations on the node.")
-@click.option("-m", "--message", default="", help="Reason, stored with the node.")
-@detach_option
-@click.option("--yes", is_flag=True, hidden=True)
-def drain(
-    session: Session,
-    node_id: str,
-    enable: bool,
-    disable: bool,
-    deadline: str,
-    no_deadline: bool,
-    force: bool,
-    ignore_system: bool,
-    keep_ineligible: bool,
-    message: str,
-    detach: bool,
-    yes: bool,  # noqa: ARG001  # Accepted for Nomad's scripts.
-) -> None:
-    """Move all allocations off a node, or cancel that.
-
-    The command waits until the node is empty; Ctrl-C lets the drain continue.
-
-    wharf node drain --enable --deadline 30m node-3
-    """
-    from wharf.cli.common.lookup import find_node
-    from wharf.contract.wire.nodes.messages import DrainSpec
-    from wharf.contract.wire.times import DurationError, parse_duration_ns
-
-    if enable == disable:
-        raise CliError("give either --enable or --disable")
-    found = find_node(session, node_id)
-    meta = {"message": message} if message else None
-    if disable:
-        session.client.nodes.drain(found.id, None, mark_eligible=not keep_ineligible, meta=meta)
-        click.echo(f"drain of {found.name} canceled" + ("; the node stays ineligible" if keep_ineligible else ""))
-        return
-    try:
-        deadline_ns = -1 if force else 0 if no_deadline else parse_duration_ns(deadline)
-    except DurationError:
-        raise CliError(f'--deadline: expected a duration such as 30m or 1h30m, got "{deadline}"') from None
-    spec = DrainSpec(deadline=deadline_ns, ignore_system_jobs=ignore_system)
-    session.client.nodes.drain(found.id, spec, meta=meta)
-    click.echo(f"drain of {found.name} started")
-    if not detach:
-        _follow_drain(session, found.id, found.name)
-
-
-def _follow_drain(session: Session, node_id: str, name: str) -> None:
-    """Print the number of remaining allocations until the drain is complete. Ctrl-C lets the drain continue.
-
-    Prints which allocations remain if none has left for a while. Raises CliError if the servers do not reply for too long.
-    """
-    from wharf.cli.common.outages import Outage
-
-    client = session.client
-    outage = Outage(session, f"the drain of {name} continues (`wharf node status {name}` shows its state)")
-    last_count, changed_s, notice = -1, session.world.monotonic_s(), ""
-    try:
-        while True:
-            node = outage.call(lambda: client.nodes.read(node_id))
-            allocations = outage.call(lambda: client.nodes.allocations(node_id))
-            remaining = [allocation for allocation in allocations.value if not allocation.client_status.is_terminal]
-            if len(remaining) != last_count:
-                changed_s = session.world.monotonic_s()
-                if remaining:
-                    click.echo(f"  {len(remaining)} allocation{'' if len(remaining) == 1 else 's'} left")
-            last_count = len(remaining)
-            if session.world.monotonic_s() - changed_s >= DRAIN_NOTICE_S:
-                new_notice = _format_drain_notice(session, node.value, remaining)
-                if new_notice != notice:
-                    click.echo(new_notice, err=True)
-                notice = new_notice
-            if node.value.drain:
-                outage.call(partial(client.nodes.read, node_id, index=node.index, wait_s=DRAIN_WAIT_S))
-            elif result := format_drain_result(name, remaining):
-                click.echo(result)
-                return
-            else:
-                outage.call(partial(client.nodes.allocations, node_id, index=allocations.index, wait_s=DRAIN_WAIT_S))
-    except KeyboardInterrupt:
-        click.echo(
-            f"stopped watching; the drain of {name} continues (`wharf node status {name}` shows its state)", err=True
-        )
-        raise click.exceptions.Exit(INTERRUPTED_EXIT_CODE) from None
-
-
-def _format_drain_notice(session: Session, node: "NodeView", remaining: Sequence["AllocationView"]) -> str:
-    """Return what a drain waits for: the allocations that remain, and when the drain stops them."""
-    names = [f"{allocation.name} ({session.shorten_id(allocation.id)})" for allocation in remaining]
-    more = f" and {len(names) - MAX_REMAINING_SHOWN} more" if len(names) > MAX_REMAINING_SHOWN else ""
-    text = f"waiting for {', '.join(names[:MAX_REMAINING_SHOWN]) or 'the servers to complete the drain'}{more}"
-    deadline = node.drain_strategy.force_deadline if node.drain and node.drain_strategy else None
-    if deadline:
-        return f"{text}; the drain stops what remains at {format_utc_time(deadline)}"
-    return f"{text}; Ctrl-C stops watching" + (" (the drain has no deadline)" if node.drain else "")
-
-
-def format_drain_result(name: str, remaining: Sequence["AllocationView"]) -> str:
-    """Return the result of a finished drain; empty while allocations that the drain stopped still run."""
-    from wharf.contract.model.allocations.allocation import DesiredStatus
-
-    if any(allocation.desired_status is not DesiredStatus.RUN for allocation in remaining):
-        return ""
-    return f"drain of {name} complete" + (f"; {len(remaining)} of system jobs remain" if remaining else "")
 
 
 @click.command(cls=QuietServerCommand)

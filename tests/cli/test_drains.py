@@ -1,0 +1,137 @@
+"""What `wharf node drain` reports at the end: what became of each allocation."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.cli.terminal import WEB, Terminal, open_terminal, write_file
+from wharf.cli.node.drain import summarize_drain
+from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.nodes.node import NodeEvent
+from wharf.contract.wire.allocations.messages import AllocationView
+from wharf.contract.wire.nodes.messages import NodeView
+
+
+@pytest.fixture
+def terminal(capsys: pytest.CaptureFixture[str]) -> Iterator[Terminal]:
+    with open_terminal(capsys, nodes=2) as terminal:
+        yield terminal
+
+
+REACHED = (NodeEvent(subsystem="Drain", message="Node drain complete", details={"deadline_reached": "true"}),)
+
+
+def view(**fields: Any) -> AllocationView:
+    """Return an allocation of a service that the drain stopped."""
+    defaults: dict[str, Any] = {
+        "id": "a",
+        "name": "web.g[0]",
+        "job_id": "web",
+        "job": Job(id="web", type="service"),
+        "desired_status": DesiredStatus.STOP,
+        "client_status": ClientStatus.COMPLETE,
+    }
+    return AllocationView(**(defaults | fields))
+
+
+SYSTEM = {"job_id": "sys", "job": Job(id="sys", type="system")}
+BATCH = {"job_id": "nightly", "job": Job(id="nightly", type="batch")}
+RUNS = {"desired_status": DesiredStatus.RUN, "client_status": ClientStatus.RUNNING}
+
+
+@pytest.mark.parametrize(
+    ("allocations", "events", "is_forced", "expected"),
+    [
+        ([], (), False, "no allocation had to leave"),
+        ([view(next_allocation="b")], (), False, "1 replaced on other nodes"),
+        (
+            [view()],
+            (),
+            False,
+            "1 stopped without a replacement; `wharf job explain web` shows why no replacement runs",
+        ),
+        ([view(next_allocation="b"), view(**SYSTEM)], (), False, "1 replaced on other nodes, 1 stopped (system job)"),
+        (
+            [view(**BATCH)],
+            REACHED,
+            False,
+            "1 stopped (batch job, not run again); the deadline was reached before all had",
+        ),
+        ([view(**BATCH, desired_status=DesiredStatus.RUN)], (), False, "1 ended"),
+        ([view(next_allocation="b")], REACHED, True, "1 replaced on other nodes; all were stopped at once"),
+        ([view(**SYSTEM, **RUNS)], (), True, "no allocation had to leave; 1 allocation of system jobs still runs here"),
+        (
+            [view(**RUNS), view(**RUNS, id="b")],
+            (),
+            False,
+            "no allocation had to leave; 2 allocations of other jobs still run",
+        ),
+        (
+            [view(client_status=ClientStatus.LOST)],
+            (),
+            False,
+            "1 lost; `wharf job explain web` shows why no replacement runs",
+        ),
+    ],
+)
+def test_the_end_of_a_drain_says_what_became_of_each_allocation(
+    allocations: list[AllocationView], events: tuple[NodeEvent, ...], is_forced: bool, expected: str
+) -> None:
+    node = NodeView(id="n", name="n1", events=events)
+
+    assert summarize_drain(node, {"a"}, allocations, is_forced=is_forced).startswith(
+        f"drain of n1 complete: {expected}"
+    )
+
+
+def test_a_drain_has_not_ended_while_an_allocation_stops() -> None:
+    stopping = view(client_status=ClientStatus.RUNNING)
+
+    assert summarize_drain(NodeView(id="n", name="n1"), {"a"}, [stopping], is_forced=False) == ""
+
+
+def test_a_drain_whose_allocations_have_moved_says_so(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.run_ok("job", "run", "--follow", write_file(tmp_path, WEB))
+
+    drained = terminal.run_ok("node", "drain", "--enable", "--deadline", "1m", "node-1")
+    again = terminal.run_ok("node", "drain", "--enable", "--deadline", "1m", "node-1")
+
+    assert drained.splitlines()[-1] == "drain of node-1 complete: 1 replaced on other nodes"
+    assert again.splitlines()[-1] == "drain of node-1 complete: no allocation had to leave"
+
+
+def test_a_service_that_fits_on_no_other_node_is_not_reported_as_moved(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.run_ok("job", "run", "--follow", write_file(tmp_path, WEB))
+    terminal.run_ok("node", "eligibility", "--disable", "node-2")
+
+    drained = terminal.run_ok("node", "drain", "--enable", "--force", "node-1")
+
+    assert drained.splitlines()[-1] == (
+        "drain of node-1 complete: 1 stopped without a replacement; `wharf job explain web` shows why no replacement runs; "
+        "all were stopped at once"
+    )
+
+
+def test_a_drain_that_another_request_cancels_is_not_reported_as_complete(terminal: Terminal, tmp_path: Path) -> None:
+    # Its allocations are not healthy yet, so the drain waits for them.
+    slow = WEB.replace("MinHealthyTime: 1s", "MinHealthyTime: 30m, HealthyDeadline: 40m, ProgressDeadline: 50m")
+    terminal.run_ok("job", "run", "--detach", write_file(tmp_path, slow))
+    terminal.wait(20)
+    nodes = msgspec.json.decode(terminal.run_ok("node", "status", "--json"))
+    (node_id,) = [node["ID"] for node in nodes if node["Name"] == "node-1"]
+
+    def cancel() -> None:
+        terminal.cluster.start(terminal.server.client.nodes.drain(node_id, None, mark_eligible=True), name="cancel")
+
+    terminal.loop.call_later(5.0, cancel)
+
+    result = terminal.run("node", "drain", "--enable", "--no-deadline", "node-1")
+
+    assert (result.code, result.err.splitlines()[-1]) == (
+        1,
+        "wharf: another request canceled the drain of node-1, with 1 left on the node",
+    )
