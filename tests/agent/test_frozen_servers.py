@@ -159,10 +159,10 @@ def is_channel_open(server: RunningAgent) -> bool:
 
 
 class HeartbeatWatch:
-    """A relay between a node and a server that records when the server first replied to a heartbeat."""
+    """A relay between a node and a server that records when the server replied, from the first heartbeat on."""
 
     def __init__(self, relay: TcpRelay) -> None:
-        self.first_reply_s: float | None = None
+        self.reply_times_s: list[float] = []
         self._is_waiting = False
         """Whether a heartbeat was forwarded. It is the first request of a node that has left its other server."""
         self.address = relay.address
@@ -171,13 +171,8 @@ class HeartbeatWatch:
     def _on_chunk(self, direction: str, data: bytes) -> None:
         if direction == TO_SERVER and b"/heartbeat " in data:
             self._is_waiting = True
-        elif (
-            direction == TO_NODE
-            and self._is_waiting
-            and self.first_reply_s is None
-            and data.startswith(b"HTTP/1.1 200 ")
-        ):
-            self.first_reply_s = time.monotonic()
+        elif direction == TO_NODE and self._is_waiting and data.startswith(b"HTTP/1.1 200 "):
+            self.reply_times_s.append(time.monotonic())
 
 
 def run_job(server: RunningAgent, job_id: str, within_s: float) -> None:
@@ -203,7 +198,7 @@ def test_a_node_leaves_a_frozen_server_within_three_seconds_of_a_missed_heartbea
         watch = HeartbeatWatch(relay)
         with running_node(tmp_path, follower, leader, addresses=(follower.address, watch.address)):
             run_job(leader, "before", within_s=30.0)
-            assert watch.first_reply_s is None, "the node uses its first server"
+            assert watch.reply_times_s == [], "the node uses its first server"
             freeze(follower)
             began_s = time.monotonic()
 
@@ -212,9 +207,8 @@ def test_a_node_leaves_a_frozen_server_within_three_seconds_of_a_missed_heartbea
             # The node channel has left the frozen server too. A request that came before is refused within three seconds.
             wait_until(lambda: is_channel_open(leader), what="the node answers", within_s=MAX_SWITCH_S + 2.0)
 
-            assert watch.first_reply_s is not None
-            print(f"another server answered a heartbeat {watch.first_reply_s - began_s:.1f} s after the freeze")
-            assert watch.first_reply_s - began_s < MAX_HEARTBEAT_INTERVAL_S + MAX_SWITCH_S
+            print(f"another server answered a heartbeat {watch.reply_times_s[0] - began_s:.1f} s after the freeze")
+            assert watch.reply_times_s[0] - began_s < MAX_HEARTBEAT_INTERVAL_S + MAX_SWITCH_S
             assert_node_was_never_down(leader)
 
 
