@@ -51,7 +51,7 @@ AUTH_METHOD: Final = {
         "JWKSURL": "https://example.com/keys",
         "BoundAudiences": NAMES,
         "SigningAlgs": ["RS256"],
-        "ClaimMappings": {name: name for name in NAMES},
+        "ClaimMappings": {name: name for name in NAMES[:1_000]},
         "ListClaimMappings": {"groups": "groups"},
     },
 }
