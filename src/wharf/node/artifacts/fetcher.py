@@ -3,19 +3,22 @@
 import asyncio
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Concatenate, Final, NamedTuple, ParamSpec
 
+import msgspec
+
 from wharf.node.artifacts.download import download_file
 from wharf.node.artifacts.git import clone_repository
 from wharf.node.artifacts.source import ArtifactSource, Getter, parse_source
-from wharf.node.artifacts.unpacking import unpack_in_process
 from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError
 from wharf.node.deletion import delete_tree
 from wharf.node.fair_queue import ItemOwner, QueueFull
-from wharf.node.threads import ThreadGroup, run_in_owned_thread, run_in_thread
+from wharf.node.subprocesses import run_program
+from wharf.node.threads import ThreadGroup, find_unpacking_slots, run_in_owned_thread, run_in_thread
 from wharf.node.unpacking.archives import (
     CHUNK_BYTES,
     detect_archive_format,
@@ -30,6 +33,10 @@ P = ParamSpec("P")
 BYTES_PER_GB: Final = 1 << 30
 MAX_REPOSITORY_FILES: Final = 1_000_000
 """Limit of files in a repository; protects the inodes of the node."""
+INHERITED_VARIABLES: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR")
+"""The variables of the agent that the process gets. It needs none of the agent's secrets."""
+MAX_REPLY_BYTES: Final = 64 << 10
+"""Far more than a reply has; protects the memory of the agent."""
 FETCHED_FILE: Final = "file"
 """The fetched file in the scratch folder."""
 FETCHED_TREE: Final = "tree"
@@ -211,18 +218,18 @@ class _Installation(NamedTuple):
     ) -> UnpackReply:
         """Unpack the fetched archive below a folder."""
         order = UnpackOrder(
-            archive=str(self.scratch / FETCHED_FILE),
+            archive=str((self.scratch / FETCHED_FILE).absolute()),
             archive_format=archive_format,
             name=self.source.basename,
             archive_folder=self.source.folder,
-            root=str(root),
+            root=str(root.absolute()),
             destination=destination,
             owner=owner,
             max_bytes=self.limits.max_unpacked_bytes,
             max_files=self.limits.max_files,
             agent_pid=os.getpid(),
         )
-        return await unpack_in_process(order, self.thread_owner)
+        return await _unpack_in_process(order, self.thread_owner)
 
     async def _run_copy(
         self,
@@ -237,6 +244,29 @@ class _Installation(NamedTuple):
         await run_in_owned_thread(
             ThreadGroup.ARTIFACTS, self.thread_owner, budget.cancel, copy, folder, budget, *args, **kwargs
         )
+
+
+async def _unpack_in_process(order: UnpackOrder, owner: ItemOwner) -> UnpackReply:
+    """Unpack an archive in a process of its own, in a slot of this owner. The process ends if the caller is canceled.
+
+    Raises ArtifactError, QueueFull and OSError.
+    """
+    async with find_unpacking_slots().hold(owner):
+        result = await run_program(
+            [sys.executable, "-m", "wharf.node.unpacking.worker"],
+            environment={name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ},
+            input_data=msgspec.msgpack.encode(order),
+            folder=Path("/"),  # Python searches the current folder for modules.
+            max_output_bytes=MAX_REPLY_BYTES,
+        )
+    try:
+        reply = msgspec.msgpack.decode(result.output, type=UnpackReply)
+    except msgspec.MsgspecError:
+        reason = "was killed, perhaps because the node has no memory left" if result.exit_code < 0 else "failed"
+        raise ArtifactError(f"the process that unpacks the archive {reason}") from None
+    if reply.error:
+        raise ArtifactError(reply.error, is_permanent=reply.is_permanent)
+    return reply
 
 
 def _install_tree(
