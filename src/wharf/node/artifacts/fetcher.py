@@ -217,7 +217,14 @@ class _Installation(NamedTuple):
         self, archive_format: str, root: Path, destination: str, owner: tuple[int, int] | None
     ) -> UnpackReply:
         """Unpack the fetched archive below a folder."""
-        order = UnpackOrder(
+        order = self._build_order(archive_format, root, destination, owner)
+        return await _unpack_in_process(order, self.thread_owner)
+
+    def _build_order(
+        self, archive_format: str, root: Path, destination: str, owner: tuple[int, int] | None
+    ) -> UnpackOrder:
+        """Return the order to unpack the fetched archive. Its paths are absolute, because the process runs in another folder."""
+        return UnpackOrder(
             archive=str((self.scratch / FETCHED_FILE).absolute()),
             archive_format=archive_format,
             name=self.source.basename,
@@ -229,7 +236,6 @@ class _Installation(NamedTuple):
             max_files=self.limits.max_files,
             agent_pid=os.getpid(),
         )
-        return await _unpack_in_process(order, self.thread_owner)
 
     async def _run_copy(
         self,
