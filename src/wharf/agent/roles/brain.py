@@ -135,8 +135,12 @@ async def run(context: ProcessContext) -> None:
     membership_task = context.world.start_task(election.maintain_membership(), name="membership")
     compactor = LogCompactor(context.world, server.engine, server.follower, brain)
     compactor_task = context.world.start_task(compactor.run(), name="compactor")
-    await context.wait_for_first([stopping, follower_task, brain_task, marker_task, membership_task, compactor_task])
-    await socket_server.close()
+    try:
+        await context.wait_for_first(
+            [stopping, follower_task, brain_task, marker_task, membership_task, compactor_task]
+        )
+    finally:
+        await socket_server.close()
     # Give up leadership now, so that the next leader need not wait until the lease expires. A server whose agent was
     # killed has not left: it stays in the list of servers as failed.
     farewell = () if context.is_parent_lost else build_farewell(server)
