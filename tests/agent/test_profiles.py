@@ -143,4 +143,4 @@ def test_a_second_cpu_profile_is_refused_while_one_is_measured() -> None:
     first.join()
 
     assert refused.value.code is RefusalCode.CONFLICT
-    assert sample_stacks(0.01)
+    assert sample_stacks(0.01) is not None
