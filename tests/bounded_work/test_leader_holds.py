@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from tests.kit.cluster import OneServer
+from tests.kit.cluster import ACluster, OneServer
 from tests.kit.loop_holds import NOISE_FACTOR, MeasuredCluster, measure_holds, work_of_others
 from tests.kit.state import SETTINGS, a_node
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
@@ -374,7 +374,7 @@ def test_no_restore_of_a_large_state_holds_the_leader_or_a_follower() -> None:
 STORED_REQUESTS: Final = 150_000
 
 
-async def store_requests(cluster: MeasuredCluster, server: OneServer, count: int) -> None:
+async def store_requests(cluster: ACluster, server: OneServer, count: int) -> None:
     """Add the records of many writes that had an idempotency key, by a restore: commits would take long."""
     kept = [row async for rows in server.engine.load().iter_slices() for row in rows]
     record = IdempotencyKey(
