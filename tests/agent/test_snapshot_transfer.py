@@ -187,8 +187,9 @@ async def test_a_second_restore_is_refused_until_the_first_has_ended(tmp_path: P
     first = asyncio.ensure_future(get_refusal(tmp_path, waiting()))
     await is_first_running.wait()
     engine = MemoryEngine(WORLD, MemoryLog(WORLD))
+    transfer = SnapshotTransfer(WORLD, tmp_path, LIMITS, process_name="api-2")
     with pytest.raises(Refusal, match="another snapshot is being restored on this server") as second:
-        await SnapshotTransfer(WORLD, tmp_path, LIMITS).restore(engine, upload(b""), [])
+        await transfer.restore(engine, upload(b""), [])
     may_end.set()
 
     assert second.value.code is RefusalCode.UNAVAILABLE
@@ -228,6 +229,16 @@ async def test_a_canceled_restore_ends_its_process_and_leaves_no_file(tmp_path: 
 
     assert not is_check(pid)
     assert list_names(tmp_path) == ["large.tgz", "restore.lock"]
+
+
+def test_the_files_of_a_killed_process_are_deleted_when_it_starts_again(tmp_path: Path) -> None:
+    for name in ("passing-api-2-x", "passing-api-20-x"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "archive.tgz").touch()
+
+    SnapshotTransfer(WORLD, tmp_path, LIMITS, process_name="api-2")
+
+    assert list_names(tmp_path) == ["passing-api-20-x"]
 
 
 @in_real_time

@@ -104,6 +104,7 @@ class AgentInspection:
             context.world,
             self._folder,
             SnapshotLimits(settings.snapshots.max_size.bytes),
+            process_name=context.order.name,
             is_log_in_folder=settings.state.engine is not EngineKind.ETCD,
         )
 

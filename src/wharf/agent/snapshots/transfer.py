@@ -40,9 +40,21 @@ class SnapshotTransfer:
     """Saves snapshots for download and restores uploaded ones: one restore at a time on a server, and few downloads."""
 
     def __init__(
-        self, world: World, data_folder: Path, limits: SnapshotLimits, *, is_log_in_folder: bool = True
+        self,
+        world: World,
+        data_folder: Path,
+        limits: SnapshotLimits,
+        *,
+        process_name: str = "api",
+        is_log_in_folder: bool = True,
     ) -> None:
-        """`is_log_in_folder`: whether the log is on the disk of the data folder, so that a restore needs space there."""
+        """`is_log_in_folder`: whether the log is on the disk of the data folder, so that a restore needs space there.
+
+        Deletes the temporary folders that a killed process of the same name has left.
+        """
+        self._folder_prefix = f"{TRANSFER_FOLDER_PREFIX}{process_name}-"
+        for leftover in data_folder.glob(f"{self._folder_prefix}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
         self._is_log_in_folder = is_log_in_folder
         self._world = world
         self._data_folder = data_folder
@@ -154,7 +166,7 @@ class SnapshotTransfer:
 
     async def _create_folder(self) -> Path:
         """Create a temporary folder that only the user of this process can open."""
-        folder = self._data_folder / f"{TRANSFER_FOLDER_PREFIX}{self._world.new_id()}"
+        folder = self._data_folder / f"{self._folder_prefix}{self._world.new_id()}"
         await asyncio.to_thread(folder.mkdir, mode=0o700)
         return folder
 
