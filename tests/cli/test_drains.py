@@ -11,7 +11,7 @@ from tests.cli.terminal import WEB, Terminal, open_terminal, write_file
 from wharf.cli.node.drain import summarize_drain
 from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.model.nodes.node import NodeEvent
+from wharf.contract.model.nodes.node import NodeEvent, NodeEventSubsystem
 from wharf.contract.wire.allocations.messages import AllocationView
 from wharf.contract.wire.nodes.messages import NodeView
 
@@ -22,7 +22,9 @@ def terminal(capsys: pytest.CaptureFixture[str]) -> Iterator[Terminal]:
         yield terminal
 
 
-REACHED = (NodeEvent(subsystem="Drain", message="Node drain complete", details={"deadline_reached": "true"}),)
+REACHED = (
+    NodeEvent(subsystem=NodeEventSubsystem.DRAIN, message="Node drain complete", details={"deadline_reached": "true"}),
+)
 
 
 def view(**fields: Any) -> AllocationView:

@@ -1,6 +1,7 @@
 """What commands print while servers do not reply, cannot be reached or are other programs, over real sockets."""
 
 import asyncio
+import json
 import socket
 import ssl
 import threading
@@ -249,6 +250,87 @@ def test_an_address_with_an_impossible_port_is_refused(run: Callable[..., Comman
 
 def test_the_first_line_of_a_command_that_waits_leaves_half_a_second_for_its_start() -> None:
     assert NOTICE_DELAY_S + LEADER_QUERY_TIMEOUT_S <= 1.5
+
+
+ALLOCATION_ID: Final = "1a2b3c4d-0000-4000-8000-000000000001"
+ALLOCATION: Final = {
+    "ID": ALLOCATION_ID,
+    "Name": "web.api[0]",
+    "JobID": "web",
+    "TaskGroup": "api",
+    "NodeName": "n7",
+    "DesiredStatus": "run",
+    "ClientStatus": "running",
+    "TaskStates": {"main": {"State": "running"}},
+}
+
+
+@contextmanager
+def server_of_frozen_node(may_reply: threading.Event) -> Iterator[str]:
+    """Run a server with one allocation, whose node does not answer until it may; then the server gives up."""
+    documents = {
+        "/v1/status/leader": "10.0.0.1:4646",
+        "/v1/jobs": [{"ID": "web", "Name": "web", "Namespace": "default", "Type": "service", "Status": "running"}],
+        "/v1/job/web/allocations": [ALLOCATION],
+        "/v1/allocations": [ALLOCATION],
+        f"/v1/allocation/{ALLOCATION_ID}": ALLOCATION,
+    }
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:  # The name that the library calls.
+            path = self.path.partition("?")[0]
+            if path.startswith("/v1/client/"):
+                assert may_reply.wait(30.0)
+                self.reply(500, b"the node's connection was closed; retry", ("x-cluster-error", "unavailable"))
+            else:
+                self.reply(200, json.dumps(documents[path]).encode(), ("x-cluster-index", "7"))
+
+        def reply(self, status: int, body: bytes, *headers: tuple[str, str]) -> None:
+            self.send_response(status)
+            for name, value in (*headers, ("content-length", str(len(body)))):
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            return
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            may_reply.set()
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("words", [("job", "logs", "web"), ("alloc", "logs", ALLOCATION_ID)], ids=" ".join)
+def test_a_command_that_waits_for_a_node_names_it(
+    run: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    has_printed = threading.Event()
+    echo = click.echo
+
+    def echo_and_tell(*args: Any, **options: Any) -> None:
+        echo(*args, **options)
+        has_printed.set()
+
+    monkeypatch.setattr(click, "echo", echo_and_tell)
+    with server_of_frozen_node(has_printed) as address:
+        result = run(*words, "--address", address)
+
+    if words[0] == "job":
+        assert result.err.splitlines() == [
+            "waiting for node n7, which has not answered yet, for the log of web.api[0]; Ctrl-C ends the command",
+            "wharf: node n7 did not send the log of web.api[0]: the node's connection was closed; retry",
+        ]
+    else:
+        assert result.err.splitlines()[0] == (
+            f"waiting for a reply from {address}: node n7 has not answered the server yet; Ctrl-C ends the command"
+        )
+    assert result.code == 1
 
 
 @contextmanager

@@ -1,7 +1,9 @@
 """Lines on stderr that show the user of a command what it waits for."""
 
+import asyncio
 import contextlib
 import math
+import re
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 if TYPE_CHECKING:
-    from wharf.contract.client.transport import ClientRequest, SyncTransport
+    from wharf.contract.client.transport import ClientReply, ClientRequest, SyncTransport
     from wharf.world import World
 
 NOTICE_DELAY_S: Final = 1.0
@@ -27,6 +29,10 @@ MAX_RECHECKS: Final = 10
 """Limit of these attempts. Protects the server from the questions of many waiting commands."""
 SILENT_TEXT: Final = "it accepts connections, but does not answer other requests either"
 """The cause if the query for the leader has no reply: the server is frozen, or too busy for the moment."""
+STORE_TEXT: Final = "the server cannot reach the store of the cluster's state"
+NO_LEADER_TEXT: Final = "the server knows no leader of its cluster"
+_NODE_REQUEST: Final = re.compile(r"/v1/client/(?:fs/\w+|allocation)/([0-9a-f-]{36})")
+"""The path of a request that a server passes to the node of an allocation, with the id of the allocation."""
 STALE_TEXT: Final = "--stale reads what the server knew last"
 """What a user can do while a read waits for a leader or for the store."""
 
@@ -62,7 +68,7 @@ class WaitingNotices:
     def _print_slow_reply(self, request: "ClientRequest", server: "SyncTransport", has_reply: threading.Event) -> None:
         """Print what the reply waits for, unless it has arrived; again when the cause is known. Runs on its own thread."""
         for attempt in range(MAX_RECHECKS):
-            cause = _find_cause(server)
+            cause = _find_cause(server, request)
             if has_reply.is_set():
                 return
             if cause or attempt == 0:
@@ -74,7 +80,8 @@ class WaitingNotices:
     def _format_notice(self, request: "ClientRequest", cause: str) -> str:
         """Return the line for a request that waits because of `cause`, which is empty if it is not known."""
         parts = [f"waiting for a reply from {self._addresses}" + (f": {cause}" if cause else "")]
-        if cause not in ("", SILENT_TEXT) and request.method == "GET" and ("stale", "") not in request.query:
+        has_lost_store = cause in (STORE_TEXT, NO_LEADER_TEXT)
+        if has_lost_store and request.method == "GET" and ("stale", "") not in request.query:
             parts.append(STALE_TEXT)
         return "; ".join([*parts, "Ctrl-C ends the command"])
 
@@ -99,16 +106,70 @@ def announce_wait(text: str) -> Iterator[None]:
         timer.cancel()
 
 
-def _find_cause(server: "SyncTransport") -> str:
-    """Return why the server may not reply to a request; empty if it knows a leader, or accepts no connection."""
-    from wharf.contract.client.transport import ClientRequest, Unreachable
+def _find_cause(server: "SyncTransport", request: "ClientRequest") -> str:
+    """Return why the server may not reply to a request; empty if nothing shows it.
+
+    The server answers these questions itself: who leads, and on which node an allocation is.
+    """
+    from wharf.contract.client.transport import Unreachable
     from wharf.contract.model.refusal import RefusalReason
     from wharf.contract.wire.errors import REASON_HEADER
 
     try:
-        reply = server.send(ClientRequest("GET", "/v1/status/leader", timeout_s=LEADER_QUERY_TIMEOUT_S))
+        reply = _ask(server, "/v1/status/leader")
+        if reply.headers.get(REASON_HEADER) == RefusalReason.STORE_UNREACHABLE:
+            return STORE_TEXT
+        if reply.status == 200 and reply.body.strip() == b'""':
+            return NO_LEADER_TEXT
+        found = _NODE_REQUEST.match(request.path)
+        return _describe_node(_ask(server, f"/v1/allocation/{found[1]}", ("stale", ""))) if found else ""
     except Unreachable as error:
         return SILENT_TEXT if error.is_silent else ""
-    if reply.headers.get(REASON_HEADER) == RefusalReason.STORE_UNREACHABLE:
-        return "the server cannot reach the store of the cluster's state"
-    return "the server knows no leader of its cluster" if reply.status == 200 and reply.body.strip() == b'""' else ""
+
+
+def _ask(server: "SyncTransport", path: str, *query: tuple[str, str]) -> "ClientReply":
+    """Return the reply of a server to a small read. Raises `Unreachable`."""
+    from wharf.contract.client.transport import ClientRequest
+
+    return server.send(ClientRequest("GET", path, query, timeout_s=LEADER_QUERY_TIMEOUT_S))
+
+
+def _describe_node(reply: "ClientReply") -> str:
+    """Return that a node does not answer, from the reply with an allocation of the node; empty for another reply."""
+    import msgspec
+
+    class NodeName(msgspec.Struct):
+        """The part of an allocation that names its node."""
+
+        NodeName: str
+
+    try:
+        return f"node {msgspec.json.decode(reply.body, type=NodeName).NodeName} has not answered the server yet"
+    except msgspec.MsgspecError:
+        return ""
+
+
+class NodeNotices:
+    """Prints a line for each node that a command waits for, on the event loop. Each node is named once."""
+
+    def __init__(self) -> None:
+        self.allocations: dict[str, tuple[str, str]] = {}
+        """By allocation id: its name and the name of its node."""
+        self._named_nodes: set[str] = set()
+
+    @contextlib.contextmanager
+    def watch_stream(self, request: "ClientRequest") -> Iterator[None]:
+        """Return a context manager that prints a line if a node has not begun to send within `NOTICE_DELAY_S`."""
+        timer = asyncio.get_running_loop().call_later(NOTICE_DELAY_S, self._print, request)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _print(self, request: "ClientRequest") -> None:
+        found = _NODE_REQUEST.match(request.path)
+        allocation, node = self.allocations.get(found[1] if found else "", ("", ""))
+        if node and node not in self._named_nodes:
+            self._named_nodes.add(node)
+            text = f"waiting for node {node}, which has not answered yet, for the log of {allocation}"
+            click.echo(f"{text}; Ctrl-C ends the command", err=True)

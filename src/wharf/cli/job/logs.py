@@ -25,6 +25,7 @@ from wharf.cli.common.options import raw_option
 from wharf.cli.common.server_commands import STORE_OUTAGE_LIMIT_S, QuietServerCommand, Session
 from wharf.cli.common.task_output import TaskOutput, clean_lines
 from wharf.cli.common.terminal import render_for_terminal, style
+from wharf.cli.common.waiting_notices import NodeNotices
 from wharf.cli.completion import complete_jobs
 from wharf.world.backoff import Backoff
 from wharf.world.tasks import cancel_tasks
@@ -190,6 +191,8 @@ async def _print_logs(
         max_attempts=3, max_pause_s=1.0, retries_first_open=False, max_store_outage_s=STORE_OUTAGE_LIMIT_S
     )
     async with connect_async(session.settings, world=session.world, retry_policy=retry_policy) as client:
+        notices = NodeNotices()
+        client.set_stream_observer(notices.watch_stream)
         readers: dict[tuple[str, str, str], asyncio.Task[None]] = {}
         reported_ids: set[str] = set()
         index = 0
@@ -207,6 +210,7 @@ async def _print_logs(
                     click.echo(f"no logs yet: {await _explain_job(client, job_id, namespace)}", err=True)
                 index = response.index
                 for allocation, task in log_filter.select_tasks(response.value):
+                    notices.allocations[allocation.id] = allocation.name, allocation.node_name
                     if allocation.id not in reported_ids and allocation.client_status.is_terminal:
                         reported_ids.add(allocation.id)
                         await _report_if_files_are_gone(client, allocation)
@@ -287,7 +291,7 @@ class LogSource:
     async def print_lines(self, *, is_following: bool) -> None:
         """Print the log; if following, until the allocation ends, also over interruptions of the connection."""
         from wharf.contract.client import Unreachable
-        from wharf.contract.client.errors import NotFound
+        from wharf.contract.client.errors import NotFound, ServerUnavailable
 
         was_finished = False
         while True:
@@ -301,6 +305,9 @@ class LogSource:
                     return
                 was_finished = await is_finished(self._client, self._allocation)
                 await asyncio.sleep(self._backoff.next_delay_s())
+            except ServerUnavailable as error:
+                node, name = self._allocation.node_name, self._allocation.name
+                raise CliError(f"node {node} did not send the log of {name}: {error.text}") from error
             except Unreachable as error:
                 if not is_following:
                     raise

@@ -45,6 +45,10 @@ T = TypeVar("T")
 PROBE: Final = ClientRequest("GET", PROBE_PATH, timeout_s=PROBE_TIMEOUT_S, connect_timeout_s=PROBE_TIMEOUT_S)
 
 
+StreamObserver = Callable[[ClientRequest], AbstractContextManager[None]]
+"""Returns a context manager that lasts while a client waits for the head of a stream, so that a command can inform its user."""
+
+
 class AsyncFlowRunner:
     """Performs the steps of flows on an event loop. A flow is a generator that decides the steps of a call."""
 
@@ -65,9 +69,14 @@ class AsyncFlowRunner:
         """
         self._transports = tuple(transports)
         self._sends_probes = sends_probes
+        self._stream_observer: StreamObserver | None = None
         self._state = ClientState(
             world, server_count=len(transports), defaults=defaults, retry_policy=retry_policy, servers=servers
         )
+
+    def set_stream_observer(self, observer: "StreamObserver") -> None:
+        """Inform `observer` of streams that are opened from now on."""
+        self._stream_observer = observer
 
     @property
     def servers(self) -> FailoverAddresses:
@@ -148,7 +157,8 @@ class AsyncFlowRunner:
             case SendRequest(request, server):
                 return await self._transports[server].send(request)
             case OpenStream(request, server):
-                return await self._transports[server].open(request)
+                with self._stream_observer(request) if self._stream_observer else nullcontext():
+                    return await self._transports[server].open(request)
             case ReadChunk(reply):
                 chunk: bytes = await reply.read_chunk()
                 return chunk
