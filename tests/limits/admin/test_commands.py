@@ -293,6 +293,49 @@ def test_a_banned_token_is_refused_until_unban_and_a_user_cannot_be_banned(tmp_p
     assert "but not a user" in error
 
 
+@pytest.mark.parametrize(
+    ("rules", "subject", "expected"),
+    [
+        ("", "app:7", "banned app:7 for 1h: all requests with tokens of this app are refused\n"),
+        (
+            "",
+            "address:192.0.2.7",
+            "recorded a ban of address:192.0.2.7 for 1h, which refuses nothing: bans are in shadow mode, because "
+            "`addresses_shadow` in `[ban]` of the rules is true\n",
+        ),
+        (
+            "[ban]\naddresses_shadow = false\n",
+            "address:192.0.2.7",
+            "banned address:192.0.2.7 for 1h: requests from this address without a valid token are refused, requests with "
+            "a token are not\n",
+        ),
+        (
+            "[ban]\nshadow = true\n",
+            "app:7",
+            "recorded a ban of app:7 for 1h, which refuses nothing: bans are in shadow mode, because `shadow` in `[ban]` of "
+            "the rules is true\n",
+        ),
+    ],
+)
+def test_a_ban_says_which_requests_it_refuses(tmp_path: Path, rules: str, subject: str, expected: str) -> None:
+    async def scenario(operator: Operator) -> str:
+        return await operator.run("ban", subject, "--duration", "1h")
+
+    assert run_as_operator(tmp_path, scenario, rules=rules) == expected
+
+
+def test_show_says_that_a_ban_and_a_limit_in_shadow_mode_refuse_nothing(tmp_path: Path) -> None:
+    async def scenario(operator: Operator) -> str:
+        await operator.send()
+        await operator.run("ban", "address:127.0.0.1", "--duration", "1h")
+        return await operator.run("show", "address:127.0.0.1")
+
+    shown = run_as_operator(tmp_path, scenario, rules=f"{TWO_AN_HOUR}shadow = true\n")
+
+    assert "Banned for    1h (shadow mode: nothing is refused)" in shown
+    assert [line.split()[-2:] for line in shown.splitlines() if line.startswith("core ")] == [["no", "(shadow)"]]
+
+
 def test_limits_can_be_switched_off_and_on_again(tmp_path: Path) -> None:
     async def scenario(operator: Operator) -> tuple[list[int], list[str]]:
         statuses = [await operator.send(ADA_HEADER) for _ in range(3)]

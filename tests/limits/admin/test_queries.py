@@ -401,9 +401,9 @@ def test_a_ban_begins_and_ends(operator: Operator, subject: str) -> None:
 
     results = run(scenario())
 
-    assert results == [
-        ({"subject": subject, "until_ms": now_ms + 1}, now_ms + 1),
-        ({"subject": subject, "until_ms": 0}, 0),
+    assert [(reply["subject"], reply["until_ms"], end_ms) for reply, end_ms in results] == [
+        (subject, now_ms + 1, now_ms + 1),
+        (subject, 0, 0),
     ]
     assert [(entry["act"], entry["subject"], entry["until_ms"]) for entry in operator.read_audit()] == [
         ("ban", subject, now_ms + 1),
@@ -542,7 +542,12 @@ def test_queries_and_actions_are_served_by_their_paths(operator: Operator) -> No
         *(OK, BAD, MISSING, BAD, OK, BAD, BAD, BAD),
     ]
     assert [replies[index][1]["caller"] for index in (0, 1)] == ["repository:acme/site", "user:ada"]
-    assert replies[7][1] == {"subject": "app:7", "until_ms": operator.service.now_ms() + 5}
+    assert replies[7][1] == {
+        "subject": "app:7",
+        "until_ms": operator.service.now_ms() + 5,
+        "is_enforced": True,
+        "is_shadow_for_all": False,
+    }
     assert [entry["by"] for entry in operator.read_audit()] == ["unknown"]
     assert replies[13][1]["message"] == "The body needs a Content-Length of at most 64 MiB."
 

@@ -80,6 +80,14 @@ def reset(caller: str, rule: str | None, reason: str, path: AdminAddress) -> Non
     click.echo(f"reset the counters of {caller}: {', '.join(names)}")
 
 
+BANNED_REQUESTS: Final = {
+    "app": "all requests with tokens of this app are refused",
+    "token": "all requests with this token are refused",
+    "address": "requests from this address without a valid token are refused, requests with a token are not",
+}
+"""By the kind of a ban's subject, which requests the ban refuses."""
+
+
 @click.command
 @click.argument("subject")
 @duration_option("10m")
@@ -88,10 +96,20 @@ def reset(caller: str, rule: str | None, reason: str, path: AdminAddress) -> Non
 def ban(subject: str, duration: str, reason: str, path: AdminAddress) -> None:
     """Refuse all requests of an app, token or address for a time.
 
+    The ban of an address applies to its requests without a valid token, and that of a token only to tokens without an
+    app. By default, bans of addresses are only recorded: see `addresses_shadow` of the rules.
+
     SUBJECT is app:7, address:192.0.2.7 or token:…, as `wharf limits show` prints it.
     """
     reply = post_action(path, "/ban", subject=subject, for_ms=parse_duration_ms(duration), reason=reason)
-    click.echo(f"banned {reply['subject']} for {duration}")
+    if reply["is_enforced"]:
+        click.echo(f"banned {reply['subject']} for {duration}: {BANNED_REQUESTS[reply['subject'].partition(':')[0]]}")
+        return
+    key = "shadow" if reply["is_shadow_for_all"] else "addresses_shadow"
+    click.echo(
+        f"recorded a ban of {reply['subject']} for {duration}, which refuses nothing: bans are in shadow mode, because "
+        f"`{key}` in `[ban]` of the rules is true"
+    )
 
 
 @click.command

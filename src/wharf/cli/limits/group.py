@@ -170,12 +170,13 @@ def show(caller: str, path: AdminAddress, as_json: bool) -> None:
         print_json(view)
         return
     banned_s = view["banned_for_s"]
+    shadow = "" if view["is_ban_enforced"] else " (shadow mode: nothing is refused)"
     click.echo(render_pairs([
         ("Caller", view["caller"]),
         ("Credential", view["credential"]),
         ("Caller class", view["case"]),
         ("Banned as", view["ban_subject"]),
-        ("Banned for", format_rounded_duration(banned_s * NS_PER_SECOND) if banned_s else ""),
+        ("Banned for", format_rounded_duration(banned_s * NS_PER_SECOND) + shadow if banned_s else ""),
     ]))  # fmt: skip
     for grant in view["grants"]:
         until = format_utc_time(grant["until_ms"] * NS_PER_SECOND // 1_000)
@@ -188,11 +189,12 @@ def show(caller: str, path: AdminAddress, as_json: bool) -> None:
             limit["used"],
             "unlimited" if limit["limit"] is None else limit["limit"],
             format_rounded_duration(limit["resets_in_s"] * NS_PER_SECOND),
+            "yes" if limit["is_enforced"] else "no (shadow)",
         )
         for limit in view["limits"]
         if limit["used"] or limit["resource"] == "core"
     ]
-    titles = ("Rule", "Key", "Used", "Limit", "Resets in")
+    titles = ("Rule", "Key", "Used", "Limit", "Resets in", "Enforced")
     click.echo(render_section("Limits in use", render_table(titles, rows)))
 
 

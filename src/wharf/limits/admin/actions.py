@@ -9,6 +9,7 @@ from wharf.limits.admin.callers import find_caller, list_endpoint_charges, parse
 from wharf.limits.admin.errors import ActionError, build_outage_error
 from wharf.limits.core.counting.bans import BanRecord
 from wharf.limits.core.limiter import Grant
+from wharf.limits.core.plans import is_subject_shadow
 from wharf.limits.rate_limiter import RateLimiter
 from wharf.limits.stores.port import StoreUnavailable
 from wharf.world import World
@@ -104,8 +105,9 @@ class OperatorActions:
         return names
 
     async def set_ban(self, subject: str, *, for_ms: int, by: str, reason: str) -> dict[str, Any]:
-        """Ban an app, a token or an address for a duration; 0 ends the ban. Return subject and end of the ban.
+        """Ban an app, a token or an address for a duration; 0 ends the ban.
 
+        Return the subject and the end of the ban, and whether the rules enforce it or only record it (shadow mode).
         Raises `ActionError` for any other subject and while the store is unavailable.
         """
         subject = parse_ban_subject(subject)
@@ -117,7 +119,13 @@ class OperatorActions:
         self._service.write_audit_entry(
             "ban" if for_ms > 0 else "unban", by=by, reason=reason, subject=subject, until_ms=until_ms
         )
-        return {"subject": subject, "until_ms": until_ms}
+        ban_rules = self._service.evaluator.limiter.rulebook.rules.ban
+        return {
+            "subject": subject,
+            "until_ms": until_ms,
+            "is_enforced": not is_subject_shadow(subject, ban_rules),
+            "is_shadow_for_all": ban_rules.shadow,
+        }
 
     async def set_off(self, *, for_ms: int, by: str, reason: str) -> dict[str, Any]:
         """Turn all limits off for a duration; 0 turns them on. Return until when they are off.

@@ -7,6 +7,7 @@ import msgspec
 
 from wharf.limits.admin.callers import UNKNOWN_ADDRESS, find_caller, list_endpoint_charges
 from wharf.limits.admin.errors import ActionError, build_outage_error
+from wharf.limits.core.plans import is_subject_shadow
 from wharf.limits.core.rule import MINUTE_MS, UNLIMITED, StoreOutagePolicy
 from wharf.limits.decisions.activity import ActivityRow
 from wharf.limits.rate_limiter import RateLimiter
@@ -60,6 +61,7 @@ class OperatorQueries:
                 "key": charge.key,
                 "used": reading.used,
                 "limit": None if charge.ceiling >= UNLIMITED else charge.ceiling,
+                "is_enforced": charge.is_enforced,
                 "resets_in_s": max(0, -(-(reading.end_ms - now_ms) // 1_000)),
                 "window_s": charge.rule.window_ms // 1_000,
             }
@@ -73,6 +75,7 @@ class OperatorQueries:
             "case": caller.caller_class.value,
             "ban_subject": ban_subject,
             "banned_for_s": await self._get_ban_s(ban_subject, now_ms) if ban_subject is not None else None,
+            "is_ban_enforced": ban_subject is None or not is_subject_shadow(ban_subject, limiter.rulebook.rules.ban),
             "grants": [msgspec.to_builtins(g) for g in service.overrides.grant_file.grants if g.owner == caller.owner],
             "limits": limits,
         }

@@ -196,9 +196,18 @@ def build_plan(
     )
 
 
+ADDRESS_PREFIX: Final = "address:"
+"""Begins the name of an address as the subject of a ban."""
+
+
 def is_ban_shadow(caller: Caller, ban: BanRules) -> bool:
     """Return whether a ban of this caller is only recorded, not enforced."""
-    return ban.shadow or (ban.addresses_shadow and caller.ban_subject == caller.address)
+    return is_subject_shadow(caller.ban_subject, ban)
+
+
+def is_subject_shadow(subject: str, ban: BanRules) -> bool:
+    """Return whether a ban of this subject is only recorded, not enforced. `subject` is an app, a token or an address."""
+    return ban.shadow or (ban.addresses_shadow and subject.startswith(ADDRESS_PREFIX))
 
 
 class PlanTemplate(msgspec.Struct, frozen=True, eq=False):
