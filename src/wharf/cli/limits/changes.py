@@ -102,7 +102,7 @@ def ban(subject: str, duration: str, reason: str, path: AdminAddress) -> None:
     SUBJECT is app:7, address:192.0.2.7 or token:…, as `wharf limits show` prints it.
     """
     reply = post_action(path, "/ban", subject=subject, for_ms=parse_duration_ms(duration), reason=reason)
-    if reply["is_enforced"]:
+    if reply.get("is_enforced", True):  # A gateway of an earlier version does not say it.
         click.echo(f"banned {reply['subject']} for {duration}: {BANNED_REQUESTS[reply['subject'].partition(':')[0]]}")
         return
     key = "shadow" if reply["is_shadow_for_all"] else "addresses_shadow"

@@ -170,7 +170,7 @@ def show(caller: str, path: AdminAddress, as_json: bool) -> None:
         print_json(view)
         return
     banned_s = view["banned_for_s"]
-    shadow = "" if view["is_ban_enforced"] else " (shadow mode: nothing is refused)"
+    shadow = "" if view.get("is_ban_enforced", True) else " (shadow mode: nothing is refused)"
     click.echo(render_pairs([
         ("Caller", view["caller"]),
         ("Credential", view["credential"]),
@@ -189,7 +189,7 @@ def show(caller: str, path: AdminAddress, as_json: bool) -> None:
             limit["used"],
             "unlimited" if limit["limit"] is None else limit["limit"],
             format_rounded_duration(limit["resets_in_s"] * NS_PER_SECOND),
-            "yes" if limit["is_enforced"] else "no (shadow)",
+            "yes" if limit.get("is_enforced", True) else "no (shadow)",
         )
         for limit in view["limits"]
         if limit["used"] or limit["resource"] == "core"
