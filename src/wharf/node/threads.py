@@ -141,8 +141,8 @@ class _OwnedThreads:
         self._start_functions()
 
 
-class FairSlots:
-    """Permits to run something other than a thread, such as a process, shared fairly by owners of one event loop."""
+class UnpackingSlots:
+    """The processes that may unpack archives at a time, shared fairly by their owners, in one event loop."""
 
     def __init__(self, levels: Sequence[Level]) -> None:
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue(levels)
@@ -168,12 +168,14 @@ class FairSlots:
                 found[1].set_result(None)
 
 
-_unpacking_by_loop: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, FairSlots]] = WeakKeyDictionary()
+_unpacking_by_loop: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, UnpackingSlots]] = WeakKeyDictionary()
 
 
-def find_unpacking_slots() -> FairSlots:
+def find_unpacking_slots() -> UnpackingSlots:
     """Return the slots for processes that unpack archives, for the running event loop; they are created on first use."""
-    return _unpacking_by_loop.setdefault(asyncio.get_running_loop(), FairSlots(OWNED_LEVELS[ThreadGroup.ARTIFACTS]))
+    return _unpacking_by_loop.setdefault(
+        asyncio.get_running_loop(), UnpackingSlots(OWNED_LEVELS[ThreadGroup.ARTIFACTS])
+    )
 
 
 _owned_by_loop: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[ThreadGroup, _OwnedThreads]]] = (

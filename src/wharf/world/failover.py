@@ -64,7 +64,7 @@ class FailoverAddresses:
         """Return the positions that a call tries in one round: all addresses in order. The last one gets the rest of the time.
 
         If the last one has failed and not replied since, and the first one has replied since its last failure, the first
-        one follows once more: the rest of the time is not for an address that may be frozen.
+        one also ends the round: the rest of the time is not for an address that may be frozen.
         """
         order = self.list_order()
         if self._failures[order[-1]] and not self._failures[order[0]]:

@@ -103,9 +103,9 @@ def _describe_expiry(file: str, now_ns: int) -> str:
 
 def _begins_tls(host: str, port: int) -> bool:
     """Return whether the server at this address uses TLS."""
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # Nothing is sent: the connection only shows whether TLS begins.
+    from wharf.world.tls_contexts import NO_VERIFICATION, get_client_context
+
+    context = get_client_context(NO_VERIFICATION)  # Nothing is sent: the connection only shows whether TLS begins.
     try:
         with socket.create_connection((host, port), PROBE_TIMEOUT_S) as plain, context.wrap_socket(plain):
             return True

@@ -47,8 +47,6 @@ MAX_DECODED_BYTES_PER_STEP: Final = 250_000
 
 MAX_SORTED_PER_STEP: Final = 5_000
 """Keys sorted in one step: about two milliseconds."""
-RELEASED_PER_STEP: Final = 500
-"""Records or index entries freed in one step: about a millisecond."""
 MAX_COMPARED_PER_STEP: Final = 1_000
 """How many records are compared after a load before the event loop gets a turn: about a millisecond."""
 
@@ -530,7 +528,7 @@ class ReplicaLoad:
 
     def release_replaced_in_steps(self) -> Iterator[None]:
         """Free the memory of the replaced state in short steps after `finish`, and yield between them."""
-        yield from _release_in_steps(self._replaced)
+        yield from release_in_steps(self._replaced)
 
 
 def _collect_differing(
@@ -559,32 +557,6 @@ def _split_keys(keys: Iterable[str]) -> Iterator[list[str]]:
     keys = iter(keys)
     while step := list(islice(keys, MAX_COMPARED_PER_STEP)):
         yield step
-
-
-def _release_in_steps(tables: dict[str, TableRecords[Any]]) -> Iterator[None]:
-    """Empty `tables` and free what only they hold; yield between steps. The caller must exhaust the iterator.
-
-    Python frees a dict with all that it holds in one step: 0.2 s for 100,000 allocations.
-    Nothing is changed in the tables themselves, because a list that is being read may still use one.
-    """
-    while tables:
-        _, table = tables.popitem()
-        chunks: list[list[Any]] = []
-        for chunk in _iter_chunks(table.iter_containers()):
-            chunks.append(chunk)
-            yield
-        del table  # Frees the containers only: the chunks hold their content.
-        while chunks:
-            chunks.pop()
-            yield
-
-
-def _iter_chunks(containers: Iterable[Iterable[Any]]) -> Iterator[list[Any]]:
-    """Yield the content of the containers in chunks. A container may not change meanwhile."""
-    for container in containers:
-        entries = iter(container)
-        while chunk := list(islice(entries, RELEASED_PER_STEP)):
-            yield chunk
 
 
 def _make_unknown_table_error(table_name: str) -> NewerFormat:
