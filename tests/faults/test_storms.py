@@ -40,7 +40,11 @@ OUTAGE_S: Final = float(os.environ.get("STORM_OUTAGE_SECONDS", "60"))
 MAX_RETURN_S: Final = 60.0
 """All nodes must be back within this time after the servers are."""
 MAX_READ_S: Final = 1.0
-"""The 99th percentile of users' reads must be below this."""
+"""The 99th percentile of users' reads must be below this, of default reads as well as of stale ones."""
+REFUSALS: Final = (429, 503)
+"""Statuses with which a server may refuse a read, if it says with `Retry-After` when to repeat it."""
+NO_LOG_TEXT: Final = "No cluster leader"
+"""How a server refuses a default read that it cannot answer, because the log does not reply. The status is 500, as Nomad's."""
 MAX_START_S: Final = 600.0
 READS_PER_S: Final = 10.0
 """The rate of each reader."""
@@ -140,14 +144,21 @@ def running_fleet(folder: Path, addresses: Sequence[str]) -> Iterator[Fleet]:
 
 
 class Reader:
-    """A user who reads at a constant rate from all servers in turn. A read counts from the time at which it was due."""
+    """A user who reads at a constant rate from all servers in turn. A read counts from the time at which it was due.
 
-    def __init__(self, addresses: Sequence[str], path: str) -> None:
+    A refusal with `Retry-After` is no error: the server says when to repeat the read. Everything else that is not a reply is one,
+    except `refusal_text` with status 500 while the log is away: then no server can answer a default read.
+    """
+
+    def __init__(self, addresses: Sequence[str], path: str, *, refusal_text: str = "") -> None:
+        self._refusal_text = refusal_text
         self._hosts = [address.removeprefix("http://") for address in addresses]
         self._path = path
         self._is_stopping = threading.Event()
         self._took_s: list[tuple[float, float]] = []
-        self.failed = 0
+        self.refused = 0
+        self.errors: list[str] = []
+        """The failed reads as their user sees them."""
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -161,15 +172,21 @@ class Reader:
                 with contextlib.closing(connection):
                     connection.request("GET", self._path)
                     reply = connection.getresponse()
-                    reply.read()
-                    is_answered = reply.status == 200
-            except (OSError, http.client.HTTPException):
-                is_answered = False
-            if is_answered:
-                self._took_s.append((due_s, time.monotonic() - due_s))
-            else:
-                self.failed += 1
+                    text = reply.read().decode(errors="replace")
+                    if reply.status == 200:
+                        self._took_s.append((due_s, time.monotonic() - due_s))
+                    elif self._is_permitted_refusal(reply, text):
+                        self.refused += 1
+                    else:
+                        self.errors.append(f"{host}: {reply.status} {text}")
+            except (OSError, http.client.HTTPException) as error:
+                self.errors.append(f"{host}: {error!r}")
             due_s = max(due_s + 1 / READS_PER_S, time.monotonic() - 1 / READS_PER_S)
+
+    def _is_permitted_refusal(self, reply: http.client.HTTPResponse, text: str) -> bool:
+        if self._refusal_text and reply.status == 500:
+            return text.startswith(self._refusal_text)
+        return reply.status in REFUSALS and reply.headers["Retry-After"] is not None
 
     def stop(self) -> list[float]:
         """Return how long each answered read took."""
@@ -183,31 +200,37 @@ def compute_p99(values: Sequence[float]) -> float:
 
 
 @contextmanager
-def measure_reads(name: str, addresses: Sequence[str], slow_reads: dict[str, float]) -> Iterator[None]:
-    """Read while the block runs, and print the times of the reads.
+def measure_reads(
+    name: str, addresses: Sequence[str], problems: dict[str, object], *, is_log_away: bool = False
+) -> Iterator[None]:
+    """Read while the block runs, and print the times of the reads. `is_log_away`: whether default reads may be refused.
 
-    If too many stale ones were slow, add their 99th percentile to `slow_reads`. It is asserted after all storms.
+    If reads of a kind were too slow or failed, add their 99th percentile or their errors to `problems`. They are asserted after all
+    storms.
     """
+    path = "/v1/job/job-0/summary"
     readers = {
-        kind: Reader(addresses, f"/v1/job/job-0/summary{suffix}") for kind, suffix in (("stale", "?stale"), ("default", ""))
-    }  # fmt: skip
+        "stale": Reader(addresses, f"{path}?stale"),
+        "default": Reader(addresses, path, refusal_text=NO_LOG_TEXT if is_log_away else ""),
+    }
     began_s = time.monotonic()
     try:
         yield
         wait_until(lambda: time.monotonic() - began_s >= MIN_READING_S, what="enough reads", within_s=2 * MIN_READING_S)
     finally:
-        p99_s = {}
         for kind, reader in readers.items():
             took_s = reader.stop()
-            p99_s[kind] = compute_p99(took_s)
+            p99_s = compute_p99(took_s)
             print(
-                f"{name}: {len(took_s)} {kind} reads answered, {reader.failed} not; median "
-                f"{statistics.median(took_s) * 1_000:.0f} ms, p99 {p99_s[kind] * 1_000:.0f} ms, "
+                f"{name}: {len(took_s)} {kind} reads answered, {reader.refused} refused, {len(reader.errors)} failed; median "
+                f"{statistics.median(took_s) * 1_000:.0f} ms, p99 {p99_s * 1_000:.0f} ms, "
                 f"longest {max(took_s) * 1_000:.0f} ms",
                 flush=True,
             )
-    if p99_s["stale"] >= MAX_READ_S:
-        slow_reads[name] = p99_s["stale"]
+            if p99_s >= MAX_READ_S:
+                problems[f"{name}: 99th percentile of {kind} reads in seconds"] = p99_s
+            if reader.errors:
+                problems[f"{name}: {len(reader.errors)} failed {kind} reads"] = reader.errors[:10]
 
 
 def write_server_config(folder: Path, name: str, port: int, engine: str) -> None:
@@ -282,8 +305,8 @@ class StormCluster:
         self.addresses = addresses
         self.fleet = fleet
         self.agents = agents
-        self.slow_reads: dict[str, float] = {}
-        """The 99th percentile of stale reads in seconds, of each storm in which it was too high."""
+        self.read_problems: dict[str, object] = {}
+        """What users noticed, by storm and kind of read."""
         self._failed_before = 0
         began_s = time.monotonic()
         expected = NODES * ALLOCATIONS_PER_NODE // JOBS * JOBS
@@ -342,12 +365,12 @@ def test_a_fleet_survives_a_restart_of_its_only_server(tmp_path: Path) -> None:
         kill_server(first)
         fleet.wait_lost(within_s=30.0)
         second = start_server(stack, folder)
-        with measure_reads(name, addresses, cluster.slow_reads):  # While its only server is away, nobody can read.
+        with measure_reads(name, addresses, cluster.read_problems):  # While its only server is away, nobody can read.
             back_after_s = fleet.wait_back("all nodes are back", within_s=MAX_RETURN_S)
         cluster.agents = {"server": second}
 
         cluster.assert_unharmed(name, back_after_s)
-        assert cluster.slow_reads == {}
+        assert cluster.read_problems == {}
 
 
 @pytest.mark.needs_program("etcd")
@@ -372,12 +395,12 @@ def test_a_fleet_survives_cut_connections_a_new_leader_and_an_outage_of_etcd(tmp
         replace_leader(cluster, stack)
         take_etcd_away(cluster, etcd)
 
-        assert cluster.slow_reads == {}
+        assert cluster.read_problems == {}
 
 
 def cut_all_connections(cluster: StormCluster) -> None:
     name = "all connections cut"
-    with measure_reads(name, cluster.addresses, cluster.slow_reads):
+    with measure_reads(name, cluster.addresses, cluster.read_problems):
         cluster.fleet.cut()
         cluster.fleet.wait_lost(within_s=30.0)
         back_after_s = cluster.fleet.wait_back("all nodes are back", within_s=MAX_RETURN_S)
@@ -391,7 +414,7 @@ def replace_leader(cluster: StormCluster, stack: ExitStack) -> None:
     leader = next(each for each, agent in cluster.agents.items() if agent.address.endswith(leader_address))
     folder = cluster.agents[leader].folder
     others = [agent.address for each, agent in cluster.agents.items() if each != leader]
-    with measure_reads(name, others, cluster.slow_reads):
+    with measure_reads(name, others, cluster.read_problems):
         kill_server(cluster.agents.pop(leader))
         cluster.fleet.wait_lost(within_s=30.0)
         back_after_s = cluster.fleet.wait_back("all nodes are back", within_s=MAX_RETURN_S)
@@ -402,7 +425,7 @@ def replace_leader(cluster: StormCluster, stack: ExitStack) -> None:
 def take_etcd_away(cluster: StormCluster, etcd: EtcdCluster) -> None:
     name = f"etcd away for {OUTAGE_S:.0f} s"
     (member,) = etcd.members
-    with measure_reads(name, cluster.addresses, cluster.slow_reads):
+    with measure_reads(name, cluster.addresses, cluster.read_problems, is_log_away=True):
         member.kill()
         outage_ends_s = time.monotonic() + OUTAGE_S
         wait_until(lambda: time.monotonic() >= outage_ends_s, what="the outage ends", within_s=2 * OUTAGE_S)
