@@ -63,8 +63,8 @@ class FailoverAddresses:
     def list_round(self) -> list[int]:
         """Return the positions that a call tries in one round: all addresses in order. The last one gets the rest of the time.
 
-        If the last one has failed and not replied since, and the first one has replied since its last failure, the first
-        one also ends the round: the rest of the time is not for an address that may be frozen.
+        The first one is tried again at the end if it has replied since its last failure and the last one has not: the rest of
+        the time is not for an address that may be frozen.
         """
         order = self.list_order()
         if self._failures[order[-1]] and not self._failures[order[0]]:
