@@ -115,7 +115,7 @@ async def test_a_member_that_is_alive_is_not_removed() -> None:
 
         assert (reply.status, reply.body.decode()) == (
             409,
-            "m2 at m2:4646 is alive: stop it, which removes it from the list; only a failed server can be removed",
+            "m2 at m2:4646 is listed as alive: stop it, which removes it from the list; one that was killed can be removed after about 10 s, when it is listed as failed",
         )
         assert server.replica.get(MEMBERS, "m2") is not None
 

@@ -46,7 +46,7 @@ def test_an_unknown_server_is_refused_with_the_requested_id() -> None:
         ("m1", "m1 is the leader: make another server the leader first"),
         (
             "m2",
-            "m2 at m2:4646 is alive: stop it, which removes it from the list; only a failed server can be removed",
+            "m2 at m2:4646 is listed as alive: stop it, which removes it from the list; one that was killed can be removed after about 10 s, when it is listed as failed",
         ),
     ],
 )

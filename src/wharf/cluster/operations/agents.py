@@ -62,7 +62,10 @@ def _refuse_removal(snapshot: Replica, member: Member) -> Refusal:
     if leader is not None and leader.member_id == member.id:
         text = f"{name} is the leader: make another server the leader first"
     else:
-        text = f"{name} at {member.address} is alive: stop it, which removes it from the list; only a failed server can be removed"
+        text = (
+            f"{name} at {member.address} is listed as alive: stop it, which removes it from the list; one that was killed "
+            "can be removed after about 10 s, when it is listed as failed"
+        )
     return Refusal(RefusalCode.CONFLICT, text)
 
 
