@@ -27,7 +27,9 @@ class QuotaDuty:
 
     async def _retry_all(self) -> None:
         """Unblock evaluations whose quota has capacity, one write at a time, until none is left."""
-        while await self._brain.execute_if_due(self._retry_evaluations):
+        while await self._brain.execute_if_due(
+            self._retry_evaluations, is_long=True
+        ):  # Reads all allocations of a namespace.
             pass
 
     def _list_watched(self) -> list[WatchTarget]:

@@ -16,9 +16,10 @@ from wharf.cluster.server.leader.term import CHANGES_PER_JOB
 from wharf.cluster.server.rpc.method import RpcMethod, RpcRoute
 from wharf.cluster.state import Replica
 from wharf.contract.model.log import Cause, CauseKind
+from wharf.contract.model.refusal import no_leader
 from wharf.contract.model.times import DecisionContext
 
-SCANNED_JOBS_PER_STEP: Final = 1_000
+SCANNED_JOBS_PER_STEP: Final = 500
 """Limits how long one step of recomputing summaries holds the event loop of the leader."""
 
 CHANGES_PER_SUMMARY: Final = 2
@@ -55,18 +56,22 @@ class OperatorHandlers:
         """Delete all finished jobs, evaluations, deployments and nodes, regardless of their age."""
         deleted_count, index = 0, 0
         for kind in CollectionKind:
-            while (step := await self._collect_some(kind, Cause(CauseKind.REQUEST, request.cause))).deleted_count:
+            while step := await self._collect_some(kind, Cause(CauseKind.REQUEST, request.cause)):
                 deleted_count, index = deleted_count + step.deleted_count, step.index
+        if not self._brain.is_leading:
+            raise no_leader()  # What this server found in its replica may be outdated.
         return MaintenanceResult(index, deleted_count)
 
-    async def _collect_some(self, kind: CollectionKind, cause: Cause) -> CollectionResult:
-        """Delete as many finished records of this kind, such as jobs, as fit in one write. Return their count and index."""
+    async def _collect_some(self, kind: CollectionKind, cause: Cause) -> CollectionResult | None:
+        """Delete as many finished records of this kind, such as jobs, as fit in one write. Return their count and index, or
+        `None` if there are none."""
         # Each deleted record may change the status and the summary of a job.
         limit = max(1, self._brain.max_changes // CHANGES_PER_JOB)
-        return await self._brain.execute(
+        return await self._brain.execute_if_due(
             lambda snapshot, context: collect_garbage(
                 snapshot, kind, context, retention_ns=0, max_changes=limit, cause=cause
-            )
+            ),
+            is_long=True,  # It reads a whole table.
         )
 
     async def reconcile_summaries(self, request: MaintenanceRequest) -> MaintenanceResult:
