@@ -349,4 +349,5 @@ def can_plan_ahead(snapshot: Replica, evaluation: Evaluation) -> bool:
     job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
     if job is None or job.parent_id or is_preemption_enabled(snapshot, job):
         return False
-    return get_remaining_quota(snapshot, job.namespace, job.region) is None
+    # Only whether a quota limits the job matters. Its usage is not added up, which takes 160 ms for 100,000 allocations.
+    return get_remaining_quota(snapshot, job.namespace, job.region, lambda _snapshot, _quota: {}) is None
