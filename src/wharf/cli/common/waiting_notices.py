@@ -72,14 +72,20 @@ class WaitingNotices:
             if has_reply.is_set():
                 return
             if cause or attempt == 0:
-                self._print(self._format_notice(request, cause))
+                self._print(self._format_notice(request, cause, self._name_server(server)))
             is_certain = cause not in ("", SILENT_TEXT)
             if is_certain or has_reply.wait(RECHECK_INTERVAL_S):
                 return
 
-    def _format_notice(self, request: "ClientRequest", cause: str) -> str:
+    def _name_server(self, server: "SyncTransport") -> str:
+        """Return the address of a server, or those of all if the transport has no address of its own."""
+        from wharf.contract.client.http_transport import SyncHttpTransport
+
+        return server.address if isinstance(server, SyncHttpTransport) else self._addresses
+
+    def _format_notice(self, request: "ClientRequest", cause: str, address: str) -> str:
         """Return the line for a request that waits because of `cause`, which is empty if it is not known."""
-        parts = [f"waiting for a reply from {self._addresses}" + (f": {cause}" if cause else "")]
+        parts = [f"waiting for a reply from {address}" + (f": {cause}" if cause else "")]
         has_lost_store = cause in (STORE_TEXT, NO_LEADER_TEXT)
         if has_lost_store and request.method == "GET" and ("stale", "") not in request.query:
             parts.append(STALE_TEXT)

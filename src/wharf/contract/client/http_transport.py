@@ -219,6 +219,11 @@ class SyncHttpTransport:
         except httpx2.InvalidURL as error:
             raise _build_address_error(config, error) from error
 
+    @property
+    def address(self) -> str:
+        """The address of the server."""
+        return self._config.address
+
     def send(self, request: ClientRequest) -> ClientReply:
         """Send a request and return the complete reply. Raises `Unreachable`."""
         built = self._config.build_request(self._http, request)

@@ -117,7 +117,12 @@ class Reader:
         return contact_s is not None and self._world.monotonic_s() - contact_s < CONTACT_LOST_AFTER_S
 
     def _is_outage_known(self) -> bool:
-        """Whether the log has not replied for `KNOWN_OUTAGE_AFTER_S`, so that a short interruption is unlikely."""
+        """Whether the log has not replied for `KNOWN_OUTAGE_AFTER_S`, and the reason is known.
+
+        A short interruption is unlikely then, and the refusal names the reason.
+        """
+        if not (self._follower.outage_reason or self._barrier_failure):
+            return False
         contact_s = self._engine.get_last_contact_s()
         return contact_s is not None and self._world.monotonic_s() - contact_s >= KNOWN_OUTAGE_AFTER_S
 
