@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from tests.builders import a_batch_job, a_group, a_job, a_periodic_job, a_task, some_resources
 from tests.kit.state import AState, an_allocation
+from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.scheduling.capacity.admission import PlacementAdmission
 from wharf.cluster.scheduling.capacity.child_limits import count_running_children, explain_child_limit, get_max_running
 from wharf.cluster.scheduling.capacity.quotas import (
@@ -287,19 +288,15 @@ def test_allocations_count_until_they_end_and_once_for_each_use_of_a_shared_reco
     assert sum_namespace_usage(state.replica, "unknown") == {}
     assert adder.sum_quota_usage(state.replica, "tight") == both
     assert sum_quota_usage(state.replica, "tight") == both
-    assert QuotaUsageTracker().get_quota_usage(state.replica, "tight") == both
+    assert SchedulerCache.from_snapshot(state.replica).quota_usage.get_quota_usage(state.replica, "tight") == both
 
 
-def test_the_tracker_follows_new_changed_and_deleted_allocations_of_tracked_namespaces() -> None:
+def test_the_tracker_follows_new_changed_and_deleted_allocations() -> None:
     state = make_state("default")
     tracker = QuotaUsageTracker()
     job, small, large = a_job(), make_resources(100), make_resources(300, cores=(1,))
-    first = put_allocation(state, job, "a1", allocated_resources=small)
-    tracker.apply_change(None, first)  # Nothing is tracked yet.
-    was_tracking = tracker.is_tracking
-    state.put(ALLOCATIONS.build_delete("a1"))
+    first = an_allocation(job, "a1", allocated_resources=small)
     assert tracker.get_quota_usage(state.replica, "tight") == {}
-    assert (was_tracking, tracker.is_tracking) == (False, True)
     second = replace(first, id="a2", allocated_resources=large)
     elsewhere = replace(first, id="a3", namespace="other")
     bare = replace(first, id="a4", allocated_resources=None)
@@ -334,12 +331,13 @@ def test_the_tracker_follows_new_changed_and_deleted_allocations_of_tracked_name
         (2, 0, 1),
         (1, 0, 1),
     ]
+    tracker.apply_change(replace(first, allocated_resources=large), None)
+    assert tracker.get_quota_usage(state.replica, "tight") == {}
 
 
 def test_the_tracker_measures_more_records_than_it_caches() -> None:
     state = make_state("default")
     tracker = QuotaUsageTracker()
-    tracker.get_quota_usage(state.replica, "tight")
     for number in range(4_100):
         allocation = an_allocation(a_job(), f"a{number}", allocated_resources=make_resources(number))
         tracker.apply_change(None, allocation)
@@ -366,7 +364,8 @@ def test_a_plan_consumes_the_quota_for_all_allocations_of_a_node_or_for_none() -
 
 
 def make_admission(state: AState, job: Job | None, *allocations: Allocation) -> PlacementAdmission:
-    return PlacementAdmission(state.replica, QuotaUsageTracker(), job, allocations)
+    quota_usage = SchedulerCache.from_snapshot(state.replica).quota_usage
+    return PlacementAdmission(state.replica, quota_usage, job, allocations)
 
 
 def test_placements_are_admitted_until_the_quota_is_consumed_and_refusals_are_counted() -> None:

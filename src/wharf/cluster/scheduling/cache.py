@@ -60,6 +60,7 @@ class SchedulerCache:
         for allocations in self.fleet.load_in_steps(snapshot):
             for allocation in allocations:
                 self.namespace_usage.apply_change(None, allocation, self.measure_usage)
+                self.quota_usage.apply_change(None, allocation)
             yield
         for status in (EvaluationStatus.BLOCKED, EvaluationStatus.PENDING):
             for evaluations in snapshot.iter_index_in_steps(EVALUATIONS_BY_STATUS, status):
@@ -124,11 +125,9 @@ class SchedulerCache:
         A plan may place thousands of allocations that share one resource record, so they are added up together.
         """
         for (namespace, _), equal_allocations in _group_by_resource_record(allocations).items():
-            self.namespace_usage.add_usage(
-                namespace, equal_allocations[0].allocated_resources, len(equal_allocations), self.measure_usage
-            )
-        for allocation in allocations if self.quota_usage.is_tracking else ():
-            self.quota_usage.apply_change(None, allocation)
+            resources, count = equal_allocations[0].allocated_resources, len(equal_allocations)
+            self.namespace_usage.add_usage(namespace, resources, count, self.measure_usage)
+            self.quota_usage.add_usage(namespace, resources, count)
         self.fleet.add_allocations(
             [allocation for allocation in allocations if allocation.node_id not in added_node_ids]
             if added_node_ids

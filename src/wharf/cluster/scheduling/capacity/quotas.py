@@ -286,47 +286,43 @@ MAX_CACHED_RECORDS: Final = 4_096
 class QuotaUsageTracker:
     """Keeps the amounts that namespaces use up to date, so that they are not added up for every evaluation.
 
-    A namespace is tracked from the first call of `get_quota_usage` for its quota on. The tracker must have received all
-    changes up to the index of the snapshot that a caller passes, and no later ones.
+    All namespaces are tracked: adding up the allocations of one when it gets a quota would hold the event loop. The tracker
+    must have received all changes up to the index of the snapshot that a caller passes, and no later ones.
     """
 
     def __init__(self) -> None:
         self._by_namespace: dict[str, QuotaAmounts] = {}
-        """The used amounts of each tracked namespace."""
+        """The used amounts of each namespace with allocations that have not ended."""
         self._measured: dict[int, tuple[AllocatedResources, QuotaAmounts]] = {}
         """Resource records and their amounts, by object id of the record."""
 
-    @property
-    def is_tracking(self) -> bool:
-        """Whether any namespace is tracked. If not, changes of allocations need not be applied."""
-        return bool(self._by_namespace)
-
     def apply_change(self, before: Allocation | None, after: Allocation | None) -> None:
-        """Update the used amounts of a tracked namespace, given the record of an allocation before and after a change.
+        """Update the used amounts of a namespace, given the record of an allocation before and after a change.
 
         `before` is `None` for a new allocation, `after` for a deleted one.
         """
-        if not self._by_namespace:
-            return
-        for allocation, sign in ((before, -1), (after, 1)):
-            if allocation is None or not allocation.is_occupying:
-                continue
-            used = self._by_namespace.get(allocation.namespace)
-            if used is not None:
-                for name, amount in self._get_amounts(allocation.allocated_resources).items():
-                    used[name] = used.get(name, 0) + sign * amount
+        was_occupying = before is not None and before.is_occupying
+        is_occupying = after is not None and after.is_occupying
+        if was_occupying and is_occupying and before.allocated_resources is after.allocated_resources:  # type: ignore[union-attr]
+            return  # The two flags imply that both are set, which the type checker cannot see.
+        if was_occupying and before is not None:
+            self.add_usage(before.namespace, before.allocated_resources, -1)
+        if is_occupying and after is not None:
+            self.add_usage(after.namespace, after.allocated_resources, 1)
+
+    def add_usage(self, namespace: str, resources: AllocatedResources | None, count: int) -> None:
+        """Add the amounts of `count` allocations with these resources to the namespace; a negative count subtracts them."""
+        used = self._by_namespace.setdefault(namespace, {})
+        for name, amount in self._get_amounts(resources).items():
+            used[name] = used.get(name, 0) + count * amount
+        if not used["count"]:
+            del self._by_namespace[namespace]
 
     def get_quota_usage(self, snapshot: Replica, quota_name: str) -> QuotaAmounts:
-        """Return what all namespaces with this quota use together, by dimension such as `cpu`.
-
-        Namespaces that are not tracked yet are added up, and tracked from now on.
-        """
+        """Return what all namespaces with this quota use together, by dimension such as `cpu`."""
         total: QuotaAmounts = {}
         for namespace in snapshot.list_by_index_sorted(NAMESPACES_WITH_QUOTA, quota_name):
-            used = self._by_namespace.get(namespace.name)
-            if used is None:
-                used = self._by_namespace[namespace.name] = sum_namespace_usage(snapshot, namespace.name)
-            for name, amount in used.items():
+            for name, amount in self._by_namespace.get(namespace.name, {}).items():
                 total[name] = total.get(name, 0) + amount
         return total
 
