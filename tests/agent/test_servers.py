@@ -279,10 +279,11 @@ def test_of_two_servers_that_start_with_one_name_at_once_only_one_joins(tmp_path
                     or second.process.poll() == 1
                 ),
                 what="one of both has ended",
-                within_s=60.0,
+                within_s=120.0,
             )
             wait_until(
                 lambda: {member["Name"] for member in members_of(third)} == {"same.global", "three.global"},
                 what="the other one is a member",
+                within_s=120.0,
             )
             assert [first.process.poll(), second.process.poll()].count(1) == 1
