@@ -20,6 +20,8 @@ from wharf.contract.client.flow import ClientDefaults
 HOSTILE = "\x1b[31mFORGED\x1b[8m\x1b]0;title\x07\x9b2J\rover\b\u202egnp\u2066\x1bc\x7f\n"
 """Sets a colour, hides text, sets the title, clears, overwrites, reorders, resets the terminal, and begins a line."""
 OWN_COLOURS = re.compile(r"\x1b\[(?:0|1|2|3[1-6]|[12];3[1-6])m")
+TOO_LARGE = WEB.replace("ID: web", "ID: large").replace("CPU: 100", "CPU: 1000000")
+"""A job that no node can run, so that its evaluation has reasons."""
 STRUCTURAL = re.compile(
     # Values that commands parse, or that name other records.
     "(ID|Id|Time|At|Date|Until|Deadline|Duration|Interval|Timeout|Window|Delay|Age|TTL|Kind|Type|Status|Mode|Health|"
@@ -83,6 +85,7 @@ def terminal(
         run_all(
             opened,
             ("job", "run", "--detach", write_file(tmp_path, WEB)),
+            ("job", "run", "--detach", write_file(tmp_path, TOO_LARGE, "large.yaml")),
             ("namespace", "apply", "team", "--description", "text"),
             ("node", "pool", "apply", "web", "--description", "text"),
             ("var", "put", "a/b", "k=v"),
@@ -90,7 +93,9 @@ def terminal(
         opened.wait(30)
         hostile = HostileTerminal(opened.loop, opened.cluster, opened.server, capsys)
         hostile.ids = {
-            noun: [record["ID"] for record in json.loads(opened.run_ok("operator", "api", f"/v1/{noun}s"))]
+            noun: [
+                record["ID"] for record in sort_by_size(json.loads(opened.run_ok("operator", "api", f"/v1/{noun}s")))
+            ]
             for noun in ("node", "allocation", "evaluation", "deployment")
         }
         # Not at the streams themselves, because pytest replaces them between the setup and the call of a test.
@@ -113,6 +118,11 @@ def terminal_with_access_control(
         )
         monkeypatch.setattr(CaptureIO, "isatty", lambda _: True)
         yield HostileTerminal(opened.loop, opened.cluster, opened.server, capsys)
+
+
+def sort_by_size(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the records, those with most content first."""
+    return sorted(records, key=lambda record: len(json.dumps(record)), reverse=True)
 
 
 def run_all(terminal: Terminal, *commands: tuple[str, ...]) -> None:

@@ -143,6 +143,10 @@ async def test_blocking_queries_that_are_answered_at_once_count() -> None:
         server = await cluster.a_server()
         await server.client.jobs.register(a_job("web"))
         limit_to(server, QUERY=2)
+        # All queries wait for the log at the same time.
+        server.faults.choose_fault = lambda operation: (
+            DelayFault(reply_s=1.0) if operation is EngineOperation.FEED else None
+        )
 
         replies = await asyncio.gather(
             *(send_raw(server.api, "GET", "/v1/jobs", query="index=1&wait=20s") for _ in range(5))

@@ -174,8 +174,9 @@ def send_endlessly(first: bytes, part: bytes, *, most_bytes: int = 100 << 20) ->
 
     def attack(connection: ServiceConnection) -> None:
         block = part * max(1, 65_536 // len(part))
-        connection.send_all([first])
-        connection.send_all(block for _ in range(most_bytes // len(block)))
+        # The first block is sent together with `first`, so that the gateway does not pass a valid beginning on alone.
+        connection.send_all([first + block])
+        connection.send_all(block for _ in range(most_bytes // len(block) - 1))
         connection.wait_for_close()
 
     return attack

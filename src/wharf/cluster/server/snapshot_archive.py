@@ -161,7 +161,7 @@ class SnapshotArchiveReader:
 
     def _build_archive_error(self, reason: str) -> SnapshotUnusable:
         return SnapshotUnusable(
-            f"failed to decompress snapshot: {reason}; the snapshot {self._name} is damaged or something else: use another "
+            f"failed to decompress snapshot: {reason}; the file {self._name} is damaged or is no snapshot: use another "
             "one; nothing was changed"
         )
 
