@@ -158,7 +158,6 @@ class ServerProcess:
         )
         server.brain_transport = own
         server.leader = LeaderClient(server.replica, self.member.identity.member_id, own, peers)
-        network.listen(self.member.address, process, self.cluster.wrap_app(self, Api(server)))
         pulse_sender = PulseSender(
             process.world,
             "api",
@@ -168,6 +167,8 @@ class ServerProcess:
             heartbeats=server.heartbeats,
             probe=_probe_at_once,
         )
+        await pulse_sender.announce()
+        network.listen(self.member.address, process, self.cluster.wrap_app(self, Api(server)))
         process.start(pulse_sender.run(), name="pulses")
 
 

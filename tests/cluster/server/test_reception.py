@@ -1,6 +1,8 @@
 """A leader whose api processes are dead or stalled marks no node down for the silence, and lets another server lead."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -30,20 +32,24 @@ MAX_DEADLINE_S: Final = 2 * 10.0 + 5.0
 """The longest time from a heartbeat to its deadline."""
 
 
+def make_sender(server: OneServer, name: str, probe: Callable[[], Awaitable[None]]) -> PulseSender:
+    return PulseSender(
+        server.world,
+        name,
+        member_id=server.name,
+        own_brain=server.rpc_dispatcher,
+        leader=server.server.leader,
+        heartbeats=server.server.heartbeats,
+        probe=probe,
+    )
+
+
 class ApiProcess:
     """Sends pulses like an api process, until it is killed. It is `lag_s` behind with everything that arrives."""
 
     def __init__(self, cluster: ACluster, server: OneServer, name: str = "api", *, lag_s: float = 0.0) -> None:
         self.lag_s = lag_s
-        sender = PulseSender(
-            server.world,
-            name,
-            member_id=server.name,
-            own_brain=server.rpc_dispatcher,
-            leader=server.server.leader,
-            heartbeats=server.server.heartbeats,
-            probe=self._wait_for_lag,
-        )
+        sender = make_sender(server, name, self._wait_for_lag)
         self._task: asyncio.Task[Any] = cluster.start(sender.run(), name=name)
 
     async def _wait_for_lag(self) -> None:
@@ -99,6 +105,18 @@ async def test_no_node_is_down_while_the_api_process_is_dead() -> None:
         await pass_time(10.0)
 
         assert (is_down_in_outage, get_status(server)) == (False, "ready")
+
+
+@in_virtual_time
+async def test_no_node_is_down_while_an_api_process_is_dead_that_died_right_after_its_start() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(heartbeats=HEARTBEATS)
+        await make_sender(server, "api", partial(pass_time, 0.0)).announce()
+        await register(server)
+
+        await pass_time(100.0)
+
+        assert get_status(server) == "ready"
 
 
 @in_virtual_time

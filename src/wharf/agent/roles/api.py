@@ -164,8 +164,6 @@ async def _serve(context: ProcessContext, server: Server, port: HttpServer, limi
     open_keyring(context, server)
     if limits is not None:
         await limits.open()
-    await port.open()
-    context.report_ready(address=context.order.address)
     socket_path = Path(context.order.data_folder) / get_socket_name(context.order.name)
     pulse_sender = PulseSender(
         context.world,
@@ -176,6 +174,9 @@ async def _serve(context: ProcessContext, server: Server, port: HttpServer, limi
         heartbeats=server.heartbeats,
         probe=lambda: _probe_own_process(socket_path),
     )
+    await pulse_sender.announce()
+    await port.open()
+    context.report_ready(address=context.order.address)
     pulses = context.world.start_task(pulse_sender.run(), name="pulses")
     preparing = context.world.start_task(asyncio.to_thread(documents.prepare_documents), name="documents")
     try:

@@ -56,6 +56,13 @@ class PulseSender:
         self._round_trip_s: dict[str, float] = {}
         """How long the newest pulse to each server took. The next one is late by as much when it arrives."""
 
+    async def announce(self) -> None:
+        """Send a first pulse to the own brain. Call it before heartbeats can arrive here.
+
+        The brain then expects pulses of this process. Otherwise nobody would miss a process that stops right after its start.
+        """
+        await self._send_pulse("")
+
     async def run(self) -> None:
         """Send pulses until cancelled. Failures are ignored."""
         probing = self._world.start_task(self._probe_own_process(), name="probe")
