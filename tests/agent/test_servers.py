@@ -262,6 +262,7 @@ def test_a_second_server_with_the_name_of_a_living_one_is_refused_and_may_start_
             assert [member["Status"] for member in members_of(successor)] == ["alive"]
 
 
+@pytest.mark.faults
 def test_of_two_servers_that_start_with_one_name_at_once_only_one_joins(tmp_path: Path, endpoint: str) -> None:
     third_file = configure(tmp_path / "three", "three", endpoint)
     first_file = configure(tmp_path / "one", "same", endpoint)
