@@ -80,8 +80,12 @@ def test_a_node_is_drained_before_shutdown_and_gets_allocations_again_afterwards
 def test_nothing_starts_on_a_node_that_stops_its_tasks(tmp_path: Path) -> None:
     """Servers replace a task that ended first while another still stops. The node must not start the replacement."""
     with run_server(tmp_path / "server") as server, run_stopping_node(server, tmp_path / "ends", drains=False) as agent:
+        end = tmp_path / "end"
         slow = build_raw_job(
-            "slow", "trap '' INT; while true; do sleep 0.1; done", kind="service", KillTimeout=4_000_000_000
+            "slow",
+            f"trap '' INT; while [ ! -e {end} ]; do sleep 0.1; done",
+            kind="service",
+            KillTimeout=25_000_000_000,
         )
         server.put("/v1/jobs", {"Job": slow})
         server.put("/v1/jobs", {"Job": build_raw_job("moves", "exec sleep 1000", kind="service")})
@@ -95,6 +99,7 @@ def test_nothing_starts_on_a_node_that_stops_its_tasks(tmp_path: Path) -> None:
 
         agent.process.send_signal(signal.SIGTERM)
         wait_until(lambda: len(list_allocations(server)) == 2, what="servers place a replacement")
+        end.touch()
         agent.process.wait(60)
 
         assert folders == set((tmp_path / "ends/data/alloc").iterdir())
