@@ -14,6 +14,18 @@ UsageMeasure = Callable[[AllocatedResources], Usage]
 """Returns the CPU, memory and disk that a resource record uses."""
 
 
+def list_usage_changes(before: Allocation | None, after: Allocation | None) -> list[tuple[Allocation, int]]:
+    """Return the records whose resources are no longer used (-1) and are used from now on (1) after a change.
+
+    `before` is `None` for a new allocation, `after` for a deleted one. Empty if the same resources stay in use.
+    """
+    old = before if before is not None and before.is_occupying else None
+    new = after if after is not None and after.is_occupying else None
+    if old is not None and new is not None and old.allocated_resources is new.allocated_resources:
+        return []
+    return [(allocation, sign) for allocation, sign in ((old, -1), (new, 1)) if allocation is not None]
+
+
 class NamespaceUsage:
     """Counts for each namespace the CPU and memory of its allocations.
 
@@ -30,14 +42,8 @@ class NamespaceUsage:
         `before` is `None` for a new allocation, `after` for a deleted one. `measure` returns the usage of a resource
         record.
         """
-        was_occupying = before is not None and before.is_occupying
-        is_occupying = after is not None and after.is_occupying
-        if was_occupying and is_occupying and before.allocated_resources is after.allocated_resources:  # type: ignore[union-attr]
-            return  # The two flags imply that both are set, which the type checker cannot see.
-        if was_occupying and before is not None:
-            self._add(before, -1, measure)
-        if is_occupying and after is not None:
-            self._add(after, 1, measure)
+        for allocation, sign in list_usage_changes(before, after):
+            self.add_usage(allocation.namespace, allocation.allocated_resources, sign, measure)
 
     def add_usage(
         self, namespace: str, resources: AllocatedResources | None, count: int, measure: UsageMeasure
@@ -51,10 +57,6 @@ class NamespaceUsage:
             namespace_usage = self._usage_by_namespace[namespace] = [0, 0]
         namespace_usage[0] += count * usage.cpu
         namespace_usage[1] += count * usage.memory_mb
-
-    def _add(self, allocation: Allocation, sign: int, measure: UsageMeasure) -> None:
-        """Add the usage of the allocation to its namespace, or subtract it with `sign=-1`."""
-        self.add_usage(allocation.namespace, allocation.allocated_resources, sign, measure)
 
     def get_usage(self, namespace: str) -> Usage:
         """Return the CPU and memory that the namespace uses. Disk is not counted and always 0."""

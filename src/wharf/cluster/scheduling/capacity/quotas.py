@@ -7,6 +7,7 @@ counted once, on first request, and then follows the log; most namespaces are ne
 from collections.abc import Callable
 from typing import Final
 
+from wharf.cluster.scheduling.capacity.fair_share import list_usage_changes
 from wharf.cluster.scheduling.resources.devices import can_be_same_device
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, JOB_PURGES, JOBS, NAMESPACES, NAMESPACES_WITH_QUOTA, QUOTAS
@@ -301,14 +302,8 @@ class QuotaUsageTracker:
 
         `before` is `None` for a new allocation, `after` for a deleted one.
         """
-        was_occupying = before is not None and before.is_occupying
-        is_occupying = after is not None and after.is_occupying
-        if was_occupying and is_occupying and before.allocated_resources is after.allocated_resources:  # type: ignore[union-attr]
-            return  # The two flags imply that both are set, which the type checker cannot see.
-        if was_occupying and before is not None:
-            self.add_usage(before.namespace, before.allocated_resources, -1)
-        if is_occupying and after is not None:
-            self.add_usage(after.namespace, after.allocated_resources, 1)
+        for allocation, sign in list_usage_changes(before, after):
+            self.add_usage(allocation.namespace, allocation.allocated_resources, sign)
 
     def add_usage(self, namespace: str, resources: AllocatedResources | None, count: int) -> None:
         """Add the amounts of `count` allocations with these resources to the namespace; a negative count subtracts them."""
