@@ -144,29 +144,24 @@ def test_a_write_to_another_service_says_that_it_may_have_been_applied(run: Call
     assert "the change may already have been applied" in result.err
 
 
+class QuietHandler(BaseHTTPRequestHandler):
+    """Handles requests without log lines."""
+
+    def reply(self, status: int, body: bytes, *headers: tuple[str, str]) -> None:
+        self.send_response(status)
+        for name, value in (*headers, ("content-length", str(len(body)))):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
 @contextmanager
-def waiting_server(may_reply: threading.Event, *leader_headers: tuple[str, str]) -> Iterator[str]:
-    """Run a server without a leader that replies to a request, except that for the leader, only when it may."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # The name that the library calls.
-            if self.path == "/v1/status/leader":
-                self.reply(200, b'""', *leader_headers)
-                return
-            assert may_reply.wait(30.0)
-            self.reply(500, b"No cluster leader", ("x-cluster-error", "no-leader"))
-
-        def reply(self, status: int, body: bytes, *headers: tuple[str, str]) -> None:
-            self.send_response(status)
-            for name, value in (*headers, ("content-length", str(len(body)))):
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            return
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Run an HTTP server with this handler, and return its address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -174,6 +169,22 @@ def waiting_server(may_reply: threading.Event, *leader_headers: tuple[str, str])
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextmanager
+def waiting_server(may_reply: threading.Event, *leader_headers: tuple[str, str]) -> Iterator[str]:
+    """Run a server without a leader that replies to a request, except that for the leader, only when it may."""
+
+    class Handler(QuietHandler):
+        def do_GET(self) -> None:  # The name that the library calls.
+            if self.path == "/v1/status/leader":
+                self.reply(200, b'""', *leader_headers)
+                return
+            assert may_reply.wait(30.0)
+            self.reply(500, b"No cluster leader", ("x-cluster-error", "no-leader"))
+
+    with serving(Handler) as address:
+        yield address
 
 
 @pytest.mark.parametrize(
@@ -276,7 +287,7 @@ def server_of_frozen_node(may_reply: threading.Event) -> Iterator[str]:
         f"/v1/allocation/{ALLOCATION_ID}": ALLOCATION,
     }
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self) -> None:  # The name that the library calls.
             path = self.path.partition("?")[0]
             if path.startswith("/v1/client/"):
@@ -285,25 +296,11 @@ def server_of_frozen_node(may_reply: threading.Event) -> Iterator[str]:
             else:
                 self.reply(200, json.dumps(documents[path]).encode(), ("x-cluster-index", "7"))
 
-        def reply(self, status: int, body: bytes, *headers: tuple[str, str]) -> None:
-            self.send_response(status)
-            for name, value in (*headers, ("content-length", str(len(body)))):
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            return
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with serving(Handler) as address:
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
+            yield address
         finally:
             may_reply.set()
-            server.shutdown()
-            thread.join()
 
 
 @pytest.mark.parametrize("words", [("job", "logs", "web"), ("alloc", "logs", ALLOCATION_ID)], ids=" ".join)
