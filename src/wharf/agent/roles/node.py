@@ -85,10 +85,13 @@ async def run(context: ProcessContext) -> None:
         )
         details["fake"] = str(fleet.size)
     is_ready = asyncio.Event()
-    running = [context.world.start_task(node.run(is_ready.set), name="node")]
+    running = [context.world.start_task(_run_node(node, is_ready.set), name="node")]
     if fleet is not None:
         running.append(context.world.start_task(fleet.run(), name="fake nodes"))
-    await is_ready.wait()
+    started = context.world.start_task(is_ready.wait(), name="start")
+    await asyncio.wait([started, *running], return_when=asyncio.FIRST_COMPLETED)
+    if not started.done():  # A part failed before the node was ready.
+        await context.wait_for_first([*running, started])
     stopping = context.world.start_task(context.stopping.wait(), name="stop request")
     registration = context.world.start_task(node.server_session.is_registered.wait(), name="registration")
     await asyncio.wait(
@@ -117,6 +120,14 @@ async def run(context: ProcessContext) -> None:
     await client.close()
     if fleet is not None:
         await fleet.close()
+
+
+async def _run_node(node: NodeAgent, on_ready: Callable[[], None]) -> None:
+    """Run the node agent until it is cancelled. Raises `StartupError` if a file of the node is damaged."""
+    try:
+        await node.run(on_ready)
+    except DamagedFile as error:
+        raise StartupError(str(error)) from error
 
 
 def _build_node_agent(

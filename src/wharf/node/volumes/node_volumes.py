@@ -98,7 +98,7 @@ class NodeVolumes:
         self._plugins_folder = Path(settings.host_volume_plugin_dir or state_parent / "host_volume_plugins")
         self._node_id, self._node_pool = node_id, settings.node_pool
         self._store: VolumeStore | None = None
-        """None before `restore`, and if the stored volumes cannot be read."""
+        """None before `restore`."""
         self._mkdir = MkdirPlugin(self._volumes_folder)
         self._plugins: dict[str, VolumePlugin] = {DEFAULT_VOLUME_PLUGIN: self._mkdir}
         self._versions: dict[str, str] = {}
@@ -137,16 +137,11 @@ class NodeVolumes:
     async def restore(self) -> None:
         """Load the stored volumes and make them available to tasks.
 
-        Plugins create their volumes again: a volume may be a mount, which ends with a restart of the machine. If the
-        file cannot be read, a node event is recorded.
+        Plugins create their volumes again: a volume may be a mount, which ends with a restart of the machine. Raises
+        `DamagedFile`: without the file, a request could create a volume twice or delete the wrong folder.
         """
         await self.probe()
-        try:
-            store = self._store = VolumeStore(self._file)
-        except (OSError, ValueError) as error:
-            # Without the file, a request could create a volume twice or delete the wrong folder.
-            self._report_event("Stored volumes cannot be read; requests about volumes are refused", error=str(error))
-            return
+        store = self._store = VolumeStore(self._file)
         for stored in store.list_volumes():
             if stored.is_created:
                 await self._restore_volume(store, stored)
@@ -293,11 +288,9 @@ class NodeVolumes:
                 self.by_name[volume.name] = self._configured[volume.name]
 
     def _get_store(self) -> VolumeStore:
-        """Return the store of created volumes. Raises Refusal if its file could not be read."""
+        """Return the store of created volumes. Raises Refusal before `restore`."""
         if self._store is None:
-            raise Refusal(
-                RefusalCode.UNAVAILABLE, "this node cannot read which volumes it created; see the events of the node"
-            )
+            raise Refusal(RefusalCode.UNAVAILABLE, "this node has not read its volumes yet; try again")
         return self._store
 
     def _check_name(self, requested: NodeVolume) -> None:
